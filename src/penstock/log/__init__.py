@@ -1,0 +1,1 @@
+"""Append, read, recover, trim, seal and verify logs."""

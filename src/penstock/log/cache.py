@@ -1,0 +1,54 @@
+"""A small cache of decoded chunks, shared by all readers of all logs; oldest use goes first."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+
+from penstock.log.batch import Batch
+from penstock.log.format import COMPRESSION_NONE, BatchHeader
+from penstock.log.segment import Segment
+
+ChunkKey = tuple[int, int]  # identity of the Segment object, chunk number
+
+
+def _memory(header: BatchHeader) -> int:
+    """What a batch may come to hold: once read, a compressed blob is there in both forms."""
+    unpacked = 0 if header.compression == COMPRESSION_NONE else header.blob_raw_length
+    return header.stored_length + unpacked
+
+
+class ChunkCache:
+    """Bounded by bytes held. Holds the Segment too, so that its identity stays its own."""
+
+    def __init__(self, bytes_max: int) -> None:
+        self._bytes_max = bytes_max
+        self._bytes = 0
+        self._chunks: OrderedDict[ChunkKey, tuple[Segment, list[Batch], int]] = OrderedDict()
+
+    def get(self, segment: Segment, number: int) -> list[Batch] | None:
+        key = (id(segment), number)
+        entry = self._chunks.get(key)
+        if entry is None:
+            return None
+        self._chunks.move_to_end(key)
+        return entry[1]
+
+    def put(self, segment: Segment, number: int, batches: list[Batch]) -> None:
+        size = sum(_memory(batch.header) for batch in batches)
+        key = (id(segment), number)
+        if size > self._bytes_max or key in self._chunks:
+            return
+        self._chunks[key] = (segment, batches, size)
+        self._bytes += size
+        while self._bytes > self._bytes_max:
+            _, (_, _, freed) = self._chunks.popitem(last=False)
+            self._bytes -= freed
+
+    def drop(self, segment: Segment) -> None:
+        """Forget a segment that was trimmed or replaced."""
+        for key in [key for key in self._chunks if key[0] == id(segment)]:
+            self._bytes -= self._chunks.pop(key)[2]
+
+    @property
+    def bytes(self) -> int:
+        return self._bytes

@@ -1,0 +1,210 @@
+"""Group commit: one round writes and syncs what all logs collected while the last round ran.
+
+A round runs on the writer thread, off the event loop; logs that are dirty together are synced in
+parallel. At most one batch per log is on its way, so a failed write can always be cut back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import queue
+import threading
+from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Final, Protocol, TypeVar
+
+from penstock.log.active import ActiveSegment, create_segment
+from penstock.log.batch import Batch
+from penstock.log.endfile import FENCED, End
+from penstock.log.files import Disk, File, SyncError
+from penstock.log.segment import SegmentHeader
+from penstock.model.limits import KIB
+
+T = TypeVar("T")
+
+INLINE_BYTES_MAX: Final = 64 * KIB  # level `os`: a write this small costs less than a thread switch
+SYNC_THREADS: Final = 4
+READ_THREADS: Final = 2
+
+
+class CommitJob:
+    """One batch on its way into one log; `write`, then `sync`, both off the event loop."""
+
+    def __init__(
+        self,
+        disk: Disk,
+        active: ActiveSegment,
+        end_file: File,
+        batch: Batch,
+        segment_bytes: int,
+        needs_sync: bool,
+    ) -> None:
+        self.disk = disk
+        self.active = active
+        self.end_file = end_file
+        self.batch = batch
+        self.segment_bytes = segment_bytes
+        self.needs_sync = needs_sync
+        self.roll_to: SegmentHeader | None = None  # begin this segment first
+        self.rolled: ActiveSegment | None = None  # the segment that was begun
+        self.error: OSError | None = None
+        self._buffers = batch.to_bytes()
+        self.length = sum(map(len, self._buffers))
+        header = batch.header
+        self._end_before = End(header.epoch, header.base_offset, 0, 0)
+
+    def write(self) -> None:
+        """Write the batch, after rolling to a new segment if asked to."""
+        self._end_before = self._durable_end(self.batch.base_offset)
+        try:
+            if self.roll_to is not None:
+                self.active.finish()
+                directory: Path = self.active.path.parent
+                self.rolled = create_segment(self.disk, directory, self.roll_to)
+                self.active.close_file()
+                self.active = self.rolled
+                self._end_before = self._durable_end(self.batch.base_offset)
+            self.active.write(self._buffers, self.length, self.segment_bytes)
+        except OSError as failed:
+            self._fail(failed)
+
+    def sync(self) -> None:
+        """Make what was written durable, then say so in the file `end`."""
+        if self.error is not None:
+            return
+        if self.needs_sync:
+            try:
+                self.active.sync()
+            except OSError as failed:
+                self._fail(failed)
+                return
+        self.active.advance(self.length)
+        try:
+            self.end_file.write(0, [self._durable_end(self.batch.end_offset).pack()])
+        except OSError:
+            return  # a stale end is only lower; the next commit writes it again
+
+    def _durable_end(self, offset: int) -> End:
+        header = self.active.header
+        return End(header.epoch, offset, header.base_offset, self.active.position)
+
+    def _fail(self, failed: OSError) -> None:
+        self.error = failed
+        try:
+            if isinstance(failed, SyncError):
+                self.end_file.write(0, [self._end_before.with_flags(FENCED).pack()])
+                self.end_file.sync()
+            else:
+                self.active.cut_back()
+        except OSError as worse:
+            self.error = SyncError(worse.errno, worse.strerror)
+
+
+class CommitTarget(Protocol):
+    """A log's side of a round; called on the event loop."""
+
+    def begin_commit(self) -> CommitJob | None: ...
+
+    def finish_commit(self, job: CommitJob) -> None: ...
+
+
+class Workers(Protocol):
+    """Where blocking work runs: threads, or at once in a simulation."""
+
+    def commit(self, jobs: list[CommitJob], done: Callable[[], None]) -> None:
+        """Write and sync the jobs elsewhere, then call `done` on the event loop."""
+        ...
+
+    def run(self, work: Callable[[], T]) -> Awaitable[T]:
+        """Run blocking work elsewhere."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class ThreadWorkers:
+    """The writer thread, its pool for parallel syncs, and a pool for cold reads."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._rounds: queue.SimpleQueue[tuple[list[CommitJob], Callable[[], None]] | None]
+        self._rounds = queue.SimpleQueue()
+        self._syncers = ThreadPoolExecutor(SYNC_THREADS, "penstock-sync")
+        self._readers = ThreadPoolExecutor(READ_THREADS, "penstock-read")
+        self._writer = threading.Thread(target=self._write, name="penstock-writer", daemon=True)
+        self._writer.start()
+
+    def commit(self, jobs: list[CommitJob], done: Callable[[], None]) -> None:
+        self._rounds.put((jobs, done))
+
+    def run(self, work: Callable[[], T]) -> Awaitable[T]:
+        return self._loop.run_in_executor(self._readers, work)
+
+    def close(self) -> None:
+        self._rounds.put(None)
+        self._writer.join()
+        self._syncers.shutdown()
+        self._readers.shutdown()
+
+    def _write(self) -> None:
+        while (item := self._rounds.get()) is not None:
+            jobs, done = item
+            run_jobs(jobs, self._syncers)
+            self._loop.call_soon_threadsafe(done)
+
+
+def run_jobs(jobs: list[CommitJob], pool: ThreadPoolExecutor | None) -> None:
+    """Write all, then sync all: what one sync waits for, the others share."""
+    for job in jobs:
+        job.write()
+    if pool is None or len(jobs) == 1:
+        for job in jobs:
+            job.sync()
+    else:
+        list(pool.map(CommitJob.sync, jobs))
+
+
+class Committer:
+    """Decides when a round begins. Used on the event loop only."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, workers: Workers) -> None:
+        self._loop = loop
+        self._workers = workers
+        self._dirty: dict[CommitTarget, None] = {}
+        self._is_busy = False
+        self._is_scheduled = False
+
+    def touch(self, log: CommitTarget) -> None:
+        """The log has something pending: it takes part in the next round."""
+        self._dirty[log] = None
+        if not self._is_busy and not self._is_scheduled:
+            self._is_scheduled = True
+            self._loop.call_soon(self._begin)  # all that arrives in this tick shares the round
+
+    def _begin(self) -> None:
+        self._is_scheduled = False
+        if self._is_busy:
+            return
+        logs = list(self._dirty)
+        self._dirty.clear()
+        round_: list[tuple[CommitTarget, CommitJob]] = []
+        for log in logs:
+            job = log.begin_commit()
+            if job is None:
+                continue
+            if not job.needs_sync and job.roll_to is None and job.length <= INLINE_BYTES_MAX:
+                run_jobs([job], None)
+                log.finish_commit(job)
+            else:
+                round_.append((log, job))
+        if round_:
+            self._is_busy = True
+            self._workers.commit([job for _, job in round_], lambda: self._finish(round_))
+
+    def _finish(self, round_: list[tuple[CommitTarget, CommitJob]]) -> None:
+        self._is_busy = False
+        for log, job in round_:
+            log.finish_commit(job)
+        if self._dirty and not self._is_scheduled:
+            self._begin()

@@ -1,0 +1,429 @@
+"""A log in segment files: the loop's side of appending, and reading.
+
+Invariant: offsets [first, end) are durable at the log's level and readable; what is pending or on
+its way to the disk is visible to nobody. All methods are called on the event loop; blocking work
+runs on the Workers, one commit at a time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Awaitable, Sequence
+from functools import partial
+from typing import Final
+
+from penstock.log.batch import Batch
+from penstock.log.builder import BatchBuilder
+from penstock.log.cache import ChunkCache
+from penstock.log.commit import CommitJob, Committer, Workers
+from penstock.log.endfile import CLEAN, End
+from penstock.log.files import Disk, File, SyncError
+from penstock.log.interface import FSYNC, Bounds, Draft, LogSettings, OnCommit, draft_flags
+from penstock.log.marks import NO_RECORD, Mark, encode_headers
+from penstock.log.recovery import Recovered
+from penstock.log.retention import SegmentFacts, first_to_keep
+from penstock.log.seal import seal_segment
+from penstock.log.segment import (
+    CHUNK_BYTES,
+    HEADER_BYTES,
+    ChunkIndex,
+    Segment,
+    SegmentBody,
+    SegmentHeader,
+    StaleSegment,
+    segment_path,
+)
+from penstock.log.tail import Tail
+from penstock.log.waiting import EndWaiters, settle
+from penstock.model.clock import Clock
+from penstock.model.errors import Gap, UnavailableError
+from penstock.model.limits import MIB
+
+PENDING_BYTES_MAX: Final = 8 * MIB  # what one commit takes; publishers beyond it wait
+TAIL_BYTES_MAX: Final = 4 * MIB  # per log; ~20,000 small records for readers that are almost live
+FULL_RETRY_S: Final = 1.0
+
+
+class EmbeddedLog:
+    """Implements `Log` on files."""
+
+    def __init__(
+        self,
+        recovered: Recovered,
+        settings: LogSettings,
+        disk: Disk,
+        end_file: File,
+        clock: Clock,
+        loop: asyncio.AbstractEventLoop,
+        committer: Committer,
+        workers: Workers,
+        cache: ChunkCache,
+    ) -> None:
+        self.settings = settings
+        self.epoch = recovered.epoch
+        self.on_commit: OnCommit | None = None
+        self.loads = 0  # chunks read from disk, for those who count
+        self._disk = disk
+        self._end_file = end_file
+        self._clock = clock
+        self._loop = loop
+        self._committer = committer
+        self._workers = workers
+        self._cache = cache
+        self._segments = recovered.segments
+        self._active = recovered.active
+        self._checksum = recovered.checksum
+        self._end = recovered.segments[-1].end_offset
+        self._tail = Tail(self._end, TAIL_BYTES_MAX)
+        self._pending = BatchBuilder(recovered.segments[-1].body.last_timestamp)
+        self._publishers: list[tuple[asyncio.Future[int], int]] = []
+        self._in_flight: list[tuple[asyncio.Future[int], int]] = []
+        self._queue: deque[tuple[Draft, Sequence[Mark], asyncio.Future[int]]] = deque()
+        self._is_committing = False
+        self._wants_roll = False
+        self._fence: str = ""
+        self._is_closed = False
+        self._end_waiters = EndWaiters()
+        self._idle_waiters: list[asyncio.Future[None]] = []
+        self._loading: dict[tuple[int, int], asyncio.Future[list[Batch]]] = {}
+        self._upkeep: asyncio.Lock = asyncio.Lock()
+
+    # Appending
+
+    def append(self, draft: Draft, marks: Sequence[Mark] = ()) -> Awaitable[int]:
+        future: asyncio.Future[int] = self._loop.create_future()
+        if self._fence or self._is_closed:
+            settle(future, self._refusal())
+        elif self._queue or self._pending.bytes >= PENDING_BYTES_MAX:
+            self._queue.append((draft, marks, future))
+        else:
+            self._accept(draft, marks, future)
+        return future
+
+    def _accept(self, draft: Draft, marks: Sequence[Mark], future: asyncio.Future[int]) -> None:
+        pending = self._pending
+        index = pending.count
+        if draft.payloads:
+            pending.add(
+                draft.name,
+                draft.payloads,
+                self._clock.now_us(),
+                draft_flags(draft),
+                draft.publisher,
+                draft.expires_at,
+                encode_headers(draft.headers) if draft.headers else b"",
+            )
+        for mark in marks:
+            at = mark.index if mark.index == NO_RECORD else index + mark.index
+            pending.add_mark(mark.kind, mark.key, at)
+        self._publishers.append((future, index))
+        self._committer.touch(self)
+
+    def begin_commit(self) -> CommitJob | None:
+        """Take what is pending into a batch (called by the Committer)."""
+        if self._is_committing or self._fence:
+            return None
+        if self._pending.is_empty and not self._wants_roll:
+            return None
+        pending = self._pending
+        self._pending = BatchBuilder(pending.last_timestamp)
+        self._in_flight, self._publishers = self._publishers, []
+        roll_to = self._roll_header(pending)
+        prev = roll_to.checksum if roll_to is not None else self._checksum
+        batch = pending.encode(self.epoch, self._end, prev)
+        job = CommitJob(
+            self._disk,
+            self._active,
+            self._end_file,
+            batch,
+            self.settings.segment_bytes,
+            self.settings.durability == FSYNC,
+        )
+        job.roll_to = roll_to
+        self._is_committing = True
+        return job
+
+    def _roll_header(self, pending: BatchBuilder) -> SegmentHeader | None:
+        """The header of the segment to begin with this batch, if the active one is full or old."""
+        segment = self._segments[-1]
+        if segment.end_offset == segment.base_offset:
+            return None  # it holds no record: a new one would have the same name
+        size = segment.body.length + pending.bytes
+        age_s = (pending.last_timestamp - segment.body.header.created_at) / 1_000_000
+        is_due = size > self.settings.segment_bytes or age_s > self.settings.segment_age_s
+        if not is_due and not self._wants_roll:
+            return None
+        return SegmentHeader(
+            0, self.epoch, self._end, pending.last_timestamp, segment.body.header.topic_id
+        )
+
+    def finish_commit(self, job: CommitJob) -> None:
+        """The batch is durable, or was refused (called by the Committer)."""
+        self._is_committing = self._wants_roll = False
+        waiters, self._in_flight = self._in_flight, []
+        if job.rolled is not None:
+            self._adopt(job.rolled.header)
+            self._active = job.rolled
+        if job.error is None:
+            self._publish_batch(job)
+            base = job.batch.base_offset
+            for future, index in waiters:
+                if not future.done():
+                    future.set_result(base + index)
+        else:
+            refusal = self._refuse(job.error)
+            for future, _ in waiters:
+                settle(future, refusal)
+        self._admit_queued()
+        if not self._pending.is_empty:
+            self._committer.touch(self)
+        elif self._idle_waiters:
+            idle, self._idle_waiters = self._idle_waiters, []
+            for waiter in idle:
+                if not waiter.done():
+                    waiter.set_result(None)
+
+    def _publish_batch(self, job: CommitJob) -> None:
+        batch = job.batch
+        segment = self._segments[-1]
+        body = segment.body
+        body.index.note(body.length, batch.base_offset, batch.header.base_timestamp)
+        body.length += job.length
+        body.last_timestamp = batch.header.last_timestamp
+        segment.end_offset = self._end = batch.end_offset
+        self._checksum = batch.header.checksum
+        self._tail.append(batch)
+        self._end_waiters.wake(self._end)
+        if self.on_commit is not None:
+            self.on_commit(batch)
+
+    def _adopt(self, header: SegmentHeader) -> None:
+        """A new segment was begun; the one before it is closed now."""
+        path = segment_path(self._active.path.parent, header.base_offset)
+        body = SegmentBody(header, ChunkIndex(), HEADER_BYTES, header.created_at)
+        self._checksum = header.checksum
+        self._segments.append(
+            Segment(self._disk, path, header.base_offset, header.base_offset, body)
+        )
+
+    def _refuse(self, failed: OSError) -> UnavailableError:
+        if isinstance(failed, SyncError):
+            self._fence = f"a sync failed ({failed.strerror}): the log is fenced at {self._end}"
+            while self._queue:
+                settle(self._queue.popleft()[2], self._refusal())
+            for future, _ in self._publishers:
+                settle(future, self._refusal())
+            self._publishers = []
+            self._pending = BatchBuilder(self._pending.last_timestamp)
+            return self._refusal()
+        if failed.errno in (errno.ENOSPC, errno.EDQUOT):
+            return UnavailableError(
+                "the disk is full, nothing was stored: free some space and publishing resumes",
+                FULL_RETRY_S,
+            )
+        return UnavailableError(f"writing failed ({failed.strerror}): nothing was stored")
+
+    def _refusal(self) -> UnavailableError:
+        if self._fence:
+            return UnavailableError(f"{self._fence}; reading goes on, a restart verifies it")
+        return UnavailableError("the log is closed")
+
+    def _admit_queued(self) -> None:
+        while self._queue and self._pending.bytes < PENDING_BYTES_MAX:
+            draft, marks, future = self._queue.popleft()
+            if not future.done():
+                self._accept(draft, marks, future)
+
+    # Reading
+
+    def bounds(self) -> Bounds:
+        return Bounds(self._segments[0].base_offset, self._end)
+
+    def wait_past(self, offset: int) -> Awaitable[None]:
+        future: asyncio.Future[None] = self._loop.create_future()
+        if self._is_closed:
+            future.set_exception(self._refusal())
+        elif offset < self._end:
+            future.set_result(None)
+        else:
+            self._end_waiters.add(offset, future)
+        return future
+
+    async def read(self, offset: int) -> list[Batch]:
+        if offset >= self._end:
+            return []
+        if offset >= self._tail.first_offset:
+            return self._tail.read(offset, CHUNK_BYTES)
+        for attempt in (1, 2):
+            segment = self._segment_of(offset)
+            try:
+                batches = await self._load(segment, offset)
+                return [batch for batch in batches if batch.end_offset > offset]
+            except StaleSegment:
+                if attempt == 2:
+                    raise
+        raise AssertionError("unreachable")
+
+    def _segment_of(self, offset: int) -> Segment:
+        first = self._segments[0].base_offset
+        if offset < first:
+            raise Gap(f"offset {offset} is no longer kept: the first record is {first}")
+        at = bisect_right(self._segments, offset, key=lambda segment: segment.base_offset)
+        return self._segments[at - 1]
+
+    async def _load(self, segment: Segment, offset: int) -> list[Batch]:
+        """The batches of the chunk that holds `offset`: from the cache, or read once for all."""
+        body = await self._body(segment)
+        number = body.index.find(offset)
+        cached = self._cache.get(segment, number)
+        if cached is not None:
+            return cached
+        key = (id(segment), number)
+        loading = self._loading.get(key)
+        if loading is not None:
+            return await asyncio.shield(loading)
+        loading = self._loop.create_future()
+        self._loading[key] = loading
+        is_whole = segment is not self._segments[-1] or number + 1 < len(body.index.positions)
+        try:
+            self.loads += 1
+            batches = await self._workers.run(lambda: segment.read_chunk(number))
+        except BaseException as failed:
+            if isinstance(failed, Exception):
+                loading.set_exception(failed)
+                loading.exception()  # those who share it see it; nobody may, and that is fine
+            else:
+                loading.cancel()
+            raise
+        else:
+            loading.set_result(batches)
+            if is_whole:
+                self._cache.put(segment, number, batches)
+            return batches
+        finally:
+            del self._loading[key]
+
+    async def _body(self, segment: Segment) -> SegmentBody:
+        if segment.is_loaded:
+            return segment.body
+        return await self._workers.run(lambda: segment.body)
+
+    async def offset_at(self, timestamp: int) -> int:
+        segments = list(self._segments)
+        low, high = 0, len(segments) - 1
+        while low < high:  # the first segment whose newest record is not before the time
+            middle = (low + high) // 2
+            if (await self._body(segments[middle])).last_timestamp < timestamp:
+                low = middle + 1
+            else:
+                high = middle
+        offset = segments[low].base_offset
+        index = (await self._body(segments[low])).index
+        chunk = bisect_right(index.times, timestamp - 1) - 1
+        if chunk > 0:
+            offset = index.offsets[chunk]
+        while offset < self._end:
+            for batch in await self.read(offset):
+                if batch.header.last_timestamp >= timestamp:
+                    at = batch.index_at(timestamp)
+                    if at < batch.header.count:
+                        return batch.base_offset + at
+                offset = batch.end_offset
+        return self._end
+
+    # Keeping house
+
+    async def trim(self, before_us: int | None, bytes_max: int | None) -> int:
+        async with self._upkeep:
+            newest = self._segments[-1]
+            if before_us is not None and newest.body.last_timestamp < before_us:
+                await self._roll_now()
+            facts = [
+                SegmentFacts(s.base_offset, s.end_offset, body.length, body.last_timestamp)
+                for s in self._segments
+                for body in [await self._body(s)]
+            ]
+            first = self._segments[0].base_offset
+            count = first_to_keep(facts, before_us, bytes_max)
+            doomed, self._segments = self._segments[:count], self._segments[count:]
+            self._tail.drop_before(self._segments[0].base_offset)
+            for segment in doomed:
+                self._cache.drop(segment)
+                await self._workers.run(partial(self._remove, segment))
+            return self._segments[0].base_offset - first
+
+    async def _roll_now(self) -> None:
+        """Close the active segment although nothing is appended, so that retention can take it."""
+        segment = self._segments[-1]
+        if segment.end_offset == segment.base_offset or self._fence or self._is_closed:
+            return
+        self._wants_roll = True
+        self._committer.touch(self)
+        rolled: asyncio.Future[None] = self._loop.create_future()
+        self._idle_waiters.append(rolled)
+        await rolled
+
+    def _remove(self, segment: Segment) -> None:
+        # One at a time and each synced: power loss never leaves a hole between segments.
+        self._disk.remove(segment.path)
+        self._disk.sync_dir(segment.path.parent)
+
+    async def seal_closed(self) -> int:
+        """Rewrite closed segments into their final, indexed form; how many there were."""
+        sealed = 0
+        async with self._upkeep:
+            for segment in reversed(self._segments[:-1]):
+                if (await self._body(segment)).header.is_sealed:
+                    break  # segments are sealed oldest first: those before it are sealed too
+                sealed += 1
+            for at in range(len(self._segments) - 1 - sealed, len(self._segments) - 1):
+                segment = self._segments[at]
+                self._segments[at] = await self._workers.run(partial(seal_segment, segment))
+                self._cache.drop(segment)
+        return sealed
+
+    async def stored_bytes(self) -> int:
+        """What the segments take on disk, preallocated space aside."""
+        return sum([(await self._body(segment)).length for segment in self._segments])
+
+    @property
+    def fence(self) -> str:
+        """Why the log takes no appends; empty while it does."""
+        return self._fence
+
+    async def clamp(self, epoch: int, offset: int) -> int:
+        """Where a position of `epoch` stands now: records lost since then move it back."""
+        if epoch < self.epoch:
+            for segment in self._segments:
+                if segment.base_offset >= offset:
+                    break
+                if (await self._body(segment)).header.epoch > epoch:
+                    return segment.base_offset
+        return min(offset, self._end)
+
+    async def close(self) -> None:
+        if self._is_closed:
+            return
+        self._is_closed = True
+        while self._is_committing or not self._pending.is_empty:
+            idle: asyncio.Future[None] = self._loop.create_future()
+            self._idle_waiters.append(idle)
+            await idle
+        self._end_waiters.fail(self._refusal())
+        async with self._upkeep:
+            await self._workers.run(self._close_files)
+
+    def _close_files(self) -> None:
+        try:
+            if not self._fence:
+                self._active.finish()
+                header = self._active.header
+                end = End(header.epoch, self._end, header.base_offset, self._active.position, CLEAN)
+                self._end_file.write(0, [end.pack()])
+                self._end_file.sync()
+        finally:
+            self._active.close_file()
+            self._end_file.close()

@@ -1,0 +1,138 @@
+"""What every log offers, whatever it is kept in. Each backend joins tests/log/contract."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+from penstock.log.batch import Batch
+from penstock.log.format import KIND_SHIFT, RETAIN
+from penstock.log.marks import Mark
+from penstock.model.record import KIND_BYTES, Headers
+
+FSYNC = "fsync"  # an ack means: on disk, survives power loss
+OS = "os"  # an ack means: handed to the operating system, survives kill -9
+DURABILITIES = (FSYNC, OS)
+
+
+OnCommit = Callable[[Batch], None]  # called on the event loop, in offset order, once visible
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """Messages handed over together: one name, one publisher, one payload or many."""
+
+    name: str
+    payloads: list[bytes]
+    kind: int = KIND_BYTES
+    publisher: str = ""
+    headers: Headers = ()
+    qos: int = 1
+    retain: bool = False
+    expires_at: int = 0  # µs since 1970, UTC; 0: never
+
+
+def draft_flags(draft: Draft) -> int:
+    """The record flags that every message of a draft shares."""
+    return draft.qos | (RETAIN if draft.retain else 0) | draft.kind << KIND_SHIFT
+
+
+class Bounds(NamedTuple):
+    """The offsets a reader may ask for: [first, end)."""
+
+    first: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class LogSettings:
+    """Settings of one log. Retention drops whole segments; None keeps for ever."""
+
+    durability: str = FSYNC
+    retention_age_s: float | None = 7 * 86_400.0
+    retention_bytes: int | None = None
+    segment_bytes: int = 64 * 1024 * 1024
+    segment_age_s: float = 86_400.0
+
+
+class Log(Protocol):
+    """One ordered log. Appends are durable when acknowledged; readers see only durable records."""
+
+    def append(self, draft: Draft, marks: Sequence[Mark] = ()) -> Awaitable[int]:
+        """Resolves with the first record's offset once all are durable, in order of the calls.
+
+        The index of a mark counts within this draft. UnavailableError: nothing was stored.
+        """
+        ...
+
+    async def read(self, offset: int) -> list[Batch]:
+        """The batches from the one that holds `offset` on, about 1 MiB; empty at the end.
+
+        Gap when retention has dropped the offset.
+        """
+        ...
+
+    def bounds(self) -> Bounds: ...
+
+    async def offset_at(self, timestamp: int) -> int:
+        """The first offset stamped at or after `timestamp` (µs); the end if there is none."""
+        ...
+
+    def wait_past(self, offset: int) -> Awaitable[None]:
+        """Suspends until the record at `offset` is visible."""
+        ...
+
+    async def trim(self, before_us: int | None, bytes_max: int | None) -> int:
+        """Drop the oldest records stamped before `before_us` or beyond `bytes_max`; how many."""
+        ...
+
+    async def close(self) -> None:
+        """Finish what is pending, then release the files."""
+        ...
+
+
+class KeptLog(Log, Protocol):
+    """A log as its engine holds it: what upkeep and display need beside reading and appending."""
+
+    settings: LogSettings
+    epoch: int
+    on_commit: OnCommit | None
+
+    async def stored_bytes(self) -> int: ...
+
+    async def clamp(self, epoch: int, offset: int) -> int:
+        """Where a position of `epoch` stands now: records lost since then move it back."""
+        ...
+
+    async def seal_closed(self) -> int:
+        """Rewrite what is closed into its final form; how many segments."""
+        ...
+
+    @property
+    def fence(self) -> str:
+        """Why the log takes no appends; empty while it does."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class LogIdentity:
+    """Which log: its tenant, its topic's never reused id, and a readable part of the path."""
+
+    tenant: str
+    topic_id: int
+    slug: str
+
+
+class LogStore(Protocol):
+    """Makes, opens and removes logs."""
+
+    async def create(
+        self, identity: LogIdentity, declared: str, settings: LogSettings
+    ) -> KeptLog: ...
+
+    async def open(self, identity: LogIdentity, settings: LogSettings) -> KeptLog: ...
+
+    async def delete(self, identity: LogIdentity) -> None: ...
+
+    def list(self) -> list[LogIdentity]: ...

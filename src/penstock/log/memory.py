@@ -1,0 +1,164 @@
+"""A log in memory: the promises of files until the process ends; for tests and scratch work."""
+
+from __future__ import annotations
+
+import asyncio
+from bisect import bisect_right
+from collections.abc import Awaitable, Sequence
+
+from penstock.log.batch import Batch
+from penstock.log.builder import BatchBuilder
+from penstock.log.interface import Bounds, Draft, LogIdentity, LogSettings, OnCommit, draft_flags
+from penstock.log.marks import NO_RECORD, Mark, encode_headers
+from penstock.log.segment import CHUNK_BYTES
+from penstock.log.waiting import EndWaiters, settle
+from penstock.model.clock import Clock
+from penstock.model.errors import Gap, TopicNotFound, UnavailableError
+
+
+class MemoryLog:
+    """Implements `Log` on a list of batches; an append is visible in the next tick of the loop."""
+
+    def __init__(
+        self, settings: LogSettings, clock: Clock, loop: asyncio.AbstractEventLoop
+    ) -> None:
+        self.settings = settings
+        self.epoch = 1
+        self.on_commit: OnCommit | None = None
+        self._clock = clock
+        self._loop = loop
+        self._batches: list[Batch] = []
+        self._first = self._end = 0
+        self._checksum = 0
+        self._pending = BatchBuilder(0)
+        self._publishers: list[tuple[asyncio.Future[int], int]] = []
+        self._end_waiters = EndWaiters()
+        self._is_closed = False
+
+    def append(self, draft: Draft, marks: Sequence[Mark] = ()) -> Awaitable[int]:
+        future: asyncio.Future[int] = self._loop.create_future()
+        if self._is_closed:
+            settle(future, UnavailableError("the log is closed"))
+            return future
+        if not self._publishers:
+            self._loop.call_soon(self._commit)
+        index = self._pending.count
+        if draft.payloads:
+            self._pending.add(
+                draft.name,
+                draft.payloads,
+                self._clock.now_us(),
+                draft_flags(draft),
+                draft.publisher,
+                draft.expires_at,
+                encode_headers(draft.headers),
+            )
+        for mark in marks:
+            at = mark.index if mark.index == NO_RECORD else index + mark.index
+            self._pending.add_mark(mark.kind, mark.key, at)
+        self._publishers.append((future, index))
+        return future
+
+    def _commit(self) -> None:
+        batch = self._pending.encode(self.epoch, self._end, self._checksum)
+        batch.to_bytes()  # sets the checksum that the next batch chains to
+        self._checksum = batch.header.checksum
+        self._pending = BatchBuilder(self._pending.last_timestamp)
+        waiters, self._publishers = self._publishers, []
+        self._batches.append(batch)
+        self._end = batch.end_offset
+        for future, index in waiters:
+            settle(future, batch.base_offset + index)
+        self._end_waiters.wake(self._end)
+        if self.on_commit is not None:
+            self.on_commit(batch)
+
+    async def read(self, offset: int) -> list[Batch]:
+        if offset >= self._end:
+            return []
+        if offset < self._first:
+            raise Gap(f"offset {offset} is no longer kept: the first record is {self._first}")
+        at = bisect_right(self._batches, offset, key=lambda batch: batch.base_offset) - 1
+        found = []
+        size = 0
+        for batch in self._batches[at:]:
+            found.append(batch)
+            size += batch.header.stored_length
+            if size >= CHUNK_BYTES:
+                break
+        return found
+
+    def bounds(self) -> Bounds:
+        return Bounds(self._first, self._end)
+
+    async def offset_at(self, timestamp: int) -> int:
+        for batch in self._batches:
+            if batch.header.count and batch.header.last_timestamp >= timestamp:
+                return batch.base_offset + batch.index_at(timestamp)
+        return self._end
+
+    def wait_past(self, offset: int) -> Awaitable[None]:
+        future: asyncio.Future[None] = self._loop.create_future()
+        if self._is_closed:
+            future.set_exception(UnavailableError("the log is closed"))
+        elif offset < self._end:
+            future.set_result(None)
+        else:
+            self._end_waiters.add(offset, future)
+        return future
+
+    async def trim(self, before_us: int | None, bytes_max: int | None) -> int:
+        first = self._first
+        size = sum(batch.header.stored_length for batch in self._batches)
+        while self._batches:
+            header = self._batches[0].header
+            is_old = before_us is not None and header.last_timestamp < before_us
+            is_beyond = bytes_max is not None and size - header.stored_length >= bytes_max
+            if not is_old and not is_beyond:
+                break
+            size -= header.stored_length
+            self._first = self._batches.pop(0).end_offset
+        return self._first - first
+
+    async def close(self) -> None:
+        self._is_closed = True
+        self._end_waiters.fail(UnavailableError("the log is closed"))
+
+    async def stored_bytes(self) -> int:
+        return sum(batch.header.stored_length for batch in self._batches)
+
+    async def clamp(self, epoch: int, offset: int) -> int:
+        return min(offset, self._end)
+
+    async def seal_closed(self) -> int:
+        return 0
+
+    @property
+    def fence(self) -> str:
+        return ""
+
+
+class MemoryStore:
+    """Implements `LogStore`; the logs live as long as the store."""
+
+    def __init__(self, clock: Clock, loop: asyncio.AbstractEventLoop) -> None:
+        self._clock = clock
+        self._loop = loop
+        self._logs: dict[LogIdentity, MemoryLog] = {}
+
+    async def create(
+        self, identity: LogIdentity, declared: str, settings: LogSettings
+    ) -> MemoryLog:
+        log = self._logs[identity] = MemoryLog(settings, self._clock, self._loop)
+        return log
+
+    async def open(self, identity: LogIdentity, settings: LogSettings) -> MemoryLog:
+        if identity not in self._logs:
+            raise TopicNotFound(f"no log {identity.slug}-{identity.topic_id} in this store")
+        return self._logs[identity]
+
+    async def delete(self, identity: LogIdentity) -> None:
+        del self._logs[identity]
+
+    def list(self) -> list[LogIdentity]:
+        return list(self._logs)

@@ -1,0 +1,232 @@
+"""One segment file: a header, then batches that chain, then (sealed only) a footer.
+
+A Segment knows offsets [base_offset, end_offset) and reads them in chunks: the batches that begin
+in the same CHUNK_BYTES of the file. The chunk index is never the truth: it is rebuilt from the
+batches. A Segment object describes one life of the file; when the file at its path has been
+replaced (sealed) or removed (trimmed), reading raises StaleSegment and the caller looks the
+offset up again.
+"""
+
+from __future__ import annotations
+
+import struct
+from bisect import bisect_right
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from crc32c import crc32c
+
+from penstock.log import format as fmt
+from penstock.log.batch import Batch, decode_batch
+from penstock.log.files import Disk, File
+from penstock.log.footer import Footer, read_footer
+from penstock.model.errors import CorruptError
+from penstock.model.limits import MIB
+
+MAGIC: Final = b"PENSTOCK"
+VERSION: Final = 1
+HEADER_BYTES: Final = 64
+_HEADER: Final = struct.Struct("<8sHHIQqQ20xI")
+SEALED: Final = 1
+
+CHUNK_BYTES: Final = 1 * MIB  # what one read brings in; shared by all readers of the region
+SUFFIX: Final = ".log"
+
+
+class StaleSegment(Exception):
+    """The file was sealed or trimmed since this Segment was looked up."""
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentHeader:
+    """The first bytes of a segment; its checksum starts the chain of its batches."""
+
+    flags: int
+    epoch: int
+    base_offset: int
+    created_at: int  # µs since 1970, UTC
+    topic_id: int
+
+    def pack(self) -> bytes:
+        head = _HEADER.pack(
+            MAGIC, VERSION, self.flags, self.epoch, self.base_offset, self.created_at,
+            self.topic_id, 0,
+        )[: HEADER_BYTES - 4]  # fmt: skip
+        return head + struct.pack("<I", crc32c(head))
+
+    @property
+    def checksum(self) -> int:
+        return int.from_bytes(self.pack()[-4:], "little")
+
+    @property
+    def is_sealed(self) -> bool:
+        return self.flags & SEALED != 0
+
+
+def unpack_segment_header(data: bytes) -> SegmentHeader | None:
+    """The header, or None if the bytes are not a whole, intact one."""
+    if len(data) < HEADER_BYTES or not data.startswith(MAGIC):
+        return None
+    _, version, flags, epoch, base_offset, created_at, topic_id, checksum = _HEADER.unpack_from(
+        data
+    )
+    if crc32c(data[: HEADER_BYTES - 4]) != checksum:
+        return None
+    if version != VERSION:
+        raise CorruptError(f"segment of format version {version}: this Penstock reads {VERSION}")
+    return SegmentHeader(flags, epoch, base_offset, created_at, topic_id)
+
+
+def segment_path(directory: Path, base_offset: int) -> Path:
+    return directory / f"{base_offset:020d}{SUFFIX}"
+
+
+def segment_bases(disk: Disk, directory: Path) -> list[int]:
+    """Base offsets of the segment files in a log's directory, ascending."""
+    stems = (name.removesuffix(SUFFIX) for name in disk.list(directory) if name.endswith(SUFFIX))
+    return [int(stem) for stem in stems if len(stem) == 20 and stem.isdigit()]
+
+
+class ChunkIndex:
+    """For each chunk: its first batch's offset, file position and timestamp."""
+
+    def __init__(self) -> None:
+        self.offsets: list[int] = []
+        self.positions: list[int] = []
+        self.times: list[int] = []
+
+    def note(self, position: int, base_offset: int, timestamp: int) -> None:
+        """Tell of the next batch; only the first one of a chunk is remembered."""
+        if not self.positions or position // CHUNK_BYTES > self.positions[-1] // CHUNK_BYTES:
+            self.offsets.append(base_offset)
+            self.positions.append(position)
+            self.times.append(timestamp)
+
+    def find(self, offset: int) -> int:
+        """The chunk that holds `offset`, if the segment does."""
+        # Batches without records share their offset with the next one: take the last such chunk.
+        return max(bisect_right(self.offsets, offset) - 1, 0)
+
+
+class SegmentBody:
+    """What is learned by opening the file. `length` is where its committed batches end."""
+
+    def __init__(
+        self,
+        header: SegmentHeader,
+        index: ChunkIndex,
+        length: int,
+        last_timestamp: int,
+        footer: Footer | None = None,
+    ) -> None:
+        self.header = header
+        self.index = index
+        self.length = length
+        self.last_timestamp = last_timestamp  # of its newest record; grows in an active segment
+        self.footer = footer
+
+
+class Segment:
+    """Reading side of a segment; opened when first needed, so opening a log stays cheap."""
+
+    def __init__(
+        self,
+        disk: Disk,
+        path: Path,
+        base_offset: int,
+        end_offset: int,
+        body: SegmentBody | None = None,
+    ) -> None:
+        self.disk = disk
+        self.path = path
+        self.base_offset = base_offset
+        self.end_offset = end_offset  # one past its last committed record
+        self._body = body
+
+    @property
+    def is_loaded(self) -> bool:
+        return self._body is not None
+
+    @property
+    def body(self) -> SegmentBody:
+        """Headers and index. The first call of a closed, unsealed segment walks its batches."""
+        if self._body is None:
+            self._body = self._load()
+        return self._body
+
+    def read_chunk(self, number: int) -> list[Batch]:
+        """The batches of a chunk, checksums verified."""
+        body = self.body
+        start = body.index.positions[number]
+        is_last = number + 1 == len(body.index.positions)
+        end = body.length if is_last else body.index.positions[number + 1]
+        file = self.open_file()
+        try:
+            if file.read(0, HEADER_BYTES) != body.header.pack():
+                raise StaleSegment(str(self.path))
+            data = file.read(start, end - start)
+        finally:
+            file.close()
+        return decode_batches(data, start, self.path)
+
+    def open_file(self) -> File:
+        try:
+            return self.disk.open(self.path, write=False)
+        except FileNotFoundError:
+            raise StaleSegment(str(self.path)) from None
+
+    def _load(self) -> SegmentBody:
+        file = self.open_file()
+        try:
+            header = unpack_segment_header(file.read(0, HEADER_BYTES))
+            if header is None:
+                raise CorruptError("the segment header is damaged")
+            index = ChunkIndex()
+            if header.is_sealed:
+                footer = read_footer(file, file.size())
+                for entry in footer.entries:
+                    index.note(entry.position, entry.base_offset, entry.first_timestamp)
+                return SegmentBody(header, index, footer.position, footer.last_timestamp, footer)
+            length = file.size()
+            last_timestamp = header.created_at
+            for position, batch in walk_headers(file, length):
+                index.note(position, batch.base_offset, batch.base_timestamp)
+                last_timestamp = batch.last_timestamp
+            return SegmentBody(header, index, length, last_timestamp)
+        except CorruptError as broken:
+            raise CorruptError(f"{self.path}: {broken}") from broken
+        finally:
+            file.close()
+
+
+def decode_batches(data: bytes, file_position: int, path: Path) -> list[Batch]:
+    """All batches in `data`, which was read at `file_position`; CorruptError names the place."""
+    batches = []
+    at = 0
+    view = memoryview(data)
+    try:
+        while at < len(data):
+            batch = decode_batch(view, at)
+            batches.append(batch)
+            at += batch.header.stored_length
+    except CorruptError as broken:
+        raise CorruptError(f"{path} at byte {file_position + at}: {broken}") from broken
+    return batches
+
+
+def walk_headers(file: File, length: int) -> Iterator[tuple[int, fmt.BatchHeader]]:
+    """(position, header) of each batch up to `length`, reading CHUNK_BYTES at a time."""
+    position = HEADER_BYTES
+    window = b""
+    window_at = position
+    while position < length:
+        if position + fmt.HEADER_BYTES > window_at + len(window):
+            window_at = position
+            window = file.read(position, min(CHUNK_BYTES, length - position))
+        header = fmt.unpack_header(window, position - window_at)
+        if header is None:
+            raise CorruptError(f"no intact batch header at byte {position}")
+        yield position, header
+        position += header.stored_length

@@ -1,0 +1,188 @@
+"""A directory of logs: `<data>/<tenant>/<slug>-<topic id>/`.
+
+A log's directory is complete and synced before anybody is told of it, and it is renamed out of
+the way before its files go. Files and directories that are not ours are left alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from penstock.log.active import create_segment
+from penstock.log.cache import ChunkCache
+from penstock.log.commit import Committer, Workers
+from penstock.log.embedded import EmbeddedLog
+from penstock.log.endfile import End, open_end
+from penstock.log.files import Disk, File, write_file
+from penstock.log.interface import OS, LogIdentity, LogSettings
+from penstock.log.recovery import Recovered, recover
+from penstock.log.segment import SegmentHeader
+from penstock.model.clock import Clock
+from penstock.model.errors import CorruptError, UnavailableError
+from penstock.model.limits import MIB
+
+CACHE_BYTES_MAX: Final = 16 * MIB  # shared by all logs of a store
+FACTS_NAME: Final = "topic.json"
+_LOG_DIRECTORY: Final = re.compile(r"(?P<slug>.+)-(?P<id>[0-9]+)\Z")
+_DELETED_SUFFIX: Final = ".deleted"
+
+
+def log_directory(root: Path, identity: LogIdentity) -> Path:
+    return root / identity.tenant / f"{identity.slug}-{identity.topic_id}"
+
+
+def find_logs(disk: Disk, root: Path) -> list[LogIdentity]:
+    """The logs below a data directory: whatever holds the file topic.json."""
+    found = []
+    for tenant in disk.list(root):
+        for name in disk.list(root / tenant):
+            match = _LOG_DIRECTORY.match(name)
+            if match and FACTS_NAME in disk.list(root / tenant / name):
+                found.append(LogIdentity(tenant, int(match["id"]), match["slug"]))
+    return found
+
+
+def read_facts(disk: Disk, directory: Path) -> dict[str, object]:
+    """What topic.json says: declared spelling and settings."""
+    file = disk.open(directory / FACTS_NAME, write=False)
+    try:
+        facts = msgspec.json.decode(file.read(0, file.size()))
+    except msgspec.DecodeError as broken:
+        raise CorruptError(f"{directory / FACTS_NAME}: {broken}") from broken
+    finally:
+        file.close()
+    if not isinstance(facts, dict):
+        raise CorruptError(f"{directory / FACTS_NAME} is not an object")
+    return facts
+
+
+class EmbeddedStore:
+    """Implements `LogStore` on a directory, which the caller has locked."""
+
+    def __init__(
+        self,
+        root: Path,
+        disk: Disk,
+        clock: Clock,
+        loop: asyncio.AbstractEventLoop,
+        workers: Workers,
+    ) -> None:
+        self.root = root
+        self.notes: list[str] = []  # what recovery found, for people
+        self._disk = disk
+        self._clock = clock
+        self._loop = loop
+        self._workers = workers
+        self._committer = Committer(loop, workers)
+        self._cache = ChunkCache(CACHE_BYTES_MAX)
+
+    async def create(
+        self, identity: LogIdentity, declared: str, settings: LogSettings
+    ) -> EmbeddedLog:
+        try:
+            recovered, end_file = await self._workers.run(
+                partial(self._create_files, identity, declared, settings)
+            )
+        except OSError as failed:
+            raise UnavailableError(f"cannot create the log's files: {failed}") from failed
+        return self._log(recovered, end_file, settings)
+
+    async def open(self, identity: LogIdentity, settings: LogSettings) -> EmbeddedLog:
+        directory = log_directory(self.root, identity)
+        try:
+            recovered, end_file = await self._workers.run(
+                partial(self._open_files, directory, settings)
+            )
+        except OSError as failed:
+            raise UnavailableError(f"{directory} cannot be opened: {failed}") from failed
+        self.notes += [f"{identity.slug}-{identity.topic_id}: {note}" for note in recovered.notes]
+        return self._log(recovered, end_file, settings)
+
+    async def delete(self, identity: LogIdentity) -> None:
+        await self._workers.run(partial(self._delete_files, identity))
+
+    async def declare(self, identity: LogIdentity, declared: str, settings: LogSettings) -> None:
+        """Write topic.json anew after the settings changed."""
+        directory = log_directory(self.root, identity)
+        await self._workers.run(partial(self._write_facts, directory, declared, settings))
+
+    def list(self) -> list[LogIdentity]:
+        return find_logs(self._disk, self.root)
+
+    def _log(self, recovered: Recovered, end_file: File, settings: LogSettings) -> EmbeddedLog:
+        return EmbeddedLog(
+            recovered,
+            settings,
+            self._disk,
+            end_file,
+            self._clock,
+            self._loop,
+            self._committer,
+            self._workers,
+            self._cache,
+        )
+
+    def _create_files(
+        self, identity: LogIdentity, declared: str, settings: LogSettings
+    ) -> tuple[Recovered, File]:
+        directory = log_directory(self.root, identity)
+        self._disk.make_dir(directory)
+        header = SegmentHeader(0, 1, 0, self._clock.now_us(), identity.topic_id)
+        create_segment(self._disk, directory, header).close_file()
+        # topic.json comes last: a directory without it was never finished and counts for nothing.
+        self._write_facts(directory, declared, settings)
+        return self._open_files(directory, settings)
+
+    def _write_facts(self, directory: Path, declared: str, settings: LogSettings) -> None:
+        facts = {"topic": declared, **asdict(settings)}
+        write_file(self._disk, directory / FACTS_NAME, msgspec.json.encode(facts) + b"\n")
+
+    def _open_files(self, directory: Path, settings: LogSettings) -> tuple[Recovered, File]:
+        recovered = recover(
+            self._disk,
+            directory,
+            self._clock.now_us(),
+            may_have_lost=settings.durability == OS,
+        )
+        end_file = open_end(self._disk, directory)
+        active = recovered.active
+        end = End(
+            recovered.epoch,
+            recovered.segments[-1].end_offset,
+            active.header.base_offset,
+            active.position,
+        )
+        end_file.write(0, [end.pack()])
+        if settings.durability == OS:
+            end_file.sync()  # power loss must not bring back the word that all was clean
+        return recovered, end_file
+
+    def _delete_files(self, identity: LogIdentity) -> None:
+        directory = log_directory(self.root, identity)
+        doomed = directory.with_name(directory.name + _DELETED_SUFFIX)
+        if directory.name in self._disk.list(directory.parent):
+            self._disk.rename(directory, doomed)
+            self._disk.sync_dir(directory.parent)
+        for name in self._disk.list(doomed):
+            self._disk.remove(doomed / name)
+        if doomed.name in self._disk.list(doomed.parent):
+            self._disk.remove(doomed)
+
+    def finish_deletions(self) -> None:
+        """Remove what a crash left of deleted logs. Blocking; called once at start."""
+        for tenant in self._disk.list(self.root):
+            for name in self._disk.list(self.root / tenant):
+                if name.endswith(_DELETED_SUFFIX) and _LOG_DIRECTORY.match(
+                    name.removesuffix(_DELETED_SUFFIX)
+                ):
+                    doomed = self.root / tenant / name
+                    for file in self._disk.list(doomed):
+                        self._disk.remove(doomed / file)
+                    self._disk.remove(doomed)

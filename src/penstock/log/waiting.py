@@ -1,0 +1,46 @@
+"""Futures that wait for a log: publishers for their commit, readers for the end to move."""
+
+from __future__ import annotations
+
+import asyncio
+
+
+def settle(future: asyncio.Future[int], result: int | BaseException) -> None:
+    """Give a waiter its answer, unless it stopped waiting."""
+    if future.done():
+        return
+    if isinstance(result, BaseException):
+        future.set_exception(result)
+    else:
+        future.set_result(result)
+
+
+class EndWaiters:
+    """Readers that suspend until the visible end passes an offset."""
+
+    def __init__(self) -> None:
+        self._waiting: list[tuple[int, asyncio.Future[None]]] = []
+
+    def add(self, offset: int, future: asyncio.Future[None]) -> None:
+        self._waiting.append((offset, future))
+
+    def wake(self, end: int) -> None:
+        """The end moved: resolve those it passed, forget those that gave up."""
+        if not self._waiting:
+            return
+        still = []
+        for offset, future in self._waiting:
+            if future.done():
+                continue
+            if offset < end:
+                future.set_result(None)
+            else:
+                still.append((offset, future))
+        self._waiting = still
+
+    def fail(self, error: Exception) -> None:
+        """Nobody will move the end any more."""
+        for _, future in self._waiting:
+            if not future.done():
+                future.set_exception(error)
+        self._waiting = []

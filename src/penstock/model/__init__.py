@@ -1,0 +1,1 @@
+"""The nouns: records, errors, limits and the clock. Imports nothing of ours."""

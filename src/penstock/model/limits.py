@@ -1,0 +1,20 @@
+"""Named bounds that hold everywhere, each with its reason."""
+
+from __future__ import annotations
+
+from typing import Final
+
+KIB: Final = 1024
+MIB: Final = 1024 * 1024
+
+PAYLOAD_BYTES_MAX: Final = 16 * MIB  # one message; larger things belong in an object store
+NAME_BYTES_MAX: Final = 65_535  # MQTT's own bound for a name or a filter (UTF-8 bytes)
+NAME_LEVELS_MAX: Final = 128  # deeper names are attacks or mistakes, and cost trie nodes
+TOPIC_CHARS_MAX: Final = 255  # seed 001
+CONSUMER_CHARS_MAX: Final = 255
+EXPRESSION_CHARS_MAX: Final = 4_096
+EXPRESSION_DEPTH_MAX: Final = 64
+HEADERS_BYTES_MAX: Final = 64 * KIB  # of one record, all keys and values
+
+BATCH_RECORDS_MAX: Final = 1_000_000  # of one stored batch; keeps every column small
+BATCH_BYTES_MAX: Final = 64 * MIB  # of one stored batch; u32 positions leave room to spare
