@@ -145,11 +145,13 @@ class MemoryStore:
         self._clock = clock
         self._loop = loop
         self._logs: dict[LogIdentity, MemoryLog] = {}
+        self._declared: dict[LogIdentity, tuple[str, LogSettings]] = {}
 
     async def create(
         self, identity: LogIdentity, declared: str, settings: LogSettings
     ) -> MemoryLog:
         log = self._logs[identity] = MemoryLog(settings, self._clock, self._loop)
+        await self.declare(identity, declared, settings)
         return log
 
     async def open(self, identity: LogIdentity, settings: LogSettings) -> MemoryLog:
@@ -158,7 +160,13 @@ class MemoryStore:
         return self._logs[identity]
 
     async def delete(self, identity: LogIdentity) -> None:
-        del self._logs[identity]
+        del self._logs[identity], self._declared[identity]
+
+    async def declare(self, identity: LogIdentity, declared: str, settings: LogSettings) -> None:
+        self._declared[identity] = (declared, settings)
+
+    async def describe(self, identity: LogIdentity) -> tuple[str, LogSettings]:
+        return self._declared[identity]
 
     def list(self) -> list[LogIdentity]:
         return list(self._logs)

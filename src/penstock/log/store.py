@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import re
-from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -49,18 +48,23 @@ def find_logs(disk: Disk, root: Path) -> list[LogIdentity]:
     return found
 
 
-def read_facts(disk: Disk, directory: Path) -> dict[str, object]:
-    """What topic.json says: declared spelling and settings."""
-    file = disk.open(directory / FACTS_NAME, write=False)
+class TopicFacts(msgspec.Struct):
+    """The file topic.json: what the log is called and how it is kept."""
+
+    topic: str
+    settings: LogSettings
+
+
+def read_facts(disk: Disk, directory: Path) -> TopicFacts:
+    """What topic.json says; CorruptError when it cannot be read."""
+    path = directory / FACTS_NAME
+    file = disk.open(path, write=False)
     try:
-        facts = msgspec.json.decode(file.read(0, file.size()))
+        return msgspec.json.decode(file.read(0, file.size()), type=TopicFacts)
     except msgspec.DecodeError as broken:
-        raise CorruptError(f"{directory / FACTS_NAME}: {broken}") from broken
+        raise CorruptError(f"{path}: {broken}: restore the file from a backup") from broken
     finally:
         file.close()
-    if not isinstance(facts, dict):
-        raise CorruptError(f"{directory / FACTS_NAME} is not an object")
-    return facts
 
 
 class EmbeddedStore:
@@ -113,6 +117,11 @@ class EmbeddedStore:
         directory = log_directory(self.root, identity)
         await self._workers.run(partial(self._write_facts, directory, declared, settings))
 
+    async def describe(self, identity: LogIdentity) -> tuple[str, LogSettings]:
+        directory = log_directory(self.root, identity)
+        facts = await self._workers.run(partial(read_facts, self._disk, directory))
+        return facts.topic, facts.settings
+
     def list(self) -> list[LogIdentity]:
         return find_logs(self._disk, self.root)
 
@@ -141,8 +150,8 @@ class EmbeddedStore:
         return self._open_files(directory, settings)
 
     def _write_facts(self, directory: Path, declared: str, settings: LogSettings) -> None:
-        facts = {"topic": declared, **asdict(settings)}
-        write_file(self._disk, directory / FACTS_NAME, msgspec.json.encode(facts) + b"\n")
+        facts = msgspec.json.format(msgspec.json.encode(TopicFacts(declared, settings)))
+        write_file(self._disk, directory / FACTS_NAME, facts + b"\n")
 
     def _open_files(self, directory: Path, settings: LogSettings) -> tuple[Recovered, File]:
         recovered = recover(

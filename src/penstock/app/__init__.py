@@ -1,0 +1,1 @@
+"""Wiring: the only room that chooses backends, and the brokers programs embed."""

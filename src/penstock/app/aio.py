@@ -1,0 +1,292 @@
+"""AsyncBroker: a broker inside an asyncio program. The same names as Broker, awaited."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Sequence
+from contextlib import aclosing
+from datetime import datetime, timedelta
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Self
+
+from penstock.app.wiring import OpenBroker, open_directory, open_memory
+from penstock.broker.consumers import check_offset, resolve
+from penstock.broker.engine import DRAFT_BYTES_MAX, DRAFT_RECORDS_MAX, Engine, check_on_gap
+from penstock.broker.messages import HeadersLike, check_headers, encode_message
+from penstock.broker.settings import make_settings, topic_settings
+from penstock.broker.topics import Topic
+from penstock.core.names import check_filter, check_name
+from penstock.core.position import AtOffset, Latest, Position, parse_position
+from penstock.core.where import Where, compile_where
+from penstock.log.interface import Draft
+from penstock.model.errors import InvalidSetting, UnavailableError
+from penstock.model.record import Record, TopicInfo
+
+DEFAULT_PATH: Final = "./penstock_data"
+STREAM_TAKE_MAX: Final = 1_000  # records a stream hands over at once
+
+PositionLike = str | int | datetime | timedelta
+
+
+class AsyncBroker:
+    """Publish to and read from durable topics in a directory, with no server.
+
+    Use it as a context manager, or `await open()` and `await close()`.
+    """
+
+    def __init__(self, path: str | Path = DEFAULT_PATH, **settings: Any) -> None:
+        self._path: Path | None = Path(path)
+        self._settings = make_settings(settings)
+        self._open: OpenBroker | None = None
+
+    @classmethod
+    def memory(cls, **settings: Any) -> Self:
+        """A broker that keeps nothing once it is closed."""
+        broker = cls(**settings)
+        broker._path = None
+        return broker
+
+    async def open(self) -> Self:
+        """Lock the directory and recover; UnavailableError names a process that holds it."""
+        if self._open is None:
+            if self._path is None:
+                self._open = await open_memory(self._settings)
+            else:
+                self._open = await open_directory(self._path, self._settings)
+        return self
+
+    async def close(self) -> None:
+        """Flush positions and release the directory. Safe to call twice."""
+        if self._open is not None:
+            opened, self._open = self._open, None
+            await opened.close()
+
+    async def __aenter__(self) -> Self:
+        return await self.open()
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    @property
+    def engine(self) -> Engine:
+        if self._open is None:
+            raise UnavailableError("the broker is not open: use it as a context manager")
+        return self._open.engine
+
+    @property
+    def notes(self) -> Sequence[str]:
+        """What recovery found when the directory was opened; empty after a clean close."""
+        return () if self._open is None else tuple(self._open.notes)
+
+    # Topics
+
+    async def create_topic(self, topic: str, *, exist_ok: bool = False, **settings: Any) -> None:
+        """Declare a topic: retention_age, retention_bytes, durability; else the defaults."""
+        engine = self.engine
+        await engine.topics.create(
+            topic, topic_settings(engine.settings, settings), exist_ok=exist_ok
+        )
+
+    async def delete_topic(self, topic: str) -> None:
+        """Delete a topic with all its records and consumers."""
+        await self.engine.delete_topic(topic)
+
+    async def topics(self) -> list[TopicInfo]:
+        return await self.engine.describe_all()
+
+    async def bind(self, filter: str, topic: str) -> None:
+        """Names that match `filter` are placed in `topic` from now on."""
+        await self.engine.topics.bind(filter, topic)
+
+    async def unbind(self, filter: str) -> None:
+        await self.engine.topics.unbind(filter)
+
+    # Publishing
+
+    async def publish(
+        self, message: Any, topic: str, *, name: str | None = None, headers: HeadersLike = None
+    ) -> int:
+        """Store one message; its offset, once it is durable."""
+        engine = self.engine
+        target = engine.topics.get(topic)
+        payload, kind = encode_message(message)
+        return await engine.publish(target, _draft(target, name, [payload], kind, headers))
+
+    async def publish_many(
+        self,
+        messages: Iterable[Any],
+        topic: str,
+        *,
+        name: str | None = None,
+        headers: HeadersLike = None,
+    ) -> range:
+        """Store messages in order, next to each other; their offsets, once all are durable."""
+        engine = self.engine
+        target = engine.topics.get(topic)
+        drafts = list(_drafts(target, name, messages, headers))
+        if not drafts:
+            end = target.log.bounds().end
+            return range(end, end)
+        pending = [engine.publish(target, draft) for draft in drafts]
+        offsets = [await one for one in pending]
+        return range(offsets[0], offsets[-1] + len(drafts[-1].payloads))
+
+    # Consuming
+
+    async def subscribe(
+        self, consumer: str, topic: str, *, start: PositionLike = "earliest"
+    ) -> None:
+        """Give a consumer a durable position in a topic."""
+        engine = self.engine
+        position = parse_position(start, engine.clock.now_us())
+        await engine.consumers.subscribe(engine.topics.get(topic), consumer, position)
+
+    async def unsubscribe(self, consumer: str, topic: str) -> None:
+        engine = self.engine
+        await engine.consumers.unsubscribe(engine.topics.get(topic), consumer)
+
+    async def consume(
+        self,
+        consumer: str,
+        topic: str,
+        *,
+        limit: int | None = None,
+        where: str | None = None,
+        commit: bool = True,
+        on_gap: str = "skip",
+    ) -> list[Record]:
+        """What the consumer has not seen yet, up to the end at this call."""
+        if limit is not None and (
+            isinstance(limit, bool) or not isinstance(limit, int) or limit < 1
+        ):
+            raise InvalidSetting(f"limit {limit!r} is not a whole number above 0, or None for all")
+        check_on_gap(on_gap)
+        engine = self.engine
+        return await engine.consumers.consume(
+            engine.topics.get(topic), consumer, limit, _where(where), commit=commit, on_gap=on_gap
+        )
+
+    async def commit(self, consumer: str, topic: str, offset: int | None = None) -> None:
+        """Save the position: all that was handed out, or all before `offset`, is handled."""
+        engine = self.engine
+        await engine.consumers.commit(engine.topics.get(topic), consumer, offset)
+
+    async def seek(self, consumer: str, topic: str, position: PositionLike) -> int:
+        """Go on reading at `position`; the offset that is."""
+        engine = self.engine
+        target = engine.topics.get(topic)
+        wanted = parse_position(position, engine.clock.now_us())
+        return await engine.consumers.seek(target, consumer, wanted)
+
+    async def size(self, topic: str, consumer: str | None = None) -> int:
+        """Records kept in the topic, or those the consumer has not been given yet."""
+        engine = self.engine
+        target = engine.topics.get(topic)
+        first, end = target.log.bounds()
+        if consumer is None:
+            return end - first
+        return end - max(engine.consumers.get(target, consumer).next_offset, first)
+
+    # Streaming
+
+    def stream(
+        self,
+        topic: str,
+        *,
+        start: PositionLike = "latest",
+        where: str | None = None,
+        names: str | None = None,
+        on_gap: str = "skip",
+    ) -> AsyncIterator[Record]:
+        """Records as they become visible, from `start` on, until the broker closes.
+
+        `latest` means the end at this call, not at the first record asked for.
+        """
+        batches = self.stream_batches(topic, start=start, where=where, names=names, on_gap=on_gap)
+        return _one_by_one(batches)
+
+    def stream_batches(
+        self,
+        topic: str,
+        *,
+        start: PositionLike = "latest",
+        where: str | None = None,
+        names: str | None = None,
+        on_gap: str = "skip",
+    ) -> AsyncGenerator[list[Record], None]:
+        """As `stream`, but everything that waits at once."""
+        engine = self.engine
+        target = engine.topics.get(topic)
+        position = parse_position(start, engine.clock.now_us())
+        if isinstance(position, Latest):
+            position = AtOffset(target.log.bounds().end)
+        elif isinstance(position, AtOffset):
+            check_offset(target, position.offset)
+        if names is not None:
+            check_filter(names)
+        check_on_gap(on_gap)
+        return _take_all(engine, target, position, names, _where(where), on_gap)
+
+    async def offset_of(self, topic: str, position: PositionLike) -> int:
+        """The offset that a position means in a topic, now."""
+        engine = self.engine
+        wanted = parse_position(position, engine.clock.now_us())
+        return await resolve(engine.topics.get(topic), wanted)
+
+
+async def _take_all(
+    engine: Engine,
+    topic: Topic,
+    position: Position,
+    names: str | None,
+    where: Where | None,
+    on_gap: str,
+) -> AsyncGenerator[list[Record], None]:
+    stream = await engine.stream(topic, position, names=names, where=where, on_gap=on_gap)
+    try:
+        while records := await stream.take(STREAM_TAKE_MAX):
+            yield records
+    finally:
+        stream.close()
+
+
+async def _one_by_one(batches: AsyncGenerator[list[Record], None]) -> AsyncGenerator[Record, None]:
+    async with aclosing(batches):
+        async for records in batches:
+            for record in records:
+                yield record
+
+
+def _where(text: str | None) -> Where | None:
+    return None if text is None else compile_where(text)
+
+
+def _draft(
+    topic: Topic, name: str | None, payloads: list[bytes], kind: int, headers: HeadersLike
+) -> Draft:
+    published_as = topic.declared if name is None else check_name(name)
+    return Draft(published_as, payloads, kind, headers=check_headers(headers))
+
+
+def _drafts(
+    topic: Topic, name: str | None, messages: Iterable[Any], headers: HeadersLike
+) -> Iterable[Draft]:
+    """Runs of messages of one kind, each small enough to be handed over at once."""
+    encoded = [encode_message(message) for message in messages]
+    start = 0
+    size = 0
+    for at, (payload, kind) in enumerate(encoded):
+        is_full = size + len(payload) > DRAFT_BYTES_MAX or at - start >= DRAFT_RECORDS_MAX
+        if at > start and (kind != encoded[start][1] or is_full):
+            payloads = [one for one, _ in encoded[start:at]]
+            yield _draft(topic, name, payloads, encoded[start][1], headers)
+            start, size = at, 0
+        size += len(payload)
+    if encoded:
+        payloads = [one for one, _ in encoded[start:]]
+        yield _draft(topic, name, payloads, encoded[start][1], headers)

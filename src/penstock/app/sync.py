@@ -1,0 +1,195 @@
+"""Broker: the same broker for programs without asyncio. Usable from several threads.
+
+The engine runs on an event loop in a thread of its own; every call hands over to it and waits.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncGenerator, Coroutine, Iterable, Iterator, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from penstock.app.aio import DEFAULT_PATH, AsyncBroker, PositionLike
+from penstock.broker.messages import HeadersLike
+from penstock.model.errors import UnavailableError
+from penstock.model.record import Record, TopicInfo
+
+T = TypeVar("T")
+
+
+class Broker:
+    """Publish to and read from durable topics in a directory, with no server."""
+
+    def __init__(self, path: str | Path = DEFAULT_PATH, **settings: Any) -> None:
+        self._start(AsyncBroker(path, **settings))
+
+    @classmethod
+    def memory(cls, **settings: Any) -> Self:
+        """A broker that keeps nothing once it is closed."""
+        broker = cls.__new__(cls)
+        broker._start(AsyncBroker.memory(**settings))
+        return broker
+
+    def _start(self, broker: AsyncBroker) -> None:
+        self._broker = broker
+        self._is_closed = False
+        self._closing = threading.Lock()
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._run, name="penstock-broker", daemon=True)
+        self._thread.start()
+        try:
+            self._call(broker.open())
+        except BaseException:
+            self._stop()
+            raise
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        self._loop.run_forever()
+
+    def _stop(self) -> None:
+        self._is_closed = True
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    def _call(self, work: Coroutine[Any, Any, T]) -> T:
+        if self._is_closed:
+            work.close()
+            raise UnavailableError("the broker is closed: open it again to go on")
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+
+    def close(self) -> None:
+        """Flush positions and release the directory. Safe to call twice."""
+        with self._closing:
+            if not self._is_closed:
+                try:
+                    self._call(self._broker.close())
+                finally:
+                    self._stop()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    @property
+    def notes(self) -> Sequence[str]:
+        """What recovery found when the directory was opened; empty after a clean close."""
+        return self._broker.notes
+
+    def create_topic(self, topic: str, *, exist_ok: bool = False, **settings: Any) -> None:
+        """Declare a topic: retention_age, retention_bytes, durability; else the defaults."""
+        self._call(self._broker.create_topic(topic, exist_ok=exist_ok, **settings))
+
+    def delete_topic(self, topic: str) -> None:
+        """Delete a topic with all its records and consumers."""
+        self._call(self._broker.delete_topic(topic))
+
+    def topics(self) -> list[TopicInfo]:
+        return self._call(self._broker.topics())
+
+    def bind(self, filter: str, topic: str) -> None:
+        """Names that match `filter` are placed in `topic` from now on."""
+        self._call(self._broker.bind(filter, topic))
+
+    def unbind(self, filter: str) -> None:
+        self._call(self._broker.unbind(filter))
+
+    def publish(
+        self, message: Any, topic: str, *, name: str | None = None, headers: HeadersLike = None
+    ) -> int:
+        """Store one message; its offset, once it is durable."""
+        return self._call(self._broker.publish(message, topic, name=name, headers=headers))
+
+    def publish_many(
+        self,
+        messages: Iterable[Any],
+        topic: str,
+        *,
+        name: str | None = None,
+        headers: HeadersLike = None,
+    ) -> range:
+        """Store messages in order, next to each other; their offsets, once all are durable."""
+        return self._call(
+            self._broker.publish_many(list(messages), topic, name=name, headers=headers)
+        )
+
+    def subscribe(self, consumer: str, topic: str, *, start: PositionLike = "earliest") -> None:
+        """Give a consumer a durable position in a topic."""
+        self._call(self._broker.subscribe(consumer, topic, start=start))
+
+    def unsubscribe(self, consumer: str, topic: str) -> None:
+        self._call(self._broker.unsubscribe(consumer, topic))
+
+    def consume(
+        self,
+        consumer: str,
+        topic: str,
+        *,
+        limit: int | None = None,
+        where: str | None = None,
+        commit: bool = True,
+        on_gap: str = "skip",
+    ) -> list[Record]:
+        """What the consumer has not seen yet, up to the end at this call."""
+        return self._call(
+            self._broker.consume(
+                consumer, topic, limit=limit, where=where, commit=commit, on_gap=on_gap
+            )
+        )
+
+    def commit(self, consumer: str, topic: str, offset: int | None = None) -> None:
+        """Save the position: all that was handed out, or all before `offset`, is handled."""
+        self._call(self._broker.commit(consumer, topic, offset))
+
+    def seek(self, consumer: str, topic: str, position: PositionLike) -> int:
+        """Go on reading at `position`; the offset that is."""
+        return self._call(self._broker.seek(consumer, topic, position))
+
+    def size(self, topic: str, consumer: str | None = None) -> int:
+        """Records kept in the topic, or those the consumer has not been given yet."""
+        return self._call(self._broker.size(topic, consumer))
+
+    def stream(
+        self,
+        topic: str,
+        *,
+        start: PositionLike = "latest",
+        where: str | None = None,
+        names: str | None = None,
+        on_gap: str = "skip",
+    ) -> Iterator[Record]:
+        """Records as they become visible, from `start` on, until the broker closes.
+
+        `latest` means the end at this call, not at the first record asked for.
+        """
+        batches = self._broker.stream_batches(
+            topic, start=start, where=where, names=names, on_gap=on_gap
+        )
+        return self._iterate(batches)
+
+    def _iterate(self, batches: AsyncGenerator[list[Record], None]) -> Iterator[Record]:
+        try:
+            while not self._is_closed:
+                records = self._call(_next(batches))
+                if not records:
+                    return
+                yield from records
+        finally:
+            if not self._is_closed:
+                self._call(batches.aclose())
+
+
+async def _next(batches: AsyncGenerator[list[Record], None]) -> list[Record]:
+    """What the stream hands over next; empty when it has ended."""
+    return await anext(batches, [])

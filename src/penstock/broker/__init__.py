@@ -1,0 +1,1 @@
+"""The engine: publish, commit, consume, stream, retention."""

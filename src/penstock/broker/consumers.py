@@ -1,0 +1,204 @@
+"""Consumers: durable positions, read in batches.
+
+A consumer's saved position never runs ahead of what it may have handled: with `commit=True` a batch
+counts as handled when the consumer comes back for the next one, commits, or closes cleanly. A crash
+repeats a batch, it never skips one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+from penstock.broker.metrics import Metrics
+from penstock.broker.topics import Topic
+from penstock.catalog.catalog import Catalog, ConsumerRow
+from penstock.catalog.positions import PositionSaver
+from penstock.core.names import check_consumer, quoted
+from penstock.core.position import AtOffset, AtTime, Latest, Position
+from penstock.core.where import Where
+from penstock.log.interface import KeptLog
+from penstock.model.errors import AlreadySubscribed, Gap, InvalidPosition, NotSubscribed
+from penstock.model.record import DEFAULT_TENANT, Record, TopicId
+
+ON_GAP: Final = ("skip", "error")
+
+
+class Consumer:
+    """One consumer of one topic. `next_offset` is what it reads next."""
+
+    def __init__(self, name: str, next_offset: int) -> None:
+        self.name = name
+        self.next_offset = next_offset
+        self.confirmed = next_offset  # handled up to here: what may be saved
+        self.confirms_itself = False  # the newest batch counts as handled at a clean close
+        self.turn = asyncio.Lock()
+
+
+class Consumers:
+    """All consumers of a broker, by (topic id, name)."""
+
+    def __init__(self, catalog: Catalog, saver: PositionSaver, metrics: Metrics) -> None:
+        self._catalog = catalog
+        self._saver = saver
+        self._metrics = metrics
+        self._consumers: dict[tuple[int, str], Consumer] = {}
+
+    async def load(self, rows: list[ConsumerRow], logs: dict[TopicId, KeptLog]) -> None:
+        """Take over saved positions; one past what the log still holds is moved back, counted."""
+        for row in rows:
+            log = logs[row.topic_id]
+            offset = await log.clamp(row.epoch, row.next_offset)
+            if offset < row.next_offset:
+                self._metrics.dropped["epoch"] += row.next_offset - offset
+            self._consumers[row.topic_id, row.consumer] = Consumer(row.consumer, offset)
+
+    def get(self, topic: Topic, name: str) -> Consumer:
+        consumer = self._consumers.get((topic.id, name))
+        if consumer is None:
+            check_consumer(name)
+            raise NotSubscribed(
+                f"consumer {quoted(name)} does not read topic {quoted(topic.declared)}: "
+                "subscribe it first"
+            )
+        return consumer
+
+    def of(self, topic: Topic) -> list[Consumer]:
+        """The consumers of a topic, in the order of their names."""
+        found = [c for (topic_id, _), c in self._consumers.items() if topic_id == topic.id]
+        return sorted(found, key=lambda consumer: consumer.name)
+
+    async def subscribe(self, topic: Topic, name: str, start: Position) -> None:
+        """Durable on return."""
+        check_consumer(name)
+        offset = await resolve(topic, start)
+        if (topic.id, name) in self._consumers:
+            raise AlreadySubscribed(
+                f"consumer {quoted(name)} already reads topic {quoted(topic.declared)}: "
+                "unsubscribe it first, or seek"
+            )
+        await self._catalog.insert_consumer(DEFAULT_TENANT, topic.id, name, topic.log.epoch, offset)
+        self._consumers[topic.id, name] = Consumer(name, offset)
+
+    async def unsubscribe(self, topic: Topic, name: str) -> None:
+        self.get(topic, name)
+        self._saver.forget((DEFAULT_TENANT, topic.id, name))
+        await self._catalog.delete_consumer(DEFAULT_TENANT, topic.id, name)
+        self._consumers.pop((topic.id, name), None)
+
+    def forget(self, topic: Topic) -> None:
+        """The topic is gone, and its consumers with it."""
+        for consumer in self.of(topic):
+            self._saver.forget((DEFAULT_TENANT, topic.id, consumer.name))
+            del self._consumers[topic.id, consumer.name]
+
+    async def consume(
+        self,
+        topic: Topic,
+        name: str,
+        limit: int | None,
+        where: Where | None,
+        *,
+        commit: bool,
+        on_gap: str,
+    ) -> list[Record]:
+        """The next records up to the end at this call, at most `limit` of those that pass."""
+        consumer = self.get(topic, name)
+        async with consumer.turn:
+            if commit:
+                self._confirm(topic, consumer, consumer.next_offset)
+            consumer.confirms_itself = commit
+            first, end = topic.log.bounds()
+            if consumer.next_offset < first:
+                self._skip_gap(topic, consumer, first, on_gap)
+            found: list[Record] = []
+            offset = consumer.next_offset
+            while offset < end and (limit is None or len(found) < limit):
+                batches = await topic.log.read(offset)
+                for batch in batches:
+                    records = batch.records(topic.declared, offset, end)
+                    offset = min(max(offset, batch.end_offset), end)
+                    if where is not None:
+                        records = [record for record in records if where.passes(record)]
+                    found += records
+                    if limit is not None and len(found) >= limit:
+                        if len(found) > limit:
+                            del found[limit:]
+                        if found:
+                            offset = found[-1].offset + 1
+                        break
+            consumer.next_offset = offset
+            self._metrics.records_delivered += len(found)
+            return found
+
+    def _skip_gap(self, topic: Topic, consumer: Consumer, first: int, on_gap: str) -> None:
+        lost = first - consumer.next_offset
+        if on_gap == "error":
+            raise Gap(
+                f"consumer {quoted(consumer.name)} stands at {consumer.next_offset}, but retention "
+                f"keeps topic {quoted(topic.declared)} from {first} on: {lost} records are gone; "
+                "seek to 'earliest' or consume with on_gap='skip'"
+            )
+        self._metrics.dropped["retention"] += lost
+        consumer.next_offset = first
+
+    def _confirm(self, topic: Topic, consumer: Consumer, offset: int) -> None:
+        if offset != consumer.confirmed:
+            consumer.confirmed = offset
+            self._note(topic, consumer)
+
+    def _note(self, topic: Topic, consumer: Consumer) -> None:
+        self._saver.note(
+            DEFAULT_TENANT, topic.id, consumer.name, topic.log.epoch, consumer.confirmed
+        )
+
+    async def commit(self, topic: Topic, name: str, offset: int | None) -> None:
+        """What was handed out (or all before `offset`) is handled; durable on return."""
+        consumer = self.get(topic, name)
+        if offset is None:
+            offset = consumer.next_offset
+        else:
+            check_offset(topic, offset)
+        consumer.confirmed = offset
+        self._note(topic, consumer)
+        await self._saver.flush()
+
+    async def seek(self, topic: Topic, name: str, position: Position) -> int:
+        """Go on reading at `position`; durable on return."""
+        consumer = self.get(topic, name)
+        offset = await resolve(topic, position)
+        async with consumer.turn:
+            consumer.next_offset = consumer.confirmed = offset
+            consumer.confirms_itself = False
+            self._note(topic, consumer)
+        await self._saver.flush()
+        return offset
+
+    async def close(self, topics: list[Topic]) -> None:
+        """Confirm the newest batches of self-confirming consumers and save all positions."""
+        for topic in topics:
+            for consumer in self.of(topic):
+                if consumer.confirms_itself:
+                    self._confirm(topic, consumer, consumer.next_offset)
+        await self._saver.close()
+
+
+async def resolve(topic: Topic, position: Position) -> int:
+    """The offset a position means in this topic, now."""
+    first, end = topic.log.bounds()
+    if isinstance(position, AtOffset):
+        check_offset(topic, position.offset)
+        return position.offset
+    if isinstance(position, AtTime):
+        return await topic.log.offset_at(position.timestamp_us)
+    return end if isinstance(position, Latest) else first
+
+
+def check_offset(topic: Topic, offset: int) -> None:
+    """An offset beyond the end is refused with the bounds in the message."""
+    first, end = topic.log.bounds()
+    if isinstance(offset, bool) or not isinstance(offset, int) or not 0 <= offset <= end:
+        raise InvalidPosition(
+            f"offset {offset!r} is not in topic {quoted(topic.declared)}: it holds offsets "
+            f"from {first} up to {end}, which is the next to be written"
+        )

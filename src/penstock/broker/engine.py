@@ -1,0 +1,168 @@
+"""The engine: one event loop on which every door publishes, consumes and streams.
+
+It knows topics, consumers and streams, and no protocol. Acknowledged means durable: `publish`
+resolves after the commit, never before.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable
+from contextlib import suppress
+from typing import Final
+
+from penstock.broker.consumers import ON_GAP, Consumers, resolve
+from penstock.broker.messages import check_payload
+from penstock.broker.metrics import Metrics
+from penstock.broker.settings import BrokerSettings
+from penstock.broker.streams import Stream
+from penstock.broker.topics import Topic, Topics
+from penstock.broker.upkeep import FreeSpace, Upkeep
+from penstock.catalog.catalog import Catalog
+from penstock.catalog.positions import PositionSaver
+from penstock.core.position import Position
+from penstock.core.where import Where
+from penstock.log.batch import Batch
+from penstock.log.interface import Draft, LogStore
+from penstock.model.clock import Clock
+from penstock.model.errors import InvalidSetting, UnavailableError
+from penstock.model.limits import MIB
+from penstock.model.record import TopicInfo
+
+DRAFT_BYTES_MAX: Final = 4 * MIB  # publish_many hands over this much at a time
+DRAFT_RECORDS_MAX: Final = 50_000
+
+
+class Engine:
+    """Made by `open`; everything runs on the loop that opened it."""
+
+    def __init__(
+        self,
+        settings: BrokerSettings,
+        catalog: Catalog,
+        store: LogStore,
+        clock: Clock,
+        free_space: FreeSpace,
+    ) -> None:
+        self.settings = settings
+        self.clock = clock
+        self.metrics = Metrics()
+        self.topics = Topics(catalog, store, clock, self._watch)
+        self._saver = PositionSaver(
+            catalog.save_positions,
+            asyncio.get_running_loop(),
+            saves_max=settings.position_saves_max,
+            save_s_max=settings.position_save_s_max,
+        )
+        self.consumers = Consumers(catalog, self._saver, self.metrics)
+        self.upkeep = Upkeep(
+            self.topics,
+            clock,
+            self.metrics,
+            free_space,
+            settings.disk_free_percent_min,
+            settings.upkeep_s,
+        )
+        self._catalog = catalog
+        self._streams: dict[int, set[Stream]] = {}
+        self._upkeep_task: asyncio.Task[None] | None = None
+        self._is_closed = False
+
+    async def open(self) -> None:
+        """Load the catalog, open every log, begin upkeep."""
+        topics, bindings, consumers = await self._catalog.load()
+        await self.topics.open(topics, bindings)
+        logs = {topic.id: topic.log for topic in self.topics.all()}
+        await self.consumers.load(consumers, logs)
+        self.upkeep.look_at_space()
+        self._upkeep_task = asyncio.create_task(self.upkeep.run(), name="penstock-upkeep")
+
+    async def close(self) -> None:
+        """Finish what was accepted, save positions, release everything. Safe to call twice."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        if self._upkeep_task is not None:
+            self._upkeep_task.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._upkeep_task
+        for streams in list(self._streams.values()):
+            for stream in list(streams):
+                stream.close()
+        try:
+            await self.consumers.close(self.topics.all())
+        finally:
+            await self.topics.close()
+            await self._catalog.close()
+
+    # Publishing
+
+    def publish(self, topic: Topic, draft: Draft) -> Awaitable[int]:
+        """Resolves with the first offset once every message of the draft is durable."""
+        self._check_open()
+        if self.upkeep.refusal:
+            self.metrics.refused["disk"] += len(draft.payloads)
+            raise UnavailableError(self.upkeep.refusal)
+        for payload in draft.payloads:
+            if len(payload) > self.settings.payload_bytes_max:
+                check_payload(payload, self.settings.payload_bytes_max)
+        return topic.log.append(draft)
+
+    def _watch(self, topic: Topic) -> None:
+        topic.log.on_commit = lambda batch: self._committed(topic, batch)
+
+    def _committed(self, topic: Topic, batch: Batch) -> None:
+        metrics = self.metrics
+        metrics.batches_committed += 1
+        metrics.records_published += batch.header.count
+        metrics.bytes_published += batch.header.blob_raw_length
+        streams = self._streams.get(topic.id)
+        if streams and batch.header.count:
+            start, end = batch.base_offset, batch.end_offset
+            records = batch.records(topic.declared, start, end)
+            for stream in list(streams):
+                stream.offer(records, start, end)
+
+    # Reading
+
+    async def stream(
+        self,
+        topic: Topic,
+        start: Position,
+        *,
+        names: str | None = None,
+        where: Where | None = None,
+        on_gap: str = "skip",
+    ) -> Stream:
+        """Attach at a position; `Stream.start_offset` says where that is."""
+        self._check_open()
+        stream = Stream(
+            topic, await resolve(topic, start), names, where, on_gap, self.metrics, self._detach
+        )
+        self._streams.setdefault(topic.id, set()).add(stream)
+        return stream
+
+    def _detach(self, stream: Stream) -> None:
+        streams = self._streams.get(stream.topic.id, set())
+        streams.discard(stream)
+        if not streams:
+            self._streams.pop(stream.topic.id, None)
+
+    async def delete_topic(self, name: str) -> None:
+        """The topic's streams end, its consumers and records go."""
+        topic = await self.topics.delete(name)
+        self.consumers.forget(topic)
+        for stream in list(self._streams.get(topic.id, ())):
+            stream.close()
+
+    async def describe_all(self) -> list[TopicInfo]:
+        return [await topic.describe() for topic in self.topics.all()]
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise UnavailableError("the broker is closed: open it again to go on")
+
+
+def check_on_gap(on_gap: str) -> None:
+    if on_gap not in ON_GAP:
+        raise InvalidSetting(f"on_gap {on_gap!r} is unknown: use 'skip' or 'error'")

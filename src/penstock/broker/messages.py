@@ -1,0 +1,67 @@
+"""From what a program publishes to the bytes that are stored, and the limits on both."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import msgspec
+
+from penstock.model.errors import RefusedError, TooLarge
+from penstock.model.limits import HEADERS_BYTES_MAX
+from penstock.model.record import KIND_BYTES, KIND_JSON, KIND_TEXT, Headers
+
+HeadersLike = Mapping[str, str] | Iterable[tuple[str, str]] | None
+
+
+def encode_message(message: Any) -> tuple[bytes, int]:
+    """(payload, kind): bytes as they are, str as UTF-8, anything else as JSON."""
+    if isinstance(message, bytes):
+        return message, KIND_BYTES
+    if isinstance(message, str):
+        try:
+            return message.encode(), KIND_TEXT
+        except UnicodeEncodeError as broken:
+            raise RefusedError(f"text cannot be stored: {broken.reason}; publish bytes") from None
+    if isinstance(message, bytearray | memoryview):
+        return bytes(message), KIND_BYTES
+    try:
+        return msgspec.json.encode(message), KIND_JSON
+    except (TypeError, ValueError, RecursionError, OverflowError) as broken:
+        raise RefusedError(
+            f"a {type(message).__name__} cannot be published: give str, bytes, "
+            f"or a value that has a JSON form ({broken})"
+        ) from None
+
+
+def check_headers(headers: HeadersLike) -> Headers:
+    """Headers as ordered pairs of text; duplicates are kept."""
+    if not headers:
+        return ()
+    pairs = headers.items() if isinstance(headers, Mapping) else headers
+    checked = []
+    size = 0
+    for pair in pairs:
+        if not isinstance(pair, tuple | list) or len(pair) != 2:
+            raise RefusedError(f"header {pair!r} is not a pair of key and value")
+        key, value = pair
+        if not isinstance(key, str) or not isinstance(value, str) or not key:
+            raise RefusedError(
+                f"header {key!r}: {value!r} must be text, with a key that is not empty"
+            )
+        try:
+            size += len(key.encode()) + len(value.encode())
+        except UnicodeEncodeError:
+            raise RefusedError(f"header {key!r} holds text that UTF-8 cannot express") from None
+        checked.append((key, value))
+    if size > HEADERS_BYTES_MAX:
+        raise TooLarge(f"headers of {size} bytes: at most {HEADERS_BYTES_MAX} for one message")
+    return tuple(checked)
+
+
+def check_payload(payload: bytes, bytes_max: int) -> None:
+    if len(payload) > bytes_max:
+        raise TooLarge(
+            f"message of {len(payload)} bytes: at most {bytes_max}; store large things elsewhere "
+            "and publish where they are"
+        )

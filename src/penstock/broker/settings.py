@@ -1,0 +1,168 @@
+"""Settings of a broker and of its topics, checked once, with errors that name the way out."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from datetime import timedelta
+from typing import Any, Final
+
+from penstock.log.interface import DURABILITIES, FSYNC, LogSettings
+from penstock.model.errors import InvalidSetting
+from penstock.model.limits import KIB, MIB, PAYLOAD_BYTES_MAX
+
+_DAY_S: Final = 86_400.0
+_UNITS_S: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3_600.0, "d": _DAY_S}
+_DURATION: Final = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
+_SIZE: Final = re.compile(r"(\d+)\s*(|B|KiB|MiB|GiB|TiB)", re.IGNORECASE)
+_SIZE_UNITS: Final = {"": 1, "b": 1, "kib": KIB, "mib": MIB, "gib": KIB * MIB, "tib": MIB * MIB}
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerSettings:
+    """Everything a broker can be told; topic settings here are the defaults of new topics."""
+
+    durability: str = FSYNC
+    retention_age: float | None = 7 * _DAY_S  # seconds; None keeps for ever
+    retention_bytes: int | None = None
+    segment_bytes: int = 64 * MIB
+    segment_age: float = _DAY_S
+    payload_bytes_max: int = PAYLOAD_BYTES_MAX
+    disk_free_percent_min: float = 5.0  # publishes are refused below it
+    position_saves_max: int = 1_000  # unsaved positions that start a save
+    position_save_s_max: float = 1.0  # and the time after which they are saved anyway
+    upkeep_s: float = 5.0  # how often retention, sealing and free space are looked after
+
+
+def make_settings(values: dict[str, Any]) -> BrokerSettings:
+    """Settings from keyword arguments; an unknown key is an error with the nearest known one."""
+    _check_keys(values, [field.name for field in fields(BrokerSettings)])
+    checked: dict[str, Any] = {key: _CHECKS[key](key, value) for key, value in values.items()}
+    return replace(BrokerSettings(), **checked)
+
+
+def topic_settings(defaults: BrokerSettings, values: dict[str, Any]) -> LogSettings:
+    """Settings of one topic: the broker's defaults, changed by `values`."""
+    _check_keys(values, _TOPIC_KEYS)
+    s = make_settings(values)
+    merged = {key: getattr(s if key in values else defaults, key) for key in _TOPIC_KEYS}
+    return LogSettings(
+        durability=merged["durability"],
+        retention_age_s=merged["retention_age"],
+        retention_bytes=merged["retention_bytes"],
+        segment_bytes=merged["segment_bytes"],
+        segment_age_s=merged["segment_age"],
+    )
+
+
+def _check_keys(values: dict[str, Any], known: Sequence[str]) -> None:
+    for key in values:
+        if key not in known:
+            near = difflib.get_close_matches(key, known, 1)
+            hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(known)}"
+            raise InvalidSetting(f"setting {key!r} is unknown: {hint}")
+
+
+_TOPIC_KEYS: Final = (
+    "durability",
+    "retention_age",
+    "retention_bytes",
+    "segment_bytes",
+    "segment_age",
+)
+
+
+def seconds(key: str, value: object) -> float:
+    """A duration: seconds, a timedelta, or text such as '90s', '1h30m', '7d'."""
+    result = -1.0
+    if isinstance(value, timedelta):
+        result = value.total_seconds()
+    elif isinstance(value, int | float) and not isinstance(value, bool):
+        result = float(value)
+    elif isinstance(value, str):
+        text = value.strip().lower()
+        parts = _DURATION.findall(text)
+        if parts and "".join(number + unit for number, unit in parts) == text:
+            result = sum(float(number) * _UNITS_S[unit] for number, unit in parts)
+    if not 0 < result < 1e12:
+        raise InvalidSetting(
+            f"{key} {value!r} is not a duration above 0: write seconds, '12h', '7d', or a timedelta"
+        )
+    return result
+
+
+def size_bytes(key: str, value: object) -> int:
+    """A size: bytes, or text such as '64 MiB'."""
+    result = -1
+    if isinstance(value, int) and not isinstance(value, bool):
+        result = value
+    elif isinstance(value, str) and (match := _SIZE.fullmatch(value.strip())):
+        result = int(match[1]) * _SIZE_UNITS[match[2].lower()]
+    if not 0 < result < 1 << 62:
+        raise InvalidSetting(
+            f"{key} {value!r} is not a size above 0: write bytes as a whole number, or '64 MiB'"
+        )
+    return result
+
+
+def _seconds_or_none(key: str, value: object) -> float | None:
+    return None if _is_unlimited(value) else seconds(key, value)
+
+
+def _bytes_or_none(key: str, value: object) -> int | None:
+    return None if _is_unlimited(value) else size_bytes(key, value)
+
+
+def _is_unlimited(value: object) -> bool:
+    return value is None or (isinstance(value, str) and value.strip().lower() == "unlimited")
+
+
+def _durability(key: str, value: object) -> str:
+    if value not in DURABILITIES:
+        raise InvalidSetting(
+            f"{key} {value!r} is unknown: 'fsync' acknowledges what is on disk, "
+            "'os' what the operating system holds"
+        )
+    return str(value)
+
+
+def _segment_bytes(key: str, value: object) -> int:
+    result = size_bytes(key, value)
+    if result < 64 * KIB:
+        raise InvalidSetting(f"{key} {value!r} is too small: use at least 64 KiB")
+    return result
+
+
+def _payload_bytes(key: str, value: object) -> int:
+    result = size_bytes(key, value)
+    if result > PAYLOAD_BYTES_MAX:
+        raise InvalidSetting(f"{key} {value!r} is too large: at most {PAYLOAD_BYTES_MAX} bytes")
+    return result
+
+
+def _percent(key: str, value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 100:
+        raise InvalidSetting(f"{key} {value!r} is not a percentage from 0 up to 100")
+    return float(value)
+
+
+def _count(key: str, value: object) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise InvalidSetting(f"{key} {value!r} is not a whole number above 0")
+    return value
+
+
+_CHECKS: Final = {
+    "durability": _durability,
+    "retention_age": _seconds_or_none,
+    "retention_bytes": _bytes_or_none,
+    "segment_bytes": _segment_bytes,
+    "segment_age": seconds,
+    "payload_bytes_max": _payload_bytes,
+    "disk_free_percent_min": _percent,
+    "position_saves_max": _count,
+    "position_save_s_max": seconds,
+    "upkeep_s": seconds,
+}

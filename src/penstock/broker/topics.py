@@ -1,0 +1,192 @@
+"""The declared topics of a broker, in step with the catalog and the log store.
+
+Creating: the log's directory is on disk before the catalog's row. Deleting: the row goes before the
+directory. So a row always has its files, and `open` resolves what a crash left in between.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import asdict
+
+import msgspec
+
+from penstock.catalog.catalog import BindingRow, Catalog, TopicRow
+from penstock.core.names import check_topic, quoted, topic_key, topic_slug
+from penstock.core.placement import Placement
+from penstock.log.interface import KeptLog, LogIdentity, LogSettings, LogStore
+from penstock.model.clock import Clock
+from penstock.model.errors import TopicExists, TopicNotFound
+from penstock.model.record import DEFAULT_TENANT, TopicId, TopicInfo
+
+
+class Topic:
+    """A declared topic and its log."""
+
+    def __init__(self, row: TopicRow, log: KeptLog) -> None:
+        self.id = row.topic_id
+        self.key = row.key
+        self.declared = row.declared
+        self.identity = identity_of(row)
+        self.log = log
+
+    async def describe(self) -> TopicInfo:
+        settings = self.log.settings
+        first, end = self.log.bounds()
+        return TopicInfo(
+            self.declared,
+            self.id,
+            first,
+            end,
+            await self.log.stored_bytes(),
+            settings.retention_age_s,
+            settings.retention_bytes,
+            settings.durability,
+            self.log.epoch,
+        )
+
+
+def identity_of(row: TopicRow) -> LogIdentity:
+    return LogIdentity(row.tenant, row.topic_id, topic_slug(row.declared))
+
+
+class Topics:
+    """All topics of the tenant. Changes happen one at a time; `on_open` hears of every log."""
+
+    def __init__(
+        self, catalog: Catalog, store: LogStore, clock: Clock, on_open: Callable[[Topic], None]
+    ) -> None:
+        self.placement = Placement()
+        self._catalog = catalog
+        self._store = store
+        self._clock = clock
+        self._on_open = on_open
+        self._by_key: dict[str, Topic] = {}
+        self._turn = asyncio.Lock()
+
+    async def open(self, rows: list[TopicRow], bindings: list[BindingRow]) -> None:
+        """Open the logs of all rows, then remove logs that no row speaks of.
+
+        Such a log was being created or deleted when the process ended: nobody was told of it, or
+        everybody was told that it is gone. A log with an id the catalog never gave out is another
+        matter (a catalog that was lost or restored): it is taken back in.
+        """
+        known = {identity_of(row) for row in rows}
+        next_id = await self._catalog.peek_topic_id()
+        for identity in self._store.list():
+            if identity in known:
+                continue
+            if identity.topic_id < next_id:
+                await self._store.delete(identity)
+            else:
+                rows.append(await self._adopt(identity))
+        for row in rows:
+            settings = msgspec.json.decode(row.settings, type=LogSettings)
+            self._add(Topic(row, await self._store.open(identity_of(row), settings)))
+        by_id = {topic.id: topic for topic in self._by_key.values()}
+        for binding in bindings:
+            self.placement.bind(binding.filter, by_id[binding.topic_id].declared)
+
+    async def _adopt(self, identity: LogIdentity) -> TopicRow:
+        declared, settings = await self._store.describe(identity)
+        row = self._row(TopicId(identity.topic_id), declared, settings)
+        await self._catalog.adopt_topic(row)
+        return row
+
+    def _row(self, topic_id: TopicId, declared: str, settings: LogSettings) -> TopicRow:
+        return TopicRow(
+            DEFAULT_TENANT,
+            topic_id,
+            topic_key(declared),
+            declared,
+            msgspec.json.encode(asdict(settings)).decode(),
+            self._clock.now_us(),
+        )
+
+    def _add(self, topic: Topic) -> None:
+        self._by_key[topic.key] = topic
+        self.placement.add_topic(topic.declared)
+        self._on_open(topic)
+
+    def get(self, name: str) -> Topic:
+        """The topic of this name in any letter case; TopicNotFound, InvalidTopic."""
+        topic = self._by_key.get(name) if isinstance(name, str) else None
+        if topic is None:
+            topic = self._by_key.get(topic_key(check_topic(name)))
+        if topic is None:
+            raise TopicNotFound(f"topic {quoted(name)} is not declared: create it first")
+        return topic
+
+    def all(self) -> list[Topic]:
+        return list(self._by_key.values())
+
+    async def create(self, name: str, settings: LogSettings, *, exist_ok: bool) -> Topic:
+        """Declare a topic; with `exist_ok` an existing one is left as it is."""
+        key = topic_key(check_topic(name))
+        async with self._turn:
+            existing = self._by_key.get(key)
+            if existing is not None:
+                if exist_ok:
+                    return existing
+                raise TopicExists(
+                    f"topic {quoted(name)} exists as {quoted(existing.declared)}: letter case "
+                    "does not count; use it, or choose another name"
+                )
+            row = self._row(await self._catalog.reserve_topic_id(), name, settings)
+            log = await self._store.create(identity_of(row), name, settings)
+            try:
+                await self._catalog.insert_topic(row)
+            except BaseException:
+                await log.close()
+                await self._store.delete(identity_of(row))
+                raise
+            topic = Topic(row, log)
+            self._add(topic)
+            return topic
+
+    async def alter(self, name: str, settings: LogSettings) -> Topic:
+        """New settings; records already stored keep the promise they were stored under."""
+        async with self._turn:
+            topic = self.get(name)
+            await self._catalog.alter_topic(topic.id, msgspec.json.encode(settings).decode())
+            await self._store.declare(topic.identity, topic.declared, settings)
+            topic.log.settings = settings
+            return topic
+
+    async def delete(self, name: str) -> Topic:
+        """Forget the topic, its consumers and its records."""
+        async with self._turn:
+            topic = self.get(name)
+            self.placement.remove_topic(topic.declared)
+            try:
+                await self._catalog.delete_topic(topic.id)
+            except BaseException:
+                self.placement.add_topic(topic.declared)
+                raise
+            del self._by_key[topic.key]
+            await topic.log.close()
+            await self._store.delete(topic.identity)
+            return topic
+
+    async def bind(self, filter: str, name: str) -> None:
+        """Place names that match from now on; durable on return."""
+        async with self._turn:
+            topic = self.get(name)
+            if self.placement.bind(filter, topic.declared):
+                try:
+                    await self._catalog.insert_binding(DEFAULT_TENANT, filter, topic.id)
+                except BaseException:
+                    self.placement.unbind(filter)
+                    raise
+
+    async def unbind(self, filter: str) -> None:
+        async with self._turn:
+            if all(binding.filter != filter for binding in self.placement.bindings):
+                self.placement.unbind(filter)  # says what is wrong
+            await self._catalog.delete_binding(DEFAULT_TENANT, filter)
+            self.placement.unbind(filter)
+
+    async def close(self) -> None:
+        for topic in self._by_key.values():
+            await topic.log.close()

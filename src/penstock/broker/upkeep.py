@@ -1,0 +1,78 @@
+"""Looking after the logs in the background: retention, sealing, free space."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Final
+
+from penstock.broker.metrics import Metrics
+from penstock.broker.topics import Topics
+from penstock.log.interface import KeptLog
+from penstock.model.clock import Clock
+from penstock.model.errors import CorruptError
+
+FreeSpace = Callable[[], tuple[int, int]]  # (available, size of the file system)
+
+LOOK_AGAIN_S: Final = 0.2  # while space is short, so that publishing resumes soon
+
+
+class Upkeep:
+    """Runs until cancelled. One log's trouble is remembered and does not stop the others."""
+
+    def __init__(
+        self,
+        topics: Topics,
+        clock: Clock,
+        metrics: Metrics,
+        free_space: FreeSpace,
+        free_percent_min: float,
+        period_s: float,
+    ) -> None:
+        self.refusal = ""  # why publishes are refused; empty while there is space
+        self.troubles: dict[int, str] = {}  # by topic id: why a log could not be looked after
+        self._topics = topics
+        self._clock = clock
+        self._metrics = metrics
+        self._free_space = free_space
+        self._free_percent_min = free_percent_min
+        self._period_s = period_s
+
+    async def run(self) -> None:
+        next_round_s = self._clock.monotonic_s() + self._period_s
+        while True:
+            self.look_at_space()
+            await asyncio.sleep(LOOK_AGAIN_S if self.refusal else self._period_s)
+            if self._clock.monotonic_s() >= next_round_s:
+                await self.look_after_all()
+                next_round_s = self._clock.monotonic_s() + self._period_s
+
+    def look_at_space(self) -> None:
+        """Refuse publishes below the setting; they resume by themselves."""
+        free, size = self._free_space()
+        percent = 100 * free / size if size else 100.0
+        if percent < self._free_percent_min:
+            self.refusal = (
+                f"{percent:.1f} % of the disk is free and publishes need "
+                f"{self._free_percent_min:g} %: nothing was stored; free some space, or lower "
+                "disk_free_percent_min"
+            )
+        else:
+            self.refusal = ""
+
+    async def look_after_all(self) -> None:
+        for topic in self._topics.all():
+            try:
+                await self.look_after(topic.log)
+                self.troubles.pop(topic.id, None)
+            except (OSError, CorruptError) as trouble:
+                self.troubles[topic.id] = f"{topic.declared}: {trouble}"
+
+    async def look_after(self, log: KeptLog) -> int:
+        """Seal what is closed, then apply retention; how many records went."""
+        await log.seal_closed()
+        settings = log.settings
+        before_us = None
+        if settings.retention_age_s is not None:
+            before_us = self._clock.now_us() - round(settings.retention_age_s * 1_000_000)
+        return await log.trim(before_us, settings.retention_bytes)

@@ -1,0 +1,115 @@
+"""A data directory: open once, by one process, and able to work when the disk is full.
+
+The file `lock` is held for as long as the directory is open and says who holds it. The file
+`reserve` is space set aside that positions and trimming may use when nothing else is left.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from penstock.log.files import RealDisk
+from penstock.model.errors import UnavailableError
+from penstock.model.limits import KIB, MIB
+
+LOCK_NAME: Final = "lock"
+RESERVE_NAME: Final = "reserve"
+RESERVE_BYTES_MAX: Final = 4 * MIB  # a catalog transaction with thousands of positions
+RESERVE_FREE_SHARE: Final = 64  # shrinks with free space, so that a tiny disk stays usable
+
+
+class DataDirectory:
+    """The lock and the reserve of one directory. Blocking; a few system calls each."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._fd = -1
+        self._has_reserve = False
+
+    def take(self) -> None:
+        """Lock the directory, making it if needed; UnavailableError names the holder."""
+        try:
+            RealDisk().make_dir(self.path)
+            fd = os.open(self.path / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
+        except OSError as failed:
+            raise UnavailableError(f"{self.path} cannot be opened: {failed.strerror}") from failed
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(fd)
+            raise UnavailableError(_taken_text(self.path)) from None
+        self._fd = fd
+        self.announce([])
+
+    def announce(self, addresses: list[str]) -> None:
+        """Write down who holds the directory and where it can be reached."""
+        holder = {"pid": os.getpid(), "addresses": addresses}
+        with suppress(OSError):  # a full disk must not keep anybody from opening
+            os.ftruncate(self._fd, 0)
+            os.pwrite(self._fd, msgspec.json.encode(holder) + b"\n", 0)
+
+    def release(self) -> None:
+        """Let somebody else open it. The lock also goes with the process, however it ends."""
+        if self._fd >= 0:
+            os.ftruncate(self._fd, 0)
+            os.close(self._fd)
+            self._fd = -1
+
+    def set_reserve(self) -> None:
+        """Set space aside, as far as there is plenty."""
+        free = os.statvfs(self.path).f_bavail * os.statvfs(self.path).f_frsize
+        size = min(RESERVE_BYTES_MAX, free // RESERVE_FREE_SHARE) // (64 * KIB) * (64 * KIB)
+        path = self.path / RESERVE_NAME
+        if path.exists() and path.stat().st_size >= size:
+            self._has_reserve = True
+            return
+        try:
+            path.write_bytes(bytes(size))
+            self._has_reserve = size > 0
+        except OSError:
+            path.unlink(missing_ok=True)
+
+    def free_reserve(self) -> bool:
+        """Give the reserve back to the file system; False if there was none left."""
+        if not self._has_reserve:
+            return False
+        self._has_reserve = False
+        (self.path / RESERVE_NAME).unlink(missing_ok=True)
+        return True
+
+
+def read_holder(path: Path) -> dict[str, Any] | None:
+    """Who holds the directory, or None when nobody does."""
+    try:
+        fd = os.open(path / LOCK_NAME, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        try:
+            holder = msgspec.json.decode(os.pread(fd, 64 * KIB, 0))
+        except msgspec.DecodeError:
+            return {}
+        return holder if isinstance(holder, dict) else {}
+    else:
+        return None
+    finally:
+        os.close(fd)
+
+
+def _taken_text(path: Path) -> str:
+    holder = read_holder(path) or {}
+    pid = holder.get("pid", "unknown")
+    where = "this process" if pid == os.getpid() else f"process {pid}"
+    text = f"{path} is open in {where}: a data directory is open once at a time"
+    addresses = holder.get("addresses") or []
+    if addresses:
+        return f"{text}; talk to that broker at {', '.join(addresses)} instead"
+    return f"{text}; close it there first, or use another directory"
