@@ -216,9 +216,10 @@ def decode_batches(data: bytes, file_position: int, path: Path) -> list[Batch]:
     return batches
 
 
-def walk_headers(file: File, length: int) -> Iterator[tuple[int, fmt.BatchHeader]]:
-    """(position, header) of each batch up to `length`, reading CHUNK_BYTES at a time."""
-    position = HEADER_BYTES
+def walk_headers(
+    file: File, length: int, position: int = HEADER_BYTES
+) -> Iterator[tuple[int, fmt.BatchHeader]]:
+    """(position, header) of each batch from `position` to `length`; reads CHUNK_BYTES at a time."""
     window = b""
     window_at = position
     while position < length:

@@ -1,0 +1,140 @@
+"""Batches as Arrow: columns are mapped or computed whole, never record by record.
+
+Needs pyarrow and numpy (`pip install penstock[arrow]`). Payload bytes are not copied when the
+batch stores them next to each other, which every sealed batch does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from penstock.log import format as fmt
+from penstock.log.batch import Batch
+
+SCHEMA: Final = pa.schema(
+    [
+        pa.field("topic", pa.string(), nullable=False),
+        pa.field("partition", pa.int32(), nullable=False),
+        pa.field("offset", pa.int64(), nullable=False),
+        pa.field("timestamp", pa.timestamp("us", tz="UTC"), nullable=False),
+        pa.field("name", pa.string(), nullable=False),
+        pa.field("headers", pa.map_(pa.string(), pa.string()), nullable=False),
+        pa.field("payload", pa.binary(), nullable=False),
+        pa.field("publisher", pa.string(), nullable=False),
+    ]
+)
+
+
+def schema_of(columns: Iterable[str]) -> pa.Schema:
+    """The part of the schema a reader asked for, in its order."""
+    return pa.schema([SCHEMA.field(name) for name in columns])
+
+
+def to_arrow(
+    batches: Iterable[Batch], topic: str, schema: pa.Schema, start: int, end: int
+) -> Iterator[pa.RecordBatch]:
+    """One Arrow batch for each batch with records in [start, end), pruned to `schema`."""
+    for batch in batches:
+        first = max(start - batch.base_offset, 0)
+        last = min(end - batch.base_offset, batch.header.count)
+        if first < last:
+            arrays = [_COLUMNS[field.name](batch, topic, first, last) for field in schema]
+            yield pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _u32(batch: Batch, start: int, count: int) -> np.ndarray[Any, np.dtype[np.uint32]]:
+    return np.frombuffer(batch.columns, np.uint32, count, start)
+
+
+def _topic(batch: Batch, topic: str, first: int, last: int) -> pa.Array:
+    return pa.repeat(pa.scalar(topic, pa.string()), last - first)
+
+
+def _partition(batch: Batch, topic: str, first: int, last: int) -> pa.Array:
+    return pa.repeat(pa.scalar(0, pa.int32()), last - first)
+
+
+def _offset(batch: Batch, topic: str, first: int, last: int) -> pa.Array:
+    base = batch.base_offset
+    return pa.array(np.arange(base + first, base + last, dtype=np.int64))
+
+
+def _timestamp(batch: Batch, topic: str, first: int, last: int) -> pa.Array:
+    count = last - first
+    plan = batch.plan
+    stamps = np.full(count, batch.header.base_timestamp, dtype=np.int64)
+    if plan.times >= 0:
+        stamps += _u32(batch, plan.times + 4 * first, count)
+    elif plan.wide_times >= 0:
+        stamps += np.frombuffer(batch.columns, np.int64, count, plan.wide_times + 8 * first)
+    return pa.array(stamps).view(pa.timestamp("us", tz="UTC"))
+
+
+def _dictionary(batch: Batch) -> pa.Array:
+    plan = batch.plan
+    count = batch.header.string_count
+    starts = pa.py_buffer(batch.columns[plan.string_starts : plan.string_starts + 4 * (count + 1)])
+    text = pa.py_buffer(batch.columns[plan.strings : plan.strings + batch.header.strings_length])
+    return pa.StringArray.from_buffers(count, starts, text)
+
+
+def _name(batch: Batch, topic: str, first: int, last: int) -> pa.Array:
+    plan = batch.plan
+    if plan.names < 0:
+        return pa.repeat(pa.scalar(batch.strings[0], pa.string()), last - first)
+    ids = _u32(batch, plan.names + 4 * first, last - first)
+    return _dictionary(batch).take(pa.array(ids))
+
+
+def _publisher(batch: Batch, topic: str, first: int, last: int) -> pa.Array:
+    plan = batch.plan
+    if plan.publishers < 0:
+        only = batch.header.publisher_id
+        text = "" if only == fmt.NO_STRING else batch.strings[only]
+        return pa.repeat(pa.scalar(text, pa.string()), last - first)
+    ids = _u32(batch, plan.publishers + 4 * first, last - first)
+    known = pa.array(ids, mask=ids == fmt.NO_STRING)
+    return _dictionary(batch).take(known).fill_null("")
+
+
+def _payload(batch: Batch, topic: str, first: int, last: int) -> pa.Array:
+    plan = batch.plan
+    count = last - first
+    if plan.lengths < 0:
+        begin = plan.starts + 4 * first
+        starts = pa.py_buffer(batch.columns[begin : begin + 4 * (count + 1)])
+        return pa.Array.from_buffers(
+            pa.binary(), count, [None, starts, pa.py_buffer(batch.blob)], null_count=0
+        )
+    payloads = batch.payloads(first, last)
+    ends = np.zeros(count + 1, np.int32)
+    np.cumsum(_u32(batch, plan.lengths + 4 * first, count), out=ends[1:])
+    buffers = [None, pa.py_buffer(ends), pa.py_buffer(b"".join(payloads))]
+    return pa.Array.from_buffers(pa.binary(), count, buffers, null_count=0)
+
+
+def _headers(batch: Batch, topic: str, first: int, last: int) -> pa.Array:
+    count = last - first
+    kind = SCHEMA.field("headers").type
+    if batch.plan.header_starts < 0:
+        nothing = pa.array([], pa.string())
+        return pa.MapArray.from_arrays(pa.array(np.zeros(count + 1, np.int32)), nothing, nothing)
+    # dict() keeps the last of equal keys, so go backwards: the first value counts.
+    rows = [dict(reversed(pairs)) for pairs in batch.record_headers(first, last)]
+    return pa.array([list(row.items()) for row in rows], kind)
+
+
+_COLUMNS: Final = {
+    "topic": _topic,
+    "partition": _partition,
+    "offset": _offset,
+    "timestamp": _timestamp,
+    "name": _name,
+    "headers": _headers,
+    "payload": _payload,
+    "publisher": _publisher,
+}
