@@ -22,7 +22,7 @@ from penstock.model.errors import (
     TopicNotFound,
     UnavailableError,
 )
-from penstock.model.record import Record, TopicInfo
+from penstock.model.record import ConsumerInfo, Record, TopicInfo
 
 __version__ = "0.1.0"
 
@@ -30,6 +30,7 @@ __all__ = [
     "AlreadySubscribed",
     "AsyncBroker",
     "Broker",
+    "ConsumerInfo",
     "CorruptError",
     "Gap",
     "InvalidExpression",

@@ -10,17 +10,17 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 from penstock.app.wiring import OpenBroker, open_directory, open_memory
-from penstock.broker.consumers import check_offset, resolve
+from penstock.broker.consumers import check_offset, read_matching, resolve
 from penstock.broker.engine import DRAFT_BYTES_MAX, DRAFT_RECORDS_MAX, Engine, check_on_gap
 from penstock.broker.messages import HeadersLike, check_headers, encode_message
-from penstock.broker.settings import make_settings, topic_settings
+from penstock.broker.settings import altered, make_settings, topic_settings
 from penstock.broker.topics import Topic
 from penstock.core.names import check_filter, check_name
 from penstock.core.position import AtOffset, Latest, Position, parse_position
 from penstock.core.where import Where, compile_where
 from penstock.log.interface import Draft
 from penstock.model.errors import InvalidSetting, UnavailableError
-from penstock.model.record import Record, TopicInfo
+from penstock.model.record import ConsumerInfo, Record, TopicInfo
 
 DEFAULT_PATH: Final = "./penstock_data"
 STREAM_TAKE_MAX: Final = 1_000  # records a stream hands over at once
@@ -91,6 +91,11 @@ class AsyncBroker:
         await engine.topics.create(
             topic, topic_settings(engine.settings, settings), exist_ok=exist_ok
         )
+
+    async def alter_topic(self, topic: str, **settings: Any) -> None:
+        """Change settings of a topic; those not named stay as they are."""
+        topics = self.engine.topics
+        await topics.alter(topic, altered(topics.get(topic).log.settings, settings))
 
     async def delete_topic(self, topic: str) -> None:
         """Delete a topic with all its records and consumers."""
@@ -183,6 +188,31 @@ class AsyncBroker:
         wanted = parse_position(position, engine.clock.now_us())
         return await engine.consumers.seek(target, consumer, wanted)
 
+    async def consumers(self, topic: str) -> list[ConsumerInfo]:
+        """The consumers of a topic, how far they are and what they have waiting."""
+        engine = self.engine
+        return engine.consumers.describe(engine.topics.get(topic))
+
+    async def read(
+        self,
+        topic: str,
+        *,
+        start: PositionLike = "earliest",
+        limit: int | None = None,
+        where: str | None = None,
+        names: str | None = None,
+    ) -> list[Record]:
+        """Records from `start` up to the end at this call; no position is kept."""
+        _check_limit(limit)
+        if names is not None:
+            check_filter(names)
+        engine = self.engine
+        target = engine.topics.get(topic)
+        first, end = target.log.bounds()
+        offset = await resolve(target, parse_position(start, engine.clock.now_us()))
+        found, _ = await read_matching(target, max(offset, first), end, limit, _where(where), names)
+        return found
+
     async def size(self, topic: str, consumer: str | None = None) -> int:
         """Records kept in the topic, or those the consumer has not been given yet."""
         engine = self.engine
@@ -232,11 +262,10 @@ class AsyncBroker:
         check_on_gap(on_gap)
         return _take_all(engine, target, position, names, _where(where), on_gap)
 
-    async def offset_of(self, topic: str, position: PositionLike) -> int:
-        """The offset that a position means in a topic, now."""
-        engine = self.engine
-        wanted = parse_position(position, engine.clock.now_us())
-        return await resolve(engine.topics.get(topic), wanted)
+
+def _check_limit(limit: int | None) -> None:
+    if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 1):
+        raise InvalidSetting(f"limit {limit!r} is not a whole number above 0, or None for all")
 
 
 async def _take_all(

@@ -15,7 +15,7 @@ from typing import Any, Self, TypeVar
 from penstock.app.aio import DEFAULT_PATH, AsyncBroker, PositionLike
 from penstock.broker.messages import HeadersLike
 from penstock.model.errors import UnavailableError
-from penstock.model.record import Record, TopicInfo
+from penstock.model.record import ConsumerInfo, Record, TopicInfo
 
 T = TypeVar("T")
 
@@ -91,6 +91,10 @@ class Broker:
         """Declare a topic: retention_age, retention_bytes, durability; else the defaults."""
         self._call(self._broker.create_topic(topic, exist_ok=exist_ok, **settings))
 
+    def alter_topic(self, topic: str, **settings: Any) -> None:
+        """Change settings of a topic; those not named stay as they are."""
+        self._call(self._broker.alter_topic(topic, **settings))
+
     def delete_topic(self, topic: str) -> None:
         """Delete a topic with all its records and consumers."""
         self._call(self._broker.delete_topic(topic))
@@ -155,6 +159,24 @@ class Broker:
     def seek(self, consumer: str, topic: str, position: PositionLike) -> int:
         """Go on reading at `position`; the offset that is."""
         return self._call(self._broker.seek(consumer, topic, position))
+
+    def consumers(self, topic: str) -> list[ConsumerInfo]:
+        """The consumers of a topic, how far they are and what they have waiting."""
+        return self._call(self._broker.consumers(topic))
+
+    def read(
+        self,
+        topic: str,
+        *,
+        start: PositionLike = "earliest",
+        limit: int | None = None,
+        where: str | None = None,
+        names: str | None = None,
+    ) -> list[Record]:
+        """Records from `start` up to the end at this call; no position is kept."""
+        return self._call(
+            self._broker.read(topic, start=start, limit=limit, where=where, names=names)
+        )
 
     def size(self, topic: str, consumer: str | None = None) -> int:
         """Records kept in the topic, or those the consumer has not been given yet."""

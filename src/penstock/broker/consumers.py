@@ -14,12 +14,12 @@ from penstock.broker.metrics import Metrics
 from penstock.broker.topics import Topic
 from penstock.catalog.catalog import Catalog, ConsumerRow
 from penstock.catalog.positions import PositionSaver
-from penstock.core.names import check_consumer, quoted
+from penstock.core.names import check_consumer, matches, quoted
 from penstock.core.position import AtOffset, AtTime, Latest, Position
 from penstock.core.where import Where
 from penstock.log.interface import KeptLog
 from penstock.model.errors import AlreadySubscribed, Gap, InvalidPosition, NotSubscribed
-from penstock.model.record import DEFAULT_TENANT, Record, TopicId
+from penstock.model.record import DEFAULT_TENANT, ConsumerInfo, Record, TopicId
 
 ON_GAP: Final = ("skip", "error")
 
@@ -68,6 +68,13 @@ class Consumers:
         found = [c for (topic_id, _), c in self._consumers.items() if topic_id == topic.id]
         return sorted(found, key=lambda consumer: consumer.name)
 
+    def describe(self, topic: Topic) -> list[ConsumerInfo]:
+        first, end = topic.log.bounds()
+        return [
+            ConsumerInfo(one.name, one.next_offset, end - max(one.next_offset, first))
+            for one in self.of(topic)
+        ]
+
     async def subscribe(self, topic: Topic, name: str, start: Position) -> None:
         """Durable on return."""
         check_consumer(name)
@@ -111,22 +118,7 @@ class Consumers:
             first, end = topic.log.bounds()
             if consumer.next_offset < first:
                 self._skip_gap(topic, consumer, first, on_gap)
-            found: list[Record] = []
-            offset = consumer.next_offset
-            while offset < end and (limit is None or len(found) < limit):
-                batches = await topic.log.read(offset)
-                for batch in batches:
-                    records = batch.records(topic.declared, offset, end)
-                    offset = min(max(offset, batch.end_offset), end)
-                    if where is not None:
-                        records = [record for record in records if where.passes(record)]
-                    found += records
-                    if limit is not None and len(found) >= limit:
-                        if len(found) > limit:
-                            del found[limit:]
-                        if found:
-                            offset = found[-1].offset + 1
-                        break
+            found, offset = await read_matching(topic, consumer.next_offset, end, limit, where)
             consumer.next_offset = offset
             self._metrics.records_delivered += len(found)
             return found
@@ -181,6 +173,32 @@ class Consumers:
                 if consumer.confirms_itself:
                     self._confirm(topic, consumer, consumer.next_offset)
         await self._saver.close()
+
+
+async def read_matching(
+    topic: Topic,
+    start: int,
+    end: int,
+    limit: int | None,
+    where: Where | None,
+    names: str | None = None,
+) -> tuple[list[Record], int]:
+    """Records of [start, end) that pass, at most `limit`, and the offset to go on at."""
+    found: list[Record] = []
+    offset = start
+    while offset < end:
+        for batch in await topic.log.read(offset):
+            records = batch.records(topic.declared, offset, end)
+            if names is not None:
+                records = [record for record in records if matches(names, record.name)]
+            if where is not None:
+                records = [record for record in records if where.passes(record)]
+            found += records
+            if limit is not None and len(found) >= limit:
+                del found[limit:]
+                return found, found[-1].offset + 1
+            offset = min(max(offset, batch.end_offset), end)
+    return found, offset
 
 
 async def resolve(topic: Topic, position: Position) -> int:

@@ -57,6 +57,19 @@ def topic_settings(defaults: BrokerSettings, values: dict[str, Any]) -> LogSetti
     )
 
 
+def altered(settings: LogSettings, values: dict[str, Any]) -> LogSettings:
+    """The settings of a topic with some of them changed."""
+    _check_keys(values, _TOPIC_KEYS)
+    current = BrokerSettings(
+        durability=settings.durability,
+        retention_age=settings.retention_age_s,
+        retention_bytes=settings.retention_bytes,
+        segment_bytes=settings.segment_bytes,
+        segment_age=settings.segment_age_s,
+    )
+    return topic_settings(current, values)
+
+
 def _check_keys(values: dict[str, Any], known: Sequence[str]) -> None:
     for key in values:
         if key not in known:

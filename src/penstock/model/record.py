@@ -70,3 +70,12 @@ class TopicInfo:
     retention_bytes: int | None  # None: no bound
     durability: str  # "fsync" or "os"
     epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerInfo:
+    """A consumer of a topic and how far it is."""
+
+    consumer: str
+    next_offset: int
+    waiting: int  # records it has not been given yet

@@ -1,0 +1,10 @@
+"""Whether the compiled modules are compiled: what `penstock serve` and bug reports say."""
+
+from __future__ import annotations
+
+from penstock.core import trie
+
+
+def engine_kind() -> str:
+    """`compiled` when the extension modules were built, `interpreted` when Python runs them."""
+    return "interpreted" if trie.__file__.endswith(".py") else "compiled"

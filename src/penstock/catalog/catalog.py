@@ -1,0 +1,313 @@
+"""Tenants, topics, bindings, consumers and their positions, durable in SQL.
+
+Every method is one unit of work: when it returns, what it changed is durable; when it raises,
+nothing was changed. The catalog holds no state of its own beside the runner: `load` gives the
+whole of it at boot, and the broker keeps what it needs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from penstock.catalog.database import Database
+from penstock.catalog.migrations import migrate
+from penstock.catalog.thread import Runner
+from penstock.model.clock import Clock, SystemClock
+from penstock.model.errors import (
+    AlreadySubscribed,
+    NotSubscribed,
+    RefusedError,
+    TopicExists,
+    TopicNotFound,
+)
+from penstock.model.record import DEFAULT_TENANT, TenantId, TopicId
+
+Position = tuple[TenantId, TopicId, str, int, int]  # …, consumer, epoch, next offset
+
+
+@dataclass(frozen=True, slots=True)
+class TopicRow:
+    """A declared topic. `key` is its name casefolded: the identity within the tenant."""
+
+    tenant: TenantId
+    topic_id: TopicId
+    key: str
+    declared: str  # the name as it was spelled when declared
+    settings: str  # JSON, which the catalog does not read
+    created_at: int  # µs since 1970, UTC
+
+
+@dataclass(frozen=True, slots=True)
+class BindingRow:
+    """Names that match `filter` are placed in the topic; the lowest matching position wins."""
+
+    tenant: TenantId
+    position: int
+    filter: str
+    topic_id: TopicId
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerRow:
+    """A consumer of a topic, and where it goes on reading."""
+
+    tenant: TenantId
+    topic_id: TopicId
+    consumer: str
+    epoch: int
+    next_offset: int
+
+
+Snapshot = tuple[list[TopicRow], list[BindingRow], list[ConsumerRow]]
+
+
+class Catalog:
+    """The catalog over a runner; made by `open`."""
+
+    def __init__(self, runner: Runner, clock: Clock) -> None:
+        self._runner = runner
+        self._clock = clock
+
+    @classmethod
+    async def open(cls, runner: Runner, clock: Clock | None = None) -> Catalog:
+        """Bring the tables to this program's version and make sure the default tenant exists."""
+        catalog = cls(runner, clock or SystemClock())
+        await migrate(runner)
+        await catalog._insert_tenant(DEFAULT_TENANT)
+        return catalog
+
+    async def close(self) -> None:
+        """Finish what was asked for and close the database."""
+        await self._runner.close()
+
+    async def load(self) -> Snapshot:
+        """Everything, as of one moment; bindings in the order in which they are tried."""
+        return await self._runner.run(_load)
+
+    async def reserve_topic_id(self) -> TopicId:
+        """An id that no topic ever had or will have, not even after a crash."""
+
+        def work(database: Database) -> TopicId:
+            database.execute(
+                "update counters set next_value = next_value + 1 where counter = $1", "topic_id"
+            )
+            ((next_id,),) = database.fetch(
+                "select next_value from counters where counter = $1", "topic_id"
+            )
+            return TopicId(next_id - 1)
+
+        return await self._runner.run(work)
+
+    async def peek_topic_id(self) -> TopicId:
+        """The id that `reserve_topic_id` would give next; no topic has it or a larger one."""
+
+        def work(database: Database) -> TopicId:
+            ((next_id,),) = database.fetch(
+                "select next_value from counters where counter = $1", "topic_id"
+            )
+            return TopicId(next_id)
+
+        return await self._runner.run(work)
+
+    async def adopt_topic(self, row: TopicRow) -> None:
+        """Take in a topic whose id this catalog never gave out; the counter moves past it."""
+
+        def work(database: Database) -> None:
+            database.execute(
+                "update counters set next_value = $2 where counter = $1 and next_value <= $3",
+                "topic_id",
+                row.topic_id + 1,
+                row.topic_id,
+            )
+            _insert_topic(database, row)
+
+        await self._runner.run(work)
+
+    async def insert_topic(self, row: TopicRow) -> None:
+        """Raises TopicExists when the tenant has a topic with this key."""
+
+        await self._runner.run(lambda database: _insert_topic(database, row))
+
+    async def alter_topic(self, topic_id: TopicId, settings: str) -> None:
+        """Replace the settings; raises TopicNotFound."""
+
+        def work(database: Database) -> None:
+            if not database.execute(
+                "update topics set settings = $2 where topic_id = $1", topic_id, settings
+            ):
+                raise _topic_not_found(topic_id)
+
+        await self._runner.run(work)
+
+    async def delete_topic(self, topic_id: TopicId) -> None:
+        """Remove the topic with its bindings, consumers and positions; raises TopicNotFound."""
+
+        def work(database: Database) -> None:
+            if not database.execute("delete from topics where topic_id = $1", topic_id):
+                raise _topic_not_found(topic_id)
+
+        await self._runner.run(work)
+
+    async def insert_binding(
+        self, tenant: TenantId, filter_text: str, topic_id: TopicId
+    ) -> BindingRow:
+        """Bind after all others of the tenant. Raises RefusedError when the filter is bound."""
+
+        def work(database: Database) -> BindingRow:
+            _check_topic(database, tenant, topic_id)
+            ((position,),) = database.fetch(
+                "select coalesce(max(position) + 1, 0) from bindings where tenant = $1", tenant
+            )
+            inserted = database.execute(
+                "insert into bindings (tenant, position, filter, topic_id)"
+                " values ($1, $2, $3, $4) on conflict (tenant, filter) do nothing",
+                tenant,
+                position,
+                filter_text,
+                topic_id,
+            )
+            if not inserted:
+                raise RefusedError(
+                    f"filter {filter_text!r} is bound already, and a filter leads to one topic:"
+                    " unbind it first"
+                )
+            return BindingRow(tenant, position, filter_text, topic_id)
+
+        return await self._runner.run(work)
+
+    async def delete_binding(self, tenant: TenantId, filter_text: str) -> None:
+        """Raises RefusedError when the filter is not bound."""
+
+        def work(database: Database) -> None:
+            if not database.execute(
+                "delete from bindings where tenant = $1 and filter = $2", tenant, filter_text
+            ):
+                raise RefusedError(
+                    f"filter {filter_text!r} is not bound: the text must be the one it was bound by"
+                )
+
+        await self._runner.run(work)
+
+    async def insert_consumer(
+        self, tenant: TenantId, topic_id: TopicId, consumer: str, epoch: int, next_offset: int
+    ) -> None:
+        """Subscribe with a first position. Raises AlreadySubscribed or TopicNotFound."""
+        now_us = self._clock.now_us()
+
+        def work(database: Database) -> None:
+            _check_topic(database, tenant, topic_id)
+            inserted = database.execute(
+                "insert into consumers (tenant, topic_id, consumer, created_at)"
+                " values ($1, $2, $3, $4) on conflict (tenant, topic_id, consumer) do nothing",
+                tenant,
+                topic_id,
+                consumer,
+                now_us,
+            )
+            if not inserted:
+                raise AlreadySubscribed(
+                    f"consumer {consumer!r} already reads the topic with id {topic_id}:"
+                    " unsubscribe it first, or seek"
+                )
+            database.execute(
+                "insert into positions (tenant, topic_id, consumer, epoch, next_offset, saved_at)"
+                " values ($1, $2, $3, $4, $5, $6)",
+                tenant,
+                topic_id,
+                consumer,
+                epoch,
+                next_offset,
+                now_us,
+            )
+
+        await self._runner.run(work)
+
+    async def delete_consumer(self, tenant: TenantId, topic_id: TopicId, consumer: str) -> None:
+        """Unsubscribe, and forget the position. Raises NotSubscribed."""
+
+        def work(database: Database) -> None:
+            if not database.execute(
+                "delete from consumers where tenant = $1 and topic_id = $2 and consumer = $3",
+                tenant,
+                topic_id,
+                consumer,
+            ):
+                raise NotSubscribed(
+                    f"consumer {consumer!r} does not read the topic with id {topic_id}:"
+                    " subscribe it first"
+                )
+
+        await self._runner.run(work)
+
+    async def save_positions(self, positions: Sequence[Position]) -> None:
+        """Save all in one unit. A consumer that is gone stays gone: only rows there are updated."""
+        now_us = self._clock.now_us()
+
+        def work(database: Database) -> None:
+            database.execute_many(
+                "update positions set epoch = $4, next_offset = $5, saved_at = $6"
+                " where tenant = $1 and topic_id = $2 and consumer = $3",
+                ((*position, now_us) for position in positions),
+            )
+
+        await self._runner.run(work)
+
+    async def _insert_tenant(self, tenant: TenantId) -> None:
+        now_us = self._clock.now_us()
+
+        def work(database: Database) -> None:
+            database.execute(
+                "insert into tenants (tenant, created_at) values ($1, $2)"
+                " on conflict (tenant) do nothing",
+                tenant,
+                now_us,
+            )
+
+        await self._runner.run(work)
+
+
+def _load(database: Database) -> Snapshot:
+    topics = database.fetch(
+        "select tenant, topic_id, key, declared, settings, created_at from topics order by topic_id"
+    )
+    bindings = database.fetch(
+        "select tenant, position, filter, topic_id from bindings order by tenant, position"
+    )
+    consumers = database.fetch(
+        "select tenant, topic_id, consumer, epoch, next_offset from positions order by topic_id"
+    )
+    return (
+        [TopicRow(*row) for row in topics],
+        [BindingRow(*row) for row in bindings],
+        [ConsumerRow(*row) for row in consumers],
+    )
+
+
+def _insert_topic(database: Database, row: TopicRow) -> None:
+    inserted = database.execute(
+        "insert into topics (tenant, topic_id, key, declared, settings, created_at)"
+        " values ($1, $2, $3, $4, $5, $6) on conflict (tenant, key) do nothing",
+        row.tenant,
+        row.topic_id,
+        row.key,
+        row.declared,
+        row.settings,
+        row.created_at,
+    )
+    if not inserted:
+        raise TopicExists(
+            f"topic {row.declared!r} exists already (letter case does not count):"
+            " use it, or choose another name"
+        )
+
+
+def _check_topic(database: Database, tenant: TenantId, topic_id: TopicId) -> None:
+    if not database.fetch(
+        "select 1 from topics where tenant = $1 and topic_id = $2", tenant, topic_id
+    ):
+        raise _topic_not_found(topic_id)
+
+
+def _topic_not_found(topic_id: TopicId) -> TopicNotFound:
+    return TopicNotFound(f"no topic has the id {topic_id}: it was deleted, or never created")

@@ -1,0 +1,125 @@
+"""The catalog's tables, as numbered steps from an empty database to the newest version.
+
+Invariant: a migration and its number are stored in one transaction, so a database is always at
+exactly one version, whatever happened while it was moved there. A released migration is never
+changed; what is wrong in it is corrected by the next one.
+
+The tenant is in every key. Topic ids are unique across tenants, and come from a counter that
+outlives the topics.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Final
+
+from penstock.catalog.database import Database
+from penstock.catalog.thread import Runner
+from penstock.model.errors import RefusedError
+
+
+@dataclass(frozen=True, slots=True)
+class Migration:
+    """The statements that lead from `number - 1` to `number`."""
+
+    number: int
+    statements: tuple[str, ...]
+
+
+MIGRATIONS: Final = (
+    Migration(
+        1,
+        (
+            """
+            create table tenants (
+                tenant text not null primary key,
+                created_at bigint not null
+            )
+            """,
+            """
+            create table counters (
+                counter text not null primary key,
+                next_value bigint not null
+            )
+            """,
+            "insert into counters (counter, next_value) values ('topic_id', 1)",
+            """
+            create table topics (
+                tenant text not null references tenants (tenant),
+                topic_id bigint not null unique,
+                key text not null,
+                declared text not null,
+                settings text not null,
+                created_at bigint not null,
+                primary key (tenant, topic_id),
+                unique (tenant, key)
+            )
+            """,
+            """
+            create table bindings (
+                tenant text not null,
+                position bigint not null,
+                filter text not null,
+                topic_id bigint not null,
+                primary key (tenant, position),
+                unique (tenant, filter),
+                foreign key (tenant, topic_id) references topics (tenant, topic_id)
+                    on delete cascade
+            )
+            """,
+            "create index bindings_of_topic on bindings (tenant, topic_id)",
+            """
+            create table consumers (
+                tenant text not null,
+                topic_id bigint not null,
+                consumer text not null,
+                created_at bigint not null,
+                primary key (tenant, topic_id, consumer),
+                foreign key (tenant, topic_id) references topics (tenant, topic_id)
+                    on delete cascade
+            )
+            """,
+            """
+            create table positions (
+                tenant text not null,
+                topic_id bigint not null,
+                consumer text not null,
+                epoch bigint not null,
+                next_offset bigint not null,
+                saved_at bigint not null,
+                primary key (tenant, topic_id, consumer),
+                foreign key (tenant, topic_id, consumer)
+                    references consumers (tenant, topic_id, consumer) on delete cascade
+            )
+            """,
+        ),
+    ),
+)
+
+
+async def migrate(runner: Runner, migrations: Sequence[Migration] = MIGRATIONS) -> None:
+    """Bring the database to the newest version; refuses one that is newer than this program."""
+    version = await runner.run(_version)
+    newest = migrations[-1].number
+    if version > newest:
+        raise RefusedError(
+            f"the catalog has schema version {version} and this Penstock knows versions up to"
+            f" {newest}: run the newer Penstock, or put back the copy from before the upgrade"
+        )
+    for migration in migrations:
+        if migration.number > version:
+            await runner.run(partial(_apply, migration))
+
+
+def _version(database: Database) -> int:
+    database.execute("create table if not exists schema_version (version bigint primary key)")
+    ((version,),) = database.fetch("select coalesce(max(version), 0) from schema_version")
+    return int(version)
+
+
+def _apply(migration: Migration, database: Database) -> None:
+    for statement in migration.statements:
+        database.execute(statement)
+    database.execute("insert into schema_version (version) values ($1)", migration.number)

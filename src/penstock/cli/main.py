@@ -1,0 +1,63 @@
+"""The command `penstock`: parse, run, and turn errors into a line and an exit code."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+
+from penstock import __version__
+from penstock.cli import logs, records, serve, topics
+from penstock.cli.output import EXIT_DONE, EXIT_REFUSED, EXIT_UNAVAILABLE
+from penstock.model.errors import PenstockError, UnavailableError
+
+EPILOG = """\
+exit codes: 0 done, 1 refused or failed, 2 usage, 3 unavailable (try again)
+
+a first look:
+  penstock topic create sensors
+  penstock publish sensors 'hello' --name sensors/42/temp
+  penstock consume sensors --consumer me
+  penstock log verify
+"""
+
+
+def make_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="penstock",
+        description="A durable publish/subscribe broker: acknowledged means on disk.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="version", version=f"penstock {__version__}")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    for module in (serve, topics, records, logs):
+        module.add_commands(commands)
+    return parser
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; the exit code."""
+    options = make_parser().parse_args(arguments)
+    try:
+        return options.run(options) or EXIT_DONE
+    except UnavailableError as error:
+        print(f"penstock: {error}", file=sys.stderr)
+        return EXIT_UNAVAILABLE
+    except PenstockError as error:
+        print(f"penstock: {error}", file=sys.stderr)
+        return EXIT_REFUSED
+    except OSError as error:
+        if isinstance(error, BrokenPipeError):
+            # The reader of our output has seen enough; Python would complain once more at exit.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return EXIT_DONE
+        print(f"penstock: {error}", file=sys.stderr)
+        return EXIT_REFUSED
+    except KeyboardInterrupt:
+        return 130
+
+
+if __name__ == "__main__":
+    sys.exit(main())

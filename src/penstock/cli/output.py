@@ -1,0 +1,119 @@
+"""How commands speak: tables for people, JSON for programs, errors on stderr, progress on a tty."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
+
+from penstock.model.record import KIND_JSON, KIND_TEXT, Record
+
+PROGRESS_AFTER_S: Final = 1.0  # a command that is done sooner stays quiet
+PROGRESS_EVERY_S: Final = 0.2
+
+EXIT_DONE: Final = 0
+EXIT_REFUSED: Final = 1
+EXIT_USAGE: Final = 2
+EXIT_UNAVAILABLE: Final = 3
+
+
+def show_json(value: Any) -> None:
+    print(json.dumps(value, ensure_ascii=False), flush=True)
+
+
+def show_table(headings: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    """Columns as wide as their widest cell; numbers to the right."""
+    table = [[str(cell) for cell in row] for row in rows]
+    widths = [
+        max([len(heading), *(len(row[at]) for row in table)]) for at, heading in enumerate(headings)
+    ]
+    numeric = [
+        all(row[at].replace(",", "").lstrip("-").isdigit() for row in table) and bool(table)
+        for at in range(len(headings))
+    ]
+    for row in [list(headings), *table]:
+        cells = [
+            cell.rjust(width) if right else cell.ljust(width)
+            for cell, width, right in zip(row, widths, numeric, strict=True)
+        ]
+        print("  ".join(cells).rstrip())
+
+
+def human_bytes(count: int | None) -> str:
+    if count is None:
+        return "unlimited"
+    value = float(count)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if value < 1024:
+            return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
+        value /= 1024
+    return f"{value:.1f} TiB"
+
+
+def human_duration(seconds: float | None) -> str:
+    if seconds is None:
+        return "unlimited"
+    for unit, length in (("d", 86_400), ("h", 3_600), ("m", 60)):
+        if seconds >= length and seconds % length == 0:
+            return f"{seconds / length:g}{unit}"
+    return f"{seconds:g}s"
+
+
+def record_json(record: Record) -> dict[str, Any]:
+    """A record with its payload as text, JSON value, or base64, whichever it is."""
+    import base64
+
+    shown: dict[str, Any] = {
+        "topic": record.topic,
+        "partition": record.partition,
+        "offset": record.offset,
+        "timestamp": record.time.isoformat().replace("+00:00", "Z"),
+        "name": record.name,
+        "headers": [list(pair) for pair in record.headers],
+        "publisher": record.publisher,
+        "qos": record.qos,
+        "retain": record.retain,
+        "expires_at": record.expires_at,
+    }
+    if record.kind == KIND_JSON:
+        return shown | {"payload": record.value}
+    try:
+        return shown | {"payload": record.payload.decode()}
+    except UnicodeDecodeError:
+        return shown | {"payload_base64": base64.b64encode(record.payload).decode()}
+
+
+def record_line(record: Record, *, verbose: bool) -> str:
+    """One line for people: the payload, in front of it what `--verbose` adds."""
+    if record.kind in (KIND_TEXT, KIND_JSON):
+        text = record.payload.decode()
+    else:
+        text = record.payload.decode("utf-8", "backslashreplace")
+    if not verbose:
+        return text
+    stamp = record.time.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    headers = "".join(f" {key}={value}" for key, value in record.headers)
+    return f"{record.offset}  {stamp}  {record.name}{headers}  {text}"
+
+
+class Progress:
+    """A line on the terminal that says how far a long command is."""
+
+    def __init__(self, what: str) -> None:
+        self._what = what
+        self._started_s = self._shown_s = time.monotonic()
+        self._is_shown = False
+
+    def tell(self, text: str) -> None:
+        now_s = time.monotonic()
+        is_due = now_s - self._started_s > PROGRESS_AFTER_S
+        if sys.stderr.isatty() and is_due and now_s - self._shown_s > PROGRESS_EVERY_S:
+            self._shown_s = now_s
+            self._is_shown = True
+            print(f"\r\x1b[K{self._what}: {text}", end="", file=sys.stderr, flush=True)
+
+    def done(self) -> None:
+        if self._is_shown:
+            print("\r\x1b[K", end="", file=sys.stderr, flush=True)

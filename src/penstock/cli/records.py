@@ -1,0 +1,214 @@
+"""`penstock publish`, `penstock consume`, `penstock consumer …` on a data directory."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterator
+from dataclasses import asdict
+from itertools import islice
+from typing import Any, Final
+
+from penstock.app.sync import Broker
+from penstock.cli.output import Progress, record_json, record_line, show_json, show_table
+from penstock.cli.target import add_target, open_broker
+from penstock.model.errors import AlreadySubscribed, RefusedError
+from penstock.model.record import Record
+
+BATCH_LINES: Final = 1_000  # lines of standard input that share one acknowledgement
+CONSUME_BATCH: Final = 10_000
+
+
+def add_commands(commands: Any) -> None:
+    publish = commands.add_parser(
+        "publish",
+        help="store messages in a topic",
+        description="Store one MESSAGE, or with --lines each line of standard input.",
+    )
+    publish.add_argument("topic")
+    publish.add_argument("message", nargs="?", help="text; standard input when left out")
+    publish.add_argument("--name", help="publish under this name (default: the topic's)")
+    publish.add_argument("--header", metavar="KEY=VALUE", action="append", default=[])
+    publish.add_argument("--lines", action="store_true", help="one message per line of input")
+    publish.set_defaults(run=publish_messages)
+
+    consume = commands.add_parser(
+        "consume",
+        help="read what a consumer has not seen yet",
+        description="Print records from a consumer's position on, and move it. Without --consumer "
+        "nothing is remembered.",
+    )
+    consume.add_argument("topic")
+    consume.add_argument("--consumer", help="whose durable position to use; made if missing")
+    consume.add_argument(
+        "--from", dest="start", metavar="POSITION", help="earliest, latest, 123, -24h, or a time"
+    )
+    consume.add_argument("--limit", type=int, metavar="N", help="at most N records")
+    consume.add_argument("--where", metavar="EXPRESSION", help="only records that pass")
+    consume.add_argument("--names", metavar="FILTER", help="only names that match")
+    consume.add_argument("--follow", action="store_true", help="go on with what comes")
+    consume.add_argument("--no-commit", action="store_true", help="leave the position as it is")
+    consume.add_argument("-v", "--verbose", action="store_true", help="offset, time, name, headers")
+    consume.set_defaults(run=consume_records)
+
+    consumer = commands.add_parser("consumer", help="list, move and remove consumers")
+    actions = consumer.add_subparsers(dest="action", metavar="ACTION", required=True)
+    listing = actions.add_parser("list", help="consumers of a topic and what they have waiting")
+    listing.add_argument("topic")
+    listing.set_defaults(run=list_consumers)
+    seek = actions.add_parser("seek", help="move a consumer to a position")
+    seek.add_argument("topic")
+    seek.add_argument("consumer")
+    seek.add_argument("position", help="earliest, latest, 123, -24h, or a time")
+    seek.set_defaults(run=seek_consumer)
+    remove = actions.add_parser("remove", help="forget a consumer and its position")
+    remove.add_argument("topic")
+    remove.add_argument("consumer")
+    remove.set_defaults(run=remove_consumer)
+    for parser in (publish, consume, listing, seek, remove):
+        add_target(parser)
+
+
+def _headers(pairs: list[str]) -> list[tuple[str, str]]:
+    headers = []
+    for pair in pairs:
+        key, separator, value = pair.partition("=")
+        if not separator or not key:
+            raise RefusedError(f"header {pair!r} is not KEY=VALUE")
+        headers.append((key, value))
+    return headers
+
+
+def publish_messages(options: argparse.Namespace) -> None:
+    headers = _headers(options.header)
+    if options.lines and options.message is not None:
+        raise RefusedError("give a message or --lines, not both")
+    with open_broker(options) as broker:
+        first: int | None = None
+        count = 0
+        progress = Progress("publishing")
+        for batch in _messages(options):
+            offsets = broker.publish_many(batch, options.topic, name=options.name, headers=headers)
+            first = offsets.start if first is None else first
+            count += len(offsets)
+            progress.tell(f"{count:,} messages")
+        progress.done()
+    if options.json:
+        show_json({"first_offset": first, "count": count})
+    elif count == 1:
+        print(f"stored at offset {first}")
+    elif count:
+        print(f"stored {count:,} messages at offsets {first} up to {(first or 0) + count}")
+    else:
+        print("nothing to store")
+
+
+def _messages(options: argparse.Namespace) -> Iterator[list[str | bytes]]:
+    if options.message is not None:
+        yield [options.message]
+    elif options.lines:
+        lines = (line.rstrip(b"\n") for line in sys.stdin.buffer)
+        while batch := list(islice(lines, BATCH_LINES)):
+            yield [_text_if_possible(line) for line in batch]
+    else:
+        yield [_text_if_possible(sys.stdin.buffer.read())]
+
+
+def _text_if_possible(data: bytes) -> str | bytes:
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return data
+
+
+def consume_records(options: argparse.Namespace) -> None:
+    with open_broker(options) as broker:
+        if options.consumer is None:
+            _read(options, broker)
+        else:
+            _consume(options, broker)
+
+
+def _consume(options: argparse.Namespace, broker: Broker) -> None:
+    """From the consumer's own position to the end, moving it."""
+    if options.follow or options.names:
+        raise RefusedError("--follow and --names go without --consumer")
+    try:
+        broker.subscribe(options.consumer, options.topic, start=options.start or "earliest")
+    except AlreadySubscribed:
+        if options.start is not None:
+            broker.seek(options.consumer, options.topic, options.start)
+    left = options.limit
+    while left is None or left > 0:
+        records = broker.consume(
+            options.consumer,
+            options.topic,
+            limit=CONSUME_BATCH if left is None else min(left, CONSUME_BATCH),
+            where=options.where,
+            commit=not options.no_commit,
+        )
+        if not records:
+            return
+        _show(options, records)
+        left = None if left is None else left - len(records)
+
+
+def _read(options: argparse.Namespace, broker: Broker) -> None:
+    """From a position to the end, or on and on with --follow; nothing is remembered."""
+    choice: dict[str, Any] = {"where": options.where, "names": options.names}
+    if options.follow:
+        stream = broker.stream(options.topic, start=options.start or "latest", **choice)
+        for record in islice(stream, options.limit):
+            _show(options, [record])
+        return
+    start: str | int = options.start or "earliest"
+    left = options.limit
+    while left is None or left > 0:
+        wanted = CONSUME_BATCH if left is None else min(left, CONSUME_BATCH)
+        records = broker.read(options.topic, start=start, limit=wanted, **choice)
+        if not records:
+            return
+        _show(options, records)
+        start = records[-1].offset + 1
+        left = None if left is None else left - len(records)
+
+
+def _show(options: argparse.Namespace, records: list[Record]) -> None:
+    for record in records:
+        if options.json:
+            show_json(record_json(record))
+        else:
+            print(record_line(record, verbose=options.verbose))
+    sys.stdout.flush()
+
+
+def list_consumers(options: argparse.Namespace) -> None:
+    with open_broker(options) as broker:
+        consumers = broker.consumers(options.topic)
+    if options.json:
+        show_json([asdict(one) for one in consumers])
+    elif not consumers:
+        print(f"topic {options.topic} has no consumers")
+    else:
+        show_table(
+            ["consumer", "next", "waiting"],
+            [[one.consumer, one.next_offset, one.waiting] for one in consumers],
+        )
+
+
+def seek_consumer(options: argparse.Namespace) -> None:
+    with open_broker(options) as broker:
+        offset = broker.seek(options.consumer, options.topic, options.position)
+    if options.json:
+        show_json({"consumer": options.consumer, "next_offset": offset})
+    else:
+        print(f"{options.consumer} goes on at offset {offset}")
+
+
+def remove_consumer(options: argparse.Namespace) -> None:
+    with open_broker(options) as broker:
+        broker.unsubscribe(options.consumer, options.topic)
+    if options.json:
+        show_json({"removed": options.consumer})
+    else:
+        print(f"removed consumer {options.consumer}")

@@ -1,0 +1,42 @@
+"""Which broker a command works on: `--at DIR`, `$PENSTOCK_AT`, else ./penstock_data."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from pathlib import Path
+
+from penstock.app.aio import DEFAULT_PATH
+from penstock.app.sync import Broker
+from penstock.model.errors import RefusedError
+
+
+def add_target(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--at",
+        metavar="DIR",
+        default=os.environ.get("PENSTOCK_AT", DEFAULT_PATH),
+        help="data directory (default: $PENSTOCK_AT, else ./penstock_data)",
+    )
+    parser.add_argument("--json", action="store_true", help="answer in JSON")
+
+
+def target_path(options: argparse.Namespace) -> Path:
+    """The data directory; a URL is refused, since this release has no door to talk to."""
+    if "://" in options.at:
+        raise RefusedError(f"--at {options.at!r} is an address: give the data directory instead")
+    return Path(options.at)
+
+
+def existing_path(options: argparse.Namespace) -> Path:
+    path = target_path(options)
+    if not path.is_dir():
+        raise RefusedError(
+            f"there is no data directory {str(path)!r}: name one with --at, or create a topic in it"
+        )
+    return path
+
+
+def open_broker(options: argparse.Namespace, *, create: bool = False) -> Broker:
+    """Open the directory; only commands that create may make it."""
+    return Broker(target_path(options) if create else existing_path(options))

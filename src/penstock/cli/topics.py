@@ -1,0 +1,161 @@
+"""`penstock topic create|list|info|alter|delete`."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import asdict
+from typing import Any
+
+from penstock.app.sync import Broker
+from penstock.cli.output import human_bytes, human_duration, show_json, show_table
+from penstock.cli.target import add_target, open_broker
+from penstock.model.errors import RefusedError
+from penstock.model.record import TopicInfo
+
+
+def add_commands(commands: Any) -> None:
+    parser = commands.add_parser("topic", help="declare, show, change and delete topics")
+    actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
+
+    create = actions.add_parser("create", help="declare a topic")
+    create.add_argument("topic")
+    _add_settings(create)
+    create.add_argument("--exist-ok", action="store_true", help="do nothing if it exists")
+    create.set_defaults(run=create_topic)
+
+    listing = actions.add_parser("list", help="all topics")
+    listing.set_defaults(run=list_topics)
+
+    shown = actions.add_parser("info", help="one topic with its settings and consumers")
+    shown.add_argument("topic")
+    shown.set_defaults(run=show_topic)
+
+    alter = actions.add_parser("alter", help="change settings; what is not named stays")
+    alter.add_argument("topic")
+    _add_settings(alter)
+    alter.set_defaults(run=alter_topic)
+
+    delete = actions.add_parser("delete", help="delete a topic with all its records")
+    delete.add_argument("topic")
+    delete.add_argument("--yes", action="store_true", help="do not ask")
+    delete.set_defaults(run=delete_topic)
+
+    for action in (create, listing, shown, alter, delete):
+        add_target(action)
+
+
+def _add_settings(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--retention-age", metavar="AGE", help="12h, 7d, or unlimited")
+    parser.add_argument("--retention-bytes", metavar="SIZE", help="10 GiB, or unlimited")
+    parser.add_argument(
+        "--durability",
+        choices=["fsync", "os"],
+        help="what an acknowledgement means: on disk, or handed to the operating system",
+    )
+
+
+def _settings(options: argparse.Namespace) -> dict[str, Any]:
+    names = ("retention_age", "retention_bytes", "durability")
+    given = {name: getattr(options, name) for name in names}
+    return {name: value for name, value in given.items() if value is not None}
+
+
+def create_topic(options: argparse.Namespace) -> None:
+    with open_broker(options, create=True) as broker:
+        broker.create_topic(options.topic, exist_ok=options.exist_ok, **_settings(options))
+        _answer(options, broker, options.topic, "created")
+
+
+def alter_topic(options: argparse.Namespace) -> None:
+    settings = _settings(options)
+    if not settings:
+        raise RefusedError(
+            "nothing to alter: give --retention-age, --retention-bytes or --durability"
+        )
+    with open_broker(options) as broker:
+        broker.alter_topic(options.topic, **settings)
+        _answer(options, broker, options.topic, "altered")
+
+
+def _answer(options: argparse.Namespace, broker: Broker, topic: str, what: str) -> None:
+    found = find(broker, topic)
+    if options.json:
+        show_json(asdict(found))
+    else:
+        print(
+            f"{what} topic {found.topic} (id {found.id}): durability {found.durability}, "
+            f"retention {human_duration(found.retention_age)}, {human_bytes(found.retention_bytes)}"
+        )
+
+
+def find(broker: Broker, topic: str) -> TopicInfo:
+    size = broker.size(topic)  # refuses an unknown topic in the broker's own words
+    assert size >= 0
+    return next(one for one in broker.topics() if one.topic.casefold() == topic.casefold())
+
+
+def list_topics(options: argparse.Namespace) -> None:
+    with open_broker(options) as broker:
+        topics = sorted(broker.topics(), key=lambda one: one.topic.casefold())
+    if options.json:
+        show_json([asdict(one) for one in topics])
+    elif not topics:
+        print("no topics yet: penstock topic create NAME")
+    else:
+        show_table(
+            ["topic", "first", "end", "stored", "durability", "keeps", "at most"],
+            [
+                [
+                    one.topic,
+                    one.first_offset,
+                    one.end_offset,
+                    human_bytes(one.bytes),
+                    one.durability,
+                    human_duration(one.retention_age),
+                    human_bytes(one.retention_bytes),
+                ]
+                for one in topics
+            ],
+        )
+
+
+def show_topic(options: argparse.Namespace) -> None:
+    with open_broker(options) as broker:
+        found = find(broker, options.topic)
+        consumers = broker.consumers(options.topic)
+    if options.json:
+        show_json(asdict(found) | {"consumers": [asdict(one) for one in consumers]})
+        return
+    facts = [
+        ("topic", found.topic),
+        ("id", found.id),
+        ("offsets", f"{found.first_offset} up to {found.end_offset}"),
+        ("stored", human_bytes(found.bytes)),
+        ("durability", found.durability),
+        ("keeps", human_duration(found.retention_age)),
+        ("at most", human_bytes(found.retention_bytes)),
+        ("epoch", found.epoch),
+    ]
+    for label, value in facts:
+        print(f"{label:<11} {value}")
+    if consumers:
+        print()
+        show_table(
+            ["consumer", "next", "waiting"],
+            [[one.consumer, one.next_offset, one.waiting] for one in consumers],
+        )
+
+
+def delete_topic(options: argparse.Namespace) -> None:
+    with open_broker(options) as broker:
+        found = find(broker, options.topic)
+        if not options.yes:
+            count = found.end_offset - found.first_offset
+            answer = input(f"delete topic {found.topic} and its {count} records for good? [y/N] ")
+            if answer.strip().lower() not in ("y", "yes"):
+                raise RefusedError("not deleted")
+        broker.delete_topic(options.topic)
+    if options.json:
+        show_json({"deleted": found.topic})
+    else:
+        print(f"deleted topic {found.topic}")

@@ -1,0 +1,1 @@
+"""Dry decisions: no IO, no clock, no thread, no randomness."""

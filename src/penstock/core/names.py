@@ -1,0 +1,196 @@
+"""Which texts may be topics, names, filters and consumers, and which names a filter matches.
+
+Every `check_…` returns its argument unchanged or raises a RefusedError that gives the value, the
+rule and the way out. Whatever passed a check is well-formed Unicode and can be written as UTF-8.
+Topics are equal when their `topic_key` is equal; names, filters and consumers are compared as
+they are.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from typing import Final
+
+from penstock.model.errors import InvalidFilter, InvalidName, InvalidTopic, RefusedError
+from penstock.model.limits import (
+    CONSUMER_CHARS_MAX,
+    NAME_BYTES_MAX,
+    NAME_LEVELS_MAX,
+    TOPIC_CHARS_MAX,
+)
+
+SLUG_CHARS_MAX: Final = 40  # with a topic id behind it still far below any file system's 255 bytes
+SHOWN_CHARS_MAX: Final = 60  # of a value in an error message: enough to recognise it in a log line
+SHOWN_BITS_MAX: Final = 256  # Python refuses to print integers of more than some 4,000 digits
+
+
+def check_topic(topic: str) -> str:
+    """A text that may be declared as a topic; else InvalidTopic."""
+    _check_label(topic, "topic name", TOPIC_CHARS_MAX, InvalidTopic)
+    for char in "/+#":
+        if char in topic:
+            raise InvalidTopic(
+                f"topic name {quoted(topic)} contains {char!r}: levels and wildcards belong in "
+                "names and filters; declare the first level and publish names below it"
+            )
+    if topic.startswith("$"):
+        raise InvalidTopic(
+            f"topic name {quoted(topic)} begins with '$': such names belong to the broker; "
+            "begin with another character"
+        )
+    if topic in (".", ".."):
+        raise InvalidTopic(
+            f"topic name {quoted(topic)} means a directory: '.' and '..' are refused; "
+            "choose another name"
+        )
+    return topic
+
+
+def topic_key(topic: str) -> str:
+    """What two spellings of the same topic have in common."""
+    return topic.casefold()
+
+
+def topic_slug(topic: str) -> str:
+    """A readable part of a file name: 1 to 40 of `a-z 0-9 _ -`. Different topics may share one."""
+    plain = unicodedata.normalize("NFKD", topic.casefold()).encode("ascii", "ignore").decode()
+    words = "".join(char if char.isalnum() or char == "_" else " " for char in plain.lower())
+    return "-".join(words.split())[:SLUG_CHARS_MAX].rstrip("-") or "topic"
+
+
+def check_name(name: str) -> str:
+    """A text that may be published under (MQTT 5 §4.7.1, §4.7.3); else InvalidName."""
+    _check_levels(name, "name", InvalidName)
+    for char in "+#":
+        if char in name:
+            raise InvalidName(
+                f"name {quoted(name)} contains {char!r}: wildcards belong in filters, "
+                "not in publishes"
+            )
+    return name
+
+
+def check_filter(filter: str) -> str:
+    """A text that is a filter over names (MQTT 5 §4.7); else InvalidFilter.
+
+    `$share/…` is the business of the door that speaks it: here it is a level like any other.
+    """
+    _check_levels(filter, "filter", InvalidFilter)
+    if "+" not in filter and "#" not in filter:
+        return filter
+    levels = filter.split("/")
+    for level in levels:
+        for char in "+#":
+            if char in level and level != char:
+                raise InvalidFilter(
+                    f"filter {quoted(filter)} has {char!r} inside the level {quoted(level)}: "
+                    f"a wildcard stands alone in its level, as in 'a/{char}'"
+                )
+    if "#" in levels[:-1]:
+        raise InvalidFilter(
+            f"filter {quoted(filter)} has a level after '#': '#' may only be the last level; "
+            "use '+' for a single level in between"
+        )
+    return filter
+
+
+def check_consumer(name: str) -> str:
+    """A text that may name a consumer, case-sensitive; else InvalidName."""
+    _check_label(name, "consumer name", CONSUMER_CHARS_MAX, InvalidName)
+    return name
+
+
+def first_level(name: str) -> str:
+    """The part of a name before its first '/'."""
+    return name.partition("/")[0]
+
+
+def matches(filter: str, name: str) -> bool:
+    """Whether a checked filter matches a checked name.
+
+    `#` also matches the level above it, and names that begin with '$' are hidden from filters
+    that begin with a wildcard (MQTT 5 §4.7.1.2, §4.7.2).
+    """
+    if name.startswith("$") and filter.startswith(("+", "#")):
+        return False
+    wanted = filter.split("/")
+    levels = name.split("/")
+    for index, want in enumerate(wanted):
+        if want == "#":
+            return True
+        if index == len(levels):
+            return False
+        if want != "+" and want != levels[index]:
+            return False
+    return len(wanted) == len(levels)
+
+
+def quoted(value: object) -> str:
+    """A value as an error message shows it: recognisable, never long, never failing."""
+    if isinstance(value, str | bytes | bytearray):
+        if len(value) <= SHOWN_CHARS_MAX:
+            return repr(value)
+        unit = "characters" if isinstance(value, str) else "bytes"
+        return f"{value[:SHOWN_CHARS_MAX]!r}… ({len(value):,} {unit})"
+    if isinstance(value, int) and value.bit_length() > SHOWN_BITS_MAX:
+        return f"an integer of {value.bit_length():,} bits"
+    if value is None or isinstance(value, int | float):
+        return repr(value)
+    return f"of type {type(value).__name__}"
+
+
+def _check_label(text: str, what: str, chars_max: int, error: type[RefusedError]) -> None:
+    """The rules that topics and consumers share: a short text without control characters."""
+    _check_text(text, what, error)
+    if len(text) > chars_max:
+        raise error(
+            f"{what} {quoted(text)} is too long: at most {chars_max} characters; shorten it"
+        )
+    for char in text:
+        if unicodedata.category(char) == "Cc":
+            raise error(
+                f"{what} {quoted(text)} contains the control character U+{ord(char):04X}: "
+                "use printable characters only"
+            )
+    _check_unicode(text, what, error)
+
+
+def _check_levels(text: str, what: str, error: type[RefusedError]) -> None:
+    """The rules that names and filters share (MQTT 5 §1.5.4, §4.7.3)."""
+    _check_text(text, what, error)
+    # Characters first: a text that is far too long is not encoded just to be refused.
+    if len(text) > NAME_BYTES_MAX or _check_unicode(text, what, error) > NAME_BYTES_MAX:
+        raise error(
+            f"{what} {quoted(text)} is too long: at most {NAME_BYTES_MAX:,} bytes in UTF-8; "
+            "move data into the payload or the headers"
+        )
+    if "\0" in text:
+        raise error(
+            f"{what} {quoted(text)} contains the character U+0000: MQTT forbids it; leave it out"
+        )
+    levels = text.count("/") + 1
+    if levels > NAME_LEVELS_MAX:
+        raise error(
+            f"{what} {quoted(text)} has {levels:,} levels: at most {NAME_LEVELS_MAX}; use fewer '/'"
+        )
+
+
+def _check_text(text: str, what: str, error: type[RefusedError]) -> None:
+    if not isinstance(text, str):
+        raise error(f"{what} {quoted(text)} is not text: pass a str")
+    if not text:
+        raise error(f"{what} '' is empty: it needs at least one character; give it one")
+
+
+def _check_unicode(text: str, what: str, error: type[RefusedError]) -> int:
+    """The length in UTF-8 bytes; refuses lone surrogates, which have no UTF-8 form."""
+    if text.isascii():
+        return len(text)
+    try:
+        return len(text.encode())
+    except UnicodeEncodeError as failure:
+        code = ord(text[failure.start])
+        raise error(
+            f"{what} {quoted(text)} contains the lone surrogate U+{code:04X}: "
+            "it must be well-formed Unicode; decode the text as UTF-8 before passing it"
+        ) from None

@@ -1,0 +1,76 @@
+"""Logs of every backend, made small, on a clock that moves when told to."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from penstock.log.commit import ThreadWorkers
+from penstock.log.files import RealDisk
+from penstock.log.interface import KeptLog, LogIdentity, LogSettings, LogStore
+from penstock.log.memory import MemoryStore
+from penstock.log.store import EmbeddedStore
+from penstock.model.clock import ManualClock
+
+IDENTITY = LogIdentity("default", 1, "orders")
+
+
+class Bench:
+    """A store under test; `reopen` closes the log and opens it again where the backend keeps it."""
+
+    def __init__(self, store: LogStore, clock: ManualClock, *, is_durable: bool) -> None:
+        self.store = store
+        self.clock = clock
+        self.is_durable = is_durable
+        self.settings = LogSettings()
+        self.log: KeptLog
+
+    async def create(self, settings: LogSettings | None = None) -> KeptLog:
+        self.settings = settings or LogSettings()
+        self.log = await self.store.create(IDENTITY, "Orders", self.settings)
+        return self.log
+
+    async def reopen(self) -> KeptLog:
+        if self.is_durable:
+            await self.log.close()
+            self.log = await self.store.open(IDENTITY, self.settings)
+        return self.log
+
+
+@asynccontextmanager
+async def open_bench(backend: str, root: Path) -> AsyncIterator[Bench]:
+    loop = asyncio.get_running_loop()
+    clock = ManualClock()
+    if backend == "memory":
+        yield Bench(MemoryStore(clock, loop), clock, is_durable=False)
+        return
+    workers = ThreadWorkers(loop)
+    store = EmbeddedStore(root, RealDisk(), clock, loop, workers)
+    bench = Bench(store, clock, is_durable=True)
+    try:
+        yield bench
+    finally:
+        if hasattr(bench, "log"):
+            await bench.log.close()
+        workers.close()
+
+
+Scenario = Callable[[Bench], Awaitable[None]]
+
+
+@pytest.fixture(params=["memory", "files"])
+def run(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[Scenario], None]:
+    """Run a scenario against each backend."""
+
+    def runner(scenario: Scenario) -> None:
+        async def main() -> None:
+            async with open_bench(request.param, tmp_path) as bench:
+                await scenario(bench)
+
+        asyncio.run(main())
+
+    return runner
