@@ -1,0 +1,62 @@
+# One entry for every routine task; `make` alone explains them.
+
+PYTHON ?= python3
+VENV   := .venv/bin
+PYTEST := $(VENV)/python -m pytest
+JOBS   ?= 2
+
+# What exercises the compiled modules, and so runs interpreted as well.
+ENGINE_TESTS := tests/test_engine.py $(wildcard tests/core tests/mqtt tests/log tests/broker)
+
+.DEFAULT_GOAL := help
+.PHONY: help setup run test test-peers check format bench demo constraints clean
+
+help: ## explain the targets
+	@printf '\n  Penstock: MQTT and HTTP in, one fsynced log, Spark tables and streams out\n\n'
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  \033[1mmake %-12s\033[0m %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@printf '\n  PENSTOCK_COMPILE=auto|0|1  compile the engine if possible (default), never, or insist\n'
+	@printf '  ARGS="--http off"          more arguments for `make run`\n\n'
+
+setup: ## make .venv/ with penstock, all extras and the compiled engine (repeatable)
+	@$(PYTHON) -m tools.prepare
+
+run: ## serve from this checkout; needs neither Java nor a compiler
+	@$(PYTHON) -m tools.prepare --light
+	@exec $(VENV)/penstock serve $(ARGS)
+
+test: setup ## everything that needs only Python packages and a JDK; skips nothing
+	@$(VENV)/python tools/engine.py --require-compiled --if-compiler
+	@printf '\n== the whole suite\n'
+	@PENSTOCK_EXPECT_ENGINE=$$($(VENV)/python tools/engine.py --word) \
+		$(PYTEST) -n $(JOBS) --no-skips tests
+	@printf '\n== the engine again, interpreted\n'
+	@$(VENV)/python -m tools.interpreted $(PYTEST) -n $(JOBS) --no-skips $(ENGINE_TESTS)
+
+test-peers: setup ## what needs other programs; installs them (Debian packages) if missing
+	@$(PYTHON) -m tools.peers
+	@$(PYTEST) --no-skips tests/peers
+
+check: setup ## ruff, mypy --strict, import rules, fast tests; under a minute
+	@$(VENV)/ruff check .
+	@$(VENV)/ruff format --check .
+	@$(VENV)/mypy
+	@$(VENV)/lint-imports
+	@$(PYTEST) -q -n $(JOBS) -m 'not slow' tests
+
+format: setup ## let ruff format the sources and sort imports
+	@$(VENV)/ruff check --fix .
+	@$(VENV)/ruff format .
+
+bench: setup ## measure speed as ratios against a bare loop or a peer in the same run
+	@$(VENV)/python -m bench $(ARGS)
+
+demo:
+	@echo 'error: there is no demo yet; it arrives with the Spark pipeline' >&2; exit 1
+
+constraints: ## pin the newest versions that fit into constraints.txt
+	@$(PYTHON) -m tools.constraints
+
+clean: ## remove .venv/, builds and caches; data directories stay
+	@rm -rf .venv build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	@find src tests tools bench -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
+	@find src \( -name '*.so' -o -name '*.egg-info' \) -prune -exec rm -rf {} +

@@ -1,0 +1,28 @@
+"""What every test run shares: hypothesis profiles, and the promise that nothing was skipped."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+from hypothesis import settings
+
+# Deadlines are off: a noisy machine is not a bug. A failure prints the blob that replays it.
+settings.register_profile("dev", max_examples=100, deadline=None, print_blob=True)
+settings.register_profile("ci", max_examples=300, deadline=None, print_blob=True)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci" if os.environ.get("CI") else "dev"))
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--no-skips", action="store_true", help="fail the run if any test was skipped")
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    reporter = session.config.pluginmanager.get_plugin("terminalreporter")
+    if reporter is None or not session.config.getoption("--no-skips"):
+        return
+    skipped = len(reporter.stats.get("skipped", ()))
+    if skipped and session.exitstatus == pytest.ExitCode.OK:
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+        reporter.write_line(f"\n{skipped} skipped, and this run promises to skip nothing", red=True)
