@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Sequence
 from contextlib import aclosing
 from datetime import datetime, timedelta
@@ -19,7 +20,7 @@ from penstock.core.names import check_filter, check_name
 from penstock.core.position import AtOffset, Latest, Position, parse_position
 from penstock.core.where import Where, compile_where
 from penstock.log.interface import Draft
-from penstock.model.errors import InvalidSetting, UnavailableError
+from penstock.model.errors import Gap, InvalidSetting, UnavailableError
 from penstock.model.record import ConsumerInfo, Record, TopicInfo
 
 DEFAULT_PATH: Final = "./penstock_data"
@@ -57,9 +58,13 @@ class AsyncBroker:
 
     async def close(self) -> None:
         """Flush positions and release the directory. Safe to call twice."""
+        await self.shut(is_clean=True)
+
+    async def shut(self, *, is_clean: bool) -> None:
+        """As `close`; unless it is clean, batches that were not committed will be repeated."""
         if self._open is not None:
             opened, self._open = self._open, None
-            await opened.close()
+            await opened.close(is_clean)
 
     async def __aenter__(self) -> Self:
         return await self.open()
@@ -70,18 +75,25 @@ class AsyncBroker:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        await self.close()
+        await self.shut(is_clean=kind is None)
 
     @property
     def engine(self) -> Engine:
         if self._open is None:
-            raise UnavailableError("the broker is not open: use it as a context manager")
+            raise UnavailableError(
+                "the broker is closed, or was never opened: use it as a context manager"
+            )
         return self._open.engine
 
     @property
     def notes(self) -> Sequence[str]:
         """What recovery found when the directory was opened; empty after a clean close."""
         return () if self._open is None else tuple(self._open.notes)
+
+    def announce(self, addresses: list[str]) -> None:
+        """Write down in the directory where this broker can be reached."""
+        if self._open is not None:
+            self._open.announce(addresses)
 
     # Topics
 
@@ -119,8 +131,8 @@ class AsyncBroker:
         """Store one message; its offset, once it is durable."""
         engine = self.engine
         target = engine.topics.get(topic)
-        payload, kind = encode_message(message)
-        return await engine.publish(target, _draft(target, name, [payload], kind, headers))
+        (draft,) = _drafts(target, name, [message], headers)
+        return await engine.publish(target, draft)
 
     async def publish_many(
         self,
@@ -130,14 +142,21 @@ class AsyncBroker:
         name: str | None = None,
         headers: HeadersLike = None,
     ) -> range:
-        """Store messages in order, next to each other; their offsets, once all are durable."""
+        """Store messages in order, next to each other; their offsets, once all are durable.
+
+        A message that cannot be stored refuses them all. When the disk fails half-way, some of
+        several megabytes may be stored although UnavailableError is raised.
+        """
         engine = self.engine
         target = engine.topics.get(topic)
-        drafts = list(_drafts(target, name, messages, headers))
+        drafts = _drafts(target, name, messages, headers)
         if not drafts:
             end = target.log.bounds().end
             return range(end, end)
+        for draft in drafts:
+            engine.check(draft)
         pending = [engine.publish(target, draft) for draft in drafts]
+        await asyncio.wait([asyncio.ensure_future(one) for one in pending])
         offsets = [await one for one in pending]
         return range(offsets[0], offsets[-1] + len(drafts[-1].payloads))
 
@@ -166,10 +185,7 @@ class AsyncBroker:
         on_gap: str = "skip",
     ) -> list[Record]:
         """What the consumer has not seen yet, up to the end at this call."""
-        if limit is not None and (
-            isinstance(limit, bool) or not isinstance(limit, int) or limit < 1
-        ):
-            raise InvalidSetting(f"limit {limit!r} is not a whole number above 0, or None for all")
+        _check_limit(limit)
         check_on_gap(on_gap)
         engine = self.engine
         return await engine.consumers.consume(
@@ -208,10 +224,16 @@ class AsyncBroker:
             check_filter(names)
         engine = self.engine
         target = engine.topics.get(topic)
-        first, end = target.log.bounds()
+        _, end = target.log.bounds()
         offset = await resolve(target, parse_position(start, engine.clock.now_us()))
-        found, _ = await read_matching(target, max(offset, first), end, limit, _where(where), names)
-        return found
+        passes = _where(where)
+        while True:
+            offset = max(offset, target.log.bounds().first)
+            try:
+                found, _ = await read_matching(target, offset, end, limit, passes, names)
+                return found
+            except Gap:
+                continue  # trimmed while we read: the bounds say so now
 
     async def size(self, topic: str, consumer: str | None = None) -> int:
         """Records kept in the topic, or those the consumer has not been given yet."""
@@ -295,27 +317,21 @@ def _where(text: str | None) -> Where | None:
     return None if text is None else compile_where(text)
 
 
-def _draft(
-    topic: Topic, name: str | None, payloads: list[bytes], kind: int, headers: HeadersLike
-) -> Draft:
-    published_as = topic.declared if name is None else check_name(name)
-    return Draft(published_as, payloads, kind, headers=check_headers(headers))
-
-
 def _drafts(
     topic: Topic, name: str | None, messages: Iterable[Any], headers: HeadersLike
-) -> Iterable[Draft]:
+) -> list[Draft]:
     """Runs of messages of one kind, each small enough to be handed over at once."""
-    encoded = [encode_message(message) for message in messages]
-    start = 0
+    published_as = topic.declared if name is None else check_name(name)
+    checked = check_headers(headers)
+    drafts: list[Draft] = []
     size = 0
-    for at, (payload, kind) in enumerate(encoded):
-        is_full = size + len(payload) > DRAFT_BYTES_MAX or at - start >= DRAFT_RECORDS_MAX
-        if at > start and (kind != encoded[start][1] or is_full):
-            payloads = [one for one, _ in encoded[start:at]]
-            yield _draft(topic, name, payloads, encoded[start][1], headers)
-            start, size = at, 0
+    for payload, kind in map(encode_message, messages):
         size += len(payload)
-    if encoded:
-        payloads = [one for one, _ in encoded[start:]]
-        yield _draft(topic, name, payloads, encoded[start][1], headers)
+        is_full = size > DRAFT_BYTES_MAX or (
+            drafts and len(drafts[-1].payloads) >= DRAFT_RECORDS_MAX
+        )
+        if not drafts or drafts[-1].kind != kind or is_full:
+            drafts.append(Draft(published_as, [], kind, headers=checked))
+            size = len(payload)
+        drafts[-1].payloads.append(payload)
+    return drafts

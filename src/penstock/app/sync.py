@@ -8,9 +8,10 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import AsyncGenerator, Coroutine, Iterable, Iterator, Sequence
+from concurrent.futures import CancelledError
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Final, Self, TypeVar
 
 from penstock.app.aio import DEFAULT_PATH, AsyncBroker, PositionLike
 from penstock.broker.messages import HeadersLike
@@ -18,6 +19,8 @@ from penstock.model.errors import UnavailableError
 from penstock.model.record import ConsumerInfo, Record, TopicInfo
 
 T = TypeVar("T")
+
+CLOSED: Final = "the broker is closed: open it again to go on"
 
 
 class Broker:
@@ -37,6 +40,8 @@ class Broker:
         self._broker = broker
         self._is_closed = False
         self._closing = threading.Lock()
+        self._handing_over = threading.RLock()  # held while a call is given to the loop
+        self._abandoned: set[asyncio.Task[None]] = set()  # streams nobody iterates any more
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run, name="penstock-broker", daemon=True)
         self._thread.start()
@@ -48,26 +53,46 @@ class Broker:
 
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)
-        self._loop.run_forever()
+        try:
+            self._loop.run_forever()
+            # Whoever came too late to be served hears so instead of waiting for ever.
+            late = asyncio.all_tasks(self._loop)
+            for task in late:
+                task.cancel()
+            self._loop.run_until_complete(asyncio.gather(*late, return_exceptions=True))
+            self._loop.run_until_complete(self._loop.shutdown_asyncgens())
+        finally:
+            self._loop.close()
 
     def _stop(self) -> None:
-        self._is_closed = True
+        with self._handing_over:
+            self._is_closed = True
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
-        self._loop.close()
 
     def _call(self, work: Coroutine[Any, Any, T]) -> T:
-        if self._is_closed:
-            work.close()
-            raise UnavailableError("the broker is closed: open it again to go on")
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+        with self._handing_over:
+            if self._is_closed:
+                work.close()
+                raise UnavailableError(CLOSED)
+            answer = asyncio.run_coroutine_threadsafe(work, self._loop)
+        try:
+            return answer.result()
+        except CancelledError:
+            raise UnavailableError(CLOSED) from None
+        except KeyboardInterrupt:
+            answer.cancel()  # nobody waits for it any more
+            raise
 
     def close(self) -> None:
         """Flush positions and release the directory. Safe to call twice."""
+        self._close(is_clean=True)
+
+    def _close(self, *, is_clean: bool) -> None:
         with self._closing:
             if not self._is_closed:
                 try:
-                    self._call(self._broker.close())
+                    self._call(self._broker.shut(is_clean=is_clean))
                 finally:
                     self._stop()
 
@@ -80,7 +105,7 @@ class Broker:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self.close()
+        self._close(is_clean=kind is None)
 
     @property
     def notes(self) -> Sequence[str]:
@@ -202,14 +227,24 @@ class Broker:
 
     def _iterate(self, batches: AsyncGenerator[list[Record], None]) -> Iterator[Record]:
         try:
-            while not self._is_closed:
-                records = self._call(_next(batches))
-                if not records:
-                    return
+            while records := self._call(_next(batches)):
                 yield from records
-        finally:
+        except UnavailableError:
             if not self._is_closed:
-                self._call(batches.aclose())
+                raise
+        finally:
+            # Not waited for: the garbage collector may run this on the loop's own thread.
+            with self._handing_over:
+                if not self._is_closed:
+                    self._loop.call_soon_threadsafe(self._abandon, batches)
+
+    def _abandon(self, batches: AsyncGenerator[list[Record], None]) -> None:
+        self._abandoned.add(task := self._loop.create_task(_end(batches)))
+        task.add_done_callback(self._abandoned.discard)
+
+
+async def _end(batches: AsyncGenerator[list[Record], None]) -> None:
+    await batches.aclose()
 
 
 async def _next(batches: AsyncGenerator[list[Record], None]) -> list[Record]:

@@ -25,11 +25,12 @@ class OpenBroker:
     """An open engine and how to close all that it stands on."""
 
     def __init__(
-        self, engine: Engine, close: Callable[[], Awaitable[None]], notes: list[str]
+        self, engine: Engine, close: Callable[[bool], Awaitable[None]], notes: list[str]
     ) -> None:
         self.engine = engine
-        self.close = close
+        self.close = close  # told whether it is a clean close
         self.notes = notes  # what recovery found, for people
+        self.announce: Callable[[list[str]], None] = lambda addresses: None
 
 
 async def open_directory(path: Path, settings: BrokerSettings) -> OpenBroker:
@@ -59,14 +60,16 @@ async def open_directory(path: Path, settings: BrokerSettings) -> OpenBroker:
         directory.release()
         raise
 
-    async def close() -> None:
+    async def close(is_clean: bool) -> None:
         try:
-            await engine.close()
+            await engine.close(is_clean=is_clean)
         finally:
             workers.close()
             directory.release()
 
-    return OpenBroker(engine, close, store.notes)
+    opened = OpenBroker(engine, close, store.notes)
+    opened.announce = directory.announce
+    return opened
 
 
 async def open_memory(settings: BrokerSettings) -> OpenBroker:
@@ -76,4 +79,4 @@ async def open_memory(settings: BrokerSettings) -> OpenBroker:
     catalog = await Catalog.open(InlineRunner(SqliteDatabase(":memory:")), clock)
     engine = Engine(settings, catalog, store, clock, lambda: (1, 1))
     await engine.open()
-    return OpenBroker(engine, engine.close, [])
+    return OpenBroker(engine, lambda is_clean: engine.close(is_clean=is_clean), [])

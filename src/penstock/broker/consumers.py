@@ -17,8 +17,16 @@ from penstock.catalog.positions import PositionSaver
 from penstock.core.names import check_consumer, matches, quoted
 from penstock.core.position import AtOffset, AtTime, Latest, Position
 from penstock.core.where import Where
+from penstock.log.batch import Batch
 from penstock.log.interface import KeptLog
-from penstock.model.errors import AlreadySubscribed, Gap, InvalidPosition, NotSubscribed
+from penstock.log.segment import StaleSegment
+from penstock.model.errors import (
+    AlreadySubscribed,
+    Gap,
+    InvalidPosition,
+    NotSubscribed,
+    UnavailableError,
+)
 from penstock.model.record import DEFAULT_TENANT, ConsumerInfo, Record, TopicId
 
 ON_GAP: Final = ("skip", "error")
@@ -31,7 +39,8 @@ class Consumer:
         self.name = name
         self.next_offset = next_offset
         self.confirmed = next_offset  # handled up to here: what may be saved
-        self.confirms_itself = False  # the newest batch counts as handled at a clean close
+        # The newest batch counts as handled at the next consume, or at a clean close.
+        self.confirms_itself = False
         self.turn = asyncio.Lock()
 
 
@@ -112,14 +121,21 @@ class Consumers:
         """The next records up to the end at this call, at most `limit` of those that pass."""
         consumer = self.get(topic, name)
         async with consumer.turn:
-            if commit:
+            if consumer.confirms_itself:
                 self._confirm(topic, consumer, consumer.next_offset)
-            consumer.confirms_itself = commit
-            first, end = topic.log.bounds()
-            if consumer.next_offset < first:
-                self._skip_gap(topic, consumer, first, on_gap)
-            found, offset = await read_matching(topic, consumer.next_offset, end, limit, where)
+            _, end = topic.log.bounds()
+            while True:
+                first = topic.log.bounds().first
+                if consumer.next_offset < first:
+                    self._skip_gap(topic, consumer, first, on_gap)
+                start = consumer.next_offset
+                try:
+                    found, offset = await read_matching(topic, start, end, limit, where)
+                    break
+                except Gap:
+                    continue  # trimmed while we read: the bounds say so now
             consumer.next_offset = offset
+            consumer.confirms_itself = commit
             self._metrics.records_delivered += len(found)
             return found
 
@@ -147,12 +163,16 @@ class Consumers:
     async def commit(self, topic: Topic, name: str, offset: int | None) -> None:
         """What was handed out (or all before `offset`) is handled; durable on return."""
         consumer = self.get(topic, name)
-        if offset is None:
-            offset = consumer.next_offset
-        else:
-            check_offset(topic, offset)
-        consumer.confirmed = offset
-        self._note(topic, consumer)
+        async with consumer.turn:
+            if offset is None:
+                offset = consumer.next_offset
+            else:
+                check_offset(topic, offset)
+            # What is handled is not handed out again, even if it never was.
+            consumer.next_offset = max(consumer.next_offset, offset)
+            consumer.confirmed = offset
+            consumer.confirms_itself = False
+            self._note(topic, consumer)
         await self._saver.flush()
 
     async def seek(self, topic: Topic, name: str, position: Position) -> int:
@@ -166,12 +186,13 @@ class Consumers:
         await self._saver.flush()
         return offset
 
-    async def close(self, topics: list[Topic]) -> None:
-        """Confirm the newest batches of self-confirming consumers and save all positions."""
+    async def close(self, topics: list[Topic], *, is_clean: bool) -> None:
+        """Save all positions; if it is a clean close, past the batches that confirm themselves."""
         for topic in topics:
             for consumer in self.of(topic):
-                if consumer.confirms_itself:
-                    self._confirm(topic, consumer, consumer.next_offset)
+                async with consumer.turn:
+                    if is_clean and consumer.confirms_itself:
+                        self._confirm(topic, consumer, consumer.next_offset)
         await self._saver.close()
 
 
@@ -183,11 +204,21 @@ async def read_matching(
     where: Where | None,
     names: str | None = None,
 ) -> tuple[list[Record], int]:
-    """Records of [start, end) that pass, at most `limit`, and the offset to go on at."""
+    """Records of [start, end) that pass, at most `limit`, and the offset to go on at.
+
+    Gap when the first of them are gone; those found before a gap are returned, with the offset
+    that is gone.
+    """
     found: list[Record] = []
     offset = start
     while offset < end:
-        for batch in await topic.log.read(offset):
+        try:
+            batches = await read_batches(topic, offset)
+        except Gap:
+            if found:
+                return found, offset
+            raise
+        for batch in batches:
             records = batch.records(topic.declared, offset, end)
             if names is not None:
                 records = [record for record in records if matches(names, record.name)]
@@ -199,6 +230,17 @@ async def read_matching(
                 return found, found[-1].offset + 1
             offset = min(max(offset, batch.end_offset), end)
     return found, offset
+
+
+async def read_batches(topic: Topic, offset: int) -> list[Batch]:
+    """As Log.read; what files that were closed, deleted or broken meanwhile raise is one error."""
+    try:
+        return await topic.log.read(offset)
+    except (OSError, RuntimeError, StaleSegment) as failed:
+        raise UnavailableError(
+            f"topic {quoted(topic.declared)} cannot be read at {offset}: it was closed or deleted "
+            f"meanwhile, or its files are damaged ({failed})"
+        ) from failed
 
 
 async def resolve(topic: Topic, position: Position) -> int:

@@ -47,7 +47,7 @@ class Engine:
         self.settings = settings
         self.clock = clock
         self.metrics = Metrics()
-        self.topics = Topics(catalog, store, clock, self._watch)
+        self.topics = Topics(catalog, store, clock, self._watch, self._forget)
         self._saver = PositionSaver(
             catalog.save_positions,
             asyncio.get_running_loop(),
@@ -77,8 +77,11 @@ class Engine:
         self.upkeep.look_at_space()
         self._upkeep_task = asyncio.create_task(self.upkeep.run(), name="penstock-upkeep")
 
-    async def close(self) -> None:
-        """Finish what was accepted, save positions, release everything. Safe to call twice."""
+    async def close(self, *, is_clean: bool = True) -> None:
+        """Finish what was accepted, save positions, release everything. Safe to call twice.
+
+        A clean close counts the newest batch of every consumer as handled.
+        """
         if self._is_closed:
             return
         self._is_closed = True
@@ -90,7 +93,7 @@ class Engine:
             for stream in list(streams):
                 stream.close()
         try:
-            await self.consumers.close(self.topics.all())
+            await self.consumers.close(self.topics.all(), is_clean=is_clean)
         finally:
             await self.topics.close()
             await self._catalog.close()
@@ -99,6 +102,11 @@ class Engine:
 
     def publish(self, topic: Topic, draft: Draft) -> Awaitable[int]:
         """Resolves with the first offset once every message of the draft is durable."""
+        self.check(draft)
+        return topic.log.append(draft)
+
+    def check(self, draft: Draft) -> None:
+        """Refuse what cannot be stored; what passes may be published in the same tick."""
         self._check_open()
         if self.upkeep.refusal:
             self.metrics.refused["disk"] += len(draft.payloads)
@@ -106,7 +114,6 @@ class Engine:
         for payload in draft.payloads:
             if len(payload) > self.settings.payload_bytes_max:
                 check_payload(payload, self.settings.payload_bytes_max)
-        return topic.log.append(draft)
 
     def _watch(self, topic: Topic) -> None:
         topic.log.on_commit = lambda batch: self._committed(topic, batch)
@@ -150,7 +157,9 @@ class Engine:
 
     async def delete_topic(self, name: str) -> None:
         """The topic's streams end, its consumers and records go."""
-        topic = await self.topics.delete(name)
+        await self.topics.delete(name)
+
+    def _forget(self, topic: Topic) -> None:
         self.consumers.forget(topic)
         for stream in list(self._streams.get(topic.id, ())):
             stream.close()

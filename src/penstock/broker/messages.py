@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -26,7 +27,10 @@ def encode_message(message: Any) -> tuple[bytes, int]:
     if isinstance(message, bytearray | memoryview):
         return bytes(message), KIND_BYTES
     try:
-        return msgspec.json.encode(message), KIND_JSON
+        payload = msgspec.json.encode(message)
+        if b"null" in payload:
+            _check_numbers(message)
+        return payload, KIND_JSON
     except (TypeError, ValueError, RecursionError, OverflowError) as broken:
         raise RefusedError(
             f"a {type(message).__name__} cannot be published: give str, bytes, "
@@ -34,11 +38,25 @@ def encode_message(message: Any) -> tuple[bytes, int]:
         ) from None
 
 
+def _check_numbers(value: Any) -> None:
+    """JSON has no word for NaN and infinity: they would come back as None."""
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ValueError(f"{value} is no JSON number")
+    if isinstance(value, Mapping):
+        value = value.values()
+    elif not isinstance(value, list | tuple | set | frozenset):
+        return
+    for part in value:
+        _check_numbers(part)
+
+
 def check_headers(headers: HeadersLike) -> Headers:
     """Headers as ordered pairs of text; duplicates are kept."""
     if not headers:
         return ()
     pairs = headers.items() if isinstance(headers, Mapping) else headers
+    if not isinstance(pairs, Iterable):
+        raise RefusedError(f"headers {headers!r} are neither a mapping nor pairs of text")
     checked = []
     size = 0
     for pair in pairs:

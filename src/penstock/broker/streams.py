@@ -11,12 +11,13 @@ import asyncio
 from collections.abc import Callable
 from typing import Final
 
+from penstock.broker.consumers import read_batches
 from penstock.broker.metrics import Metrics
 from penstock.broker.topics import Topic
 from penstock.core.feed import Feed
 from penstock.core.names import matches, quoted
 from penstock.core.where import Where
-from penstock.model.errors import Gap
+from penstock.model.errors import Gap, UnavailableError
 from penstock.model.limits import MIB
 from penstock.model.record import Record
 
@@ -65,7 +66,11 @@ class Stream:
             if self._feed.is_live:
                 await self._wait()
             else:
-                await self._resume()
+                try:
+                    await self._resume()
+                except UnavailableError:
+                    if not self._is_closed:  # else the log was closed while we read it
+                        raise
         return []
 
     async def _wait(self) -> None:
@@ -89,7 +94,7 @@ class Stream:
             self._metrics.dropped["retention"] += feed.skip_to(first)
             start = feed.level
         try:
-            batches = await log.read(start)
+            batches = await read_batches(self.topic, start)
         except Gap:
             return  # trimmed meanwhile: the bounds say so now
         end = max(batches[-1].end_offset if batches else start, start)

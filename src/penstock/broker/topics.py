@@ -52,17 +52,27 @@ def identity_of(row: TopicRow) -> LogIdentity:
 
 
 class Topics:
-    """All topics of the tenant. Changes happen one at a time; `on_open` hears of every log."""
+    """All topics of the tenant. Changes happen one at a time.
+
+    `on_open` hears of every log; `on_delete` of a topic that is forgotten, before its files go.
+    """
 
     def __init__(
-        self, catalog: Catalog, store: LogStore, clock: Clock, on_open: Callable[[Topic], None]
+        self,
+        catalog: Catalog,
+        store: LogStore,
+        clock: Clock,
+        on_open: Callable[[Topic], None],
+        on_delete: Callable[[Topic], None],
     ) -> None:
         self.placement = Placement()
         self._catalog = catalog
         self._store = store
         self._clock = clock
         self._on_open = on_open
+        self._on_delete = on_delete
         self._by_key: dict[str, Topic] = {}
+        self._by_id: dict[int, Topic] = {}
         self._turn = asyncio.Lock()
 
     async def open(self, rows: list[TopicRow], bindings: list[BindingRow]) -> None:
@@ -84,9 +94,8 @@ class Topics:
         for row in rows:
             settings = msgspec.json.decode(row.settings, type=LogSettings)
             self._add(Topic(row, await self._store.open(identity_of(row), settings)))
-        by_id = {topic.id: topic for topic in self._by_key.values()}
         for binding in bindings:
-            self.placement.bind(binding.filter, by_id[binding.topic_id].declared)
+            self.placement.bind(binding.filter, self._by_id[binding.topic_id].declared)
 
     async def _adopt(self, identity: LogIdentity) -> TopicRow:
         declared, settings = await self._store.describe(identity)
@@ -106,6 +115,7 @@ class Topics:
 
     def _add(self, topic: Topic) -> None:
         self._by_key[topic.key] = topic
+        self._by_id[topic.id] = topic
         self.placement.add_topic(topic.declared)
         self._on_open(topic)
 
@@ -117,6 +127,14 @@ class Topics:
         if topic is None:
             raise TopicNotFound(f"topic {quoted(name)} is not declared: create it first")
         return topic
+
+    def of_name(self, name: str) -> Topic:
+        """The topic that holds a name. The door sees to it that the default topic exists."""
+        return self._by_key[self.placement.place(name)]
+
+    def by_id(self, topic_id: int) -> Topic | None:
+        """The topic with this id, unless it was deleted."""
+        return self._by_id.get(topic_id)
 
     def all(self) -> list[Topic]:
         return list(self._by_key.values())
@@ -164,7 +182,8 @@ class Topics:
             except BaseException:
                 self.placement.add_topic(topic.declared)
                 raise
-            del self._by_key[topic.key]
+            del self._by_key[topic.key], self._by_id[topic.id]
+            self._on_delete(topic)
             await topic.log.close()
             await self._store.delete(topic.identity)
             return topic

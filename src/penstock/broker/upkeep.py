@@ -9,8 +9,9 @@ from typing import Final
 from penstock.broker.metrics import Metrics
 from penstock.broker.topics import Topics
 from penstock.log.interface import KeptLog
+from penstock.log.segment import StaleSegment
 from penstock.model.clock import Clock
-from penstock.model.errors import CorruptError
+from penstock.model.errors import PenstockError
 
 FreeSpace = Callable[[], tuple[int, int]]  # (available, size of the file system)
 
@@ -65,7 +66,7 @@ class Upkeep:
             try:
                 await self.look_after(topic.log)
                 self.troubles.pop(topic.id, None)
-            except (OSError, CorruptError) as trouble:
+            except (OSError, PenstockError, StaleSegment) as trouble:
                 self.troubles[topic.id] = f"{topic.declared}: {trouble}"
 
     async def look_after(self, log: KeptLog) -> int:

@@ -47,6 +47,7 @@ class SqliteDatabase:
         self._depth = 0  # of nested transactions
         self._wrote = False  # in the current transaction
         self._commits = 0  # since the last checkpoint
+        self._is_cramped = False  # the last transaction found no space
         self._fence: PenstockError | None = None
         self._loss: PenstockError | None = None  # why SQLite gave up the current transaction
         with self._judged():  # connecting opens the file and reads nothing: it cannot fence
@@ -85,6 +86,11 @@ class SqliteDatabase:
     def _outermost(self) -> Iterator[None]:
         self._loss = None
         self._wrote = False
+        if self._is_cramped:
+            # With the WAL in the database, this transaction overwrites it instead of growing it.
+            # Now and not when space ran out: whoever tries again may have freed some.
+            self._is_cramped = False
+            self._checkpoint()
         # Deferred, so that a group of reads takes no write lock and costs no sync.
         self._command("begin")
         self._depth = 1
@@ -94,8 +100,7 @@ class SqliteDatabase:
             self._command("commit")
         except BaseException as error:
             self._roll_back()
-            if isinstance(error, DiskFull):
-                self._checkpoint()  # lets the next attempt overwrite the WAL instead of growing it
+            self._is_cramped = isinstance(error, DiskFull)
             raise
         finally:
             self._depth = 0

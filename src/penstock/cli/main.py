@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from penstock import __version__
 from penstock.cli import logs, records, serve, topics
-from penstock.cli.output import EXIT_DONE, EXIT_REFUSED, EXIT_UNAVAILABLE
+from penstock.cli.output import EXIT_DONE, EXIT_INTERRUPTED, EXIT_REFUSED, EXIT_UNAVAILABLE
 from penstock.model.errors import PenstockError, UnavailableError
 
 EPILOG = """\
@@ -41,7 +41,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; the exit code."""
     options = make_parser().parse_args(arguments)
     try:
-        return options.run(options) or EXIT_DONE
+        code = options.run(options) or EXIT_DONE
+        sys.stdout.flush()  # here, where a closed pipe is understood
+        return code
     except UnavailableError as error:
         print(f"penstock: {error}", file=sys.stderr)
         return EXIT_UNAVAILABLE
@@ -56,7 +58,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"penstock: {error}", file=sys.stderr)
         return EXIT_REFUSED
     except KeyboardInterrupt:
-        return 130
+        return EXIT_INTERRUPTED
 
 
 if __name__ == "__main__":

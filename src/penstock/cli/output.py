@@ -17,6 +17,7 @@ EXIT_DONE: Final = 0
 EXIT_REFUSED: Final = 1
 EXIT_USAGE: Final = 2
 EXIT_UNAVAILABLE: Final = 3
+EXIT_INTERRUPTED: Final = 130  # Ctrl-C, as shells count it
 
 
 def show_json(value: Any) -> None:

@@ -10,8 +10,14 @@ from itertools import islice
 from typing import Any, Final
 
 from penstock.app.sync import Broker
+from penstock.cli.lines import text_if_possible
 from penstock.cli.output import Progress, record_json, record_line, show_json, show_table
-from penstock.cli.target import add_target, open_broker
+from penstock.cli.target import (
+    add_target,
+    allow_negative_positions,
+    open_broker,
+    whole_number,
+)
 from penstock.model.errors import AlreadySubscribed, RefusedError
 from penstock.model.record import Record
 
@@ -23,12 +29,19 @@ def add_commands(commands: Any) -> None:
     publish = commands.add_parser(
         "publish",
         help="store messages in a topic",
-        description="Store one MESSAGE, or with --lines each line of standard input.",
+        description="Store one MESSAGE, or standard input as one message, or with --lines each of "
+        "its lines. Done means durable. A message that begins with '-' goes after '--'.",
     )
     publish.add_argument("topic")
     publish.add_argument("message", nargs="?", help="text; standard input when left out")
     publish.add_argument("--name", help="publish under this name (default: the topic's)")
-    publish.add_argument("--header", metavar="KEY=VALUE", action="append", default=[])
+    publish.add_argument(
+        "--header",
+        metavar="KEY=VALUE",
+        action="append",
+        default=[],
+        help="may be given several times; order and duplicates are kept",
+    )
     publish.add_argument("--lines", action="store_true", help="one message per line of input")
     publish.set_defaults(run=publish_messages)
 
@@ -38,15 +51,26 @@ def add_commands(commands: Any) -> None:
         description="Print records from a consumer's position on, and move it. Without --consumer "
         "nothing is remembered.",
     )
+    allow_negative_positions(consume)
     consume.add_argument("topic")
-    consume.add_argument("--consumer", help="whose durable position to use; made if missing")
+    consume.add_argument(
+        "--consumer", metavar="NAME", help="whose durable position to use; made if missing"
+    )
     consume.add_argument(
         "--from", dest="start", metavar="POSITION", help="earliest, latest, 123, -24h, or a time"
     )
-    consume.add_argument("--limit", type=int, metavar="N", help="at most N records")
-    consume.add_argument("--where", metavar="EXPRESSION", help="only records that pass")
-    consume.add_argument("--names", metavar="FILTER", help="only names that match")
-    consume.add_argument("--follow", action="store_true", help="go on with what comes")
+    consume.add_argument("--limit", type=whole_number, metavar="N", help="at most N records")
+    consume.add_argument(
+        "--where",
+        metavar="EXPRESSION",
+        help='only records that pass, such as "payload.celsius > 30"',
+    )
+    consume.add_argument(
+        "--names", metavar="FILTER", help="only names that match, such as 'sensors/+/temp'"
+    )
+    consume.add_argument(
+        "--follow", action="store_true", help="go on with what comes, until Ctrl-C"
+    )
     consume.add_argument("--no-commit", action="store_true", help="leave the position as it is")
     consume.add_argument("-v", "--verbose", action="store_true", help="offset, time, name, headers")
     consume.set_defaults(run=consume_records)
@@ -57,6 +81,7 @@ def add_commands(commands: Any) -> None:
     listing.add_argument("topic")
     listing.set_defaults(run=list_consumers)
     seek = actions.add_parser("seek", help="move a consumer to a position")
+    allow_negative_positions(seek)
     seek.add_argument("topic")
     seek.add_argument("consumer")
     seek.add_argument("position", help="earliest, latest, 123, -24h, or a time")
@@ -107,18 +132,11 @@ def _messages(options: argparse.Namespace) -> Iterator[list[str | bytes]]:
     if options.message is not None:
         yield [options.message]
     elif options.lines:
-        lines = (line.rstrip(b"\n") for line in sys.stdin.buffer)
+        lines = (line.removesuffix(b"\n") for line in sys.stdin.buffer)
         while batch := list(islice(lines, BATCH_LINES)):
-            yield [_text_if_possible(line) for line in batch]
+            yield [text_if_possible(line) for line in batch]
     else:
-        yield [_text_if_possible(sys.stdin.buffer.read())]
-
-
-def _text_if_possible(data: bytes) -> str | bytes:
-    try:
-        return data.decode()
-    except UnicodeDecodeError:
-        return data
+        yield [text_if_possible(sys.stdin.buffer.read())]
 
 
 def consume_records(options: argparse.Namespace) -> None:
@@ -132,7 +150,9 @@ def consume_records(options: argparse.Namespace) -> None:
 def _consume(options: argparse.Namespace, broker: Broker) -> None:
     """From the consumer's own position to the end, moving it."""
     if options.follow or options.names:
-        raise RefusedError("--follow and --names go without --consumer")
+        raise RefusedError(
+            "--follow and --names go without --consumer: a consumer reads what is there, all of it"
+        )
     try:
         broker.subscribe(options.consumer, options.topic, start=options.start or "earliest")
     except AlreadySubscribed:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 from pathlib import Path
 
 from penstock.app.aio import DEFAULT_PATH
@@ -19,6 +20,18 @@ def add_target(parser: argparse.ArgumentParser) -> None:
         help="data directory (default: $PENSTOCK_AT, else ./penstock_data)",
     )
     parser.add_argument("--json", action="store_true", help="answer in JSON")
+
+
+def allow_negative_positions(parser: argparse.ArgumentParser) -> None:
+    """Take `-24h` as a value; argparse would take it for an option that does not exist."""
+    parser._negative_number_matcher = re.compile(r"-\d")
+
+
+def whole_number(text: str) -> int:
+    """An argument that counts something: 1, 2, 3, …"""
+    if not (text.isascii() and text.isdigit() and int(text) > 0):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number above 0")
+    return int(text)
 
 
 def target_path(options: argparse.Namespace) -> Path:

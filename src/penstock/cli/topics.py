@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from dataclasses import asdict
 from typing import Any
 
@@ -89,8 +90,7 @@ def _answer(options: argparse.Namespace, broker: Broker, topic: str, what: str) 
 
 
 def find(broker: Broker, topic: str) -> TopicInfo:
-    size = broker.size(topic)  # refuses an unknown topic in the broker's own words
-    assert size >= 0
+    broker.size(topic)  # refuses an unknown topic in the broker's own words
     return next(one for one in broker.topics() if one.topic.casefold() == topic.casefold())
 
 
@@ -151,11 +151,16 @@ def delete_topic(options: argparse.Namespace) -> None:
         found = find(broker, options.topic)
         if not options.yes:
             count = found.end_offset - found.first_offset
-            answer = input(f"delete topic {found.topic} and its {count} records for good? [y/N] ")
-            if answer.strip().lower() not in ("y", "yes"):
-                raise RefusedError("not deleted")
+            if not _agrees(f"delete topic {found.topic} and its {count} records for good? [y/N] "):
+                raise RefusedError("not deleted: answer y, or give --yes")
         broker.delete_topic(options.topic)
     if options.json:
         show_json({"deleted": found.topic})
     else:
         print(f"deleted topic {found.topic}")
+
+
+def _agrees(question: str) -> bool:
+    """Ask on stderr, so that stdout holds nothing but the answer to the command."""
+    print(question, end="", file=sys.stderr, flush=True)
+    return sys.stdin.readline().strip().lower() in ("y", "yes")

@@ -153,7 +153,7 @@ class Batch:
         plan = self.plan
         strings = self.strings
         if plan.names < 0:
-            return [strings[0]] * (last - first)
+            return strings[:1] * (last - first)  # a batch of marks has no string
         return [strings[i] for i in self.u32(plan.names + 4 * first, last - first)]
 
     def payloads(self, first: int, last: int) -> list[bytes]:
@@ -220,4 +220,6 @@ def decode_batch(data: fmt.Buffer, position: int) -> Batch:
         raise CorruptError("columns do not match their checksum")
     if crc32c(blob) != header.blob_checksum:
         raise CorruptError("payloads do not match their checksum")
+    if any(data[blob_at + header.blob_length : end]):
+        raise CorruptError("the padding of the batch is not zero")
     return Batch(header, columns, blob)

@@ -16,7 +16,7 @@ from typing import Final, Protocol, TypeVar
 
 from penstock.log.active import ActiveSegment, create_segment
 from penstock.log.batch import Batch
-from penstock.log.endfile import FENCED, End
+from penstock.log.endfile import FENCED, LOOSE, End
 from penstock.log.files import Disk, File, SyncError
 from penstock.log.segment import SegmentHeader
 from penstock.model.limits import KIB
@@ -24,6 +24,7 @@ from penstock.model.limits import KIB
 T = TypeVar("T")
 
 INLINE_BYTES_MAX: Final = 64 * KIB  # level `os`: a write this small costs less than a thread switch
+LINGER_S: Final = 0.005  # how long what nobody waits for may gather
 SYNC_THREADS: Final = 4
 READ_THREADS: Final = 2
 
@@ -39,6 +40,7 @@ class CommitJob:
         batch: Batch,
         segment_bytes: int,
         needs_sync: bool,
+        is_loose: bool,
     ) -> None:
         self.disk = disk
         self.active = active
@@ -46,6 +48,7 @@ class CommitJob:
         self.batch = batch
         self.segment_bytes = segment_bytes
         self.needs_sync = needs_sync
+        self.is_loose = is_loose  # `end` says on disk that records may not have been synced
         self.roll_to: SegmentHeader | None = None  # begin this segment first
         self.rolled: ActiveSegment | None = None  # the segment that was begun
         self.error: OSError | None = None
@@ -54,17 +57,26 @@ class CommitJob:
         header = batch.header
         self._end_before = End(header.epoch, header.base_offset, 0, 0)
 
+    @property
+    def is_quick(self) -> bool:
+        """It syncs nothing and writes little: done sooner than handed to a thread."""
+        syncs = self.needs_sync or self.loosens or self.roll_to is not None
+        return not syncs and self.length <= INLINE_BYTES_MAX
+
     def write(self) -> None:
         """Write the batch, after rolling to a new segment if asked to."""
-        self._end_before = self._durable_end(self.batch.base_offset)
+        self._end_before = self._durable_end(self.batch.base_offset, self.is_loose)
         try:
+            if self.loosens:
+                self.end_file.write(0, [self._end_before.with_flags(LOOSE).pack()])
+                self.end_file.sync()
             if self.roll_to is not None:
                 self.active.finish()
                 directory: Path = self.active.path.parent
                 self.rolled = create_segment(self.disk, directory, self.roll_to)
                 self.active.close_file()
                 self.active = self.rolled
-                self._end_before = self._durable_end(self.batch.base_offset)
+                self._end_before = self._durable_end(self.batch.base_offset, self.is_loose)
             self.active.write(self._buffers, self.length, self.segment_bytes)
         except OSError as failed:
             self._fail(failed)
@@ -81,13 +93,20 @@ class CommitJob:
                 return
         self.active.advance(self.length)
         try:
-            self.end_file.write(0, [self._durable_end(self.batch.end_offset).pack()])
+            end = self._durable_end(self.batch.end_offset, not self.needs_sync)
+            self.end_file.write(0, [end.pack()])
         except OSError:
             return  # a stale end is only lower; the next commit writes it again
 
-    def _durable_end(self, offset: int) -> End:
+    @property
+    def loosens(self) -> bool:
+        """It is the first at level `os`: `end` has to say so, durably, before it counts."""
+        return not self.needs_sync and not self.is_loose
+
+    def _durable_end(self, offset: int, is_loose: bool) -> End:
         header = self.active.header
-        return End(header.epoch, offset, header.base_offset, self.active.position)
+        flags = LOOSE if is_loose else 0
+        return End(header.epoch, offset, header.base_offset, self.active.position, flags)
 
     def _fail(self, failed: OSError) -> None:
         self.error = failed
@@ -174,6 +193,7 @@ class Committer:
         self._dirty: dict[CommitTarget, None] = {}
         self._is_busy = False
         self._is_scheduled = False
+        self._timer: asyncio.TimerHandle | None = None
 
     def touch(self, log: CommitTarget) -> None:
         """The log has something pending: it takes part in the next round."""
@@ -182,8 +202,17 @@ class Committer:
             self._is_scheduled = True
             self._loop.call_soon(self._begin)  # all that arrives in this tick shares the round
 
+    def touch_soon(self, log: CommitTarget) -> None:
+        """The log has something pending that nobody waits for: let more of it gather."""
+        self._dirty[log] = None
+        if self._timer is None and not self._is_busy and not self._is_scheduled:
+            self._timer = self._loop.call_later(LINGER_S, self._begin)
+
     def _begin(self) -> None:
         self._is_scheduled = False
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
         if self._is_busy:
             return
         logs = list(self._dirty)
@@ -193,7 +222,7 @@ class Committer:
             job = log.begin_commit()
             if job is None:
                 continue
-            if not job.needs_sync and job.roll_to is None and job.length <= INLINE_BYTES_MAX:
+            if job.is_quick:
                 run_jobs([job], None)
                 log.finish_commit(job)
             else:

@@ -12,6 +12,7 @@ import errno
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Awaitable, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Final
 
@@ -21,7 +22,16 @@ from penstock.log.cache import ChunkCache
 from penstock.log.commit import CommitJob, Committer, Workers
 from penstock.log.endfile import CLEAN, End
 from penstock.log.files import Disk, File, SyncError
-from penstock.log.interface import FSYNC, Bounds, Draft, LogSettings, OnCommit, draft_flags
+from penstock.log.interface import (
+    FSYNC,
+    OS,
+    Bounds,
+    Draft,
+    LogSettings,
+    OnCommit,
+    Waiter,
+    draft_flags,
+)
 from penstock.log.marks import NO_RECORD, Mark, encode_headers
 from penstock.log.recovery import Recovered
 from penstock.log.retention import SegmentFacts, first_to_keep
@@ -37,11 +47,12 @@ from penstock.log.segment import (
     segment_path,
 )
 from penstock.log.tail import Tail
-from penstock.log.waiting import EndWaiters, settle
+from penstock.log.waiting import EndWaiters, FutureWaiter, settle
 from penstock.model.clock import Clock
 from penstock.model.errors import Gap, UnavailableError
-from penstock.model.limits import MIB
+from penstock.model.limits import KIB, MIB
 
+LINGER_BYTES_MAX: Final = 64 * KIB  # what nobody waits for is written once this much has come
 PENDING_BYTES_MAX: Final = 8 * MIB  # what one commit takes; publishers beyond it wait
 TAIL_BYTES_MAX: Final = 4 * MIB  # per log; ~20,000 small records for readers that are almost live
 FULL_RETRY_S: Final = 1.0
@@ -79,16 +90,18 @@ class EmbeddedLog:
         self._end = recovered.segments[-1].end_offset
         self._tail = Tail(self._end, TAIL_BYTES_MAX)
         self._pending = BatchBuilder(recovered.segments[-1].body.last_timestamp)
-        self._publishers: list[tuple[asyncio.Future[int], int]] = []
-        self._in_flight: list[tuple[asyncio.Future[int], int]] = []
+        self._publishers: list[tuple[Waiter, int]] = []
+        self._in_flight: list[tuple[Waiter, int]] = []
         self._queue: deque[tuple[Draft, Sequence[Mark], asyncio.Future[int]]] = deque()
         self._is_committing = False
+        self._is_loose = settings.durability == OS  # as `end` says on disk
         self._wants_roll = False
         self._fence: str = ""
         self._is_closed = False
         self._end_waiters = EndWaiters()
         self._idle_waiters: list[asyncio.Future[None]] = []
         self._loading: dict[tuple[int, int], asyncio.Future[list[Batch]]] = {}
+        self._doomed: deque[Segment] = deque()  # trimmed; the file may still be there
         self._upkeep: asyncio.Lock = asyncio.Lock()
 
     # Appending
@@ -119,8 +132,48 @@ class EmbeddedLog:
         for mark in marks:
             at = mark.index if mark.index == NO_RECORD else index + mark.index
             pending.add_mark(mark.kind, mark.key, at)
-        self._publishers.append((future, index))
+        self._publishers.append((FutureWaiter(future), index))
         self._committer.touch(self)
+
+    def append_run(
+        self,
+        name: str,
+        data: bytes,
+        starts: list[int],
+        lengths: list[int],
+        flags: int,
+        publisher: str,
+        expires_at: int,
+        headers: bytes,
+        waiter: Waiter | None,
+        is_urgent: bool,
+    ) -> None:
+        if self._fence or self._is_closed:
+            if waiter is not None:
+                waiter.refused(self._refusal())
+            return
+        pending = self._pending
+        index = pending.add_gapped(
+            name,
+            data,
+            starts,
+            lengths,
+            self._clock.now_us(),
+            flags,
+            publisher,
+            expires_at,
+            headers,
+        )
+        if waiter is not None:
+            self._publishers.append((waiter, index))
+        if is_urgent or pending.bytes >= LINGER_BYTES_MAX:
+            self._committer.touch(self)
+        else:
+            self._committer.touch_soon(self)
+
+    @property
+    def is_congested(self) -> bool:
+        return self._pending.bytes >= PENDING_BYTES_MAX
 
     def begin_commit(self) -> CommitJob | None:
         """Take what is pending into a batch (called by the Committer)."""
@@ -141,6 +194,7 @@ class EmbeddedLog:
             batch,
             self.settings.segment_bytes,
             self.settings.durability == FSYNC,
+            self._is_loose,
         )
         job.roll_to = roll_to
         self._is_committing = True
@@ -170,21 +224,20 @@ class EmbeddedLog:
         if job.error is None:
             self._publish_batch(job)
             base = job.batch.base_offset
-            for future, index in waiters:
-                if not future.done():
-                    future.set_result(base + index)
+            for waiter, index in waiters:
+                waiter.committed(base + index)
         else:
             refusal = self._refuse(job.error)
-            for future, _ in waiters:
-                settle(future, refusal)
+            for waiter, _ in waiters:
+                waiter.refused(refusal)
         self._admit_queued()
         if not self._pending.is_empty:
             self._committer.touch(self)
         elif self._idle_waiters:
             idle, self._idle_waiters = self._idle_waiters, []
-            for waiter in idle:
-                if not waiter.done():
-                    waiter.set_result(None)
+            for one in idle:
+                if not one.done():
+                    one.set_result(None)
 
     def _publish_batch(self, job: CommitJob) -> None:
         batch = job.batch
@@ -194,6 +247,7 @@ class EmbeddedLog:
         body.length += job.length
         body.last_timestamp = batch.header.last_timestamp
         segment.end_offset = self._end = batch.end_offset
+        self._is_loose = not job.needs_sync
         self._checksum = batch.header.checksum
         self._tail.append(batch)
         self._end_waiters.wake(self._end)
@@ -214,8 +268,8 @@ class EmbeddedLog:
             self._fence = f"a sync failed ({failed.strerror}): the log is fenced at {self._end}"
             while self._queue:
                 settle(self._queue.popleft()[2], self._refusal())
-            for future, _ in self._publishers:
-                settle(future, self._refusal())
+            for waiter, _ in self._publishers:
+                waiter.refused(self._refusal())
             self._publishers = []
             self._pending = BatchBuilder(self._pending.last_timestamp)
             return self._refusal()
@@ -265,6 +319,8 @@ class EmbeddedLog:
             except StaleSegment:
                 if attempt == 2:
                     raise
+                async with self._upkeep:
+                    pass  # sealing has put the new file in place, and says so before it lets go
         raise AssertionError("unreachable")
 
     def _segment_of(self, offset: int) -> Segment:
@@ -326,7 +382,12 @@ class EmbeddedLog:
         if chunk > 0:
             offset = index.offsets[chunk]
         while offset < self._end:
-            for batch in await self.read(offset):
+            offset = max(offset, self._segments[0].base_offset)
+            try:
+                batches = await self.read(offset)
+            except Gap:  # trimmed meanwhile
+                continue
+            for batch in batches:
                 if batch.header.last_timestamp >= timestamp:
                     at = batch.index_at(timestamp)
                     if at < batch.header.count:
@@ -348,11 +409,13 @@ class EmbeddedLog:
             ]
             first = self._segments[0].base_offset
             count = first_to_keep(facts, before_us, bytes_max)
-            doomed, self._segments = self._segments[:count], self._segments[count:]
+            self._doomed += self._segments[:count]
+            self._segments = self._segments[count:]
             self._tail.drop_before(self._segments[0].base_offset)
-            for segment in doomed:
-                self._cache.drop(segment)
-                await self._workers.run(partial(self._remove, segment))
+            while self._doomed:  # one that cannot be removed stays first: no hole comes behind it
+                self._cache.drop(self._doomed[0])
+                await self._workers.run(partial(self._remove, self._doomed[0]))
+                self._doomed.popleft()
             return self._segments[0].base_offset - first
 
     async def _roll_now(self) -> None:
@@ -368,22 +431,29 @@ class EmbeddedLog:
 
     def _remove(self, segment: Segment) -> None:
         # One at a time and each synced: power loss never leaves a hole between segments.
-        self._disk.remove(segment.path)
+        with suppress(FileNotFoundError):  # the last attempt got as far as the sync
+            self._disk.remove(segment.path)
         self._disk.sync_dir(segment.path.parent)
 
     async def seal_closed(self) -> int:
         """Rewrite closed segments into their final, indexed form; how many there were."""
         sealed = 0
-        async with self._upkeep:
-            for segment in reversed(self._segments[:-1]):
-                if (await self._body(segment)).header.is_sealed:
-                    break  # segments are sealed oldest first: those before it are sealed too
-                sealed += 1
-            for at in range(len(self._segments) - 1 - sealed, len(self._segments) - 1):
-                segment = self._segments[at]
-                self._segments[at] = await self._workers.run(partial(seal_segment, segment))
-                self._cache.drop(segment)
+        while await self._seal_oldest():
+            sealed += 1
         return sealed
+
+    async def _seal_oldest(self) -> bool:
+        """Seal one segment, if one is closed and not sealed; readers may wait for the lock."""
+        async with self._upkeep:
+            last = at = len(self._segments) - 1
+            while at > 0 and not (await self._body(self._segments[at - 1])).header.is_sealed:
+                at -= 1  # segments are sealed oldest first: those before a sealed one are, too
+            if at == last:
+                return False
+            segment = self._segments[at]
+            self._segments[at] = await self._workers.run(partial(seal_segment, segment))
+            self._cache.drop(segment)
+            return True
 
     async def stored_bytes(self) -> int:
         """What the segments take on disk, preallocated space aside."""

@@ -14,14 +14,17 @@ from typing import Final
 from crc32c import crc32c
 
 from penstock.log.files import Disk, File
+from penstock.model.errors import CorruptError
 
 NAME: Final = "end"
 MAGIC: Final = b"PEND"
+VERSION: Final = 1
 _END: Final = struct.Struct("<4sHHIIQQQ")
 END_BYTES: Final = _END.size + 4
 
 CLEAN: Final = 1  # closed in order: nothing visible can be missing
 FENCED: Final = 2  # a sync failed: nothing past the durable end is to be trusted
+LOOSE: Final = 4  # level `os`: records before the end may not have reached the disk
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,13 +45,18 @@ class End:
     def is_fenced(self) -> bool:
         return self.flags & FENCED != 0
 
+    @property
+    def is_loose(self) -> bool:
+        return self.flags & LOOSE != 0
+
     def with_flags(self, flags: int) -> End:
-        return replace(self, flags=flags)
+        return replace(self, flags=self.flags | flags)
 
     def pack(self) -> bytes:
         head = _END.pack(
-            MAGIC, 1, self.flags, self.epoch, 0, self.durable_end, self.segment_base, self.position
-        )
+            MAGIC, VERSION, self.flags, self.epoch, 0, self.durable_end, self.segment_base,
+            self.position,
+        )  # fmt: skip
         return head + struct.pack("<I", crc32c(head))
 
 
@@ -59,7 +67,9 @@ def unpack_end(data: bytes) -> End | None:
     (checksum,) = struct.unpack_from("<I", data, _END.size)
     if crc32c(data[: _END.size]) != checksum:
         return None
-    _, _, flags, epoch, _, durable_end, segment_base, position = _END.unpack_from(data)
+    _, version, flags, epoch, _, durable_end, segment_base, position = _END.unpack_from(data)
+    if version != VERSION:
+        raise CorruptError(f"`end` of format version {version}: this Penstock reads {VERSION}")
     return End(epoch, durable_end, segment_base, position, flags)
 
 

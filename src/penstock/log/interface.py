@@ -56,6 +56,18 @@ class LogSettings:
     segment_age_s: float = 86_400.0
 
 
+class Waiter(Protocol):
+    """Who waits for messages to become durable."""
+
+    def committed(self, offset: int) -> None:
+        """They are durable; `offset` is the first one's. Called on the event loop."""
+        ...
+
+    def refused(self, error: Exception) -> None:
+        """Nothing of it was stored."""
+        ...
+
+
 class Log(Protocol):
     """One ordered log. Appends are durable when acknowledged; readers see only durable records."""
 
@@ -98,6 +110,31 @@ class KeptLog(Log, Protocol):
     settings: LogSettings
     epoch: int
     on_commit: OnCommit | None
+
+    def append_run(
+        self,
+        name: str,
+        data: bytes,
+        starts: list[int],
+        lengths: list[int],
+        flags: int,
+        publisher: str,
+        expires_at: int,
+        headers: bytes,
+        waiter: Waiter | None,
+        is_urgent: bool,
+    ) -> None:
+        """Append messages that lie inside `data`, without taking it apart.
+
+        What is not urgent may wait a few milliseconds for company. Takes more than `append` would
+        hold: whoever calls it stops reading while `is_congested`.
+        """
+        ...
+
+    @property
+    def is_congested(self) -> bool:
+        """True while too much waits for the next commit."""
+        ...
 
     async def stored_bytes(self) -> int: ...
 

@@ -8,10 +8,18 @@ from collections.abc import Awaitable, Sequence
 
 from penstock.log.batch import Batch
 from penstock.log.builder import BatchBuilder
-from penstock.log.interface import Bounds, Draft, LogIdentity, LogSettings, OnCommit, draft_flags
+from penstock.log.interface import (
+    Bounds,
+    Draft,
+    LogIdentity,
+    LogSettings,
+    OnCommit,
+    Waiter,
+    draft_flags,
+)
 from penstock.log.marks import NO_RECORD, Mark, encode_headers
 from penstock.log.segment import CHUNK_BYTES
-from penstock.log.waiting import EndWaiters, settle
+from penstock.log.waiting import EndWaiters, FutureWaiter, settle
 from penstock.model.clock import Clock
 from penstock.model.errors import Gap, TopicNotFound, UnavailableError
 
@@ -31,7 +39,7 @@ class MemoryLog:
         self._first = self._end = 0
         self._checksum = 0
         self._pending = BatchBuilder(0)
-        self._publishers: list[tuple[asyncio.Future[int], int]] = []
+        self._publishers: list[tuple[Waiter, int]] = []
         self._end_waiters = EndWaiters()
         self._is_closed = False
 
@@ -40,8 +48,7 @@ class MemoryLog:
         if self._is_closed:
             settle(future, UnavailableError("the log is closed"))
             return future
-        if not self._publishers:
-            self._loop.call_soon(self._commit)
+        self._schedule()
         index = self._pending.count
         if draft.payloads:
             self._pending.add(
@@ -56,8 +63,41 @@ class MemoryLog:
         for mark in marks:
             at = mark.index if mark.index == NO_RECORD else index + mark.index
             self._pending.add_mark(mark.kind, mark.key, at)
-        self._publishers.append((future, index))
+        self._publishers.append((FutureWaiter(future), index))
         return future
+
+    def append_run(
+        self,
+        name: str,
+        data: bytes,
+        starts: list[int],
+        lengths: list[int],
+        flags: int,
+        publisher: str,
+        expires_at: int,
+        headers: bytes,
+        waiter: Waiter | None,
+        is_urgent: bool,
+    ) -> None:
+        if self._is_closed:
+            if waiter is not None:
+                waiter.refused(UnavailableError("the log is closed"))
+            return
+        self._schedule()
+        now_us = self._clock.now_us()
+        index = self._pending.add_gapped(
+            name, data, starts, lengths, now_us, flags, publisher, expires_at, headers
+        )
+        if waiter is not None:
+            self._publishers.append((waiter, index))
+
+    @property
+    def is_congested(self) -> bool:
+        return False
+
+    def _schedule(self) -> None:
+        if self._pending.is_empty and not self._publishers:
+            self._loop.call_soon(self._commit)
 
     def _commit(self) -> None:
         batch = self._pending.encode(self.epoch, self._end, self._checksum)
@@ -67,8 +107,8 @@ class MemoryLog:
         waiters, self._publishers = self._publishers, []
         self._batches.append(batch)
         self._end = batch.end_offset
-        for future, index in waiters:
-            settle(future, batch.base_offset + index)
+        for waiter, index in waiters:
+            waiter.committed(batch.base_offset + index)
         self._end_waiters.wake(self._end)
         if self.on_commit is not None:
             self.on_commit(batch)

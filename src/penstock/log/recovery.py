@@ -15,8 +15,10 @@ from pathlib import Path
 from penstock.log import format as fmt
 from penstock.log.active import ActiveSegment, create_segment
 from penstock.log.batch import Batch, decode_batch
+from penstock.log.endfile import NAME as END_NAME
 from penstock.log.endfile import End, read_end
 from penstock.log.files import Disk, File, write_file
+from penstock.log.footer import read_footer
 from penstock.log.segment import (
     CHUNK_BYTES,
     HEADER_BYTES,
@@ -131,7 +133,7 @@ def recover(disk: Disk, directory: Path, now_us: int, *, may_have_lost: bool) ->
     body = SegmentBody(header, scan.index, scan.position, scan.last_timestamp)
     segments.append(Segment(disk, path, newest, scan.end_offset, body))
     is_unclean = end is None or not end.is_clean
-    if lost or (may_have_lost and is_unclean):
+    if lost or (is_unclean and (may_have_lost or _was_loose(disk, directory, end))):
         epoch = max(header.epoch, end.epoch if end else 0) + 1
         notes.append(f"epoch {epoch} begins at offset {scan.end_offset}")
     elif end is not None and end.is_fenced:
@@ -145,12 +147,21 @@ def recover(disk: Disk, directory: Path, now_us: int, *, may_have_lost: bool) ->
     )
 
 
+def _was_loose(disk: Disk, directory: Path, end: End | None) -> bool:
+    """Whether records were visible before they were synced, as `end` says."""
+    if end is not None:
+        return end.is_loose
+    return END_NAME in disk.list(directory)  # torn or damaged: it may have said so
+
+
 def _settle(file: File, scan: Scan, end: End | None, base: int) -> None:
     """Make the prefix the truth on disk, and nothing after it."""
     file.truncate(scan.position)
     # A sync that failed unseen may have left pages that look clean and are not on disk: whatever is
     # past the recorded end is written again, so that this sync covers it.
-    known = end.position if end is not None and end.segment_base == base else HEADER_BYTES
+    known = HEADER_BYTES
+    if end is not None and end.segment_base == base and not end.is_loose:
+        known = end.position
     for at in range(known, scan.position, CHUNK_BYTES):
         file.write(at, [file.read(at, min(CHUNK_BYTES, scan.position - at))])
     file.sync()
@@ -182,11 +193,10 @@ def _restart(
     path = segment_path(directory, newest)
     epoch = end.epoch if end else 1
     topic_id = 0
+    base = newest
     if header is not None and header.is_sealed:
-        sealed = Segment(disk, path, newest, newest)
-        assert sealed.body.footer is not None
-        sealed.end_offset = sealed.body.footer.end_offset
-        segments.append(sealed)
+        base = _sealed_end(disk, path)
+        segments.append(Segment(disk, path, newest, base))
         epoch, topic_id = max(epoch, header.epoch), header.topic_id
     else:
         kept = path.with_name(f"{path.name}.damaged")
@@ -196,13 +206,21 @@ def _restart(
         if segments:
             topic_id = segments[-1].body.header.topic_id
             epoch = max(epoch, segments[-1].body.header.epoch)
-        if end is None or end.durable_end > newest:
-            epoch += 1
-            notes.append(f"epoch {epoch} begins at offset {newest}")
+    if end is None or end.durable_end > base:
+        epoch += 1
+        notes.append(f"epoch {epoch} begins at offset {base}")
     last_timestamp = segments[-1].body.last_timestamp if segments else now_us
     return _continue_in_new_segment(
         disk, directory, segments, epoch, now_us, topic_id, last_timestamp, notes, newest
     )
+
+
+def _sealed_end(disk: Disk, path: Path) -> int:
+    file = disk.open(path, write=False)
+    try:
+        return read_footer(file, file.size()).end_offset
+    finally:
+        file.close()
 
 
 def _continue_in_new_segment(

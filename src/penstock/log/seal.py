@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterator
+from contextlib import suppress
 from itertools import accumulate, pairwise
 from typing import Final
 
@@ -16,7 +17,7 @@ import lz4.block
 from penstock.log import format as fmt
 from penstock.log.batch import Batch
 from penstock.log.builder import Columns, assemble
-from penstock.log.files import File
+from penstock.log.files import File, SyncError
 from penstock.log.footer import BatchEntry, Footer, encode_footer
 from penstock.log.marks import NO_RECORD, Mark
 from penstock.log.segment import HEADER_BYTES, SEALED, Segment, SegmentHeader
@@ -190,7 +191,8 @@ def seal_segment(segment: Segment) -> Segment:
         raise
     file.close()
     segment.disk.rename(temporary, segment.path)
-    segment.disk.sync_dir(segment.path.parent)
+    with suppress(SyncError):  # power loss may then bring the old file back: the same records
+        segment.disk.sync_dir(segment.path.parent)
     sealed = Segment(segment.disk, segment.path, segment.base_offset, segment.end_offset)
     assert sealed.body.footer is not None
     return sealed

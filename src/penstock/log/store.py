@@ -18,7 +18,7 @@ from penstock.log.active import create_segment
 from penstock.log.cache import ChunkCache
 from penstock.log.commit import Committer, Workers
 from penstock.log.embedded import EmbeddedLog
-from penstock.log.endfile import End, open_end
+from penstock.log.endfile import LOOSE, End, open_end
 from penstock.log.files import Disk, File, write_file
 from penstock.log.interface import OS, LogIdentity, LogSettings
 from penstock.log.recovery import Recovered, recover
@@ -147,18 +147,20 @@ class EmbeddedStore:
         create_segment(self._disk, directory, header).close_file()
         # topic.json comes last: a directory without it was never finished and counts for nothing.
         self._write_facts(directory, declared, settings)
-        return self._open_files(directory, settings)
+        return self._open_files(directory, settings, is_new=True)
 
     def _write_facts(self, directory: Path, declared: str, settings: LogSettings) -> None:
         facts = msgspec.json.format(msgspec.json.encode(TopicFacts(declared, settings)))
         write_file(self._disk, directory / FACTS_NAME, facts + b"\n")
 
-    def _open_files(self, directory: Path, settings: LogSettings) -> tuple[Recovered, File]:
+    def _open_files(
+        self, directory: Path, settings: LogSettings, *, is_new: bool = False
+    ) -> tuple[Recovered, File]:
         recovered = recover(
             self._disk,
             directory,
             self._clock.now_us(),
-            may_have_lost=settings.durability == OS,
+            may_have_lost=settings.durability == OS and not is_new,
         )
         end_file = open_end(self._disk, directory)
         active = recovered.active
@@ -167,10 +169,10 @@ class EmbeddedStore:
             recovered.segments[-1].end_offset,
             active.header.base_offset,
             active.position,
+            LOOSE if settings.durability == OS else 0,
         )
         end_file.write(0, [end.pack()])
-        if settings.durability == OS:
-            end_file.sync()  # power loss must not bring back the word that all was clean
+        end_file.sync()  # power loss must not bring back the word that all was clean, or fenced
         return recovered, end_file
 
     def _delete_files(self, identity: LogIdentity) -> None:

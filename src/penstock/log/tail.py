@@ -28,8 +28,7 @@ class Tail:
         """Retention removed what lies before `offset`."""
         while self._batches and self._batches[0].end_offset <= offset:
             self._bytes -= self._batches.popleft().header.stored_length
-        if self._batches:
-            self.first_offset = self._batches[0].base_offset
+        self.first_offset = max(self.first_offset, offset)
 
     def read(self, offset: int, bytes_max: int) -> list[Batch]:
         """Batches from the one that holds `offset` on; the caller knows it is here."""

@@ -15,6 +15,21 @@ def settle(future: asyncio.Future[int], result: int | BaseException) -> None:
         future.set_result(result)
 
 
+class FutureWaiter:
+    """Hands the outcome of a commit to a future."""
+
+    __slots__ = ("_future",)
+
+    def __init__(self, future: asyncio.Future[int]) -> None:
+        self._future = future
+
+    def committed(self, offset: int) -> None:
+        settle(self._future, offset)
+
+    def refused(self, error: Exception) -> None:
+        settle(self._future, error)
+
+
 class EndWaiters:
     """Readers that suspend until the visible end passes an offset."""
 

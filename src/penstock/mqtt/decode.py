@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from penstock.mqtt.errors import bad_first_byte, malformed, protocol_error
+from penstock.mqtt.errors import bad_first_byte, malformed, protocol_error, too_many
 from penstock.mqtt.fields import check_end, read_filter, read_outcome, read_packet_id, read_reasons
 from penstock.mqtt.handshake import read_connack, read_connect
-from penstock.mqtt.kinds import FIRST_BYTES, MQTT_3_1, MQTT_5, PacketType, Role
+from penstock.mqtt.kinds import FILTERS_MAX, FIRST_BYTES, MQTT_3_1, MQTT_5, PacketType, Role
 from penstock.mqtt.packets import (
     ACKS,
     Ack,
@@ -88,6 +88,8 @@ def _read_subscribe(first_byte: int, body: bytes, version: int, sender: Role) ->
         text, pos = read_filter(body, pos)
         options, pos = read_byte(body, pos, end)
         subscriptions.append(_subscription(text, options, version))
+        if len(subscriptions) > FILTERS_MAX:
+            raise too_many("filters", FILTERS_MAX)
     if not subscriptions:
         raise protocol_error("SUBSCRIBE without a filter", "MQTT-3.8.3-2")
     return Subscribe(packet_id, tuple(subscriptions), properties)
@@ -120,6 +122,8 @@ def _read_unsubscribe(first_byte: int, body: bytes, version: int, sender: Role) 
     while pos < end:
         text, pos = read_filter(body, pos)
         filters.append(text)
+        if len(filters) > FILTERS_MAX:
+            raise too_many("filters", FILTERS_MAX)
     if not filters:
         raise protocol_error("UNSUBSCRIBE without a filter", "MQTT-3.10.3-2")
     return Unsubscribe(packet_id, tuple(filters), properties)

@@ -30,6 +30,11 @@ def protocol_error(message: str, clause: str = "") -> ProtocolViolation:
     return ProtocolViolation(Reason.PROTOCOL_ERROR, message, clause)
 
 
+def too_many(what: str, count_max: int) -> ProtocolViolation:
+    """More of something than this codec reads from one packet (0x97)."""
+    return ProtocolViolation(Reason.QUOTA_EXCEEDED, f"more than {count_max} {what} in one packet")
+
+
 def bad_first_byte(first_byte: int, version: int) -> ProtocolViolation:
     """What is wrong with a first byte that FIRST_BYTES does not allow."""
     packet_type = first_byte >> 4

@@ -15,6 +15,8 @@ MQTT_3_1_1: Final = 4
 MQTT_5: Final = 5
 
 PACKET_ID_MAX: Final = 65_535
+FILTERS_MAX: Final = 8_192  # of one packet: a few ms to read, where 16 MiB of them would be seconds
+USER_PROPERTIES_MAX: Final = 1_024  # of one packet, for the same reason
 REMAINING_LENGTH_MAX: Final = 268_435_455  # four length bytes of seven bits (MQTT 5 §2.1.4)
 
 

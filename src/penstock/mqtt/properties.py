@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Final
 
-from penstock.mqtt.errors import ProtocolViolation, malformed, protocol_error
-from penstock.mqtt.kinds import REMAINING_LENGTH_MAX, PacketType, Role
+from penstock.mqtt.errors import ProtocolViolation, malformed, protocol_error, too_many
+from penstock.mqtt.kinds import REMAINING_LENGTH_MAX, USER_PROPERTIES_MAX, PacketType, Role
 from penstock.mqtt.primitives import (
     decode_name,
     read_binary,
@@ -268,6 +268,8 @@ def decode_properties(section: bytes, where: int, sender: Role) -> Properties:
             found[row.field] = [value]
         elif where in row.repeats_in:
             found[row.field].append(value)
+            if len(found[row.field]) > USER_PROPERTIES_MAX:
+                raise too_many(row.field, USER_PROPERTIES_MAX)
         else:
             raise protocol_error(f"{row.field} stands more than once")
     for field in _COLLECTED & found.keys():

@@ -14,11 +14,11 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeAlias
 
-_ANY_ONE: Final = None  # stands for `_` in a piece
+_ANY_ONE: Final = None  # stands for `_` among letters
 
-Piece = list[str | None]
+_Letters: TypeAlias = list[str | None]
 
 
 class BadEscape(ValueError):
@@ -31,7 +31,7 @@ class BadEscape(ValueError):
 
 def compile_like(pattern: str) -> Callable[[str], bool]:
     """A function that says whether the whole text matches; raises BadEscape."""
-    pieces = [_Piece.of(piece) for piece in _pieces_of(pattern)]
+    pieces = [_Piece.of(letters) for letters in _split(pattern)]
     if len(pieces) == 1:
         only = pieces[0]
         return lambda text: len(text) == only.length and only.is_at(text, 0)
@@ -39,8 +39,8 @@ def compile_like(pattern: str) -> Callable[[str], bool]:
     return _matcher(first, [piece for piece in middle if piece.length], last)
 
 
-def _pieces_of(pattern: str) -> list[Piece]:
-    pieces: list[Piece] = [[]]
+def _split(pattern: str) -> list[_Letters]:
+    pieces: list[_Letters] = [[]]
     index = 0
     while index < len(pattern):
         character = pattern[index]
@@ -66,15 +66,15 @@ class _Piece:
     find: Callable[[str, int, int], int]
 
     @classmethod
-    def of(cls, piece: Piece) -> _Piece:
-        if _ANY_ONE not in piece:
-            plain = "".join(character for character in piece if character is not None)
+    def of(cls, letters: _Letters) -> _Piece:
+        if _ANY_ONE not in letters:
+            plain = "".join(letter for letter in letters if letter is not None)
             return cls(len(plain), lambda text, at: text.startswith(plain, at), _find_plain(plain))
         # Single characters and dots only: no quantifier, hence no backtracking.
-        source = "".join("." if character is None else re.escape(character) for character in piece)
+        source = "".join("." if letter is None else re.escape(letter) for letter in letters)
         compiled = re.compile(source, re.DOTALL)
         return cls(
-            len(piece),
+            len(letters),
             lambda text, at: compiled.match(text, at) is not None,
             _find_compiled(compiled),
         )

@@ -1,0 +1,126 @@
+"""Routes: for a name, where it is stored and who reads it now; worked out once, then looked up.
+
+A route holds the placement and the connected readers grouped by encoding, so a run of messages is
+encoded at most once for each kind of reader. Routes are forgotten when subscriptions or placement
+change. Sessions that are not connected are in no route and cost a publish nothing.
+Compiled by mypyc; the same source runs interpreted.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from penstock.broker.runs import Encoding, Run
+from penstock.broker.sessions import Outbox, Session, Subscription
+from penstock.broker.topics import Topic, Topics
+from penstock.core.trie import FilterTrie
+
+ROUTES_MAX: Final = 100_000  # names are unbounded: a full cache starts anew
+
+
+class Member:
+    """A session that reads a name, through one or more of its subscriptions."""
+
+    __slots__ = ("encodings", "no_local", "outbox", "qos", "session")
+
+    def __init__(self, session: Session, subscriptions: list[Subscription]) -> None:
+        outbox = session.outbox
+        assert outbox is not None, "only connected sessions are routed to"
+        self.session = session
+        self.outbox = outbox
+        self.qos = max([one.qos for one in subscriptions])
+        self.no_local = all(one.no_local for one in subscriptions)
+        as_published = any(one.retain_as_published for one in subscriptions)
+        identifiers = tuple(sorted({one.identifier for one in subscriptions if one.identifier}))
+        self.encodings = [outbox.encoding(qos, as_published, identifiers) for qos in range(3)]
+
+
+class Lane:
+    """Readers that take the same bytes."""
+
+    __slots__ = ("encoding", "members")
+
+    def __init__(self, encoding: Encoding) -> None:
+        self.encoding = encoding
+        self.members: list[Member] = []
+
+
+class Route:
+    """What becomes of messages of one name."""
+
+    __slots__ = ("lanes", "lanes_weak", "members", "name", "strong", "topic")
+
+    def __init__(self, name: str, topic: Topic, members: dict[Session, Member]) -> None:
+        self.name = name
+        self.topic = topic
+        self.members = members
+        self.lanes = _lanes(list(members.values()))  # everybody, for messages of QoS 0
+        self.lanes_weak = _lanes([one for one in members.values() if one.qos == 0])
+        self.strong = [one for one in members.values() if one.qos > 0]
+
+
+def _lanes(members: list[Member]) -> list[Lane]:
+    lanes: dict[Encoding, Lane] = {}
+    for member in members:
+        encoding = member.encodings[0]
+        lane = lanes.get(encoding)
+        if lane is None:
+            lane = lanes[encoding] = Lane(encoding)
+        lane.members.append(member)
+    return list(lanes.values())
+
+
+def forward(lanes: list[Lane], run: Run) -> int:
+    """Hand a run to all readers of the lanes without waiting for acknowledgements; how many."""
+    handed = 0
+    for lane in lanes:
+        data = run.data if run.wire is lane.encoding else lane.encoding.forward_bytes(run)
+        for member in lane.members:
+            if member.no_local and member.session is run.source:
+                continue
+            member.outbox.forward(run, data)
+            handed += run.count
+    return handed
+
+
+class Router:
+    """Subscriptions of connected sessions, and the routes worked out from them."""
+
+    def __init__(self, topics: Topics) -> None:
+        self._topics = topics
+        self._filters: FilterTrie[Subscription] = FilterTrie()
+        self._routes: dict[str, Route] = {}
+        self._version = -1  # of the placement that the routes were made from
+
+    def find(self, name: str) -> Route:
+        """The route of a checked name."""
+        if self._version != self._topics.placement.version:
+            self._version = self._topics.placement.version
+            self._routes.clear()
+        route = self._routes.get(name)
+        if route is None:
+            if len(self._routes) >= ROUTES_MAX:
+                self._routes.clear()
+            route = self._routes[name] = self._make(name)
+        return route
+
+    def _make(self, name: str) -> Route:
+        by_session: dict[Session, list[Subscription]] = {}
+        for one in self._filters.match(name):
+            by_session.setdefault(one.session, []).append(one)
+        members = {session: Member(session, mine) for session, mine in by_session.items()}
+        return Route(name, self._topics.of_name(name), members)
+
+    def add(self, subscription: Subscription) -> None:
+        self._filters.add(subscription.filter, subscription)
+        self._routes.clear()
+
+    def remove(self, subscription: Subscription) -> None:
+        self._filters.remove(subscription.filter, subscription)
+        self._routes.clear()
+
+    def __len__(self) -> int:
+        return len(self._filters)
+
+
+__all__ = ["Lane", "Member", "Outbox", "Route", "Router", "forward"]

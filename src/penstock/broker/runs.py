@@ -1,0 +1,67 @@
+"""Messages on their way through the broker, many at a time.
+
+A Run is what one publisher sent under one name in one go: the bytes as they arrived, and where in
+them the payloads lie. It is stored without being taken apart and forwarded verbatim to readers
+that want exactly these bytes. Compiled by mypyc; the same source runs interpreted.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from penstock.model.record import KIND_BYTES, Headers
+
+
+class Encoding(Protocol):
+    """How one kind of reader wants its messages; equal encodings give equal bytes."""
+
+    def forward_bytes(self, run: Run) -> bytes:
+        """The whole run without packet ids, encoded at most once for all readers of a kind."""
+        ...
+
+
+class Run:
+    """Messages [0, count) of one name; payload i is data[starts[i] : starts[i] + lengths[i]]."""
+
+    __slots__ = (
+        "count",
+        "data",
+        "encoded",
+        "expires_at",
+        "headers",
+        "kind",
+        "lengths",
+        "name",
+        "packet_bytes_max",
+        "publisher",
+        "qos",
+        "retain",
+        "source",
+        "starts",
+        "wire",
+    )
+
+    def __init__(
+        self,
+        name: str,
+        data: bytes,
+        starts: list[int],
+        lengths: list[int],
+        qos: int,
+        retain: bool,
+    ) -> None:
+        self.name = name
+        self.data = data
+        self.starts = starts
+        self.lengths = lengths
+        self.count = len(lengths)
+        self.qos = qos
+        self.retain = retain
+        self.kind = KIND_BYTES
+        self.publisher = ""
+        self.headers: Headers = ()  # the same for each message
+        self.expires_at = 0  # µs since 1970, UTC; 0: never
+        self.source: object | None = None  # the session that sent it, for no-local
+        self.wire: object | None = None  # the encoding that `data` is in, if it can be forwarded
+        self.packet_bytes_max = 0  # the longest of the packets in `data`
+        self.encoded: dict[object, object] = {}  # by encoding; filled as readers ask

@@ -1,0 +1,192 @@
+"""Topics as plain files, one message per line: the simplest layout there is, in and out.
+
+An export that fails leaves nothing behind, and neither does the topic whose import fails, so the
+same command can be given again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import quote, unquote
+
+from penstock.app.sync import Broker
+from penstock.cli.output import Progress, show_json
+from penstock.cli.target import open_broker
+from penstock.model.errors import RefusedError
+from penstock.model.record import ConsumerInfo
+
+LAYOUT: Final = (
+    "Topics as plain files: <topic>/messages.log holds one message per line, "
+    "<topic>/subscriptions/<consumer>.offset the number of the line that the consumer reads next, "
+    "counted from 0. Names, headers and times are not part of it."
+)
+BATCH_LINES: Final = 10_000
+FILE_NAME_BYTES_MAX: Final = 255  # of every common file system
+
+
+def export_lines(options: argparse.Namespace) -> None:
+    target = Path(options.target)
+    summary = []
+    made: list[Path] = []
+    with open_broker(options) as broker:
+        known = {one.topic.casefold(): one.topic for one in broker.topics()}
+        try:
+            for topic in options.topics or known.values():
+                broker.size(topic)  # refuses an unknown topic
+                declared = known[topic.casefold()]
+                folder = target / declared
+                if folder.exists():
+                    raise RefusedError(f"{folder} exists: export to an empty place")
+                made.append(folder)
+                count = _export_topic(broker, declared, folder, escape=options.escape)
+                summary.append({"topic": declared, "messages": count})
+        except BaseException:
+            for folder in made:
+                shutil.rmtree(folder, ignore_errors=True)
+            raise
+    _answer(options, summary, "exported")
+
+
+def _export_topic(broker: Broker, topic: str, folder: Path, *, escape: bool) -> int:
+    consumers = [(_offset_file(one), one.next_offset) for one in broker.consumers(topic)]
+    (folder / "subscriptions").mkdir(parents=True)
+    progress = Progress(f"exporting {topic}")
+    count = 0
+    first = 0
+    with (folder / "messages.log").open("wb") as lines:
+        start: str | int = "earliest"
+        while records := broker.read(topic, start=start, limit=BATCH_LINES):
+            first = first if count else records[0].offset
+            for record in records:
+                lines.write(_line(record.payload, topic, record.offset, escape=escape) + b"\n")
+            count += len(records)
+            start = records[-1].offset + 1
+            progress.tell(f"{count:,} messages")
+    progress.done()
+    for name, next_offset in consumers:
+        line = min(max(next_offset - first, 0), count)
+        (folder / "subscriptions" / name).write_text(f"{line}\n")
+    return count
+
+
+def _offset_file(consumer: ConsumerInfo) -> str:
+    """A file name that `_consumer_name` understands; `/` and `%` are written %2F and %25."""
+    name = f"{quote(consumer.consumer, safe=_PLAIN)}.offset"
+    if len(name.encode()) > FILE_NAME_BYTES_MAX:
+        raise RefusedError(
+            f"consumer {consumer.consumer[:40]!r}… has too long a name for a file: export without "
+            "it after `penstock consumer remove`"
+        )
+    return name
+
+
+_PLAIN: Final = "".join(map(chr, [*range(0x20, 0x25), *range(0x26, 0x2F), *range(0x30, 0x7F)]))
+
+
+def _line(payload: bytes, topic: str, offset: int, *, escape: bool) -> bytes:
+    if escape:
+        text = payload.decode("utf-8", "surrogateescape").replace("\\", "\\\\")
+        text = text.replace("\n", "\\n").replace("\r", "\\r")
+        return b"".join(
+            b"\\x%02x" % (ord(char) - 0xDC00) if 0xDC80 <= ord(char) <= 0xDCFF else char.encode()
+            for char in text
+        )
+    if b"\n" in payload:
+        raise RefusedError(
+            f"message {offset} of {topic} holds a newline, which a line cannot: use --escape"
+        )
+    return payload
+
+
+def import_lines(options: argparse.Namespace) -> None:
+    source = Path(options.source)
+    folders = sorted(path.parent for path in source.glob("*/messages.log"))
+    if not folders:
+        raise RefusedError(f"{source} holds no <topic>/messages.log")
+    summary = []
+    with open_broker(options, create=True) as broker:
+        for folder in folders:
+            broker.create_topic(folder.name)
+            try:
+                count = _import_topic(broker, folder, escape=options.escape)
+            except BaseException:
+                broker.delete_topic(folder.name)
+                raise
+            summary.append({"topic": folder.name, "messages": count})
+    _answer(options, summary, "imported")
+
+
+def _import_topic(broker: Broker, folder: Path, *, escape: bool) -> int:
+    progress = Progress(f"importing {folder.name}")
+    count = 0
+    for batch in _line_batches(folder / "messages.log"):
+        messages = [text_if_possible(_unescape(line) if escape else line) for line in batch]
+        count += len(broker.publish_many(messages, folder.name))
+        progress.tell(f"{count:,} messages")
+    progress.done()
+    for path in sorted((folder / "subscriptions").glob("*.offset")):
+        digits = path.read_bytes().strip()
+        if not digits.isdigit() or int(digits) > count:
+            raise RefusedError(f"{path} says {digits!r}: a line number up to {count} is expected")
+        broker.subscribe(unquote(path.name.removesuffix(".offset")), folder.name, start=int(digits))
+    return count
+
+
+def _line_batches(path: Path) -> Iterator[list[bytes]]:
+    with path.open("rb") as lines:
+        batch = []
+        for line in lines:
+            batch.append(line.removesuffix(b"\n"))
+            if len(batch) == BATCH_LINES:
+                yield batch
+                batch = []
+        if batch:
+            yield batch
+
+
+_ESCAPES: Final = {b"n": b"\n", b"r": b"\r", b"\\": b"\\"}
+
+
+def _unescape(line: bytes) -> bytes:
+    out = []
+    at = 0
+    while (found := line.find(b"\\", at)) >= 0:
+        out.append(line[at:found])
+        kind = line[found + 1 : found + 2]
+        digits = line[found + 2 : found + 4]
+        if kind in _ESCAPES:
+            out.append(_ESCAPES[kind])
+            at = found + 2
+        elif kind == b"x" and len(digits) == 2 and all(digit in _HEX_DIGITS for digit in digits):
+            out.append(bytes.fromhex(digits.decode()))
+            at = found + 4
+        else:
+            raise RefusedError(
+                f"line {line[:80]!r} holds an unknown escape at byte {found}: was it exported with "
+                "--escape?"
+            )
+    out.append(line[at:])
+    return b"".join(out)
+
+
+_HEX_DIGITS: Final = b"0123456789abcdefABCDEF"
+
+
+def text_if_possible(data: bytes) -> str | bytes:
+    """What a line or a file holds, as a message: text where it is UTF-8."""
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return data
+
+
+def _answer(options: argparse.Namespace, summary: list[dict[str, Any]], what: str) -> None:
+    if options.json:
+        show_json(summary)
+    else:
+        for entry in summary:
+            print(f"{what} {entry['topic']}: {entry['messages']:,} messages")

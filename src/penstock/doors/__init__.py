@@ -1,0 +1,1 @@
+"""Protocol front ends. They reach storage only through the broker."""

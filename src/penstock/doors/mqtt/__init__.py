@@ -1,0 +1,1 @@
+"""The MQTT door: connections, from bytes to the exchange and back."""

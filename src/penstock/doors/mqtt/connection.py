@@ -1,0 +1,395 @@
+"""One MQTT connection: bytes in, runs to the exchange; messages and acknowledgements out.
+
+Acknowledgements leave in the order the messages arrived, each after its message is durable. What
+waits to be sent is bounded: beyond it messages of QoS 0 are dropped and counted, and the session
+lags behind in the log for the others. Compiled by mypyc; the same source runs interpreted.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Final, Protocol
+
+from penstock.broker.exchange import Exchange
+from penstock.broker.runs import Encoding, Run
+from penstock.broker.sessions import Session
+from penstock.doors.mqtt.encoding import Encodings, MqttEncoding, stored_headers
+from penstock.model.limits import KIB, MIB
+from penstock.mqtt.decode import decode_packet
+from penstock.mqtt.encode import encode_within
+from penstock.mqtt.errors import ProtocolViolation, protocol_error
+from penstock.mqtt.intake import Intake
+from penstock.mqtt.kinds import MQTT_5, UNKNOWN_VERSION, Role
+from penstock.mqtt.packets import Disconnect, Packet, Puback, Pubrec
+from penstock.mqtt.reasons import Reason
+from penstock.mqtt.runs import encode_acks, put_packet_ids
+from penstock.mqtt.scanner import AckRun, Chunk, PublishRun
+from penstock.mqtt.state import Event, State, next_state
+
+OUT_BYTES_MAX: Final = 8 * MIB  # waiting to be sent to one client; then QoS 0 is dropped
+OUT_BYTES_ROOM: Final = 1 * MIB  # above it nothing is sent that can come from the log later
+UNACKED_MAX: Final = 65_535  # publishes of one client that wait for their commit
+PACKET_BYTES_MAX: Final = 16 * MIB + 256 * KIB  # payload, name and properties
+
+_PUBACK: Final = 0x40
+_PUBREC: Final = 0x50
+_PUBREL: Final = 0x62
+_PUBCOMP: Final = 0x70
+_PLAIN_PUBLISH: Final = 0x30  # QoS 0, not retained: can be forwarded as it is
+
+
+class Link(Protocol):
+    """The wire below a connection."""
+
+    def send(self, data: bytes | memoryview) -> int:
+        """Take what fits now; how many bytes. OSError when the peer is gone."""
+        ...
+
+    def want_write(self, wanted: bool) -> None:
+        """Have `Connection.on_writable` called as soon as more fits, or no longer."""
+        ...
+
+    def want_read(self, wanted: bool) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class Host(Protocol):
+    """The door, as its connections see it."""
+
+    exchange: Exchange
+    encodings: Encodings
+    tick: int  # seconds, coarse
+
+    def handle(self, connection: Connection, packet: Packet) -> None:
+        """A packet that is no PUBLISH and no plain acknowledgement."""
+        ...
+
+    def mark_dirty(self, connection: Connection) -> None:
+        """Call `flush` at the end of this tick."""
+        ...
+
+    def hold(self, connection: Connection) -> None:
+        """Too much waits to be written: stop reading from this client for a moment."""
+        ...
+
+    def forget(self, connection: Connection) -> None: ...
+
+
+class Receipt:
+    """Messages that wait to be acknowledged together."""
+
+    __slots__ = ("_connection", "error", "first_byte", "is_done", "packet_ids")
+
+    def __init__(self, connection: Connection, first_byte: int, packet_ids: list[int]) -> None:
+        self._connection = connection
+        self.first_byte = first_byte
+        self.packet_ids = packet_ids
+        self.is_done = False
+        self.error: Exception | None = None
+
+    def done(self, error: Exception | None) -> None:
+        self.is_done = True
+        self.error = error
+        self._connection.send_receipts()
+
+
+class Connection:
+    """Implements the broker's Outbox."""
+
+    __slots__ = (
+        "_host",
+        "_incoming",
+        "_intake",
+        "_link",
+        "_out",
+        "_out_bytes",
+        "_plain",
+        "_receipts",
+        "_rest",
+        "_unacked",
+        "is_closed",
+        "is_dirty",
+        "keep_alive_s",
+        "last_seen",
+        "packet_bytes_max",
+        "principal",
+        "session",
+        "state",
+        "version",
+    )
+
+    def __init__(self, host: Host, link: Link) -> None:
+        self._host = host
+        self._link = link
+        self._intake = Intake(UNKNOWN_VERSION, PACKET_BYTES_MAX)
+        self._out: list[bytes] = []
+        self._rest: memoryview | None = None  # of a write the socket did not take whole
+        self._out_bytes = 0
+        self._receipts: deque[Receipt] = deque()
+        self._unacked = 0
+        self._incoming: set[int] = set()  # QoS 2 packet ids taken and not yet released
+        self._plain: MqttEncoding | None = None
+        self.state = State.WAIT_CONNECT
+        self.version = UNKNOWN_VERSION
+        self.session: Session | None = None
+        self.principal = ""
+        self.packet_bytes_max = PACKET_BYTES_MAX  # what the client takes
+        self.keep_alive_s = 0
+        self.last_seen = host.tick
+        self.is_closed = False
+        self.is_dirty = False
+
+    # Bytes in
+
+    def receive(self, data: bytes) -> None:
+        """Bytes from the client; a violation ends the connection with its reason."""
+        self.last_seen = self._host.tick
+        try:
+            self._take(self._intake.feed(data))
+        except ProtocolViolation as violation:
+            self.end(violation.reason)
+
+    def _take(self, chunk: Chunk) -> None:
+        for item in chunk.items:
+            if self.is_closed:
+                return
+            if isinstance(item, PublishRun):
+                self._publish(chunk, item)
+            elif isinstance(item, AckRun):
+                self._acks(chunk, item)
+            else:
+                body = chunk.data[item.body : item.end]
+                packet = decode_packet(item.first_byte, body, self.version)
+                self._host.handle(self, packet)
+        if chunk.violation is not None:
+            raise chunk.violation
+
+    def begin(self, version: int, session: Session) -> None:
+        """CONNECT was accepted: from now on the client speaks `version`."""
+        self.version = self._intake.version = version
+        self.session = session
+        self._plain = self._host.encodings.get(version, 0, False, ())
+
+    def go_on(self) -> None:
+        """Read what the client sent behind its CONNECT."""
+        if not self.is_closed:
+            self.receive(b"")
+
+    def _publish(self, chunk: Chunk, item: PublishRun) -> None:
+        session = self.session
+        if session is None or self.state != State.CONNECTED:
+            self.state = next_state(self.state, Role.CLIENT, Event.PUBLISH)
+        assert session is not None
+        if item.properties.topic_alias is not None:
+            raise ProtocolViolation(Reason.TOPIC_ALIAS_INVALID, "topic aliases are not offered")
+        first, end = item.first_message, item.end_message
+        start = item.start
+        run = Run(
+            item.name.decode(),
+            chunk.data[start : item.end],
+            [at - start for at in chunk.payload_starts[first:end]],
+            chunk.payload_lengths[first:end],
+            item.first_byte >> 1 & 3,
+            item.first_byte & 1 == 1,
+        )
+        run.publisher = session.client_id
+        run.source = session
+        run.packet_bytes_max = item.packet_bytes_max
+        if item.property_bytes:
+            self._add_properties(run, item)
+        elif item.first_byte == _PLAIN_PUBLISH:
+            run.wire = self._plain
+        route = self._host.exchange.router.find(run.name)
+        if run.qos == 0:
+            if self._host.exchange.publish(route, run, None):
+                self._host.hold(self)
+            return
+        ids = chunk.packet_ids[item.first_id : item.first_id + run.count]
+        if run.qos == 2:
+            self._take_once(run, ids)
+        receipt = Receipt(self, _PUBACK if run.qos == 1 else _PUBREC, ids)
+        self._receipts.append(receipt)
+        self._unacked += len(ids)
+        if self._unacked > UNACKED_MAX:
+            self._host.hold(self)
+        if run.count:
+            if self._host.exchange.publish(route, run, receipt.done):
+                self._host.hold(self)
+        else:
+            receipt.done(None)
+
+    def _add_properties(self, run: Run, item: PublishRun) -> None:
+        run.headers = stored_headers(item.properties)
+        expiry_s = item.properties.message_expiry_interval
+        if expiry_s is not None:
+            now_us = self._host.exchange.engine.clock.now_us()
+            run.expires_at = now_us + expiry_s * 1_000_000
+
+    def _take_once(self, run: Run, ids: list[int]) -> None:
+        """Leave out of a QoS 2 run what was taken before; it is answered all the same."""
+        incoming = self._incoming
+        fresh = [at for at, packet_id in enumerate(ids) if packet_id not in incoming]
+        incoming.update(ids)
+        if len(fresh) < len(ids):
+            run.starts = [run.starts[at] for at in fresh]
+            run.lengths = [run.lengths[at] for at in fresh]
+            run.count = len(fresh)
+
+    def _acks(self, chunk: Chunk, item: AckRun) -> None:
+        session = self.session
+        if session is None or self.state != State.CONNECTED:
+            raise protocol_error("an acknowledgement before CONNECT", "MQTT-3.1.0-1")
+        ids = chunk.packet_ids[item.first_id : item.end_id]
+        kind = item.first_byte
+        if kind in (_PUBACK, _PUBCOMP):
+            for packet_id in ids:
+                session.window.release(packet_id)
+            if session.lags:
+                self._host.exchange.resume(session)
+        elif kind == _PUBREC:
+            self._put(encode_acks(_PUBREL, ids))
+        else:
+            self._incoming.difference_update(ids)
+            self._put(encode_acks(_PUBCOMP, ids))
+
+    def release_incoming(self, packet_id: int) -> None:
+        """The client will not send this QoS 2 message again."""
+        self._incoming.discard(packet_id)
+
+    def send_receipts(self) -> None:
+        """Acknowledge what is durable, up to the first message that is not."""
+        receipts = self._receipts
+        while receipts and receipts[0].is_done and not self.is_closed:
+            receipt = receipts.popleft()
+            self._unacked -= len(receipt.packet_ids)
+            if receipt.error is None:
+                self._put(encode_acks(receipt.first_byte, receipt.packet_ids))
+            else:
+                self._refuse(receipt)
+
+    @property
+    def is_overdue(self) -> bool:
+        """Too many of its messages wait for their commit."""
+        return self._unacked > UNACKED_MAX
+
+    def read_on(self, wanted: bool) -> None:
+        """Go on reading from the client, or stop for a while."""
+        if not self.is_closed:
+            self._link.want_read(wanted)
+
+    def _refuse(self, receipt: Receipt) -> None:
+        """Never ack what was not stored: MQTT 5 says why, before that only closing is left."""
+        if self.version != MQTT_5:
+            self.close()
+            return
+        self._incoming.difference_update(receipt.packet_ids)
+        for packet_id in receipt.packet_ids:
+            if receipt.first_byte == _PUBACK:
+                self.put_packet(Puback(packet_id, Reason.QUOTA_EXCEEDED))
+            else:
+                self.put_packet(Pubrec(packet_id, Reason.QUOTA_EXCEEDED))
+
+    # Messages out: the broker's Outbox
+
+    @property
+    def has_room(self) -> bool:
+        return self._out_bytes < OUT_BYTES_ROOM and not self.is_closed
+
+    def encoding(
+        self, qos: int, retain_as_published: bool, identifiers: tuple[int, ...]
+    ) -> Encoding:
+        return self._host.encodings.get(self.version, qos, retain_as_published, identifiers)
+
+    def forward(self, run: Run, data: bytes) -> None:
+        if self.is_closed:
+            return
+        if self._out_bytes + len(data) > OUT_BYTES_MAX:
+            self._host.exchange.engine.metrics.dropped["queue_full"] += run.count
+        elif run.packet_bytes_max > self.packet_bytes_max:
+            self._host.exchange.engine.metrics.dropped["too_large"] += run.count
+        else:
+            self._put(data)
+
+    def send(
+        self, run: Run, first: int, packet_ids: list[int], encoding: Encoding, dup: bool
+    ) -> int:
+        assert isinstance(encoding, MqttEncoding)
+        data = put_packet_ids(encoding.encoded(run), first, packet_ids)
+        self._put(data)
+        return len(data)
+
+    def put_packet(self, packet: Packet) -> None:
+        """Queue one packet, as far as the client takes packets of its size."""
+        data = encode_within(packet, self.version, self.packet_bytes_max)
+        if data:
+            self._put(data)
+
+    def _put(self, data: bytes) -> None:
+        self._out.append(data)
+        self._out_bytes += len(data)
+        if not self.is_dirty:
+            self.is_dirty = True
+            self._host.mark_dirty(self)
+
+    def flush(self) -> None:
+        """One write for all that this tick brought."""
+        self.is_dirty = False
+        if self.is_closed or self._rest is not None:
+            return
+        out = self._out
+        if not out:
+            return
+        data = out[0] if len(out) == 1 else b"".join(out)
+        self._out = []
+        self._send(data)
+
+    def _send(self, data: bytes | memoryview) -> None:
+        try:
+            sent = self._link.send(data)
+        except OSError:
+            self.close()
+            return
+        self._out_bytes -= sent
+        if sent < len(data):
+            if self._rest is None:
+                self._link.want_write(True)
+            self._rest = memoryview(data)[sent:]
+        elif self._rest is not None:
+            self._rest = None
+            self._link.want_write(False)
+
+    def on_writable(self) -> None:
+        """The socket takes more."""
+        rest = self._rest
+        if rest is not None and not self.is_closed:
+            self._send(rest)
+        if self._rest is None and not self.is_closed:
+            if self._out:
+                self.flush()
+            session = self.session
+            if session is not None and session.lags and self.has_room:
+                self._host.exchange.resume(session)
+
+    # The end
+
+    def end(self, reason: Reason) -> None:
+        """Say why, where the client's version has words for it, and close."""
+        if self.is_closed:
+            return
+        if self.version == MQTT_5 and self.state == State.CONNECTED:
+            self.put_packet(Disconnect(reason))
+            self.flush()
+        self.close()
+
+    def close(self) -> None:
+        """Close at once; whatever waits to be sent is let go."""
+        if self.is_closed:
+            return
+        self.is_closed = True
+        self.state = State.CLOSED
+        self._link.close()
+        self._out = []
+        self._rest = None
+        self._receipts.clear()
+        self._host.forget(self)

@@ -1,0 +1,124 @@
+"""How messages look to each kind of MQTT reader, and how properties are stored as headers.
+
+An encoding is a version, QoS, retain rule and set of subscription identifiers. There is one object
+per kind, so readers are grouped by identity and a run is encoded once for all of a kind.
+"""
+
+from __future__ import annotations
+
+import base64
+from typing import Final
+
+from penstock.broker.runs import Run
+from penstock.model.clock import Clock
+from penstock.model.record import Headers
+from penstock.mqtt.encode import property_section
+from penstock.mqtt.kinds import MQTT_5, PacketType, publish_first_byte
+from penstock.mqtt.properties import NO_PROPERTIES, Properties
+from penstock.mqtt.runs import EncodedRun, encode_publish_run
+
+CONTENT_TYPE: Final = "mqtt.content-type"
+RESPONSE_TOPIC: Final = "mqtt.response-topic"
+CORRELATION_DATA: Final = "mqtt.correlation-data"  # base64: headers are text
+PAYLOAD_FORMAT: Final = "mqtt.payload-format"
+_RESERVED: Final = (CONTENT_TYPE, RESPONSE_TOPIC, CORRELATION_DATA, PAYLOAD_FORMAT)
+
+
+def stored_headers(properties: Properties) -> Headers:
+    """User properties and the properties that travel with a message, as a record's headers."""
+    pairs = list(properties.user_properties)
+    if properties.content_type is not None:
+        pairs.append((CONTENT_TYPE, properties.content_type))
+    if properties.response_topic is not None:
+        pairs.append((RESPONSE_TOPIC, properties.response_topic))
+    if properties.correlation_data is not None:
+        pairs.append((CORRELATION_DATA, base64.b64encode(properties.correlation_data).decode()))
+    if properties.payload_format_indicator:
+        pairs.append((PAYLOAD_FORMAT, "1"))
+    return tuple(pairs)
+
+
+def _properties(run: Run, identifiers: tuple[int, ...], clock: Clock) -> Properties:
+    """What a message of the run says beside its payload."""
+    if not run.headers and not run.expires_at and not identifiers:
+        return NO_PROPERTIES
+    reserved = {key: value for key, value in run.headers if key in _RESERVED}
+    correlation = reserved.get(CORRELATION_DATA)
+    left_s = None
+    if run.expires_at:
+        left_s = max((run.expires_at - clock.now_us()) // 1_000_000, 0)
+    return Properties(
+        payload_format_indicator=1 if PAYLOAD_FORMAT in reserved else None,
+        message_expiry_interval=left_s,
+        content_type=reserved.get(CONTENT_TYPE),
+        response_topic=reserved.get(RESPONSE_TOPIC),
+        correlation_data=base64.b64decode(correlation) if correlation is not None else None,
+        subscription_identifiers=identifiers,
+        user_properties=tuple(pair for pair in run.headers if pair[0] not in _RESERVED),
+    )
+
+
+class MqttEncoding:
+    """One kind of reader. Made by `Encodings`, compared by identity."""
+
+    __slots__ = ("_clock", "_identifiers", "_retain_as_published", "qos", "version")
+
+    def __init__(
+        self,
+        version: int,
+        qos: int,
+        retain_as_published: bool,
+        identifiers: tuple[int, ...],
+        clock: Clock,
+    ) -> None:
+        self.version = version
+        self.qos = qos
+        self._retain_as_published = retain_as_published
+        self._identifiers = identifiers
+        self._clock = clock
+
+    def forward_bytes(self, run: Run) -> bytes:
+        return self.encoded(run).raw
+
+    def encoded(self, run: Run) -> EncodedRun:
+        """The run as PUBLISH packets; packet ids, if any, are still blank."""
+        known = run.encoded.get(self)
+        if known is None:
+            retain = run.retain and self._retain_as_published
+            section = b""
+            if self.version == MQTT_5:
+                properties = _properties(run, self._identifiers, self._clock)
+                section = property_section(properties, PacketType.PUBLISH, MQTT_5)
+            known = encode_publish_run(
+                publish_first_byte(self.qos, retain),
+                run.name.encode(),
+                section,
+                run.data,
+                run.starts,
+                run.lengths,
+                0,
+                run.count,
+            )
+            run.encoded[self] = known
+        assert isinstance(known, EncodedRun)
+        return known
+
+
+class Encodings:
+    """All kinds of readers there are."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._known: dict[tuple[int, int, bool, tuple[int, ...]], MqttEncoding] = {}
+
+    def get(
+        self, version: int, qos: int, retain_as_published: bool, identifiers: tuple[int, ...]
+    ) -> MqttEncoding:
+        version = max(version, 4)  # 3.1 and 3.1.1 have the same PUBLISH
+        key = (version, qos, retain_as_published, identifiers)
+        encoding = self._known.get(key)
+        if encoding is None:
+            encoding = MqttEncoding(version, qos, retain_as_published, identifiers, self._clock)
+            if not identifiers:  # identifiers are as many as clients like: those are not kept
+                self._known[key] = encoding
+        return encoding

@@ -1,0 +1,121 @@
+"""A selector for asyncio that also serves sockets of its own, without asyncio's cost per event.
+
+asyncio's own descriptors are reported to it as usual. A descriptor registered with `serve` has its
+handler called right inside `select`: one epoll for both, no transport, no handle per event.
+"""
+
+from __future__ import annotations
+
+import math
+import select
+import selectors
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import Any, Final
+
+Handler = Callable[[int], None]  # takes the epoll events
+
+EVENTS_MAX: Final = 512  # of one round; the rest comes with the next
+READABLE: Final = select.EPOLLIN
+WRITABLE: Final = select.EPOLLOUT
+GONE: Final = select.EPOLLHUP | select.EPOLLERR
+
+
+class DoorSelector(selectors.BaseSelector):
+    """Implements what asyncio needs of a selector, on epoll."""
+
+    def __init__(self) -> None:
+        self._epoll = select.epoll()
+        self._keys: dict[int, selectors.SelectorKey] = {}
+        self._handlers: dict[int, Handler] = {}
+
+    def serve(self, fd: int, handler: Handler, events: int = READABLE) -> None:
+        """Call `handler` whenever `fd` is ready for `events`, until `leave`."""
+        self._epoll.register(fd, events)
+        self._handlers[fd] = handler
+
+    def change(self, fd: int, events: int) -> None:
+        """From now on only these events of a served descriptor."""
+        self._epoll.modify(fd, events)
+
+    def leave(self, fd: int) -> None:
+        """Stop serving; call it before the descriptor is closed."""
+        del self._handlers[fd]
+        self._epoll.unregister(fd)
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        if timeout is None:
+            wait_s = -1.0
+        elif timeout <= 0:
+            wait_s = 0.0
+        else:
+            wait_s = math.ceil(timeout * 1e3) * 1e-3  # epoll counts milliseconds
+        try:
+            events = self._epoll.poll(wait_s, EVENTS_MAX)
+        except InterruptedError:
+            return []
+        ready = []
+        handlers = self._handlers
+        for fd, event in events:
+            handler = handlers.get(fd)
+            if handler is not None:
+                handler(event)
+                continue
+            key = self._keys.get(fd)  # a handler may have closed what comes after it
+            if key is not None:
+                mask = 0
+                if event & ~READABLE:
+                    mask |= selectors.EVENT_WRITE
+                if event & ~WRITABLE:
+                    mask |= selectors.EVENT_READ
+                if mask & key.events:
+                    ready.append((key, mask & key.events))
+        return ready
+
+    def register(self, fileobj: Any, events: int, data: Any = None) -> selectors.SelectorKey:
+        fd = fileobj if isinstance(fileobj, int) else fileobj.fileno()
+        if fd in self._keys:
+            raise KeyError(f"descriptor {fd} is registered already")
+        key = selectors.SelectorKey(fileobj, fd, events, data)
+        self._epoll.register(fd, _epoll_events(events))
+        self._keys[fd] = key
+        return key
+
+    def unregister(self, fileobj: Any) -> selectors.SelectorKey:
+        key = self.get_key(fileobj)
+        del self._keys[key.fd]
+        with suppress(OSError):  # closed before it was unregistered: epoll forgot it by itself
+            self._epoll.unregister(key.fd)
+        return key
+
+    def modify(self, fileobj: Any, events: int, data: Any = None) -> selectors.SelectorKey:
+        old = self.get_key(fileobj)
+        key = selectors.SelectorKey(old.fileobj, old.fd, events, data)
+        if events != old.events:
+            self._epoll.modify(old.fd, _epoll_events(events))
+        self._keys[old.fd] = key
+        return key
+
+    def get_key(self, fileobj: Any) -> selectors.SelectorKey:
+        fd = fileobj if isinstance(fileobj, int) else fileobj.fileno()
+        key = self._keys.get(fd)
+        if key is None:
+            raise KeyError(f"descriptor {fd} is not registered")
+        return key
+
+    def get_map(self) -> Mapping[Any, selectors.SelectorKey]:
+        return self._keys
+
+    def close(self) -> None:
+        self._epoll.close()
+        self._keys.clear()
+        self._handlers.clear()
+
+
+def _epoll_events(events: int) -> int:
+    mask = 0
+    if events & selectors.EVENT_READ:
+        mask |= READABLE
+    if events & selectors.EVENT_WRITE:
+        mask |= WRITABLE
+    return mask
