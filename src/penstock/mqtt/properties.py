@@ -34,7 +34,7 @@ from penstock.mqtt.reasons import Reason
 UserProperties = tuple[tuple[str, str], ...]  # ordered; duplicate keys are kept
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Properties:
     """The property values of one packet or will. Each field is a row of PROPERTIES."""
 
@@ -65,6 +65,12 @@ class Properties:
     subscription_identifier_available: int | None = None
     shared_subscription_available: int | None = None
     user_properties: UserProperties = ()
+
+    def __repr__(self) -> str:
+        """Only what is present: 27 fields would drown a log line."""
+        values = ((row.field, getattr(self, row.field)) for row in PROPERTIES)
+        shown = [f"{field}={value!r}" for field, value in values if value not in (None, ())]
+        return f"Properties({', '.join(shown)})"
 
 
 NO_PROPERTIES: Final = Properties()
