@@ -1,0 +1,123 @@
+"""Is a catalog always at exactly one version, and is every released version still read?"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from penstock.catalog.catalog import BindingRow, Catalog, ConsumerRow, TopicRow
+from penstock.catalog.database import Database
+from penstock.catalog.migrations import MIGRATIONS, Migration, migrate
+from penstock.catalog.sqlite import SqliteDatabase
+from penstock.catalog.thread import InlineRunner
+from penstock.model.errors import RefusedError
+from penstock.model.record import DEFAULT_TENANT, TopicId
+from tests.catalog.faults import OpenDatabase
+
+GOLDEN = Path(__file__).parent / "golden"
+
+FIRST = Migration(1, ("create table a (n bigint)", "insert into a (n) values (1)"))
+SECOND = Migration(2, ("create table b (n bigint)", "insert into b (n) select n from a"))
+
+
+def run_migrations(database: Database, *migrations: Migration) -> None:
+    asyncio.run(migrate(InlineRunner(database), migrations))
+
+
+def fetch(database: Database, sql: str) -> list[tuple[int]]:
+    with database.transaction():
+        return database.fetch(sql)
+
+
+def test_migrations_run_once_each_and_in_order(open_database: OpenDatabase) -> None:
+    database = open_database()
+    run_migrations(database, FIRST)
+    run_migrations(database, FIRST, SECOND)
+    run_migrations(database, FIRST, SECOND)
+    database.close()
+    database = open_database()
+    run_migrations(database, FIRST, SECOND)
+    assert fetch(database, "select n from a") == [(1,)]
+    assert fetch(database, "select n from b") == [(1,)]
+    assert fetch(database, "select version from schema_version order by version") == [(1,), (2,)]
+    database.close()
+
+
+def test_a_newer_catalog_is_refused_and_left_as_it_is(open_database: OpenDatabase) -> None:
+    database = open_database()
+    run_migrations(database, FIRST, SECOND)
+    with pytest.raises(RefusedError, match=r"version 2 .* up to 1: run the newer"):
+        run_migrations(database, FIRST)
+    assert fetch(database, "select max(version) from schema_version") == [(2,)]
+    database.close()
+
+
+def test_a_migration_that_fails_leaves_nothing_behind(open_database: OpenDatabase) -> None:
+    database = open_database()
+    broken = Migration(2, ("create table b (n bigint)", "insert into nowhere (n) values (1)"))
+    with pytest.raises(Exception, match="nowhere"):
+        run_migrations(database, FIRST, broken)
+    assert fetch(database, "select version from schema_version") == [(1,)]
+    run_migrations(database, FIRST, SECOND)  # `create table b` would fail on a leftover
+    assert fetch(database, "select n from b") == [(1,)]
+    database.close()
+
+
+def test_a_migration_cut_short_by_a_kill_is_not_visible(tmp_path: Path) -> None:
+    path = tmp_path / "catalog.db"
+    program = (
+        "import asyncio, os, signal, sys\n"
+        "from penstock.catalog.migrations import MIGRATIONS, migrate\n"
+        "from penstock.catalog.sqlite import SqliteDatabase\n"
+        "from penstock.catalog.thread import InlineRunner\n"
+        "class DiesInTheMiddle(SqliteDatabase):\n"
+        "    def execute(self, sql, *args):\n"
+        "        if 'create table bindings' in sql:\n"
+        "            os.kill(os.getpid(), signal.SIGKILL)\n"
+        "        return super().execute(sql, *args)\n"
+        "asyncio.run(migrate(InlineRunner(DiesInTheMiddle(sys.argv[1]))))\n"
+    )
+    child = subprocess.run([sys.executable, "-c", program, str(path)], check=False)
+    assert child.returncode == -signal.SIGKILL
+    database = SqliteDatabase(path)
+    assert fetch(database, "select name from sqlite_master where name = 'topics'") == []
+    run_migrations(database, *MIGRATIONS)
+    assert fetch(database, "select max(version) from schema_version") == [(MIGRATIONS[-1].number,)]
+    database.close()
+
+
+def test_numbers_are_consecutive_from_one() -> None:
+    assert [migration.number for migration in MIGRATIONS] == list(range(1, len(MIGRATIONS) + 1))
+
+
+def test_a_catalog_of_version_1_opens_with_everything_in_it(tmp_path: Path) -> None:
+    path = tmp_path / "catalog.db"
+    connection = sqlite3.connect(path)
+    connection.executescript((GOLDEN / "v1.sql").read_text())
+    connection.close()
+
+    async def scenario() -> None:
+        catalog = await Catalog.open(InlineRunner(SqliteDatabase(path)))
+        topics, bindings, consumers = await catalog.load()
+        assert topics == [
+            TopicRow(
+                DEFAULT_TENANT,
+                TopicId(2),
+                "sensors",
+                "Sensors",
+                '{"durability":"fsync"}',
+                1_700_000_000_000_000,
+            )
+        ]
+        assert bindings == [BindingRow(DEFAULT_TENANT, 0, "plant/+/temp", TopicId(2))]
+        assert consumers == [ConsumerRow(DEFAULT_TENANT, TopicId(2), "billing", 1, 42)]
+        assert await catalog.reserve_topic_id() == 3
+        await catalog.close()
+
+    asyncio.run(scenario())
