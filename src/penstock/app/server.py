@@ -3,57 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-import ipaddress
-from contextlib import suppress
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Final
+import ssl
 
 from penstock.app.aio import AsyncBroker
 from penstock.broker.exchange import Exchange
+from penstock.config import OFF, ServerSettings, parse_address
 from penstock.core.placement import DEFAULT_TOPIC
 from penstock.doors.mqtt.door import MqttDoor
+from penstock.doors.mqtt.tls import server_context
 from penstock.doors.selector import DoorSelector
-from penstock.model.errors import InvalidSetting
-
-OFF: Final = "off"
-
-
-@dataclass(frozen=True, slots=True)
-class ServerSettings:
-    """Where to listen. `off` leaves a door closed."""
-
-    data: Path
-    mqtt: str = "127.0.0.1:1883"
-    allow_anonymous: bool = False
-
-
-def parse_address(text: str) -> tuple[str, int]:
-    """HOST:PORT; an IPv6 host stands in brackets."""
-    host, separator, port = text.rpartition(":")
-    host = host.removeprefix("[").removesuffix("]")
-    if not separator or not host or not port.isdigit() or int(port) > 65_535:
-        raise InvalidSetting(f"address {text!r} is not HOST:PORT, such as 127.0.0.1:1883")
-    return host, int(port)
-
-
-def check_exposure(host: str, *, allow_anonymous: bool) -> None:
-    """Nobody has to log in, so only this machine may connect unless somebody wrote it down."""
-    is_loopback = host == "localhost"
-    with suppress(ValueError):  # a name, not an address
-        is_loopback = is_loopback or ipaddress.ip_address(host).is_loopback
-    if not is_loopback and not allow_anonymous:
-        raise InvalidSetting(
-            f"listening on {host} would let anybody in: listen on 127.0.0.1, "
-            "or say --allow-anonymous"
-        )
+from penstock.model.errors import UnavailableError
 
 
 class Server:
     """The broker and its doors. Run it on the loop made by `make_loop`."""
 
     def __init__(self, settings: ServerSettings, selector: DoorSelector) -> None:
-        self.broker = AsyncBroker(settings.data)
+        self.broker = AsyncBroker(settings.data, **settings.broker)
         self.addresses: list[str] = []
         self._settings = settings
         self._selector = selector
@@ -62,22 +28,53 @@ class Server:
     async def open(self) -> None:
         """Open the data directory first, the doors last."""
         settings = self._settings
-        address = None
-        if settings.mqtt != OFF:
-            address = parse_address(settings.mqtt)
-            check_exposure(address[0], allow_anonymous=settings.allow_anonymous)
+        context = tls_context(settings)
         await self.broker.open()
         try:
-            if address is not None:
+            await self._apply_bindings()
+            access = self.broker.engine.access
+            access.allow_anonymous = settings.allow_anonymous
+            if settings.mqtt != OFF or settings.mqtts != OFF:
+                await access.prepare_logins()
                 await self.broker.create_topic(DEFAULT_TOPIC, exist_ok=True)
-                exchange = Exchange(self.broker.engine)
-                self._mqtt = MqttDoor(exchange, self._selector, asyncio.get_running_loop())
-                host, port = self._mqtt.listen(*address)
-                self.addresses.append(f"mqtt://{host}:{port}")
+                await self._open_mqtt(context)
             self.broker.announce(self.addresses)
         except BaseException:
             await self.close()
             raise
+
+    async def _apply_bindings(self) -> None:
+        """What the settings bind is bound, after what was bound before."""
+        for binding in self._settings.bindings:
+            await self.broker.create_topic(binding.topic, exist_ok=True)
+            await self.broker.bind(binding.filter, binding.topic)
+
+    async def _open_mqtt(self, context: ssl.SSLContext | None) -> None:
+        settings = self._settings
+        access = self.broker.engine.access
+        demands_client = settings.tls is not None and settings.tls.demands_client
+        listeners = [
+            (scheme, parse_address(address), wrap)
+            for scheme, address, wrap in (
+                ("mqtt", settings.mqtt, None),
+                ("mqtts", settings.mqtts, context),
+            )
+            if address != OFF
+        ]
+        for _, (host, _), wrap in listeners:
+            access.check_exposure(host, takes_anybody=wrap is None or not demands_client)
+        exchange = Exchange(self.broker.engine)
+        loop = asyncio.get_running_loop()
+        self._mqtt = MqttDoor(exchange, self._selector, loop, settings.mqtt_limits)
+        for scheme, (host, port), wrap in listeners:
+            try:
+                bound = self._mqtt.listen(host, port, wrap)
+            except OSError as failed:
+                raise UnavailableError(
+                    f"{scheme} cannot listen on {host}:{port}: {failed.strerror or failed}; "
+                    "choose another address, or stop what has this one"
+                ) from failed
+            self.addresses.append(f"{scheme}://{shown_address(*bound)}")
 
     async def close(self) -> None:
         """Close the doors first, the data directory last."""
@@ -85,6 +82,18 @@ class Server:
             self._mqtt.close()
             self._mqtt = None
         await self.broker.close()
+
+
+def tls_context(settings: ServerSettings) -> ssl.SSLContext | None:
+    """How the TLS listener speaks; InvalidSetting when its files do not do."""
+    tls = settings.tls
+    if tls is None:
+        return None
+    return server_context(tls.cert, tls.key, tls.client_ca, demands_client=tls.demands_client)
+
+
+def shown_address(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def make_loop(selector: DoorSelector) -> asyncio.AbstractEventLoop:

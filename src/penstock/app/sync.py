@@ -148,7 +148,11 @@ class Broker:
         name: str | None = None,
         headers: HeadersLike = None,
     ) -> range:
-        """Store messages in order, next to each other; their offsets, once all are durable."""
+        """Store messages in order, next to each other; their offsets, once all are durable.
+
+        A message that cannot be stored refuses them all. When the disk fails half-way, some of
+        several megabytes may be stored although UnavailableError is raised.
+        """
         return self._call(
             self._broker.publish_many(list(messages), topic, name=name, headers=headers)
         )

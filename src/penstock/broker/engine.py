@@ -7,10 +7,11 @@ resolves after the commit, never before.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Final
 
+from penstock.broker.access import Access
 from penstock.broker.consumers import ON_GAP, Consumers, resolve
 from penstock.broker.messages import check_payload
 from penstock.broker.metrics import Metrics
@@ -20,12 +21,13 @@ from penstock.broker.topics import Topic, Topics
 from penstock.broker.upkeep import FreeSpace, Upkeep
 from penstock.catalog.catalog import Catalog
 from penstock.catalog.positions import PositionSaver
+from penstock.core.names import quoted
 from penstock.core.position import Position
 from penstock.core.where import Where
 from penstock.log.batch import Batch
 from penstock.log.interface import Draft, LogStore
 from penstock.model.clock import Clock
-from penstock.model.errors import InvalidSetting, UnavailableError
+from penstock.model.errors import InvalidSetting, TopicNotFound, UnavailableError
 from penstock.model.limits import MIB
 from penstock.model.record import TopicInfo
 
@@ -47,6 +49,7 @@ class Engine:
         self.settings = settings
         self.clock = clock
         self.metrics = Metrics()
+        self.access = Access(catalog.credentials, self.metrics)
         self.topics = Topics(catalog, store, clock, self._watch, self._forget)
         self._saver = PositionSaver(
             catalog.save_positions,
@@ -63,6 +66,8 @@ class Engine:
             settings.disk_free_percent_min,
             settings.upkeep_s,
         )
+        self.on_batch: Callable[[Topic, Batch], None] | None = None  # hears every commit first
+        self.session_catalog = catalog.sessions
         self._catalog = catalog
         self._streams: dict[int, set[Stream]] = {}
         self._upkeep_task: asyncio.Task[None] | None = None
@@ -74,6 +79,7 @@ class Engine:
         await self.topics.open(topics, bindings)
         logs = {topic.id: topic.log for topic in self.topics.all()}
         await self.consumers.load(consumers, logs)
+        await self.access.load()
         self.upkeep.look_at_space()
         self._upkeep_task = asyncio.create_task(self.upkeep.run(), name="penstock-upkeep")
 
@@ -85,6 +91,7 @@ class Engine:
         if self._is_closed:
             return
         self._is_closed = True
+        self.access.close()
         if self._upkeep_task is not None:
             self._upkeep_task.cancel()
             with suppress(asyncio.CancelledError):
@@ -123,6 +130,8 @@ class Engine:
         metrics.batches_committed += 1
         metrics.records_published += batch.header.count
         metrics.bytes_published += batch.header.blob_raw_length
+        if self.on_batch is not None:
+            self.on_batch(topic, batch)
         streams = self._streams.get(topic.id)
         if streams and batch.header.count:
             start, end = batch.base_offset, batch.end_offset
@@ -142,10 +151,11 @@ class Engine:
         on_gap: str = "skip",
     ) -> Stream:
         """Attach at a position; `Stream.start_offset` says where that is."""
+        offset = await resolve(topic, start)
         self._check_open()
-        stream = Stream(
-            topic, await resolve(topic, start), names, where, on_gap, self.metrics, self._detach
-        )
+        if self.topics.by_id(topic.id) is not topic:
+            raise TopicNotFound(f"topic {quoted(topic.declared)} was deleted meanwhile")
+        stream = Stream(topic, offset, names, where, on_gap, self.metrics, self._detach)
         self._streams.setdefault(topic.id, set()).add(stream)
         return stream
 

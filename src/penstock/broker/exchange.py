@@ -8,18 +8,26 @@ waits for the commit like the others (the fast lane, docs/ARCHITECTURE.md).
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final
 
 from penstock.broker.engine import Engine
+from penstock.broker.keeper import Keeper, opened_mark
 from penstock.broker.routes import Route, Router, forward
 from penstock.broker.runs import Run
-from penstock.broker.sessions import Session, Subscription
+from penstock.broker.sessions import OFFSET_MASK, TAG_SHIFT, Session, Subscription
 from penstock.broker.stored import stored_runs
+from penstock.broker.sweep import Sweep
 from penstock.broker.topics import Topic
-from penstock.log.batch import Batch
+from penstock.catalog.sessions import RetainedRow, StoredSession
+from penstock.core.access import Authorise, authorise
+from penstock.core.names import quoted
 from penstock.log.format import KIND_SHIFT, RETAIN
-from penstock.log.marks import encode_headers
-from penstock.model.errors import Gap, PenstockError, UnavailableError
+from penstock.log.marks import Mark, encode_headers
+from penstock.model.errors import NotAuthorized, PenstockError, UnavailableError
+
+RETAINED_WAIT_S: Final = 0.01  # between looks whether a full window has room again
+RETAINED_AT_ONCE: Final = 500  # retained messages handed over before others get their turn
 
 OnDone = Callable[[Exception | None], None]
 
@@ -49,26 +57,29 @@ class Publication:
 class Exchange:
     """Connected sessions, and the way of messages between them and the logs."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, keeper: Keeper, authorise: Authorise = authorise) -> None:
         self.engine = engine
-        self.router = Router(engine.topics)
+        self.keeper = keeper
+        self.authorise = authorise
+        self.router = Router(engine.topics, authorise)
         self.sessions: dict[str, Session] = {}  # connected ones, by client id
         self._waiting: dict[int, int] = {}  # topic id -> runs that wait for their commit
-        self._resuming: dict[Session, asyncio.Task[None]] = {}
+        self._sweeps: dict[int, Sweep] = {}  # by topic id
+        self._tasks: set[asyncio.Task[None]] = set()
 
     # Publishing
 
-    def publish(self, route: Route, run: Run, on_done: OnDone | None) -> bool:
+    def publish(
+        self, route: Route, run: Run, on_done: OnDone | None, marks: Sequence[Mark] = ()
+    ) -> bool:
         """Store a run and hand it on; `on_done` hears when it is durable, or why not.
 
         True when so much waits for its commit that the caller should stop reading for a while.
         """
         topic = route.topic
         refusal = self.engine.upkeep.refusal
-        if refusal:
-            self.engine.metrics.refused["disk"] += run.count
-            if on_done is not None:
-                on_done(UnavailableError(refusal))
+        if refusal or not route.may_publish:
+            self._refuse(run, refusal, on_done)
             return False
         waiting = self._waiting.get(topic.id, 0)
         is_early = run.qos == 0 and waiting == 0 and on_done is None
@@ -87,10 +98,58 @@ class Exchange:
             encode_headers(run.headers) if run.headers else b"",
             publication,
             is_urgent=run.qos > 0,
+            marks=marks,
         )
         if is_early:
             self.engine.metrics.records_delivered += forward(route.lanes, run)
         return topic.log.is_congested
+
+    def publish_once(
+        self, route: Route, run: Run, session: Session, packet_ids: list[int], on_done: OnDone
+    ) -> bool:
+        """As `publish`, for QoS 2: what was taken before is answered and not stored again."""
+        opened = session.opened
+        topic = route.topic
+        fresh = [at for at, packet_id in enumerate(packet_ids) if packet_id not in opened]
+        taken = [packet_ids[at] for at in fresh]
+        for packet_id in taken:
+            opened[packet_id] = topic.id
+        if len(fresh) < run.count:
+            run = run.pick(fresh)
+        if not run.count:
+            on_done(None)
+            return False
+        is_kept = session.vault is not None
+
+        def done(error: Exception | None) -> None:
+            if error is not None:
+                for packet_id in taken:
+                    opened.pop(packet_id, None)
+            elif is_kept:
+                self.keeper.note_opened(session, topic, taken)
+            on_done(error)
+
+        marks = [opened_mark(session, packet_id, at) for at, packet_id in enumerate(taken)]
+        return self.publish(route, run, done, marks if is_kept else ())
+
+    def release(self, session: Session, packet_ids: list[int], on_done: OnDone) -> None:
+        """The client will not send these QoS 2 messages again; `on_done` once that is durable."""
+        if session.vault is not None:
+            self.keeper.close_opened(session, packet_ids, on_done)
+            return
+        for packet_id in packet_ids:
+            session.opened.pop(packet_id, None)
+        on_done(None)
+
+    def _refuse(self, run: Run, refusal: str, on_done: OnDone | None) -> None:
+        error: PenstockError = UnavailableError(refusal)
+        reason = "log_unavailable"
+        if not refusal:
+            error = NotAuthorized(f"publishing to {quoted(run.name)} is not allowed")
+            reason = "not_authorized"
+        self.engine.metrics.dropped[reason] += run.count
+        if on_done is not None:
+            on_done(error)
 
     def deliver(self, topic: Topic, run: Run, offset: int) -> None:
         """A run that waited is durable: hand it to those who read its name now."""
@@ -116,17 +175,78 @@ class Exchange:
         """A session's connection is up; whoever had the client id before was closed."""
         assert session.client_id not in self.sessions, "taken over first"
         self.sessions[session.client_id] = session
+        for subscription in session.subscriptions.values():
+            self.router.add(subscription)
+        for topic in self.engine.topics.all():
+            offset = session.from_offsets.get(topic.id)
+            if offset is not None and offset < topic.log.bounds().end:
+                session.lags[topic.id] = offset
+        if session.lags:
+            self.keeper.touch(session)
+
+    async def restore(self, session: Session, stored: StoredSession) -> None:
+        """Give a session back what it was before its client went; attach it afterwards."""
+        for row in stored.subscriptions:
+            one = Subscription(
+                session, row.filter, row.qos, row.no_local, row.retain_as_published, row.identifier
+            )
+            one.since = row.since
+            session.subscriptions[row.filter] = one
+        newest = {out.packet_id: out for out in stored.outstanding}  # an id that was used again
+        for out in stored.outstanding:
+            session.resent.add(out.topic_id << TAG_SHIFT | out.offset)
+        for out in newest.values():
+            session.window.restore(out.packet_id, out.topic_id << TAG_SHIFT | out.offset)
+            if out.qos == 2:
+                session.twice.add(out.packet_id)
+            if out.is_released:
+                session.released.add(out.packet_id)
+        session.from_offsets = await self.keeper.offsets(stored)
+
+    async def go_on(self, session: Session) -> None:
+        """Send again what was out when the client went, then go on from the logs."""
+        for packet_id, tag in session.window.items():
+            outbox = session.outbox
+            if outbox is None:
+                return
+            if tag not in session.resent:
+                continue  # sent since
+            if packet_id in session.released:
+                outbox.release([packet_id])
+            elif not await self._resend(session, tag, packet_id):
+                session.acknowledge([packet_id])  # retention took it
+                self.engine.metrics.dropped["retention"] += 1
+        self.resume(session)
+
+    async def _resend(self, session: Session, tag: int, packet_id: int) -> bool:
+        """Send one message again, with DUP; False if it is gone."""
+        topic = self.engine.topics.by_id(tag >> TAG_SHIFT)
+        offset = tag & OFFSET_MASK
+        if topic is None:
+            return False
+        try:
+            batches = await topic.log.read(offset)
+        except PenstockError:
+            return False
+        outbox = session.outbox
+        if outbox is None or not batches:
+            return outbox is None
+        _, run = next(stored_runs(batches[0], offset))
+        qos = 2 if packet_id in session.twice else 1
+        outbox.send(run, 0, [packet_id], outbox.encoding(qos, False, ()), True)
+        return True
 
     def detach(self, session: Session) -> None:
         """The connection is gone; a session that ends with it leaves nothing behind."""
-        session.outbox = None
         if self.sessions.get(session.client_id) is session:
             del self.sessions[session.client_id]
         for subscription in session.subscriptions.values():
             self.router.remove(subscription)
-        task = self._resuming.pop(session, None)
-        if task is not None:
-            task.cancel()
+        for sweep in self._sweeps.values():
+            sweep.leave(session)
+        if session.vault is not None:
+            self.keeper.end(session)
+        session.outbox = None
 
     def subscribe(self, subscription: Subscription) -> bool:
         """Add or replace a filter of a session; True if it is new."""
@@ -134,6 +254,11 @@ class Exchange:
         existing = session.subscriptions.get(subscription.filter)
         if existing is not None:
             self.router.remove(existing)
+            subscription.since = existing.since
+        else:
+            subscription.since = {
+                topic.id: topic.log.bounds().end for topic in self.engine.topics.all()
+            }
         session.subscriptions[subscription.filter] = subscription
         self.router.add(subscription)
         return existing is None
@@ -149,53 +274,70 @@ class Exchange:
     # Catching up
 
     def resume(self, session: Session) -> None:
-        """The session has room again: go on from the log where it lags."""
-        if session.lags and session.has_room and session not in self._resuming:
-            task = asyncio.get_running_loop().create_task(self._catch_up(session))
-            self._resuming[session] = task
-
-    async def _catch_up(self, session: Session) -> None:
-        try:
-            while session.lags and session.has_room:
-                topic_id, offset = next(iter(session.lags.items()))
-                topic = self.engine.topics.by_id(topic_id)
-                if topic is None:
-                    del session.lags[topic_id]
-                    continue
-                try:
-                    batches = await topic.log.read(offset)
-                except Gap:
-                    first = topic.log.bounds().first
-                    self.engine.metrics.dropped["retention"] += first - offset
-                    session.lags[topic_id] = first
-                    continue
-                if not batches:
-                    del session.lags[topic_id]  # level: commits are handed to it again
-                for batch in batches:
-                    offset = self._send_stored(session, topic, batch, offset)
-                    session.lags[topic_id] = offset
-                    if offset < batch.end_offset:
-                        break
-        except PenstockError as trouble:
-            self.engine.upkeep.troubles[-1] = f"session {session.client_id}: {trouble}"
-        finally:
-            self._resuming.pop(session, None)
-
-    def _send_stored(self, session: Session, topic: Topic, batch: Batch, offset: int) -> int:
-        """Send what matches of a batch from `offset` on; the offset to go on at."""
-        for base, run in stored_runs(batch, offset):
-            member = self.router.find(run.name).members.get(session)
-            if member is None or min(run.qos, member.qos) == 0:
-                offset = base + run.count  # not its own, or forwarded when it was published
+        """The session has room again: go on from the logs where it lags."""
+        if not session.has_room:
+            return
+        for topic_id in list(session.lags):
+            topic = self.engine.topics.by_id(topic_id)
+            if topic is None:
+                del session.lags[topic_id]
                 continue
-            if member.no_local and run.publisher == session.client_id:
-                offset = base + run.count
-                continue
-            if not session.has_room:
-                return base
-            encoding = member.encodings[min(run.qos, member.qos)]
-            sent = session.send(topic.id, base, run, 0, encoding)
-            offset = base + sent
-            if sent < run.count:
-                return offset
-        return max(offset, batch.end_offset)
+            sweep = self._sweeps.get(topic_id)
+            if sweep is None:
+                engine = self.engine
+                sweep = self._sweeps[topic_id] = Sweep(
+                    topic, self.router, engine.metrics, engine.clock, self._on_trouble
+                )
+            sweep.board(session)
+
+    def _on_trouble(self, text: str) -> None:
+        self.engine.upkeep.troubles[-1] = text
+
+    # Retained messages
+
+    def send_retained(self, subscription: Subscription) -> None:
+        """Hand over what is retained under the names a filter matches, a part at a time."""
+        names = self.keeper.retained.matching(subscription.filter)
+        task = asyncio.get_running_loop().create_task(self._send_retained(subscription, names))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _send_retained(self, subscription: Subscription, names: Iterator[str]) -> None:
+        session = subscription.session
+        handed = 0
+        started_us = self.engine.clock.now_us()
+        for name in names:
+            if session.outbox is None or session.subscriptions.get(subscription.filter) is None:
+                return
+            row = self.keeper.retained.get(name, self.engine.clock.now_us())
+            if row is None or row.timestamp > started_us:
+                continue  # replaced meanwhile: the newer one comes, or came, by itself
+            while not self._hand_retained(subscription, row):
+                await asyncio.sleep(RETAINED_WAIT_S)  # its window is full
+                if session.outbox is None:
+                    return
+            handed += 1
+            if handed % RETAINED_AT_ONCE == 0:
+                await asyncio.sleep(0)
+
+    def _hand_retained(self, subscription: Subscription, row: RetainedRow) -> bool:
+        """Send one retained message; False if there is no room for it now."""
+        session = subscription.session
+        outbox = session.outbox
+        if outbox is None:
+            return True
+        run = Run(row.name, row.payload, [0], [len(row.payload)], row.qos, True)
+        run.headers = row.headers
+        run.expires_at = row.expires_at
+        run.kind = row.kind
+        run.publisher = row.publisher
+        qos = min(row.qos, subscription.qos)
+        identifiers = (subscription.identifier,) if subscription.identifier else ()
+        encoding = outbox.encoding(qos, True, identifiers)  # retained ones always say so
+        if not outbox.has_room or (qos and not session.has_room):
+            return False
+        if qos == 0:
+            outbox.forward(run, encoding.forward_bytes(run))
+        else:
+            session.send(row.topic_id, row.offset & OFFSET_MASK, run, encoding)
+        return True

@@ -13,6 +13,7 @@ from typing import Final
 from penstock.broker.runs import Encoding, Run
 from penstock.broker.sessions import Outbox, Session, Subscription
 from penstock.broker.topics import Topic, Topics
+from penstock.core.access import BROKER, PUBLISH, RECEIVE, Authorise, Principal, authorise
 from penstock.core.trie import FilterTrie
 
 ROUTES_MAX: Final = 100_000  # names are unbounded: a full cache starts anew
@@ -21,18 +22,23 @@ ROUTES_MAX: Final = 100_000  # names are unbounded: a full cache starts anew
 class Member:
     """A session that reads a name, through one or more of its subscriptions."""
 
-    __slots__ = ("encodings", "no_local", "outbox", "qos", "session")
+    __slots__ = ("_subscriptions", "encodings", "no_local", "outbox", "qos", "session")
 
     def __init__(self, session: Session, subscriptions: list[Subscription]) -> None:
         outbox = session.outbox
         assert outbox is not None, "only connected sessions are routed to"
         self.session = session
+        self._subscriptions = subscriptions
         self.outbox = outbox
         self.qos = max([one.qos for one in subscriptions])
         self.no_local = all(one.no_local for one in subscriptions)
         as_published = any(one.retain_as_published for one in subscriptions)
         identifiers = tuple(sorted({one.identifier for one in subscriptions if one.identifier}))
         self.encodings = [outbox.encoding(qos, as_published, identifiers) for qos in range(3)]
+
+    def since(self, topic_id: int) -> int:
+        """From which offset on the oldest of its subscriptions counts."""
+        return min([one.since.get(topic_id, 0) for one in self._subscriptions])
 
 
 class Lane:
@@ -48,10 +54,13 @@ class Lane:
 class Route:
     """What becomes of messages of one name."""
 
-    __slots__ = ("lanes", "lanes_weak", "members", "name", "strong", "topic")
+    __slots__ = ("lanes", "lanes_weak", "may_publish", "members", "name", "strong", "topic")
 
-    def __init__(self, name: str, topic: Topic, members: dict[Session, Member]) -> None:
+    def __init__(
+        self, name: str, topic: Topic, members: dict[Session, Member], may_publish: bool
+    ) -> None:
         self.name = name
+        self.may_publish = may_publish
         self.topic = topic
         self.members = members
         self.lanes = _lanes(list(members.values()))  # everybody, for messages of QoS 0
@@ -86,30 +95,37 @@ def forward(lanes: list[Lane], run: Run) -> int:
 class Router:
     """Subscriptions of connected sessions, and the routes worked out from them."""
 
-    def __init__(self, topics: Topics) -> None:
+    def __init__(self, topics: Topics, authorise: Authorise = authorise) -> None:
         self._topics = topics
+        self._authorise = authorise
         self._filters: FilterTrie[Subscription] = FilterTrie()
-        self._routes: dict[str, Route] = {}
+        self._routes: dict[tuple[Principal, str], Route] = {}
         self._version = -1  # of the placement that the routes were made from
 
-    def find(self, name: str) -> Route:
-        """The route of a checked name."""
+    def find(self, name: str, principal: Principal = BROKER) -> Route:
+        """The route of a checked name, for messages from this principal."""
         if self._version != self._topics.placement.version:
             self._version = self._topics.placement.version
             self._routes.clear()
-        route = self._routes.get(name)
+        key = (principal, name)
+        route = self._routes.get(key)
         if route is None:
             if len(self._routes) >= ROUTES_MAX:
                 self._routes.clear()
-            route = self._routes[name] = self._make(name)
+            route = self._routes[key] = self._make(name, principal)
         return route
 
-    def _make(self, name: str) -> Route:
+    def _make(self, name: str, principal: Principal) -> Route:
         by_session: dict[Session, list[Subscription]] = {}
         for one in self._filters.match(name):
             by_session.setdefault(one.session, []).append(one)
-        members = {session: Member(session, mine) for session, mine in by_session.items()}
-        return Route(name, self._topics.of_name(name), members)
+        members = {}
+        for session, mine in by_session.items():
+            member = Member(session, mine)
+            if self._authorise(member.outbox.principal, RECEIVE, name):
+                members[session] = member
+        may_publish = self._authorise(principal, PUBLISH, name)
+        return Route(name, self._topics.of_name(name), members, may_publish)
 
     def add(self, subscription: Subscription) -> None:
         self._filters.add(subscription.filter, subscription)

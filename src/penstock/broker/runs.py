@@ -15,6 +15,8 @@ from penstock.model.record import KIND_BYTES, Headers
 class Encoding(Protocol):
     """How one kind of reader wants its messages; equal encodings give equal bytes."""
 
+    qos: int
+
     def forward_bytes(self, run: Run) -> bytes:
         """The whole run without packet ids, encoded at most once for all readers of a kind."""
         ...
@@ -65,3 +67,25 @@ class Run:
         self.wire: object | None = None  # the encoding that `data` is in, if it can be forwarded
         self.packet_bytes_max = 0  # the longest of the packets in `data`
         self.encoded: dict[object, object] = {}  # by encoding; filled as readers ask
+
+    def part(self, first: int) -> Run:
+        """The messages from `first` on, as a run of their own."""
+        return self.pick(list(range(first, self.count)))
+
+    def pick(self, indexes: list[int]) -> Run:
+        """Some of the messages, as a run of their own."""
+        rest = Run(
+            self.name,
+            self.data,
+            [self.starts[at] for at in indexes],
+            [self.lengths[at] for at in indexes],
+            self.qos,
+            self.retain,
+        )
+        rest.kind = self.kind
+        rest.publisher = self.publisher
+        rest.headers = self.headers
+        rest.expires_at = self.expires_at
+        rest.source = self.source
+        rest.packet_bytes_max = self.packet_bytes_max
+        return rest

@@ -10,13 +10,18 @@ from __future__ import annotations
 from typing import Final, Protocol
 
 from penstock.broker.runs import Encoding, Run
+from penstock.core.access import Principal
 from penstock.core.window import Window
 
 TAG_SHIFT: Final = 48  # a window's tag is topic id << TAG_SHIFT | offset
+OFFSET_MASK: Final = (1 << TAG_SHIFT) - 1
+NEVER_EXPIRES: Final = 0xFFFF_FFFF  # seconds a session outlives its connection
 
 
 class Outbox(Protocol):
     """A door's side of delivery: one connection."""
+
+    principal: Principal
 
     @property
     def has_room(self) -> bool:
@@ -33,15 +38,47 @@ class Outbox(Protocol):
 
     def send(
         self, run: Run, first: int, packet_ids: list[int], encoding: Encoding, dup: bool
-    ) -> int:
-        """Messages [first, first + len(packet_ids)) of a run, to be acknowledged; bytes sent."""
+    ) -> None:
+        """Messages [first, first + len(packet_ids)) of a run, to be acknowledged."""
+        ...
+
+    def release(self, packet_ids: list[int]) -> None:
+        """Tell the client that these QoS 2 messages will not be sent again."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class Vault(Protocol):
+    """Where a persistent session writes down what must be durable before it leaves."""
+
+    def send(
+        self, session: Session, tag: int, run: Run, first: int, ids: list[int], encoding: Encoding
+    ) -> None:
+        """QoS 2 messages: stored as outstanding, then sent."""
+        ...
+
+    def release(self, session: Session, packet_ids: list[int]) -> None:
+        """QoS 2 messages the client has: stored as released, then PUBREL."""
+        ...
+
+    def touch(self, session: Session) -> None:
+        """The session is not level with its topics: save where it stands."""
         ...
 
 
 class Subscription:
     """One filter of a session and its options."""
 
-    __slots__ = ("filter", "identifier", "no_local", "qos", "retain_as_published", "session")
+    __slots__ = (
+        "filter",
+        "identifier",
+        "no_local",
+        "qos",
+        "retain_as_published",
+        "session",
+        "since",
+    )
 
     def __init__(
         self,
@@ -58,12 +95,28 @@ class Subscription:
         self.no_local = no_local
         self.retain_as_published = retain_as_published
         self.identifier = identifier  # 0: none
+        # The end of each topic when it was made; a topic born later counts from 0.
+        self.since: dict[int, int] = {}
 
 
 class Session:
     """One client's subscriptions and its window. `outbox` is None while it is not connected."""
 
-    __slots__ = ("client_id", "lags", "outbox", "subscriptions", "window")
+    __slots__ = (
+        "client_id",
+        "expiry_s",
+        "from_offsets",
+        "incarnation",
+        "lags",
+        "opened",
+        "outbox",
+        "released",
+        "resent",
+        "subscriptions",
+        "twice",
+        "vault",
+        "window",
+    )
 
     def __init__(self, client_id: str, outbox: Outbox | None, window_max: int) -> None:
         self.client_id = client_id
@@ -71,6 +124,14 @@ class Session:
         self.window = Window(window_max)
         self.subscriptions: dict[str, Subscription] = {}
         self.lags: dict[int, int] = {}  # topic id -> the offset to go on at
+        self.from_offsets: dict[int, int] = {}  # the same for all topics, until it is attached
+        self.twice: set[int] = set()  # packet ids out at QoS 2
+        self.released: set[int] = set()  # those of them that wait for PUBCOMP
+        self.opened: dict[int, int] = {}  # QoS 2 packet ids received -> topic id
+        self.resent: set[int] = set()  # tags of what was out when the client came back
+        self.vault: Vault | None = None  # only of a session that outlives its connection
+        self.incarnation = 0
+        self.expiry_s = 0
 
     @property
     def has_room(self) -> bool:
@@ -84,20 +145,48 @@ class Session:
             return  # reading the log will bring it
         sent = 0
         if self.has_room:
-            sent = self.send(topic_id, base_offset, run, 0, encoding)
+            sent = self.send(topic_id, base_offset, run, encoding)
         if sent < run.count:
             self.lags[topic_id] = base_offset + sent
 
-    def send(
-        self, topic_id: int, base_offset: int, run: Run, first: int, encoding: Encoding
-    ) -> int:
-        """Send messages of a run from `first` on, as many as the window takes; how many."""
+    def send(self, topic_id: int, base_offset: int, run: Run, encoding: Encoding) -> int:
+        """Send a run from its beginning, as many messages as the window takes; how many."""
         outbox = self.outbox
         assert outbox is not None
         room = self.window.room
-        count = run.count - first
-        if count > room:
-            count = room
-        ids = self.window.take(topic_id << TAG_SHIFT | base_offset + first, count)
-        outbox.send(run, first, ids, encoding, False)
+        count = run.count if run.count < room else room
+        tag = topic_id << TAG_SHIFT | base_offset
+        ids = self.window.take(tag, count)
+        vault = self.vault
+        if encoding.qos == 2:
+            self.twice.update(ids)
+            if vault is not None:
+                vault.touch(self)
+                vault.send(self, tag, run, 0, ids, encoding)
+                return count
+        elif vault is not None:
+            vault.touch(self)
+        outbox.send(run, 0, ids, encoding, False)
         return count
+
+    def is_sent(self, topic_id: int, offset: int) -> bool:
+        """Is this message among those that were out when the client came back?"""
+        return topic_id << TAG_SHIFT | offset in self.resent
+
+    def acknowledge(self, packet_ids: list[int]) -> None:
+        """The client is done with these messages; their packet ids are free."""
+        for packet_id in packet_ids:
+            self.window.release(packet_id)
+        if self.twice:
+            self.twice.difference_update(packet_ids)
+            self.released.difference_update(packet_ids)
+
+    def received(self, packet_ids: list[int]) -> None:
+        """The client has these QoS 2 messages: they are never sent again."""
+        known = [packet_id for packet_id in packet_ids if packet_id in self.twice]
+        self.released.update(known)
+        outbox = self.outbox
+        if self.vault is not None:
+            self.vault.release(self, packet_ids)
+        elif outbox is not None:
+            outbox.release(packet_ids)

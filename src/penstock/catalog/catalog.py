@@ -10,8 +10,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from penstock.catalog.credentials import Credentials
 from penstock.catalog.database import Database
 from penstock.catalog.migrations import migrate
+from penstock.catalog.sessions import SessionCatalog
 from penstock.catalog.thread import Runner
 from penstock.model.clock import Clock, SystemClock
 from penstock.model.errors import (
@@ -68,6 +70,8 @@ class Catalog:
     def __init__(self, runner: Runner, clock: Clock) -> None:
         self._runner = runner
         self._clock = clock
+        self.credentials = Credentials(runner, clock)
+        self.sessions = SessionCatalog(runner, clock)
 
     @classmethod
     async def open(cls, runner: Runner, clock: Clock | None = None) -> Catalog:

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
-Value = str | int | None
+Value = str | int | bytes | None
 Row = tuple[Any, ...]  # the caller names the columns, so it knows their types
 
 

@@ -96,6 +96,113 @@ MIGRATIONS: Final = (
             """,
         ),
     ),
+    Migration(
+        2,
+        (
+            "insert into counters (counter, next_value) values ('incarnation', 1)",
+            """
+            create table sessions (
+                tenant text not null references tenants (tenant),
+                client_id text not null,
+                incarnation bigint not null unique,
+                expiry_s bigint not null,
+                is_connected bigint not null,
+                disconnected_at bigint not null,
+                primary key (tenant, client_id)
+            )
+            """,
+            """
+            create table subscriptions (
+                tenant text not null,
+                client_id text not null,
+                filter text not null,
+                qos bigint not null,
+                options bigint not null,
+                identifier bigint not null,
+                since text not null,
+                primary key (tenant, client_id, filter),
+                foreign key (tenant, client_id) references sessions (tenant, client_id)
+                    on delete cascade
+            )
+            """,
+            """
+            create table session_positions (
+                tenant text not null,
+                client_id text not null,
+                topic_id bigint not null references topics (topic_id) on delete cascade,
+                epoch bigint not null,
+                next_offset bigint not null,
+                primary key (tenant, client_id, topic_id),
+                foreign key (tenant, client_id) references sessions (tenant, client_id)
+                    on delete cascade
+            )
+            """,
+            """
+            create table outstanding (
+                tenant text not null,
+                client_id text not null,
+                topic_id bigint not null references topics (topic_id) on delete cascade,
+                message_offset bigint not null,
+                packet_id bigint not null,
+                qos bigint not null,
+                is_released bigint not null,
+                primary key (tenant, client_id, topic_id, message_offset),
+                foreign key (tenant, client_id) references sessions (tenant, client_id)
+                    on delete cascade
+            )
+            """,
+            """
+            create table opened (
+                tenant text not null,
+                client_id text not null,
+                topic_id bigint not null references topics (topic_id) on delete cascade,
+                packet_id bigint not null,
+                primary key (tenant, client_id, topic_id, packet_id),
+                foreign key (tenant, client_id) references sessions (tenant, client_id)
+                    on delete cascade
+            )
+            """,
+            """
+            create table levels (
+                topic_id bigint not null primary key references topics (topic_id)
+                    on delete cascade,
+                epoch bigint not null,
+                level_offset bigint not null
+            )
+            """,
+            """
+            create table retained (
+                tenant text not null,
+                name text not null,
+                topic_id bigint not null references topics (topic_id) on delete cascade,
+                message_offset bigint not null,
+                timestamp bigint not null,
+                expires_at bigint not null,
+                qos bigint not null,
+                kind bigint not null,
+                publisher text not null,
+                headers text not null,
+                payload bytea not null,
+                primary key (tenant, name)
+            )
+            """,
+        ),
+    ),
+    Migration(
+        3,
+        (
+            """
+            create table credentials (
+                tenant text not null references tenants (tenant),
+                user_name text not null,
+                password_hash text not null,
+                created_at bigint not null,
+                changed_at bigint not null,
+                primary key (tenant, user_name)
+            )
+            """,
+        ),
+    ),
 )
 
 

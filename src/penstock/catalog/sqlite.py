@@ -215,7 +215,7 @@ class SqliteDatabase:
                 raise
             if _fences(error) and self._fence is None:
                 self._fence = verdict
-                self._roll_back()
+                self._roll_back()  # not every SQLite does it by itself after damage
                 with suppress(sqlite3.Error):
                     self._connection.execute("pragma query_only = on")
             if self._depth and not self._connection.in_transaction:

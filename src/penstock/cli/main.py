@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 
 from penstock import __version__
-from penstock.cli import logs, records, serve, topics
+from penstock.cli import logs, pub, records, serve, settings, sub, topics, users
 from penstock.cli.output import EXIT_DONE, EXIT_INTERRUPTED, EXIT_REFUSED, EXIT_UNAVAILABLE
 from penstock.model.errors import PenstockError, UnavailableError
 
@@ -32,7 +32,7 @@ def make_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"penstock {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    for module in (serve, topics, records, logs):
+    for module in (serve, pub, sub, topics, records, users, logs, settings):
         module.add_commands(commands)
     return parser
 

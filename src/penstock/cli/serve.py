@@ -7,13 +7,26 @@ import asyncio
 import signal
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
-from penstock.app.aio import DEFAULT_PATH
 from penstock.app.engine_kind import engine_kind
-from penstock.app.server import Server, ServerSettings, make_loop
+from penstock.app.server import Server, make_loop, tls_context
 from penstock.cli.output import human_bytes, human_duration
+from penstock.cli.settings import show_effective
+from penstock.config import OPTIONAL, REQUIRED, ServerSettings, load, server_settings
 from penstock.doors.selector import DoorSelector
+
+# flag's name in the options: path of the setting it sets
+FLAGS: Final = {
+    "data": "server.data",
+    "mqtt": "mqtt.listen",
+    "mqtts": "mqtt.tls_listen",
+    "tls_cert": "mqtt.tls_cert",
+    "tls_key": "mqtt.tls_key",
+    "tls_client_ca": "mqtt.tls_client_ca",
+    "tls_client_certificates": "mqtt.tls_client_certificates",
+    "allow_anonymous": "access.allow_anonymous",
+}
 
 
 def add_commands(commands: Any) -> None:
@@ -21,28 +34,54 @@ def add_commands(commands: Any) -> None:
         "serve",
         help="run a broker",
         description="Open a data directory, listen for clients, and keep the directory in order: "
-        "retention, sealing, recovery.",
+        "retention, sealing, recovery. A flag wins over PENSTOCK_TABLE__KEY in the environment, "
+        "that over the settings file, that over the default.",
     )
+    parser.add_argument("--config", metavar="FILE", help="settings file (penstock config init)")
     parser.add_argument(
-        "--data", metavar="DIR", default=DEFAULT_PATH, help="data directory (./penstock_data)"
+        "--check", action="store_true", help="print the settings that would hold, and stop"
     )
+    parser.add_argument("--json", action="store_true", help="with --check: answer in JSON")
+    parser.add_argument("--data", metavar="DIR", help="data directory (./penstock_data)")
     parser.add_argument(
         "--mqtt",
         metavar="HOST:PORT",
-        default="127.0.0.1:1883",
         help="where MQTT clients connect, or off (127.0.0.1:1883)",
+    )
+    parser.add_argument(
+        "--mqtts", metavar="HOST:PORT", help="the same with TLS, or off (off); usual port 8883"
+    )
+    parser.add_argument("--tls-cert", metavar="FILE", help="the server's certificate chain, PEM")
+    parser.add_argument("--tls-key", metavar="FILE", help="its key, PEM; if not in --tls-cert")
+    parser.add_argument(
+        "--tls-client-ca",
+        metavar="FILE",
+        help="take client certificates signed by it; their common name becomes the user",
+    )
+    parser.add_argument(
+        "--tls-client-certificates",
+        choices=[OPTIONAL, REQUIRED],
+        help="whether a client may come without one and log in with a password (optional)",
     )
     parser.add_argument(
         "--allow-anonymous",
         action="store_true",
-        help="let anybody in from any address; without it only this machine may connect",
+        default=None,
+        help="let clients in without a login, from every address",
     )
     parser.set_defaults(run=serve)
 
 
 def serve(options: argparse.Namespace) -> None:
+    given = {path: getattr(options, flag) for flag, path in FLAGS.items()}
+    flags = {path: value for path, value in given.items() if value is not None}
+    effective = load(Path(options.config) if options.config else None, flags)
+    settings = server_settings(effective)
+    if options.check:
+        tls_context(settings)
+        show_effective(effective, as_json=options.json)
+        return
     selector = DoorSelector()
-    settings = ServerSettings(Path(options.data), options.mqtt, options.allow_anonymous)
     with asyncio.Runner(loop_factory=lambda: make_loop(selector)) as runner:
         runner.run(_serve(Server(settings, selector), settings))
 
@@ -62,13 +101,15 @@ async def _serve(server: Server, settings: ServerSettings) -> None:
 
 
 async def _greet(server: Server, settings: ServerSettings) -> None:
-    defaults = server.broker.engine.settings
+    engine = server.broker.engine
+    defaults = engine.settings
     topics = await server.broker.topics()
     for note in server.broker.notes:
         print(f"recovered: {note}", file=sys.stderr)
     print(f"data        {settings.data} ({len(topics)} topics)")
     for address in server.addresses:
         print(f"listening   {address}")
+    print(f"access      {_access(len(engine.access.users()), settings.allow_anonymous)}")
     print(f"durability  {defaults.durability}")
     print(
         f"retention   {human_duration(defaults.retention_age)}, "
@@ -76,3 +117,11 @@ async def _greet(server: Server, settings: ServerSettings) -> None:
     )
     print(f"engine      {engine_kind()}")
     print("ready; stop with Ctrl-C", flush=True)
+
+
+def _access(users: int, allow_anonymous: bool) -> str:
+    if allow_anonymous:
+        return f"anybody (--allow-anonymous), {users} users"
+    if users:
+        return f"{users} users, nobody without a login"
+    return "anybody on this machine; `penstock user add` ends that"

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import os
 import re
 from pathlib import Path
 
-from penstock.app.aio import DEFAULT_PATH
 from penstock.app.sync import Broker
+from penstock.config import default_target
 from penstock.model.errors import RefusedError
 
 
@@ -16,7 +15,7 @@ def add_target(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--at",
         metavar="DIR",
-        default=os.environ.get("PENSTOCK_AT", DEFAULT_PATH),
+        default=default_target(),
         help="data directory (default: $PENSTOCK_AT, else ./penstock_data)",
     )
     parser.add_argument("--json", action="store_true", help="answer in JSON")

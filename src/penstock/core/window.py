@@ -50,6 +50,10 @@ class Window:
         self._next_id = packet_id
         return ids
 
+    def restore(self, packet_id: int, tag: int) -> None:
+        """An id that was out before the client came back, or the broker."""
+        self._tags[packet_id] = tag
+
     def release(self, packet_id: int) -> int:
         """The tag of an id that is out, which is free again; -1 if it is not out."""
         return self._tags.pop(packet_id, -1)

@@ -41,7 +41,8 @@ class ActiveSegment:
             self._file.write(self.position, buffers)
             return
         step = self._step(size_max - end)
-        zeros = [_ZEROS] * (step // len(_ZEROS))
+        whole, rest = divmod(step, len(_ZEROS))
+        zeros = [_ZEROS] * whole + [_ZEROS[:rest]] * (rest > 0)
         try:
             self._file.write(self.position, [*buffers, *zeros])
             self._allocated = end + step

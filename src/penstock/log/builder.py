@@ -8,12 +8,15 @@ from __future__ import annotations
 
 from array import array
 from itertools import accumulate
+from typing import Final
 
 from crc32c import crc32c
 
 from penstock.log import format as fmt
 from penstock.log.batch import Batch
 from penstock.log.marks import Mark, encode_marks
+
+RECORD_BYTES: Final = 32  # a record's share of all columns: an empty payload is not free
 
 
 class Columns:
@@ -131,7 +134,7 @@ class BatchBuilder:
 
     def __init__(self, last_timestamp: int) -> None:
         self.count = 0
-        self.bytes = 0  # payload, header and mark bytes held; what push-back is measured in
+        self.bytes = 0  # payloads, headers, columns, marks; what push-back is measured in
         self.last_timestamp = last_timestamp
         self._runs: list[Run] = []
         self._chunks: list[bytes] = []
@@ -209,7 +212,7 @@ class BatchBuilder:
         self._blob_length += len(chunk)
         self._runs.append(Run(count, timestamp, name_id, publisher_id, flags, expires_at, headers))
         self.count += count
-        self.bytes += len(chunk) + len(headers) * count
+        self.bytes += len(chunk) + (len(headers) + RECORD_BYTES) * count
         return first
 
     def add_mark(self, kind: int, key: bytes, index: int) -> None:

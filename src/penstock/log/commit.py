@@ -11,6 +11,7 @@ import queue
 import threading
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Final, Protocol, TypeVar
 
@@ -77,6 +78,8 @@ class CommitJob:
                 self.active.close_file()
                 self.active = self.rolled
                 self._end_before = self._durable_end(self.batch.base_offset, self.is_loose)
+                # The batch may yet fail and the old segment be trimmed: `end` must not name it.
+                self._write_end(self._durable_end(self.batch.base_offset, not self.needs_sync))
             self.active.write(self._buffers, self.length, self.segment_bytes)
         except OSError as failed:
             self._fail(failed)
@@ -92,11 +95,11 @@ class CommitJob:
                 self._fail(failed)
                 return
         self.active.advance(self.length)
-        try:
-            end = self._durable_end(self.batch.end_offset, not self.needs_sync)
+        self._write_end(self._durable_end(self.batch.end_offset, not self.needs_sync))
+
+    def _write_end(self, end: End) -> None:
+        with suppress(OSError):  # a stale end is only lower; the next commit writes it again
             self.end_file.write(0, [end.pack()])
-        except OSError:
-            return  # a stale end is only lower; the next commit writes it again
 
     @property
     def loosens(self) -> bool:
@@ -109,15 +112,16 @@ class CommitJob:
         return End(header.epoch, offset, header.base_offset, self.active.position, flags)
 
     def _fail(self, failed: OSError) -> None:
+        if not isinstance(failed, SyncError):
+            try:
+                self.active.cut_back()
+            except OSError as worse:  # the batch may be there and must not count: fence
+                failed = SyncError(worse.errno, worse.strerror)
         self.error = failed
-        try:
-            if isinstance(failed, SyncError):
+        if isinstance(failed, SyncError):
+            with suppress(OSError):
                 self.end_file.write(0, [self._end_before.with_flags(FENCED).pack()])
                 self.end_file.sync()
-            else:
-                self.active.cut_back()
-        except OSError as worse:
-            self.error = SyncError(worse.errno, worse.strerror)
 
 
 class CommitTarget(Protocol):

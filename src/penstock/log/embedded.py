@@ -147,6 +147,7 @@ class EmbeddedLog:
         headers: bytes,
         waiter: Waiter | None,
         is_urgent: bool,
+        marks: Sequence[Mark] = (),
     ) -> None:
         if self._fence or self._is_closed:
             if waiter is not None:
@@ -164,6 +165,8 @@ class EmbeddedLog:
             expires_at,
             headers,
         )
+        for mark in marks:
+            pending.add_mark(mark.kind, mark.key, index + mark.index)
         if waiter is not None:
             self._publishers.append((waiter, index))
         if is_urgent or pending.bytes >= LINGER_BYTES_MAX:
@@ -311,13 +314,13 @@ class EmbeddedLog:
             return []
         if offset >= self._tail.first_offset:
             return self._tail.read(offset, CHUNK_BYTES)
-        for attempt in (1, 2):
+        for attempt in (1, 2, 3):  # it may have been sealed, and then trimmed
             segment = self._segment_of(offset)
             try:
                 batches = await self._load(segment, offset)
                 return [batch for batch in batches if batch.end_offset > offset]
             except StaleSegment:
-                if attempt == 2:
+                if attempt == 3:
                     raise
                 async with self._upkeep:
                     pass  # sealing has put the new file in place, and says so before it lets go

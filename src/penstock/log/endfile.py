@@ -90,12 +90,10 @@ def read_end(disk: Disk, directory: Path) -> End | None:
 
 
 def open_end(disk: Disk, directory: Path) -> File:
-    """The file itself, for writing; made durable (empty) if it was missing."""
+    """The file itself, for writing; its entry is made durable if it was missing."""
     path = directory / NAME
     if NAME not in disk.list(directory):
         file = disk.open(path, create=True)
-        file.write(0, [bytes(END_BYTES)])
-        file.sync()
         disk.sync_dir(directory)
         return file
     return disk.open(path)

@@ -123,6 +123,7 @@ class KeptLog(Log, Protocol):
         headers: bytes,
         waiter: Waiter | None,
         is_urgent: bool,
+        marks: Sequence[Mark] = (),
     ) -> None:
         """Append messages that lie inside `data`, without taking it apart.
 

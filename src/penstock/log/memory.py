@@ -78,6 +78,7 @@ class MemoryLog:
         headers: bytes,
         waiter: Waiter | None,
         is_urgent: bool,
+        marks: Sequence[Mark] = (),
     ) -> None:
         if self._is_closed:
             if waiter is not None:
@@ -88,6 +89,8 @@ class MemoryLog:
         index = self._pending.add_gapped(
             name, data, starts, lengths, now_us, flags, publisher, expires_at, headers
         )
+        for mark in marks:
+            self._pending.add_mark(mark.kind, mark.key, index + mark.index)
         if waiter is not None:
             self._publishers.append((waiter, index))
 

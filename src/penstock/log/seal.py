@@ -20,7 +20,7 @@ from penstock.log.builder import Columns, assemble
 from penstock.log.files import File, SyncError
 from penstock.log.footer import BatchEntry, Footer, encode_footer
 from penstock.log.marks import NO_RECORD, Mark
-from penstock.log.segment import HEADER_BYTES, SEALED, Segment, SegmentHeader
+from penstock.log.segment import HEADER_BYTES, SEALED, Segment, SegmentHeader, sealed_body
 from penstock.model.limits import MIB
 
 SEALED_RECORDS: Final = 16_384  # of one batch: large enough to be read column by column
@@ -183,7 +183,7 @@ def seal_segment(segment: Segment) -> Segment:
     temporary = segment.path.with_name(segment.path.name + ".sealing")
     file = segment.disk.open(temporary, create=True)
     try:
-        _write_sealed(file, segment, header)
+        footer = _write_sealed(file, segment, header)
         file.sync()
     except BaseException:
         file.close()
@@ -191,14 +191,14 @@ def seal_segment(segment: Segment) -> Segment:
         raise
     file.close()
     segment.disk.rename(temporary, segment.path)
+    # From here on the old Segment is stale, so nothing may fail.
     with suppress(SyncError):  # power loss may then bring the old file back: the same records
         segment.disk.sync_dir(segment.path.parent)
-    sealed = Segment(segment.disk, segment.path, segment.base_offset, segment.end_offset)
-    assert sealed.body.footer is not None
-    return sealed
+    body = sealed_body(header, footer)
+    return Segment(segment.disk, segment.path, segment.base_offset, segment.end_offset, body)
 
 
-def _write_sealed(file: File, segment: Segment, header: SegmentHeader) -> None:
+def _write_sealed(file: File, segment: Segment, header: SegmentHeader) -> Footer:
     file.write(0, [header.pack()])
     position = HEADER_BYTES
     checksum = header.checksum
@@ -232,3 +232,4 @@ def _write_sealed(file: File, segment: Segment, header: SegmentHeader) -> None:
         [postings[name] for name in names],
     )
     file.write(position, [encode_footer(footer)])
+    return footer

@@ -35,8 +35,11 @@ CHUNK_BYTES: Final = 1 * MIB  # what one read brings in; shared by all readers o
 SUFFIX: Final = ".log"
 
 
-class StaleSegment(Exception):
-    """The file was sealed or trimmed since this Segment was looked up."""
+class StaleSegment(CorruptError):
+    """The file was sealed or trimmed since this Segment was looked up; or somebody removed it."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(f"{path}: the file is gone, or another took its place")
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +131,14 @@ class SegmentBody:
         self.footer = footer
 
 
+def sealed_body(header: SegmentHeader, footer: Footer) -> SegmentBody:
+    """What a sealed segment's footer says of it."""
+    index = ChunkIndex()
+    for entry in footer.entries:
+        index.note(entry.position, entry.base_offset, entry.first_timestamp)
+    return SegmentBody(header, index, footer.position, footer.last_timestamp, footer)
+
+
 class Segment:
     """Reading side of a segment; opened when first needed, so opening a log stays cheap."""
 
@@ -165,7 +176,7 @@ class Segment:
         file = self.open_file()
         try:
             if file.read(0, HEADER_BYTES) != body.header.pack():
-                raise StaleSegment(str(self.path))
+                raise StaleSegment(self.path)
             data = file.read(start, end - start)
         finally:
             file.close()
@@ -175,7 +186,7 @@ class Segment:
         try:
             return self.disk.open(self.path, write=False)
         except FileNotFoundError:
-            raise StaleSegment(str(self.path)) from None
+            raise StaleSegment(self.path) from None
 
     def _load(self) -> SegmentBody:
         file = self.open_file()
@@ -183,12 +194,9 @@ class Segment:
             header = unpack_segment_header(file.read(0, HEADER_BYTES))
             if header is None:
                 raise CorruptError("the segment header is damaged")
-            index = ChunkIndex()
             if header.is_sealed:
-                footer = read_footer(file, file.size())
-                for entry in footer.entries:
-                    index.note(entry.position, entry.base_offset, entry.first_timestamp)
-                return SegmentBody(header, index, footer.position, footer.last_timestamp, footer)
+                return sealed_body(header, read_footer(file, file.size()))
+            index = ChunkIndex()
             length = file.size()
             last_timestamp = header.created_at
             for position, batch in walk_headers(file, length):

@@ -13,7 +13,9 @@ from typing import Final, Protocol
 from penstock.broker.exchange import Exchange
 from penstock.broker.runs import Encoding, Run
 from penstock.broker.sessions import Session
+from penstock.core.access import NOBODY, Principal
 from penstock.doors.mqtt.encoding import Encodings, MqttEncoding, stored_headers
+from penstock.model.errors import NotAuthorized
 from penstock.model.limits import KIB, MIB
 from penstock.mqtt.decode import decode_packet
 from penstock.mqtt.encode import encode_within
@@ -29,17 +31,29 @@ from penstock.mqtt.state import Event, State, next_state
 OUT_BYTES_MAX: Final = 8 * MIB  # waiting to be sent to one client; then QoS 0 is dropped
 OUT_BYTES_ROOM: Final = 1 * MIB  # above it nothing is sent that can come from the log later
 UNACKED_MAX: Final = 65_535  # publishes of one client that wait for their commit
+EARLY_BYTES_MAX: Final = 64 * KIB  # read ahead from a client that is still being let in
 PACKET_BYTES_MAX: Final = 16 * MIB + 256 * KIB  # payload, name and properties
 
 _PUBACK: Final = 0x40
 _PUBREC: Final = 0x50
 _PUBREL: Final = 0x62
 _PUBCOMP: Final = 0x70
+_DUP: Final = 0x08
 _PLAIN_PUBLISH: Final = 0x30  # QoS 0, not retained: can be forwarded as it is
 
 
 class Link(Protocol):
     """The wire below a connection."""
+
+    @property
+    def source(self) -> str:
+        """The address the client comes from."""
+        ...
+
+    @property
+    def certified_name(self) -> str:
+        """Whose certificate the client showed; empty without one."""
+        ...
 
     def send(self, data: bytes | memoryview) -> int:
         """Take what fits now; how many bytes. OSError when the peer is gone."""
@@ -98,8 +112,8 @@ class Connection:
     """Implements the broker's Outbox."""
 
     __slots__ = (
+        "_early",
         "_host",
-        "_incoming",
         "_intake",
         "_link",
         "_out",
@@ -123,17 +137,17 @@ class Connection:
         self._host = host
         self._link = link
         self._intake = Intake(UNKNOWN_VERSION, PACKET_BYTES_MAX)
+        self._early: list[bytes] = []  # came before the CONNACK was sent
         self._out: list[bytes] = []
         self._rest: memoryview | None = None  # of a write the socket did not take whole
         self._out_bytes = 0
         self._receipts: deque[Receipt] = deque()
         self._unacked = 0
-        self._incoming: set[int] = set()  # QoS 2 packet ids taken and not yet released
         self._plain: MqttEncoding | None = None
         self.state = State.WAIT_CONNECT
         self.version = UNKNOWN_VERSION
         self.session: Session | None = None
-        self.principal = ""
+        self.principal: Principal = NOBODY  # until it is let in as somebody
         self.packet_bytes_max = PACKET_BYTES_MAX  # what the client takes
         self.keep_alive_s = 0
         self.last_seen = host.tick
@@ -144,7 +158,11 @@ class Connection:
 
     def receive(self, data: bytes) -> None:
         """Bytes from the client; a violation ends the connection with its reason."""
-        self.last_seen = self._host.tick
+        if self.session is not None:  # until then only the connect timeout counts
+            self.last_seen = self._host.tick
+        if self.state == State.WAIT_CONNACK:
+            self._keep_early(data)
+            return
         try:
             self._take(self._intake.feed(data))
         except ProtocolViolation as violation:
@@ -169,12 +187,21 @@ class Connection:
         """CONNECT was accepted: from now on the client speaks `version`."""
         self.version = self._intake.version = version
         self.session = session
+        self.last_seen = self._host.tick
         self._plain = self._host.encodings.get(version, 0, False, ())
+
+    def _keep_early(self, data: bytes) -> None:
+        """A client may send before its CONNACK came; it is read when that has been sent."""
+        self._early.append(data)
+        if sum(map(len, self._early)) > EARLY_BYTES_MAX:
+            self._link.want_read(False)
 
     def go_on(self) -> None:
         """Read what the client sent behind its CONNECT."""
         if not self.is_closed:
-            self.receive(b"")
+            early, self._early = self._early, []
+            self._link.want_read(True)
+            self.receive(b"".join(early))
 
     def _publish(self, chunk: Chunk, item: PublishRun) -> None:
         session = self.session
@@ -200,24 +227,27 @@ class Connection:
             self._add_properties(run, item)
         elif item.first_byte == _PLAIN_PUBLISH:
             run.wire = self._plain
-        route = self._host.exchange.router.find(run.name)
+        route = self._host.exchange.router.find(run.name, self.principal)
         if run.qos == 0:
             if self._host.exchange.publish(route, run, None):
                 self._host.hold(self)
             return
         ids = chunk.packet_ids[item.first_id : item.first_id + run.count]
-        if run.qos == 2:
-            self._take_once(run, ids)
-        receipt = Receipt(self, _PUBACK if run.qos == 1 else _PUBREC, ids)
-        self._receipts.append(receipt)
-        self._unacked += len(ids)
-        if self._unacked > UNACKED_MAX:
-            self._host.hold(self)
-        if run.count:
-            if self._host.exchange.publish(route, run, receipt.done):
-                self._host.hold(self)
+        exchange = self._host.exchange
+        receipt = self._receipt(_PUBACK if run.qos == 1 else _PUBREC, ids)
+        if run.qos == 1:
+            is_much = exchange.publish(route, run, receipt.done)
         else:
-            receipt.done(None)
+            is_much = exchange.publish_once(route, run, session, ids, receipt.done)
+        if is_much or self.is_overdue:
+            self._host.hold(self)
+
+    def _receipt(self, first_byte: int, packet_ids: list[int]) -> Receipt:
+        """An answer to be given when it is true, after all that were asked for before."""
+        receipt = Receipt(self, first_byte, packet_ids)
+        self._receipts.append(receipt)
+        self._unacked += len(packet_ids)
+        return receipt
 
     def _add_properties(self, run: Run, item: PublishRun) -> None:
         run.headers = stored_headers(item.properties)
@@ -226,16 +256,6 @@ class Connection:
             now_us = self._host.exchange.engine.clock.now_us()
             run.expires_at = now_us + expiry_s * 1_000_000
 
-    def _take_once(self, run: Run, ids: list[int]) -> None:
-        """Leave out of a QoS 2 run what was taken before; it is answered all the same."""
-        incoming = self._incoming
-        fresh = [at for at, packet_id in enumerate(ids) if packet_id not in incoming]
-        incoming.update(ids)
-        if len(fresh) < len(ids):
-            run.starts = [run.starts[at] for at in fresh]
-            run.lengths = [run.lengths[at] for at in fresh]
-            run.count = len(fresh)
-
     def _acks(self, chunk: Chunk, item: AckRun) -> None:
         session = self.session
         if session is None or self.state != State.CONNECTED:
@@ -243,19 +263,20 @@ class Connection:
         ids = chunk.packet_ids[item.first_id : item.end_id]
         kind = item.first_byte
         if kind in (_PUBACK, _PUBCOMP):
-            for packet_id in ids:
-                session.window.release(packet_id)
+            session.acknowledge(ids)
             if session.lags:
                 self._host.exchange.resume(session)
         elif kind == _PUBREC:
-            self._put(encode_acks(_PUBREL, ids))
+            session.received(ids)
         else:
-            self._incoming.difference_update(ids)
-            self._put(encode_acks(_PUBCOMP, ids))
+            self.release_opened(ids)
 
-    def release_incoming(self, packet_id: int) -> None:
-        """The client will not send this QoS 2 message again."""
-        self._incoming.discard(packet_id)
+    def release_opened(self, packet_ids: list[int]) -> None:
+        """The client will not send these QoS 2 messages again."""
+        session = self.session
+        assert session is not None
+        receipt = self._receipt(_PUBCOMP, packet_ids)
+        self._host.exchange.release(session, packet_ids, receipt.done)
 
     def send_receipts(self) -> None:
         """Acknowledge what is durable, up to the first message that is not."""
@@ -269,6 +290,14 @@ class Connection:
                 self._refuse(receipt)
 
     @property
+    def source(self) -> str:
+        return self._link.source
+
+    @property
+    def certified_name(self) -> str:
+        return self._link.certified_name
+
+    @property
     def is_overdue(self) -> bool:
         """Too many of its messages wait for their commit."""
         return self._unacked > UNACKED_MAX
@@ -280,15 +309,16 @@ class Connection:
 
     def _refuse(self, receipt: Receipt) -> None:
         """Never ack what was not stored: MQTT 5 says why, before that only closing is left."""
-        if self.version != MQTT_5:
+        if self.version != MQTT_5 or receipt.first_byte == _PUBCOMP:
             self.close()
             return
-        self._incoming.difference_update(receipt.packet_ids)
+        is_forbidden = isinstance(receipt.error, NotAuthorized)
+        reason = Reason.NOT_AUTHORIZED if is_forbidden else Reason.QUOTA_EXCEEDED
         for packet_id in receipt.packet_ids:
             if receipt.first_byte == _PUBACK:
-                self.put_packet(Puback(packet_id, Reason.QUOTA_EXCEEDED))
+                self.put_packet(Puback(packet_id, reason))
             else:
-                self.put_packet(Pubrec(packet_id, Reason.QUOTA_EXCEEDED))
+                self.put_packet(Pubrec(packet_id, reason))
 
     # Messages out: the broker's Outbox
 
@@ -313,11 +343,16 @@ class Connection:
 
     def send(
         self, run: Run, first: int, packet_ids: list[int], encoding: Encoding, dup: bool
-    ) -> int:
+    ) -> None:
         assert isinstance(encoding, MqttEncoding)
         data = put_packet_ids(encoding.encoded(run), first, packet_ids)
+        if dup:
+            assert len(packet_ids) == 1, "messages are sent again one by one"
+            data = bytes((data[0] | _DUP,)) + data[1:]
         self._put(data)
-        return len(data)
+
+    def release(self, packet_ids: list[int]) -> None:
+        self._put(encode_acks(_PUBREL, packet_ids))
 
     def put_packet(self, packet: Packet) -> None:
         """Queue one packet, as far as the client takes packets of its size."""

@@ -1,0 +1,205 @@
+"""Who may come in: users and their passwords, certificates, and anonymous clients (law 9).
+
+While no user exists, clients of this machine come in without a login and no other address is
+listened on; once a user exists, nobody comes in without one. `allow_anonymous` lifts both.
+
+A login never holds up the event loop. At most LOGINS_MAX are under way, at most
+LOGINS_PER_SOURCE_MAX of one network; a wrong one keeps its place for a while, so that guessing is
+slow and one guesser cannot use up what the others need. An unknown user costs what a wrong password
+costs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import secrets
+from contextlib import suppress
+from typing import Final
+
+from penstock.broker.metrics import Metrics
+from penstock.broker.passwords import Passwords
+from penstock.catalog.credentials import CredentialRow, Credentials
+from penstock.core.access import Principal, Principals, check_user
+from penstock.model.errors import InvalidName, InvalidSetting, NotAuthorized, UnavailableError
+from penstock.model.record import DEFAULT_TENANT
+
+LOGINS_MAX: Final = 1_000  # under way; as many as 10 s, a client's patience, are enough for
+LOGINS_PER_SOURCE_MAX: Final = 8  # under way at once; the others of that network wait in line
+WRONG_LOGIN_S: Final = 1.0  # how long a wrong login keeps its place
+
+
+class _Source:
+    """One network that clients log in from."""
+
+    __slots__ = ("logins", "slots")
+
+    def __init__(self) -> None:
+        self.logins = 0  # waiting or under way
+        self.slots = asyncio.Semaphore(LOGINS_PER_SOURCE_MAX)
+
+
+class Access:
+    """The users, kept in memory and in step with the catalog."""
+
+    def __init__(
+        self,
+        credentials: Credentials,
+        metrics: Metrics,
+        *,
+        wrong_login_s: float = WRONG_LOGIN_S,
+    ) -> None:
+        self.allow_anonymous = False
+        self._credentials = credentials
+        self._metrics = metrics
+        self._wrong_login_s = wrong_login_s
+        self._passwords = Passwords()
+        self._principals = Principals()
+        self._users: dict[str, CredentialRow] = {}
+        self._decoy = ""  # a hash that no password was made for
+        self._sources: dict[str, _Source] = {}
+        self._logins: set[asyncio.Task[Principal | None]] = set()
+
+    async def load(self) -> None:
+        self._users = {row.user: row for row in await self._credentials.load()}
+
+    async def prepare_logins(self) -> None:
+        """Make ready to tell unknown users from known ones by nothing, not even the first time."""
+        if not self._decoy:
+            self._decoy = await self._passwords.hash(secrets.token_bytes(16))
+
+    def close(self) -> None:
+        """Give up the logins under way."""
+        for login in self._logins:
+            login.cancel()
+        self._passwords.close()
+
+    # Users
+
+    @property
+    def has_users(self) -> bool:
+        return bool(self._users)
+
+    def users(self) -> list[CredentialRow]:
+        return sorted(self._users.values(), key=lambda row: row.user)
+
+    async def add_user(self, user: str, password: bytes) -> None:
+        """Durable on return; RefusedError when the user exists."""
+        stored = await self._passwords.hash(password)
+        row = await self._credentials.insert(DEFAULT_TENANT, check_user(user), stored)
+        self._users[user] = row
+
+    async def set_password(self, user: str, password: bytes) -> None:
+        """The old password is good for nothing on return."""
+        stored = await self._passwords.hash(password)
+        row = await self._credentials.update(DEFAULT_TENANT, user, stored)
+        self._forget(user)
+        self._users[user] = row
+
+    async def remove_user(self, user: str) -> None:
+        await self._credentials.delete(DEFAULT_TENANT, user)
+        self._forget(user)
+
+    def _forget(self, user: str) -> None:
+        row = self._users.pop(user, None)
+        if row is not None:
+            self._passwords.forget(row.password_hash)
+
+    # Coming in
+
+    def anonymous(self) -> Principal | None:
+        """Who a client without a login is; None when it has to log in."""
+        if self.allow_anonymous or not self._users:
+            return self._principals.get("")
+        return None
+
+    def certified(self, common_name: str) -> Principal | None:
+        """Who the owner of a certificate is that the listener's authority signed."""
+        with suppress(InvalidName):
+            return self._principals.get(check_user(common_name))
+        return None
+
+    def count_stranger(self) -> None:
+        """A client was refused because it did not log in."""
+        self._metrics.refused["anonymous"] += 1
+
+    def recall(self, user: str, password: bytes) -> Principal | None:
+        """Who logs in, if this password was found right before. Costs microseconds."""
+        row = self._users.get(user)
+        if row is not None and self._passwords.recall(row.password_hash, password):
+            return self._principals.get(user)
+        return None
+
+    async def log_in(self, user: str, password: bytes, source: str) -> Principal:
+        """Who this is; NotAuthorized after a while if user and password do not fit.
+
+        `source` is the address the client comes from. UnavailableError when too many wait.
+        A caller that goes away gives up the answer, not the place.
+        """
+        if len(self._logins) >= LOGINS_MAX:
+            self._metrics.refused["login_busy"] += 1
+            raise UnavailableError("too many clients log in at once: try again")
+        work = self._log_in(user, password, network_of(source))
+        login = asyncio.get_running_loop().create_task(work)
+        self._logins.add(login)
+        login.add_done_callback(self._logins.discard)
+        principal = await asyncio.shield(login)
+        if principal is None:
+            raise NotAuthorized("user name and password do not fit")
+        return principal
+
+    async def _log_in(self, user: str, password: bytes, network: str) -> Principal | None:
+        source = self._sources.setdefault(network, _Source())
+        source.logins += 1
+        try:
+            async with source.slots:
+                if principal := self.recall(user, password):
+                    return principal  # a twin in the line was first
+                await self.prepare_logins()
+                row = self._users.get(user)
+                stored = self._decoy if row is None else row.password_hash
+                is_right = await self._passwords.verify(stored, password)
+                if is_right and row is not None and self._users.get(user) is row:
+                    return self._principals.get(user)
+                self._metrics.refused["login"] += 1
+                await asyncio.sleep(self._wrong_login_s)
+                return None
+        finally:
+            source.logins -= 1
+            if not source.logins:
+                del self._sources[network]
+
+    # Listening
+
+    def check_exposure(self, host: str, *, takes_anybody: bool = True) -> None:
+        """Refuse to listen where strangers could come in and nobody wrote that down.
+
+        A listener that demands certificates does not take anybody.
+        """
+        if self._users or self.allow_anonymous or not takes_anybody:
+            return
+        if not is_loopback(host):
+            raise InvalidSetting(
+                f"listening on {host} would let anybody in: add a user first (penstock user add), "
+                "listen on 127.0.0.1, or say --allow-anonymous"
+            )
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches the address."""
+    if host == "localhost":
+        return True
+    with suppress(ValueError):  # a name, not an address
+        return ipaddress.ip_address(host).is_loopback
+    return False
+
+
+def network_of(source: str) -> str:
+    """Who shares a line: one IPv4 address, or one IPv6 subscriber's network of 64 bits."""
+    with suppress(ValueError):
+        address = ipaddress.ip_address(source.partition("%")[0])
+        if isinstance(address, ipaddress.IPv6Address):
+            if address.ipv4_mapped is not None:
+                return str(address.ipv4_mapped)
+            return str(ipaddress.ip_network((address, 64), strict=False))
+    return source

@@ -1,0 +1,326 @@
+"""The keeper: persistent sessions and retained messages, kept true across any end.
+
+What a session has acknowledged is saved lazily, together for all of them, by a checkpoint (see
+catalog.sessions): a crash may repeat a QoS 1 message, with DUP. QoS 2 is stricter: a message is
+written down as outstanding before it leaves, and as released before PUBREL leaves; what a client
+has opened lies as a mark beside its message in the log.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, Final
+
+from penstock.broker.engine import Engine
+from penstock.broker.retained import Retained
+from penstock.broker.runs import Encoding, Run
+from penstock.broker.sessions import OFFSET_MASK, TAG_SHIFT, Session, Subscription
+from penstock.broker.topics import Topic
+from penstock.catalog.sessions import (
+    Checkpoint,
+    OutstandingRow,
+    SessionCatalog,
+    StoredSession,
+    SubscriptionRow,
+)
+from penstock.log.interface import Draft
+from penstock.log.marks import MARK_QOS2_OPENED, MARK_QOS2_RELEASED, Mark
+from penstock.model.errors import PenstockError
+
+CHECKPOINT_S: Final = 1.0  # how much a crash may make us repeat
+_KEY: Final = struct.Struct(">QH")
+
+
+def opened_mark(session: Session, packet_id: int, index: int) -> Mark:
+    """Beside a QoS 2 message: this packet id is taken until it is released."""
+    return Mark(MARK_QOS2_OPENED, _KEY.pack(session.incarnation, packet_id), index)
+
+
+class Keeper:
+    """Implements the sessions' Vault; used on the event loop."""
+
+    def __init__(self, engine: Engine, catalog: SessionCatalog) -> None:
+        self.retained = Retained()
+        self.stored: set[str] = set()  # clients that have a session in the catalog
+        self._engine = engine
+        self._catalog = catalog
+        self._busy: set[Session] = set()
+        self._levels: dict[int, tuple[int, int]] = {}  # as last saved
+        self._opened: dict[tuple[str, int, int], bool] = {}  # changes: open now?
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._loop = asyncio.get_running_loop()
+        self._timer: asyncio.Task[None] | None = None
+
+    # Start and end
+
+    async def open(self) -> None:
+        """Take over what the catalog knows and follow the logs from its levels to their ends."""
+        self.stored, self._levels, rows = await self._catalog.recover()
+        self.retained.load(rows)
+        incarnations = await self._catalog.incarnations()
+        for topic in self._engine.topics.all():
+            await self._follow(topic, incarnations)
+        await self.checkpoint()
+        self._engine.on_batch = lambda topic, batch: self.retained.follow(topic.id, batch)
+        self._timer = self._loop.create_task(self._run(), name="penstock-checkpoint")
+
+    async def _follow(self, topic: Topic, incarnations: dict[int, str]) -> None:
+        epoch, level = self._levels.get(topic.id, (topic.log.epoch, 0))
+        first, end = topic.log.bounds()
+        offset = max(await topic.log.clamp(epoch, level), first)
+        while offset < end:
+            for batch in await topic.log.read(offset):
+                self.retained.follow(topic.id, batch)
+                for mark in batch.marks():
+                    if mark.kind in (MARK_QOS2_OPENED, MARK_QOS2_RELEASED):
+                        incarnation, packet_id = _KEY.unpack(mark.key)
+                        client_id = incarnations.get(incarnation)
+                        if client_id is not None:
+                            is_open = mark.kind == MARK_QOS2_OPENED
+                            self._opened[client_id, topic.id, packet_id] = is_open
+                offset = max(offset, batch.end_offset)
+
+    async def close(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        while self._tasks:
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self.checkpoint()
+
+    async def _run(self) -> None:
+        while True:
+            await asyncio.sleep(CHECKPOINT_S)
+            try:
+                await self.checkpoint()
+                self.stored.difference_update(await self._catalog.expire())
+            except PenstockError as trouble:
+                self._engine.upkeep.troubles[-2] = f"sessions: {trouble}"
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = self._loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    # The checkpoint
+
+    async def checkpoint(self) -> None:
+        """Save levels, positions behind them, and the views as of now, in one transaction."""
+        point = Checkpoint()
+        levels = {
+            topic.id: (topic.log.epoch, topic.log.bounds().end)
+            for topic in self._engine.topics.all()
+        }
+        point.levels = {
+            topic_id: level
+            for topic_id, level in levels.items()
+            if level != self._levels.get(topic_id)
+        }
+        busy = set(self._busy)
+        for session in busy:
+            self._describe(session, point)
+        point.retained, point.forgotten = self.retained.take_changes()
+        opened, self._opened = self._opened, {}
+        point.opened = [key for key, is_open in opened.items() if is_open]
+        point.released = [key for key, is_open in opened.items() if not is_open]
+        if not (point.levels or point.busy or point.retained or point.forgotten or opened):
+            return
+        try:
+            await self._catalog.save(point)
+        except BaseException:
+            self.retained.put_back(point.retained, point.forgotten)
+            self._opened = opened | self._opened
+            self._busy |= busy
+            raise
+        self._levels.update(point.levels)
+
+    def _describe(self, session: Session, point: Checkpoint) -> None:
+        """Where a busy session stands; one that is level again is busy no more."""
+        if session.outbox is None:
+            self._busy.discard(session)  # its end is saved on its own
+            return
+        point.busy.append(session.client_id)
+        for topic_id, offset in session.lags.items():
+            topic = self._engine.topics.by_id(topic_id)
+            if topic is not None:
+                point.behind.append((session.client_id, topic_id, topic.log.epoch, offset))
+        rows = outstanding_rows(session)
+        point.outstanding += [(session.client_id, row) for row in rows]
+        if not session.lags and not rows:
+            self._busy.discard(session)
+
+    # Coming and going
+
+    async def begin(self, session: Session, *, is_clean: bool) -> tuple[StoredSession, bool]:
+        """Load or make the session of a client that connects; whether it was there before."""
+        if session.expiry_s == 0 and is_clean:
+            await self._catalog.forget(session.client_id)
+            self.stored.discard(session.client_id)
+            return StoredSession(session.client_id, 0, 0, [], {}, [], []), False
+        stored, is_present = await self._catalog.begin(
+            session.client_id, session.expiry_s, is_clean=is_clean
+        )
+        self.stored.add(session.client_id)
+        session.incarnation = stored.incarnation
+        session.vault = self
+        for topic_id, packet_id in stored.opened:
+            session.opened[packet_id] = topic_id
+        for key, is_open in self._opened.items():  # known here, not yet in the catalog
+            if key[0] == session.client_id:
+                if is_open:
+                    session.opened[key[2]] = key[1]
+                elif session.opened.get(key[2]) == key[1]:
+                    del session.opened[key[2]]
+        return stored, is_present
+
+    async def offsets(self, stored: StoredSession) -> dict[int, int]:
+        """Where a session that was away goes on in each topic; from 0 in one born since."""
+        offsets: dict[int, int] = {}
+        for topic in self._engine.topics.all():
+            epoch, offset = stored.positions.get(topic.id, (topic.log.epoch, 0))
+            offsets[topic.id] = await topic.log.clamp(epoch, offset)
+        return offsets
+
+    def end(self, session: Session) -> None:
+        """The client went; what it leaves is saved in the background, in order."""
+        self._busy.discard(session)
+        if session.expiry_s == 0:
+            self.stored.discard(session.client_id)
+            self._spawn(self._catalog.remove(session.client_id, session.incarnation))
+            return
+        positions = [
+            (topic.id, topic.log.epoch, session.lags.get(topic.id, topic.log.bounds().end))
+            for topic in self._engine.topics.all()
+        ]
+        opened = [(topic_id, packet_id) for packet_id, topic_id in session.opened.items()]
+        self._spawn(
+            self._catalog.end(
+                session.client_id,
+                session.incarnation,
+                session.expiry_s,
+                positions,
+                outstanding_rows(session),
+                opened,
+            )
+        )
+
+    async def subscribe(self, session: Session, subscriptions: list[Subscription]) -> None:
+        """Durable on return."""
+        rows = [
+            SubscriptionRow(
+                one.filter,
+                one.qos,
+                one.no_local,
+                one.retain_as_published,
+                one.identifier,
+                one.since,
+            )
+            for one in subscriptions
+        ]
+        await self._catalog.subscribe(session.client_id, rows)
+
+    async def unsubscribe(self, session: Session, filters: list[str]) -> None:
+        await self._catalog.unsubscribe(session.client_id, filters)
+
+    # The sessions' Vault
+
+    def touch(self, session: Session) -> None:
+        self._busy.add(session)
+
+    def send(
+        self, session: Session, tag: int, run: Run, first: int, ids: list[int], encoding: Encoding
+    ) -> None:
+        rows = [
+            OutstandingRow(tag >> TAG_SHIFT, (tag & OFFSET_MASK) + at, packet_id, 2, False)
+            for at, packet_id in enumerate(ids)
+        ]
+        outbox = session.outbox
+        assert outbox is not None
+        self._spawn(
+            self._then(
+                session,
+                self._catalog.put_outstanding(session.client_id, rows),
+                lambda: outbox.send(run, first, ids, encoding, False),
+            )
+        )
+
+    def release(self, session: Session, packet_ids: list[int]) -> None:
+        rows = []
+        for packet_id in packet_ids:
+            tag = session.window.tag_of(packet_id)
+            if tag >= 0:
+                rows.append(OutstandingRow(tag >> TAG_SHIFT, tag & OFFSET_MASK, packet_id, 2, True))
+        outbox = session.outbox
+        assert outbox is not None
+        self._spawn(
+            self._then(
+                session,
+                self._catalog.put_outstanding(session.client_id, rows),
+                lambda: outbox.release(packet_ids),
+            )
+        )
+
+    async def _then(
+        self, session: Session, stored: Awaitable[None], act: Callable[[], None]
+    ) -> None:
+        """Act once it is stored; a client that cannot be served so is let go and comes back."""
+        outbox = session.outbox
+        try:
+            await stored
+        except PenstockError:
+            if outbox is not None:
+                outbox.close()
+            return
+        if session.outbox is outbox and outbox is not None:
+            act()
+
+    # QoS 2 from clients
+
+    def note_opened(self, session: Session, topic: Topic, packet_ids: list[int]) -> None:
+        """Their messages and marks are durable."""
+        for packet_id in packet_ids:
+            self._opened[session.client_id, topic.id, packet_id] = True
+
+    def close_opened(
+        self, session: Session, packet_ids: list[int], on_done: Callable[[Exception | None], None]
+    ) -> None:
+        """Store that these packet ids are released; `on_done` hears when that is durable."""
+        self._spawn(self._close_opened(session, packet_ids, on_done))
+
+    async def _close_opened(
+        self, session: Session, packet_ids: list[int], on_done: Callable[[Exception | None], None]
+    ) -> None:
+        by_topic: dict[int, list[int]] = {}
+        for packet_id in packet_ids:
+            topic_id = session.opened.pop(packet_id, None)
+            if topic_id is not None:
+                by_topic.setdefault(topic_id, []).append(packet_id)
+        try:
+            for topic_id, ids in by_topic.items():
+                topic = self._engine.topics.by_id(topic_id)
+                if topic is None:
+                    continue
+                keys = [_KEY.pack(session.incarnation, packet_id) for packet_id in ids]
+                marks = [Mark(MARK_QOS2_RELEASED, key) for key in keys]
+                await topic.log.append(Draft("", []), marks)
+                for packet_id in ids:
+                    self._opened[session.client_id, topic_id, packet_id] = False
+        except PenstockError as refused:
+            on_done(refused)
+        else:
+            on_done(None)
+
+
+def outstanding_rows(session: Session) -> list[OutstandingRow]:
+    """What is out to the client, in the order of sending."""
+    return [
+        OutstandingRow(
+            tag >> TAG_SHIFT,
+            tag & OFFSET_MASK,
+            packet_id,
+            2 if packet_id in session.twice else 1,
+            packet_id in session.released,
+        )
+        for packet_id, tag in session.window.items()
+    ]

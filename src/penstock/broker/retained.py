@@ -1,0 +1,88 @@
+"""Retained messages: the newest of each name, for whoever subscribes later.
+
+A view over the logs: it follows the commits, and the checkpoint saves it together with the levels
+it has seen. After a crash the logs are read from there, so it is never older or newer than they.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from penstock.catalog.sessions import RetainedRow
+from penstock.core.nametree import NameTree
+from penstock.log.batch import Batch
+from penstock.log.format import RETAIN
+
+
+class Retained:
+    """The newest retained message of each name. An empty payload deletes."""
+
+    def __init__(self) -> None:
+        self._messages: dict[str, RetainedRow] = {}
+        self._names = NameTree()
+        self._changed: set[str] = set()  # since the last checkpoint was taken
+
+    def __len__(self) -> int:
+        return len(self._messages)
+
+    def load(self, rows: list[RetainedRow]) -> None:
+        for row in rows:
+            self._messages[row.name] = row
+            self._names.add(row.name)
+
+    def follow(self, topic_id: int, batch: Batch) -> None:
+        """Take over what a committed batch retains."""
+        h = batch.header
+        if batch.plan.flags < 0 and not h.record_flags & RETAIN:
+            return
+        for record in batch.records("", h.base_offset, h.end_offset):
+            if not record.retain:
+                continue
+            self._changed.add(record.name)
+            if not record.payload:
+                if self._messages.pop(record.name, None) is not None:
+                    self._names.remove(record.name)
+                continue
+            if record.name not in self._messages:
+                self._names.add(record.name)
+            self._messages[record.name] = RetainedRow(
+                record.name,
+                topic_id,
+                record.offset,
+                record.timestamp,
+                record.expires_at or 0,
+                record.qos,
+                record.kind,
+                record.publisher,
+                record.headers,
+                record.payload,
+            )
+
+    def get(self, name: str, now_us: int) -> RetainedRow | None:
+        """The retained message of a name, unless it has expired."""
+        row = self._messages.get(name)
+        if row is None or (row.expires_at and row.expires_at <= now_us):
+            return None
+        return row
+
+    def matching(self, filter: str) -> Iterator[str]:
+        """Names with a retained message that a filter matches; lazy, so it can be done in parts."""
+        return self._names.matching(filter)
+
+    def forget_topic(self, topic_id: int) -> None:
+        """The topic is gone and its retained messages with it."""
+        for name in [row.name for row in self._messages.values() if row.topic_id == topic_id]:
+            del self._messages[name]
+            self._names.remove(name)
+            self._changed.add(name)
+
+    def take_changes(self) -> tuple[list[RetainedRow], list[str]]:
+        """(new or replaced, names that are gone) since the last call."""
+        changed, self._changed = self._changed, set()
+        rows = [self._messages[name] for name in changed if name in self._messages]
+        return rows, [name for name in changed if name not in self._messages]
+
+    def put_back(self, rows: list[RetainedRow], gone: list[str]) -> None:
+        """The checkpoint with these changes failed: they belong to the next one."""
+        self._changed.update(row.name for row in rows)
+        self._changed.update(gone)

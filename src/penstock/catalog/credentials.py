@@ -1,0 +1,106 @@
+"""Users and the hashes of their passwords, durable in SQL.
+
+As in the rest of the catalog, a method that returns has stored what it changed, and one that
+raises has changed nothing. Passwords never come here, only what argon2 made of them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from penstock.catalog.database import Database
+from penstock.catalog.thread import Runner
+from penstock.model.clock import Clock
+from penstock.model.errors import RefusedError
+from penstock.model.record import TenantId
+
+
+@dataclass(frozen=True, slots=True)
+class CredentialRow:
+    """A user who can log in."""
+
+    tenant: TenantId
+    user: str
+    password_hash: str  # argon2's own text, parameters and salt included
+    created_at: int  # µs since 1970, UTC
+    changed_at: int  # when the password was set
+
+
+class Credentials:
+    """The users of all tenants, over the catalog's runner."""
+
+    def __init__(self, runner: Runner, clock: Clock) -> None:
+        self._runner = runner
+        self._clock = clock
+
+    async def load(self) -> list[CredentialRow]:
+        """All of them, by tenant and name."""
+        return await self._runner.run(_load)
+
+    async def insert(self, tenant: TenantId, user: str, password_hash: str) -> CredentialRow:
+        """Raises RefusedError when the user exists."""
+        row = CredentialRow(tenant, user, password_hash, self._clock.now_us(), self._clock.now_us())
+
+        def work(database: Database) -> None:
+            if not database.execute(
+                "insert into credentials (tenant, user_name, password_hash, created_at, changed_at)"
+                " values ($1, $2, $3, $4, $5) on conflict (tenant, user_name) do nothing",
+                row.tenant,
+                row.user,
+                row.password_hash,
+                row.created_at,
+                row.changed_at,
+            ):
+                raise RefusedError(
+                    f"user {user!r} exists already: change the password, or choose another name"
+                )
+
+        await self._runner.run(work)
+        return row
+
+    async def update(self, tenant: TenantId, user: str, password_hash: str) -> CredentialRow:
+        """Set the password; raises RefusedError when there is no such user."""
+        now_us = self._clock.now_us()
+
+        def work(database: Database) -> CredentialRow:
+            database.execute(
+                "update credentials set password_hash = $3, changed_at = $4"
+                " where tenant = $1 and user_name = $2",
+                tenant,
+                user,
+                password_hash,
+                now_us,
+            )
+            created = database.fetch(
+                "select created_at from credentials where tenant = $1 and user_name = $2",
+                tenant,
+                user,
+            )
+            if not created:
+                raise _no_such_user(user)
+            return CredentialRow(tenant, user, password_hash, created[0][0], now_us)
+
+        return await self._runner.run(work)
+
+    async def delete(self, tenant: TenantId, user: str) -> None:
+        """Raises RefusedError when there is no such user."""
+
+        def work(database: Database) -> None:
+            if not database.execute(
+                "delete from credentials where tenant = $1 and user_name = $2", tenant, user
+            ):
+                raise _no_such_user(user)
+
+        await self._runner.run(work)
+
+
+def _load(database: Database) -> list[CredentialRow]:
+    rows = database.fetch(
+        "select tenant, user_name, password_hash, created_at, changed_at from credentials"
+        " order by tenant, user_name"
+    )
+    return [CredentialRow(*row) for row in rows]
+
+
+def _no_such_user(user: str) -> RefusedError:
+    return RefusedError(f"there is no user {user!r} (letter case counts): see `penstock user list`")

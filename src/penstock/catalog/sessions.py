@@ -1,0 +1,460 @@
+"""Persistent sessions, retained messages and the checkpoint that ties them to the logs.
+
+The checkpoint is one transaction: the level of every topic, the positions of the sessions that are
+behind it, and every view as of that level. After a crash a session that was connected and has no
+position of its own stands at the level; views are brought up to date by reading the logs from
+there. So a session that is level with its topics costs nothing to save.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+import msgspec
+
+from penstock.catalog.database import Database, Row
+from penstock.catalog.thread import Runner
+from penstock.model.clock import Clock
+from penstock.model.record import DEFAULT_TENANT, Headers
+
+NEVER_EXPIRES: Final = 0xFFFF_FFFF
+
+
+@dataclass(frozen=True, slots=True)
+class SubscriptionRow:
+    """One filter of a persistent session. `since` is the end of each topic when it was made."""
+
+    filter: str
+    qos: int
+    no_local: bool
+    retain_as_published: bool
+    identifier: int
+    since: dict[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class OutstandingRow:
+    """A message sent and not known to be done."""
+
+    topic_id: int
+    offset: int
+    packet_id: int
+    qos: int
+    is_released: bool
+
+
+@dataclass(frozen=True, slots=True)
+class StoredSession:
+    """All that is kept of a session while its client is away."""
+
+    client_id: str
+    incarnation: int
+    expiry_s: int
+    subscriptions: list[SubscriptionRow]
+    positions: dict[int, tuple[int, int]]  # topic id -> epoch, next offset
+    outstanding: list[OutstandingRow]  # in the order of sending, as far as offsets tell
+    opened: list[tuple[int, int]]  # QoS 2 received and not released: topic id, packet id
+
+
+@dataclass(frozen=True, slots=True)
+class RetainedRow:
+    """The newest retained message of a name."""
+
+    name: str
+    topic_id: int
+    offset: int
+    timestamp: int
+    expires_at: int  # 0: never
+    qos: int
+    kind: int
+    publisher: str
+    headers: Headers
+    payload: bytes
+
+
+BehindRow = tuple[str, int, int, int]  # client id, topic id, epoch, next offset
+OpenedRow = tuple[str, int, int]  # client id, topic id, packet id
+
+
+@dataclass(slots=True)
+class Checkpoint:
+    """Changes since the last one; applied whole or not at all."""
+
+    levels: dict[int, tuple[int, int]] = field(default_factory=dict)  # topic id -> epoch, offset
+    busy: list[str] = field(default_factory=list)  # clients whose rows below replace the old ones
+    behind: list[BehindRow] = field(default_factory=list)
+    outstanding: list[tuple[str, OutstandingRow]] = field(default_factory=list)
+    opened: list[OpenedRow] = field(default_factory=list)
+    released: list[OpenedRow] = field(default_factory=list)
+    retained: list[RetainedRow] = field(default_factory=list)
+    forgotten: list[str] = field(default_factory=list)  # names whose retained message is gone
+
+
+class SessionCatalog:
+    """The catalog's tables for sessions; every method is one durable unit of work."""
+
+    def __init__(self, runner: Runner, clock: Clock) -> None:
+        self._runner = runner
+        self._clock = clock
+
+    async def recover(self) -> tuple[set[str], dict[int, tuple[int, int]], list[RetainedRow]]:
+        """After any end: give sessions that were connected their position; what there is."""
+        now_us = self._clock.now_us()
+
+        def work(
+            database: Database,
+        ) -> tuple[set[str], dict[int, tuple[int, int]], list[RetainedRow]]:
+            database.execute(
+                "insert into session_positions (tenant, client_id, topic_id, epoch, next_offset)"
+                " select s.tenant, s.client_id, l.topic_id, l.epoch, l.level_offset"
+                " from sessions s cross join levels l where s.is_connected = 1"
+                " on conflict (tenant, client_id, topic_id) do nothing"
+            )
+            database.execute(
+                "update sessions set is_connected = 0, disconnected_at = $1 where is_connected = 1",
+                now_us,
+            )
+            clients = database.fetch(
+                "select client_id from sessions where tenant = $1", DEFAULT_TENANT
+            )
+            levels = database.fetch("select topic_id, epoch, level_offset from levels")
+            retained = database.fetch(
+                "select name, topic_id, message_offset, timestamp, expires_at, qos, kind,"
+                " publisher, headers, payload from retained where tenant = $1",
+                DEFAULT_TENANT,
+            )
+            return (
+                {client for (client,) in clients},
+                {topic_id: (epoch, offset) for topic_id, epoch, offset in levels},
+                [_retained(row) for row in retained],
+            )
+
+        return await self._runner.run(work)
+
+    async def incarnations(self) -> dict[int, str]:
+        """Which client each living incarnation belongs to."""
+
+        def work(database: Database) -> dict[int, str]:
+            rows = database.fetch(
+                "select incarnation, client_id from sessions where tenant = $1", DEFAULT_TENANT
+            )
+            return {row[0]: row[1] for row in rows}
+
+        return await self._runner.run(work)
+
+    async def begin(
+        self, client_id: str, expiry_s: int, *, is_clean: bool
+    ) -> tuple[StoredSession, bool]:
+        """The session of a client that connects, and whether it was there before."""
+
+        def work(database: Database) -> tuple[StoredSession, bool]:
+            if is_clean:
+                _delete(database, client_id)
+            found = database.fetch(
+                "select incarnation from sessions where tenant = $1 and client_id = $2",
+                DEFAULT_TENANT,
+                client_id,
+            )
+            if found:
+                database.execute(
+                    "update sessions set is_connected = 1, expiry_s = $3"
+                    " where tenant = $1 and client_id = $2",
+                    DEFAULT_TENANT,
+                    client_id,
+                    expiry_s,
+                )
+            else:
+                _insert(database, client_id, expiry_s)
+            return _load(database, client_id), bool(found)
+
+        return await self._runner.run(work)
+
+    async def end(
+        self,
+        client_id: str,
+        incarnation: int,
+        expiry_s: int,
+        positions: Sequence[tuple[int, int, int]],
+        outstanding: Sequence[OutstandingRow],
+        opened: Sequence[tuple[int, int]],
+    ) -> None:
+        """The client went: keep where it stands. Nothing happens to a newer incarnation."""
+        now_us = self._clock.now_us()
+
+        def work(database: Database) -> None:
+            key = (DEFAULT_TENANT, client_id)
+            if not database.execute(
+                "update sessions set is_connected = 0, disconnected_at = $4, expiry_s = $5"
+                " where tenant = $1 and client_id = $2 and incarnation = $3",
+                *key,
+                incarnation,
+                now_us,
+                expiry_s,
+            ):
+                return
+            for table in ("session_positions", "outstanding", "opened"):
+                database.execute(f"delete from {table} where tenant = $1 and client_id = $2", *key)
+            database.execute_many(_PUT_POSITION, [(*key, *position) for position in positions])
+            database.execute_many(
+                _PUT_OUTSTANDING, [_outstanding(client_id, r) for r in outstanding]
+            )
+            database.execute_many(_PUT_OPENED, [(*key, *one) for one in opened])
+
+        await self._runner.run(work)
+
+    async def remove(self, client_id: str, incarnation: int) -> None:
+        """The session ended for good."""
+
+        def work(database: Database) -> None:
+            database.execute(
+                "delete from sessions where tenant = $1 and client_id = $2 and incarnation = $3",
+                DEFAULT_TENANT,
+                client_id,
+                incarnation,
+            )
+
+        await self._runner.run(work)
+
+    async def forget(self, client_id: str) -> None:
+        """A client came with a clean start and wants nothing kept."""
+        await self._runner.run(lambda database: _delete(database, client_id))
+
+    async def expire(self) -> list[str]:
+        """Remove sessions whose time has run out; their clients."""
+        now_us = self._clock.now_us()
+
+        def work(database: Database) -> list[str]:
+            due = database.fetch(
+                "select client_id from sessions where tenant = $1 and is_connected = 0"
+                " and expiry_s < $2 and disconnected_at + expiry_s * 1000000 < $3",
+                DEFAULT_TENANT,
+                NEVER_EXPIRES,
+                now_us,
+            )
+            for (client_id,) in due:
+                _delete(database, client_id)
+            return [client_id for (client_id,) in due]
+
+        return await self._runner.run(work)
+
+    async def subscribe(self, client_id: str, rows: Sequence[SubscriptionRow]) -> None:
+        """Add or replace filters; durable on return."""
+
+        def work(database: Database) -> None:
+            database.execute_many(
+                "insert into subscriptions"
+                " (tenant, client_id, filter, qos, options, identifier, since)"
+                " values ($1, $2, $3, $4, $5, $6, $7) on conflict (tenant, client_id, filter)"
+                " do update set qos = excluded.qos, options = excluded.options,"
+                " identifier = excluded.identifier, since = excluded.since",
+                [
+                    (
+                        DEFAULT_TENANT,
+                        client_id,
+                        row.filter,
+                        row.qos,
+                        row.no_local | row.retain_as_published << 1,
+                        row.identifier,
+                        msgspec.json.encode(row.since).decode(),
+                    )
+                    for row in rows
+                ],
+            )
+
+        await self._runner.run(work)
+
+    async def unsubscribe(self, client_id: str, filters: Sequence[str]) -> None:
+        def work(database: Database) -> None:
+            database.execute_many(
+                "delete from subscriptions where tenant = $1 and client_id = $2 and filter = $3",
+                [(DEFAULT_TENANT, client_id, filter) for filter in filters],
+            )
+
+        await self._runner.run(work)
+
+    async def put_outstanding(self, client_id: str, rows: Sequence[OutstandingRow]) -> None:
+        """Messages that may leave once this returns; also to note that they are released."""
+
+        def work(database: Database) -> None:
+            database.execute_many(_PUT_OUTSTANDING, [_outstanding(client_id, row) for row in rows])
+
+        await self._runner.run(work)
+
+    async def save(self, checkpoint: Checkpoint) -> None:
+        """Move the views and positions to the levels of the checkpoint, all or nothing."""
+        await self._runner.run(lambda database: _save(database, checkpoint))
+
+
+_PUT_POSITION = (
+    "insert into session_positions (tenant, client_id, topic_id, epoch, next_offset)"
+    " values ($1, $2, $3, $4, $5) on conflict (tenant, client_id, topic_id)"
+    " do update set epoch = excluded.epoch, next_offset = excluded.next_offset"
+)
+_PUT_OUTSTANDING = (
+    "insert into outstanding"
+    " (tenant, client_id, topic_id, message_offset, packet_id, qos, is_released)"
+    " select $1, $2, $3, $4, $5, $6, $7 where exists"
+    " (select 1 from sessions where tenant = $1 and client_id = $2)"
+    " on conflict (tenant, client_id, topic_id, message_offset)"
+    " do update set packet_id = excluded.packet_id, is_released = excluded.is_released"
+)
+_PUT_OPENED = (
+    "insert into opened (tenant, client_id, topic_id, packet_id) select $1, $2, $3, $4 where exists"
+    " (select 1 from sessions where tenant = $1 and client_id = $2)"
+    " on conflict (tenant, client_id, topic_id, packet_id) do nothing"
+)
+
+
+def _outstanding(client_id: str, row: OutstandingRow) -> tuple[str | int, ...]:
+    released = int(row.is_released)
+    return (
+        DEFAULT_TENANT,
+        client_id,
+        row.topic_id,
+        row.offset,
+        row.packet_id,
+        row.qos,
+        released,
+    )
+
+
+def _delete(database: Database, client_id: str) -> None:
+    database.execute(
+        "delete from sessions where tenant = $1 and client_id = $2", DEFAULT_TENANT, client_id
+    )
+
+
+def _insert(database: Database, client_id: str, expiry_s: int) -> None:
+    database.execute(
+        "update counters set next_value = next_value + 1 where counter = $1", "incarnation"
+    )
+    ((following,),) = database.fetch(
+        "select next_value from counters where counter = $1", "incarnation"
+    )
+    database.execute(
+        "insert into sessions"
+        " (tenant, client_id, incarnation, expiry_s, is_connected, disconnected_at)"
+        " values ($1, $2, $3, $4, 1, 0)",
+        DEFAULT_TENANT,
+        client_id,
+        following - 1,
+        expiry_s,
+    )
+
+
+def _load(database: Database, client_id: str) -> StoredSession:
+    key = (DEFAULT_TENANT, client_id)
+    ((incarnation, expiry_s),) = database.fetch(
+        "select incarnation, expiry_s from sessions where tenant = $1 and client_id = $2", *key
+    )
+    subscriptions = database.fetch(
+        "select filter, qos, options, identifier, since from subscriptions"
+        " where tenant = $1 and client_id = $2",
+        *key,
+    )
+    positions = database.fetch(
+        "select topic_id, epoch, next_offset from session_positions"
+        " where tenant = $1 and client_id = $2",
+        *key,
+    )
+    outstanding = database.fetch(
+        "select topic_id, message_offset, packet_id, qos, is_released from outstanding"
+        " where tenant = $1 and client_id = $2 order by topic_id, message_offset",
+        *key,
+    )
+    opened = database.fetch(
+        "select topic_id, packet_id from opened where tenant = $1 and client_id = $2", *key
+    )
+    return StoredSession(
+        client_id,
+        incarnation,
+        expiry_s,
+        [
+            SubscriptionRow(
+                filter,
+                qos,
+                bool(options & 1),
+                bool(options & 2),
+                identifier,
+                msgspec.json.decode(since, type=dict[int, int]),
+            )
+            for filter, qos, options, identifier, since in subscriptions
+        ],
+        {topic_id: (epoch, offset) for topic_id, epoch, offset in positions},
+        [OutstandingRow(a, b, c, d, bool(e)) for a, b, c, d, e in outstanding],
+        [(topic_id, packet_id) for topic_id, packet_id in opened],
+    )
+
+
+def _save(database: Database, checkpoint: Checkpoint) -> None:
+    tenant = DEFAULT_TENANT
+    database.execute_many(
+        "insert into levels (topic_id, epoch, level_offset) select $1, $2, $3"
+        " where exists (select 1 from topics where topic_id = $1)"
+        " on conflict (topic_id) do update set epoch = excluded.epoch,"
+        " level_offset = excluded.level_offset",
+        [(topic_id, *level) for topic_id, level in checkpoint.levels.items()],
+    )
+    for table in ("session_positions", "outstanding"):
+        database.execute_many(
+            f"delete from {table} where tenant = $1 and client_id = $2",
+            [(tenant, client_id) for client_id in checkpoint.busy],
+        )
+    database.execute_many(
+        "insert into session_positions (tenant, client_id, topic_id, epoch, next_offset)"
+        " select $1, $2, $3, $4, $5 where exists (select 1 from sessions"
+        " where tenant = $1 and client_id = $2 and is_connected = 1)"
+        " on conflict (tenant, client_id, topic_id) do update set epoch = excluded.epoch,"
+        " next_offset = excluded.next_offset",
+        [(tenant, *row) for row in checkpoint.behind],
+    )
+    database.execute_many(
+        _PUT_OUTSTANDING,
+        [_outstanding(client_id, row) for client_id, row in checkpoint.outstanding],
+    )
+    database.execute_many(_PUT_OPENED, [(tenant, *one) for one in checkpoint.opened])
+    database.execute_many(
+        "delete from opened where tenant = $1 and client_id = $2 and topic_id = $3"
+        " and packet_id = $4",
+        [(tenant, *one) for one in checkpoint.released],
+    )
+    database.execute_many(
+        "delete from retained where tenant = $1 and name = $2",
+        [(tenant, name) for name in checkpoint.forgotten],
+    )
+    database.execute_many(
+        "insert into retained (tenant, name, topic_id, message_offset, timestamp, expires_at, qos,"
+        " kind, publisher, headers, payload)"
+        " select $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11"
+        " where exists (select 1 from topics where topic_id = $3)"
+        " on conflict (tenant, name) do update set topic_id = excluded.topic_id,"
+        " message_offset = excluded.message_offset, timestamp = excluded.timestamp,"
+        " expires_at = excluded.expires_at, qos = excluded.qos, kind = excluded.kind,"
+        " publisher = excluded.publisher, headers = excluded.headers, payload = excluded.payload",
+        [
+            (
+                tenant,
+                row.name,
+                row.topic_id,
+                row.offset,
+                row.timestamp,
+                row.expires_at,
+                row.qos,
+                row.kind,
+                row.publisher,
+                msgspec.json.encode(row.headers).decode(),
+                row.payload,
+            )
+            for row in checkpoint.retained
+        ],
+    )
+
+
+def _retained(row: Row) -> RetainedRow:
+    name, topic_id, offset, timestamp, expires_at, qos, kind, publisher, headers, payload = row
+    pairs = msgspec.json.decode(headers, type=Headers)
+    return RetainedRow(
+        name, topic_id, offset, timestamp, expires_at, qos, kind, publisher, pairs, bytes(payload)
+    )

@@ -1,0 +1,99 @@
+"""`penstock config init`, and the effective settings that `penstock serve --check` prints."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+from penstock.cli.output import show_json
+from penstock.config import SETTINGS, Effective, Setting
+from penstock.model.errors import RefusedError
+
+DEFAULT_FILE: Final = "penstock.toml"
+
+_HEAD: Final = """\
+# Settings of a Penstock server: penstock serve --config FILE
+# Every line below shows a default. Remove the '# ' in front of what you change.
+# Flags win over PENSTOCK_TABLE__KEY in the environment, which wins over this file.
+"""
+_BINDINGS: Final = """\
+# Which topic holds which names; the first filter that matches decides. A missing topic is created.
+# [[bindings]]
+# filter = "plant/+/temperature"
+# topic = "temperatures"
+"""
+
+
+def add_commands(commands: Any) -> None:
+    parser = commands.add_parser("config", help="write a settings file")
+    actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
+    init = actions.add_parser("init", help="write a commented file with every setting")
+    init.add_argument("file", nargs="?", default=DEFAULT_FILE, help=f"({DEFAULT_FILE})")
+    init.add_argument("--json", action="store_true", help="answer in JSON")
+    init.set_defaults(run=init_file)
+
+
+def init_file(options: argparse.Namespace) -> None:
+    path = Path(options.file)
+    try:
+        with path.open("x") as file:
+            file.write(template())
+    except FileExistsError:
+        raise RefusedError(
+            f"{path} exists and is left as it is: give another name, or move it away"
+        ) from None
+    if options.json:
+        show_json({"written": str(path)})
+    else:
+        print(f"wrote {path}; use it with: penstock serve --config {path}")
+
+
+def template() -> str:
+    """A file that changes nothing, with every setting in it."""
+    lines = [_HEAD]
+    for table, settings in _tables():
+        lines.append(f"[{table}]")
+        for setting in settings:
+            lines.append(f"# {setting.says}")
+            lines.append(f"# {setting.key} = {toml_value(setting.default)}")
+        lines.append("")
+    return "\n".join(lines) + "\n" + _BINDINGS
+
+
+def show_effective(effective: Effective, *, as_json: bool) -> None:
+    """Every value that holds, with its origin; as TOML it can be used as a file."""
+    if as_json:
+        bindings = [{"filter": one.filter, "topic": one.topic} for one in effective.bindings]
+        show_json(
+            {
+                "settings": effective.values,
+                "origins": effective.origins,
+                "bindings": bindings,
+            }
+        )
+        return
+    for table, settings in _tables():
+        print(f"[{table}]")
+        for setting in settings:
+            line = f"{setting.key} = {toml_value(effective.values[setting.path])}"
+            print(f"{line:<42} # {effective.origins[setting.path]}")
+        print()
+    for binding in effective.bindings:
+        print("[[bindings]]")
+        print(f"filter = {toml_value(binding.filter)}")
+        print(f"topic = {toml_value(binding.topic)}\n")
+
+
+def toml_value(value: Any) -> str:
+    """A text, number or boolean as TOML writes it; its escapes are those of JSON."""
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _tables() -> Iterator[tuple[str, list[Setting]]]:
+    tables: dict[str, list[Setting]] = {}
+    for setting in SETTINGS:
+        tables.setdefault(setting.table, []).append(setting)
+    yield from tables.items()

@@ -1,0 +1,135 @@
+"""`penstock user add|passwd|remove|list`. A password is never taken from the command line."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import getpass
+import sys
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, TypeVar
+
+from penstock.app.users import open_users
+from penstock.broker.access import Access
+from penstock.catalog.credentials import CredentialRow
+from penstock.cli.output import show_json, show_table
+from penstock.cli.target import add_target, existing_path, target_path
+from penstock.core.access import check_user
+from penstock.model.errors import RefusedError
+
+T = TypeVar("T")
+
+
+def add_commands(commands: Any) -> None:
+    parser = commands.add_parser("user", help="who may log in")
+    actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
+
+    add = actions.add_parser("add", help="let somebody in; from the first user on nobody else")
+    add.set_defaults(run=add_user)
+    passwd = actions.add_parser("passwd", help="set another password")
+    passwd.set_defaults(run=set_password)
+    remove = actions.add_parser("remove", help="do not let a user in any more")
+    remove.set_defaults(run=remove_user)
+    listing = actions.add_parser("list", help="all users")
+    listing.set_defaults(run=list_users)
+
+    for action in (add, passwd, remove):
+        action.add_argument("user", help="name, letter case counts")
+    for action in (add, passwd):
+        action.add_argument(
+            "--password-file",
+            metavar="FILE",
+            help="read the password from its first line; - is standard input, "
+            "which is also read when it is no terminal",
+        )
+    for action in (add, passwd, remove, listing):
+        add_target(action)
+
+
+def add_user(options: argparse.Namespace) -> None:
+    user = check_user(options.user)
+    password = _password(options)
+
+    async def work(access: Access) -> bool:
+        is_first = not access.has_users
+        await access.add_user(user, password)
+        return is_first
+
+    is_first = _with_users(target_path(options), work)
+    if options.json:
+        show_json({"added": user})
+        return
+    print(f"added user {user}")
+    if is_first:
+        print("from the next start on nobody comes in without a login")
+
+
+def set_password(options: argparse.Namespace) -> None:
+    path = existing_path(options)
+    password = _password(options)
+    _with_users(path, lambda access: access.set_password(options.user, password))
+    if options.json:
+        show_json({"changed": options.user})
+    else:
+        print(f"changed the password of user {options.user}")
+
+
+def remove_user(options: argparse.Namespace) -> None:
+    async def work(access: Access) -> bool:
+        await access.remove_user(options.user)
+        return access.has_users
+
+    has_users = _with_users(existing_path(options), work)
+    if options.json:
+        show_json({"removed": options.user})
+        return
+    print(f"removed user {options.user}")
+    if not has_users:
+        print("no user is left: clients on this machine come in without a login")
+
+
+def list_users(options: argparse.Namespace) -> None:
+    async def work(access: Access) -> list[CredentialRow]:
+        return access.users()
+
+    users = _with_users(existing_path(options), work)
+    rows = [(row.user, _time(row.created_at), _time(row.changed_at)) for row in users]
+    headings = ("user", "created", "password_set")
+    if options.json:
+        show_json([dict(zip(headings, row, strict=True)) for row in rows])
+    elif rows:
+        show_table([heading.replace("_", " ") for heading in headings], rows)
+    else:
+        print("no users yet: penstock user add NAME")
+
+
+def _time(timestamp_us: int) -> str:
+    moment = datetime.fromtimestamp(timestamp_us // 1_000_000, UTC)
+    return moment.isoformat().replace("+00:00", "Z")
+
+
+def _with_users(path: Path, work: Callable[[Access], Awaitable[T]]) -> T:
+    async def run() -> T:
+        async with open_users(path) as access:
+            return await work(access)
+
+    return asyncio.run(run())
+
+
+def _password(options: argparse.Namespace) -> bytes:
+    """From the file, from standard input, or asked for twice at the terminal."""
+    if options.password_file not in (None, "-"):
+        with Path(options.password_file).open("rb") as file:
+            return _first_line(file.readline())
+    if options.password_file == "-" or not sys.stdin.isatty():
+        return _first_line(sys.stdin.buffer.readline())
+    password = getpass.getpass(f"password of {options.user}: ")
+    if getpass.getpass("once more: ") != password:
+        raise RefusedError("the two passwords differ: nothing was changed")
+    return password.encode()
+
+
+def _first_line(line: bytes) -> bytes:
+    return line.removesuffix(b"\n").removesuffix(b"\r")

@@ -1,0 +1,27 @@
+"""What an operator can say about MQTT clients; every bound has a default that does."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from penstock.mqtt.kinds import MQTT_5
+
+
+@dataclass(frozen=True, slots=True)
+class MqttLimits:
+    """Settings of the MQTT door beside where it listens."""
+
+    connect_s_max: float = 10.0  # from the connection to the end of its login
+    connections_max: int = 100_000
+    keep_alive_s_max: int = 0  # what an MQTT 5 client is given if it asks for more; 0: no limit
+
+    def keep_alive_s(self, version: int, asked_s: int) -> int:
+        """The keep alive that counts; before MQTT 5 a client cannot be told another one."""
+        most_s = self.keep_alive_s_max
+        if version == MQTT_5 and most_s and (asked_s == 0 or asked_s > most_s):
+            return most_s
+        return asked_s
+
+
+DEFAULT_LIMITS: Final = MqttLimits()

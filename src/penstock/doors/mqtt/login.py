@@ -1,0 +1,80 @@
+"""Who a CONNECT comes from: a certificate, a user name and password, or nobody in particular.
+
+Most clients are known at once. A password that has to be hashed first suspends its client: the
+connection stays in WAIT_CONNACK, what it sends meanwhile is kept, and the connect timeout goes on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from penstock.broker.access import Access
+from penstock.core.access import Principal
+from penstock.doors.mqtt.connection import Connection
+from penstock.model.errors import NotAuthorized, UnavailableError
+from penstock.mqtt.packets import Connect
+from penstock.mqtt.reasons import Reason
+
+Admit = Callable[[Connection, Connect], None]
+Refuse = Callable[[Connection, Reason], None]
+
+
+class Logins:
+    """Answers each CONNECT with one call of `admit` or `refuse`, at once or later."""
+
+    def __init__(
+        self, access: Access, loop: asyncio.AbstractEventLoop, admit: Admit, refuse: Refuse
+    ) -> None:
+        self._access = access
+        self._loop = loop
+        self._admit = admit
+        self._refuse = refuse
+        self._waiting: dict[Connection, asyncio.Task[None]] = {}
+
+    def ask(self, connection: Connection, packet: Connect) -> None:
+        """Find out who this is; an admitted connection knows its principal."""
+        user, password = packet.username, packet.password or b""
+        access = self._access
+        if connection.certified_name:
+            self._answer(connection, packet, access.certified(connection.certified_name))
+        elif user is None or not access.has_users:
+            # Without users there is nothing to check a name against: it counts for nothing.
+            self._answer(connection, packet, access.anonymous())
+        elif principal := access.recall(user, password):
+            self._answer(connection, packet, principal)
+        else:
+            work = self._log_in(connection, packet, user, password)
+            self._waiting[connection] = self._loop.create_task(work)
+
+    def _answer(self, connection: Connection, packet: Connect, principal: Principal | None) -> None:
+        if principal is None:
+            self._access.count_stranger()
+            self._refuse(connection, Reason.NOT_AUTHORIZED)
+        else:
+            connection.principal = principal
+            self._admit(connection, packet)
+
+    async def _log_in(
+        self, connection: Connection, packet: Connect, user: str, password: bytes
+    ) -> None:
+        reason = Reason.SUCCESS
+        try:
+            connection.principal = await self._access.log_in(user, password, connection.source)
+        except NotAuthorized:
+            reason = Reason.BAD_USER_NAME_OR_PASSWORD
+        except UnavailableError:
+            reason = Reason.SERVER_BUSY
+        self._waiting.pop(connection, None)
+        if connection.is_closed:
+            return
+        if reason == Reason.SUCCESS:
+            self._admit(connection, packet)
+        else:
+            self._refuse(connection, reason)
+
+    def forget(self, connection: Connection) -> None:
+        """The connection is gone; nobody waits for the answer."""
+        waiting = self._waiting.pop(connection, None)
+        if waiting is not None:
+            waiting.cancel()

@@ -1,0 +1,219 @@
+"""TLS below an MQTT connection: asyncio's transports, seen as a Link.
+
+Handshakes are bounded in number and time and run beside everything else; only a client that
+finished its own becomes a connection. What waits to be sent is bounded as on a bare socket: while
+the transport is full, `send` takes nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+from penstock.doors.mqtt.connection import Connection
+from penstock.model.errors import InvalidSetting
+from penstock.model.limits import KIB
+
+HANDSHAKES_MAX: Final = 1_000  # under way
+HANDSHAKE_S_MAX: Final = 10.0
+SHUTDOWN_S_MAX: Final = 5.0  # for the client to take leave after the last packet
+SEND_BYTES_MAX: Final = 256 * KIB  # handed to the transport at once
+
+
+def server_context(
+    cert: Path, key: Path | None, client_ca: Path | None, *, demands_client: bool
+) -> ssl.SSLContext:
+    """TLS 1.2 and newer with this certificate; InvalidSetting names the file that does not do."""
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    _check_readable("tls_cert", cert)
+    if key is not None:
+        _check_readable("tls_key", key)
+    try:
+        # An empty password, so that an encrypted key is refused instead of asking at the terminal.
+        context.load_cert_chain(cert, key, password=lambda: "")
+    except ssl.SSLError as failed:
+        raise InvalidSetting(
+            f"tls_cert {str(cert)!r} and its key cannot be used: {failed.reason or failed}; "
+            "both must be PEM, belong together, and the key must not be encrypted"
+        ) from failed
+    if client_ca is not None:
+        _check_readable("tls_client_ca", client_ca)
+        try:
+            context.load_verify_locations(client_ca)
+        except ssl.SSLError as failed:
+            raise InvalidSetting(
+                f"tls_client_ca {str(client_ca)!r} cannot be used: {failed.reason or failed}; "
+                "it must be one or more certificates in PEM"
+            ) from failed
+        context.verify_mode = ssl.CERT_REQUIRED if demands_client else ssl.CERT_OPTIONAL
+    return context
+
+
+def _check_readable(setting: str, path: Path) -> None:
+    try:
+        with path.open("rb"):
+            pass
+    except OSError as failed:
+        raise InvalidSetting(
+            f"{setting} {str(path)!r} cannot be read: {failed.strerror}"
+        ) from failed
+
+
+class TlsLink:
+    """Implements the connection's Link on a transport."""
+
+    __slots__ = (
+        "_is_full",
+        "_is_wanted",
+        "_loop",
+        "_on_writable",
+        "_transport",
+        "certified_name",
+        "source",
+    )
+
+    def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
+        self._transport = transport
+        self._loop = loop
+        self._is_full = False
+        self._is_wanted = False
+        self._on_writable: Callable[[], None] | None = None
+        peer = transport.get_extra_info("peername")
+        self.source = str(peer[0]) if peer else ""
+        self.certified_name = common_name(transport.get_extra_info("peercert"))
+        transport.set_write_buffer_limits(high=SEND_BYTES_MAX)
+
+    def bind(self, on_writable: Callable[[], None]) -> None:
+        self._on_writable = on_writable
+
+    def send(self, data: bytes | memoryview) -> int:
+        if self._transport.is_closing():
+            raise ConnectionResetError("the transport is closing")
+        if self._is_full:
+            return 0
+        part = data[:SEND_BYTES_MAX]
+        self._transport.write(part)
+        return len(part)
+
+    def want_write(self, wanted: bool) -> None:
+        if wanted and not self._is_wanted:
+            self._loop.call_soon(self._tell_writable)
+        self._is_wanted = wanted
+
+    def _tell_writable(self) -> None:
+        """As epoll does, for as long as it is wanted and there is room."""
+        if self._is_wanted and not self._is_full and self._on_writable is not None:
+            self._on_writable()
+            if self._is_wanted and not self._is_full:
+                self._loop.call_soon(self._tell_writable)
+
+    def set_full(self, is_full: bool) -> None:
+        """The transport has too much to send, or has room again."""
+        self._is_full = is_full
+        self._tell_writable()
+
+    def want_read(self, wanted: bool) -> None:
+        if wanted:
+            self._transport.resume_reading()
+        else:
+            self._transport.pause_reading()
+
+    def close(self) -> None:
+        self._on_writable = None
+        self._transport.close()
+
+
+class TlsProtocol(asyncio.Protocol):
+    """A client that finished its handshake."""
+
+    def __init__(self, listener: TlsListener) -> None:
+        self._listener = listener
+        self._link: TlsLink | None = None
+        self._connection: Connection | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._link = TlsLink(transport, asyncio.get_running_loop())
+        self._connection = self._listener.make_connection(self._link)
+        if self._connection is None:
+            transport.abort()
+        else:
+            self._link.bind(self._connection.on_writable)
+
+    def data_received(self, data: bytes) -> None:
+        if self._connection is not None and not self._connection.is_closed:
+            self._connection.receive(data)
+
+    def pause_writing(self) -> None:
+        if self._link is not None:
+            self._link.set_full(True)
+
+    def resume_writing(self) -> None:
+        if self._link is not None:
+            self._link.set_full(False)
+
+    def connection_lost(self, failed: Exception | None) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+
+class TlsListener:
+    """Takes accepted sockets through their handshakes."""
+
+    def __init__(
+        self,
+        context: ssl.SSLContext,
+        loop: asyncio.AbstractEventLoop,
+        make_connection: Callable[[TlsLink], Connection | None],
+        refused: Counter[str],
+        *,
+        handshake_s_max: float = HANDSHAKE_S_MAX,
+    ) -> None:
+        self.make_connection = make_connection  # None when there is no room for another
+        self._context = context
+        self._loop = loop
+        self._refused = refused
+        self._handshake_s_max = handshake_s_max
+        self._handshakes: set[asyncio.Task[None]] = set()
+
+    def take(self, sock: socket.socket) -> None:
+        """Begin the handshake on a non-blocking socket."""
+        if len(self._handshakes) >= HANDSHAKES_MAX:
+            self._refused["handshakes"] += 1
+            sock.close()
+            return
+        handshake = self._loop.create_task(self._shake(sock))
+        self._handshakes.add(handshake)
+        handshake.add_done_callback(self._handshakes.discard)
+
+    async def _shake(self, sock: socket.socket) -> None:
+        try:
+            await self._loop.connect_accepted_socket(
+                lambda: TlsProtocol(self),
+                sock,
+                ssl=self._context,
+                ssl_handshake_timeout=self._handshake_s_max,
+                ssl_shutdown_timeout=SHUTDOWN_S_MAX,
+            )
+        except OSError:  # their version, their certificate, their patience: SSLError is one too
+            self._refused["handshake"] += 1
+
+    def close(self) -> None:
+        for handshake in self._handshakes:
+            handshake.cancel()
+
+
+def common_name(certificate: dict[str, Any] | None) -> str:
+    """The subject's common name in what `getpeercert` returns; empty if there is none."""
+    for part in (certificate or {}).get("subject", ()):
+        for kind, value in part:
+            if kind == "commonName":
+                return str(value)
+    return ""
