@@ -1,9 +1,10 @@
 """The settings of a server: one TOML file, the environment, flags, and defaults below them.
 
-A flag wins over `PENSTOCK_SECTION__KEY`, that over the file, that over the default. SETTINGS is the
-whole list of keys: reading, the template of `config init`, and what `serve --check` prints come from
-it. An unknown key is an error that names the nearest known one; a wrong value is an error that says
-where it stands, what it is and what it should be. Nothing else in Penstock reads the environment.
+A flag wins over `PENSTOCK_SECTION__KEY`, that over the file, that over the default. SETTINGS is
+the whole list of keys: reading, the template of `config init`, and what `serve --check` prints come
+from it. An unknown key is an error that names the nearest known one; a wrong value is an error that
+says where it stands, what it is and what it should be. Nothing else in Penstock reads the
+environment.
 """
 
 from __future__ import annotations

@@ -16,6 +16,7 @@ from penstock.broker.engine import DRAFT_BYTES_MAX, DRAFT_RECORDS_MAX, Engine, c
 from penstock.broker.messages import HeadersLike, check_headers, encode_message
 from penstock.broker.settings import altered, make_settings, topic_settings
 from penstock.broker.topics import Topic
+from penstock.config import DEFAULT_DATA
 from penstock.core.names import check_filter, check_name
 from penstock.core.position import AtOffset, Latest, Position, parse_position
 from penstock.core.where import Where, compile_where
@@ -23,7 +24,7 @@ from penstock.log.interface import Draft
 from penstock.model.errors import Gap, InvalidSetting, UnavailableError
 from penstock.model.record import ConsumerInfo, Record, TopicInfo
 
-DEFAULT_PATH: Final = "./penstock_data"
+DEFAULT_PATH: Final = DEFAULT_DATA
 STREAM_TAKE_MAX: Final = 1_000  # records a stream hands over at once
 
 PositionLike = str | int | datetime | timedelta

@@ -7,6 +7,7 @@ import ssl
 
 from penstock.app.aio import AsyncBroker
 from penstock.broker.exchange import Exchange
+from penstock.broker.keeper import Keeper
 from penstock.config import OFF, ServerSettings, parse_address
 from penstock.core.placement import DEFAULT_TOPIC
 from penstock.doors.mqtt.door import MqttDoor
@@ -24,6 +25,7 @@ class Server:
         self._settings = settings
         self._selector = selector
         self._mqtt: MqttDoor | None = None
+        self._keeper: Keeper | None = None
 
     async def open(self) -> None:
         """Open the data directory first, the doors last."""
@@ -63,7 +65,9 @@ class Server:
         ]
         for _, (host, _), wrap in listeners:
             access.check_exposure(host, takes_anybody=wrap is None or not demands_client)
-        exchange = Exchange(self.broker.engine)
+        self._keeper = Keeper(self.broker.engine, self.broker.engine.session_catalog)
+        await self._keeper.open()
+        exchange = Exchange(self.broker.engine, self._keeper)
         loop = asyncio.get_running_loop()
         self._mqtt = MqttDoor(exchange, self._selector, loop, settings.mqtt_limits)
         for scheme, (host, port), wrap in listeners:
@@ -81,6 +85,9 @@ class Server:
         if self._mqtt is not None:
             self._mqtt.close()
             self._mqtt = None
+        if self._keeper is not None:
+            await self._keeper.close()
+            self._keeper = None
         await self.broker.close()
 
 

@@ -42,16 +42,20 @@ async def open_directory(path: Path, settings: BrokerSettings) -> OpenBroker:
     clock = SystemClock()
     disk = RealDisk()
     try:
-        store = EmbeddedStore(path, disk, clock, loop, workers)
+        store = EmbeddedStore(path, disk, clock, loop, workers, directory.free_reserve)
         store.finish_deletions()
         runner = await CatalogThread.start(
             lambda: SqliteDatabase(path / CATALOG_NAME), on_full=directory.free_reserve
         )
         catalog = await Catalog.open(runner, clock)
-        engine = Engine(settings, catalog, store, clock, lambda: disk.free_bytes(path))
+
+        def free_space() -> tuple[int, int]:
+            directory.set_reserve()  # anew, when space has returned
+            return disk.free_bytes(path)
+
+        engine = Engine(settings, catalog, store, clock, free_space)
         try:
             await engine.open()
-            directory.set_reserve()
         except BaseException:
             await engine.close()
             raise

@@ -68,19 +68,15 @@ class Keeper:
 
     async def _follow(self, topic: Topic, incarnations: dict[int, str]) -> None:
         epoch, level = self._levels.get(topic.id, (topic.log.epoch, 0))
-        first, end = topic.log.bounds()
-        offset = max(await topic.log.clamp(epoch, level), first)
-        while offset < end:
-            for batch in await topic.log.read(offset):
-                self.retained.follow(topic.id, batch)
-                for mark in batch.marks():
-                    if mark.kind in (MARK_QOS2_OPENED, MARK_QOS2_RELEASED):
-                        incarnation, packet_id = _KEY.unpack(mark.key)
-                        client_id = incarnations.get(incarnation)
-                        if client_id is not None:
-                            is_open = mark.kind == MARK_QOS2_OPENED
-                            self._opened[client_id, topic.id, packet_id] = is_open
-                offset = max(offset, batch.end_offset)
+        async for batch in topic.log.batches_since(await topic.log.clamp(epoch, level)):
+            self.retained.follow(topic.id, batch)
+            for mark in batch.marks():
+                if mark.kind in (MARK_QOS2_OPENED, MARK_QOS2_RELEASED):
+                    incarnation, packet_id = _KEY.unpack(mark.key)
+                    client_id = incarnations.get(incarnation)
+                    if client_id is not None:
+                        is_open = mark.kind == MARK_QOS2_OPENED
+                        self._opened[client_id, topic.id, packet_id] = is_open
 
     async def close(self) -> None:
         if self._timer is not None:
@@ -229,19 +225,22 @@ class Keeper:
         self._busy.add(session)
 
     def send(
-        self, session: Session, tag: int, run: Run, first: int, ids: list[int], encoding: Encoding
+        self, session: Session, tag: int, run: Run, ids: list[int], encoding: Encoding
     ) -> None:
-        rows = [
-            OutstandingRow(tag >> TAG_SHIFT, (tag & OFFSET_MASK) + at, packet_id, 2, False)
-            for at, packet_id in enumerate(ids)
-        ]
+        rows = []
+        if encoding.qos == 2:
+            rows = [
+                OutstandingRow(tag >> TAG_SHIFT, (tag & OFFSET_MASK) + at, packet_id, 2, False)
+                for at, packet_id in enumerate(ids)
+            ]
         outbox = session.outbox
         assert outbox is not None
+        session.storing += 1
         self._spawn(
             self._then(
                 session,
                 self._catalog.put_outstanding(session.client_id, rows),
-                lambda: outbox.send(run, first, ids, encoding, False),
+                lambda: outbox.send(run, 0, ids, encoding, False),
             )
         )
 
@@ -253,6 +252,7 @@ class Keeper:
                 rows.append(OutstandingRow(tag >> TAG_SHIFT, tag & OFFSET_MASK, packet_id, 2, True))
         outbox = session.outbox
         assert outbox is not None
+        session.storing += 1
         self._spawn(
             self._then(
                 session,
@@ -268,6 +268,7 @@ class Keeper:
         outbox = session.outbox
         try:
             await stored
+            session.storing -= 1
         except PenstockError:
             if outbox is not None:
                 outbox.close()

@@ -53,9 +53,9 @@ class Vault(Protocol):
     """Where a persistent session writes down what must be durable before it leaves."""
 
     def send(
-        self, session: Session, tag: int, run: Run, first: int, ids: list[int], encoding: Encoding
+        self, session: Session, tag: int, run: Run, ids: list[int], encoding: Encoding
     ) -> None:
-        """QoS 2 messages: stored as outstanding, then sent."""
+        """QoS 2 messages: stored as outstanding, then sent; others after those before them."""
         ...
 
     def release(self, session: Session, packet_ids: list[int]) -> None:
@@ -112,6 +112,7 @@ class Session:
         "outbox",
         "released",
         "resent",
+        "storing",
         "subscriptions",
         "twice",
         "vault",
@@ -130,6 +131,7 @@ class Session:
         self.opened: dict[int, int] = {}  # QoS 2 packet ids received -> topic id
         self.resent: set[int] = set()  # tags of what was out when the client came back
         self.vault: Vault | None = None  # only of a session that outlives its connection
+        self.storing = 0  # how many times the vault has yet to store before it sends
         self.incarnation = 0
         self.expiry_s = 0
 
@@ -157,15 +159,14 @@ class Session:
         count = run.count if run.count < room else room
         tag = topic_id << TAG_SHIFT | base_offset
         ids = self.window.take(tag, count)
-        vault = self.vault
         if encoding.qos == 2:
             self.twice.update(ids)
-            if vault is not None:
-                vault.touch(self)
-                vault.send(self, tag, run, 0, ids, encoding)
-                return count
-        elif vault is not None:
+        vault = self.vault
+        if vault is not None:
             vault.touch(self)
+            if encoding.qos == 2 or self.storing:  # nothing overtakes what is being stored
+                vault.send(self, tag, run, ids, encoding)
+                return count
         outbox.send(run, 0, ids, encoding, False)
         return count
 

@@ -98,6 +98,7 @@ class Stream:
         except Gap:
             return  # trimmed meanwhile: the bounds say so now
         end = max(batches[-1].end_offset if batches else start, start)
+        end = min(end, start + feed.backlog_max)  # more would be decoded for nothing
         records: list[Record] = []
         for batch in batches:
             records += batch.records(self.topic.declared, start, end)

@@ -167,8 +167,12 @@ class Topics:
         """New settings; records already stored keep the promise they were stored under."""
         async with self._turn:
             topic = self.get(name)
-            await self._catalog.alter_topic(topic.id, msgspec.json.encode(settings).decode())
-            await self._store.declare(topic.identity, topic.declared, settings)
+            await self._catalog.alter_topic(topic.id, _settings_text(settings))
+            try:
+                await self._store.declare(topic.identity, topic.declared, settings)
+            except BaseException:
+                await self._catalog.alter_topic(topic.id, _settings_text(topic.log.settings))
+                raise
             topic.log.settings = settings
             return topic
 
@@ -209,3 +213,7 @@ class Topics:
     async def close(self) -> None:
         for topic in self._by_key.values():
             await topic.log.close()
+
+
+def _settings_text(settings: LogSettings) -> str:
+    return msgspec.json.encode(settings).decode()

@@ -18,7 +18,7 @@ from typing import Final
 
 from penstock.catalog.database import Row, Value
 from penstock.model.errors import CorruptError, DiskFull, PenstockError, UnavailableError
-from penstock.model.limits import MIB
+from penstock.model.limits import KIB, MIB
 
 MEMORY: Final = ":memory:"
 BUSY_MS_MAX: Final = 5_000  # only a program that is not the broker can hold the file
@@ -26,6 +26,9 @@ WAL_BYTES_MAX: Final = 4 * MIB  # SQLite's own default; given back after a large
 # Once the WAL has its size it is overwritten in place and tells nothing by growing. A small
 # commit writes two to four pages of 4 KiB, so this many fill about WAL_BYTES_MAX.
 CHECKPOINT_COMMITS: Final = 256
+# On a full disk the WAL can be overwritten only once it is in the database: that must not need more
+# than a reserve has. Saved positions need no new pages, so this costs them nothing.
+GROWTH_BYTES_MAX: Final = 64 * KIB
 
 _ARGUMENT_NAMES: Final = tuple(str(number) for number in range(1, 100))
 
@@ -161,7 +164,11 @@ class SqliteDatabase:
     def _checkpoint_if_due(self) -> None:
         if self._file is None:
             return
-        if self._commits >= CHECKPOINT_COMMITS or self._wal_bytes() > WAL_BYTES_MAX:
+        if (
+            self._commits >= CHECKPOINT_COMMITS
+            or self._wal_bytes() > WAL_BYTES_MAX
+            or self._growth_bytes() > GROWTH_BYTES_MAX
+        ):
             self._checkpoint()
 
     def _checkpoint(self) -> None:
@@ -180,6 +187,15 @@ class SqliteDatabase:
         with suppress(FileNotFoundError):
             return os.stat(f"{self._file}-wal").st_size
         return 0
+
+    def _growth_bytes(self) -> int:
+        """What the database file will grow by when the WAL is moved into it."""
+        assert self._file is not None
+        with self._judged():
+            ((pages, page_bytes),) = self._connection.execute(
+                "select page_count, page_size from pragma_page_count(), pragma_page_size()"
+            )
+        return int(pages * page_bytes) - os.stat(self._file).st_size
 
     def _check_transaction(self) -> None:
         assert self._depth > 0, "catalog SQL runs inside transaction()"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import threading
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
@@ -21,7 +22,8 @@ from penstock.model.limits import KIB, MIB
 LOCK_NAME: Final = "lock"
 RESERVE_NAME: Final = "reserve"
 RESERVE_BYTES_MAX: Final = 4 * MIB  # a catalog transaction with thousands of positions
-RESERVE_FREE_SHARE: Final = 64  # shrinks with free space, so that a tiny disk stays usable
+RESERVE_FREE_SHARE: Final = 16  # shrinks with free space, so that a tiny disk stays usable
+RESERVE_STEP: Final = 64 * KIB
 
 
 class DataDirectory:
@@ -30,7 +32,7 @@ class DataDirectory:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._fd = -1
-        self._has_reserve = False
+        self._reserving = threading.Lock()  # the catalog, the logs and upkeep share the reserve
 
     def take(self) -> None:
         """Lock the directory, making it if needed; UnavailableError names the holder."""
@@ -62,26 +64,37 @@ class DataDirectory:
             self._fd = -1
 
     def set_reserve(self) -> None:
-        """Set space aside, as far as there is plenty."""
-        free = os.statvfs(self.path).f_bavail * os.statvfs(self.path).f_frsize
-        size = min(RESERVE_BYTES_MAX, free // RESERVE_FREE_SHARE) // (64 * KIB) * (64 * KIB)
-        path = self.path / RESERVE_NAME
-        if path.exists() and path.stat().st_size >= size:
-            self._has_reserve = True
-            return
-        try:
-            path.write_bytes(bytes(size))
-            self._has_reserve = size > 0
-        except OSError:
-            path.unlink(missing_ok=True)
+        """Set space aside as far as there is plenty; what is there already stays."""
+        stat = os.statvfs(self.path)
+        with self._reserving:
+            have = self._reserve_bytes()
+            plenty = (stat.f_bavail * stat.f_frsize + have) // RESERVE_FREE_SHARE
+            missing = _whole_steps(min(RESERVE_BYTES_MAX, plenty)) - have
+            if missing > 0:
+                with suppress(OSError), (self.path / RESERVE_NAME).open("ab") as file:
+                    file.write(bytes(missing))
 
     def free_reserve(self) -> bool:
-        """Give the reserve back to the file system; False if there was none left."""
-        if not self._has_reserve:
-            return False
-        self._has_reserve = False
-        (self.path / RESERVE_NAME).unlink(missing_ok=True)
-        return True
+        """Give half of the reserve back to the file system; False if nothing was left of it.
+
+        Half, because whoever is fastest takes the space: there is a next time.
+        """
+        with self._reserving:
+            have = self._reserve_bytes()
+            if have == 0:
+                return False
+            os.truncate(self.path / RESERVE_NAME, _whole_steps(have // 2))
+            return True
+
+    def _reserve_bytes(self) -> int:
+        try:
+            return (self.path / RESERVE_NAME).stat().st_size
+        except FileNotFoundError:
+            return 0
+
+
+def _whole_steps(size: int) -> int:
+    return size // RESERVE_STEP * RESERVE_STEP
 
 
 def read_holder(path: Path) -> dict[str, Any] | None:

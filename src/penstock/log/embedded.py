@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import errno
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections import deque
-from collections.abc import Awaitable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Final
@@ -100,7 +100,7 @@ class EmbeddedLog:
         self._is_closed = False
         self._end_waiters = EndWaiters()
         self._idle_waiters: list[asyncio.Future[None]] = []
-        self._loading: dict[tuple[int, int], asyncio.Future[list[Batch]]] = {}
+        self._loading: dict[tuple[int, int, int], asyncio.Task[list[Batch]]] = {}
         self._doomed: deque[Segment] = deque()  # trimmed; the file may still be there
         self._upkeep: asyncio.Lock = asyncio.Lock()
 
@@ -340,30 +340,39 @@ class EmbeddedLog:
         cached = self._cache.get(segment, number)
         if cached is not None:
             return cached
-        key = (id(segment), number)
-        loading = self._loading.get(key)
-        if loading is not None:
-            return await asyncio.shield(loading)
-        loading = self._loop.create_future()
-        self._loading[key] = loading
         is_whole = segment is not self._segments[-1] or number + 1 < len(body.index.positions)
+        # A load of the newest chunk brings what was there when it began: share it only so far.
+        key = (id(segment), number, 0 if is_whole else body.length)
+        loading = self._loading.get(key)
+        if loading is None:
+            # A task of its own: whoever asked first may give up, the others go on.
+            loading = self._loop.create_task(self._fetch(segment, number, key, is_whole))
+            self._loading[key] = loading
+        return await asyncio.shield(loading)
+
+    async def _fetch(
+        self, segment: Segment, number: int, key: tuple[int, int, int], is_whole: bool
+    ) -> list[Batch]:
         try:
             self.loads += 1
             batches = await self._workers.run(lambda: segment.read_chunk(number))
-        except BaseException as failed:
-            if isinstance(failed, Exception):
-                loading.set_exception(failed)
-                loading.exception()  # those who share it see it; nobody may, and that is fine
-            else:
-                loading.cancel()
-            raise
-        else:
-            loading.set_result(batches)
-            if is_whole:
-                self._cache.put(segment, number, batches)
-            return batches
         finally:
             del self._loading[key]
+        if is_whole:
+            self._cache.put(segment, number, batches)
+        return batches
+
+    async def batches_since(self, offset: int) -> AsyncIterator[Batch]:
+        at = bisect_left(self._segments, offset, key=lambda segment: segment.base_offset)
+        for segment in self._segments[max(at - 1, 0) :]:
+            index = (await self._body(segment)).index
+            # Batches of marks only share their offset with the next one: begin with the first.
+            first = max(bisect_left(index.offsets, offset) - 1, 0)
+            for number in range(first, len(index.positions)):
+                for batch in await self._workers.run(partial(segment.read_chunk, number)):
+                    is_marks = batch.header.count == 0 and batch.base_offset >= offset
+                    if batch.end_offset > offset or is_marks:
+                        yield batch
 
     async def _body(self, segment: Segment) -> SegmentBody:
         if segment.is_loaded:
@@ -371,16 +380,17 @@ class EmbeddedLog:
         return await self._workers.run(lambda: segment.body)
 
     async def offset_at(self, timestamp: int) -> int:
-        segments = list(self._segments)
-        low, high = 0, len(segments) - 1
-        while low < high:  # the first segment whose newest record is not before the time
-            middle = (low + high) // 2
-            if (await self._body(segments[middle])).last_timestamp < timestamp:
-                low = middle + 1
-            else:
-                high = middle
-        offset = segments[low].base_offset
-        index = (await self._body(segments[low])).index
+        async with self._upkeep:  # no segment goes while they are looked at
+            segments = self._segments
+            low, high = 0, len(segments) - 1
+            while low < high:  # the first segment whose newest record is not before the time
+                middle = (low + high) // 2
+                if (await self._body(segments[middle])).last_timestamp < timestamp:
+                    low = middle + 1
+                else:
+                    high = middle
+            offset = segments[low].base_offset
+            index = (await self._body(segments[low])).index
         chunk = bisect_right(index.times, timestamp - 1) - 1
         if chunk > 0:
             offset = index.offsets[chunk]
@@ -460,7 +470,8 @@ class EmbeddedLog:
 
     async def stored_bytes(self) -> int:
         """What the segments take on disk, preallocated space aside."""
-        return sum([(await self._body(segment)).length for segment in self._segments])
+        async with self._upkeep:
+            return sum([(await self._body(segment)).length for segment in self._segments])
 
     @property
     def fence(self) -> str:
@@ -470,11 +481,12 @@ class EmbeddedLog:
     async def clamp(self, epoch: int, offset: int) -> int:
         """Where a position of `epoch` stands now: records lost since then move it back."""
         if epoch < self.epoch:
-            for segment in self._segments:
-                if segment.base_offset >= offset:
-                    break
-                if (await self._body(segment)).header.epoch > epoch:
-                    return segment.base_offset
+            async with self._upkeep:
+                for segment in self._segments:
+                    if segment.base_offset >= offset:
+                        break
+                    if (await self._body(segment)).header.epoch > epoch:
+                        return segment.base_offset
         return min(offset, self._end)
 
     async def close(self) -> None:

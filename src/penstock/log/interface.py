@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
@@ -135,6 +135,10 @@ class KeptLog(Log, Protocol):
     @property
     def is_congested(self) -> bool:
         """True while too much waits for the next commit."""
+        ...
+
+    def batches_since(self, offset: int) -> AsyncIterator[Batch]:
+        """Every batch from the one that holds `offset` on, those of marks only included."""
         ...
 
     async def stored_bytes(self) -> int: ...

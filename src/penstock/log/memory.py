@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from bisect import bisect_right
-from collections.abc import Awaitable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Sequence
 
 from penstock.log.batch import Batch
 from penstock.log.builder import BatchBuilder
@@ -130,6 +130,12 @@ class MemoryLog:
             if size >= CHUNK_BYTES:
                 break
         return found
+
+    async def batches_since(self, offset: int) -> AsyncIterator[Batch]:
+        for batch in list(self._batches):
+            is_marks = batch.header.count == 0 and batch.base_offset >= offset
+            if batch.end_offset > offset or is_marks:
+                yield batch
 
     def bounds(self) -> Bounds:
         return Bounds(self._first, self._end)

@@ -54,8 +54,7 @@ class FileReader:
         self._active: Segment | None = None
 
     def bounds(self) -> Bounds:
-        segments, end = self._look()
-        return Bounds(segments[0].base_offset, end.durable_end)
+        return self._again_if_stale(self._bounds)
 
     def read(self, offset: int) -> list[Batch]:
         return self._again_if_stale(lambda: self._read(offset))
@@ -83,6 +82,10 @@ class FileReader:
             self._segments.clear()
             self._active = None
             return work()
+
+    def _bounds(self) -> Bounds:
+        segments, end = self._look()
+        return Bounds(segments[0].base_offset, end.durable_end)
 
     def _read(self, offset: int) -> list[Batch]:
         segments, end = self._look()
@@ -119,7 +122,7 @@ class FileReader:
         bases = segment_bases(self._disk, self._directory)
         bases = [base for base in bases if base <= end.segment_base]
         if not bases or bases[-1] != end.segment_base:
-            raise CorruptError(f"{segment_path(self._directory, end.segment_base)} is missing")
+            raise StaleSegment(segment_path(self._directory, end.segment_base))
         closed = [self._closed(base, following) for base, following in pairwise(bases)]
         self._segments = {segment.base_offset: segment for segment in closed}
         return [*closed, self._newest(end)], end

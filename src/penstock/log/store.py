@@ -7,10 +7,13 @@ the way before its files go. Files and directories that are not ours are left al
 from __future__ import annotations
 
 import asyncio
+import errno
 import re
+from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 import msgspec
 
@@ -26,6 +29,8 @@ from penstock.log.segment import SegmentHeader
 from penstock.model.clock import Clock
 from penstock.model.errors import CorruptError, UnavailableError
 from penstock.model.limits import MIB
+
+T = TypeVar("T")
 
 CACHE_BYTES_MAX: Final = 16 * MIB  # shared by all logs of a store
 FACTS_NAME: Final = "topic.json"
@@ -77,6 +82,7 @@ class EmbeddedStore:
         clock: Clock,
         loop: asyncio.AbstractEventLoop,
         workers: Workers,
+        on_full: Callable[[], bool] = lambda: False,
     ) -> None:
         self.root = root
         self.notes: list[str] = []  # what recovery found, for people
@@ -84,6 +90,7 @@ class EmbeddedStore:
         self._clock = clock
         self._loop = loop
         self._workers = workers
+        self._on_full = on_full  # frees what it can on a full disk; True when it freed something
         self._committer = Committer(loop, workers)
         self._cache = ChunkCache(CACHE_BYTES_MAX)
 
@@ -95,6 +102,8 @@ class EmbeddedStore:
                 partial(self._create_files, identity, declared, settings)
             )
         except OSError as failed:
+            with suppress(OSError):
+                await self.delete(identity)
             raise UnavailableError(f"cannot create the log's files: {failed}") from failed
         return self._log(recovered, end_file, settings)
 
@@ -102,7 +111,7 @@ class EmbeddedStore:
         directory = log_directory(self.root, identity)
         try:
             recovered, end_file = await self._workers.run(
-                partial(self._open_files, directory, settings)
+                partial(self._try_twice, partial(self._open_files, directory, settings))
             )
         except OSError as failed:
             raise UnavailableError(f"{directory} cannot be opened: {failed}") from failed
@@ -115,7 +124,11 @@ class EmbeddedStore:
     async def declare(self, identity: LogIdentity, declared: str, settings: LogSettings) -> None:
         """Write topic.json anew after the settings changed."""
         directory = log_directory(self.root, identity)
-        await self._workers.run(partial(self._write_facts, directory, declared, settings))
+        write = partial(self._write_facts, directory, declared, settings)
+        try:
+            await self._workers.run(partial(self._try_twice, write))
+        except OSError as failed:
+            raise UnavailableError(f"{directory}: settings cannot be kept: {failed}") from failed
 
     async def describe(self, identity: LogIdentity) -> tuple[str, LogSettings]:
         directory = log_directory(self.root, identity)
@@ -137,6 +150,15 @@ class EmbeddedStore:
             self._workers,
             self._cache,
         )
+
+    def _try_twice(self, work: Callable[[], T]) -> T:
+        """Run blocking work; on a full disk once more, if some space can be given back."""
+        try:
+            return work()
+        except OSError as failed:
+            if failed.errno not in (errno.ENOSPC, errno.EDQUOT) or not self._on_full():
+                raise
+        return work()
 
     def _create_files(
         self, identity: LogIdentity, declared: str, settings: LogSettings

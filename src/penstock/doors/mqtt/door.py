@@ -293,7 +293,9 @@ class MqttDoor:
         connection.begin(packet.version, session)
         self.exchange.attach(session)
         assigned = None if packet.client_id else session.client_id
-        answer = Connack(is_present, properties=_offers(assigned))
+        keep_alive_s = connection.keep_alive_s
+        given_s = keep_alive_s if keep_alive_s != packet.keep_alive_s else None
+        answer = Connack(is_present, properties=_offers(assigned, given_s))
         connection.put_packet(answer)
         connection.state = next_state(connection.state, Role.SERVER, event_of(answer))
         connection.go_on()
@@ -471,10 +473,11 @@ def _serve(connection: Connection, link: SocketLink, events: int) -> None:
             connection.close()
 
 
-def _offers(assigned: str | None) -> Properties:
+def _offers(assigned: str | None, keep_alive_s: int | None) -> Properties:
     """What an MQTT 5 client is told about this broker."""
     return Properties(
         assigned_client_identifier=assigned,
+        server_keep_alive=keep_alive_s,
         maximum_packet_size=PACKET_BYTES_MAX,
         shared_subscription_available=0,
     )

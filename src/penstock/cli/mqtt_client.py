@@ -1,0 +1,366 @@
+"""A small MQTT client for the command line: 3.1, 3.1.1 and 5, QoS 0 to 2, one connection.
+
+It does not reconnect: a lost connection is an UnavailableError. What it may have in flight is
+bounded by the server's receive maximum and by IN_FLIGHT_MAX. A message of QoS 2 is handed out once,
+when it first arrives.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import ssl
+import sys
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from typing import Final, TypeVar
+
+from penstock.model.errors import PeerError, RefusedError, UnavailableError
+from penstock.model.limits import KIB, MIB
+from penstock.mqtt.encode import encode
+from penstock.mqtt.intake import Intake, unpack
+from penstock.mqtt.kinds import PACKET_ID_MAX, PacketType, Role
+from penstock.mqtt.packets import (
+    PACKET_TYPES,
+    Ack,
+    Connack,
+    Connect,
+    Disconnect,
+    Packet,
+    Pingreq,
+    Puback,
+    Pubcomp,
+    Publish,
+    Pubrec,
+    Pubrel,
+    Suback,
+    Subscribe,
+    Subscription,
+    Unsuback,
+    Unsubscribe,
+)
+from penstock.mqtt.properties import NO_PROPERTIES, Properties
+from penstock.mqtt.reasons import FAILURE, Reason, describe
+from penstock.mqtt.state import (
+    Answer,
+    Duty,
+    Incoming,
+    Outgoing,
+    answer_of,
+    next_incoming,
+    next_outgoing,
+)
+
+T = TypeVar("T")
+
+READ_BYTES: Final = 64 * KIB
+PACKET_BYTES_MAX: Final = 256 * MIB  # MQTT's own bound
+IN_FLIGHT_MAX: Final = 100  # unacknowledged messages of ours
+MESSAGES_MAX: Final = 1_000  # received and not yet taken; then nothing more is read
+ANSWER_S_MAX: Final = 30.0  # for CONNACK, SUBACK, UNSUBACK
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Where to connect, and as whom."""
+
+    host: str
+    port: int
+    connect: Connect
+    tls: ssl.SSLContext | None = None
+    wait_s_max: float = ANSWER_S_MAX
+    is_debug: bool = False
+
+
+@dataclass(slots=True)
+class _Sent:
+    """A message of ours above QoS 0."""
+
+    state: Outgoing
+    done: asyncio.Future[Reason] = field(repr=False)
+
+
+class MqttClient:
+    """Made by `open_client`. One task reads, whoever calls writes."""
+
+    def __init__(
+        self, target: Target, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        self._target = target
+        self._reader = reader
+        self._writer = writer
+        self._version = target.connect.version
+        self._intake = Intake(self._version, PACKET_BYTES_MAX, Role.SERVER)
+        self._loop = asyncio.get_running_loop()
+        self._connack: asyncio.Future[Connack] = self._loop.create_future()
+        self._answers: dict[int, asyncio.Future[tuple[Reason, ...]]] = {}
+        self._sent: dict[int, _Sent] = {}
+        self._incoming: dict[int, Incoming] = {}
+        self._messages: asyncio.Queue[Publish | None] = asyncio.Queue(MESSAGES_MAX)
+        self._window = asyncio.Semaphore(IN_FLIGHT_MAX)
+        self._next_id = 0
+        self._error: Exception | None = None
+        self._reading = self._loop.create_task(self._read())
+        self._pinging: asyncio.Task[None] | None = None
+        self._last_sent_s = self._last_seen_s = self._loop.time()
+
+    # Coming and going
+
+    async def start(self) -> Connack:
+        """Send CONNECT; RefusedError says why the server does not want us."""
+        self.write(self._target.connect)
+        answer = await self._wait(self._connack, "CONNACK")
+        if answer.reason:
+            raise refused("the server refused the connection:", answer.reason, answer.properties)
+        most = answer.properties.receive_maximum or PACKET_ID_MAX
+        self._window = asyncio.Semaphore(min(most, IN_FLIGHT_MAX))
+        keep_alive_s = answer.properties.server_keep_alive
+        if keep_alive_s is None:
+            keep_alive_s = self._target.connect.keep_alive_s
+        if keep_alive_s:
+            self._pinging = self._loop.create_task(self._ping(keep_alive_s))
+        return answer
+
+    async def stop(self) -> None:
+        """Take leave, as far as anybody is there to hear it."""
+        if self._error is None:
+            self.write(Disconnect())
+        await self.drop()
+
+    async def drop(self) -> None:
+        """Close without a word."""
+        for task in (self._reading, self._pinging):
+            if task is not None:
+                task.cancel()
+        self._writer.close()
+        with suppress(OSError, TimeoutError):
+            await asyncio.wait_for(self._writer.wait_closed(), 5)
+
+    # Out
+
+    async def publish(
+        self,
+        name: str,
+        payload: bytes,
+        *,
+        qos: int = 0,
+        retain: bool = False,
+        properties: Properties = NO_PROPERTIES,
+    ) -> asyncio.Future[Reason]:
+        """Send a message as soon as the window has room; the future has the server's answer."""
+        done: asyncio.Future[Reason] = self._loop.create_future()
+        packet_id = 0
+        if qos:
+            await self._window.acquire()
+            packet_id = self._take_id()
+            state = Outgoing.WAIT_PUBACK if qos == 1 else Outgoing.WAIT_PUBREC
+            self._sent[packet_id] = _Sent(state, done)
+        self._check()
+        self.write(Publish(name, payload, qos, retain, False, packet_id, properties))
+        await self._drain()
+        if not qos:
+            done.set_result(Reason.SUCCESS)
+        return done
+
+    async def subscribe(
+        self, subscriptions: tuple[Subscription, ...], properties: Properties = NO_PROPERTIES
+    ) -> tuple[Reason, ...]:
+        packet_id, answer = self._ask()
+        self.write(Subscribe(packet_id, subscriptions, properties))
+        return await self._wait(answer, "SUBACK")
+
+    async def unsubscribe(self, filters: tuple[str, ...]) -> tuple[Reason, ...]:
+        packet_id, answer = self._ask()
+        self.write(Unsubscribe(packet_id, filters))
+        return await self._wait(answer, "UNSUBACK")
+
+    def _ask(self) -> tuple[int, asyncio.Future[tuple[Reason, ...]]]:
+        packet_id = self._take_id()
+        answer = self._answers[packet_id] = self._loop.create_future()
+        return packet_id, answer
+
+    def _take_id(self) -> int:
+        """Skip ids still in flight: reusing one before its ack confuses the receiver."""
+        while True:
+            self._next_id = self._next_id % PACKET_ID_MAX + 1
+            if self._next_id not in self._sent and self._next_id not in self._answers:
+                return self._next_id
+
+    def write(self, packet: Packet) -> None:
+        self._debug("sent", packet)
+        self._last_sent_s = self._loop.time()
+        self._writer.write(encode(packet, self._version))
+
+    async def _drain(self) -> None:
+        try:
+            await self._writer.drain()
+        except OSError as failed:
+            raise self._error or lost(failed) from failed
+
+    async def _ping(self, keep_alive_s: int) -> None:
+        """Whatever we send counts; after a silence of most of the keep alive, a PINGREQ."""
+        while self._loop.time() < self._last_seen_s + keep_alive_s * 1.5:
+            due_s = self._last_sent_s + keep_alive_s * 0.75 - self._loop.time()
+            if due_s > 0:
+                await asyncio.sleep(due_s)
+            else:
+                self.write(Pingreq())
+        await self._end(UnavailableError(f"the server was silent for {keep_alive_s * 1.5:g} s"))
+
+    # In
+
+    async def messages(self) -> AsyncIterator[Publish]:
+        """What arrives, until the connection ends; `acknowledge` each one that was dealt with."""
+        while (message := await self._messages.get()) is not None:
+            yield message
+        self._check()
+
+    def acknowledge(self, message: Publish) -> None:
+        if message.qos == 1:
+            self.write(Puback(message.packet_id))
+        elif message.qos == 2:
+            self.write(Pubrec(message.packet_id))
+
+    async def _read(self) -> None:
+        try:
+            while data := await self._reader.read(READ_BYTES):
+                self._last_seen_s = self._loop.time()
+                for packet in unpack(self._intake.feed(data)):
+                    self._debug("received", packet)
+                    await self._take(packet)
+            raise lost(None)
+        except asyncio.CancelledError:
+            raise
+        except (PeerError, RefusedError, UnavailableError) as error:
+            await self._end(error)
+        except OSError as failed:
+            await self._end(lost(failed))
+
+    async def _take(self, packet: Packet) -> None:
+        if isinstance(packet, Publish):
+            await self._take_message(packet)
+        elif isinstance(packet, Pubrel):
+            state = self._incoming.pop(packet.packet_id, Incoming.FREE)
+            next_incoming(state, Answer.PUBREL)
+            self.write(Pubcomp(packet.packet_id))
+        elif isinstance(packet, Puback | Pubrec | Pubcomp):
+            self._take_ack(packet)
+        elif isinstance(packet, Suback | Unsuback):
+            answer = self._answers.pop(packet.packet_id, None)
+            if answer is not None and not answer.done():
+                answer.set_result(packet.reasons)
+        elif isinstance(packet, Connack):
+            if not self._connack.done():
+                self._connack.set_result(packet)
+        elif isinstance(packet, Disconnect):
+            raise refused("the server ended the connection:", packet.reason, packet.properties)
+
+    async def _take_message(self, message: Publish) -> None:
+        if message.qos == 2:
+            state = self._incoming.get(message.packet_id, Incoming.FREE)
+            state, duty = next_incoming(state, Answer.PUBLISH_QOS_2)
+            self._incoming[message.packet_id] = state
+            if duty is not Duty.TAKE_AND_PUBREC:
+                self.write(Pubrec(message.packet_id))
+                return
+        await self._messages.put(message)
+
+    def _take_ack(self, packet: Ack) -> None:
+        sent = self._sent.get(packet.packet_id)
+        state = Outgoing.FREE if sent is None else sent.state
+        answer = answer_of(PacketType(PACKET_TYPES[type(packet)]), packet.reason)
+        step = next_outgoing(state, answer)
+        if step.duty is Duty.SEND_PUBREL:
+            assert sent is not None
+            sent.state = step.state
+            self.write(Pubrel(packet.packet_id))
+        elif step.duty is Duty.FINISH:
+            assert sent is not None
+            del self._sent[packet.packet_id]
+            self._window.release()
+            if not sent.done.done():
+                sent.done.set_result(packet.reason)
+
+    async def _end(self, error: Exception) -> None:
+        """Whoever waits for something hears why it will not come."""
+        if self._error is not None:
+            return
+        self._error = error
+        waiting: list[asyncio.Future[Connack] | asyncio.Future[Reason]] = [self._connack]
+        waiting += [sent.done for sent in self._sent.values()]
+        for one in [*waiting, *self._answers.values()]:
+            if not one.done():
+                one.set_exception(error)
+                one.exception()  # it may be that nobody asks
+        for _ in range(IN_FLIGHT_MAX):
+            self._window.release()
+        await self._messages.put(None)
+
+    def _check(self) -> None:
+        if self._error is not None:
+            raise self._error
+
+    async def _wait(self, answer: asyncio.Future[T], what: str) -> T:
+        self._check()
+        try:
+            return await asyncio.wait_for(answer, self._target.wait_s_max)
+        except TimeoutError:
+            raise UnavailableError(
+                f"no {what} from the server within {self._target.wait_s_max:g} s"
+            ) from None
+
+    def _debug(self, what: str, packet: Packet) -> None:
+        if self._target.is_debug:
+            if isinstance(packet, Connect) and packet.password is not None:
+                packet = replace(packet, password=b"***")
+            shown = repr(packet)
+            print(f"{what:<8} {shown[:200]}", file=sys.stderr, flush=True)
+
+
+async def open_client(target: Target) -> MqttClient:
+    """Connect; UnavailableError when nobody answers, RefusedError when the server says no."""
+    where = f"{target.host}:{target.port}"
+    try:
+        reader, writer = await asyncio.wait_for(
+            asyncio.open_connection(target.host, target.port, ssl=target.tls), target.wait_s_max
+        )
+    except TimeoutError:
+        raise UnavailableError(
+            f"cannot connect to {where}: no answer within {target.wait_s_max:g} s"
+        ) from None
+    except ssl.SSLCertVerificationError as failed:
+        raise UnavailableError(
+            f"cannot connect to {where}: its certificate is not trusted "
+            f"({failed.verify_message}); name its authority with --cafile"
+        ) from failed
+    except OSError as failed:
+        raise UnavailableError(
+            f"cannot connect to {where}: {_why(failed)}; is a broker listening there?"
+        ) from failed
+    client = MqttClient(target, reader, writer)
+    try:
+        await client.start()
+    except BaseException:
+        await client.drop()
+        raise
+    return client
+
+
+def refused(what: str, reason: Reason, properties: Properties = NO_PROPERTIES) -> RefusedError:
+    """The server understood and said no."""
+    text = f": {properties.reason_string}" if properties.reason_string else ""
+    return RefusedError(f"{what} {describe(reason)}{text}")
+
+
+def lost(failed: OSError | None) -> UnavailableError:
+    why = "closed by the server" if failed is None else str(failed.strerror or failed)
+    return UnavailableError(f"the connection is lost: {why}")
+
+
+def _why(failed: OSError) -> str:
+    return os.strerror(failed.errno) if failed.errno and failed.errno > 0 else str(failed)
+
+
+def is_failure(reason: Reason) -> bool:
+    return reason >= FAILURE

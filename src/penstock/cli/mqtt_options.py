@@ -1,0 +1,260 @@
+"""The letters that `pub` and `sub` share with mosquitto_pub and mosquitto_sub."""
+
+from __future__ import annotations
+
+import argparse
+import secrets
+import ssl
+from pathlib import Path
+from typing import Any, Final
+
+from penstock.cli.mqtt_client import ANSWER_S_MAX, Target
+from penstock.core.names import check_name
+from penstock.model.errors import InvalidSetting
+from penstock.mqtt.kinds import MQTT_3_1, MQTT_3_1_1, MQTT_5, PacketType
+from penstock.mqtt.packets import Connect, Will
+from penstock.mqtt.properties import PROPERTIES, WILL, Properties, PropertyRow, Wire
+
+VERSIONS: Final = {
+    "31": MQTT_3_1,
+    "mqttv31": MQTT_3_1,
+    "311": MQTT_3_1_1,
+    "mqttv311": MQTT_3_1_1,
+    "5": MQTT_5,
+    "mqttv5": MQTT_5,
+}
+NEVER_EXPIRES: Final = 0xFFFF_FFFF
+PLACES: Final = {
+    "connect": PacketType.CONNECT,
+    "publish": PacketType.PUBLISH,
+    "subscribe": PacketType.SUBSCRIBE,
+    "will": WILL,
+}
+# What mosquitto calls otherwise than we do.
+_ALIASES: Final = {
+    "user-property": "user_properties",
+    "subscription-identifier": "subscription_identifiers",
+}
+
+
+def make_parser(commands: Any, name: str, says: str) -> argparse.ArgumentParser:
+    """A command whose -h is a host."""
+    parser: argparse.ArgumentParser = commands.add_parser(
+        name, help=says, description=says + ".", add_help=False
+    )
+    parser.add_argument("--help", action="help", help="show this text")
+    return parser
+
+
+def add_connection(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument_group("connection").add_argument
+    add("-h", "--host", default="localhost", help="broker's host (localhost)")
+    add("-p", "--port", type=number(1, 65_535), help="its port (1883; 8883 with TLS)")
+    add("-u", "--username", metavar="USER")
+    add("-P", "--pw", metavar="PASSWORD", help="seen by everybody on this machine: prefer the next")
+    add("--password-file", metavar="FILE", help="read the password from its first line")
+    add("-i", "--id", metavar="ID", help="client id (chosen at random)")
+    add("-I", "--id-prefix", metavar="PREFIX", help="client id that begins with this")
+    add("-V", "--protocol-version", choices=sorted(VERSIONS), default="5", help="MQTT version (5)")
+    add("-k", "--keepalive", type=number(0, 65_535), default=60, metavar="S", help="seconds (60)")
+    add(
+        "-c",
+        "--disable-clean-session",
+        action="store_true",
+        help="the session goes on where it was, and stays; needs --id",
+    )
+    add(
+        "-x",
+        "--session-expiry-interval",
+        type=number(0, NEVER_EXPIRES),
+        metavar="S",
+        help="how long the session stays (MQTT 5)",
+    )
+    add(
+        "-D",
+        "--property",
+        nargs="+",
+        action="append",
+        default=[],
+        metavar=("PACKET NAME VALUE", ""),
+        help=f"an MQTT 5 property of {', '.join(PLACES)}: -D publish content-type text/plain",
+    )
+    add("-d", "--debug", action="store_true", help="show packets on standard error")
+    add("--json", action="store_true", help="answer in JSON")
+    _add_tls(parser)
+    _add_will(parser)
+
+
+def _add_tls(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument_group("TLS").add_argument
+    add("--cafile", metavar="FILE", help="connect with TLS and trust certificates signed by this")
+    add("--cert", metavar="FILE", help="our own certificate")
+    add("--key", metavar="FILE", help="and its key")
+    add("--insecure", action="store_true", help="do not compare the certificate with the host")
+    add("--tls", action="store_true", help="connect with TLS and trust what this machine trusts")
+
+
+def _add_will(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument_group("will, published if the connection is lost").add_argument
+    add("--will-topic", metavar="NAME")
+    add("--will-payload", metavar="TEXT", default="")
+    add("--will-qos", type=number(0, 2), default=0, metavar="QOS")
+    add("--will-retain", action="store_true")
+
+
+def number(least: int, most: int) -> Any:
+    """An argument that is a whole number within bounds."""
+
+    def parse(text: str) -> int:
+        if not (text.isascii() and text.isdigit() and least <= int(text) <= most):
+            raise argparse.ArgumentTypeError(
+                f"{text!r} is not a whole number from {least} to {most}"
+            )
+        return int(text)
+
+    return parse
+
+
+def target(options: argparse.Namespace) -> Target:
+    """Where to connect; InvalidSetting when options contradict each other."""
+    version = VERSIONS[options.protocol_version]
+    has_tls = bool(options.tls or options.cafile)
+    if (options.cert or options.key or options.insecure) and not has_tls:
+        raise InvalidSetting("--cert, --key and --insecure mean TLS: say --cafile or --tls as well")
+    connect = Connect(
+        _client_id(options),
+        not options.disable_clean_session,
+        options.keepalive,
+        _will(options),
+        options.username,
+        _password(options),
+        version,
+        _connect_properties(options, version),
+    )
+    return Target(
+        options.host,
+        options.port or (8883 if has_tls else 1883),
+        connect,
+        _tls(options) if has_tls else None,
+        ANSWER_S_MAX,
+        options.debug,
+    )
+
+
+def _client_id(options: argparse.Namespace) -> str:
+    if options.id is not None and options.id_prefix is not None:
+        raise InvalidSetting("--id and --id-prefix exclude each other: give one of them")
+    if options.id is not None:
+        return str(options.id)
+    if options.disable_clean_session:
+        raise InvalidSetting("--disable-clean-session needs --id: the session is known by it")
+    prefix = "penstock" if options.id_prefix is None else options.id_prefix
+    return f"{prefix}-{secrets.token_hex(6)}"
+
+
+def _password(options: argparse.Namespace) -> bytes | None:
+    if options.pw is not None and options.password_file is not None:
+        raise InvalidSetting("--pw and --password-file exclude each other: give one of them")
+    if options.password_file is not None:
+        with Path(options.password_file).open("rb") as file:
+            password: bytes | None = file.readline().removesuffix(b"\n").removesuffix(b"\r")
+    else:
+        password = None if options.pw is None else options.pw.encode()
+    if password is not None and options.username is None:
+        raise InvalidSetting("a password needs a user: say --username")
+    return password
+
+
+def _will(options: argparse.Namespace) -> Will | None:
+    if options.will_topic is None:
+        if options.will_payload or options.will_qos or options.will_retain:
+            raise InvalidSetting("a will needs a name to be published under: say --will-topic")
+        return None
+    return Will(
+        check_name(options.will_topic),
+        options.will_payload.encode(),
+        options.will_qos,
+        options.will_retain,
+        read_properties(options, "will"),
+    )
+
+
+def _connect_properties(options: argparse.Namespace, version: int) -> Properties:
+    given = read_properties(options, "connect")
+    expiry_s = options.session_expiry_interval
+    if version != MQTT_5:
+        if expiry_s is not None or options.property:
+            raise InvalidSetting("session expiry and properties need MQTT 5: say -V 5")
+        return given
+    if expiry_s is None and options.disable_clean_session:
+        expiry_s = NEVER_EXPIRES
+    if expiry_s is None:
+        return given
+    return _with(given, "session_expiry_interval", expiry_s)
+
+
+def _tls(options: argparse.Namespace) -> ssl.SSLContext:
+    try:
+        context = ssl.create_default_context(cafile=options.cafile)
+        if options.cert:
+            context.load_cert_chain(options.cert, options.key)
+    except ssl.SSLError as failed:
+        raise InvalidSetting(f"the TLS files cannot be used: {failed.reason or failed}") from failed
+    context.check_hostname = not options.insecure
+    return context
+
+
+# Properties
+
+
+def read_properties(options: argparse.Namespace, place: str) -> Properties:
+    """What `-D place name value` said."""
+    found = Properties()
+    for words in options.property:
+        if words[0] not in PLACES:
+            raise InvalidSetting(f"-D {words[0]!r} is none of {', '.join(PLACES)}")
+        if words[0] == place:
+            field, value = _property(place, words[1:])
+            found = _with(found, field, value)
+    return found
+
+
+def _property(place: str, words: list[str]) -> tuple[str, Any]:
+    rows = {row.field: row for row in PROPERTIES if PLACES[place] in row.legal_in}
+    name = words[0] if words else ""
+    row = rows.get(_ALIASES.get(name, name.replace("-", "_")))
+    if row is None:
+        known = ", ".join(sorted(_spelled(field) for field in rows))
+        raise InvalidSetting(f"-D {place} {name!r} is no property of it: {known}")
+    wanted = 2 if row.wire is Wire.PAIR else 1
+    if len(words) != 1 + wanted:
+        raise InvalidSetting(f"-D {place} {name} needs {wanted} value{'s' * (wanted > 1)}")
+    return row.field, _value(row, words[1:])
+
+
+def _spelled(field: str) -> str:
+    spellings = {ours: theirs for theirs, ours in _ALIASES.items()}
+    return spellings.get(field, field.replace("_", "-"))
+
+
+def _value(row: PropertyRow, words: list[str]) -> Any:
+    if row.wire is Wire.PAIR:
+        return ((words[0], words[1]),)
+    if row.wire in (Wire.TEXT, Wire.NAME):
+        return words[0]
+    if row.wire is Wire.BINARY:
+        return words[0].encode()
+    most = min(row.most, {Wire.BYTE: 255, Wire.U16: 65_535}.get(row.wire, row.most))
+    try:
+        value = number(row.least, most)(words[0])
+    except argparse.ArgumentTypeError as wrong:
+        raise InvalidSetting(f"-D {_spelled(row.field)}: {wrong}") from None
+    return (value,) if row.field == "subscription_identifiers" else value
+
+
+def _with(properties: Properties, field: str, value: Any) -> Properties:
+    """With one more value; those that may stand several times are collected."""
+    values = {row.field: getattr(properties, row.field) for row in PROPERTIES}
+    if isinstance(value, tuple):
+        value = values[field] + value
+    return Properties(**(values | {field: value}))

@@ -1,0 +1,142 @@
+"""`penstock pub`: publish to an MQTT broker, with mosquitto_pub's letters."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import sys
+import threading
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any, Final
+
+from penstock.cli.mqtt_client import MqttClient, is_failure, open_client, refused
+from penstock.cli.mqtt_options import add_connection, make_parser, number, read_properties, target
+from penstock.cli.output import show_json
+from penstock.core.names import check_name
+from penstock.model.limits import KIB
+from penstock.mqtt.properties import Properties
+from penstock.mqtt.reasons import Reason
+
+CHUNK_BYTES: Final = 64 * KIB
+CHUNKS_MAX: Final = 4  # read ahead of what was published
+
+
+def add_commands(commands: Any) -> None:
+    parser = make_parser(commands, "pub", "publish to an MQTT broker")
+    parser.add_argument("-t", "--topic", required=True, metavar="NAME", help="published under")
+    source = parser.add_mutually_exclusive_group(required=True)
+    source.add_argument("-m", "--message", metavar="TEXT", help="the message")
+    source.add_argument("-f", "--file", metavar="FILE", help="the message is a file's content")
+    source.add_argument("-n", "--null-message", action="store_true", help="a message of no bytes")
+    source.add_argument(
+        "-s", "--stdin-file", action="store_true", help="the message is all of standard input"
+    )
+    source.add_argument(
+        "-l", "--stdin-line", action="store_true", help="each line of standard input is a message"
+    )
+    parser.add_argument("-q", "--qos", type=number(0, 2), default=0, help="0, 1 or 2 (0)")
+    parser.add_argument("-r", "--retain", action="store_true", help="keep it as the name's last")
+    parser.add_argument(
+        "--repeat", type=number(1, 1 << 31), default=1, metavar="N", help="publish N times"
+    )
+    parser.add_argument(
+        "--repeat-delay", type=float, default=0.0, metavar="S", help="seconds in between"
+    )
+    add_connection(parser)
+    parser.set_defaults(run=publish)
+
+
+def publish(options: argparse.Namespace) -> None:
+    check_name(options.topic)
+    where = target(options)
+    properties = read_properties(options, "publish")
+    messages = _lines() if options.stdin_line else _repeated(options, _message(options))
+
+    async def run() -> int:
+        client = await open_client(where)
+        try:
+            count = await _publish_all(client, options, messages, properties)
+        except asyncio.CancelledError:  # Ctrl-C is no accident: the will stays unpublished
+            await client.stop()
+            raise
+        except BaseException:
+            await client.drop()
+            raise
+        await client.stop()
+        return count
+
+    count = asyncio.run(run())
+    if options.json:
+        show_json({"published": count, "name": options.topic, "qos": options.qos})
+
+
+async def _publish_all(
+    client: MqttClient,
+    options: argparse.Namespace,
+    messages: AsyncIterator[bytes],
+    properties: Properties,
+) -> int:
+    """Publish, and see to it that each was taken; how many."""
+    waiting: set[asyncio.Future[Reason]] = set()
+    count = 0
+    async for payload in messages:
+        done = await client.publish(
+            options.topic, payload, qos=options.qos, retain=options.retain, properties=properties
+        )
+        count += 1
+        waiting.add(done)
+        for one in [one for one in waiting if one.done()]:
+            waiting.discard(one)
+            _check(one.result())
+    for one in waiting:
+        _check(await one)
+    return count
+
+
+def _check(reason: Reason) -> None:
+    if is_failure(reason):
+        raise refused("the message was refused:", reason)
+
+
+def _message(options: argparse.Namespace) -> bytes:
+    if options.message is not None:
+        return bytes(options.message.encode("utf-8", "surrogateescape"))
+    if options.file is not None:
+        return Path(options.file).read_bytes()
+    return sys.stdin.buffer.read() if options.stdin_file else b""
+
+
+async def _repeated(options: argparse.Namespace, payload: bytes) -> AsyncIterator[bytes]:
+    for turn in range(options.repeat):
+        if turn:
+            await asyncio.sleep(options.repeat_delay)
+        yield payload
+
+
+async def _lines() -> AsyncIterator[bytes]:
+    """Lines of standard input as they come, without their ends.
+
+    Read by a thread that nobody waits for: a read from a terminal cannot be called off.
+    """
+    loop = asyncio.get_running_loop()
+    chunks: asyncio.Queue[bytes] = asyncio.Queue(CHUNKS_MAX)
+
+    def read() -> None:
+        data = b"\n"
+        while data:
+            data = os.read(sys.stdin.fileno(), CHUNK_BYTES)
+            try:
+                asyncio.run_coroutine_threadsafe(chunks.put(data), loop).result()
+            except RuntimeError:  # the loop is closed: the command is over
+                return
+
+    threading.Thread(target=read, name="penstock-stdin", daemon=True).start()
+    rest = b""
+    while data := await chunks.get():
+        *lines, rest = (rest + data).split(b"\n")
+        for line in lines:
+            yield line.removesuffix(b"\r")
+    if rest:
+        yield rest

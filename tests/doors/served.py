@@ -1,0 +1,66 @@
+"""A real `penstock serve` process, started on a free port, stopped or killed by its id."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+
+class Served:
+    """A broker process on a data directory; `restart` opens the same directory again."""
+
+    def __init__(self, data: Path, *flags: str) -> None:
+        self.data = data
+        self.port = 0
+        self._flags = flags
+        self._process: subprocess.Popen[str] | None = None
+
+    def start(self) -> Self:
+        command = [sys.executable, "-m", "penstock.cli.main", "serve", "--data", str(self.data)]
+        self._process = subprocess.Popen(
+            [*command, "--mqtt", f"127.0.0.1:{self.port}", *self._flags],
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            if line.startswith("listening") and "mqtt://" in line:
+                self.port = int(line.rsplit(":", 1)[1])
+            if line.startswith("ready"):
+                return self
+        raise AssertionError(f"the broker ended with {self._process.wait()}")
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
+    def kill(self) -> None:
+        """kill -9."""
+        self._end(signal.SIGKILL, -signal.SIGKILL)
+
+    def stop(self) -> None:
+        self._end(signal.SIGTERM, 0)
+
+    def _end(self, how: signal.Signals, code: int) -> None:
+        process, self._process = self._process, None
+        assert process is not None and process.stdout is not None
+        process.send_signal(how)
+        assert process.wait(30) == code
+        process.stdout.close()
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._process is not None:
+            self.kill() if kind else self.stop()

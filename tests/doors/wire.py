@@ -1,0 +1,168 @@
+"""A client that says exactly what it is told to, packet by packet, and checks what comes back."""
+
+from __future__ import annotations
+
+import socket
+from collections import deque
+from types import TracebackType
+from typing import Self, TypeVar
+
+from penstock.mqtt.encode import encode
+from penstock.mqtt.intake import Intake, unpack
+from penstock.mqtt.kinds import MQTT_3_1_1, MQTT_5, Role
+from penstock.mqtt.packets import (
+    Connack,
+    Connect,
+    Disconnect,
+    Packet,
+    Pingreq,
+    Pingresp,
+    Puback,
+    Pubcomp,
+    Publish,
+    Pubrec,
+    Pubrel,
+    Suback,
+    Subscribe,
+    Subscription,
+)
+from penstock.mqtt.properties import NO_PROPERTIES, Properties
+
+P = TypeVar("P", bound=Packet)
+
+WAIT_S = 10.0  # a packet that has not come by then does not come
+
+
+class Wire:
+    """One connection. Methods block until the packet they name has come."""
+
+    def __init__(self, port: int, client_id: str = "", version: int = MQTT_3_1_1) -> None:
+        self.client_id = client_id
+        self.version = version
+        self._socket = socket.create_connection(("127.0.0.1", port), WAIT_S)
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._intake = Intake(version, 1 << 28, Role.SERVER)
+        self._packets: deque[Packet] = deque()
+        self._next_id = 1
+
+    def send(self, *packets: Packet) -> None:
+        self._socket.sendall(b"".join(encode(packet, self.version) for packet in packets))
+
+    def send_bytes(self, data: bytes) -> None:
+        self._socket.sendall(data)
+
+    def next(self) -> Packet:
+        """The next packet, whatever it is; EOFError when the broker closed."""
+        while not self._packets:
+            data = self._socket.recv(65536)
+            if not data:
+                raise EOFError("closed by the broker")
+            self._packets.extend(unpack(self._intake.feed(data)))
+        return self._packets.popleft()
+
+    def expect(self, kind: type[P]) -> P:
+        packet = self.next()
+        assert isinstance(packet, kind), f"expected {kind.__name__}, got {packet}"
+        return packet
+
+    def pick(self, kind: type[P]) -> P:
+        """The next packet of a kind; others that come before it are kept for later."""
+        passed: list[Packet] = []
+        while not isinstance(packet := self.next(), kind):
+            passed.append(packet)
+        self._packets.extendleft(reversed(passed))
+        return packet
+
+    def is_closed(self) -> bool:
+        """Waits for the broker to close; False if it says something instead."""
+        try:
+            self.next()
+        except (EOFError, ConnectionError):
+            return True
+        return False
+
+    # Conversations
+
+    def connect(
+        self, *, clean: bool = True, properties: Properties = NO_PROPERTIES, keep_alive_s: int = 0
+    ) -> Connack:
+        packet = Connect(
+            self.client_id, clean, keep_alive_s, version=self.version, properties=properties
+        )
+        self.send(packet)
+        return self.expect(Connack)
+
+    def subscribe(self, *filters: str | Subscription, qos: int = 0) -> Suback:
+        wanted = tuple(Subscription(one, qos) if isinstance(one, str) else one for one in filters)
+        self.send(Subscribe(self.take_id(), wanted))
+        return self.expect(Suback)
+
+    def publish(self, name: str, payload: bytes, qos: int = 0, *, retain: bool = False) -> None:
+        """Publish and see it acknowledged, all the way at QoS 2."""
+        packet_id = self.take_id() if qos else 0
+        self.send(Publish(name, payload, qos, retain, packet_id=packet_id))
+        if qos == 1:
+            assert self.expect(Puback).packet_id == packet_id
+        elif qos == 2:
+            assert self.expect(Pubrec).packet_id == packet_id
+            self.send(Pubrel(packet_id))
+            assert self.expect(Pubcomp).packet_id == packet_id
+
+    def receive(self) -> Publish:
+        """The next message, acknowledged all the way."""
+        message = self.expect(Publish)
+        self.acknowledge(message)
+        return message
+
+    def acknowledge(self, message: Publish) -> None:
+        if message.qos == 1:
+            self.send(Puback(message.packet_id))
+        elif message.qos == 2:
+            self.send(Pubrec(message.packet_id))
+            assert self.pick(Pubrel).packet_id == message.packet_id
+            self.send(Pubcomp(message.packet_id))
+
+    def settle(self) -> list[Packet]:
+        """Everything the broker has said up to now: what comes before the answer to a ping."""
+        self.send(Pingreq())
+        said = []
+        while not isinstance(packet := self.next(), Pingresp):
+            said.append(packet)
+        return said
+
+    def take_id(self) -> int:
+        packet_id = self._next_id
+        self._next_id = packet_id % 65535 + 1
+        return packet_id
+
+    def disconnect(self) -> None:
+        self.send(Disconnect())
+        assert self.is_closed()
+        self.close()
+
+    def close(self) -> None:
+        """Hang up without a word."""
+        self._socket.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def kept(expiry_s: int = 3600) -> Properties:
+    """CONNECT properties of an MQTT 5 session that outlives its connection."""
+    return Properties(session_expiry_interval=expiry_s)
+
+
+def connect_kept(port: int, client_id: str, version: int) -> tuple[Wire, bool]:
+    """A client with a persistent session, and whether the session was there before."""
+    wire = Wire(port, client_id, version)
+    properties = kept() if version == MQTT_5 else NO_PROPERTIES
+    return wire, wire.connect(clean=False, properties=properties).session_present
