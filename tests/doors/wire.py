@@ -65,10 +65,14 @@ class Wire:
         assert isinstance(packet, kind), f"expected {kind.__name__}, got {packet}"
         return packet
 
-    def pick(self, kind: type[P]) -> P:
+    def pick(self, kind: type[P], packet_id: int | None = None) -> P:
         """The next packet of a kind; others that come before it are kept for later."""
         passed: list[Packet] = []
-        while not isinstance(packet := self.next(), kind):
+        while True:
+            packet = self.next()
+            wanted = packet_id is None or packet_id == getattr(packet, "packet_id", None)
+            if isinstance(packet, kind) and wanted:
+                break
             passed.append(packet)
         self._packets.extendleft(reversed(passed))
         return packet
@@ -119,7 +123,7 @@ class Wire:
             self.send(Puback(message.packet_id))
         elif message.qos == 2:
             self.send(Pubrec(message.packet_id))
-            assert self.pick(Pubrel).packet_id == message.packet_id
+            self.pick(Pubrel, message.packet_id)
             self.send(Pubcomp(message.packet_id))
 
     def settle(self) -> list[Packet]:

@@ -1,7 +1,7 @@
 """Reading a log's files from outside the broker: Spark tasks, verify, dump, export.
 
 Synchronous, needs no lock, changes nothing, and never goes past the durable end that the broker
-wrote down. A segment that is sealed or trimmed meanwhile is looked up again once.
+wrote down. A segment that is sealed or trimmed meanwhile is looked up again.
 """
 
 from __future__ import annotations
@@ -76,12 +76,13 @@ class FileReader:
             offset = max(offset, found[-1].end_offset)
 
     def _again_if_stale(self, work: Callable[[], T]) -> T:
-        try:
-            return work()
-        except StaleSegment:
-            self._segments.clear()
-            self._active = None
-            return work()
+        for _ in range(2):  # it may have been sealed, and then trimmed
+            try:
+                return work()
+            except StaleSegment:
+                self._segments.clear()
+                self._active = None
+        return work()
 
     def _bounds(self) -> Bounds:
         segments, end = self._look()
