@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Sequence
-from contextlib import aclosing
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Callable,
+    Coroutine,
+    Iterable,
+    Sequence,
+)
 from datetime import datetime, timedelta
 from pathlib import Path
 from types import TracebackType
@@ -15,10 +21,11 @@ from penstock.broker.consumers import check_offset, read_matching, resolve
 from penstock.broker.engine import DRAFT_BYTES_MAX, DRAFT_RECORDS_MAX, Engine, check_on_gap
 from penstock.broker.messages import HeadersLike, check_headers, encode_message
 from penstock.broker.settings import altered, make_settings, topic_settings
+from penstock.broker.streams import Stream
 from penstock.broker.topics import Topic
 from penstock.config import DEFAULT_DATA
 from penstock.core.names import check_filter, check_name
-from penstock.core.position import AtOffset, Latest, Position, parse_position
+from penstock.core.position import AtOffset, Latest, parse_position
 from penstock.core.where import Where, compile_where
 from penstock.log.interface import Draft
 from penstock.model.errors import Gap, InvalidSetting, UnavailableError
@@ -28,6 +35,7 @@ DEFAULT_PATH: Final = DEFAULT_DATA
 STREAM_TAKE_MAX: Final = 1_000  # records a stream hands over at once
 
 PositionLike = str | int | datetime | timedelta
+Attach = Callable[[], Coroutine[Any, Any, Stream]]
 
 
 class AsyncBroker:
@@ -260,19 +268,13 @@ class AsyncBroker:
 
         `latest` means the end at this call, not at the first record asked for.
         """
-        batches = self.stream_batches(topic, start=start, where=where, names=names, on_gap=on_gap)
-        return _one_by_one(batches)
+        attach = self.plan_stream(topic, start=start, where=where, names=names, on_gap=on_gap)
+        return _records(attach)
 
-    def stream_batches(
-        self,
-        topic: str,
-        *,
-        start: PositionLike = "latest",
-        where: str | None = None,
-        names: str | None = None,
-        on_gap: str = "skip",
-    ) -> AsyncGenerator[list[Record], None]:
-        """As `stream`, but everything that waits at once."""
+    def plan_stream(
+        self, topic: str, *, start: PositionLike, where: str | None, names: str | None, on_gap: str
+    ) -> Attach:
+        """Check what a stream is asked for, now; attach it when it is first read."""
         engine = self.engine
         target = engine.topics.get(topic)
         position = parse_position(start, engine.clock.now_us())
@@ -283,7 +285,8 @@ class AsyncBroker:
         if names is not None:
             check_filter(names)
         check_on_gap(on_gap)
-        return _take_all(engine, target, position, names, _where(where), on_gap)
+        passes = _where(where)
+        return lambda: engine.stream(target, position, names=names, where=passes, on_gap=on_gap)
 
 
 def _check_limit(limit: int | None) -> None:
@@ -291,27 +294,14 @@ def _check_limit(limit: int | None) -> None:
         raise InvalidSetting(f"limit {limit!r} is not a whole number above 0, or None for all")
 
 
-async def _take_all(
-    engine: Engine,
-    topic: Topic,
-    position: Position,
-    names: str | None,
-    where: Where | None,
-    on_gap: str,
-) -> AsyncGenerator[list[Record], None]:
-    stream = await engine.stream(topic, position, names=names, where=where, on_gap=on_gap)
+async def _records(attach: Attach) -> AsyncGenerator[Record, None]:
+    stream = await attach()
     try:
         while records := await stream.take(STREAM_TAKE_MAX):
-            yield records
-    finally:
-        stream.close()
-
-
-async def _one_by_one(batches: AsyncGenerator[list[Record], None]) -> AsyncGenerator[Record, None]:
-    async with aclosing(batches):
-        async for records in batches:
             for record in records:
                 yield record
+    finally:
+        stream.close()
 
 
 def _where(text: str | None) -> Where | None:

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncGenerator, Coroutine, Iterable, Iterator, Sequence
+from collections.abc import Coroutine, Iterable, Iterator, Sequence
 from concurrent.futures import CancelledError
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 
-from penstock.app.aio import DEFAULT_PATH, AsyncBroker, PositionLike
+from penstock.app.aio import DEFAULT_PATH, STREAM_TAKE_MAX, AsyncBroker, Attach, PositionLike
 from penstock.broker.messages import HeadersLike
 from penstock.model.errors import UnavailableError
 from penstock.model.record import ConsumerInfo, Record, TopicInfo
@@ -41,7 +41,6 @@ class Broker:
         self._is_closed = False
         self._closing = threading.Lock()
         self._handing_over = threading.RLock()  # held while a call is given to the loop
-        self._abandoned: set[asyncio.Task[None]] = set()  # streams nobody iterates any more
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run, name="penstock-broker", daemon=True)
         self._thread.start()
@@ -224,33 +223,22 @@ class Broker:
 
         `latest` means the end at this call, not at the first record asked for.
         """
-        batches = self._broker.stream_batches(
+        attach = self._broker.plan_stream(
             topic, start=start, where=where, names=names, on_gap=on_gap
         )
-        return self._iterate(batches)
+        return self._iterate(attach)
 
-    def _iterate(self, batches: AsyncGenerator[list[Record], None]) -> Iterator[Record]:
+    def _iterate(self, attach: Attach) -> Iterator[Record]:
         try:
-            while records := self._call(_next(batches)):
-                yield from records
+            stream = self._call(attach())
+            try:
+                while records := self._call(stream.take(STREAM_TAKE_MAX)):
+                    yield from records
+            finally:
+                # Not waited for: the garbage collector may run this on the loop's own thread.
+                with self._handing_over:
+                    if not self._is_closed:
+                        self._loop.call_soon_threadsafe(stream.close)
         except UnavailableError:
             if not self._is_closed:
                 raise
-        finally:
-            # Not waited for: the garbage collector may run this on the loop's own thread.
-            with self._handing_over:
-                if not self._is_closed:
-                    self._loop.call_soon_threadsafe(self._abandon, batches)
-
-    def _abandon(self, batches: AsyncGenerator[list[Record], None]) -> None:
-        self._abandoned.add(task := self._loop.create_task(_end(batches)))
-        task.add_done_callback(self._abandoned.discard)
-
-
-async def _end(batches: AsyncGenerator[list[Record], None]) -> None:
-    await batches.aclose()
-
-
-async def _next(batches: AsyncGenerator[list[Record], None]) -> list[Record]:
-    """What the stream hands over next; empty when it has ended."""
-    return await anext(batches, [])

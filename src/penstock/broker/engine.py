@@ -127,7 +127,9 @@ class Engine:
 
     def _committed(self, topic: Topic, batch: Batch) -> None:
         metrics = self.metrics
-        metrics.batches_committed += 1
+        metrics.commit_records.observe(batch.header.count)
+        if topic.log.last_sync_s:
+            metrics.sync_seconds.observe(topic.log.last_sync_s)
         metrics.records_published += batch.header.count
         metrics.bytes_published += batch.header.blob_raw_length
         if self.on_batch is not None:

@@ -1,8 +1,39 @@
-"""Counters of one broker. Plain integers, added to per batch, read by whoever shows them."""
+"""Counters of one broker. Plain numbers, added to per batch, read by whoever shows them."""
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import Counter
+from collections.abc import Sequence
+from typing import Final
+
+RECORD_BOUNDS: Final = (1, 10, 100, 1_000, 10_000, 100_000)
+SYNC_BOUNDS_S: Final = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.1, 1.0)
+
+
+class Histogram:
+    """How often a value fell below each bound, their number and their sum."""
+
+    def __init__(self, bounds: Sequence[float]) -> None:
+        self._bounds = bounds
+        self._counts = [0] * (len(bounds) + 1)
+        self.count = 0
+        self.sum = 0.0
+
+    def observe(self, value: float) -> None:
+        self._counts[bisect_left(self._bounds, value)] += 1
+        self.count += 1
+        self.sum += value
+
+    def export(self, name: str) -> dict[str, float]:
+        """Prometheus' cumulative buckets, sum and count."""
+        values: dict[str, float] = {}
+        total = 0
+        for bound, count in zip(self._bounds, self._counts, strict=False):
+            total += count
+            values[f'{name}_bucket{{le="{bound:g}"}}'] = total
+        values[f'{name}_bucket{{le="+Inf"}}'] = self.count
+        return values | {f"{name}_sum": self.sum, f"{name}_count": self.count}
 
 
 class Metrics:
@@ -11,19 +42,21 @@ class Metrics:
     def __init__(self) -> None:
         self.records_published = 0
         self.bytes_published = 0
-        self.batches_committed = 0
         self.records_delivered = 0
+        self.commit_records = Histogram(RECORD_BOUNDS)  # records that shared a commit
+        self.sync_seconds = Histogram(SYNC_BOUNDS_S)
         self.dropped: Counter[str] = Counter()
         self.refused: Counter[str] = Counter()
 
-    def snapshot(self) -> dict[str, int]:
+    def snapshot(self) -> dict[str, float]:
         """Names as they are exported, with their values."""
-        values = {
+        values: dict[str, float] = {
             "penstock_published_records_total": self.records_published,
             "penstock_published_bytes_total": self.bytes_published,
-            "penstock_committed_batches_total": self.batches_committed,
             "penstock_delivered_records_total": self.records_delivered,
         }
+        values |= self.commit_records.export("penstock_commit_records")
+        values |= self.sync_seconds.export("penstock_sync_seconds")
         for reason, count in sorted(self.dropped.items()):
             values[f'penstock_dropped_total{{reason="{reason}"}}'] = count
         for reason, count in sorted(self.refused.items()):

@@ -70,10 +70,14 @@ class Upkeep:
                 self.troubles[topic.id] = f"{topic.declared}: {trouble}"
 
     async def look_after(self, log: KeptLog) -> int:
-        """Seal what is closed, then apply retention; how many records went."""
-        await log.seal_closed()
+        """Apply retention, then seal what is closed; how many records went.
+
+        In this order: on a full disk sealing finds no space until something was trimmed.
+        """
         settings = log.settings
         before_us = None
         if settings.retention_age_s is not None:
             before_us = self._clock.now_us() - round(settings.retention_age_s * 1_000_000)
-        return await log.trim(before_us, settings.retention_bytes)
+        gone = await log.trim(before_us, settings.retention_bytes)
+        await log.seal_closed()
+        return gone

@@ -20,6 +20,7 @@ from penstock.log.batch import Batch
 from penstock.log.endfile import FENCED, LOOSE, End
 from penstock.log.files import Disk, File, SyncError
 from penstock.log.segment import SegmentHeader
+from penstock.model.clock import Clock, SystemClock
 from penstock.model.limits import KIB
 
 T = TypeVar("T")
@@ -53,6 +54,7 @@ class CommitJob:
         self.roll_to: SegmentHeader | None = None  # begin this segment first
         self.rolled: ActiveSegment | None = None  # the segment that was begun
         self.error: OSError | None = None
+        self.sync_s = 0.0  # how long its round took to sync
         self._buffers = batch.to_bytes()
         self.length = sum(map(len, self._buffers))
         header = batch.header
@@ -149,8 +151,9 @@ class Workers(Protocol):
 class ThreadWorkers:
     """The writer thread, its pool for parallel syncs, and a pool for cold reads."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, clock: Clock | None = None) -> None:
         self._loop = loop
+        self._clock = clock or SystemClock()
         self._rounds: queue.SimpleQueue[tuple[list[CommitJob], Callable[[], None]] | None]
         self._rounds = queue.SimpleQueue()
         self._syncers = ThreadPoolExecutor(SYNC_THREADS, "penstock-sync")
@@ -173,19 +176,26 @@ class ThreadWorkers:
     def _write(self) -> None:
         while (item := self._rounds.get()) is not None:
             jobs, done = item
-            run_jobs(jobs, self._syncers)
+            run_jobs(jobs, self._syncers, self._clock)
             self._loop.call_soon_threadsafe(done)
 
 
-def run_jobs(jobs: list[CommitJob], pool: ThreadPoolExecutor | None) -> None:
+def run_jobs(
+    jobs: list[CommitJob], pool: ThreadPoolExecutor | None = None, clock: Clock | None = None
+) -> None:
     """Write all, then sync all: what one sync waits for, the others share."""
     for job in jobs:
         job.write()
+    started_s = clock.monotonic_s() if clock is not None else 0.0
     if pool is None or len(jobs) == 1:
         for job in jobs:
             job.sync()
     else:
         list(pool.map(CommitJob.sync, jobs))
+    if clock is not None:
+        sync_s = clock.monotonic_s() - started_s
+        for job in jobs:
+            job.sync_s = sync_s
 
 
 class Committer:
@@ -227,7 +237,7 @@ class Committer:
             if job is None:
                 continue
             if job.is_quick:
-                run_jobs([job], None)
+                run_jobs([job])
                 log.finish_commit(job)
             else:
                 round_.append((log, job))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import fcntl
 import os
 import threading
+import time
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
@@ -20,6 +21,8 @@ from penstock.model.errors import UnavailableError
 from penstock.model.limits import KIB, MIB
 
 LOCK_NAME: Final = "lock"
+LOCK_TRIES: Final = 20
+LOCK_TRY_S: Final = 0.005  # a look at the lock takes microseconds
 RESERVE_NAME: Final = "reserve"
 RESERVE_BYTES_MAX: Final = 4 * MIB  # a catalog transaction with thousands of positions
 RESERVE_FREE_SHARE: Final = 16  # shrinks with free space, so that a tiny disk stays usable
@@ -41,11 +44,9 @@ class DataDirectory:
             fd = os.open(self.path / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
         except OSError as failed:
             raise UnavailableError(f"{self.path} cannot be opened: {failed.strerror}") from failed
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+        if not _lock(fd):
             os.close(fd)
-            raise UnavailableError(_taken_text(self.path)) from None
+            raise UnavailableError(_taken_text(self.path))
         self._fd = fd
         self.announce([])
 
@@ -95,6 +96,18 @@ class DataDirectory:
 
 def _whole_steps(size: int) -> int:
     return size // RESERVE_STEP * RESERVE_STEP
+
+
+def _lock(fd: int) -> bool:
+    """Take the lock, unless somebody holds it for longer than `read_holder` does to look."""
+    for _ in range(LOCK_TRIES):
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            time.sleep(LOCK_TRY_S)
+        else:
+            return True
+    return False
 
 
 def read_holder(path: Path) -> dict[str, Any] | None:

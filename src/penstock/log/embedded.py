@@ -76,6 +76,7 @@ class EmbeddedLog:
         self.settings = settings
         self.epoch = recovered.epoch
         self.on_commit: OnCommit | None = None
+        self.last_sync_s = 0.0
         self.loads = 0  # chunks read from disk, for those who count
         self._disk = disk
         self._end_file = end_file
@@ -225,6 +226,7 @@ class EmbeddedLog:
             self._adopt(job.rolled.header)
             self._active = job.rolled
         if job.error is None:
+            self.last_sync_s = job.sync_s
             self._publish_batch(job)
             base = job.batch.base_offset
             for waiter, index in waiters:
