@@ -1,14 +1,17 @@
 """What does reading and writing a message cost in the codec alone, with no socket and no log?
 
-Run `python bench/scan.py`: nanoseconds per message, best of several rounds, for 64 KiB chunks. It
-says whether the scanner it measured is compiled.
+Run `python -m bench scan`: nanoseconds of a message, best of several rounds, for 64 KiB chunks.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import partial
 
+from bench.engines import workers
+from bench.measure import Figure, Row
+from bench.run import Bench
 from penstock.mqtt import runs, scanner
 from penstock.mqtt.encode import encode
 from penstock.mqtt.kinds import MQTT_3_1_1, MQTT_5, PacketType, first_byte, publish_first_byte
@@ -61,11 +64,8 @@ def publishes(
     return bytes(out), count
 
 
-def row(what: str, ns: float) -> None:
-    print(f"{what:56} {ns:8.0f} ns/message")
-
-
-def scan_rows() -> None:
+def scan_costs() -> dict[str, float]:
+    """What reading costs."""
     mixed = (80, 100, 120, 140)
     cases = [
         ("scan QoS 0, one name, 100 B", MQTT_3_1_1, publishes(MQTT_3_1_1)),
@@ -85,13 +85,19 @@ def scan_rows() -> None:
             publishes(MQTT_5, names=50, properties=PROPERTIES),
         ),
     ]
-    for what, version, (data, count) in cases:
-        row(what, best_ns(lambda d=data, v=version: scanner.scan(d, 0, v, PACKET_BYTES_MAX), count))  # type: ignore[misc]
+    costs = {
+        what: best_ns(partial(scanner.scan, data, 0, version, PACKET_BYTES_MAX), count)
+        for what, version, (data, count) in cases
+    }
     acks = b"".join(encode(Puback(i), MQTT_3_1_1) for i in range(1, 1001))
-    row("scan PUBACKs", best_ns(lambda: scanner.scan(acks, 0, MQTT_3_1_1, PACKET_BYTES_MAX), 1000))
+    costs["scan PUBACKs"] = best_ns(
+        partial(scanner.scan, acks, 0, MQTT_3_1_1, PACKET_BYTES_MAX), 1000
+    )
+    return costs
 
 
-def write_rows() -> None:
+def write_costs() -> dict[str, float]:
+    """What writing costs."""
     data, count = publishes(MQTT_3_1_1)
     chunk = scanner.scan(data, 0, MQTT_3_1_1, PACKET_BYTES_MAX)
     ids = list(range(1, count + 1))
@@ -108,20 +114,21 @@ def write_rows() -> None:
             count,
         )
 
-    row("encode a run for another class, QoS 0", best_ns(lambda: encode_run(0), count))
-    row("encode a run for another class, QoS 1", best_ns(lambda: encode_run(1), count))
     run = encode_run(1)
-    row("put packet ids into it", best_ns(lambda: runs.put_packet_ids(run, 0, ids), count))
     puback = first_byte(PacketType.PUBACK)
-    row("encode PUBACKs", best_ns(lambda: runs.encode_acks(puback, ids), count))
+    return {
+        "encode a run for another class, QoS 0": best_ns(partial(encode_run, 0), count),
+        "encode a run for another class, QoS 1": best_ns(partial(encode_run, 1), count),
+        "put packet ids into it": best_ns(partial(runs.put_packet_ids, run, 0, ids), count),
+        "encode PUBACKs": best_ns(partial(runs.encode_acks, puback, ids), count),
+    }
 
 
-def main() -> None:
-    compiled = not scanner.__file__.endswith(".py")
-    print(f"scanner: {'compiled' if compiled else 'interpreted'}")
-    scan_rows()
-    write_rows()
-
-
-if __name__ == "__main__":
-    main()
+def measure(bench: Bench, only: str) -> Iterator[Row]:
+    """Both engines side by side."""
+    with workers(bench.engines) as started:
+        for function in ("scan_costs", "write_costs"):
+            found = {name: one.call(f"bench.scan:{function}") for name, one in started.items()}
+            for what in next(iter(found.values())):
+                figures = {name: Figure(costs[what]) for name, costs in found.items()}
+                yield Row(what, "ns", figures)

@@ -1,28 +1,26 @@
 """What does matching a name cost when a million filters are there, and what does a filter weigh?
 
-Run `python -m bench.trie`. The same names are matched against 1,000 subscriptions and against
+Run `python -m bench trie`. The same names are matched against 1,000 subscriptions and against
 1,000,000 that include them, so the same number match: one exact filter, one with `+`, one with
 `#`. That ratio has a bar. The other rows say what memory alone costs: names spread over the whole
 million find nothing in the processor's caches, and neither does a bare dict of that size. Rounds
-alternate and medians of processor time are shown, interpreted and compiled side by side where both
-are there.
+alternate and medians of processor time are shown.
 """
 
 from __future__ import annotations
 
 import gc
-import importlib
 import random
 import sys
 import time
 import tracemalloc
-from collections.abc import Callable
-from importlib.machinery import EXTENSION_SUFFIXES
-from importlib.util import module_from_spec, spec_from_file_location
-from pathlib import Path
+from collections.abc import Callable, Iterator
 from statistics import median
-from types import ModuleType
-from typing import Any
+
+from bench.engines import workers
+from bench.measure import Bar, Figure, Row
+from bench.run import Bench
+from penstock.core.trie import FilterTrie
 
 FEW = 1_000
 MANY = 1_000_000
@@ -63,21 +61,8 @@ def fresh_names(devices: int, seed: int) -> list[str]:
     return [name_of(choose.randrange(devices)) for _ in range(NAMES_PER_ROUND)]
 
 
-def engines() -> dict[str, ModuleType]:
-    """The trie interpreted, and compiled where that is what Python loads."""
-    found = importlib.import_module("penstock.core.trie")
-    path = Path(str(found.__file__))
-    if not path.name.endswith(tuple(EXTENSION_SUFFIXES)):
-        return {"interpreted": found}
-    spec = spec_from_file_location("bench_trie_interpreted", path.with_name("trie.py"))
-    assert spec is not None and spec.loader is not None
-    source = module_from_spec(spec)
-    spec.loader.exec_module(source)
-    return {"interpreted": source, "compiled": found}
-
-
-def trie_of(engine: ModuleType, filters: list[str]) -> Any:
-    trie = engine.FilterTrie()
+def trie_of(filters: list[str]) -> FilterTrie[int]:
+    trie: FilterTrie[int] = FilterTrie()
     for value, filter in enumerate(filters):
         trie.add(filter, value)
     return trie
@@ -90,11 +75,12 @@ def us_per_call(call: Callable[[str], object], names: list[str]) -> float:
     return (time.thread_time_ns() - begin) / 1_000 / len(names)
 
 
-def cost_rows(engine: ModuleType) -> dict[str, float]:
+def costs(many_count: int) -> dict[str, float]:
     """Microseconds for one name, median of alternating rounds."""
-    filters = filters_of(MANY)
-    few, many = trie_of(engine, filters[:FEW]), trie_of(engine, filters)
-    few_devices, many_devices = FEW // 3, MANY // 3
+    gc.disable()  # a collection in the middle of a round is not what is measured
+    filters = filters_of(many_count)
+    few, many = trie_of(filters[:FEW]), trie_of(filters)
+    few_devices, many_devices = FEW // 3, many_count // 3
     for name in fresh_names(few_devices, 0)[:1_000]:
         assert len(few.match(name)) == len(many.match(name)) == 3
     few_dict = {name_of(device): device for device in range(few_devices)}
@@ -113,15 +99,15 @@ def cost_rows(engine: ModuleType) -> dict[str, float]:
     return {case: median(values) for case, values in taken.items()}
 
 
-def weight_rows(engine: ModuleType) -> dict[str, tuple[float, float]]:
+def weights(many_count: int) -> dict[str, tuple[float, float]]:
     """Bytes per subscription: of the trie itself, and of the filter's text where it is kept."""
     kinds = {**KINDS, "+ then #": plus_and_hash}
-    lists = {kind: [make(device) for device in range(MANY // 3)] for kind, make in kinds.items()}
+    lists = {kind: [make(one) for one in range(many_count // 3)] for kind, make in kinds.items()}
     rows = {}
-    for kind, filters in {**lists, "mixed": filters_of(MANY)}.items():
+    for kind, filters in {**lists, "mixed": filters_of(many_count)}.items():
         values = list(range(len(filters)))  # the subscribers exist anyway
         kept = sum(sys.getsizeof(text) for text in filters if "+" not in text and "#" not in text)
-        trie = engine.FilterTrie()
+        trie: FilterTrie[int] = FilterTrie()
         tracemalloc.start()
         for filter, value in zip(filters, values, strict=True):
             trie.add(filter, value)
@@ -131,59 +117,44 @@ def weight_rows(engine: ModuleType) -> dict[str, tuple[float, float]]:
     return rows
 
 
-def change_rows(engine: ModuleType) -> tuple[float, float]:
-    """Microseconds to add one of a million pairs, and to remove it again."""
-    filters = filters_of(MANY)
+def changes(many_count: int) -> tuple[float, float]:
+    """Microseconds to add one of many pairs, and to remove it again."""
+    filters = filters_of(many_count)
     begin = time.thread_time_ns()
-    trie = trie_of(engine, filters)
+    trie = trie_of(filters)
     added = time.thread_time_ns()
     for value, filter in enumerate(filters):
         trie.remove(filter, value)
     removed = time.thread_time_ns()
     assert trie.is_empty
-    return (added - begin) / 1_000 / MANY, (removed - added) / 1_000 / MANY
+    return (added - begin) / 1_000 / many_count, (removed - added) / 1_000 / many_count
 
 
-def line(text: str, cells: list[str]) -> None:
-    print(f"  {text:<58}" + "".join(f"{cell:>14}" for cell in cells))
+def measure(bench: Bench, only: str) -> Iterator[Row]:
+    """Each engine in a worker of its own, one after the other: a million filters are heavy."""
+    many = MANY // 10 if bench.is_quick else MANY
+    cost: dict[str, dict[str, float]] = {}
+    change: dict[str, tuple[float, float]] = {}
+    weight: dict[str, dict[str, tuple[float, float]]] = {}
+    for engine in bench.engines:
+        with workers([engine]) as started:
+            worker = started[engine.name]
+            cost[engine.name] = worker.call("bench.trie:costs", many)
+            change[engine.name] = worker.call("bench.trie:changes", many)
+            weight[engine.name] = worker.call("bench.trie:weights", many)
 
+    def against(text: str, above: str, below: str, bar: Bar | None = None) -> Row:
+        figures = {name: Figure(one[above], one[above] / one[below]) for name, one in cost.items()}
+        last = cost[bench.engines[-1].name]
+        return Row(text, "µs", figures, (below, last[below]), bar)
 
-def print_costs(costs: list[dict[str, float]]) -> None:
-    def row(text: str, case: str) -> None:
-        line(text, [f"{cost[case]:.2f} µs" for cost in costs])
-
-    def ratios(text: str, above: str, below: str) -> list[float]:
-        values = [cost[above] / cost[below] for cost in costs]
-        line(text, [f"{value:.2f}x" for value in values])
-        return values
-
-    row(f"{FEW:,} subscriptions", "few")
-    row(f"{MANY:,} subscriptions, the same names", "same")
-    bar = ratios(f"    ratio, bar ≤ {RATIO_MAX:g}x", "same", "few")
-    line("", ["ok" if value <= RATIO_MAX else "MISSED" for value in bar])
-    row(f"{MANY:,} subscriptions, names all over them", "any")
-    ratios("    ratio (cold caches)", "any", "few")
-    ratios("    the same ratio of one lookup in a bare dict", "dict any", "dict few")
-
-
-def main() -> None:
-    """Print the table."""
-    gc.disable()  # a collection in the middle of a round is not what is measured
-    found = engines()
-    print("One name against many filters (exact, +, # in equal parts; 3 match)")
-    line("", list(found))
-    print_costs([cost_rows(engine) for engine in found.values()])
-    changes = [change_rows(engine) for engine in found.values()]
-    line("add a subscription", [f"{add:.2f} µs" for add, _ in changes])
-    line("remove a subscription", [f"{remove:.2f} µs" for _, remove in changes])
-    weights = [weight_rows(engine) for engine in found.values()]
-    for kind in weights[0]:
-        cells = [f"{rows[kind][0]:.0f} B" for rows in weights]
-        kept = weights[0][kind][1]
-        line(f"weight of a subscription, {kind} (and {kept:.0f} B of text kept)", cells)
-    if "compiled" not in found:
-        print("  (the compiled trie is not built: `make setup` with a C compiler builds it)")
-
-
-if __name__ == "__main__":
-    main()
+    bar = Bar(RATIO_MAX, at_most=True)
+    yield against(f"match against {many:,} subscriptions, the same names", "same", "few", bar)
+    yield against(f"match against {many:,}, names all over them (cold)", "any", "few")
+    yield against("one lookup in a bare dict of that size (cold)", "dict any", "dict few")
+    for at, text in enumerate(("add", "remove")):
+        figures = {name: Figure(one[at]) for name, one in change.items()}
+        yield Row(f"{text} one of {many:,} subscriptions", "µs", figures)
+    for kind, (_, kept) in next(iter(weight.values())).items():
+        figures = {name: Figure(one[kind][0]) for name, one in weight.items()}
+        yield Row(f"weight of a subscription, {kind} (and {kept:.0f} B of text kept)", "B", figures)

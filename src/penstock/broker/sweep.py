@@ -38,6 +38,7 @@ class Sweep:
         self._clock = clock
         self._on_trouble = on_trouble
         self._riders: dict[Session, int] = {}  # where each goes on
+        self._cursor = 0  # where the pass is
         self._task: asyncio.Task[None] | None = None
 
     def board(self, session: Session) -> None:
@@ -64,8 +65,13 @@ class Sweep:
             self._task = None
 
     async def _step(self) -> None:
-        """Read on from the rider that is furthest behind."""
-        offset = min(self._riders.values())
+        """Read on from where the pass is to the next rider; from the back when nobody is ahead.
+
+        Like a lift: whoever boards behind it waits for the next pass, so newcomers never hold up
+        those who are almost there.
+        """
+        ahead = [offset for offset in self._riders.values() if offset >= self._cursor]
+        offset = self._cursor = min(ahead or self._riders.values())
         log = self._topic.log
         try:
             batches = await log.read(offset)
@@ -77,6 +83,7 @@ class Sweep:
             return
         for batch in batches:
             self._serve(batch)
+        self._cursor = max(offset, batches[-1].end_offset)
         await asyncio.sleep(0)  # a long pass leaves room for everybody else
 
     def _skip(self, first: int) -> None:
@@ -97,23 +104,27 @@ class Sweep:
         session.lags[self._topic.id] = offset
 
     def _serve(self, batch: Batch) -> None:
-        """Hand a batch to the riders that have not passed it."""
-        names = batch.strings
-        wanted: set[int] = set()
-        for number, name in enumerate(names):
-            members = self._router.find(name).members
-            if members and not self._riders.keys().isdisjoint(members):
-                wanted.add(number)
+        """Hand a batch to the riders that have come to it; others boarded further back."""
+        here = {
+            session
+            for session, offset in self._riders.items()
+            if batch.base_offset <= offset < batch.end_offset
+        }
+        if not here:
+            return
+        wanted = {
+            number
+            for number, name in enumerate(batch.strings)
+            if not here.isdisjoint(self._router.find(name).members)
+        }
         if wanted:
-            start = min(self._riders.values())
+            start = min(self._riders[session] for session in here)
             for base, run in stored_runs(batch, start, wanted):
                 for session, member in self._router.find(run.name).members.items():
-                    if session in self._riders:
+                    if session in here and session in self._riders:
                         self._hand(session, member, base, run)
-                if not self._riders:
-                    return
-        for session, offset in list(self._riders.items()):
-            if offset < batch.end_offset:
+        for session in here:
+            if session in self._riders:
                 self._move(session, batch.end_offset)
 
     def _hand(self, session: Session, member: Member, base: int, run: Run) -> None:

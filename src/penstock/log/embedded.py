@@ -58,6 +58,12 @@ TAIL_BYTES_MAX: Final = 4 * MIB  # per log; ~20,000 small records for readers th
 FULL_RETRY_S: Final = 1.0
 
 
+def _forget_failure(loading: asyncio.Task[list[Batch]]) -> None:
+    """Those who wait see it; when all of them gave up, that is fine."""
+    if not loading.cancelled():
+        loading.exception()
+
+
 class EmbeddedLog:
     """Implements `Log` on files."""
 
@@ -350,6 +356,7 @@ class EmbeddedLog:
             # A task of its own: whoever asked first may give up, the others go on.
             loading = self._loop.create_task(self._fetch(segment, number, key, is_whole))
             self._loading[key] = loading
+            loading.add_done_callback(_forget_failure)
         return await asyncio.shield(loading)
 
     async def _fetch(

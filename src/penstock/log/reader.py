@@ -153,9 +153,13 @@ class FileReader:
         if body.length < end.position and not body.header.is_sealed:
             file = segment.open_file()
             try:
+                if file.read(0, HEADER_BYTES) != body.header.pack():
+                    raise StaleSegment(segment.path)
                 for position, batch in walk_headers(file, end.position, body.length):
                     body.index.note(position, batch.base_offset, batch.base_timestamp)
                     body.last_timestamp = batch.last_timestamp
+            except StaleSegment:
+                raise
             except CorruptError as broken:
                 raise CorruptError(f"{segment.path}: {broken}") from broken
             finally:

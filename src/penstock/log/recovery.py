@@ -9,8 +9,10 @@ away.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Final
 
 from penstock.log import format as fmt
 from penstock.log.active import ActiveSegment, create_segment
@@ -32,7 +34,7 @@ from penstock.log.segment import (
 )
 from penstock.model.errors import CorruptError
 
-LEFTOVERS = (".log.tmp", ".log.sealing")  # files a crash may leave half made
+_LEFTOVER: Final = re.compile(r"[0-9]{20}\.log\.(tmp|sealing)\Z")  # a crash leaves these half made
 
 
 @dataclass(slots=True)
@@ -67,7 +69,10 @@ def scan_segment(file: File, header: SegmentHeader, limit: int) -> Scan:
         at = scan.position - window_at
         wanted = fmt.HEADER_BYTES
         if at + wanted <= len(window):
-            peeked = fmt.unpack_header(window, at)
+            try:
+                peeked = fmt.unpack_header(window, at)
+            except CorruptError as newer:  # a format we do not know is no damage: cut nothing
+                raise CorruptError(f"at byte {scan.position}: {newer}") from newer
             if peeked is None:
                 scan.problem = "no intact batch header"
                 break
@@ -102,7 +107,7 @@ def scan_segment(file: File, header: SegmentHeader, limit: int) -> Scan:
 def recover(disk: Disk, directory: Path, now_us: int, *, may_have_lost: bool) -> Recovered:
     """Open the log in `directory`; `may_have_lost` says that its level was `os`."""
     for name in disk.list(directory):
-        if name.endswith(LEFTOVERS):
+        if _LEFTOVER.match(name):
             disk.remove(directory / name)
     bases = segment_bases(disk, directory)
     if not bases:

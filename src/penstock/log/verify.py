@@ -10,9 +10,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from penstock.log.endfile import read_end
+from penstock.log.endfile import NAME as END_NAME
+from penstock.log.endfile import End, read_end
 from penstock.log.files import Disk, File
-from penstock.log.footer import read_footer
+from penstock.log.footer import TRAILER_BYTES, Footer, read_footer
 from penstock.log.recovery import scan_segment
 from penstock.log.segment import (
     HEADER_BYTES,
@@ -22,6 +23,7 @@ from penstock.log.segment import (
     segment_path,
     unpack_segment_header,
 )
+from penstock.log.store import FACTS_NAME, read_facts
 from penstock.model.errors import CorruptError
 
 
@@ -57,39 +59,33 @@ OnProgress = Callable[[Path, int], None]  # (segment, its bytes), before it is r
 
 
 def verify_log(disk: Disk, directory: Path, on_progress: OnProgress | None = None) -> LogReport:
-    """Read every byte of every segment of a log."""
+    """Read every byte of every segment of a log. A broker may go on working meanwhile."""
     report = LogReport(directory, findings=[])
+    _verify_facts(report, disk, directory)
+    end = _read_end(report, disk, directory)  # before the listing: what it promises is in there
     bases = segment_bases(disk, directory)
-    end = read_end(disk, directory)
     if not bases:
         _find(report, directory, "holds no segment")
         return report
     report.first_offset = report.end_offset = bases[0]
-    if end is None:
-        _find(report, directory / "end", "missing or damaged; a broker writes it when it opens")
-    else:
-        report.durable_end = end.durable_end
     epoch = 0
     for base in bases:
         path = segment_path(directory, base)
-        if base != report.end_offset:
-            _find(
-                report, path, f"begins at {base}, the segment before it ends at {report.end_offset}"
-            )
         try:
             file = disk.open(path, write=False)
         except FileNotFoundError:
-            continue  # trimmed while we looked
+            report.end_offset = -1  # trimmed while we looked, with all before it
+            continue
         try:
             size = file.size()
-            report.segments += 1
-            report.bytes += size
+            if report.end_offset < 0:
+                report.first_offset = report.end_offset = base
             if on_progress is not None:
                 on_progress(path, size)
-            limit = end.position if end is not None and end.segment_base == base else size
-            is_newest = base == bases[-1]
-            report.end_offset = base
-            epoch = _verify_segment(report, file, path, size, limit, epoch, is_newest=is_newest)
+            report.segments += 1
+            report.bytes += size
+            expected = _expected_length(end, base, size, is_newest=base == bases[-1])
+            epoch = _verify_segment(report, file, path, size, base, expected, epoch)
         finally:
             file.close()
     if end is not None and report.end_offset < end.durable_end:
@@ -101,44 +97,86 @@ def verify_log(disk: Disk, directory: Path, on_progress: OnProgress | None = Non
     return report
 
 
+def _verify_facts(report: LogReport, disk: Disk, directory: Path) -> None:
+    if FACTS_NAME in disk.list(directory):
+        try:
+            read_facts(disk, directory)
+        except CorruptError as broken:
+            _find(report, directory / FACTS_NAME, str(broken))
+
+
+def _read_end(report: LogReport, disk: Disk, directory: Path) -> End | None:
+    path = directory / END_NAME
+    try:
+        end = read_end(disk, directory)
+    except CorruptError as broken:
+        _find(report, path, f"at byte 0: {broken}")
+        return None
+    if end is None:
+        _find(report, path, "at byte 0: missing or damaged; a broker writes it when it opens")
+    else:
+        report.durable_end = end.durable_end
+    return end
+
+
+def _expected_length(end: End | None, base: int, size: int, *, is_newest: bool) -> int:
+    """How many bytes of a segment that is not sealed must be good."""
+    if not is_newest or end is None or base < end.segment_base:
+        return size
+    # The newest may end in preallocated zeros, or in a write that never finished.
+    return end.position if base == end.segment_base else HEADER_BYTES
+
+
 def _find(report: LogReport, path: Path, problem: str) -> None:
     assert report.findings is not None
     report.findings.append(Finding(path, problem))
 
 
 def _verify_segment(
-    report: LogReport,
-    file: File,
-    path: Path,
-    size: int,
-    durable: int,
-    epoch: int,
-    *,
-    is_newest: bool,
+    report: LogReport, file: File, path: Path, size: int, base: int, expected: int, epoch: int
 ) -> int:
     """Verify one file; returns its epoch."""
+    if base != report.end_offset:
+        _find(
+            report,
+            path,
+            f"at byte 0: begins at {base}, the segment before it ends at {report.end_offset}",
+        )
+    report.end_offset = base
     try:
         header = unpack_segment_header(file.read(0, HEADER_BYTES))
     except CorruptError as broken:
-        _find(report, path, str(broken))
+        _find(report, path, f"at byte 0: {broken}")
         return epoch
     if header is None:
-        _find(report, path, "the segment header is damaged")
+        _find(report, path, "at byte 0: the segment header is damaged")
         return epoch
-    if header.base_offset != report.end_offset:
-        _find(report, path, f"its header says that it begins at {header.base_offset}")
+    if header.base_offset != base:
+        _find(report, path, f"at byte 0: its header says that it begins at {header.base_offset}")
+        return epoch
     if header.epoch < epoch:
-        _find(report, path, f"epoch {header.epoch} follows epoch {epoch}")
+        _find(report, path, f"at byte 0: epoch {header.epoch} follows epoch {epoch}")
     if header.is_sealed:
         _verify_sealed(report, file, path, size, header)
     else:
-        scan = scan_segment(file, header, size)
-        report.end_offset = scan.end_offset
-        # The newest segment may end in preallocated zeros, or in a write that never finished.
-        expected = durable if is_newest else size
-        if scan.position < expected:
-            _find(report, path, f"at byte {scan.position}: {scan.problem or 'the file ends'}")
+        _verify_batches(report, file, path, header, size, expected)
     return header.epoch
+
+
+def _verify_batches(
+    report: LogReport, file: File, path: Path, header: SegmentHeader, limit: int, expected: int
+) -> bool:
+    """Walk the batches up to `limit`; False if they end before `expected`."""
+    try:
+        scan = scan_segment(file, header, limit)
+    except CorruptError as newer:
+        _find(report, path, str(newer))
+        return False
+    report.end_offset = scan.end_offset
+    if scan.position >= expected:
+        return True
+    _find(report, path, f"at byte {scan.position}: {scan.problem or 'the file ends'}")
+    return False
 
 
 def _verify_sealed(
@@ -147,28 +185,42 @@ def _verify_sealed(
     try:
         footer = read_footer(file, size)
     except CorruptError as broken:
-        _find(report, path, str(broken))
+        _find(report, path, f"at byte {max(size - TRAILER_BYTES, 0)}: {broken}")
         return
-    scan = scan_segment(file, header, footer.position)
-    report.end_offset = scan.end_offset
-    if scan.position < footer.position:
-        _find(report, path, f"at byte {scan.position}: {scan.problem}")
-        return
-    if footer.end_offset != scan.end_offset:
-        _find(
-            report,
-            path,
-            f"its footer ends at {footer.end_offset}, its records at {scan.end_offset}",
-        )
+    if _verify_batches(report, file, path, header, footer.position, footer.position):
+        for problem in _wrong_in_footer(file, path, footer, report.end_offset):
+            _find(report, path, f"at byte {footer.position}: {problem}")
+
+
+def _wrong_in_footer(file: File, path: Path, footer: Footer, end_offset: int) -> Iterator[str]:
+    """Where the indexes do not say what the batches do. The batches themselves are good."""
+    if footer.end_offset != end_offset:
+        yield f"its footer ends at {footer.end_offset}, its records at {end_offset}"
+    listed: dict[int, set[bytes]] = {}
+    for name, posting in zip(footer.names, footer.postings, strict=True):
+        for number in posting:
+            listed.setdefault(number, set()).add(name)
+    position = HEADER_BYTES
+    stamps = []
     for number, entry in enumerate(footer.entries):
-        (batch,) = decode_batches(file.read(entry.position, entry.length), entry.position, path)
+        if entry.position != position or position + entry.length > footer.position:
+            yield f"footer entry {number} points to byte {entry.position}"
+            return
+        (batch,) = decode_batches(file.read(position, entry.length), position, path)
         h = batch.header
         promised = (entry.base_offset, entry.count, entry.first_timestamp, entry.last_timestamp)
         if promised != (h.base_offset, h.count, h.base_timestamp, h.last_timestamp):
-            _find(report, path, f"footer entry {number} does not match its batch")
-        for name in set(batch.names(0, h.count)):
-            if number not in footer.batches_of(name):
-                _find(report, path, f"the footer does not list {name!r} for batch {number}")
+            yield f"footer entry {number} does not match its batch"
+        names = {name.encode() for name in batch.names(0, h.count)}
+        for name in sorted(names ^ listed.pop(number, set())):
+            verb = "does not list" if name in names else "lists"
+            yield f"the footer {verb} {name.decode()!r} for batch {number}"
+        position += entry.length
+        stamps += [h.base_timestamp, h.last_timestamp]
+    if position != footer.position or listed:
+        yield "the footer does not list all batches, or more than there are"
+    if stamps and (stamps[0], stamps[-1]) != (footer.first_timestamp, footer.last_timestamp):
+        yield "the footer's times do not match its batches"
 
 
 def verify_all(

@@ -51,8 +51,8 @@ class Link(Protocol):
         ...
 
     @property
-    def certified_name(self) -> str:
-        """Whose certificate the client showed; empty without one."""
+    def certified_name(self) -> str | None:
+        """Whose certificate the client showed; None without one, empty if it names nobody."""
         ...
 
     def send(self, data: bytes | memoryview) -> int:
@@ -294,7 +294,7 @@ class Connection:
         return self._link.source
 
     @property
-    def certified_name(self) -> str:
+    def certified_name(self) -> str | None:
         return self._link.certified_name
 
     @property

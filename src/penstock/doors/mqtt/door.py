@@ -80,8 +80,8 @@ class SocketLink:
             return ""
 
     @property
-    def certified_name(self) -> str:
-        return ""
+    def certified_name(self) -> None:
+        return None
 
     def receive(self) -> bytes:
         return self._socket.recv(READ_BYTES)

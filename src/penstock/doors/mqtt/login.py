@@ -36,7 +36,7 @@ class Logins:
         """Find out who this is; an admitted connection knows its principal."""
         user, password = packet.username, packet.password or b""
         access = self._access
-        if connection.certified_name:
+        if connection.certified_name is not None:
             self._answer(connection, packet, access.certified(connection.certified_name))
         elif user is None or not access.has_users:
             # Without users there is nothing to check a name against: it counts for nothing.

@@ -210,9 +210,11 @@ class TlsListener:
             handshake.cancel()
 
 
-def common_name(certificate: dict[str, Any] | None) -> str:
-    """The subject's common name in what `getpeercert` returns; empty if there is none."""
-    for part in (certificate or {}).get("subject", ()):
+def common_name(certificate: dict[str, Any] | None) -> str | None:
+    """The subject's common name in what `getpeercert` returns; None without a certificate."""
+    if not certificate:
+        return None
+    for part in certificate.get("subject", ()):
         for kind, value in part:
             if kind == "commonName":
                 return str(value)

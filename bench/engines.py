@@ -1,0 +1,104 @@
+"""Penstock interpreted and compiled, side by side in one run.
+
+Each engine is a worker process that loads this checkout one way or the other and runs functions of
+the benchmarks when it is told to, so that the parent can let them take turns.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from tools import engine
+from tools.interpreted import interpreted_sources
+
+INTERPRETED: Final = "interpreted"
+COMPILED: Final = "compiled"
+
+
+@dataclass(frozen=True, slots=True)
+class Engine:
+    """A way to load Penstock, and the environment of processes that do."""
+
+    name: str
+    environment: dict[str, str]
+
+
+@contextmanager
+def engines() -> Iterator[list[Engine]]:
+    """Interpreted always, compiled where every module of the list is."""
+    states = {engine.state(module, [str(engine.SOURCE)]) for module in engine.listed()}
+    with interpreted_sources() as copy:
+        found = [Engine(INTERPRETED, _environment(copy))]
+        if states == {"compiled"}:
+            found.append(Engine(COMPILED, _environment(engine.SOURCE)))
+        yield found
+
+
+def _environment(sources: Path) -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": os.pathsep.join([str(sources), str(engine.ROOT)])}
+
+
+class Worker:
+    """A process of one engine. What a function returns must be plain JSON."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+        self._child = subprocess.Popen(
+            [sys.executable, "-m", "bench.engines"],
+            env=engine.environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def call(self, function: str, *arguments: Any) -> Any:
+        """Run `module:function` there and wait for its answer."""
+        assert self._child.stdin is not None and self._child.stdout is not None
+        self._child.stdin.write(json.dumps([function, arguments]) + "\n")
+        self._child.stdin.flush()
+        line = self._child.stdout.readline()
+        if not line:
+            raise RuntimeError(f"the {self.engine.name} worker ended in {function}: see above")
+        return json.loads(line)
+
+    def close(self) -> None:
+        """Let it end by itself."""
+        assert self._child.stdin is not None
+        self._child.stdin.close()
+        self._child.wait(60)
+
+
+@contextmanager
+def workers(found: list[Engine]) -> Iterator[dict[str, Worker]]:
+    """A fresh worker of each engine."""
+    with ExitStack() as stack:
+        started = {}
+        for one in found:
+            started[one.name] = worker = Worker(one)
+            stack.callback(worker.close)
+        yield started
+
+
+def main() -> None:
+    """The worker's side: calls come in as lines and answers go out as lines."""
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # whatever a benchmark prints must not look like an answer
+    for line in sys.stdin:
+        function, arguments = json.loads(line)
+        module, _, name = function.partition(":")
+        answer = getattr(importlib.import_module(module), name)(*arguments)
+        answers.write(json.dumps(answer) + "\n")
+        answers.flush()
+
+
+if __name__ == "__main__":
+    main()
