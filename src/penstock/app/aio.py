@@ -162,6 +162,8 @@ class AsyncBroker:
         if not drafts:
             end = target.log.bounds().end
             return range(end, end)
+        for draft in drafts:
+            engine.check(draft)
         pending = [engine.publish(target, draft) for draft in drafts]
         await asyncio.wait([asyncio.ensure_future(one) for one in pending])
         offsets = [await one for one in pending]

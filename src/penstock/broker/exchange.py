@@ -16,10 +16,10 @@ from penstock.broker.keeper import Keeper, opened_mark
 from penstock.broker.routes import Route, Router, forward
 from penstock.broker.runs import Run
 from penstock.broker.sessions import OFFSET_MASK, TAG_SHIFT, Session, Subscription
-from penstock.broker.stored import stored_runs
+from penstock.broker.stored import stored_run
 from penstock.broker.sweep import Sweep
 from penstock.broker.topics import Topic
-from penstock.catalog.sessions import RetainedRow, StoredSession
+from penstock.catalog.sessions import OutstandingRow, RetainedRow, StoredSession
 from penstock.core.access import Authorise, authorise
 from penstock.core.names import quoted
 from penstock.log.format import KIND_SHIFT, RETAIN
@@ -27,6 +27,7 @@ from penstock.log.marks import Mark, encode_headers
 from penstock.model.errors import NotAuthorized, PenstockError, UnavailableError
 
 RETAINED_WAIT_S: Final = 0.01  # between looks whether a full window has room again
+RESEND_WAIT_S: Final = 0.01  # the same while what was out is sent again
 RETAINED_AT_ONCE: Final = 500  # retained messages handed over before others get their turn
 
 OnDone = Callable[[Exception | None], None]
@@ -82,7 +83,8 @@ class Exchange:
             self._refuse(run, refusal, on_done)
             return False
         waiting = self._waiting.get(topic.id, 0)
-        is_early = run.qos == 0 and waiting == 0 and on_done is None
+        # A retained message waits: who subscribes before its commit is then given it live.
+        is_early = run.qos == 0 and waiting == 0 and on_done is None and not run.retain
         publication = None
         if not is_early:
             self._waiting[topic.id] = waiting + 1
@@ -110,23 +112,27 @@ class Exchange:
         """As `publish`, for QoS 2: what was taken before is answered and not stored again."""
         opened = session.opened
         topic = route.topic
-        fresh = [at for at, packet_id in enumerate(packet_ids) if packet_id not in opened]
+        fresh = []
+        for at, packet_id in enumerate(packet_ids):
+            if packet_id not in opened:
+                opened[packet_id] = topic.id
+                fresh.append(at)
         taken = [packet_ids[at] for at in fresh]
-        for packet_id in taken:
-            opened[packet_id] = topic.id
         if len(fresh) < run.count:
             run = run.pick(fresh)
         if not run.count:
             on_done(None)
             return False
         is_kept = session.vault is not None
+        if is_kept:
+            self.keeper.begin_opening(session, taken)
 
         def done(error: Exception | None) -> None:
             if error is not None:
                 for packet_id in taken:
                     opened.pop(packet_id, None)
-            elif is_kept:
-                self.keeper.note_opened(session, topic, taken)
+            if is_kept:
+                self.keeper.end_opening(session, topic, taken, is_open=error is None)
             on_done(error)
 
         marks = [opened_mark(session, packet_id, at) for at, packet_id in enumerate(taken)]
@@ -192,9 +198,12 @@ class Exchange:
             )
             one.since = row.since
             session.subscriptions[row.filter] = one
-        newest = {out.packet_id: out for out in stored.outstanding}  # an id that was used again
+        newest: dict[int, OutstandingRow] = {}
         for out in stored.outstanding:
             session.resent.add(out.topic_id << TAG_SHIFT | out.offset)
+            known = newest.get(out.packet_id)  # of an id used again the older one is released
+            if known is None or known.is_released:
+                newest[out.packet_id] = out
         for out in newest.values():
             session.window.restore(out.packet_id, out.topic_id << TAG_SHIFT | out.offset)
             if out.qos == 2:
@@ -202,20 +211,29 @@ class Exchange:
             if out.is_released:
                 session.released.add(out.packet_id)
         session.from_offsets = await self.keeper.offsets(stored)
+        session.is_resending = True
 
     async def go_on(self, session: Session) -> None:
         """Send again what was out when the client went, then go on from the logs."""
+        sent: set[int] = set()
         for packet_id, tag in session.window.items():
             outbox = session.outbox
             if outbox is None:
                 return
-            if tag not in session.resent:
-                continue  # sent since
             if packet_id in session.released:
                 outbox.release([packet_id])
-            elif not await self._resend(session, tag, packet_id):
+                continue
+            # The window may have been larger then: the client's receive maximum of now counts.
+            while len(sent) >= session.window.size_max:
+                await asyncio.sleep(RESEND_WAIT_S)
+                if session.outbox is None:
+                    return
+                sent = {one for one in sent if session.window.tag_of(one) >= 0}
+            sent.add(packet_id)
+            if not await self._resend(session, tag, packet_id):
                 session.acknowledge([packet_id])  # retention took it
                 self.engine.metrics.dropped["retention"] += 1
+        session.is_resending = False
         self.resume(session)
 
     async def _resend(self, session: Session, tag: int, packet_id: int) -> bool:
@@ -231,9 +249,11 @@ class Exchange:
         outbox = session.outbox
         if outbox is None or not batches:
             return outbox is None
-        _, run = next(stored_runs(batches[0], offset))
+        run = stored_run(batches[0], offset)
         qos = 2 if packet_id in session.twice else 1
-        outbox.send(run, 0, [packet_id], outbox.encoding(qos, False, ()), True)
+        member = self.router.find(run.name).members.get(session)
+        encoding = member.encodings[qos] if member else outbox.encoding(qos, False, ())
+        outbox.send(run, 0, [packet_id], encoding, True)
         return True
 
     def detach(self, session: Session) -> None:
@@ -256,12 +276,14 @@ class Exchange:
             self.router.remove(existing)
             subscription.since = existing.since
         else:
-            subscription.since = {
-                topic.id: topic.log.bounds().end for topic in self.engine.topics.all()
-            }
+            subscription.since = self.ends()
         session.subscriptions[subscription.filter] = subscription
         self.router.add(subscription)
         return existing is None
+
+    def ends(self) -> dict[int, int]:
+        """The end of every topic, by its id."""
+        return {topic.id: topic.log.bounds().end for topic in self.engine.topics.all()}
 
     def unsubscribe(self, session: Session, filter: str) -> bool:
         """Take a filter back; False if the session did not have it."""
@@ -295,23 +317,28 @@ class Exchange:
 
     # Retained messages
 
-    def send_retained(self, subscription: Subscription) -> None:
-        """Hand over what is retained under the names a filter matches, a part at a time."""
+    def send_retained(self, subscription: Subscription, ends: dict[int, int]) -> None:
+        """Hand over what is retained under the names a filter matches, a part at a time.
+
+        `ends` are the topics' when the client asked: what came later, comes or came by itself.
+        """
         names = self.keeper.retained.matching(subscription.filter)
-        task = asyncio.get_running_loop().create_task(self._send_retained(subscription, names))
+        work = self._send_retained(subscription, names, ends)
+        task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _send_retained(self, subscription: Subscription, names: Iterator[str]) -> None:
+    async def _send_retained(
+        self, subscription: Subscription, names: Iterator[str], ends: dict[int, int]
+    ) -> None:
         session = subscription.session
         handed = 0
-        started_us = self.engine.clock.now_us()
         for name in names:
             if session.outbox is None or session.subscriptions.get(subscription.filter) is None:
                 return
             row = self.keeper.retained.get(name, self.engine.clock.now_us())
-            if row is None or row.timestamp > started_us:
-                continue  # replaced meanwhile: the newer one comes, or came, by itself
+            if row is None or row.offset >= ends.get(row.topic_id, 0):
+                continue
             while not self._hand_retained(subscription, row):
                 await asyncio.sleep(RETAINED_WAIT_S)  # its window is full
                 if session.outbox is None:

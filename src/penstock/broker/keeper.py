@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import struct
+from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Final
 
@@ -48,7 +49,10 @@ class Keeper:
         self._catalog = catalog
         self._busy: set[Session] = set()
         self._levels: dict[int, tuple[int, int]] = {}  # as last saved
-        self._opened: dict[tuple[str, int, int], bool] = {}  # changes: open now?
+        # Changes since the last checkpoint, by client: topic id, packet id -> open now?
+        self._opened: dict[str, dict[tuple[int, int], bool]] = {}
+        self._opening: Counter[str] = Counter()  # runs of QoS 2 on their way to the disk
+        self._settled: list[asyncio.Future[None]] = []  # wait for some client's to be there
         self._tasks: set[asyncio.Task[Any]] = set()
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.Task[None] | None = None
@@ -76,7 +80,7 @@ class Keeper:
                     client_id = incarnations.get(incarnation)
                     if client_id is not None:
                         is_open = mark.kind == MARK_QOS2_OPENED
-                        self._opened[client_id, topic.id, packet_id] = is_open
+                        self._note_opened(client_id, topic.id, [packet_id], is_open)
 
     async def close(self) -> None:
         if self._timer is not None:
@@ -118,15 +122,17 @@ class Keeper:
             self._describe(session, point)
         point.retained, point.forgotten = self.retained.take_changes()
         opened, self._opened = self._opened, {}
-        point.opened = [key for key, is_open in opened.items() if is_open]
-        point.released = [key for key, is_open in opened.items() if not is_open]
+        for client_id, changes in opened.items():
+            for key, is_open in changes.items():
+                (point.opened if is_open else point.released).append((client_id, *key))
         if not (point.levels or point.busy or point.retained or point.forgotten or opened):
             return
         try:
             await self._catalog.save(point)
         except BaseException:
             self.retained.put_back(point.retained, point.forgotten)
-            self._opened = opened | self._opened
+            for client_id, changes in opened.items():
+                self._opened[client_id] = changes | self._opened.get(client_id, {})
             self._busy |= busy
             raise
         self._levels.update(point.levels)
@@ -150,6 +156,12 @@ class Keeper:
 
     async def begin(self, session: Session, *, is_clean: bool) -> tuple[StoredSession, bool]:
         """Load or make the session of a client that connects; whether it was there before."""
+        while self._opening[session.client_id]:  # sent by an earlier connection: not known yet
+            settled = self._loop.create_future()
+            self._settled.append(settled)
+            await settled
+        if is_clean:
+            self._opened.pop(session.client_id, None)
         if session.expiry_s == 0 and is_clean:
             await self._catalog.forget(session.client_id)
             self.stored.discard(session.client_id)
@@ -162,12 +174,12 @@ class Keeper:
         session.vault = self
         for topic_id, packet_id in stored.opened:
             session.opened[packet_id] = topic_id
-        for key, is_open in self._opened.items():  # known here, not yet in the catalog
-            if key[0] == session.client_id:
-                if is_open:
-                    session.opened[key[2]] = key[1]
-                elif session.opened.get(key[2]) == key[1]:
-                    del session.opened[key[2]]
+        changes = self._opened.get(session.client_id, {})  # known here, not yet in the catalog
+        for (topic_id, packet_id), is_open in changes.items():
+            if is_open:
+                session.opened[packet_id] = topic_id
+            elif session.opened.get(packet_id) == topic_id:
+                del session.opened[packet_id]
         return stored, is_present
 
     async def offsets(self, stored: StoredSession) -> dict[int, int]:
@@ -177,6 +189,13 @@ class Keeper:
             epoch, offset = stored.positions.get(topic.id, (topic.log.epoch, 0))
             offsets[topic.id] = await topic.log.clamp(epoch, offset)
         return offsets
+
+    def leave(self, session: Session) -> None:
+        """The client went before it had its session back, which stays as it was."""
+        if session.expiry_s == 0:
+            self.end(session)
+        else:
+            self._spawn(self._catalog.leave(session.client_id, session.incarnation))
 
     def end(self, session: Session) -> None:
         """The client went; what it leaves is saved in the background, in order."""
@@ -189,7 +208,11 @@ class Keeper:
             (topic.id, topic.log.epoch, session.lags.get(topic.id, topic.log.bounds().end))
             for topic in self._engine.topics.all()
         ]
-        opened = [(topic_id, packet_id) for packet_id, topic_id in session.opened.items()]
+        opened = [
+            (topic_id, packet_id)
+            for packet_id, topic_id in session.opened.items()
+            if packet_id not in session.opening
+        ]
         self._spawn(
             self._catalog.end(
                 session.client_id,
@@ -278,10 +301,33 @@ class Keeper:
 
     # QoS 2 from clients
 
-    def note_opened(self, session: Session, topic: Topic, packet_ids: list[int]) -> None:
-        """Their messages and marks are durable."""
+    def begin_opening(self, session: Session, packet_ids: list[int]) -> None:
+        """Their messages and marks are on their way to the disk."""
+        session.opening.update(packet_ids)
+        self._opening[session.client_id] += 1
+
+    def end_opening(
+        self, session: Session, topic: Topic, packet_ids: list[int], *, is_open: bool
+    ) -> None:
+        """They are durable, or were refused."""
+        client_id = session.client_id
+        session.opening.difference_update(packet_ids)
+        if is_open:
+            self._note_opened(client_id, topic.id, packet_ids, True)
+        self._opening[client_id] -= 1
+        if not self._opening[client_id]:
+            del self._opening[client_id]
+            settled, self._settled = self._settled, []
+            for one in settled:
+                if not one.done():
+                    one.set_result(None)
+
+    def _note_opened(
+        self, client_id: str, topic_id: int, packet_ids: list[int], is_open: bool
+    ) -> None:
+        changes = self._opened.setdefault(client_id, {})
         for packet_id in packet_ids:
-            self._opened[session.client_id, topic.id, packet_id] = True
+            changes[topic_id, packet_id] = is_open
 
     def close_opened(
         self, session: Session, packet_ids: list[int], on_done: Callable[[Exception | None], None]
@@ -305,8 +351,7 @@ class Keeper:
                 keys = [_KEY.pack(session.incarnation, packet_id) for packet_id in ids]
                 marks = [Mark(MARK_QOS2_RELEASED, key) for key in keys]
                 await topic.log.append(Draft("", []), marks)
-                for packet_id in ids:
-                    self._opened[session.client_id, topic_id, packet_id] = False
+                self._note_opened(session.client_id, topic_id, ids, False)
         except PenstockError as refused:
             on_done(refused)
         else:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Final
 
 from penstock.broker.runs import Encoding, Run
-from penstock.broker.sessions import Outbox, Session, Subscription
+from penstock.broker.sessions import OFFSET_MASK, Outbox, Session, Subscription
 from penstock.broker.topics import Topic, Topics
 from penstock.core.access import BROKER, PUBLISH, RECEIVE, Authorise, Principal, authorise
 from penstock.core.trie import FilterTrie
@@ -36,9 +36,17 @@ class Member:
         identifiers = tuple(sorted({one.identifier for one in subscriptions if one.identifier}))
         self.encodings = [outbox.encoding(qos, as_published, identifiers) for qos in range(3)]
 
-    def since(self, topic_id: int) -> int:
-        """From which offset on the oldest of its subscriptions counts."""
-        return min([one.since.get(topic_id, 0) for one in self._subscriptions])
+    def as_of(self, topic_id: int, offset: int) -> tuple[Member | None, int]:
+        """The member with the subscriptions that count at an offset, and up to where they do.
+
+        None if there were none yet.
+        """
+        later = [one.since.get(topic_id, 0) for one in self._subscriptions]
+        later = [since for since in later if since > offset]
+        if not later:
+            return self, OFFSET_MASK
+        mine = [one for one in self._subscriptions if one.since.get(topic_id, 0) <= offset]
+        return Member(self.session, mine) if mine else None, min(later)
 
 
 class Lane:

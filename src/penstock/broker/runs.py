@@ -34,7 +34,6 @@ class Run:
         "kind",
         "lengths",
         "name",
-        "packet_bytes_max",
         "publisher",
         "qos",
         "retain",
@@ -65,7 +64,6 @@ class Run:
         self.expires_at = 0  # µs since 1970, UTC; 0: never
         self.source: object | None = None  # the session that sent it, for no-local
         self.wire: object | None = None  # the encoding that `data` is in, if it can be forwarded
-        self.packet_bytes_max = 0  # the longest of the packets in `data`
         self.encoded: dict[object, object] = {}  # by encoding; filled as readers ask
 
     def part(self, first: int) -> Run:
@@ -87,5 +85,4 @@ class Run:
         rest.headers = self.headers
         rest.expires_at = self.expires_at
         rest.source = self.source
-        rest.packet_bytes_max = self.packet_bytes_max
         return rest

@@ -107,8 +107,10 @@ class Session:
         "expiry_s",
         "from_offsets",
         "incarnation",
+        "is_resending",
         "lags",
         "opened",
+        "opening",
         "outbox",
         "released",
         "resent",
@@ -129,6 +131,8 @@ class Session:
         self.twice: set[int] = set()  # packet ids out at QoS 2
         self.released: set[int] = set()  # those of them that wait for PUBCOMP
         self.opened: dict[int, int] = {}  # QoS 2 packet ids received -> topic id
+        self.opening: set[int] = set()  # those of them whose message is not durable yet
+        self.is_resending = False  # what was out goes first, whatever comes meanwhile
         self.resent: set[int] = set()  # tags of what was out when the client came back
         self.vault: Vault | None = None  # only of a session that outlives its connection
         self.storing = 0  # how many times the vault has yet to store before it sends
@@ -139,7 +143,9 @@ class Session:
     def has_room(self) -> bool:
         """May another message be sent right now?"""
         outbox = self.outbox
-        return outbox is not None and self.window.room > 0 and outbox.has_room
+        if outbox is None or self.is_resending:
+            return False
+        return self.window.room > 0 and outbox.has_room
 
     def offer(self, topic_id: int, base_offset: int, run: Run, encoding: Encoding) -> None:
         """A run became durable at `base_offset`; send what fits, lag behind with the rest."""
@@ -150,6 +156,8 @@ class Session:
             sent = self.send(topic_id, base_offset, run, encoding)
         if sent < run.count:
             self.lags[topic_id] = base_offset + sent
+            if self.vault is not None:
+                self.vault.touch(self)
 
     def send(self, topic_id: int, base_offset: int, run: Run, encoding: Encoding) -> int:
         """Send a run from its beginning, as many messages as the window takes; how many."""

@@ -34,6 +34,12 @@ def stored_runs(
         at += run.count
 
 
+def stored_run(batch: Batch, offset: int) -> Run:
+    """The record at an offset of the batch, as a run of one."""
+    assert batch.base_offset <= offset < batch.end_offset
+    return _run(batch, [offset - batch.base_offset], 0)
+
+
 def _run(batch: Batch, picked: list[int], at: int) -> Run:
     """The longest run of neighbours in `picked` from position `at` on that are alike."""
     first = picked[at]

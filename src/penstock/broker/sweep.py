@@ -128,23 +128,29 @@ class Sweep:
                 self._move(session, batch.end_offset)
 
     def _hand(self, session: Session, member: Member, base: int, run: Run) -> None:
-        offset = self._riders[session]
+        """Hand on what the rider has not passed, as its subscriptions were at each offset."""
+        start = max(self._riders[session], base)
         end = base + run.count
-        if offset >= end:
-            return
+        while start < end and session in self._riders:
+            then, until = member.as_of(self._topic.id, start)
+            until = min(until, end)
+            if then is not None:
+                part = run
+                if start > base or until < end:
+                    part = run.pick(list(range(start - base, until - base)))
+                self._hand_part(session, then, start, part)
+            start = until
+
+    def _hand_part(self, session: Session, member: Member, base: int, run: Run) -> None:
         topic_id = self._topic.id
         qos = min(run.qos, member.qos)
-        if (
-            qos == 0  # not kept for those away, and already forwarded to those who are not
-            or (member.no_local and run.publisher == session.client_id)
-            or (run.expires_at and run.expires_at <= self._clock.now_us())
-            or member.since(topic_id) >= end
-        ):
+        if qos == 0:  # not kept for those away, and already forwarded to those who are not
             return
-        start = max(offset, member.since(topic_id))
-        if start > base:
-            run = run.part(start - base)
-            base = start
+        if member.no_local and run.publisher == session.client_id:
+            return
+        if run.expires_at and run.expires_at <= self._clock.now_us():
+            self._metrics.dropped["expired"] += run.count
+            return
         while run.count and session.is_sent(topic_id, base):
             run = run.part(1)  # out already, from before a crash
             base += 1

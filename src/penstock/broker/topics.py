@@ -7,7 +7,8 @@ directory. So a row always has its files, and `open` resolves what a crash left 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from dataclasses import asdict
 
 import msgspec
@@ -17,7 +18,7 @@ from penstock.core.names import check_topic, quoted, topic_key, topic_slug
 from penstock.core.placement import Placement
 from penstock.log.interface import KeptLog, LogIdentity, LogSettings, LogStore
 from penstock.model.clock import Clock
-from penstock.model.errors import TopicExists, TopicNotFound
+from penstock.model.errors import TopicExists, TopicNotFound, UnavailableError
 from penstock.model.record import DEFAULT_TENANT, TopicId, TopicInfo
 
 
@@ -74,6 +75,7 @@ class Topics:
         self._by_key: dict[str, Topic] = {}
         self._by_id: dict[int, Topic] = {}
         self._turn = asyncio.Lock()
+        self._is_closed = False
 
     async def open(self, rows: list[TopicRow], bindings: list[BindingRow]) -> None:
         """Open the logs of all rows, then remove logs that no row speaks of.
@@ -142,7 +144,7 @@ class Topics:
     async def create(self, name: str, settings: LogSettings, *, exist_ok: bool) -> Topic:
         """Declare a topic; with `exist_ok` an existing one is left as it is."""
         key = topic_key(check_topic(name))
-        async with self._turn:
+        async with self._changing():
             existing = self._by_key.get(key)
             if existing is not None:
                 if exist_ok:
@@ -165,7 +167,7 @@ class Topics:
 
     async def alter(self, name: str, settings: LogSettings) -> Topic:
         """New settings; records already stored keep the promise they were stored under."""
-        async with self._turn:
+        async with self._changing():
             topic = self.get(name)
             await self._catalog.alter_topic(topic.id, _settings_text(settings))
             try:
@@ -178,7 +180,7 @@ class Topics:
 
     async def delete(self, name: str) -> Topic:
         """Forget the topic, its consumers and its records."""
-        async with self._turn:
+        async with self._changing():
             topic = self.get(name)
             self.placement.remove_topic(topic.declared)
             try:
@@ -194,7 +196,7 @@ class Topics:
 
     async def bind(self, filter: str, name: str) -> None:
         """Place names that match from now on; durable on return."""
-        async with self._turn:
+        async with self._changing():
             topic = self.get(name)
             if self.placement.bind(filter, topic.declared):
                 try:
@@ -204,15 +206,26 @@ class Topics:
                     raise
 
     async def unbind(self, filter: str) -> None:
-        async with self._turn:
+        async with self._changing():
             if all(binding.filter != filter for binding in self.placement.bindings):
                 self.placement.unbind(filter)  # says what is wrong
             await self._catalog.delete_binding(DEFAULT_TENANT, filter)
             self.placement.unbind(filter)
 
+    @asynccontextmanager
+    async def _changing(self) -> AsyncIterator[None]:
+        """One change at a time, and none once the logs are being closed."""
+        async with self._turn:
+            if self._is_closed:
+                raise UnavailableError("the broker is closed: open it again to go on")
+            yield
+
     async def close(self) -> None:
-        for topic in self._by_key.values():
-            await topic.log.close()
+        """Let the change that is being made finish, then close every log."""
+        async with self._turn:
+            self._is_closed = True
+            for topic in self._by_key.values():
+                await topic.log.close()
 
 
 def _settings_text(settings: LogSettings) -> str:

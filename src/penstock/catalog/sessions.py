@@ -204,6 +204,22 @@ class SessionCatalog:
 
         await self._runner.run(work)
 
+    async def leave(self, client_id: str, incarnation: int) -> None:
+        """The client went before its session changed: only its time begins anew."""
+        now_us = self._clock.now_us()
+
+        def work(database: Database) -> None:
+            database.execute(
+                "update sessions set is_connected = 0, disconnected_at = $4"
+                " where tenant = $1 and client_id = $2 and incarnation = $3",
+                DEFAULT_TENANT,
+                client_id,
+                incarnation,
+                now_us,
+            )
+
+        await self._runner.run(work)
+
     async def remove(self, client_id: str, incarnation: int) -> None:
         """The session ended for good."""
 

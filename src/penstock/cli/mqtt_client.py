@@ -59,6 +59,7 @@ PACKET_BYTES_MAX: Final = 256 * MIB  # MQTT's own bound
 IN_FLIGHT_MAX: Final = 100  # unacknowledged messages of ours
 MESSAGES_MAX: Final = 1_000  # received and not yet taken; then nothing more is read
 ANSWER_S_MAX: Final = 30.0  # for CONNACK, SUBACK, UNSUBACK
+CLOSE_S_MAX: Final = 5.0  # for the last bytes to leave
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +136,8 @@ class MqttClient:
                 task.cancel()
         self._writer.close()
         with suppress(OSError, TimeoutError):
-            await asyncio.wait_for(self._writer.wait_closed(), 5)
+            async with asyncio.timeout(CLOSE_S_MAX):
+                await self._writer.wait_closed()
 
     # Out
 
@@ -304,7 +306,9 @@ class MqttClient:
     async def _wait(self, answer: asyncio.Future[T], what: str) -> T:
         self._check()
         try:
-            return await asyncio.wait_for(answer, self._target.wait_s_max)
+            # Not wait_for: when the answer is there, Python 3.11's loses a Ctrl-C.
+            async with asyncio.timeout(self._target.wait_s_max):
+                return await answer
         except TimeoutError:
             raise UnavailableError(
                 f"no {what} from the server within {self._target.wait_s_max:g} s"
@@ -322,9 +326,8 @@ async def open_client(target: Target) -> MqttClient:
     """Connect; UnavailableError when nobody answers, RefusedError when the server says no."""
     where = f"{target.host}:{target.port}"
     try:
-        reader, writer = await asyncio.wait_for(
-            asyncio.open_connection(target.host, target.port, ssl=target.tls), target.wait_s_max
-        )
+        async with asyncio.timeout(target.wait_s_max):
+            reader, writer = await asyncio.open_connection(target.host, target.port, ssl=target.tls)
     except TimeoutError:
         raise UnavailableError(
             f"cannot connect to {where}: no answer within {target.wait_s_max:g} s"

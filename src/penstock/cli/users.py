@@ -26,9 +26,12 @@ def add_commands(commands: Any) -> None:
     parser = commands.add_parser("user", help="who may log in")
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
 
-    add = actions.add_parser("add", help="let somebody in; from the first user on nobody else")
+    # No abbreviations: what somebody takes for --password would be one of --password-file.
+    add = actions.add_parser(
+        "add", help="let somebody in; from the first user on nobody else", allow_abbrev=False
+    )
     add.set_defaults(run=add_user)
-    passwd = actions.add_parser("passwd", help="set another password")
+    passwd = actions.add_parser("passwd", help="set another password", allow_abbrev=False)
     passwd.set_defaults(run=set_password)
     remove = actions.add_parser("remove", help="do not let a user in any more")
     remove.set_defaults(run=remove_user)

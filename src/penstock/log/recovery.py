@@ -114,6 +114,9 @@ def recover(disk: Disk, directory: Path, now_us: int, *, may_have_lost: bool) ->
         raise CorruptError(
             f"{directory} holds no segment: restore the files from a backup, or delete the topic"
         )
+    # A process that was killed may have made or removed segments and not synced the directory:
+    # power loss must not take back what is built on them.
+    disk.sync_dir(directory)
     end = read_end(disk, directory)
     notes: list[str] = []
     *older, newest = bases

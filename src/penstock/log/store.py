@@ -215,6 +215,8 @@ class EmbeddedStore:
                 if name.endswith(_DELETED_SUFFIX) and _LOG_DIRECTORY.match(
                     name.removesuffix(_DELETED_SUFFIX)
                 ):
+                    # The rename may not be synced: a half emptied directory must not come back.
+                    self._disk.sync_dir(self.root / tenant)
                     doomed = self.root / tenant / name
                     for file in self._disk.list(doomed):
                         self._disk.remove(doomed / file)

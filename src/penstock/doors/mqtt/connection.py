@@ -13,18 +13,25 @@ from typing import Final, Protocol
 from penstock.broker.exchange import Exchange
 from penstock.broker.runs import Encoding, Run
 from penstock.broker.sessions import Session
+from penstock.broker.topics import Topic
 from penstock.core.access import NOBODY, Principal
-from penstock.doors.mqtt.encoding import Encodings, MqttEncoding, stored_headers
+from penstock.doors.mqtt.encoding import (
+    Encodings,
+    MqttEncoding,
+    packets_within,
+    stored_headers,
+)
 from penstock.model.errors import NotAuthorized
-from penstock.model.limits import KIB, MIB
+from penstock.model.limits import HEADERS_BYTES_MAX, KIB, MIB, NAME_LEVELS_MAX
 from penstock.mqtt.decode import decode_packet
 from penstock.mqtt.encode import encode_within
 from penstock.mqtt.errors import ProtocolViolation, protocol_error
+from penstock.mqtt.handshake import answer_version
 from penstock.mqtt.intake import Intake
 from penstock.mqtt.kinds import MQTT_5, UNKNOWN_VERSION, Role
-from penstock.mqtt.packets import Disconnect, Packet, Puback, Pubrec
+from penstock.mqtt.packets import Connack, Disconnect, Packet, Puback, Pubrec
 from penstock.mqtt.reasons import Reason
-from penstock.mqtt.runs import encode_acks, put_packet_ids
+from penstock.mqtt.runs import EncodedRun, encode_acks, put_packet_ids
 from penstock.mqtt.scanner import AckRun, Chunk, PublishRun
 from penstock.mqtt.state import Event, State, next_state
 
@@ -112,6 +119,7 @@ class Connection:
     """Implements the broker's Outbox."""
 
     __slots__ = (
+        "_congested",
         "_early",
         "_host",
         "_intake",
@@ -143,6 +151,7 @@ class Connection:
         self._out_bytes = 0
         self._receipts: deque[Receipt] = deque()
         self._unacked = 0
+        self._congested: Topic | None = None  # more waited for its commit than there should
         self._plain: MqttEncoding | None = None
         self.state = State.WAIT_CONNECT
         self.version = UNKNOWN_VERSION
@@ -178,10 +187,21 @@ class Connection:
                 self._acks(chunk, item)
             else:
                 body = chunk.data[item.body : item.end]
-                packet = decode_packet(item.first_byte, body, self.version)
-                self._host.handle(self, packet)
+                self._host.handle(self, self._decode(item.first_byte, body))
         if chunk.violation is not None:
             raise chunk.violation
+
+    def _decode(self, first_byte: int, body: bytes) -> Packet:
+        """The packet; a CONNECT that cannot be accepted is answered, where its sender reads it."""
+        try:
+            return decode_packet(first_byte, body, self.version)
+        except ProtocolViolation as violation:
+            if self.state == State.WAIT_CONNECT:
+                self.version = answer_version(body)
+                if self.version != UNKNOWN_VERSION:
+                    self.put_packet(Connack(reason=violation.reason))
+                    self.flush()
+            raise
 
     def begin(self, version: int, session: Session) -> None:
         """CONNECT was accepted: from now on the client speaks `version`."""
@@ -208,9 +228,16 @@ class Connection:
         if session is None or self.state != State.CONNECTED:
             self.state = next_state(self.state, Role.CLIENT, Event.PUBLISH)
         assert session is not None
-        if item.properties.topic_alias is not None:
-            raise ProtocolViolation(Reason.TOPIC_ALIAS_INVALID, "topic aliases are not offered")
         first, end = item.first_message, item.end_message
+        if item.name.count(b"/") >= NAME_LEVELS_MAX:
+            raise ProtocolViolation(
+                Reason.TOPIC_NAME_INVALID, f"a name of more than {NAME_LEVELS_MAX} levels"
+            )
+        bytes_max = self._host.exchange.engine.settings.payload_bytes_max
+        if item.packet_bytes_max > bytes_max and max(chunk.payload_lengths[first:end]) > bytes_max:
+            raise ProtocolViolation(
+                Reason.PACKET_TOO_LARGE, f"a message of more than {bytes_max} bytes"
+            )
         start = item.start
         run = Run(
             item.name.decode(),
@@ -222,7 +249,6 @@ class Connection:
         )
         run.publisher = session.client_id
         run.source = session
-        run.packet_bytes_max = item.packet_bytes_max
         if item.property_bytes:
             self._add_properties(run, item)
         elif item.first_byte == _PLAIN_PUBLISH:
@@ -230,7 +256,7 @@ class Connection:
         route = self._host.exchange.router.find(run.name, self.principal)
         if run.qos == 0:
             if self._host.exchange.publish(route, run, None):
-                self._host.hold(self)
+                self._hold(route.topic)
             return
         ids = chunk.packet_ids[item.first_id : item.first_id + run.count]
         exchange = self._host.exchange
@@ -240,7 +266,11 @@ class Connection:
         else:
             is_much = exchange.publish_once(route, run, session, ids, receipt.done)
         if is_much or self.is_overdue:
-            self._host.hold(self)
+            self._hold(route.topic)
+
+    def _hold(self, topic: Topic) -> None:
+        self._congested = topic
+        self._host.hold(self)
 
     def _receipt(self, first_byte: int, packet_ids: list[int]) -> Receipt:
         """An answer to be given when it is true, after all that were asked for before."""
@@ -250,6 +280,12 @@ class Connection:
         return receipt
 
     def _add_properties(self, run: Run, item: PublishRun) -> None:
+        if item.properties.topic_alias is not None:
+            raise ProtocolViolation(Reason.TOPIC_ALIAS_INVALID, "topic aliases are not offered")
+        if len(item.property_bytes) > HEADERS_BYTES_MAX:
+            raise ProtocolViolation(
+                Reason.PACKET_TOO_LARGE, f"properties of more than {HEADERS_BYTES_MAX} bytes"
+            )
         run.headers = stored_headers(item.properties)
         expiry_s = item.properties.message_expiry_interval
         if expiry_s is not None:
@@ -299,8 +335,10 @@ class Connection:
 
     @property
     def is_overdue(self) -> bool:
-        """Too many of its messages wait for their commit."""
-        return self._unacked > UNACKED_MAX
+        """Too many of its messages wait for their commit, or too much of everybody's."""
+        if self._unacked > UNACKED_MAX:
+            return True
+        return self._congested is not None and self._congested.log.is_congested
 
     def read_on(self, wanted: bool) -> None:
         """Go on reading from the client, or stop for a while."""
@@ -334,22 +372,45 @@ class Connection:
     def forward(self, run: Run, data: bytes) -> None:
         if self.is_closed:
             return
-        if self._out_bytes + len(data) > OUT_BYTES_MAX:
+        if self._out_bytes and self._out_bytes + len(data) > OUT_BYTES_MAX:
             self._host.exchange.engine.metrics.dropped["queue_full"] += run.count
-        elif run.packet_bytes_max > self.packet_bytes_max:
-            self._host.exchange.engine.metrics.dropped["too_large"] += run.count
-        else:
+            return
+        if len(data) > self.packet_bytes_max:  # then one of its packets may be
+            data, too_large = packets_within(data, self.packet_bytes_max)
+            self._host.exchange.engine.metrics.dropped["too_large"] += too_large
+        if data:
             self._put(data)
 
     def send(
         self, run: Run, first: int, packet_ids: list[int], encoding: Encoding, dup: bool
     ) -> None:
         assert isinstance(encoding, MqttEncoding)
-        data = put_packet_ids(encoding.encoded(run), first, packet_ids)
+        encoded = encoding.encoded(run)
+        if encoded.packet_bytes_max > self.packet_bytes_max:
+            self._send_fitting(encoded, first, packet_ids, dup)
+            return
+        data = put_packet_ids(encoded, first, packet_ids)
         if dup:
             assert len(packet_ids) == 1, "messages are sent again one by one"
             data = bytes((data[0] | _DUP,)) + data[1:]
         self._put(data)
+
+    def _send_fitting(
+        self, encoded: EncodedRun, first: int, packet_ids: list[int], dup: bool
+    ) -> None:
+        """What is too large for the client counts as sent and done [MQTT-3.1.2-25]."""
+        too_large = []
+        for at, packet_id in enumerate(packet_ids, first):
+            start = encoded.packet_ends[at - 1] if at else 0
+            if encoded.packet_ends[at] - start > self.packet_bytes_max:
+                too_large.append(packet_id)
+                continue
+            data = put_packet_ids(encoded, at, [packet_id])
+            self._put(bytes((data[0] | _DUP,)) + data[1:] if dup else data)
+        self._host.exchange.engine.metrics.dropped["too_large"] += len(too_large)
+        if self.session is not None:
+            self.session.acknowledge(too_large)
+        self._put(b"")  # a flush goes on from the log
 
     def release(self, packet_ids: list[int]) -> None:
         self._put(encode_acks(_PUBREL, packet_ids))
@@ -373,11 +434,14 @@ class Connection:
         if self.is_closed or self._rest is not None:
             return
         out = self._out
-        if not out:
-            return
-        data = out[0] if len(out) == 1 else b"".join(out)
-        self._out = []
-        self._send(data)
+        if out:
+            data = out[0] if len(out) == 1 else b"".join(out)
+            self._out = []
+            if data:
+                self._send(data)
+        session = self.session
+        if self._rest is None and session is not None and session.lags and self.has_room:
+            self._host.exchange.resume(session)
 
     def _send(self, data: bytes | memoryview) -> None:
         try:
@@ -399,12 +463,8 @@ class Connection:
         rest = self._rest
         if rest is not None and not self.is_closed:
             self._send(rest)
-        if self._rest is None and not self.is_closed:
-            if self._out:
-                self.flush()
-            session = self.session
-            if session is not None and session.lags and self.has_room:
-                self._host.exchange.resume(session)
+        if self._rest is None:
+            self.flush()
 
     # The end
 
@@ -412,7 +472,7 @@ class Connection:
         """Say why, where the client's version has words for it, and close."""
         if self.is_closed:
             return
-        if self.version == MQTT_5 and self.state == State.CONNECTED:
+        if self.version == MQTT_5 and self.session is not None:
             self.put_packet(Disconnect(reason))
             self.flush()
         self.close()

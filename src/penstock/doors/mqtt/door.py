@@ -180,7 +180,16 @@ class MqttDoor:
         link = SocketLink(sock, self._selector)
         connection = Connection(self, link)
         self._connections.add(connection)
-        self._selector.serve(link.fd, partial(_serve, connection, link))
+        self._selector.serve(link.fd, partial(self._serve, connection, link))
+
+    def _serve(self, connection: Connection, link: SocketLink, events: int) -> None:
+        try:
+            _serve(connection, link, events)
+        except Exception as mistake:  # our own: it costs this client, and nobody else
+            self._loop.call_exception_handler(
+                {"message": "a connection was closed", "exception": mistake}
+            )
+            connection.close()
 
     def _begin_tls(self, link: TlsLink) -> Connection | None:
         if self._is_full():
@@ -255,7 +264,8 @@ class MqttDoor:
             connection.packet_bytes_max = asked.maximum_packet_size
         connection.keep_alive_s = self._limits.keep_alive_s(packet.version, packet.keep_alive_s)
         session.expiry_s = _expiry_s(packet)
-        if session.expiry_s or client_id in self.exchange.keeper.stored:
+        is_stored = client_id in self.exchange.keeper.stored or client_id in self._arriving
+        if session.expiry_s or is_stored:
             work = self._admit_kept(connection, packet, session)
             self._arriving[client_id] = connection
             self._spawn(work)
@@ -270,15 +280,15 @@ class MqttDoor:
             if is_present:
                 await exchange.restore(session, stored)
         except PenstockError:
+            self._arrived(session.client_id, connection)
             self._refuse(connection, Reason.SERVER_UNAVAILABLE)
             return
-        is_newest = self._arriving.get(session.client_id) is connection
-        if is_newest:
-            del self._arriving[session.client_id]
-        if connection.is_closed or not is_newest:
-            connection.close()
+        if not self._arrived(session.client_id, connection):
+            connection.close()  # the session belongs to who came later
+            return
+        if connection.is_closed:
             if session.vault is not None:
-                exchange.keeper.end(session)
+                (exchange.keeper.leave if is_present else exchange.keeper.end)(session)
             return
         holder = exchange.sessions.get(session.client_id)
         if holder is not None and holder.outbox is not None:
@@ -286,6 +296,13 @@ class MqttDoor:
         self._welcome(connection, packet, session, is_present=is_present)
         if is_present:
             await exchange.go_on(session)
+
+    def _arrived(self, client_id: str, connection: Connection) -> bool:
+        """The session has been looked up; False if another connection asked for it meanwhile."""
+        if self._arriving.get(client_id) is not connection:
+            return False
+        del self._arriving[client_id]
+        return True
 
     def _welcome(
         self, connection: Connection, packet: Connect, session: Session, *, is_present: bool
@@ -310,6 +327,7 @@ class MqttDoor:
         assert session is not None
         identifiers = packet.properties.subscription_identifiers
         identifier = identifiers[0] if identifiers else 0
+        ends = self.exchange.ends()
         reasons: list[Reason] = []
         made: list[Subscription] = []
         retained: list[Subscription] = []
@@ -332,19 +350,23 @@ class MqttDoor:
                 retained.append(subscription)
         answer = Suback(packet.packet_id, tuple(reasons))
         if session.vault is None:
-            self._confirm(connection, answer, retained)
+            self._confirm(connection, answer, retained, ends)
         else:
             work = self.exchange.keeper.subscribe(session, made)
-            self._spawn(self._confirm_kept(connection, work, answer, retained))
+            self._spawn(self._confirm_kept(connection, work, answer, retained, ends))
 
     def _confirm(
-        self, connection: Connection, answer: Packet, retained: list[Subscription]
+        self,
+        connection: Connection,
+        answer: Packet,
+        retained: list[Subscription],
+        ends: dict[int, int],
     ) -> None:
         if connection.is_closed:
             return
         connection.put_packet(answer)
         for subscription in retained:
-            self.exchange.send_retained(subscription)
+            self.exchange.send_retained(subscription, ends)
 
     async def _confirm_kept(
         self,
@@ -352,6 +374,7 @@ class MqttDoor:
         work: Awaitable[None],
         answer: Packet,
         retained: list[Subscription],
+        ends: dict[int, int],
     ) -> None:
         """Answer once it is durable; a client that cannot be told so is let go."""
         try:
@@ -359,7 +382,7 @@ class MqttDoor:
         except PenstockError:
             connection.end(Reason.IMPLEMENTATION_SPECIFIC_ERROR)
         else:
-            self._confirm(connection, answer, retained)
+            self._confirm(connection, answer, retained, ends)
 
     def _check(self, session: Session, wanted: Wanted) -> Reason:
         """The granted QoS, or why the filter is refused."""
@@ -393,7 +416,7 @@ class MqttDoor:
             connection.put_packet(answer)
         else:
             work = self.exchange.keeper.unsubscribe(session, list(packet.filters))
-            self._spawn(self._confirm_kept(connection, work, answer, []))
+            self._spawn(self._confirm_kept(connection, work, answer, [], {}))
 
     def ping(self, connection: Connection, packet: Pingreq) -> None:
         connection.put_packet(Pingresp())

@@ -7,6 +7,7 @@ per kind, so readers are grouped by identity and a run is encoded once for all o
 from __future__ import annotations
 
 import base64
+import binascii
 from typing import Final
 
 from penstock.broker.runs import Run
@@ -14,6 +15,7 @@ from penstock.model.clock import Clock
 from penstock.model.record import Headers
 from penstock.mqtt.encode import property_section
 from penstock.mqtt.kinds import MQTT_5, PacketType, publish_first_byte
+from penstock.mqtt.primitives import read_varint
 from penstock.mqtt.properties import NO_PROPERTIES, Properties
 from penstock.mqtt.runs import EncodedRun, encode_publish_run
 
@@ -22,6 +24,7 @@ RESPONSE_TOPIC: Final = "mqtt.response-topic"
 CORRELATION_DATA: Final = "mqtt.correlation-data"  # base64: headers are text
 PAYLOAD_FORMAT: Final = "mqtt.payload-format"
 _RESERVED: Final = (CONTENT_TYPE, RESPONSE_TOPIC, CORRELATION_DATA, PAYLOAD_FORMAT)
+TEXT_BYTES_MAX: Final = 65_535  # of one string or binary field (MQTT 5 §1.5.4)
 
 
 def stored_headers(properties: Properties) -> Headers:
@@ -42,8 +45,20 @@ def _properties(run: Run, identifiers: tuple[int, ...], clock: Clock) -> Propert
     """What a message of the run says beside its payload."""
     if not run.headers and not run.expires_at and not identifiers:
         return NO_PROPERTIES
-    reserved = {key: value for key, value in run.headers if key in _RESERVED}
-    correlation = reserved.get(CORRELATION_DATA)
+    reserved: dict[str, str] = {}
+    plain = []
+    correlation = None
+    for key, value in run.headers:
+        if not _is_sayable(key) or not _is_sayable(value):
+            continue  # from another door: MQTT has no way to say it
+        if key == CORRELATION_DATA:
+            correlation = _decode(value)
+        elif key == RESPONSE_TOPIC and ("+" in value or "#" in value or not value):
+            continue  # made up: it can be no name
+        elif key in _RESERVED:
+            reserved[key] = value
+        else:
+            plain.append((key, value))
     left_s = None
     if run.expires_at:
         left_s = max((run.expires_at - clock.now_us()) // 1_000_000, 0)
@@ -52,10 +67,40 @@ def _properties(run: Run, identifiers: tuple[int, ...], clock: Clock) -> Propert
         message_expiry_interval=left_s,
         content_type=reserved.get(CONTENT_TYPE),
         response_topic=reserved.get(RESPONSE_TOPIC),
-        correlation_data=base64.b64decode(correlation) if correlation is not None else None,
+        correlation_data=correlation,
         subscription_identifiers=identifiers,
-        user_properties=tuple(pair for pair in run.headers if pair[0] not in _RESERVED),
+        user_properties=tuple(plain),
     )
+
+
+def _is_sayable(text: str) -> bool:
+    """May this stand in an MQTT packet (MQTT 5 §1.5.4)?"""
+    return "\0" not in text and len(text.encode()) <= TEXT_BYTES_MAX
+
+
+def _decode(text: str) -> bytes | None:
+    """Correlation data from its header; None if somebody else made the header up."""
+    try:
+        raw = base64.b64decode(text, validate=True)
+    except (binascii.Error, ValueError):
+        return None
+    return raw if len(raw) <= TEXT_BYTES_MAX else None
+
+
+def packets_within(data: bytes, packet_bytes_max: int) -> tuple[bytes, int]:
+    """Those of the packets in `data` that are not too long, and how many are."""
+    kept = []
+    too_large = 0
+    start = 0
+    while start < len(data):
+        length, body = read_varint(data, start + 1, len(data))
+        end = body + length
+        if end - start > packet_bytes_max:
+            too_large += 1
+        else:
+            kept.append(data[start:end])
+        start = end
+    return b"".join(kept), too_large
 
 
 class MqttEncoding:

@@ -1,0 +1,129 @@
+"""An embedded store on a real directory, with the threads it runs on and a disk that may fail."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import TypeVar
+
+from penstock.log.commit import CommitJob, ThreadWorkers
+from penstock.log.embedded import EmbeddedLog
+from penstock.log.files import RealDisk
+from penstock.log.interface import KeptLog, LogIdentity, LogSettings
+from penstock.log.store import EmbeddedStore, log_directory
+from penstock.log.verify import verify_log
+from penstock.model.clock import ManualClock
+from penstock.model.record import Record
+from tests.log.faulty_disk import FaultyDisk, Gate
+
+T = TypeVar("T")
+
+IDENTITY = LogIdentity("default", 1, "orders")
+
+
+class CountingWorkers:
+    """Real threads; notes how many jobs each round had."""
+
+    def __init__(self, workers: ThreadWorkers) -> None:
+        self.workers = workers
+        self.rounds: list[int] = []
+
+    def commit(self, jobs: list[CommitJob], done: Callable[[], None]) -> None:
+        self.rounds.append(len(jobs))
+        self.workers.commit(jobs, done)
+
+    def run(self, work: Callable[[], T]) -> Awaitable[T]:
+        return self.workers.run(work)
+
+    def close(self) -> None:
+        self.workers.close()
+
+
+class World:
+    """One store, its disk and its clock."""
+
+    def __init__(self, root: Path, workers: ThreadWorkers) -> None:
+        self.root = root
+        self.directory = log_directory(root, IDENTITY)
+        self.disk = FaultyDisk(RealDisk())
+        self.clock = ManualClock()
+        self.workers = CountingWorkers(workers)
+        loop = asyncio.get_running_loop()
+        self.store = EmbeddedStore(root, self.disk, self.clock, loop, self.workers)
+        self._open: list[EmbeddedLog] = []
+
+    async def create(
+        self, settings: LogSettings | None = None, identity: LogIdentity = IDENTITY
+    ) -> EmbeddedLog:
+        log = await self.store.create(identity, "Orders", settings or LogSettings())
+        self._open.append(log)
+        return log
+
+    async def reopen(self, log: EmbeddedLog) -> EmbeddedLog:
+        await log.close()
+        opened = await self.store.open(IDENTITY, log.settings)
+        self._open.append(opened)
+        return opened
+
+    async def close(self) -> None:
+        self.disk.heal()
+        for log in self._open:
+            await log.close()
+
+    def problems(self) -> list[str]:
+        return [str(finding) for finding in verify_log(RealDisk(), self.directory).problems]
+
+
+@asynccontextmanager
+async def open_world(root: Path) -> AsyncIterator[World]:
+    workers = ThreadWorkers(asyncio.get_running_loop())
+    world = World(root, workers)
+    try:
+        yield world
+    finally:
+        await world.close()
+        workers.close()
+
+
+def in_world(root: Path, scenario: Callable[[World], Awaitable[None]]) -> None:
+    """Run a scenario on a fresh store."""
+
+    async def main() -> None:
+        async with open_world(root) as world:
+            await asyncio.wait_for(scenario(world), 120)
+
+    asyncio.run(main())
+
+
+async def arrived(gate: Gate) -> None:
+    """Suspends until a call waits at the gate."""
+    await asyncio.get_running_loop().run_in_executor(None, wait_for, gate.arrived)
+
+
+def wait_for(event: threading.Event) -> None:
+    assert event.wait(60), "it never happened"
+
+
+async def until(is_true: Callable[[], bool]) -> None:
+    """Suspends until something becomes true that nothing announces."""
+    for _ in range(20_000):
+        if is_true():
+            return
+        await asyncio.sleep(0.001)
+    raise AssertionError("it never became true")
+
+
+async def read_all(log: KeptLog, offset: int | None = None) -> list[Record]:
+    first, end = log.bounds()
+    offset = first if offset is None else offset
+    records: list[Record] = []
+    while offset < end:
+        batches = await log.read(offset)
+        assert batches, f"nothing at {offset}, although the end is {end}"
+        for batch in batches:
+            records += batch.records("orders", offset, end)
+            offset = max(offset, batch.end_offset)
+    return records
