@@ -1,0 +1,222 @@
+"""The real command in a process of its own: exit codes, signals, closed pipes, help."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from penstock import Broker, __version__
+from penstock.cli.main import make_parser
+from tests.cli.conftest import Command
+
+PENSTOCK = str(Path(sys.executable).with_name("penstock"))
+PATIENCE_S = 60
+
+
+def plain_environment() -> dict[str, str]:
+    """Ours, without what changes how commands behave."""
+    ours = {"PENSTOCK_AT", "PYTHONUNBUFFERED"}
+    return {key: value for key, value in os.environ.items() if key not in ours}
+
+
+def start(*arguments: str, cwd: Path, **environment: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [PENSTOCK, *arguments],
+        cwd=cwd,
+        env={**plain_environment(), **environment},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def run(*arguments: str, cwd: Path, **environment: str) -> tuple[int, str, str]:
+    command = start(*arguments, cwd=cwd, **environment)
+    out, err = command.communicate(timeout=PATIENCE_S)
+    return command.returncode, out, err
+
+
+def test_a_first_look_as_the_help_tells_it(tmp_path: Path) -> None:
+    assert run("topic", "create", "sensors", cwd=tmp_path)[0] == 0
+    assert run("publish", "sensors", "hello", "--name", "sensors/42/temp", cwd=tmp_path) == (
+        0,
+        "stored at offset 0\n",
+        "",
+    )
+    assert run("consume", "sensors", "--consumer", "me", cwd=tmp_path) == (0, "hello\n", "")
+    assert run("consume", "sensors", "--consumer", "me", cwd=tmp_path) == (0, "", "")
+    assert run("log", "verify", cwd=tmp_path)[0] == 0
+    assert (tmp_path / "penstock_data").is_dir()
+
+
+def test_the_directory_comes_from_the_option_then_the_environment_then_here(
+    tmp_path: Path,
+) -> None:
+    run("topic", "create", "option", "--at", "one", cwd=tmp_path, PENSTOCK_AT="two")
+    run("topic", "create", "environment", cwd=tmp_path, PENSTOCK_AT="two")
+    run("topic", "create", "here", cwd=tmp_path)
+    found = {
+        path.parent.parent.parent.name: path.parent.name
+        for path in tmp_path.glob("*/*/*/topic.json")
+    }
+    assert found == {"one": "option-1", "two": "environment-1", "penstock_data": "here-1"}
+
+
+def test_reading_commands_make_no_directory(run: Command, data: Path) -> None:
+    for arguments in ("topic list", "publish t x", "consume t", "consumer list t", "log verify"):
+        done = run(*arguments.split())
+        assert done.code == 1, arguments
+        assert done.err.startswith("penstock: there is no data directory")
+    assert not data.exists()
+
+
+def test_an_address_is_refused_with_the_way_out(run: Command) -> None:
+    done = run("topic", "list", "--at", "http://localhost:8090")
+    assert done.code == 1 and "give the data directory" in done.err
+
+
+def test_a_directory_somebody_holds_is_exit_code_3_and_names_the_pid(tmp_path: Path) -> None:
+    with Broker(tmp_path / "penstock_data") as broker:
+        broker.create_topic("t")
+        code, out, err = run("topic", "list", cwd=tmp_path)
+    assert (code, out) == (3, "")
+    assert f"is open in process {os.getpid()}" in err
+
+
+@pytest.mark.parametrize("arguments", ["", "nosuch", "topic", "topic explode", "publish", "log"])
+def test_usage_is_exit_code_2(run: Command, arguments: str) -> None:
+    done = run(*arguments.split())
+    assert done.code == 2 and done.out == "" and done.err.startswith("usage: penstock")
+
+
+def every_command() -> list[list[str]]:
+    """All commands and actions there are, from the parser itself."""
+    found: list[list[str]] = []
+
+    def walk(parser: argparse.ArgumentParser, path: list[str]) -> None:
+        found.append(path)
+        for action in parser._actions:
+            if isinstance(action, argparse._SubParsersAction):
+                for name, inner in action.choices.items():
+                    walk(inner, [*path, name])
+
+    walk(make_parser(), [])
+    return found
+
+
+@pytest.mark.parametrize("path", every_command(), ids=" ".join)
+def test_every_command_explains_itself(run: Command, path: list[str]) -> None:
+    done = run(*path, "--help")
+    assert done.code == 0 and done.out.startswith("usage: " + " ".join(["penstock", *path]))
+
+
+def test_version(run: Command) -> None:
+    assert run("--version").out == f"penstock {__version__}\n"
+
+
+# Signals and pipes
+
+
+def test_follow_shows_what_comes_and_ends_quietly_on_ctrl_c(tmp_path: Path) -> None:
+    """The stream waits when the signal arrives."""
+    data = tmp_path / "penstock_data"
+    with Broker(data) as broker:
+        broker.create_topic("t")
+        broker.publish_many(["one", "two"], "t")
+    follow = start("consume", "t", "--follow", "--from", "earliest", cwd=tmp_path)
+    assert follow.stdout is not None
+    assert [follow.stdout.readline() for _ in range(2)] == ["one\n", "two\n"]
+    follow.send_signal(signal.SIGINT)
+    out, err = follow.communicate(timeout=PATIENCE_S)
+    assert (follow.returncode, out, err) == (130, "", "")
+    with Broker(data) as broker:  # it was released, and closed cleanly
+        assert broker.notes == ()
+
+
+def test_follow_ends_at_its_limit(tmp_path: Path) -> None:
+    with Broker(tmp_path / "penstock_data") as broker:
+        broker.create_topic("t")
+        broker.publish_many(["one", "two"], "t")
+    done = run("consume", "t", "--follow", "--from", "0", "--limit", "2", cwd=tmp_path)
+    assert done == (0, "one\ntwo\n", "")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    ["consume t", "consume t --follow --from 0", "log dump t", "consume t --consumer me"],
+)
+def test_a_reader_that_has_seen_enough_is_no_error(tmp_path: Path, arguments: str) -> None:
+    with Broker(tmp_path / "penstock_data") as broker:
+        broker.create_topic("t")
+        broker.publish_many([f"line {i}" * 10 for i in range(20_000)], "t")
+    command = start(*arguments.split(), cwd=tmp_path)
+    assert command.stdout is not None and command.stderr is not None
+    assert "line 0" in command.stdout.readline() + command.stdout.readline()
+    command.stdout.close()
+    assert command.wait(PATIENCE_S) == 0
+    assert command.stderr.read() == ""
+    command.stderr.close()
+
+
+def test_a_consumer_whose_reader_left_gets_the_batch_again(tmp_path: Path) -> None:
+    with Broker(tmp_path / "penstock_data") as broker:
+        broker.create_topic("t")
+        broker.publish_many([f"line {i}" * 10 for i in range(5_000)], "t")
+    command = start("consume", "t", "--consumer", "me", cwd=tmp_path)
+    assert command.stdout is not None and command.stderr is not None
+    command.stdout.readline()
+    command.stdout.close()
+    command.wait(PATIENCE_S)
+    command.stderr.close()
+    with Broker(tmp_path / "penstock_data") as broker:
+        assert broker.size("t", "me") == 5_000
+
+
+def test_a_closed_pipe_at_the_very_end_is_no_error(tmp_path: Path) -> None:
+    run("topic", "create", "t", cwd=tmp_path)
+    read_end, write_end = os.pipe()
+    os.close(read_end)
+    with os.fdopen(write_end, "w") as closed:
+        done = subprocess.run(
+            [PENSTOCK, "topic", "list"],
+            cwd=tmp_path,
+            env=plain_environment(),
+            stdout=closed,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=PATIENCE_S,
+        )
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_serve_says_what_it_promises_and_stops_cleanly(
+    tmp_path: Path, number: signal.Signals
+) -> None:
+    served = start("serve", "--data", "data", "--mqtt", "off", cwd=tmp_path)
+    assert served.stdout is not None
+    greeting = ""
+    while "ready" not in greeting:
+        line = served.stdout.readline()
+        assert line, served.communicate()
+        greeting += line
+    for fact in ("data        data (0 topics)", "durability  fsync", "retention   7d", "engine  "):
+        assert fact in greeting
+    holder = json.loads((tmp_path / "data" / "lock").read_text())
+    assert holder["pid"] == served.pid
+    code, _, err = run("topic", "list", "--at", "data", cwd=tmp_path)
+    assert code == 3 and f"process {served.pid}" in err
+    served.send_signal(number)
+    out, err = served.communicate(timeout=PATIENCE_S)
+    assert (served.returncode, err) == (0, "") and "stopping" in out
+    assert (tmp_path / "data" / "lock").read_text() == ""
+    with Broker(tmp_path / "data") as broker:
+        assert broker.notes == ()

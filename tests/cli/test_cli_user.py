@@ -1,0 +1,150 @@
+"""`penstock user`: who can log in afterwards, and where does a password never appear?"""
+
+from __future__ import annotations
+
+import os
+import pty
+import sys
+from pathlib import Path
+
+import pytest
+
+from penstock.mqtt.kinds import MQTT_5
+from penstock.mqtt.packets import Connack, Connect
+from penstock.mqtt.reasons import Reason
+from tests.cli.conftest import Command
+from tests.doors.served import Served
+from tests.doors.wire import Wire
+
+
+def reason_for(port: int, name: str, password: bytes) -> Reason:
+    with Wire(port, "", MQTT_5) as wire:
+        wire.send(Connect("", username=name, password=password))
+        return wire.expect(Connack).reason
+
+
+def test_a_user_that_was_added_logs_in_and_a_removed_one_does_not(data: Path, run: Command) -> None:
+    added = run("user", "add", "alice", stdin="wonder land\n")
+    assert added.code == 0
+    assert "added user alice" in added.out and "nobody comes in without" in added.out
+    second = run("user", "add", "bob", stdin="builder")
+    assert "nobody comes in" not in second.out
+    with Served(data) as broker:
+        assert reason_for(broker.port, "alice", b"wonder land") == Reason.SUCCESS
+        assert reason_for(broker.port, "bob", b"builder") == Reason.SUCCESS
+    assert run("user", "passwd", "alice", stdin="changed\n").code == 0
+    removed = run("user", "remove", "bob")
+    assert removed.code == 0 and "no user is left" not in removed.out
+    with Served(data) as broker:
+        assert reason_for(broker.port, "alice", b"changed") == Reason.SUCCESS
+        assert reason_for(broker.port, "alice", b"wonder land") != Reason.SUCCESS
+        assert reason_for(broker.port, "bob", b"builder") != Reason.SUCCESS
+    assert "no user is left" in run("user", "remove", "alice").out
+
+
+def test_passwords_come_from_files_too_and_their_line_end_does_not_count(
+    tmp_path: Path, data: Path, run: Command
+) -> None:
+    for number, content in enumerate([b"secret", b"secret\n", b"secret\r\n", b"secret\nmore\n"]):
+        file = tmp_path / f"password{number}"
+        file.write_bytes(content)
+        added = run("user", "add", f"user{number}", "--password-file", str(file))
+        assert added.code == 0
+    with Served(data) as broker:
+        for number in range(4):
+            assert reason_for(broker.port, f"user{number}", b"secret") == Reason.SUCCESS
+
+
+@pytest.mark.parametrize("second", ["wonder", "wander"])
+def test_at_a_terminal_the_password_is_asked_for_twice_and_not_shown(
+    data: Path, second: str
+) -> None:
+    pid, terminal = pty.fork()
+    if pid == 0:
+        command = [sys.executable, "-m", "penstock.cli.main", "user", "add", "alice"]
+        os.execv(sys.executable, [*command, "--at", str(data)])
+    shown = b""
+    for answer in ("wonder", second):
+        while b": " not in shown.rpartition(b"\n")[2]:
+            shown += os.read(terminal, 1024)
+        shown += b"\n"
+        os.write(terminal, f"{answer}\n".encode())
+    try:
+        while more := os.read(terminal, 1024):
+            shown += more
+    except OSError:  # how a terminal says that the other side is gone
+        pass
+    os.close(terminal)
+    code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    assert b"wonder" not in shown and b"wander" not in shown
+    if second == "wonder":
+        assert code == 0 and b"added user alice" in shown
+    else:
+        assert code == 1 and b"the two passwords differ" in shown
+
+
+def test_the_list_shows_names_and_times_and_nothing_of_passwords(data: Path, run: Command) -> None:
+    for name in ("bob", "alice"):
+        run("user", "add", name, stdin="secret")
+    listed = run("user", "list")
+    assert [line.split()[0] for line in listed.out.splitlines()] == ["user", "alice", "bob"]
+    answer = run("user", "list", "--json").json
+    assert [one["user"] for one in answer] == ["alice", "bob"]
+    assert set(answer[0]) == {"user", "created", "password_set"}
+    assert "argon2" not in listed.out
+
+
+def test_answers_in_json(data: Path, run: Command) -> None:
+    for arguments, answer in (
+        (("add", "alice"), {"added": "alice"}),
+        (("passwd", "alice"), {"changed": "alice"}),
+        (("remove", "alice"), {"removed": "alice"}),
+        (("list",), []),
+    ):
+        assert run("user", *arguments, "--json", stdin="secret").json == answer
+
+
+@pytest.mark.parametrize(
+    ("arguments", "stdin", "complaint"),
+    [
+        (("add", "alice"), "x", "user 'alice' exists already"),
+        (("passwd", "bob"), "x", "there is no user 'bob'"),
+        (("remove", "bob"), "", "there is no user 'bob'"),
+        (("add", "bob"), "", "a password of 0 bytes"),
+        (("add", "bob"), "x" * 1025, "a password of 1025 bytes"),
+        (("add", "b:b"), "x", "contains ':'"),
+        (("add", "bob", "--password-file", "/nonexistent"), "", "No such file"),
+    ],
+)
+def test_what_is_refused_says_why(
+    run: Command, arguments: tuple[str, ...], stdin: str, complaint: str
+) -> None:
+    run("user", "add", "alice", stdin="secret")
+    answer = run("user", *arguments, stdin=stdin)
+    assert answer.code == 1 and complaint in answer.err
+    assert [one["user"] for one in run("user", "list", "--json").json] == ["alice"]
+
+
+def test_there_is_no_way_to_put_a_password_on_the_command_line(data: Path, run: Command) -> None:
+    for flags in (["--password", "x"], ["x"]):
+        assert run("user", "add", "alice", *flags).code == 2
+
+
+@pytest.mark.parametrize("action", ["add", "passwd", "remove", "list"])
+def test_while_a_broker_has_the_directory_the_command_says_what_to_do(
+    data: Path, run: Command, action: str
+) -> None:
+    with Served(data) as broker:
+        names = [] if action == "list" else ["alice"]
+        answer = run("user", action, *names, stdin="secret")
+        assert answer.code == 3
+        assert f"process {broker.pid}" in answer.err
+        assert "stop that broker, run this command, and start it again" in answer.err
+
+
+def test_only_add_makes_the_directory(data: Path, run: Command) -> None:
+    for arguments in (("list",), ("remove", "a"), ("passwd", "a")):
+        answer = run("user", *arguments, stdin="x")
+        assert answer.code == 1 and "there is no data directory" in answer.err
+    assert not data.exists()
+    assert run("user", "add", "a", stdin="x").code == 0
