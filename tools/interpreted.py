@@ -14,9 +14,21 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from tools import engine
+
+
+@contextmanager
+def interpreted_sources() -> Iterator[Path]:
+    """A copy of the sources without compiled files, for as long as the block runs."""
+    with tempfile.TemporaryDirectory(prefix="penstock-interpreted-") as directory:
+        copy = Path(directory) / "src"
+        ignored = shutil.ignore_patterns("*.so", "*.pyd", "__pycache__", "*.egg-info")
+        shutil.copytree(engine.SOURCE, copy, ignore=ignored)
+        yield copy
 
 
 def main() -> int:
@@ -24,10 +36,7 @@ def main() -> int:
     if not command:
         print("usage: python -m tools.interpreted COMMAND [ARGUMENT ...]", file=sys.stderr)
         return 2
-    with tempfile.TemporaryDirectory(prefix="penstock-interpreted-") as directory:
-        copy = Path(directory) / "src"
-        ignored = shutil.ignore_patterns("*.so", "*.pyd", "__pycache__", "*.egg-info")
-        shutil.copytree(engine.SOURCE, copy, ignore=ignored)
+    with interpreted_sources() as copy:
         inherited = os.environ.get("PYTHONPATH")
         environment = {
             **os.environ,

@@ -148,8 +148,10 @@ def test_a_changed_or_removed_password_is_good_for_nothing_at_once() -> None:
 def test_a_user_removed_while_the_password_is_checked_does_not_get_in() -> None:
     async def main() -> None:
         async with access_with("alice") as access:
+            await access.prepare_logins()
             login = asyncio.ensure_future(access.log_in("alice", b"alice-secret", HERE))
-            await asyncio.sleep(0)
+            for _ in range(5):  # until a thread has it
+                await asyncio.sleep(0)
             await access.remove_user("alice")
             assert await is_refused(login)
 

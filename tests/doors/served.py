@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
+import weakref
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -13,19 +14,21 @@ from typing import Self
 class Served:
     """A broker process on a data directory; `restart` opens the same directory again."""
 
-    def __init__(self, data: Path, *flags: str) -> None:
+    def __init__(self, data: Path, *flags: str, program: Path | None = None) -> None:
         self.data = data
+        self._program = ["-m", "penstock.cli.main"] if program is None else [str(program)]
         self.port = 0
         self._flags = flags
         self._process: subprocess.Popen[str] | None = None
 
     def start(self) -> Self:
-        command = [sys.executable, "-m", "penstock.cli.main", "serve", "--data", str(self.data)]
+        command = [sys.executable, *self._program, "serve", "--data", str(self.data)]
         self._process = subprocess.Popen(
             [*command, "--mqtt", f"127.0.0.1:{self.port}", *self._flags],
             stdout=subprocess.PIPE,
             text=True,
         )
+        weakref.finalize(self, self._process.kill)  # a test that failed leaves nothing running
         assert self._process.stdout is not None
         for line in self._process.stdout:
             if line.startswith("listening") and "mqtt://" in line:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import time
 from collections import deque
 from types import TracebackType
 from typing import Self, TypeVar
@@ -48,8 +49,24 @@ class Wire:
     def send(self, *packets: Packet) -> None:
         self._socket.sendall(b"".join(encode(packet, self.version) for packet in packets))
 
+    def send_and_close(self, *packets: Packet) -> None:
+        self.send(*packets)
+        self.close()
+
     def send_bytes(self, data: bytes) -> None:
         self._socket.sendall(data)
+
+    def send_some(self, chunk: bytes, until_s: float) -> int:
+        """Send it again and again, as fast as the broker reads, up to a time; how many bytes."""
+        sent = 0
+        self._socket.settimeout(0.05)
+        while time.monotonic() < until_s:
+            try:
+                sent += self._socket.send(chunk[sent % len(chunk) :])
+            except TimeoutError:
+                break
+        self._socket.settimeout(WAIT_S)
+        return sent
 
     def next(self) -> Packet:
         """The next packet, whatever it is; EOFError when the broker closed."""
@@ -59,6 +76,16 @@ class Wire:
                 raise EOFError("closed by the broker")
             self._packets.extend(unpack(self._intake.feed(data)))
         return self._packets.popleft()
+
+    def poll(self, wait_s: float) -> Packet | None:
+        """The next packet if it comes in this time."""
+        self._socket.settimeout(wait_s)
+        try:
+            return self.next()
+        except TimeoutError:
+            return None
+        finally:
+            self._socket.settimeout(WAIT_S)
 
     def expect(self, kind: type[P]) -> P:
         packet = self.next()
@@ -101,16 +128,25 @@ class Wire:
         self.send(Subscribe(self.take_id(), wanted))
         return self.expect(Suback)
 
+    def subscribe_later(self, filter: str, qos: int = 0) -> None:
+        """Subscribe without waiting for the answer."""
+        self.send(Subscribe(self.take_id(), (Subscription(filter, qos),)))
+
     def publish(self, name: str, payload: bytes, qos: int = 0, *, retain: bool = False) -> None:
         """Publish and see it acknowledged, all the way at QoS 2."""
         packet_id = self.take_id() if qos else 0
         self.send(Publish(name, payload, qos, retain, packet_id=packet_id))
         if qos == 1:
-            assert self.expect(Puback).packet_id == packet_id
+            self.pick(Puback, packet_id)
         elif qos == 2:
-            assert self.expect(Pubrec).packet_id == packet_id
+            self.pick(Pubrec, packet_id)
             self.send(Pubrel(packet_id))
-            assert self.expect(Pubcomp).packet_id == packet_id
+            self.pick(Pubcomp, packet_id)
+
+    def publish_all(self, name: str, count: int, qos: int) -> None:
+        """Publish b"0", b"1" and so on, each acknowledged before the next."""
+        for number in range(count):
+            self.publish(name, b"%d" % number, qos)
 
     def receive(self) -> Publish:
         """The next message, acknowledged all the way."""

@@ -1,0 +1,76 @@
+"""Certificates made for one test run: an authority, and what it signs."""
+
+from __future__ import annotations
+
+import ipaddress
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+DAY = timedelta(days=1)
+
+
+class Authority:
+    """Signs certificates and leaves them in a directory as `<name>.pem` and `<name>.key`."""
+
+    def __init__(self, directory: Path, name: str = "authority") -> None:
+        self._directory = directory
+        self._name = _subject(name)
+        self._key = ec.generate_private_key(ec.SECP256R1())
+        self.cert = directory / f"{name}.pem"
+        builder = _builder(self._name, self._name, self._key.public_key()).add_extension(
+            x509.BasicConstraints(ca=True, path_length=None), critical=True
+        )
+        self._write(self.cert, builder)
+
+    def sign(self, common_name: str) -> tuple[Path, Path]:
+        """A certificate for this name, good for 127.0.0.1 and localhost; it and its key."""
+        key = ec.generate_private_key(ec.SECP256R1())
+        names = [
+            x509.DNSName("localhost"),
+            x509.IPAddress(ipaddress.ip_address("127.0.0.1")),
+        ]
+        builder = _builder(_subject(common_name), self._name, key.public_key()).add_extension(
+            x509.SubjectAlternativeName(names), critical=False
+        )
+        stem = common_name or "unnamed"
+        cert, key_file = self._directory / f"{stem}.pem", self._directory / f"{stem}.key"
+        self._write(cert, builder)
+        key_file.write_bytes(
+            key.private_bytes(
+                serialization.Encoding.PEM,
+                serialization.PrivateFormat.PKCS8,
+                serialization.NoEncryption(),
+            )
+        )
+        return cert, key_file
+
+    def _write(self, path: Path, builder: x509.CertificateBuilder) -> None:
+        certificate = builder.sign(self._key, hashes.SHA256())
+        path.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
+
+
+def _subject(common_name: str) -> x509.Name:
+    attributes = [x509.NameAttribute(NameOID.ORGANIZATION_NAME, "tests")]
+    if common_name:
+        attributes.append(x509.NameAttribute(NameOID.COMMON_NAME, common_name))
+    return x509.Name(attributes)
+
+
+def _builder(
+    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey
+) -> x509.CertificateBuilder:
+    now = datetime.now(UTC)
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(key)
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - DAY)
+        .not_valid_after(now + DAY)
+    )

@@ -1,0 +1,136 @@
+"""A broker with its MQTT door open in a thread of the test: quick to start, and its counters show.
+
+An exception that nobody caught inside the broker fails the test when it closes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Coroutine
+from concurrent.futures import Future
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from penstock.app.server import Server, make_loop
+from penstock.broker.exchange import Exchange
+from penstock.config import load, server_settings
+from penstock.doors.mqtt.door import MqttDoor
+from penstock.doors.selector import DoorSelector
+
+T = TypeVar("T")
+
+START_S = 30.0
+
+
+class Hosted:
+    """A running broker on a data directory; `settings` are paths of settings with their values."""
+
+    def __init__(self, data: Path, **settings: Any) -> None:
+        flags = {"server.data": str(data), "mqtt.listen": "127.0.0.1:0"}
+        flags |= {path.replace("__", "."): value for path, value in settings.items()}
+        self._settings = server_settings(load(None, flags))
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._stop: asyncio.Event | None = None
+        self._server: Server | None = None
+        self._thread = threading.Thread(target=self._run, name="hosted-broker", daemon=True)
+        self._ready: Future[None] = Future()
+        self.troubles: list[str] = []
+        self.port = 0
+
+    def _run(self) -> None:
+        selector = DoorSelector()
+        with asyncio.Runner(loop_factory=lambda: make_loop(selector)) as runner:
+            try:
+                runner.run(self._serve(selector))
+            except BaseException as error:
+                self.troubles.append(f"the loop ended: {error!r}")
+                if not self._ready.done():
+                    self._ready.set_exception(error)
+
+    async def _serve(self, selector: DoorSelector) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._loop.set_exception_handler(self._note)
+        self._stop = asyncio.Event()
+        self._server = Server(self._settings, selector)
+        await self._server.open()
+        self.port = int(self._server.addresses[0].rsplit(":", 1)[1])
+        self._ready.set_result(None)
+        await self._stop.wait()
+        await self._server.close()
+
+    def _note(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        self.troubles.append(f"{context.get('message')}: {context.get('exception')!r}")
+
+    def call(self, work: Callable[[], T]) -> T:
+        """Run something on the broker's loop, between its events."""
+        done: Future[T] = Future()
+
+        def run() -> None:
+            try:
+                done.set_result(work())
+            except BaseException as error:
+                done.set_exception(error)
+
+        assert self._loop is not None
+        self._loop.call_soon_threadsafe(run)
+        return done.result(START_S)
+
+    def run(self, work: Callable[[Server], Coroutine[Any, Any, T]]) -> T:
+        """Run something that suspends on the broker's loop; its result."""
+        assert self._loop is not None and self._server is not None
+        return asyncio.run_coroutine_threadsafe(work(self._server), self._loop).result(START_S)
+
+    def wait_past_us(self, wait_us: int) -> None:
+        """Until that much time has passed on the broker's clock."""
+        until_us = self.exchange.engine.clock.now_us() + wait_us
+        while self.exchange.engine.clock.now_us() < until_us:
+            time.sleep(0.05)
+
+    def wait_idle(self) -> None:
+        """Until nothing that the door or the keeper began is under way."""
+        deadline = time.monotonic() + START_S
+        while self.call(lambda: bool(self.door._tasks or self.exchange.keeper._tasks)):
+            assert time.monotonic() < deadline
+            time.sleep(0.001)
+
+    @property
+    def door(self) -> MqttDoor:
+        assert self._server is not None and self._server._mqtt is not None
+        return self._server._mqtt
+
+    @property
+    def exchange(self) -> Exchange:
+        return self.door.exchange
+
+    @property
+    def dropped(self) -> Counter[str]:
+        return self.call(lambda: Counter(self.exchange.engine.metrics.dropped))
+
+    def stored_sessions(self) -> dict[str, bool]:
+        """Client id -> is it connected, as the catalog on disk has it."""
+        with sqlite3.connect(f"file:{self._settings.data}/catalog.db?mode=ro", uri=True) as stored:
+            rows = stored.execute("select client_id, is_connected from sessions").fetchall()
+        return {client_id: bool(is_connected) for client_id, is_connected in rows}
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        self._ready.result(START_S)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._thread.is_alive():
+            assert self._loop is not None and self._stop is not None
+            self._loop.call_soon_threadsafe(self._stop.set)
+            self._thread.join(START_S)
+        if kind is None:
+            assert self.troubles == []
