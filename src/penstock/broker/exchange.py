@@ -20,7 +20,7 @@ from penstock.broker.stored import stored_run
 from penstock.broker.sweep import Sweep
 from penstock.broker.topics import Topic
 from penstock.catalog.sessions import OutstandingRow, RetainedRow, StoredSession
-from penstock.core.access import Authorise, authorise
+from penstock.core.access import RECEIVE, Authorise, authorise
 from penstock.core.names import quoted
 from penstock.log.format import KIND_SHIFT, RETAIN
 from penstock.log.marks import Mark, encode_headers
@@ -203,7 +203,8 @@ class Exchange:
             session.resent.add(out.topic_id << TAG_SHIFT | out.offset)
             known = newest.get(out.packet_id)  # of an id used again the older one is released
             if known is None or known.is_released:
-                newest[out.packet_id] = out
+                newest.pop(out.packet_id, None)
+                newest[out.packet_id] = out  # at its own place: they are sent in this order
         for out in newest.values():
             session.window.restore(out.packet_id, out.topic_id << TAG_SHIFT | out.offset)
             if out.qos == 2:
@@ -230,31 +231,35 @@ class Exchange:
                     return
                 sent = {one for one in sent if session.window.tag_of(one) >= 0}
             sent.add(packet_id)
-            if not await self._resend(session, tag, packet_id):
-                session.acknowledge([packet_id])  # retention took it
-                self.engine.metrics.dropped["retention"] += 1
+            if reason := await self._resend(session, tag, packet_id):
+                session.acknowledge([packet_id])
+                self.engine.metrics.dropped[reason] += 1
         session.is_resending = False
         self.resume(session)
 
-    async def _resend(self, session: Session, tag: int, packet_id: int) -> bool:
-        """Send one message again, with DUP; False if it is gone."""
+    async def _resend(self, session: Session, tag: int, packet_id: int) -> str:
+        """Send one message again, with DUP; why it is dropped instead, if it is."""
         topic = self.engine.topics.by_id(tag >> TAG_SHIFT)
         offset = tag & OFFSET_MASK
         if topic is None:
-            return False
+            return "retention"
         try:
             batches = await topic.log.read(offset)
         except PenstockError:
-            return False
+            return "retention"
         outbox = session.outbox
-        if outbox is None or not batches:
-            return outbox is None
+        if outbox is None:
+            return ""
+        if not batches:
+            return "retention"
         run = stored_run(batches[0], offset)
+        if not self.authorise(outbox.principal, RECEIVE, run.name):
+            return "not_authorized"
         qos = 2 if packet_id in session.twice else 1
         member = self.router.find(run.name).members.get(session)
         encoding = member.encodings[qos] if member else outbox.encoding(qos, False, ())
         outbox.send(run, 0, [packet_id], encoding, True)
-        return True
+        return ""
 
     def detach(self, session: Session) -> None:
         """The connection is gone; a session that ends with it leaves nothing behind."""
@@ -334,8 +339,11 @@ class Exchange:
         session = subscription.session
         handed = 0
         for name in names:
-            if session.outbox is None or session.subscriptions.get(subscription.filter) is None:
+            outbox = session.outbox
+            if outbox is None or session.subscriptions.get(subscription.filter) is None:
                 return
+            if not self.authorise(outbox.principal, RECEIVE, name):
+                continue
             row = self.keeper.retained.get(name, self.engine.clock.now_us())
             if row is None or row.offset >= ends.get(row.topic_id, 0):
                 continue

@@ -41,6 +41,7 @@ UNACKED_MAX: Final = 65_535  # publishes of one client that wait for their commi
 EARLY_BYTES_MAX: Final = 64 * KIB  # read ahead from a client that is still being let in
 PACKET_BYTES_MAX: Final = 16 * MIB + 256 * KIB  # payload, name and properties
 
+_CONNECT: Final = 0x10
 _PUBACK: Final = 0x40
 _PUBREC: Final = 0x50
 _PUBREL: Final = 0x62
@@ -193,6 +194,8 @@ class Connection:
 
     def _decode(self, first_byte: int, body: bytes) -> Packet:
         """The packet; a CONNECT that cannot be accepted is answered, where its sender reads it."""
+        if first_byte == _CONNECT and self.state != State.WAIT_CONNECT:
+            raise protocol_error("a second CONNECT", "MQTT-3.1.0-2")
         try:
             return decode_packet(first_byte, body, self.version)
         except ProtocolViolation as violation:

@@ -10,7 +10,6 @@ import asyncio
 import socket
 import ssl
 from collections.abc import Awaitable, Callable, Coroutine
-from contextlib import suppress
 from functools import partial
 from typing import Any, Final
 from uuid import uuid4
@@ -23,10 +22,10 @@ from penstock.doors.mqtt.connection import PACKET_BYTES_MAX, Connection
 from penstock.doors.mqtt.encoding import Encodings
 from penstock.doors.mqtt.limits import DEFAULT_LIMITS, MqttLimits
 from penstock.doors.mqtt.login import Logins
+from penstock.doors.mqtt.tcp import SocketLink, serve
 from penstock.doors.mqtt.tls import TlsLink, TlsListener
-from penstock.doors.selector import GONE, READABLE, WRITABLE, DoorSelector
+from penstock.doors.selector import DoorSelector
 from penstock.model.errors import InvalidFilter, PenstockError
-from penstock.model.limits import KIB
 from penstock.mqtt.kinds import MQTT_5, Role
 from penstock.mqtt.packets import (
     Auth,
@@ -50,63 +49,11 @@ from penstock.mqtt.properties import Properties
 from penstock.mqtt.reasons import FAILURE, Reason
 from penstock.mqtt.state import event_of, next_state
 
-READ_BYTES: Final = 64 * KIB
 ACCEPTS_MAX: Final = 64  # of one event: others get their turn
 BACKLOG: Final = 1024
 WINDOW_MAX: Final = 1_000  # messages out to one client, whatever it allows
 HOLD_S: Final = 0.002  # a client that brings more than the disk takes is read again after it
 SUBSCRIPTIONS_MAX: Final = 10_000  # of one session
-
-
-class SocketLink:
-    """A non-blocking TCP socket, served by the selector."""
-
-    __slots__ = ("_events", "_selector", "_socket")
-
-    def __init__(self, sock: socket.socket, selector: DoorSelector) -> None:
-        self._socket = sock
-        self._selector = selector
-        self._events: int = READABLE
-
-    @property
-    def fd(self) -> int:
-        return self._socket.fileno()
-
-    @property
-    def source(self) -> str:
-        try:
-            return str(self._socket.getpeername()[0])
-        except OSError:  # gone already
-            return ""
-
-    @property
-    def certified_name(self) -> None:
-        return None
-
-    def receive(self) -> bytes:
-        return self._socket.recv(READ_BYTES)
-
-    def send(self, data: bytes | memoryview) -> int:
-        try:
-            return self._socket.send(data)
-        except BlockingIOError:
-            return 0
-
-    def want_write(self, wanted: bool) -> None:
-        self._change(self._events | WRITABLE if wanted else self._events & ~WRITABLE)
-
-    def want_read(self, wanted: bool) -> None:
-        self._change(self._events | READABLE if wanted else self._events & ~READABLE)
-
-    def _change(self, events: int) -> None:
-        if events != self._events:
-            self._events = events
-            self._selector.change(self._socket.fileno(), events)
-
-    def close(self) -> None:
-        with suppress(OSError, KeyError):
-            self._selector.leave(self._socket.fileno())
-        self._socket.close()
 
 
 class MqttDoor:
@@ -184,7 +131,7 @@ class MqttDoor:
 
     def _serve(self, connection: Connection, link: SocketLink, events: int) -> None:
         try:
-            _serve(connection, link, events)
+            serve(connection, link, events)
         except Exception as mistake:  # our own: it costs this client, and nobody else
             self._loop.call_exception_handler(
                 {"message": "a connection was closed", "exception": mistake}
@@ -477,23 +424,6 @@ class MqttDoor:
             tls.close()
         for connection in list(self._connections):
             connection.end(Reason.SERVER_SHUTTING_DOWN)
-
-
-def _serve(connection: Connection, link: SocketLink, events: int) -> None:
-    """Something happened on a connection's socket."""
-    if events & WRITABLE:
-        connection.on_writable()
-    if events & (READABLE | GONE) and not connection.is_closed:
-        try:
-            data = link.receive()
-        except BlockingIOError:
-            return
-        except OSError:
-            data = b""
-        if data:
-            connection.receive(data)
-        else:
-            connection.close()
 
 
 def _offers(assigned: str | None, keep_alive_s: int | None) -> Properties:

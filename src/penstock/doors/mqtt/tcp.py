@@ -1,0 +1,81 @@
+"""A bare TCP socket below an MQTT connection: a Link served by the selector, with no transport."""
+
+from __future__ import annotations
+
+import socket
+from contextlib import suppress
+from typing import Final
+
+from penstock.doors.mqtt.connection import Connection
+from penstock.doors.selector import GONE, READABLE, WRITABLE, DoorSelector
+from penstock.model.limits import KIB
+
+READ_BYTES: Final = 64 * KIB
+
+
+class SocketLink:
+    """A non-blocking TCP socket, served by the selector."""
+
+    __slots__ = ("_events", "_selector", "_socket")
+
+    def __init__(self, sock: socket.socket, selector: DoorSelector) -> None:
+        self._socket = sock
+        self._selector = selector
+        self._events: int = READABLE
+
+    @property
+    def fd(self) -> int:
+        return self._socket.fileno()
+
+    @property
+    def source(self) -> str:
+        try:
+            return str(self._socket.getpeername()[0])
+        except OSError:  # gone already
+            return ""
+
+    @property
+    def certified_name(self) -> None:
+        return None
+
+    def receive(self) -> bytes:
+        return self._socket.recv(READ_BYTES)
+
+    def send(self, data: bytes | memoryview) -> int:
+        try:
+            return self._socket.send(data)
+        except BlockingIOError:
+            return 0
+
+    def want_write(self, wanted: bool) -> None:
+        self._change(self._events | WRITABLE if wanted else self._events & ~WRITABLE)
+
+    def want_read(self, wanted: bool) -> None:
+        self._change(self._events | READABLE if wanted else self._events & ~READABLE)
+
+    def _change(self, events: int) -> None:
+        if events != self._events:
+            self._events = events
+            self._selector.change(self._socket.fileno(), events)
+
+    def close(self) -> None:
+        with suppress(OSError, KeyError):
+            self._selector.leave(self._socket.fileno())
+        self._socket.close()
+
+
+def serve(connection: Connection, link: SocketLink, events: int) -> None:
+    """Something happened on a connection's socket."""
+    if events & WRITABLE:
+        connection.on_writable()
+    if events & (READABLE | GONE) and not connection.is_closed:
+        try:
+            data = link.receive()
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        if data:
+            connection.receive(data)
+        else:
+            connection.close()
