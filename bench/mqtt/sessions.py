@@ -52,8 +52,8 @@ def put_sessions(data: Path, count: int) -> None:
 
         def work(database: Database) -> None:
             database.execute_many(
-                "insert into sessions (tenant, client_id, incarnation, expiry_s, is_connected,"
-                " disconnected_at) values ('default', $1, $2, 4294967295, 0, 0)",
+                "insert into sessions (tenant, client_id, owner, incarnation, expiry_s,"
+                " is_connected, disconnected_at) values ('default', $1, '', $2, 4294967295, 0, 0)",
                 [(f"storm-{number}", number + 1) for number in range(count)],
             )
             database.execute_many(

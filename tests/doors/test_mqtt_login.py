@@ -154,6 +154,28 @@ def test_another_users_session_is_not_taken_over(broker: Served) -> None:
     assert again.settle() == []
 
 
+def test_another_users_session_is_not_taken_over_while_its_client_is_away(tmp_path: Path) -> None:
+    add_users(tmp_path, alice="wonder", bob="builder")
+    broker = Served(tmp_path).start()
+
+    def come(user: str, password: bytes) -> tuple[Wire, Connack]:
+        wire = Wire(broker.port, "pump", MQTT_5)
+        kept = Properties(session_expiry_interval=3600)
+        wire.send(Connect("pump", False, 0, None, user, password, MQTT_5, kept))
+        return wire, wire.expect(Connack)
+
+    alice, _ = come("alice", b"wonder")
+    alice.subscribe("orders", qos=1)
+    alice.disconnect()
+    broker.kill()
+    broker.start()
+    bob, answer = come("bob", b"builder")
+    assert answer.reason == Reason.NOT_AUTHORIZED and bob.is_closed()
+    alice, answer = come("alice", b"wonder")
+    assert answer.session_present
+    broker.stop()
+
+
 def test_guessing_from_one_address_does_not_keep_others_out(broker: Served) -> None:
     guess = encode(Connect("", username="alice", password=b"guess"), MQTT_5)
     guessers = []

@@ -44,7 +44,7 @@ class Keeper:
 
     def __init__(self, engine: Engine, catalog: SessionCatalog) -> None:
         self.retained = Retained()
-        self.stored: set[str] = set()  # clients that have a session in the catalog
+        self.stored: dict[str, str] = {}  # clients with a session in the catalog, and whose it is
         self._engine = engine
         self._catalog = catalog
         self._busy: set[Session] = set()
@@ -94,7 +94,8 @@ class Keeper:
             await asyncio.sleep(CHECKPOINT_S)
             try:
                 await self.checkpoint()
-                self.stored.difference_update(await self._catalog.expire())
+                for client_id in await self._catalog.expire():
+                    self.stored.pop(client_id, None)
             except PenstockError as trouble:
                 self._engine.upkeep.troubles[-2] = f"sessions: {trouble}"
 
@@ -164,12 +165,14 @@ class Keeper:
             self._opened.pop(session.client_id, None)
         if session.expiry_s == 0 and is_clean:
             await self._catalog.forget(session.client_id)
-            self.stored.discard(session.client_id)
+            self.stored.pop(session.client_id, None)
             return StoredSession(session.client_id, 0, 0, [], {}, [], []), False
+        assert session.outbox is not None
+        owner = session.outbox.principal.user
         stored, is_present = await self._catalog.begin(
-            session.client_id, session.expiry_s, is_clean=is_clean
+            session.client_id, owner, session.expiry_s, is_clean=is_clean
         )
-        self.stored.add(session.client_id)
+        self.stored[session.client_id] = owner
         session.incarnation = stored.incarnation
         session.vault = self
         for topic_id, packet_id in stored.opened:
@@ -201,7 +204,7 @@ class Keeper:
         """The client went; what it leaves is saved in the background, in order."""
         self._busy.discard(session)
         if session.expiry_s == 0:
-            self.stored.discard(session.client_id)
+            self.stored.pop(session.client_id, None)
             self._spawn(self._catalog.remove(session.client_id, session.incarnation))
             return
         positions = [

@@ -104,6 +104,7 @@ MIGRATIONS: Final = (
             create table sessions (
                 tenant text not null references tenants (tenant),
                 client_id text not null,
+                owner text not null,
                 incarnation bigint not null unique,
                 expiry_s bigint not null,
                 is_connected bigint not null,

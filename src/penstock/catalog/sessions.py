@@ -92,6 +92,10 @@ class Checkpoint:
     forgotten: list[str] = field(default_factory=list)  # names whose retained message is gone
 
 
+# Owner of each stored session by client id, levels by topic id, retained messages.
+Recovered = tuple[dict[str, str], dict[int, tuple[int, int]], list[RetainedRow]]
+
+
 class SessionCatalog:
     """The catalog's tables for sessions; every method is one durable unit of work."""
 
@@ -99,13 +103,11 @@ class SessionCatalog:
         self._runner = runner
         self._clock = clock
 
-    async def recover(self) -> tuple[set[str], dict[int, tuple[int, int]], list[RetainedRow]]:
+    async def recover(self) -> Recovered:
         """After any end: give sessions that were connected their position; what there is."""
         now_us = self._clock.now_us()
 
-        def work(
-            database: Database,
-        ) -> tuple[set[str], dict[int, tuple[int, int]], list[RetainedRow]]:
+        def work(database: Database) -> Recovered:
             database.execute(
                 "insert into session_positions (tenant, client_id, topic_id, epoch, next_offset)"
                 " select s.tenant, s.client_id, l.topic_id, l.epoch, l.level_offset"
@@ -117,7 +119,7 @@ class SessionCatalog:
                 now_us,
             )
             clients = database.fetch(
-                "select client_id from sessions where tenant = $1", DEFAULT_TENANT
+                "select client_id, owner from sessions where tenant = $1", DEFAULT_TENANT
             )
             levels = database.fetch("select topic_id, epoch, level_offset from levels")
             retained = database.fetch(
@@ -126,7 +128,7 @@ class SessionCatalog:
                 DEFAULT_TENANT,
             )
             return (
-                {client for (client,) in clients},
+                {row[0]: row[1] for row in clients},
                 {topic_id: (epoch, offset) for topic_id, epoch, offset in levels},
                 [_retained(row) for row in retained],
             )
@@ -145,9 +147,12 @@ class SessionCatalog:
         return await self._runner.run(work)
 
     async def begin(
-        self, client_id: str, expiry_s: int, *, is_clean: bool
+        self, client_id: str, owner: str, expiry_s: int, *, is_clean: bool
     ) -> tuple[StoredSession, bool]:
-        """The session of a client that connects, and whether it was there before."""
+        """The session of a client that connects, and whether it was there before.
+
+        The caller has seen to it that a stored session belongs to `owner`.
+        """
 
         def work(database: Database) -> tuple[StoredSession, bool]:
             if is_clean:
@@ -159,14 +164,15 @@ class SessionCatalog:
             )
             if found:
                 database.execute(
-                    "update sessions set is_connected = 1, expiry_s = $3"
+                    "update sessions set is_connected = 1, expiry_s = $3, owner = $4"
                     " where tenant = $1 and client_id = $2",
                     DEFAULT_TENANT,
                     client_id,
                     expiry_s,
+                    owner,
                 )
             else:
-                _insert(database, client_id, expiry_s)
+                _insert(database, client_id, owner, expiry_s)
             return _load(database, client_id), bool(found)
 
         return await self._runner.run(work)
@@ -342,7 +348,7 @@ def _delete(database: Database, client_id: str) -> None:
     )
 
 
-def _insert(database: Database, client_id: str, expiry_s: int) -> None:
+def _insert(database: Database, client_id: str, owner: str, expiry_s: int) -> None:
     database.execute(
         "update counters set next_value = next_value + 1 where counter = $1", "incarnation"
     )
@@ -351,10 +357,11 @@ def _insert(database: Database, client_id: str, expiry_s: int) -> None:
     )
     database.execute(
         "insert into sessions"
-        " (tenant, client_id, incarnation, expiry_s, is_connected, disconnected_at)"
-        " values ($1, $2, $3, $4, 1, 0)",
+        " (tenant, client_id, owner, incarnation, expiry_s, is_connected, disconnected_at)"
+        " values ($1, $2, $3, $4, $5, 1, 0)",
         DEFAULT_TENANT,
         client_id,
+        owner,
         following - 1,
         expiry_s,
     )

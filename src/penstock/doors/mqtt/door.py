@@ -199,9 +199,15 @@ class MqttDoor:
         """Open the session of a client that may come in."""
         client_id = packet.client_id or f"auto-{uuid4().hex}"
         holder = self.exchange.sessions.get(client_id)
+        owner = self.exchange.keeper.stored.get(
+            client_id, ""
+        )  # nobody's: whoever comes may have it
+        if owner and owner != connection.principal.user:
+            self._refuse(connection, Reason.NOT_AUTHORIZED)  # somebody else's session
+            return
         if holder is not None and isinstance(holder.outbox, Connection):
             if holder.outbox.principal is not connection.principal:
-                self._refuse(connection, Reason.NOT_AUTHORIZED)  # somebody else's session
+                self._refuse(connection, Reason.NOT_AUTHORIZED)
                 return
             holder.outbox.end(Reason.SESSION_TAKEN_OVER)
         asked = packet.properties
