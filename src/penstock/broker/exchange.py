@@ -63,6 +63,9 @@ class Exchange:
         self.keeper = keeper
         self.authorise = authorise
         self.router = Router(engine.topics, authorise)
+        self.payload_bytes_max = engine.settings.payload_bytes_max
+        self._upkeep = engine.upkeep
+        self._metrics = engine.metrics
         self.sessions: dict[str, Session] = {}  # connected ones, by client id
         self._waiting: dict[int, int] = {}  # topic id -> runs that wait for their commit
         self._sweeps: dict[int, Sweep] = {}  # by topic id
@@ -78,18 +81,19 @@ class Exchange:
         True when so much waits for its commit that the caller should stop reading for a while.
         """
         topic = route.topic
-        refusal = self.engine.upkeep.refusal
+        log = topic.log
+        refusal = self._upkeep.refusal
         if refusal or not route.may_publish:
             self._refuse(run, refusal, on_done)
             return False
-        waiting = self._waiting.get(topic.id, 0)
+        waiting = self._waiting.get(route.topic_id, 0)
         # A retained message waits: who subscribes before its commit is then given it live.
         is_early = run.qos == 0 and waiting == 0 and on_done is None and not run.retain
         publication = None
         if not is_early:
-            self._waiting[topic.id] = waiting + 1
+            self._waiting[route.topic_id] = waiting + 1
             publication = Publication(self, topic, run, on_done)
-        topic.log.append_run(
+        log.append_run(
             run.name,
             run.data,
             run.starts,
@@ -103,8 +107,8 @@ class Exchange:
             marks=marks,
         )
         if is_early:
-            self.engine.metrics.records_delivered += forward(route.lanes, run)
-        return topic.log.is_congested
+            self._metrics.records_delivered += forward(route.lanes, run)
+        return log.is_congested
 
     def publish_once(
         self, route: Route, run: Run, session: Session, packet_ids: list[int], on_done: OnDone

@@ -62,7 +62,16 @@ class Lane:
 class Route:
     """What becomes of messages of one name."""
 
-    __slots__ = ("lanes", "lanes_weak", "may_publish", "members", "name", "strong", "topic")
+    __slots__ = (
+        "lanes",
+        "lanes_weak",
+        "may_publish",
+        "members",
+        "name",
+        "strong",
+        "topic",
+        "topic_id",
+    )
 
     def __init__(
         self, name: str, topic: Topic, members: dict[Session, Member], may_publish: bool
@@ -70,6 +79,7 @@ class Route:
         self.name = name
         self.may_publish = may_publish
         self.topic = topic
+        self.topic_id = topic.id
         self.members = members
         self.lanes = _lanes(list(members.values()))  # everybody, for messages of QoS 0
         self.lanes_weak = _lanes([one for one in members.values() if one.qos == 0])

@@ -64,7 +64,7 @@ class Run:
         self.expires_at = 0  # µs since 1970, UTC; 0: never
         self.source: object | None = None  # the session that sent it, for no-local
         self.wire: object | None = None  # the encoding that `data` is in, if it can be forwarded
-        self.encoded: dict[object, object] = {}  # by encoding; filled as readers ask
+        self.encoded: dict[object, object] | None = None  # by encoding; made when a reader asks
 
     def part(self, first: int) -> Run:
         """The messages from `first` on, as a run of their own."""

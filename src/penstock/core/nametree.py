@@ -82,6 +82,6 @@ class NameTree:
             if is_rest and level.is_name:  # `a/#` matches `a` as well
                 yield prefix[:-1]
             for name, below in list(level.below.items()):
-                if depth == 0 and name.startswith("$"):
+                if level is self._root and name.startswith("$"):
                     continue
                 stack.append((below, depth if is_rest else depth + 1, f"{prefix}{name}/"))

@@ -28,6 +28,11 @@ class DoorSelector(selectors.BaseSelector):
         self._epoll = select.epoll()
         self._keys: dict[int, selectors.SelectorKey] = {}
         self._handlers: dict[int, Handler] = {}
+        self._after: list[Callable[[], None]] = []
+
+    def after_handlers(self, call: Callable[[], None]) -> None:
+        """Call this too whenever handlers have been called, once for all of them."""
+        self._after.append(call)
 
     def serve(self, fd: int, handler: Handler, events: int = READABLE) -> None:
         """Call `handler` whenever `fd` is ready for `events`, until `leave`."""
@@ -56,10 +61,12 @@ class DoorSelector(selectors.BaseSelector):
             return []
         ready = []
         handlers = self._handlers
+        is_served = False
         for fd, event in events:
             handler = handlers.get(fd)
             if handler is not None:
                 handler(event)
+                is_served = True
                 continue
             key = self._keys.get(fd)  # a handler may have closed what comes after it
             if key is not None:
@@ -70,6 +77,9 @@ class DoorSelector(selectors.BaseSelector):
                     mask |= selectors.EVENT_READ
                 if mask & key.events:
                     ready.append((key, mask & key.events))
+        if is_served:
+            for call in self._after:
+                call()
         return ready
 
     def register(self, fileobj: Any, events: int, data: Any = None) -> selectors.SelectorKey:

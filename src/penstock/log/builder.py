@@ -107,28 +107,6 @@ def assemble(
     return Batch(header, section, blob)
 
 
-class Run:
-    """Consecutive records that differ in nothing but their payload."""
-
-    def __init__(
-        self,
-        count: int,
-        timestamp: int,
-        name_id: int,
-        publisher_id: int,
-        flags: int,
-        expires_at: int,
-        headers: bytes,
-    ) -> None:
-        self.count = count
-        self.timestamp = timestamp
-        self.name_id = name_id
-        self.publisher_id = publisher_id
-        self.flags = flags
-        self.expires_at = expires_at  # 0: never
-        self.headers = headers  # encoded, the same for each record of the run
-
-
 class BatchBuilder:
     """Collects runs and marks; `encode` turns them into one batch. Timestamps never fall."""
 
@@ -136,7 +114,14 @@ class BatchBuilder:
         self.count = 0
         self.bytes = 0  # payloads, headers, columns, marks; what push-back is measured in
         self.last_timestamp = last_timestamp
-        self._runs: list[Run] = []
+        # Of each run; a column is written out only when its values differ.
+        self._counts: list[int] = []
+        self._times: list[int] = []
+        self._name_ids: list[int] = []
+        self._publisher_ids: list[int] = []
+        self._flags: list[int] = []
+        self._expiries: list[int] = []  # 0: never
+        self._headers: list[bytes] = []  # encoded, the same for each record of the run
         self._chunks: list[bytes] = []
         self._lengths: list[int] = []
         self._starts: list[int] = []  # only kept once a run has gaps between its payloads
@@ -210,7 +195,13 @@ class BatchBuilder:
         self._chunks.append(chunk)
         self._lengths += lengths
         self._blob_length += len(chunk)
-        self._runs.append(Run(count, timestamp, name_id, publisher_id, flags, expires_at, headers))
+        self._counts.append(count)
+        self._times.append(timestamp)
+        self._name_ids.append(name_id)
+        self._publisher_ids.append(publisher_id)
+        self._flags.append(flags)
+        self._expiries.append(expires_at)
+        self._headers.append(headers)
         self.count += count
         self.bytes += len(chunk) + (len(headers) + RECORD_BYTES) * count
         return first
@@ -222,14 +213,13 @@ class BatchBuilder:
 
     def encode(self, epoch: int, base_offset: int, prev_checksum: int) -> Batch:
         """The batch as it will be stored, chained to the one before it."""
-        runs = self._runs
         columns = Columns()
         columns.count = self.count
         columns.strings = list(self._strings)
         columns.marks = self._marks
         columns.last_timestamp = columns.base_timestamp = self.last_timestamp
-        if runs:
-            self._fill(columns, runs)
+        if self._counts:
+            self._fill(columns)
         if self._has_gaps:
             columns.starts = array("I", self._starts).tobytes()
             columns.lengths = array("I", self._lengths).tobytes()
@@ -238,39 +228,46 @@ class BatchBuilder:
         blob = self._chunks[0] if len(self._chunks) == 1 else b"".join(self._chunks)
         return assemble(columns, blob, epoch, base_offset, prev_checksum)
 
-    def _fill(self, columns: Columns, runs: list[Run]) -> None:
+    def _fill(self, columns: Columns) -> None:
         """Write out the columns in which the runs differ."""
-        first = runs[0]
-        columns.base_timestamp = first.timestamp
-        columns.record_flags = first.flags
-        columns.publisher_id = first.publisher_id
-        if len(runs) > 1:
-            spread = runs[-1].timestamp - first.timestamp
+        base = self._times[0]
+        columns.base_timestamp = base
+        columns.record_flags = self._flags[0]
+        columns.publisher_id = self._publisher_ids[0]
+        if len(self._counts) > 1:
+            spread = self._times[-1] - base
             if spread:
-                deltas = [run.timestamp - first.timestamp for run in runs]
+                deltas = [time - base for time in self._times]
                 if spread > 0xFFFF_FFFF:
-                    columns.wide_times = _spread(array("Q"), runs, deltas)
+                    columns.wide_times = self._spread("Q", deltas)
                 else:
-                    columns.times = _spread(array("I"), runs, deltas)
-            if any(run.name_id for run in runs):
-                columns.names = _spread(array("I"), runs, [run.name_id for run in runs])
-            if any(run.publisher_id != first.publisher_id for run in runs):
-                columns.publishers = _spread(array("I"), runs, [run.publisher_id for run in runs])
-            if any(run.flags != first.flags for run in runs):
-                columns.flags = _spread(array("B"), runs, [run.flags for run in runs])
-        if any(run.expires_at for run in runs):
-            columns.expires = _spread(array("q"), runs, [run.expires_at for run in runs])
-        if any(run.headers for run in runs):
-            columns.headers = b"".join([run.headers * run.count for run in runs])
-            sizes = [len(run.headers) for run in runs for _ in range(run.count)]
+                    columns.times = self._spread("I", deltas)
+            if _differ(self._name_ids):
+                columns.names = self._spread("I", self._name_ids)
+            if _differ(self._publisher_ids):
+                columns.publishers = self._spread("I", self._publisher_ids)
+            if _differ(self._flags):
+                columns.flags = self._spread("B", self._flags)
+        if any(self._expiries):
+            columns.expires = self._spread("q", self._expiries)
+        if any(self._headers):
+            pairs = list(zip(self._headers, self._counts, strict=True))
+            columns.headers = b"".join([headers * count for headers, count in pairs])
+            sizes = [len(headers) for headers, count in pairs for _ in range(count)]
             columns.header_starts = array("I", accumulate(sizes, initial=0)).tobytes()
 
+    def _spread(self, typecode: str, values: list[int]) -> bytes:
+        """A column: each run's value once per record of the run."""
+        if len(values) == self.count:
+            return array(typecode, values).tobytes()
+        column = array(typecode)
+        for value, count in zip(values, self._counts, strict=True):
+            if count == 1:
+                column.append(value)
+            else:
+                column.extend(array(typecode, [value]) * count)
+        return column.tobytes()
 
-def _spread(column: array[int], runs: list[Run], values: list[int]) -> bytes:
-    """Write each run's value once per record of the run."""
-    for run, value in zip(runs, values, strict=True):
-        if run.count == 1:
-            column.append(value)
-        else:
-            column.extend(array(column.typecode, [value]) * run.count)
-    return column.tobytes()
+
+def _differ(values: list[int]) -> bool:
+    return values.count(values[0]) < len(values)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
-from bisect import bisect_left, bisect_right
+from bisect import bisect_right
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Sequence
 from contextlib import suppress
@@ -48,6 +48,7 @@ from penstock.log.segment import (
 )
 from penstock.log.tail import Tail
 from penstock.log.waiting import EndWaiters, FutureWaiter, settle
+from penstock.log.walk import walk_batches
 from penstock.model.clock import Clock
 from penstock.model.errors import Gap, UnavailableError
 from penstock.model.limits import KIB, MIB
@@ -371,17 +372,8 @@ class EmbeddedLog:
             self._cache.put(segment, number, batches)
         return batches
 
-    async def batches_since(self, offset: int) -> AsyncIterator[Batch]:
-        at = bisect_left(self._segments, offset, key=lambda segment: segment.base_offset)
-        for segment in self._segments[max(at - 1, 0) :]:
-            index = (await self._body(segment)).index
-            # Batches of marks only share their offset with the next one: begin with the first.
-            first = max(bisect_left(index.offsets, offset) - 1, 0)
-            for number in range(first, len(index.positions)):
-                for batch in await self._workers.run(partial(segment.read_chunk, number)):
-                    is_marks = batch.header.count == 0 and batch.base_offset >= offset
-                    if batch.end_offset > offset or is_marks:
-                        yield batch
+    def batches_since(self, offset: int) -> AsyncIterator[Batch]:
+        return walk_batches(self._segments, offset, self._workers)
 
     async def _body(self, segment: Segment) -> SegmentBody:
         if segment.is_loaded:

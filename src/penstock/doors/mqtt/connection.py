@@ -47,6 +47,8 @@ _PUBREC: Final = 0x50
 _PUBREL: Final = 0x62
 _PUBCOMP: Final = 0x70
 _DUP: Final = 0x08
+_CONNECTED: Final = State.CONNECTED
+_WAIT_CONNACK: Final = State.WAIT_CONNACK
 _PLAIN_PUBLISH: Final = 0x30  # QoS 0, not retained: can be forwarded as it is
 
 
@@ -122,6 +124,7 @@ class Connection:
     __slots__ = (
         "_congested",
         "_early",
+        "_exchange",
         "_host",
         "_intake",
         "_link",
@@ -144,6 +147,7 @@ class Connection:
 
     def __init__(self, host: Host, link: Link) -> None:
         self._host = host
+        self._exchange = host.exchange  # at hand: every message asks for it
         self._link = link
         self._intake = Intake(UNKNOWN_VERSION, PACKET_BYTES_MAX)
         self._early: list[bytes] = []  # came before the CONNACK was sent
@@ -170,7 +174,7 @@ class Connection:
         """Bytes from the client; a violation ends the connection with its reason."""
         if self.session is not None:  # until then only the connect timeout counts
             self.last_seen = self._host.tick
-        if self.state == State.WAIT_CONNACK:
+        if self.state is _WAIT_CONNACK:
             self._keep_early(data)
             return
         try:
@@ -228,7 +232,7 @@ class Connection:
 
     def _publish(self, chunk: Chunk, item: PublishRun) -> None:
         session = self.session
-        if session is None or self.state != State.CONNECTED:
+        if session is None or self.state is not _CONNECTED:
             self.state = next_state(self.state, Role.CLIENT, Event.PUBLISH)
         assert session is not None
         first, end = item.first_message, item.end_message
@@ -236,7 +240,8 @@ class Connection:
             raise ProtocolViolation(
                 Reason.TOPIC_NAME_INVALID, f"a name of more than {NAME_LEVELS_MAX} levels"
             )
-        bytes_max = self._host.exchange.engine.settings.payload_bytes_max
+        exchange = self._exchange
+        bytes_max = exchange.payload_bytes_max
         if item.packet_bytes_max > bytes_max and max(chunk.payload_lengths[first:end]) > bytes_max:
             raise ProtocolViolation(
                 Reason.PACKET_TOO_LARGE, f"a message of more than {bytes_max} bytes"
@@ -256,13 +261,12 @@ class Connection:
             self._add_properties(run, item)
         elif item.first_byte == _PLAIN_PUBLISH:
             run.wire = self._plain
-        route = self._host.exchange.router.find(run.name, self.principal)
+        route = exchange.router.find(run.name, self.principal)
         if run.qos == 0:
-            if self._host.exchange.publish(route, run, None):
+            if exchange.publish(route, run, None):
                 self._hold(route.topic)
             return
         ids = chunk.packet_ids[item.first_id : item.first_id + run.count]
-        exchange = self._host.exchange
         receipt = self._receipt(_PUBACK if run.qos == 1 else _PUBREC, ids)
         if run.qos == 1:
             is_much = exchange.publish(route, run, receipt.done)
@@ -292,7 +296,7 @@ class Connection:
         run.headers = stored_headers(item.properties)
         expiry_s = item.properties.message_expiry_interval
         if expiry_s is not None:
-            now_us = self._host.exchange.engine.clock.now_us()
+            now_us = self._exchange.engine.clock.now_us()
             run.expires_at = now_us + expiry_s * 1_000_000
 
     def _acks(self, chunk: Chunk, item: AckRun) -> None:
@@ -304,7 +308,7 @@ class Connection:
         if kind in (_PUBACK, _PUBCOMP):
             session.acknowledge(ids)
             if session.lags:
-                self._host.exchange.resume(session)
+                self._exchange.resume(session)
         elif kind == _PUBREC:
             session.received(ids)
         else:
@@ -315,7 +319,7 @@ class Connection:
         session = self.session
         assert session is not None
         receipt = self._receipt(_PUBCOMP, packet_ids)
-        self._host.exchange.release(session, packet_ids, receipt.done)
+        self._exchange.release(session, packet_ids, receipt.done)
 
     def send_receipts(self) -> None:
         """Acknowledge what is durable, up to the first message that is not."""
@@ -376,11 +380,11 @@ class Connection:
         if self.is_closed:
             return
         if self._out_bytes and self._out_bytes + len(data) > OUT_BYTES_MAX:
-            self._host.exchange.engine.metrics.dropped["queue_full"] += run.count
+            self._exchange.engine.metrics.dropped["queue_full"] += run.count
             return
         if len(data) > self.packet_bytes_max:  # then one of its packets may be
             data, too_large = packets_within(data, self.packet_bytes_max)
-            self._host.exchange.engine.metrics.dropped["too_large"] += too_large
+            self._exchange.engine.metrics.dropped["too_large"] += too_large
         if data:
             self._put(data)
 
@@ -410,7 +414,7 @@ class Connection:
                 continue
             data = put_packet_ids(encoded, at, [packet_id])
             self._put(bytes((data[0] | _DUP,)) + data[1:] if dup else data)
-        self._host.exchange.engine.metrics.dropped["too_large"] += len(too_large)
+        self._exchange.engine.metrics.dropped["too_large"] += len(too_large)
         if self.session is not None:
             self.session.acknowledge(too_large)
         self._put(b"")  # a flush goes on from the log
@@ -444,7 +448,7 @@ class Connection:
                 self._send(data)
         session = self.session
         if self._rest is None and session is not None and session.lags and self.has_room:
-            self._host.exchange.resume(session)
+            self._exchange.resume(session)
 
     def _send(self, data: bytes | memoryview) -> None:
         try:

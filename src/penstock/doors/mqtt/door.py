@@ -76,11 +76,13 @@ class MqttDoor:
         self._tls_listeners: list[TlsListener] = []
         self._connections: set[Connection] = set()
         self._dirty: list[Connection] = []
+        self._is_serving = False  # the selector calls handlers, and will have all flushed
         self._held: list[Connection] = []
         self._arriving: dict[str, Connection] = {}  # by client id: their session is being loaded
         self._tasks: set[asyncio.Task[None]] = set()
         self._logins = Logins(exchange.engine.access, loop, self.admit, self._refuse)
         self._timer = loop.call_later(1.0, self._each_second)
+        selector.after_handlers(self._flush)
 
     # Listening
 
@@ -130,6 +132,7 @@ class MqttDoor:
         self._selector.serve(link.fd, partial(self._serve, connection, link))
 
     def _serve(self, connection: Connection, link: SocketLink, events: int) -> None:
+        self._is_serving = True
         try:
             serve(connection, link, events)
         except Exception as mistake:  # our own: it costs this client, and nobody else
@@ -153,11 +156,12 @@ class MqttDoor:
     # What connections ask for
 
     def mark_dirty(self, connection: Connection) -> None:
-        if not self._dirty:
+        if not self._dirty and not self._is_serving:
             self._loop.call_soon(self._flush)
         self._dirty.append(connection)
 
     def _flush(self) -> None:
+        self._is_serving = False
         dirty, self._dirty = self._dirty, []
         for connection in dirty:
             connection.flush()

@@ -127,6 +127,8 @@ class MqttEncoding:
 
     def encoded(self, run: Run) -> EncodedRun:
         """The run as PUBLISH packets; packet ids, if any, are still blank."""
+        if run.encoded is None:
+            run.encoded = {}
         known = run.encoded.get(self)
         if known is None:
             retain = run.retain and self._retain_as_published
