@@ -103,7 +103,7 @@ class Exchange:
             run.expires_at,
             encode_headers(run.headers) if run.headers else b"",
             publication,
-            is_urgent=run.qos > 0,
+            is_urgent=run.qos > 0 or run.retain,
             marks=marks,
         )
         if is_early:

@@ -16,6 +16,7 @@ from penstock.log.segment import SegmentHeader, segment_path
 from penstock.model.limits import KIB, MIB
 
 PREALLOCATE_FROM: Final = 16 * KIB  # a log that holds less is idle and gets no zeros
+PREALLOCATE_BATCH_MAX: Final = 256 * KIB  # a larger batch costs more to write than to allocate
 PREALLOCATE_STEP_MAX: Final = 8 * MIB  # zeros are synced with the next commit: ~10 ms at most
 PREALLOCATE_FREE_SHARE: Final = 32  # take at most this fraction of the free space per step
 _ZEROS: Final = bytes(64 * KIB)
@@ -40,7 +41,7 @@ class ActiveSegment:
         if end <= self._allocated:
             self._file.write(self.position, buffers)
             return
-        step = self._step(size_max - end)
+        step = self._step(size_max - end) if length <= PREALLOCATE_BATCH_MAX else 0
         whole, rest = divmod(step, len(_ZEROS))
         zeros = [_ZEROS] * whole + [_ZEROS[:rest]] * (rest > 0)
         try:

@@ -26,7 +26,7 @@ from penstock.model.limits import KIB
 T = TypeVar("T")
 
 INLINE_BYTES_MAX: Final = 64 * KIB  # level `os`: a write this small costs less than a thread switch
-LINGER_S: Final = 0.005  # how long what nobody waits for may gather
+LINGER_S: Final = 0.05  # how long what nobody waits for may gather (docs/decisions/0003)
 SYNC_THREADS: Final = 4
 READ_THREADS: Final = 2
 

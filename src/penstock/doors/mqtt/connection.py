@@ -444,33 +444,34 @@ class Connection:
         if out:
             data = out[0] if len(out) == 1 else b"".join(out)
             self._out = []
-            if data:
-                self._send(data)
+            if data and not self._send(data):
+                return
         session = self.session
-        if self._rest is None and session is not None and session.lags and self.has_room:
+        if session is not None and session.lags and self.has_room:
             self._exchange.resume(session)
 
-    def _send(self, data: bytes | memoryview) -> None:
+    def _send(self, data: bytes | memoryview) -> bool:
+        """Hand over what the socket takes; False if something is left, or the peer is gone."""
         try:
             sent = self._link.send(data)
         except OSError:
             self.close()
-            return
+            return False
         self._out_bytes -= sent
         if sent < len(data):
             if self._rest is None:
                 self._link.want_write(True)
             self._rest = memoryview(data)[sent:]
-        elif self._rest is not None:
+            return False
+        if self._rest is not None:
             self._rest = None
             self._link.want_write(False)
+        return True
 
     def on_writable(self) -> None:
         """The socket takes more."""
         rest = self._rest
-        if rest is not None and not self.is_closed:
-            self._send(rest)
-        if self._rest is None:
+        if not self.is_closed and (rest is None or self._send(rest)):
             self.flush()
 
     # The end
