@@ -209,8 +209,9 @@ class World:
             return
         ids = [(client.next_id + at) % 1000 + 1 for at in range(len(payloads))]
         client.next_id += len(payloads)
-        again: Callable[[Exception | None], None] = lambda error: self._release(session, ids, error)
-        self.exchange.publish_once(route, run, session, ids, again)
+        self.exchange.publish_once(
+            route, run, session, ids, lambda error: self._release(session, ids, error)
+        )
 
     def _release(self, session: Session, ids: list[int], error: Exception | None) -> None:
         assert error is None
@@ -229,6 +230,10 @@ class World:
             or any(exchange._waiting.values())
             or any(sweep._task is not None for sweep in exchange._sweeps.values())
         )
+
+    async def settle_catalog(self) -> None:
+        """Until what the keeper began is stored."""
+        await asyncio.gather(*self.keeper._tasks)
 
     async def settle(self) -> None:
         """Until the broker waits for nothing but its clients."""

@@ -14,8 +14,15 @@ from typing import Self
 class Served:
     """A broker process on a data directory; `restart` opens the same directory again."""
 
-    def __init__(self, data: Path, *flags: str, program: Path | None = None) -> None:
+    def __init__(
+        self,
+        data: Path,
+        *flags: str,
+        program: Path | None = None,
+        env: dict[str, str] | None = None,
+    ) -> None:
         self.data = data
+        self._env = env
         self._program = ["-m", "penstock.cli.main"] if program is None else [str(program)]
         self.port = 0
         self._flags = flags
@@ -27,6 +34,7 @@ class Served:
             [*command, "--mqtt", f"127.0.0.1:{self.port}", *self._flags],
             stdout=subprocess.PIPE,
             text=True,
+            env=self._env,
         )
         weakref.finalize(self, self._process.kill)  # a test that failed leaves nothing running
         assert self._process.stdout is not None
