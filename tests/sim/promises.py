@@ -140,7 +140,9 @@ class Promises:
         end = first + len(records)
         offsets = [record.offset for record in records]
         demand(offsets == list(range(first, end)), f"{self.name}: {offsets} from {first} on")
-        demand(end <= len(self.visible), f"{self.name}: {len(self.visible)} to {end} is not visible")
+        demand(
+            end <= len(self.visible), f"{self.name}: {len(self.visible)} to {end} is not visible"
+        )
         found = [stored_of(record) for record in records]
         if found != self.visible[first:end]:
             wrong = [at for at in offsets if found[at - first] != self.visible[at]]

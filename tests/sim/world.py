@@ -330,7 +330,9 @@ class World:
             clamped = await log.clamp(old_epoch, position)
             expected = min(position, end) if position <= old_end else end
             if first <= position <= old_end:
-                demand(clamped == expected, f"{slug}: {position} is moved to {clamped}, not {expected}")
+                demand(
+                    clamped == expected, f"{slug}: {position} is moved to {clamped}, not {expected}"
+                )
         promises.see_marks(self._marks_on_disk(house))
         self._look_from_outside(house)
         with self.disk.healthy_reads():

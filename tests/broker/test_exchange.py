@@ -1,0 +1,291 @@
+"""Moments in the life of a session that random traffic meets too seldom."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+from penstock.app.wiring import open_memory
+from penstock.broker.runs import Run
+from penstock.broker.sessions import NEVER_EXPIRES, OFFSET_MASK, TAG_SHIFT, Session
+from penstock.broker.settings import BrokerSettings
+from penstock.catalog.sessions import OutstandingRow, StoredSession
+from penstock.core.access import RECEIVE, Principal
+from penstock.core.placement import DEFAULT_TOPIC
+from penstock.log.interface import LogSettings
+from penstock.model.errors import UnavailableError
+from tests.broker.exchange_world import World
+from tests.broker.model_broker import Wanted
+
+Story = Callable[[World], Awaitable[None]]
+
+
+@asynccontextmanager
+async def opened_world() -> AsyncIterator[World]:
+    opened = await open_memory(BrokerSettings())
+    await opened.engine.topics.create(DEFAULT_TOPIC, LogSettings(), exist_ok=True)
+    world = World(opened.engine)
+    await world.keeper.open()
+    yield world
+    await world.keeper.close()
+    await opened.close(True)
+
+
+def play(story: Story) -> None:
+    async def main() -> None:
+        async with opened_world() as world:
+            await story(world)
+
+    asyncio.run(main())
+
+
+async def kept(world: World, client_id: str, window: int = 100) -> Session:
+    await world.connect(client_id, clean=False, is_kept=True, window=window)
+    session = world.clients[client_id].session
+    assert session is not None
+    return session
+
+
+async def after_a_crash(world: World, client_id: str) -> StoredSession:
+    """What the next life of the broker would find."""
+    catalog = world.engine.session_catalog
+    await catalog.recover()
+    stored, is_present = await catalog.begin(client_id, "", NEVER_EXPIRES, is_clean=False)
+    assert is_present
+    return stored
+
+
+def test_position_of_a_session_that_lags_for_lack_of_buffer_is_saved() -> None:
+    """Nothing is out, the buffer is full of QoS 0: is a QoS 1 message safe from a crash?"""
+
+    async def story(world: World) -> None:
+        await kept(world, "reader")
+        await kept(world, "writer")
+        await world.subscribe("reader", "a", Wanted(1))
+        await world.keeper.checkpoint()
+        world.clients["reader"].has_room = False
+        world.publish("writer", "a", [b"x"], 1, False)
+        await world.settle()
+        await world.keeper.checkpoint()
+        stored = await after_a_crash(world, "reader")
+        assert [offset for _, offset in stored.positions.values()] == [0]
+
+    play(story)
+
+
+def test_what_was_out_is_sent_again_in_its_order_whatever_ids_it_had() -> None:
+    """A packet id used again for a newer message: does that come at its own place?"""
+
+    async def story(world: World) -> None:
+        session = await kept(world, "reader")
+        rows = [
+            OutstandingRow(1, 5, 1, 2, True),
+            OutstandingRow(1, 6, 2, 2, False),
+            OutstandingRow(1, 9, 1, 2, False),
+            OutstandingRow(2, 3, 2, 2, True),
+            OutstandingRow(2, 4, 7, 2, True),
+        ]
+        stored = StoredSession("reader", 1, NEVER_EXPIRES, [], {}, rows, [])
+        await world.exchange.restore(session, stored)
+        out = [(i, t >> TAG_SHIFT, t & OFFSET_MASK) for i, t in session.window.items()]
+        assert out == [(2, 1, 6), (1, 1, 9), (7, 2, 4)]
+        assert session.released == {7}
+        assert all(session.is_sent(row.topic_id, row.offset) for row in rows)
+
+    play(story)
+
+
+def publish_twice(world: World, session: Session, payload: bytes, packet_id: int) -> list[object]:
+    """A QoS 2 message; what the publisher is told once that is known."""
+    run = Run("a", payload, [0], [len(payload)], 2, False)
+    told: list[object] = []
+    route = world.exchange.router.find("a")
+    world.exchange.publish_once(route, run, session, [packet_id], told.append)
+    return told
+
+
+async def stored_payloads(world: World) -> list[bytes]:
+    topic = world.engine.topics.get(DEFAULT_TOPIC)
+    batches = await topic.log.read(0)
+    return [record.payload for batch in batches for record in batch.records("", 0, 1 << 40)]
+
+
+def test_packet_ids_of_a_session_that_was_forgotten_are_free() -> None:
+    """Opened at QoS 2, then a clean start within the same checkpoint: is the id new again?"""
+
+    async def story(world: World) -> None:
+        session = await kept(world, "writer")
+        publish_twice(world, session, b"old", 7)
+        await world.settle()
+        world.disconnect("writer")
+        await world.connect("writer", clean=True, is_kept=True, window=1)
+        session = world.clients["writer"].session  # type: ignore[assignment]
+        assert publish_twice(world, session, b"new", 7) == []
+        await world.settle()
+        assert await stored_payloads(world) == [b"old", b"new"]
+        await world.keeper.checkpoint()
+        stored = await after_a_crash(world, "writer")
+        assert stored.opened == [(1, 7)]
+
+    play(story)
+
+
+def test_qos2_message_still_on_its_way_at_a_reconnect_is_stored_once() -> None:
+    async def story(world: World) -> None:
+        session = await kept(world, "writer")
+        publish_twice(world, session, b"once", 7)  # not committed before the next tick
+        session = await kept(world, "writer")
+        assert session.opened == {7: 1}
+        assert publish_twice(world, session, b"once", 7) == [None]
+        await world.settle()
+        assert await stored_payloads(world) == [b"once"]
+
+    play(story)
+
+
+def test_qos2_message_that_was_refused_is_taken_after_a_reconnect() -> None:
+    """Never say PUBREC to a repeat of what was not stored."""
+
+    async def story(world: World) -> None:
+        session = await kept(world, "writer")
+        log = world.engine.topics.get(DEFAULT_TOPIC).log
+        append_run = log.append_run
+        waiting = []
+        log.append_run = lambda *a, **k: waiting.append(a[8])  # type: ignore[method-assign]
+        publish_twice(world, session, b"once", 7)
+        world.disconnect("writer")
+        await world.settle_catalog()
+        stored = await after_a_crash(world, "writer")
+        assert stored.opened == []  # were the broker to end now
+        coming = asyncio.ensure_future(kept(world, "writer"))
+        await asyncio.sleep(0.01)
+        assert not coming.done(), "the session is not known before the message is"
+        waiting[0].refused(UnavailableError("full"))
+        log.append_run = append_run  # type: ignore[method-assign]
+        session = await coming
+        assert session.opened == {}
+        assert publish_twice(world, session, b"once", 7) == []
+        await world.settle()
+        assert await stored_payloads(world) == [b"once"]
+
+    play(story)
+
+
+def test_subscription_counts_only_for_what_came_after_it() -> None:
+    """A lagging session subscribes anew: is what came before handed on as it was then?"""
+
+    async def story(world: World) -> None:
+        await kept(world, "reader", window=1)
+        await kept(world, "writer")
+        await world.subscribe("reader", "a", Wanted(1, identifier=1))
+        await world.subscribe("reader", "+", Wanted(0, identifier=2))
+        await world.settle()
+        world.publish("writer", "a", [b"1", b"2"], 2, False)  # the second waits for the first
+        world.publish("writer", "b", [b"3"], 2, False)  # at QoS 0, at once
+        await world.settle()
+        await world.subscribe("reader", "#", Wanted(2, identifier=3))
+        world.publish("writer", "a", [b"4"], 2, False)
+        world.publish("writer", "b", [b"5"], 2, False)
+        reader = world.clients["reader"]
+        await world.drain("reader", lambda: len(reader.received) >= 5)
+        seen = [(one.payload, one.qos, one.identifiers) for one in reader.received]
+        assert seen == [
+            (b"3", 0, (2,)),
+            (b"1", 1, (1, 2)),
+            (b"2", 1, (1, 2)),
+            (b"4", 2, (1, 2, 3)),
+            (b"5", 2, (2, 3)),
+        ]
+
+    play(story)
+
+
+def test_retained_message_under_a_clock_that_went_back_still_comes() -> None:
+    """Stamps never fall, so after a correction they lie ahead of the clock for a while."""
+
+    async def story(world: World) -> None:
+        await kept(world, "writer")
+        world.publish("writer", "a", [b"x"], 1, True)
+        await world.settle()
+        messages = world.keeper.retained._messages
+        row = messages["a"]
+        messages["a"] = type(row)(
+            row.name,
+            row.topic_id,
+            row.offset,
+            row.timestamp + 3_600_000_000,
+            row.expires_at,
+            row.qos,
+            row.kind,
+            row.publisher,
+            row.headers,
+            row.payload,
+        )
+        await kept(world, "reader")
+        await world.subscribe("reader", "a", Wanted(1))
+        reader = world.clients["reader"]
+        await world.drain("reader", lambda: len(reader.received) == 1)
+        assert reader.received[0].retain
+
+    play(story)
+
+
+def test_retained_qos0_message_on_its_way_reaches_who_subscribes_meanwhile() -> None:
+    """Published before the SUBSCRIBE, committed after it: is the newest value known?"""
+
+    async def story(world: World) -> None:
+        await kept(world, "writer")
+        await kept(world, "reader")
+        world.publish("writer", "a", [b"old"], 1, True)
+        await world.settle()
+        world.publish("writer", "a", [b"new"], 0, True)
+        await world.subscribe("reader", "a", Wanted(0))
+        await world.settle()
+        reader = world.clients["reader"]
+        assert [one.payload for one in reader.received][-1:] == [b"new"]
+
+    play(story)
+
+
+def test_name_replaced_during_a_long_scan_comes_once() -> None:
+    """The window holds the scan up, and meanwhile a name gets a newer retained message."""
+
+    async def story(world: World) -> None:
+        await kept(world, "writer")
+        names = [f"a/{number}" for number in range(6)]
+        for name in names:
+            world.publish("writer", name, [b"old"], 1, True)
+        await world.settle()
+        await kept(world, "reader", window=1)
+        await world.subscribe("reader", "a/#", Wanted(1))
+        await world.settle()
+        for name in names:
+            world.publish("writer", name, [b"new"], 1, True)
+        await world.settle()
+        reader = world.clients["reader"]
+        await world.drain("reader", lambda: len(reader.received) >= 7)
+        seen = [(one.payload, one.retain) for one in reader.received]
+        assert sorted(seen) == [(b"new", False)] * 6 + [(b"old", True)]
+
+    play(story)
+
+
+def test_retained_message_is_only_for_those_who_may_receive_it() -> None:
+    async def story(world: World) -> None:
+        await kept(world, "writer")
+        await kept(world, "reader")
+        world.publish("writer", "open/a", [b"1"], 1, True)
+        world.publish("writer", "secret/a", [b"2"], 1, True)
+        await world.settle()
+
+        def authorise(principal: Principal, action: str, name: str) -> bool:
+            return not (action == RECEIVE and name.startswith("secret"))
+
+        world.exchange.authorise = authorise
+        await world.subscribe("reader", "#", Wanted(1))
+        reader = world.clients["reader"]
+        await world.drain("reader", lambda: len(reader.received) >= 1)
+        assert [one.name for one in reader.received] == ["open/a"]
+
+    play(story)

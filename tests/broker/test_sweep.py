@@ -1,0 +1,194 @@
+"""Sweeps: does every rider get what it wants from where it lags, once and in order?
+
+Riders board at random moments and offsets, with windows that fill, subscriptions of different age,
+and a log whose reads take their time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from typing import cast
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from penstock.broker.metrics import Metrics
+from penstock.broker.routes import Router
+from penstock.broker.sessions import Session, Subscription
+from penstock.broker.sweep import Sweep
+from penstock.broker.topics import Topic, Topics
+from penstock.core.names import matches
+from penstock.core.placement import Placement
+from penstock.log.batch import Batch
+from penstock.log.interface import Draft, LogSettings
+from penstock.log.memory import MemoryLog
+from penstock.model.clock import SystemClock
+from penstock.model.errors import CorruptError
+from tests.broker.exchange_world import Client
+
+NAMES = ["a", "a/b", "b", "c"]
+FILTERS = ["a", "#", "+/b", "c", "b"]
+TOPIC_ID = 1
+
+
+class SlowLog(MemoryLog):
+    """A memory log whose reads suspend a few times."""
+
+    chance = random.Random(0)
+
+    async def read(self, offset: int) -> list[Batch]:
+        for _ in range(self.chance.randrange(4)):
+            await asyncio.sleep(0)
+        batches = await super().read(offset)
+        return batches[: self.chance.randint(1, 3)]
+
+
+class OneTopic:
+    """As much of `Topics` and `Topic` as a sweep asks for."""
+
+    id = TOPIC_ID
+    declared = "only"
+
+    def __init__(self, log: MemoryLog) -> None:
+        self.log = log
+        self.placement = Placement()
+
+    def of_name(self, name: str) -> Topic:
+        return cast(Topic, self)
+
+
+async def filled(chance: random.Random) -> tuple[SlowLog, list[tuple[str, int, bytes]]]:
+    """A log of many small batches; (name, QoS, payload) by offset."""
+    log = SlowLog(LogSettings(), SystemClock(), asyncio.get_running_loop())
+    log.chance = chance
+    records: list[tuple[str, int, bytes]] = []
+    for _ in range(chance.randint(1, 25)):
+        for _ in range(chance.randint(1, 3)):
+            name, qos = chance.choice(NAMES), chance.randrange(3)
+            payloads = [b"%d" % (len(records) + n) for n in range(chance.randint(1, 4))]
+            records += [(name, qos, payload) for payload in payloads]
+            pending = log.append(Draft(name, payloads, qos=qos))
+        await pending
+    return log, records
+
+
+class Ride:
+    """A rider and what it is due."""
+
+    def __init__(self, chance: random.Random, number: int, end: int) -> None:
+        self.client = Client(f"rider-{number}")
+        self.client.window = chance.choice([1, 3, 1000])
+        self.session = Session(self.client.client_id, self.client, self.client.window)
+        self.client.session = self.session
+        for filter in chance.sample(FILTERS, chance.randint(1, 3)):
+            one = Subscription(self.session, filter, chance.randrange(3))
+            one.since = {TOPIC_ID: chance.choice([0, chance.randint(0, end)])}
+            self.session.subscriptions[filter] = one
+        self.start = chance.randint(0, end)
+
+    def due(self, records: list[tuple[str, int, bytes]]) -> list[tuple[bytes, int]]:
+        found = []
+        for offset in range(self.start, len(records)):
+            name, qos, payload = records[offset]
+            granted = [
+                one.qos
+                for one in self.session.subscriptions.values()
+                if matches(one.filter, name) and one.since[TOPIC_ID] <= offset
+            ]
+            if granted and min(qos, max(granted)):
+                found.append((payload, min(qos, max(granted))))
+        return found
+
+
+async def ride(seed: int) -> None:
+    chance = random.Random(seed)
+    log, records = await filled(chance)
+    topic = OneTopic(log)
+    router = Router(cast(Topics, topic), lambda principal, action, name: True)
+    metrics = Metrics()
+    troubles: list[str] = []
+    sweep = Sweep(cast(Topic, topic), router, metrics, SystemClock(), troubles.append)
+    rides = [Ride(chance, number, len(records)) for number in range(chance.randint(1, 6))]
+    for one in rides:
+        for subscription in one.session.subscriptions.values():
+            router.add(subscription)
+    waiting = list(rides)
+    deadline = asyncio.get_running_loop().time() + 20
+    while waiting or any(one.session.lags or one.client.inbox for one in rides):
+        if waiting and chance.random() < 0.3:
+            one = waiting.pop()
+            one.session.lags[TOPIC_ID] = one.start
+        for one in rides:
+            if one.client.inbox and chance.random() < 0.5:
+                answer(one.client, chance.randint(1, 9))
+            if one.session.lags and one.session.has_room:
+                sweep.board(one.session)
+        await asyncio.sleep(0)
+        assert asyncio.get_running_loop().time() < deadline, "a rider is stuck"
+    for one in rides:
+        received = [(message.payload, message.qos) for message in one.client.received]
+        assert received == one.due(records)
+        assert one.client.complaints == []
+    assert troubles == []
+
+
+def answer(client: Client, count: int) -> None:
+    session = client.session
+    assert session is not None
+    for _ in range(min(count, len(client.inbox))):
+        sent = client.inbox.popleft()
+        if sent.message is not None:
+            client.received.append(sent.message)
+        client.in_flight.discard(sent.packet_id)
+        session.acknowledge([sent.packet_id])
+
+
+@given(seed=st.integers(0, 1 << 32))
+@settings(max_examples=120)
+def test_every_rider_gets_its_records_once_and_in_order(seed: int) -> None:
+    asyncio.run(ride(seed))
+
+
+def test_trouble_with_the_log_is_told_and_the_riders_keep_their_place() -> None:
+    async def main() -> None:
+        log, _ = await filled(random.Random(1))
+
+        async def broken(offset: int) -> list[Batch]:
+            raise CorruptError("no intact batch header")
+
+        log.read = broken  # type: ignore[method-assign]
+        topic = OneTopic(log)
+        router = Router(cast(Topics, topic), lambda principal, action, name: True)
+        told: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        sweep = Sweep(cast(Topic, topic), router, Metrics(), SystemClock(), told.set_result)
+        one = Ride(random.Random(2), 1, 0)
+        one.session.lags[TOPIC_ID] = 0
+        sweep.board(one.session)
+        assert "no intact batch header" in await told
+        assert one.session.lags == {TOPIC_ID: 0}
+
+    asyncio.run(main())
+
+
+def test_records_that_retention_took_are_counted() -> None:
+    async def main() -> None:
+        log, records = await filled(random.Random(3))
+        topic = OneTopic(log)
+        router = Router(cast(Topics, topic), lambda principal, action, name: True)
+        metrics = Metrics()
+        sweep = Sweep(cast(Topic, topic), router, metrics, SystemClock(), pytest.fail)
+        await log.trim(None, 1)
+        first = log.bounds().first
+        assert 0 < first <= len(records)
+        one = Ride(random.Random(4), 1, 0)
+        one.client.window = 1000
+        one.session = Session("rider-1", one.client, 1000)
+        one.session.lags[TOPIC_ID] = 0
+        sweep.board(one.session)
+        await asyncio.wait_for(cast(asyncio.Task[None], sweep._task), 20)
+        assert not one.session.lags
+        assert metrics.dropped["retention"] == first
+
+    asyncio.run(main())
