@@ -199,7 +199,7 @@ class FakeDisk:
         self.on_crash: Callable[[], None] = lambda: None
         self.trace: Callable[[str], None] = lambda text: None
         self.sync_fails_in = -1  # syncs until one fails; negative: none does
-        self.dies_of_sync = False  # the process ends before it can act on a failed sync
+        self.sync_kills = 0.0  # how likely it is that the process ends with a failed sync
         self.read_fails_in = -1
         self.failed_syncs = 0  # in this life
         self.failed_reads = 0
@@ -247,8 +247,8 @@ class FakeDisk:
             return False
         self.failed_syncs += 1
         self.trace(f"sync of {name} fails")
-        if self.dies_of_sync or self.rng.random() < 0.3:  # troubles seldom come alone
-            self.crash_on, self.crash_in = "", 0 if self.dies_of_sync else self.rng.randrange(3)
+        if self.sync_kills and self.rng.random() < self.sync_kills:
+            self.crash_on, self.crash_in = "", 0 if self.sync_kills == 1 else self.rng.randrange(3)
         return True
 
     def fill(self, slack_bytes: int) -> None:
@@ -267,18 +267,18 @@ class FakeDisk:
     def is_full(self) -> bool:
         return self._capacity < ENDLESS
 
-    def restart(self, *, power_lost: bool) -> None:
-        """A new process begins on what the last one left."""
+    def restart(self, *, power_lost: bool, pick: Callable[[int], int] | None = None) -> None:
+        """A new process begins on what the last one left; `pick` chooses what survives."""
         self.life += 1
         self.is_dead = False
         self.crash_on = ""
-        self.dies_of_sync = False
+        self.sync_kills = 0.0
         self.crash_in = self.sync_fails_in = self.read_fails_in = -1
         self.failed_syncs = self.failed_reads = 0
         self.empty()
         if power_lost:
             self._tear_last_write()
-            self.root.lose_power(self._picker())
+            self.root.lose_power(pick or self._picker())
         else:
             for inode in self._inodes(self.root):
                 for number in sorted(inode.limbo):

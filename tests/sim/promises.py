@@ -198,7 +198,7 @@ class Promises:
         if not tail:
             return
         candidates = [
-            [call for call in self.calls],
+            list(self.calls),
             *([self.refused + list(self.calls)] if ghosts_allowed else []),
         ]
         for calls in candidates:

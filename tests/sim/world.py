@@ -203,8 +203,9 @@ class World:
             return
         if rng.random() < 0.1:
             self.is_sync_unseen, self.power_goes = True, False
-            disk.sync_fails_in, disk.dies_of_sync = rng.randrange(40), True
+            disk.sync_fails_in, disk.sync_kills = rng.randrange(40), 1.0
             return
+        disk.sync_kills = 0.3
         kind = rng.randrange(5)
         if kind == 0:
             disk.crash_in = rng.randrange(20)  # in recovery, most likely
@@ -397,7 +398,7 @@ class World:
             actors += [self._peek(house), self._wait(house)]
             if self.rng.random() < 0.7:  # upkeep syncs the directory, and so hides who forgot to
                 actors.append(self._keep_house(house))
-            if self.rng.random() < 0.3:
+            if self.rng.random() < 0.5:
                 actors.append(self._alter(store, house))
         return actors
 

@@ -180,6 +180,8 @@ class Segment:
             data = file.read(start, end - start)
         finally:
             file.close()
+        if len(data) < end - start:
+            raise CorruptError(f"{self.path} ends at byte {start + len(data)}, not at {end}")
         return decode_batches(data, start, self.path)
 
     def open_file(self) -> File:
@@ -192,21 +194,32 @@ class Segment:
         file = self.open_file()
         try:
             header = unpack_segment_header(file.read(0, HEADER_BYTES))
-            if header is None:
+            if header is None or header.base_offset != self.base_offset:
                 raise CorruptError("the segment header is damaged")
             if header.is_sealed:
-                return sealed_body(header, read_footer(file, file.size()))
+                footer = read_footer(file, file.size())
+                self._demand_end(footer.end_offset)
+                return sealed_body(header, footer)
             index = ChunkIndex()
             length = file.size()
             last_timestamp = header.created_at
+            checksum, offset = header.checksum, header.base_offset
             for position, batch in walk_headers(file, length):
+                if batch.prev_checksum != checksum or batch.base_offset != offset:
+                    raise CorruptError(f"the batch at byte {position} does not chain")
+                checksum, offset = batch.checksum, batch.end_offset
                 index.note(position, batch.base_offset, batch.base_timestamp)
                 last_timestamp = batch.last_timestamp
+            self._demand_end(offset)
             return SegmentBody(header, index, length, last_timestamp)
         except CorruptError as broken:
             raise CorruptError(f"{self.path}: {broken}") from broken
         finally:
             file.close()
+
+    def _demand_end(self, found: int) -> None:
+        if found < self.end_offset:
+            raise CorruptError(f"records from {found} to {self.end_offset} are missing")
 
 
 def decode_batches(data: bytes, file_position: int, path: Path) -> list[Batch]:

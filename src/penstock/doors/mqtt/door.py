@@ -135,11 +135,14 @@ class MqttDoor:
         self._is_serving = True
         try:
             serve(connection, link, events)
-        except Exception as mistake:  # our own: it costs this client, and nobody else
-            self._loop.call_exception_handler(
-                {"message": "a connection was closed", "exception": mistake}
-            )
-            connection.close()
+        except Exception as mistake:
+            self._give_up(connection, mistake)
+
+    def _give_up(self, connection: Connection, mistake: Exception) -> None:
+        """A mistake of our own costs this client its connection, and nobody else anything."""
+        context = {"message": "a connection was closed", "exception": mistake}
+        self._loop.call_exception_handler(context)
+        connection.close()
 
     def _begin_tls(self, link: TlsLink) -> Connection | None:
         if self._is_full():
@@ -164,7 +167,10 @@ class MqttDoor:
         self._is_serving = False
         dirty, self._dirty = self._dirty, []
         for connection in dirty:
-            connection.flush()
+            try:
+                connection.flush()
+            except Exception as mistake:
+                self._give_up(connection, mistake)
 
     def hold(self, connection: Connection) -> None:
         connection.read_on(False)

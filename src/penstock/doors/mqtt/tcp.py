@@ -11,7 +11,6 @@ from penstock.doors.selector import GONE, READABLE, WRITABLE, DoorSelector
 from penstock.model.limits import KIB
 
 READ_BYTES: Final = 64 * KIB
-_BUFFER: Final = memoryview(bytearray(READ_BYTES))  # a read into its own would allocate as much
 
 
 class SocketLink:
@@ -40,8 +39,7 @@ class SocketLink:
         return None
 
     def receive(self) -> bytes:
-        count = self._socket.recv_into(_BUFFER)
-        return bytes(_BUFFER[:count])
+        return self._socket.recv(READ_BYTES)
 
     def send(self, data: bytes | memoryview) -> int:
         try:
