@@ -289,3 +289,19 @@ def test_retained_message_is_only_for_those_who_may_receive_it() -> None:
         assert [one.name for one in reader.received] == ["open/a"]
 
     play(story)
+
+
+def test_retained_messages_go_with_their_topic() -> None:
+    """A topic is deleted while it holds retained messages: do they still come?"""
+
+    async def story(world: World) -> None:
+        topic = await world.engine.topics.create("gone", LogSettings(), exist_ok=False)
+        run = Run("gone/1", b"x", [0], [1], 1, True)
+        done: asyncio.Future[Exception | None] = asyncio.get_running_loop().create_future()
+        world.exchange.publish(world.exchange.router.find("gone/1"), run, done.set_result)
+        assert await done is None
+        assert world.keeper.retained.get("gone/1", 0) is not None
+        await world.engine.delete_topic(topic.declared)
+        assert world.keeper.retained.get("gone/1", 0) is None
+
+    play(story)

@@ -67,6 +67,7 @@ class Engine:
             settings.upkeep_s,
         )
         self.on_batch: Callable[[Topic, Batch], None] | None = None  # hears every commit first
+        self.on_forget: Callable[[Topic], None] | None = None  # hears of topics that go
         self.session_catalog = catalog.sessions
         self._catalog = catalog
         self._streams: dict[int, set[Stream]] = {}
@@ -173,6 +174,8 @@ class Engine:
 
     def _forget(self, topic: Topic) -> None:
         self.consumers.forget(topic)
+        if self.on_forget is not None:
+            self.on_forget(topic)
         for stream in list(self._streams.get(topic.id, ())):
             stream.close()
 

@@ -68,6 +68,7 @@ class Keeper:
             await self._follow(topic, incarnations)
         await self.checkpoint()
         self._engine.on_batch = lambda topic, batch: self.retained.follow(topic.id, batch)
+        self._engine.on_forget = lambda topic: self.retained.forget_topic(topic.id)
         self._timer = self._loop.create_task(self._run(), name="penstock-checkpoint")
 
     async def _follow(self, topic: Topic, incarnations: dict[int, str]) -> None:

@@ -66,7 +66,7 @@ def read_facts(disk: Disk, directory: Path) -> TopicFacts:
     file = disk.open(path, write=False)
     try:
         return msgspec.json.decode(file.read(0, file.size()), type=TopicFacts)
-    except msgspec.DecodeError as broken:
+    except (msgspec.DecodeError, UnicodeDecodeError) as broken:
         raise CorruptError(f"{path}: {broken}: restore the file from a backup") from broken
     finally:
         file.close()
