@@ -217,7 +217,7 @@ SETTINGS: Final = (
         _of_broker("retention_bytes"),
         "the oldest records of a larger topic go; '10 GiB', or 'unlimited'",
     ),
-    Setting("log.segment_bytes", "64 MiB", _of_broker("segment_bytes"), "size of a closed file"),
+    Setting("log.segment_bytes", "32 MiB", _of_broker("segment_bytes"), "size of a closed file"),
     Setting("log.segment_age", "1d", _of_broker("segment_age"), "a file is closed at this age"),
     Setting(
         "log.payload_bytes_max",

@@ -27,7 +27,7 @@ class BrokerSettings:
     durability: str = FSYNC
     retention_age: float | None = 7 * _DAY_S  # seconds; None keeps for ever
     retention_bytes: int | None = None
-    segment_bytes: int = 64 * MIB
+    segment_bytes: int = 32 * MIB
     segment_age: float = _DAY_S
     payload_bytes_max: int = PAYLOAD_BYTES_MAX
     disk_free_percent_min: float = 5.0  # publishes are refused below it

@@ -52,7 +52,7 @@ class LogSettings:
     durability: str = FSYNC
     retention_age_s: float | None = 7 * 86_400.0
     retention_bytes: int | None = None
-    segment_bytes: int = 64 * 1024 * 1024
+    segment_bytes: int = 32 * 1024 * 1024  # scanned when the log is opened
     segment_age_s: float = 86_400.0
 
 
