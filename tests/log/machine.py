@@ -13,7 +13,7 @@ from penstock.log.interface import LogIdentity, LogSettings
 from penstock.log.store import EmbeddedStore, log_directory
 from penstock.model.clock import ManualClock
 from tests.sim.fake_disk import FakeDisk
-from tests.sim.workers import SimWorkers, VirtualLoop
+from tests.sim.workers import SimWorkers, VirtualLoop, bury_task
 
 T = TypeVar("T")
 
@@ -54,8 +54,7 @@ class Machine:
             return task.result() if task.done() and not self.disk.is_dead else None
         finally:
             for left in asyncio.all_tasks(loop):
-                left._log_destroy_pending = False  # type: ignore[attr-defined]
-                left.get_coro().close()  # type: ignore[union-attr]
+                bury_task(left)
             loop.close()
 
     def kill(self) -> None:

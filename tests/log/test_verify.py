@@ -64,7 +64,7 @@ def findings(directory: Path) -> list[str]:
 def segments(directory: Path) -> tuple[Path, Path, Path]:
     """A sealed, a closed and the newest segment."""
     paths = [segment_path(directory, base) for base in segment_bases(RealDisk(), directory)]
-    headers = [Segment(RealDisk(), path, 0, 0).body.header for path in paths]
+    headers = [Segment(RealDisk(), path, int(path.stem), 0).body.header for path in paths]
     assert headers[0].is_sealed and not headers[-2].is_sealed and len(paths) >= 4
     return paths[0], paths[-2], paths[-1]
 
@@ -100,7 +100,7 @@ def test_any_changed_byte_of_any_segment_is_found_with_its_place(
     whole = path.read_bytes()
     positions = {*range(0, 64, 3), *range(64, 160, 5), *range(0, len(whole), 97), len(whole) - 1}
     starts = batch_starts(path)
-    footer = Segment(RealDisk(), path, 0, 0).body.footer
+    footer = Segment(RealDisk(), path, int(path.stem), 0).body.footer
     for position in sorted(positions):
         flip(path, position)
         first, *_ = findings(directory)
@@ -114,7 +114,7 @@ def test_any_changed_byte_of_any_segment_is_found_with_its_place(
 
 def batch_starts(path: Path) -> list[int]:
     """Where the header and each batch begin."""
-    length = Segment(RealDisk(), path, 0, 0).body.length
+    length = Segment(RealDisk(), path, int(path.stem), 0).body.length
     data = path.read_bytes()
     starts = [0]
     at = 64

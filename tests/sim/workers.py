@@ -91,3 +91,10 @@ class SimWorkers:
 
     def _later(self, act: Callable[[], None]) -> None:
         self._loop.call_later(self._rng.choice(DELAYS_S), act)
+
+
+def bury_task(task: asyncio.Task[Any]) -> None:
+    """End a task of a dead process where it stands; nothing of it runs on."""
+    task._log_destroy_pending = False  # type: ignore[attr-defined]
+    coroutine: Any = task.get_coro()
+    coroutine.close()

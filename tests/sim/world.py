@@ -8,31 +8,33 @@ at a moment or in the middle of any disk operation, the operations of recovery i
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Coroutine
 from dataclasses import replace
-from pathlib import Path
 from random import Random
 from typing import Any, Final
 
-from penstock.log import active, commit, embedded, recovery, seal, segment
 from penstock.log.embedded import EmbeddedLog
 from penstock.log.endfile import read_end
-from penstock.log.interface import FSYNC, OS, LogIdentity, LogSettings
-from penstock.log.marks import NO_RECORD
+from penstock.log.interface import FSYNC, OS, LogSettings
 from penstock.log.reader import FileReader
-from penstock.log.segment import segment_bases
-from penstock.log.store import EmbeddedStore, log_directory
+from penstock.log.store import EmbeddedStore
 from penstock.log.verify import verify_log
 from penstock.model.clock import ManualClock
 from penstock.model.errors import Gap, UnavailableError
-from penstock.model.record import Record
 from tests.sim.drafts import random_append
 from tests.sim.fake_disk import Crash, FakeDisk
-from tests.sim.promises import Broken, Call, Promises, demand
-from tests.sim.workers import SimWorkers, VirtualLoop
+from tests.sim.house import (
+    ROOT,
+    House,
+    look_before_opening,
+    look_from_outside,
+    marks_on_disk,
+    read_all,
+    small_bounds,
+)
+from tests.sim.promises import Broken, Call, demand
+from tests.sim.workers import SimWorkers, VirtualLoop, bury_task
 
-ROOT: Final = Path("/data")
 RARE: Final = (  # operations worth crashing at, and how many of them a life has
     ("sync directory", 20),
     ("sync end", 4),
@@ -43,62 +45,6 @@ RARE: Final = (  # operations worth crashing at, and how many of them a life has
     ("truncate", 20),
     ("sync", 60),
 )
-FAR: Final = 1_000_000  # records; more than any history makes
-
-
-@contextmanager
-def small_bounds(rng: Random) -> Iterator[None]:
-    """Make the bounds of the log so small that short histories reach all of them."""
-    chunk = rng.choice((512, 4_096, 32_768))
-    bounds: list[tuple[Any, str, object]] = [
-        (active, "PREALLOCATE_FROM", rng.choice((64, 2_000, 16_384))),
-        (active, "_ZEROS", bytes(rng.choice((100, 1_000, 4_096)))),
-        (active, "PREALLOCATE_FREE_SHARE", 2),
-        (commit, "INLINE_BYTES_MAX", rng.choice((0, 500, 65_536))),
-        (embedded, "CHUNK_BYTES", chunk),
-        (embedded, "PENDING_BYTES_MAX", rng.choice((200, 5_000, 100_000))),
-        (embedded, "TAIL_BYTES_MAX", rng.choice((1, 2_000, 20_000))),
-        (recovery, "CHUNK_BYTES", chunk),
-        (seal, "SEALED_RECORDS", rng.choice((3, 20, 1_000))),
-        (seal, "SEALED_BLOB_BYTES", rng.choice((100, 5_000))),
-        (segment, "CHUNK_BYTES", chunk),
-    ]
-    before = [(module, name, getattr(module, name)) for module, name, _ in bounds]
-    try:
-        for module, name, value in bounds:
-            assert hasattr(module, name)
-            setattr(module, name, value)
-        yield
-    finally:
-        for module, name, value in before:
-            setattr(module, name, value)
-
-
-class House:
-    """One log of the world: what outlives its processes."""
-
-    def __init__(self, number: int, settings: LogSettings) -> None:
-        self.identity = LogIdentity("default", number, f"log{number}")
-        self.directory = log_directory(ROOT, self.identity)
-        self.settings = settings  # as the catalog would keep them
-        self.declared = [settings]  # what topic.json may say: declared last, or tried since
-        self.is_made = False
-        self.promises = Promises(self.identity.slug)
-        self.log: EmbeddedLog | None = None
-        self.is_loose = settings.durability == OS  # something may be visible and not synced
-        self.unsynced_credit = 0  # commits begun before the level rose: not proof of a sync
-        # Since it was last opened:
-        self.power_lost = False
-        self.failed_syncs = 0
-        self.was_closed = False  # in order
-
-    def see_commit(self, batch: Any) -> None:
-        assert self.log is not None
-        is_synced = self.log.settings.durability == FSYNC and self.unsynced_credit == 0
-        if self.log.settings.durability == FSYNC and self.unsynced_credit:
-            self.unsynced_credit -= 1
-        self.promises.see_commit(batch, is_synced)
-        self.is_loose = not is_synced
 
 
 class World:
@@ -188,8 +134,7 @@ class World:
         """The process is gone: whatever it was about to do does not happen."""
         self.disk.is_dead = True
         for task in asyncio.all_tasks(loop):
-            task._log_destroy_pending = False  # type: ignore[attr-defined]
-            task.get_coro().close()  # type: ignore[union-attr]
+            bury_task(task)
         loop.set_exception_handler(lambda loop, context: None)
         asyncio.set_event_loop(None)
         loop.close()
@@ -269,7 +214,7 @@ class World:
     async def _open(self, store: EmbeddedStore, house: House) -> bool:
         slug = house.identity.slug
         if house.is_made:
-            self._look_before_opening(house)
+            look_before_opening(self.disk, house)
         try:
             if house.identity in store.list():
                 declared, settings = await store.describe(house.identity)
@@ -295,21 +240,11 @@ class World:
         log.on_commit = house.see_commit
         return True
 
-    def _look_before_opening(self, house: House) -> None:
-        """At level `fsync` the file `end` names nothing that is not there, whatever happened."""
-        end = read_end(self.disk, house.directory)
-        if end is None or end.is_loose:
-            return
-        bases = segment_bases(self.disk, house.directory)
-        if bases and bases[0] > end.segment_base:
-            return  # a power loss brought back an `end` from before the trimming
-        self._look_from_outside(house)
-
     async def _compare(self, house: House, log: EmbeddedLog) -> None:
         promises = house.promises
         slug = house.identity.slug
         first, end = log.bounds()
-        records = await self._read_all(log, slug)
+        records = await read_all(log, slug)
         keeps = len(promises.visible)
         may_lose = house.power_lost or (house.is_loose and house.failed_syncs > 0)
         if may_lose:
@@ -334,59 +269,13 @@ class World:
                 demand(
                     clamped == expected, f"{slug}: {position} is moved to {clamped}, not {expected}"
                 )
-        promises.see_marks(self._marks_on_disk(house))
-        self._look_from_outside(house)
+        promises.see_marks(marks_on_disk(self.disk, house))
+        look_from_outside(self.disk, house, FileReader(self.disk, house.directory))
         with self.disk.healthy_reads():
             report = verify_log(self.disk, house.directory)
         demand(not report.problems, f"{slug}: {[str(problem) for problem in report.problems]}")
         end_now = read_end(self.disk, house.directory)
         demand(end_now is not None and end_now.durable_end == end, f"{slug}: `end` says {end_now}")
-
-    async def _read_all(self, log: EmbeddedLog, slug: str) -> list[Record]:
-        offset, end = log.bounds()
-        records: list[Record] = []
-        while offset < end:
-            batches = await log.read(offset)
-            demand(bool(batches), f"{slug}: nothing is read at {offset} before the end {end}")
-            for batch in batches:
-                records += batch.records(slug, offset, end)
-                offset = max(offset, batch.end_offset)
-        return records
-
-    def _marks_on_disk(self, house: House) -> list[tuple[bytes, int, bool]]:
-        found: list[tuple[bytes, int, bool]] = []
-        reader = FileReader(self.disk, house.directory)
-        for part in reader._look()[0]:
-            for number in range(len(part.body.index.positions)):
-                for batch in part.read_chunk(number):
-                    for mark in batch.marks():
-                        has_record = mark.index != NO_RECORD
-                        # What a sealed batch gathered has lost the place of marks without record.
-                        offset = batch.base_offset + (mark.index if has_record else 0)
-                        if not has_record and mark.key in house.promises.marks:
-                            offset = house.promises.marks[mark.key].offset
-                        found.append((mark.key, offset, has_record))
-        return found
-
-    def _look_from_outside(self, house: House) -> None:
-        """Another process reads the files: all that `end` names is there and right."""
-        with self.disk.healthy_reads():
-            self._look(house, FileReader(self.disk, house.directory), FAR)
-
-    def _look(self, house: House, reader: FileReader, back: int) -> None:
-        slug = house.identity.slug
-        first, end = reader.bounds()
-        first = max(first, end - back)
-        promises = house.promises
-        records = [
-            record
-            for batch in reader.batches(first, end)
-            for record in batch.records(slug, first, end)
-        ]
-        demand(first + len(records) == end, f"{slug}: `end` names {end}, files end before")
-        known = min(len(promises.visible), end)
-        if known > first:
-            promises.see_records(records[: known - first], first)
 
     # Actors
 
@@ -512,8 +401,7 @@ class World:
         reader = FileReader(self.disk, house.directory)
         while True:
             await asyncio.sleep(self.rng.choice((0.003, 0.02, 0.1)))
-            with self.disk.healthy_reads():
-                self._look(house, reader, self.rng.choice((1, 10, 50)))
+            look_from_outside(self.disk, house, reader, self.rng.choice((1, 10, 50)))
 
     async def _keep_house(self, house: House) -> None:
         log, slug = house.log, house.identity.slug
@@ -566,5 +454,5 @@ class World:
                 disk.empty()
             elif choice < 0.3:
                 disk.sync_fails_in = rng.randrange(10)
-            elif choice < 0.35:
+            elif choice < 0.5:
                 disk.read_fails_in = rng.randrange(10)

@@ -47,7 +47,7 @@ from penstock.log.segment import (
     segment_path,
 )
 from penstock.log.tail import Tail
-from penstock.log.waiting import EndWaiters, FutureWaiter, settle
+from penstock.log.waiting import EndWaiters, FutureWaiter, forget_failure, settle
 from penstock.log.walk import walk_batches
 from penstock.model.clock import Clock
 from penstock.model.errors import Gap, UnavailableError
@@ -57,12 +57,6 @@ LINGER_BYTES_MAX: Final = 64 * KIB  # what nobody waits for is written once this
 PENDING_BYTES_MAX: Final = 8 * MIB  # what one commit takes; publishers beyond it wait
 TAIL_BYTES_MAX: Final = 4 * MIB  # per log; ~20,000 small records for readers that are almost live
 FULL_RETRY_S: Final = 1.0
-
-
-def _forget_failure(loading: asyncio.Task[list[Batch]]) -> None:
-    """Those who wait see it; when all of them gave up, that is fine."""
-    if not loading.cancelled():
-        loading.exception()
 
 
 class EmbeddedLog:
@@ -357,7 +351,7 @@ class EmbeddedLog:
             # A task of its own: whoever asked first may give up, the others go on.
             loading = self._loop.create_task(self._fetch(segment, number, key, is_whole))
             self._loading[key] = loading
-            loading.add_done_callback(_forget_failure)
+            loading.add_done_callback(forget_failure)
         return await asyncio.shield(loading)
 
     async def _fetch(

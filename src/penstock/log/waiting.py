@@ -15,6 +15,12 @@ def settle(future: asyncio.Future[int], result: int | BaseException) -> None:
         future.set_result(result)
 
 
+def forget_failure(task: asyncio.Task[object]) -> None:
+    """Those who wait see it; when all of them gave up, that is fine."""
+    if not task.cancelled():
+        task.exception()
+
+
 class FutureWaiter:
     """Hands the outcome of a commit to a future."""
 
