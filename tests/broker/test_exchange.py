@@ -305,3 +305,26 @@ def test_retained_messages_go_with_their_topic() -> None:
         assert world.keeper.retained.get("gone/1", 0) is None
 
     play(story)
+
+
+def test_what_is_done_is_not_sent_again_although_the_position_lies_before_it() -> None:
+    """Back after a crash, released, and the broker dies again before the sweep: does it come twice?"""
+
+    async def story(world: World) -> None:
+        session = await kept(world, "reader")
+        topic = world.engine.topics.get(DEFAULT_TOPIC)
+        done = topic.id << TAG_SHIFT | 3
+        session.resent.add(done)
+        session.lags[topic.id] = 0
+        world.keeper.touch(session)
+        await world.keeper.checkpoint()
+        stored = await after_a_crash(world, "reader")
+        assert [(row.offset, row.packet_id) for row in stored.outstanding] == [(3, 0)]
+        again = Session("reader", session.outbox, 10)
+        await world.exchange.restore(again, stored)
+        assert again.is_sent(topic.id, 3) and again.window.items() == []
+        session.lags[topic.id] = 4  # the sweep has passed it: nobody needs to know any more
+        await world.keeper.checkpoint()
+        assert (await after_a_crash(world, "reader")).outstanding == []
+
+    play(story)

@@ -19,7 +19,12 @@ from penstock.broker.sessions import OFFSET_MASK, TAG_SHIFT, Session, Subscripti
 from penstock.broker.stored import stored_run
 from penstock.broker.sweep import Sweep
 from penstock.broker.topics import Topic
-from penstock.catalog.sessions import OutstandingRow, RetainedRow, StoredSession
+from penstock.catalog.sessions import (
+    NO_PACKET_ID,
+    OutstandingRow,
+    RetainedRow,
+    StoredSession,
+)
 from penstock.core.access import RECEIVE, Authorise, authorise
 from penstock.core.names import quoted
 from penstock.log.format import KIND_SHIFT, RETAIN
@@ -205,6 +210,8 @@ class Exchange:
         newest: dict[int, OutstandingRow] = {}
         for out in stored.outstanding:
             session.resent.add(out.topic_id << TAG_SHIFT | out.offset)
+            if out.packet_id == NO_PACKET_ID:
+                continue
             known = newest.get(out.packet_id)  # of an id used again the older one is released
             if known is None or known.is_released:
                 newest.pop(out.packet_id, None)

@@ -20,6 +20,7 @@ from penstock.broker.runs import Encoding, Run
 from penstock.broker.sessions import OFFSET_MASK, TAG_SHIFT, Session, Subscription
 from penstock.broker.topics import Topic
 from penstock.catalog.sessions import (
+    NO_PACKET_ID,
     Checkpoint,
     OutstandingRow,
     SessionCatalog,
@@ -363,8 +364,13 @@ class Keeper:
 
 
 def outstanding_rows(session: Session) -> list[OutstandingRow]:
-    """What is out to the client, in the order of sending."""
-    return [
+    """What is out to the client, in the order of sending, and what must not be sent again.
+
+    The latter was out when the client came back and is done by now; while the session's position
+    lies before it, only its row (without a packet id) tells that it is.
+    """
+    out = session.window.items()
+    rows = [
         OutstandingRow(
             tag >> TAG_SHIFT,
             tag & OFFSET_MASK,
@@ -372,5 +378,11 @@ def outstanding_rows(session: Session) -> list[OutstandingRow]:
             2 if packet_id in session.twice else 1,
             packet_id in session.released,
         )
-        for packet_id, tag in session.window.items()
+        for packet_id, tag in out
     ]
+    done = session.resent.difference([tag for _, tag in out])
+    for tag in done:
+        topic_id, offset = tag >> TAG_SHIFT, tag & OFFSET_MASK
+        if session.lags.get(topic_id, offset + 1) <= offset:
+            rows.append(OutstandingRow(topic_id, offset, NO_PACKET_ID, 2, True))
+    return rows

@@ -20,6 +20,7 @@ from penstock.model.clock import Clock
 from penstock.model.record import DEFAULT_TENANT, Headers
 
 NEVER_EXPIRES: Final = 0xFFFF_FFFF
+NO_PACKET_ID: Final = 0  # of an outstanding row that is done, and kept so that it is not sent again
 
 
 @dataclass(frozen=True, slots=True)
