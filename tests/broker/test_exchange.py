@@ -308,7 +308,7 @@ def test_retained_messages_go_with_their_topic() -> None:
 
 
 def test_what_is_done_is_not_sent_again_although_the_position_lies_before_it() -> None:
-    """Back after a crash, released, and the broker dies again before the sweep: does it come twice?"""
+    """Back after a crash, released, killed again before the sweep: does it come twice?"""
 
     async def story(world: World) -> None:
         session = await kept(world, "reader")
