@@ -16,9 +16,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from penstock.app.server import Server, make_loop
+from penstock.app.server import Server
 from penstock.broker.exchange import Exchange
 from penstock.config import load, server_settings
+from penstock.doors.loop import DoorLoop
 from penstock.doors.mqtt.door import MqttDoor
 from penstock.doors.selector import DoorSelector
 
@@ -44,7 +45,7 @@ class Hosted:
 
     def _run(self) -> None:
         selector = DoorSelector()
-        with asyncio.Runner(loop_factory=lambda: make_loop(selector)) as runner:
+        with asyncio.Runner(loop_factory=lambda: DoorLoop(selector)) as runner:
             try:
                 runner.run(self._serve(selector))
             except BaseException as error:

@@ -17,7 +17,7 @@ from penstock.model.errors import UnavailableError
 
 
 class Server:
-    """The broker and its doors. Run it on the loop made by `make_loop`."""
+    """The broker and its doors. Runs on a DoorLoop."""
 
     def __init__(self, settings: ServerSettings, selector: DoorSelector) -> None:
         self.broker = AsyncBroker(settings.data, **settings.broker)
@@ -102,7 +102,3 @@ def tls_context(settings: ServerSettings) -> ssl.SSLContext | None:
 def shown_address(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
-
-def make_loop(selector: DoorSelector) -> asyncio.AbstractEventLoop:
-    """asyncio's loop on the selector that also serves the doors' sockets."""
-    return asyncio.SelectorEventLoop(selector)

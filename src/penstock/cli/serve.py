@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from penstock.app.engine_kind import engine_kind
-from penstock.app.server import Server, make_loop, tls_context
+from penstock.app.server import Server, tls_context
 from penstock.cli.output import human_bytes, human_duration
 from penstock.cli.settings import show_effective
 from penstock.config import OPTIONAL, REQUIRED, ServerSettings, load, server_settings
+from penstock.doors.loop import DoorLoop
 from penstock.doors.selector import DoorSelector
 
 # flag's name in the options: path of the setting it sets
@@ -82,7 +83,7 @@ def serve(options: argparse.Namespace) -> None:
         show_effective(effective, as_json=options.json)
         return
     selector = DoorSelector()
-    with asyncio.Runner(loop_factory=lambda: make_loop(selector)) as runner:
+    with asyncio.Runner(loop_factory=lambda: DoorLoop(selector)) as runner:
         runner.run(_serve(Server(settings, selector), settings))
 
 

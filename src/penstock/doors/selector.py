@@ -1,7 +1,9 @@
 """A selector for asyncio that also serves sockets of its own, without asyncio's cost per event.
 
 asyncio's own descriptors are reported to it as usual. A descriptor registered with `serve` has its
-handler called right inside `select`: one epoll for both, no transport, no handle per event.
+handler called right inside `select`: one epoll for both, no transport, no handle per event. It
+comes back only when asyncio has something to do: a descriptor, a timer, or a call that a handler
+asked for, of which `DoorLoop` tells it (docs/decisions/0005).
 """
 
 from __future__ import annotations
@@ -9,6 +11,7 @@ from __future__ import annotations
 import math
 import select
 import selectors
+import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any, Final
@@ -29,6 +32,11 @@ class DoorSelector(selectors.BaseSelector):
         self._keys: dict[int, selectors.SelectorKey] = {}
         self._handlers: dict[int, Handler] = {}
         self._after: list[Callable[[], None]] = []
+        self._is_wanted = False  # asyncio has something to do that was not there when it asked
+
+    def come_back(self) -> None:
+        """asyncio was given something to do: let go of the loop after this round of handlers."""
+        self._is_wanted = True
 
     def after_handlers(self, call: Callable[[], None]) -> None:
         """Call this too whenever handlers have been called, once for all of them."""
@@ -49,16 +57,34 @@ class DoorSelector(selectors.BaseSelector):
         self._epoll.unregister(fd)
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-        if timeout is None:
-            wait_s = -1.0
-        elif timeout <= 0:
-            wait_s = 0.0
-        else:
-            wait_s = math.ceil(timeout * 1e3) * 1e-3  # epoll counts milliseconds
-        try:
-            events = self._epoll.poll(wait_s, EVENTS_MAX)
-        except InterruptedError:
-            return []
+        self._is_wanted = False
+        end_s = 0.0 if timeout is None else time.monotonic() + timeout
+        left_s = timeout
+        while True:
+            if left_s is None:
+                wait_s = -1.0
+            elif left_s <= 0:
+                wait_s = 0.0
+            else:
+                wait_s = math.ceil(left_s * 1e3) * 1e-3  # epoll counts milliseconds
+            try:
+                events = self._epoll.poll(wait_s, EVENTS_MAX)
+            except InterruptedError:
+                return []
+            if not events:
+                return []
+            ready = self._serve_events(events)
+            if ready or self._is_wanted:
+                return ready
+            if left_s is not None:
+                left_s = end_s - time.monotonic()
+                if left_s <= 0:
+                    return ready
+
+    def _serve_events(
+        self, events: list[tuple[int, int]]
+    ) -> list[tuple[selectors.SelectorKey, int]]:
+        """Call the handlers; what is left is for asyncio."""
         ready = []
         handlers = self._handlers
         is_served = False

@@ -26,7 +26,8 @@ from penstock.model.limits import KIB
 T = TypeVar("T")
 
 INLINE_BYTES_MAX: Final = 64 * KIB  # level `os`: a write this small costs less than a thread switch
-LINGER_S: Final = 0.05  # how long what nobody waits for may gather (docs/decisions/0003)
+LINGER_S: Final = 0.1  # how long what nobody waits for may gather (docs/decisions/0003)
+LINGER_S_WATCHED: Final = 0.005  # the same while readers wait at the end of the log
 SYNC_THREADS: Final = 4
 READ_THREADS: Final = 2
 
@@ -207,23 +208,39 @@ class Committer:
         self._dirty: dict[CommitTarget, None] = {}
         self._is_busy = False
         self._is_scheduled = False
+        self._is_awaited = False  # somebody waits for what is dirty
+        self._is_watched = False  # readers wait at the end of what is dirty
+        self._is_hasty = False  # the timer takes that into account
         self._timer: asyncio.TimerHandle | None = None
 
     def touch(self, log: CommitTarget) -> None:
         """The log has something pending: it takes part in the next round."""
         self._dirty[log] = None
+        self._is_awaited = True
         if not self._is_busy and not self._is_scheduled:
             self._is_scheduled = True
             self._loop.call_soon(self._begin)  # all that arrives in this tick shares the round
 
-    def touch_soon(self, log: CommitTarget) -> None:
-        """The log has something pending that nobody waits for: let more of it gather."""
+    def touch_soon(self, log: CommitTarget, is_watched: bool) -> None:
+        """The log has something pending that no publisher waits for: let more of it gather."""
         self._dirty[log] = None
-        if self._timer is None and not self._is_busy and not self._is_scheduled:
-            self._timer = self._loop.call_later(LINGER_S, self._begin)
+        if is_watched:
+            self._is_watched = True
+        self._linger()
+
+    def _linger(self) -> None:
+        if self._is_busy or self._is_scheduled:
+            return
+        if self._is_watched and not self._is_hasty and self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._timer is None:
+            self._is_hasty = self._is_watched
+            wait_s = LINGER_S_WATCHED if self._is_hasty else LINGER_S
+            self._timer = self._loop.call_later(wait_s, self._begin)
 
     def _begin(self) -> None:
-        self._is_scheduled = False
+        self._is_scheduled = self._is_awaited = self._is_watched = False
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -250,4 +267,7 @@ class Committer:
         for log, job in round_:
             log.finish_commit(job)
         if self._dirty and not self._is_scheduled:
-            self._begin()
+            if self._is_awaited:
+                self._begin()
+            else:  # what came during the round may gather as if none had run
+                self._linger()

@@ -174,7 +174,7 @@ class EmbeddedLog:
         if is_urgent or pending.bytes >= LINGER_BYTES_MAX:
             self._committer.touch(self)
         else:
-            self._committer.touch_soon(self)
+            self._committer.touch_soon(self, is_watched=not self._end_waiters.is_empty)
 
     @property
     def is_congested(self) -> bool:
@@ -237,9 +237,7 @@ class EmbeddedLog:
             for waiter, _ in waiters:
                 waiter.refused(refusal)
         self._admit_queued()
-        if not self._pending.is_empty:
-            self._committer.touch(self)
-        elif self._idle_waiters:
+        if self._pending.is_empty and self._idle_waiters:
             idle, self._idle_waiters = self._idle_waiters, []
             for one in idle:
                 if not one.done():
@@ -310,6 +308,8 @@ class EmbeddedLog:
             future.set_result(None)
         else:
             self._end_waiters.add(offset, future)
+            if not self._pending.is_empty:
+                self._committer.touch_soon(self, is_watched=True)
         return future
 
     async def read(self, offset: int) -> list[Batch]:

@@ -42,6 +42,10 @@ class EndWaiters:
     def __init__(self) -> None:
         self._waiting: list[tuple[int, asyncio.Future[None]]] = []
 
+    @property
+    def is_empty(self) -> bool:
+        return not self._waiting
+
     def add(self, offset: int, future: asyncio.Future[None]) -> None:
         self._waiting.append((offset, future))
 
