@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from penstock.doors.mqtt.connection import OUT_BYTES_MAX, UNACKED_MAX
-from penstock.doors.mqtt.door import SUBSCRIPTIONS_MAX
+from penstock.doors.mqtt.subscribing import SUBSCRIPTIONS_MAX
 from penstock.model.limits import MIB, PAYLOAD_BYTES_MAX
 from penstock.mqtt.encode import encode
 from penstock.mqtt.kinds import MQTT_3_1_1, MQTT_5

@@ -101,4 +101,3 @@ def tls_context(settings: ServerSettings) -> ssl.SSLContext | None:
 
 def shown_address(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-

@@ -9,27 +9,22 @@ from __future__ import annotations
 import asyncio
 import socket
 import ssl
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any, Final
-from uuid import uuid4
 
 from penstock.broker.exchange import Exchange
-from penstock.broker.sessions import NEVER_EXPIRES, Session, Subscription
-from penstock.core.access import SUBSCRIBE
-from penstock.core.names import check_filter
-from penstock.doors.mqtt.connection import PACKET_BYTES_MAX, Connection
+from penstock.doors.mqtt.arrivals import Arrivals
+from penstock.doors.mqtt.connection import Connection
 from penstock.doors.mqtt.encoding import Encodings
 from penstock.doors.mqtt.limits import DEFAULT_LIMITS, MqttLimits
-from penstock.doors.mqtt.login import Logins
+from penstock.doors.mqtt.subscribing import Subscribing
 from penstock.doors.mqtt.tcp import SocketLink, serve
 from penstock.doors.mqtt.tls import TlsLink, TlsListener
 from penstock.doors.selector import DoorSelector
-from penstock.model.errors import InvalidFilter, PenstockError
-from penstock.mqtt.kinds import MQTT_5, Role
+from penstock.mqtt.kinds import Role
 from penstock.mqtt.packets import (
     Auth,
-    Connack,
     Connect,
     Disconnect,
     Packet,
@@ -39,13 +34,9 @@ from penstock.mqtt.packets import (
     Pubcomp,
     Pubrec,
     Pubrel,
-    Suback,
     Subscribe,
-    Unsuback,
     Unsubscribe,
 )
-from penstock.mqtt.packets import Subscription as Wanted
-from penstock.mqtt.properties import Properties
 from penstock.mqtt.reasons import FAILURE, Reason
 from penstock.mqtt.state import event_of, next_state
 
@@ -78,9 +69,21 @@ class MqttDoor:
         self._dirty: list[Connection] = []
         self._is_serving = False  # the selector calls handlers, and will have all flushed
         self._held: list[Connection] = []
-        self._arriving: dict[str, Connection] = {}  # by client id: their session is being loaded
         self._tasks: set[asyncio.Task[None]] = set()
-        self._logins = Logins(exchange.engine.access, loop, self.admit, self._refuse)
+        self._arrivals = Arrivals(exchange, loop, limits, self._spawn)
+        subscribing = Subscribing(exchange, self._spawn)
+        self._handlers: dict[type[Packet], Callable[[Connection, Any], None]] = {
+            Connect: self._arrivals.connect,
+            Subscribe: subscribing.subscribe,
+            Unsubscribe: subscribing.unsubscribe,
+            Pingreq: self.ping,
+            Disconnect: self.disconnect,
+            Auth: self.authenticate,
+            Puback: self.acknowledge,
+            Pubcomp: self.acknowledge,
+            Pubrec: self.received,
+            Pubrel: self.release,
+        }
         self._timer = loop.call_later(1.0, self._each_second)
         selector.after_handlers(self._flush)
 
@@ -189,197 +192,14 @@ class MqttDoor:
 
     def forget(self, connection: Connection) -> None:
         self._connections.discard(connection)
-        self._logins.forget(connection)
+        self._arrivals.forget(connection)
         session, connection.session = connection.session, None
         if session is not None and session.outbox is connection:
             self.exchange.detach(session)
 
     def handle(self, connection: Connection, packet: Packet) -> None:
         connection.state = next_state(connection.state, Role.CLIENT, event_of(packet))
-        _HANDLERS[type(packet)](self, connection, packet)
-
-    def connect(self, connection: Connection, packet: Connect) -> None:
-        connection.version = packet.version
-        if packet.properties.authentication_method is not None:
-            self._refuse(connection, Reason.BAD_AUTHENTICATION_METHOD)
-            return
-        self._logins.ask(connection, packet)
-
-    def admit(self, connection: Connection, packet: Connect) -> None:
-        """Open the session of a client that may come in."""
-        client_id = packet.client_id or f"auto-{uuid4().hex}"
-        holder = self.exchange.sessions.get(client_id)
-        owner = self.exchange.keeper.stored.get(
-            client_id, ""
-        )  # nobody's: whoever comes may have it
-        if owner and owner != connection.principal.user:
-            self._refuse(connection, Reason.NOT_AUTHORIZED)  # somebody else's session
-            return
-        if holder is not None and isinstance(holder.outbox, Connection):
-            if holder.outbox.principal is not connection.principal:
-                self._refuse(connection, Reason.NOT_AUTHORIZED)
-                return
-            holder.outbox.end(Reason.SESSION_TAKEN_OVER)
-        asked = packet.properties
-        window = min(asked.receive_maximum or WINDOW_MAX, WINDOW_MAX)
-        session = Session(client_id, connection, window)
-        if asked.maximum_packet_size is not None:
-            connection.packet_bytes_max = asked.maximum_packet_size
-        connection.keep_alive_s = self._limits.keep_alive_s(packet.version, packet.keep_alive_s)
-        session.expiry_s = _expiry_s(packet)
-        is_stored = client_id in self.exchange.keeper.stored or client_id in self._arriving
-        if session.expiry_s or is_stored:
-            work = self._admit_kept(connection, packet, session)
-            self._arriving[client_id] = connection
-            self._spawn(work)
-        else:
-            self._welcome(connection, packet, session, is_present=False)
-
-    async def _admit_kept(self, connection: Connection, packet: Connect, session: Session) -> None:
-        """Open a session that outlives its connection, or ends one that did."""
-        exchange = self.exchange
-        try:
-            stored, is_present = await exchange.keeper.begin(session, is_clean=packet.clean_start)
-            if is_present:
-                await exchange.restore(session, stored)
-        except PenstockError:
-            self._arrived(session.client_id, connection)
-            self._refuse(connection, Reason.SERVER_UNAVAILABLE)
-            return
-        if not self._arrived(session.client_id, connection):
-            connection.close()  # the session belongs to who came later
-            return
-        if connection.is_closed:
-            if session.vault is not None:
-                (exchange.keeper.leave if is_present else exchange.keeper.end)(session)
-            return
-        holder = exchange.sessions.get(session.client_id)
-        if holder is not None and holder.outbox is not None:
-            holder.outbox.close()
-        self._welcome(connection, packet, session, is_present=is_present)
-        if is_present:
-            await exchange.go_on(session)
-
-    def _arrived(self, client_id: str, connection: Connection) -> bool:
-        """The session has been looked up; False if another connection asked for it meanwhile."""
-        if self._arriving.get(client_id) is not connection:
-            return False
-        del self._arriving[client_id]
-        return True
-
-    def _welcome(
-        self, connection: Connection, packet: Connect, session: Session, *, is_present: bool
-    ) -> None:
-        connection.begin(packet.version, session)
-        self.exchange.attach(session)
-        assigned = None if packet.client_id else session.client_id
-        keep_alive_s = connection.keep_alive_s
-        given_s = keep_alive_s if keep_alive_s != packet.keep_alive_s else None
-        answer = Connack(is_present, properties=_offers(assigned, given_s))
-        connection.put_packet(answer)
-        connection.state = next_state(connection.state, Role.SERVER, event_of(answer))
-        connection.go_on()
-
-    def _refuse(self, connection: Connection, reason: Reason) -> None:
-        connection.put_packet(Connack(reason=reason))
-        connection.flush()
-        connection.close()
-
-    def subscribe(self, connection: Connection, packet: Subscribe) -> None:
-        session = connection.session
-        assert session is not None
-        identifiers = packet.properties.subscription_identifiers
-        identifier = identifiers[0] if identifiers else 0
-        ends = self.exchange.ends()
-        reasons: list[Reason] = []
-        made: list[Subscription] = []
-        retained: list[Subscription] = []
-        for wanted in packet.subscriptions:
-            reason = self._check(session, wanted)
-            reasons.append(reason)
-            if reason >= FAILURE:
-                continue
-            subscription = Subscription(
-                session,
-                wanted.filter,
-                wanted.qos,
-                wanted.no_local,
-                wanted.retain_as_published,
-                identifier,
-            )
-            is_new = self.exchange.subscribe(subscription)
-            made.append(subscription)
-            if wanted.retain_handling == 0 or (wanted.retain_handling == 1 and is_new):
-                retained.append(subscription)
-        answer = Suback(packet.packet_id, tuple(reasons))
-        if session.vault is None:
-            self._confirm(connection, answer, retained, ends)
-        else:
-            work = self.exchange.keeper.subscribe(session, made)
-            self._spawn(self._confirm_kept(connection, work, answer, retained, ends))
-
-    def _confirm(
-        self,
-        connection: Connection,
-        answer: Packet,
-        retained: list[Subscription],
-        ends: dict[int, int],
-    ) -> None:
-        if connection.is_closed:
-            return
-        connection.put_packet(answer)
-        for subscription in retained:
-            self.exchange.send_retained(subscription, ends)
-
-    async def _confirm_kept(
-        self,
-        connection: Connection,
-        work: Awaitable[None],
-        answer: Packet,
-        retained: list[Subscription],
-        ends: dict[int, int],
-    ) -> None:
-        """Answer once it is durable; a client that cannot be told so is let go."""
-        try:
-            await work
-        except PenstockError:
-            connection.end(Reason.IMPLEMENTATION_SPECIFIC_ERROR)
-        else:
-            self._confirm(connection, answer, retained, ends)
-
-    def _check(self, session: Session, wanted: Wanted) -> Reason:
-        """The granted QoS, or why the filter is refused."""
-        try:
-            check_filter(wanted.filter)
-        except InvalidFilter:
-            return Reason.TOPIC_FILTER_INVALID
-        outbox = session.outbox
-        if outbox is None or not self.exchange.authorise(
-            outbox.principal, SUBSCRIBE, wanted.filter
-        ):
-            return Reason.NOT_AUTHORIZED
-        if wanted.filter.startswith("$share/"):
-            return Reason.SHARED_SUBSCRIPTIONS_NOT_SUPPORTED
-        known = session.subscriptions
-        if len(known) >= SUBSCRIPTIONS_MAX and wanted.filter not in known:
-            return Reason.QUOTA_EXCEEDED
-        return Reason(wanted.qos)
-
-    def unsubscribe(self, connection: Connection, packet: Unsubscribe) -> None:
-        session = connection.session
-        assert session is not None
-        reasons = [
-            Reason.SUCCESS
-            if self.exchange.unsubscribe(session, filter)
-            else Reason.NO_SUBSCRIPTION_EXISTED
-            for filter in packet.filters
-        ]
-        answer = Unsuback(packet.packet_id, tuple(reasons))
-        if session.vault is None:
-            connection.put_packet(answer)
-        else:
-            work = self.exchange.keeper.unsubscribe(session, list(packet.filters))
-            self._spawn(self._confirm_kept(connection, work, answer, [], {}))
+        self._handlers[type(packet)](connection, packet)
 
     def ping(self, connection: Connection, packet: Pingreq) -> None:
         connection.put_packet(Pingresp())
@@ -440,34 +260,3 @@ class MqttDoor:
             tls.close()
         for connection in list(self._connections):
             connection.end(Reason.SERVER_SHUTTING_DOWN)
-
-
-def _offers(assigned: str | None, keep_alive_s: int | None) -> Properties:
-    """What an MQTT 5 client is told about this broker."""
-    return Properties(
-        assigned_client_identifier=assigned,
-        server_keep_alive=keep_alive_s,
-        maximum_packet_size=PACKET_BYTES_MAX,
-        shared_subscription_available=0,
-    )
-
-
-def _expiry_s(packet: Connect) -> int:
-    """How long the session outlives its connection; before MQTT 5 for ever, or not at all."""
-    if packet.version == MQTT_5:
-        return packet.properties.session_expiry_interval or 0
-    return 0 if packet.clean_start else NEVER_EXPIRES
-
-
-_HANDLERS: Final[dict[type[Packet], Callable[[MqttDoor, Connection, Any], None]]] = {
-    Connect: MqttDoor.connect,
-    Subscribe: MqttDoor.subscribe,
-    Unsubscribe: MqttDoor.unsubscribe,
-    Pingreq: MqttDoor.ping,
-    Disconnect: MqttDoor.disconnect,
-    Auth: MqttDoor.authenticate,
-    Puback: MqttDoor.acknowledge,
-    Pubcomp: MqttDoor.acknowledge,
-    Pubrec: MqttDoor.received,
-    Pubrel: MqttDoor.release,
-}

@@ -1,0 +1,149 @@
+"""Clients that come in: their login, their session, and what they are told about this broker."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any, Final
+from uuid import uuid4
+
+from penstock.broker.exchange import Exchange
+from penstock.broker.sessions import NEVER_EXPIRES, Session
+from penstock.doors.mqtt.connection import PACKET_BYTES_MAX, Connection
+from penstock.doors.mqtt.limits import MqttLimits
+from penstock.doors.mqtt.login import Logins
+from penstock.model.errors import PenstockError
+from penstock.mqtt.kinds import MQTT_5, Role
+from penstock.mqtt.packets import Connack, Connect
+from penstock.mqtt.properties import Properties
+from penstock.mqtt.reasons import Reason
+from penstock.mqtt.state import event_of, next_state
+
+WINDOW_MAX: Final = 1_000  # messages out to one client, whatever it allows
+
+Spawn = Callable[[Coroutine[Any, Any, None]], None]
+
+
+class Arrivals:
+    """From a CONNECT to its CONNACK. At most one connection is given a client's session."""
+
+    def __init__(
+        self,
+        exchange: Exchange,
+        loop: asyncio.AbstractEventLoop,
+        limits: MqttLimits,
+        spawn: Spawn,
+    ) -> None:
+        self.exchange = exchange
+        self._limits = limits
+        self._spawn = spawn
+        self._arriving: dict[str, Connection] = {}  # by client id: their session is being loaded
+        self._logins = Logins(exchange.engine.access, loop, self.admit, self._refuse)
+
+    def forget(self, connection: Connection) -> None:
+        """The connection is gone; nobody waits for its login any more."""
+        self._logins.forget(connection)
+
+    def connect(self, connection: Connection, packet: Connect) -> None:
+        connection.version = packet.version
+        if packet.properties.authentication_method is not None:
+            self._refuse(connection, Reason.BAD_AUTHENTICATION_METHOD)
+            return
+        self._logins.ask(connection, packet)
+
+    def admit(self, connection: Connection, packet: Connect) -> None:
+        """Open the session of a client that may come in."""
+        client_id = packet.client_id or f"auto-{uuid4().hex}"
+        holder = self.exchange.sessions.get(client_id)
+        owner = self.exchange.keeper.stored.get(
+            client_id, ""
+        )  # nobody's: whoever comes may have it
+        if owner and owner != connection.principal.user:
+            self._refuse(connection, Reason.NOT_AUTHORIZED)  # somebody else's session
+            return
+        if holder is not None and isinstance(holder.outbox, Connection):
+            if holder.outbox.principal is not connection.principal:
+                self._refuse(connection, Reason.NOT_AUTHORIZED)
+                return
+            holder.outbox.end(Reason.SESSION_TAKEN_OVER)
+        asked = packet.properties
+        window = min(asked.receive_maximum or WINDOW_MAX, WINDOW_MAX)
+        session = Session(client_id, connection, window)
+        if asked.maximum_packet_size is not None:
+            connection.packet_bytes_max = asked.maximum_packet_size
+        connection.keep_alive_s = self._limits.keep_alive_s(packet.version, packet.keep_alive_s)
+        session.expiry_s = _expiry_s(packet)
+        is_stored = client_id in self.exchange.keeper.stored or client_id in self._arriving
+        if session.expiry_s or is_stored:
+            work = self._admit_kept(connection, packet, session)
+            self._arriving[client_id] = connection
+            self._spawn(work)
+        else:
+            self._welcome(connection, packet, session, is_present=False)
+
+    async def _admit_kept(self, connection: Connection, packet: Connect, session: Session) -> None:
+        """Open a session that outlives its connection, or ends one that did."""
+        exchange = self.exchange
+        try:
+            stored, is_present = await exchange.keeper.begin(session, is_clean=packet.clean_start)
+            if is_present:
+                await exchange.restore(session, stored)
+        except PenstockError:
+            self._arrived(session.client_id, connection)
+            self._refuse(connection, Reason.SERVER_UNAVAILABLE)
+            return
+        if not self._arrived(session.client_id, connection):
+            connection.close()  # the session belongs to who came later
+            return
+        if connection.is_closed:
+            if session.vault is not None:
+                (exchange.keeper.leave if is_present else exchange.keeper.end)(session)
+            return
+        holder = exchange.sessions.get(session.client_id)
+        if holder is not None and holder.outbox is not None:
+            holder.outbox.close()
+        self._welcome(connection, packet, session, is_present=is_present)
+        if is_present:
+            await exchange.go_on(session)
+
+    def _arrived(self, client_id: str, connection: Connection) -> bool:
+        """The session has been looked up; False if another connection asked for it meanwhile."""
+        if self._arriving.get(client_id) is not connection:
+            return False
+        del self._arriving[client_id]
+        return True
+
+    def _welcome(
+        self, connection: Connection, packet: Connect, session: Session, *, is_present: bool
+    ) -> None:
+        connection.begin(packet.version, session)
+        self.exchange.attach(session)
+        assigned = None if packet.client_id else session.client_id
+        keep_alive_s = connection.keep_alive_s
+        given_s = keep_alive_s if keep_alive_s != packet.keep_alive_s else None
+        answer = Connack(is_present, properties=_offers(assigned, given_s))
+        connection.put_packet(answer)
+        connection.state = next_state(connection.state, Role.SERVER, event_of(answer))
+        connection.go_on()
+
+    def _refuse(self, connection: Connection, reason: Reason) -> None:
+        connection.put_packet(Connack(reason=reason))
+        connection.flush()
+        connection.close()
+
+
+def _offers(assigned: str | None, keep_alive_s: int | None) -> Properties:
+    """What an MQTT 5 client is told about this broker."""
+    return Properties(
+        assigned_client_identifier=assigned,
+        server_keep_alive=keep_alive_s,
+        maximum_packet_size=PACKET_BYTES_MAX,
+        shared_subscription_available=0,
+    )
+
+
+def _expiry_s(packet: Connect) -> int:
+    """How long the session outlives its connection; before MQTT 5 for ever, or not at all."""
+    if packet.version == MQTT_5:
+        return packet.properties.session_expiry_interval or 0
+    return 0 if packet.clean_start else NEVER_EXPIRES
