@@ -7,7 +7,6 @@ lags behind in the log for the others. Compiled by mypyc; the same source runs i
 
 from __future__ import annotations
 
-from collections import deque
 from typing import Final, Protocol
 
 from penstock.broker.exchange import Exchange
@@ -19,10 +18,12 @@ from penstock.doors.mqtt.encoding import (
     Encodings,
     MqttEncoding,
     packets_within,
-    stored_headers,
 )
+from penstock.doors.mqtt.incoming import published_run
+from penstock.doors.mqtt.link import Link
+from penstock.doors.mqtt.receipts import Receipt, Receipts
 from penstock.model.errors import NotAuthorized
-from penstock.model.limits import HEADERS_BYTES_MAX, KIB, MIB, NAME_LEVELS_MAX
+from penstock.model.limits import KIB, MIB
 from penstock.mqtt.decode import decode_packet
 from penstock.mqtt.encode import encode_within
 from penstock.mqtt.errors import ProtocolViolation, protocol_error
@@ -52,32 +53,6 @@ _WAIT_CONNACK: Final = State.WAIT_CONNACK
 _PLAIN_PUBLISH: Final = 0x30  # QoS 0, not retained: can be forwarded as it is
 
 
-class Link(Protocol):
-    """The wire below a connection."""
-
-    @property
-    def source(self) -> str:
-        """The address the client comes from."""
-        ...
-
-    @property
-    def certified_name(self) -> str | None:
-        """Whose certificate the client showed; None without one, empty if it names nobody."""
-        ...
-
-    def send(self, data: bytes | memoryview) -> int:
-        """Take what fits now; how many bytes. OSError when the peer is gone."""
-        ...
-
-    def want_write(self, wanted: bool) -> None:
-        """Have `Connection.on_writable` called as soon as more fits, or no longer."""
-        ...
-
-    def want_read(self, wanted: bool) -> None: ...
-
-    def close(self) -> None: ...
-
-
 class Host(Protocol):
     """The door, as its connections see it."""
 
@@ -100,24 +75,6 @@ class Host(Protocol):
     def forget(self, connection: Connection) -> None: ...
 
 
-class Receipt:
-    """Messages that wait to be acknowledged together."""
-
-    __slots__ = ("_connection", "error", "first_byte", "is_done", "packet_ids")
-
-    def __init__(self, connection: Connection, first_byte: int, packet_ids: list[int]) -> None:
-        self._connection = connection
-        self.first_byte = first_byte
-        self.packet_ids = packet_ids
-        self.is_done = False
-        self.error: Exception | None = None
-
-    def done(self, error: Exception | None) -> None:
-        self.is_done = True
-        self.error = error
-        self._connection.send_receipts()
-
-
 class Connection:
     """Implements the broker's Outbox."""
 
@@ -133,7 +90,6 @@ class Connection:
         "_plain",
         "_receipts",
         "_rest",
-        "_unacked",
         "is_closed",
         "is_dirty",
         "keep_alive_s",
@@ -154,8 +110,7 @@ class Connection:
         self._out: list[bytes] = []
         self._rest: memoryview | None = None  # of a write the socket did not take whole
         self._out_bytes = 0
-        self._receipts: deque[Receipt] = deque()
-        self._unacked = 0
+        self._receipts: Receipts | None = None  # while an answer is due
         self._congested: Topic | None = None  # more waited for its commit than there should
         self._plain: MqttEncoding | None = None
         self.state = State.WAIT_CONNECT
@@ -235,31 +190,11 @@ class Connection:
         if session is None or self.state is not _CONNECTED:
             self.state = next_state(self.state, Role.CLIENT, Event.PUBLISH)
         assert session is not None
-        first, end = item.first_message, item.end_message
-        if item.name.count(b"/") >= NAME_LEVELS_MAX:
-            raise ProtocolViolation(
-                Reason.TOPIC_NAME_INVALID, f"a name of more than {NAME_LEVELS_MAX} levels"
-            )
         exchange = self._exchange
-        bytes_max = exchange.payload_bytes_max
-        if item.packet_bytes_max > bytes_max and max(chunk.payload_lengths[first:end]) > bytes_max:
-            raise ProtocolViolation(
-                Reason.PACKET_TOO_LARGE, f"a message of more than {bytes_max} bytes"
-            )
-        start = item.start
-        run = Run(
-            item.name.decode(),
-            chunk.data[start : item.end],
-            [at - start for at in chunk.payload_starts[first:end]],
-            chunk.payload_lengths[first:end],
-            item.first_byte >> 1 & 3,
-            item.first_byte & 1 == 1,
-        )
+        run = published_run(chunk, item, exchange)
         run.publisher = session.client_id
         run.source = session
-        if item.property_bytes:
-            self._add_properties(run, item)
-        elif item.first_byte == _PLAIN_PUBLISH:
+        if item.first_byte == _PLAIN_PUBLISH and not item.property_bytes:
             run.wire = self._plain
         route = exchange.router.find(run.name, self.principal)
         if run.qos == 0:
@@ -281,23 +216,9 @@ class Connection:
 
     def _receipt(self, first_byte: int, packet_ids: list[int]) -> Receipt:
         """An answer to be given when it is true, after all that were asked for before."""
-        receipt = Receipt(self, first_byte, packet_ids)
-        self._receipts.append(receipt)
-        self._unacked += len(packet_ids)
-        return receipt
-
-    def _add_properties(self, run: Run, item: PublishRun) -> None:
-        if item.properties.topic_alias is not None:
-            raise ProtocolViolation(Reason.TOPIC_ALIAS_INVALID, "topic aliases are not offered")
-        if len(item.property_bytes) > HEADERS_BYTES_MAX:
-            raise ProtocolViolation(
-                Reason.PACKET_TOO_LARGE, f"properties of more than {HEADERS_BYTES_MAX} bytes"
-            )
-        run.headers = stored_headers(item.properties)
-        expiry_s = item.properties.message_expiry_interval
-        if expiry_s is not None:
-            now_us = self._exchange.engine.clock.now_us()
-            run.expires_at = now_us + expiry_s * 1_000_000
+        if self._receipts is None:
+            self._receipts = Receipts(self.send_receipts)
+        return self._receipts.add(first_byte, packet_ids)
 
     def _acks(self, chunk: Chunk, item: AckRun) -> None:
         session = self.session
@@ -324,13 +245,15 @@ class Connection:
     def send_receipts(self) -> None:
         """Acknowledge what is durable, up to the first message that is not."""
         receipts = self._receipts
-        while receipts and receipts[0].is_done and not self.is_closed:
-            receipt = receipts.popleft()
-            self._unacked -= len(receipt.packet_ids)
+        if receipts is None:
+            return
+        while not self.is_closed and (receipt := receipts.take()) is not None:
             if receipt.error is None:
                 self._put(encode_acks(receipt.first_byte, receipt.packet_ids))
             else:
                 self._refuse(receipt)
+        if receipts.is_empty:
+            self._receipts = None  # an idle connection does without
 
     @property
     def source(self) -> str:
@@ -343,7 +266,7 @@ class Connection:
     @property
     def is_overdue(self) -> bool:
         """Too many of its messages wait for their commit, or too much of everybody's."""
-        if self._unacked > UNACKED_MAX:
+        if self._receipts is not None and self._receipts.unacked > UNACKED_MAX:
             return True
         return self._congested is not None and self._congested.log.is_congested
 
@@ -494,5 +417,5 @@ class Connection:
         self._link.close()
         self._out = []
         self._rest = None
-        self._receipts.clear()
+        self._receipts = None
         self._host.forget(self)
