@@ -11,8 +11,8 @@ from penstock.broker.keeper import Keeper
 from penstock.config import OFF, ServerSettings, parse_address
 from penstock.core.placement import DEFAULT_TOPIC
 from penstock.doors.mqtt.door import MqttDoor
-from penstock.doors.mqtt.tls import server_context
 from penstock.doors.selector import DoorSelector
+from penstock.doors.tls import server_context
 from penstock.model.errors import UnavailableError
 
 

@@ -20,8 +20,8 @@ from penstock.doors.mqtt.encoding import (
     packets_within,
 )
 from penstock.doors.mqtt.incoming import published_run
-from penstock.doors.mqtt.link import Link
 from penstock.doors.mqtt.receipts import Receipt, Receipts
+from penstock.doors.wired import Link
 from penstock.model.errors import NotAuthorized
 from penstock.model.limits import KIB, MIB
 from penstock.mqtt.decode import decode_packet

@@ -7,21 +7,20 @@ transports, which keeps an idle connection small and a message cheap.
 from __future__ import annotations
 
 import asyncio
-import socket
 import ssl
 from collections.abc import Callable, Coroutine
-from functools import partial
 from typing import Any, Final
 
 from penstock.broker.exchange import Exchange
+from penstock.doors.listening import Listeners
 from penstock.doors.mqtt.arrivals import Arrivals
 from penstock.doors.mqtt.connection import Connection
 from penstock.doors.mqtt.encoding import Encodings
 from penstock.doors.mqtt.limits import DEFAULT_LIMITS, MqttLimits
 from penstock.doors.mqtt.subscribing import Subscribing
-from penstock.doors.mqtt.tcp import SocketLink, serve
-from penstock.doors.mqtt.tls import TlsLink, TlsListener
 from penstock.doors.selector import DoorSelector
+from penstock.doors.tcp import SocketLink, serve
+from penstock.doors.wired import Link, Wired
 from penstock.mqtt.kinds import Role
 from penstock.mqtt.packets import (
     Auth,
@@ -40,8 +39,6 @@ from penstock.mqtt.packets import (
 from penstock.mqtt.reasons import FAILURE, Reason
 from penstock.mqtt.state import event_of, next_state
 
-ACCEPTS_MAX: Final = 64  # of one event: others get their turn
-BACKLOG: Final = 1024
 WINDOW_MAX: Final = 1_000  # messages out to one client, whatever it allows
 HOLD_S: Final = 0.002  # a client that brings more than the disk takes is read again after it
 SUBSCRIPTIONS_MAX: Final = 10_000  # of one session
@@ -60,11 +57,10 @@ class MqttDoor:
         self.exchange = exchange
         self.encodings = Encodings(exchange.engine.clock)
         self.tick = 0
-        self._selector = selector
         self._loop = loop
         self._limits = limits
-        self._listeners: list[socket.socket] = []
-        self._tls_listeners: list[TlsListener] = []
+        refused = exchange.engine.metrics.refused
+        self._listeners = Listeners(selector, loop, refused, self.begin, self._serve)
         self._connections: set[Connection] = set()
         self._dirty: list[Connection] = []
         self._is_serving = False  # the selector calls handlers, and will have all flushed
@@ -93,66 +89,29 @@ class MqttDoor:
         self, host: str, port: int, context: ssl.SSLContext | None = None
     ) -> tuple[str, int]:
         """Take connections on an address, with TLS if told how; the address that was bound."""
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        listener = socket.create_server((host, port), family=family, backlog=BACKLOG)
-        listener.setblocking(False)
-        self._listeners.append(listener)
-        begin = self._begin
-        if context is not None:
-            refused = self.exchange.engine.metrics.refused
-            tls = TlsListener(context, self._loop, self._begin_tls, refused)
-            self._tls_listeners.append(tls)
-            begin = tls.take
-        self._selector.serve(listener.fileno(), partial(self._accept, listener, begin))
-        bound = listener.getsockname()
-        return bound[0], bound[1]
+        return self._listeners.listen(host, port, context)
 
-    def _accept(
-        self, listener: socket.socket, begin: Callable[[socket.socket], None], events: int
-    ) -> None:
-        for _ in range(ACCEPTS_MAX):
-            try:
-                sock, _ = listener.accept()
-            except OSError:  # nobody waits, or no descriptor is left: the others are served on
-                return
-            if self._is_full():
-                sock.close()
-                continue
-            sock.setblocking(False)
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            begin(sock)
-
-    def _is_full(self) -> bool:
-        if len(self._connections) < self._limits.connections_max:
-            return False
-        self.exchange.engine.metrics.refused["connections"] += 1
-        return True
-
-    def _begin(self, sock: socket.socket) -> None:
-        link = SocketLink(sock, self._selector)
+    def begin(self, link: Link) -> Connection | None:
+        """A client on a link of any kind; None when there is no room for another."""
+        if len(self._connections) >= self._limits.connections_max:
+            self.exchange.engine.metrics.refused["connections"] += 1
+            return None
         connection = Connection(self, link)
         self._connections.add(connection)
-        self._selector.serve(link.fd, partial(self._serve, connection, link))
+        return connection
 
-    def _serve(self, connection: Connection, link: SocketLink, events: int) -> None:
+    def _serve(self, connection: Wired, link: SocketLink, events: int) -> None:
         self._is_serving = True
         try:
             serve(connection, link, events)
         except Exception as mistake:
             self._give_up(connection, mistake)
 
-    def _give_up(self, connection: Connection, mistake: Exception) -> None:
+    def _give_up(self, connection: Wired, mistake: Exception) -> None:
         """A mistake of our own costs this client its connection, and nobody else anything."""
         context = {"message": "a connection was closed", "exception": mistake}
         self._loop.call_exception_handler(context)
         connection.close()
-
-    def _begin_tls(self, link: TlsLink) -> Connection | None:
-        if self._is_full():
-            return None
-        connection = Connection(self, link)
-        self._connections.add(connection)
-        return connection
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = self._loop.create_task(work)
@@ -252,11 +211,6 @@ class MqttDoor:
     def close(self) -> None:
         """Stop listening, tell the clients, close their connections."""
         self._timer.cancel()
-        for listener in self._listeners:
-            self._selector.leave(listener.fileno())
-            listener.close()
-        self._listeners = []
-        for tls in self._tls_listeners:
-            tls.close()
+        self._listeners.close()
         for connection in list(self._connections):
             connection.end(Reason.SERVER_SHUTTING_DOWN)

@@ -1,11 +1,26 @@
-"""The wire below an MQTT connection, as the connection sees it: a socket, TLS or a WebSocket.
-
-What a link does not take stays with its connection, which bounds it.
-"""
+"""A connection of any protocol and the wire below it, as each sees the other."""
 
 from __future__ import annotations
 
 from typing import Protocol
+
+
+class Wired(Protocol):
+    """A connection, as the link that carries its bytes sees it."""
+
+    is_closed: bool
+
+    def receive(self, data: bytes) -> None:
+        """Bytes from the peer; never empty."""
+        ...
+
+    def on_writable(self) -> None:
+        """The link takes more."""
+        ...
+
+    def close(self) -> None:
+        """The peer is gone, or has to go."""
+        ...
 
 
 class Link(Protocol):
@@ -26,7 +41,7 @@ class Link(Protocol):
         ...
 
     def want_write(self, wanted: bool) -> None:
-        """Have `Connection.on_writable` called as soon as more fits, or no longer."""
+        """Have `Wired.on_writable` called as soon as more fits, or no longer."""
         ...
 
     def want_read(self, wanted: bool) -> None: ...

@@ -1,4 +1,4 @@
-"""A bare TCP socket below an MQTT connection: a Link served by the selector, with no transport."""
+"""A bare TCP socket below a connection: a Link served by the selector, with no transport."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import socket
 from contextlib import suppress
 from typing import Final
 
-from penstock.doors.mqtt.connection import Connection
 from penstock.doors.selector import GONE, READABLE, WRITABLE, DoorSelector
+from penstock.doors.wired import Wired
 from penstock.model.limits import KIB
 
 READ_BYTES: Final = 64 * KIB
@@ -64,7 +64,7 @@ class SocketLink:
         self._socket.close()
 
 
-def serve(connection: Connection, link: SocketLink, events: int) -> None:
+def serve(connection: Wired, link: SocketLink, events: int) -> None:
     """Something happened on a connection's socket."""
     if events & WRITABLE:
         connection.on_writable()

@@ -1,4 +1,4 @@
-"""TLS below an MQTT connection: asyncio's transports, seen as a Link.
+"""TLS below a connection: asyncio's transports, seen as a Link.
 
 Handshakes are bounded in number and time and run beside everything else; only a client that
 finished its own becomes a connection. What waits to be sent is bounded as on a bare socket: while
@@ -15,7 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
-from penstock.doors.mqtt.connection import Connection
+from penstock.doors.wired import Wired
 from penstock.model.errors import InvalidSetting
 from penstock.model.limits import KIB
 
@@ -135,7 +135,7 @@ class TlsProtocol(asyncio.Protocol):
     def __init__(self, listener: TlsListener) -> None:
         self._listener = listener
         self._link: TlsLink | None = None
-        self._connection: Connection | None = None
+        self._connection: Wired | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
@@ -171,7 +171,7 @@ class TlsListener:
         self,
         context: ssl.SSLContext,
         loop: asyncio.AbstractEventLoop,
-        make_connection: Callable[[TlsLink], Connection | None],
+        make_connection: Callable[[TlsLink], Wired | None],
         refused: Counter[str],
         *,
         handshake_s_max: float = HANDSHAKE_S_MAX,

@@ -1,0 +1,88 @@
+"""Listening sockets of a door, and what becomes of the connections they take."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+from collections import Counter
+from collections.abc import Callable
+from functools import partial
+from typing import Final
+
+from penstock.doors.selector import DoorSelector
+from penstock.doors.tcp import SocketLink
+from penstock.doors.tls import TlsListener
+from penstock.doors.wired import Link, Wired
+
+ACCEPTS_MAX: Final = 64  # of one event: others get their turn
+BACKLOG: Final = 1024
+
+Make = Callable[[Link], Wired | None]  # None when there is no room for another connection
+Serve = Callable[[Wired, SocketLink, int], None]
+
+
+class Listeners:
+    """Takes connections until it is closed. Bare sockets are served inside the selector."""
+
+    def __init__(
+        self,
+        selector: DoorSelector,
+        loop: asyncio.AbstractEventLoop,
+        refused: Counter[str],
+        make: Make,
+        serve: Serve,
+    ) -> None:
+        self._selector = selector
+        self._loop = loop
+        self._refused = refused
+        self._make = make
+        self._serve = serve
+        self._sockets: list[socket.socket] = []
+        self._tls: list[TlsListener] = []
+
+    def listen(
+        self, host: str, port: int, context: ssl.SSLContext | None = None
+    ) -> tuple[str, int]:
+        """Take connections on an address, with TLS if told how; the address that was bound."""
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        listener = socket.create_server((host, port), family=family, backlog=BACKLOG)
+        listener.setblocking(False)
+        self._sockets.append(listener)
+        begin = self._begin
+        if context is not None:
+            tls = TlsListener(context, self._loop, self._make, self._refused)
+            self._tls.append(tls)
+            begin = tls.take
+        self._selector.serve(listener.fileno(), partial(self._accept, listener, begin))
+        bound = listener.getsockname()
+        return bound[0], bound[1]
+
+    def _accept(
+        self, listener: socket.socket, begin: Callable[[socket.socket], None], events: int
+    ) -> None:
+        for _ in range(ACCEPTS_MAX):
+            try:
+                sock, _ = listener.accept()
+            except OSError:  # nobody waits, or no descriptor is left: the others are served on
+                return
+            sock.setblocking(False)
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            begin(sock)
+
+    def _begin(self, sock: socket.socket) -> None:
+        link = SocketLink(sock, self._selector)
+        connection = self._make(link)
+        if connection is None:
+            sock.close()
+        else:
+            self._selector.serve(link.fd, partial(self._serve, connection, link))
+
+    def close(self) -> None:
+        """Take no more connections; those there are stay."""
+        for listener in self._sockets:
+            self._selector.leave(listener.fileno())
+            listener.close()
+        self._sockets = []
+        for tls in self._tls:
+            tls.close()
