@@ -228,7 +228,7 @@ class World:
             self._publishing
             or self.keeper._tasks
             or any(exchange._waiting.values())
-            or any(sweep._task is not None for sweep in exchange._sweeps.values())
+            or any(sweep.lift.is_running for sweep in exchange._sweeps.values())
         )
 
     async def settle_catalog(self) -> None:

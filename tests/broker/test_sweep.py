@@ -124,7 +124,7 @@ async def ride(seed: int) -> None:
             if one.client.inbox and chance.random() < 0.5:
                 answer(one.client, chance.randint(1, 9))
             if one.session.lags and one.session.has_room:
-                sweep.board(one.session)
+                sweep.lift.board(one.session)
         await asyncio.sleep(0)
         assert asyncio.get_running_loop().time() < deadline, "a rider is stuck"
     for one in rides:
@@ -165,7 +165,7 @@ def test_trouble_with_the_log_is_told_and_the_riders_keep_their_place() -> None:
         sweep = Sweep(cast(Topic, topic), router, Metrics(), SystemClock(), told.set_result)
         one = Ride(random.Random(2), 1, 0)
         one.session.lags[TOPIC_ID] = 0
-        sweep.board(one.session)
+        sweep.lift.board(one.session)
         assert "no intact batch header" in await told
         assert one.session.lags == {TOPIC_ID: 0}
 
@@ -186,8 +186,8 @@ def test_records_that_retention_took_are_counted() -> None:
         one.client.window = 1000
         one.session = Session("rider-1", one.client, 1000)
         one.session.lags[TOPIC_ID] = 0
-        sweep.board(one.session)
-        await asyncio.wait_for(cast(asyncio.Task[None], sweep._task), 20)
+        sweep.lift.board(one.session)
+        await asyncio.wait_for(sweep.lift.wait_done(), 20)
         assert not one.session.lags
         assert metrics.dropped["retention"] == first
 

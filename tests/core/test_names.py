@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import product
 
 import pytest
 from hypothesis import given
@@ -15,8 +16,10 @@ from penstock.core.names import (
     check_filter,
     check_name,
     check_topic,
+    covers,
     first_level,
     matches,
+    overlaps,
     quoted,
     topic_key,
     topic_slug,
@@ -263,3 +266,19 @@ def test_first_level_ends_at_the_first_slash() -> None:
 )
 def test_filter_matches_names_as_mqtt_says(filter: str, name: str, expected: bool) -> None:
     assert matches(filter, name) is expected
+
+
+def every_filter() -> list[str]:
+    texts = ["/".join(way) for size in (1, 2, 3) for way in product("ab$+#", repeat=size)]
+    return [text for text in texts if "#" not in text[:-1]]
+
+
+def test_overlapping_and_covering_filters_are_those_whose_names_say_so() -> None:
+    names = ["/".join(way) for size in (1, 2, 3, 4) for way in product("abc$", repeat=size)]
+    matched = {
+        filter: {name for name in names if matches(filter, name)} for filter in every_filter()
+    }
+    for one, mine in matched.items():
+        for other, theirs in matched.items():
+            assert overlaps(one, other) == bool(mine & theirs), (one, other)
+            assert covers(one, other) == (theirs <= mine), (one, other)

@@ -150,9 +150,21 @@ def test_version_grows_with_every_change_and_only_then() -> None:
     assert seen == sorted(set(seen))
 
 
+def test_topics_that_may_hold_what_a_filter_matches_are_named() -> None:
+    placement = Placement(["sensors", "alarms"], [("sensors/+/alarm", "alarms")])
+    assert placement.places("sensors/1/temp") == {"sensors"}
+    assert placement.places("Sensors/1/temp") == {"sensors"}
+    assert placement.places("sensors/#") == {"sensors", "alarms"}
+    assert placement.places("sensors/+/alarm") == {"alarms"}
+    assert placement.places("other/#") == {DEFAULT_TOPIC}
+    assert placement.places("#") == {"sensors", "alarms", DEFAULT_TOPIC}
+    assert Placement([DEFAULT_TOPIC]).places("+/x") == {DEFAULT_TOPIC}
+
+
 TOPICS = ["a", "b", "c"]
 LEVELS = ["a", "B", "x", "$s"]
 FILTERS = st.lists(st.sampled_from([*LEVELS, "+"]), min_size=1, max_size=3).map("/".join)
+FILTERS_WIDE = ["#", "+/#", "a/#", "B/+", "$s/#", "x/+/a"]
 STEPS = st.tuples(st.sampled_from(["bind", "unbind"]), FILTERS, st.sampled_from(TOPICS))
 
 
@@ -178,3 +190,7 @@ def test_placement_equals_a_walk_over_the_bindings_in_order(
         fallback = first if first in TOPICS else DEFAULT_TOPIC
         bound = [topic for filter, topic in model.items() if matches(filter, name)]
         assert placement.place(name) == [*bound, fallback][0]
+        assert placement.places(name) == {placement.place(name)}
+        for filter in FILTERS_WIDE:
+            if matches(filter, name):
+                assert placement.place(name) in placement.places(filter)

@@ -279,7 +279,7 @@ class Exchange:
         for subscription in session.subscriptions.values():
             self.router.remove(subscription)
         for sweep in self._sweeps.values():
-            sweep.leave(session)
+            sweep.lift.leave(session)
         if session.vault is not None:
             self.keeper.end(session)
         session.outbox = None
@@ -326,7 +326,7 @@ class Exchange:
                 sweep = self._sweeps[topic_id] = Sweep(
                     topic, self.router, engine.metrics, engine.clock, self._on_trouble
                 )
-            sweep.board(session)
+            sweep.lift.board(session)
 
     def _on_trouble(self, text: str) -> None:
         self.engine.upkeep.troubles[-1] = text

@@ -1,15 +1,16 @@
 """Sweeps: sessions that lag in a topic go through its log together.
 
-One pass in offset order serves all riders: each batch is read, checked and decoded once, and only
-if some rider wants a name in it. A rider whose window is full gets off and joins a later pass, so a
-storm of returning clients costs what matches, not sessions times records.
+A batch is decoded once for all riders, and only if some rider wants a name in it. A rider whose
+window is full gets off and joins a later pass, so a storm of returning clients costs what matches,
+not sessions times records.
 """
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
+from typing import Final
 
+from penstock.broker.lift import Lift
 from penstock.broker.metrics import Metrics
 from penstock.broker.routes import Member, Router
 from penstock.broker.runs import Run
@@ -18,11 +19,12 @@ from penstock.broker.stored import stored_runs
 from penstock.broker.topics import Topic
 from penstock.log.batch import Batch
 from penstock.model.clock import Clock
-from penstock.model.errors import CorruptError, Gap, UnavailableError
+
+WHOLE_BATCH: Final = 1 << 32  # runs are handed on without being taken apart: no need to divide
 
 
 class Sweep:
-    """The pass through one topic. Ends by itself when nobody rides any more."""
+    """The sessions' pass through one topic."""
 
     def __init__(
         self,
@@ -36,102 +38,29 @@ class Sweep:
         self._router = router
         self._metrics = metrics
         self._clock = clock
-        self._on_trouble = on_trouble
-        self._riders: dict[Session, int] = {}  # where each goes on
-        self._cursor = 0  # where the pass is
-        self._task: asyncio.Task[None] | None = None
+        self.lift: Lift[Session] = Lift(topic, self._serve, WHOLE_BATCH, metrics, on_trouble)
 
-    def board(self, session: Session) -> None:
-        """Ride along from where the session lags."""
-        offset = session.lags.get(self._topic.id)
-        if offset is None or session in self._riders:
-            return
-        self._riders[session] = offset
-        if self._task is None:
-            self._task = asyncio.get_running_loop().create_task(self._run())
-
-    def leave(self, session: Session) -> None:
-        """Get off; where it goes on stays in the session's lags."""
-        self._riders.pop(session, None)
-
-    async def _run(self) -> None:
-        try:
-            while self._riders:
-                await self._step()
-        except (OSError, CorruptError, UnavailableError) as trouble:
-            self._on_trouble(f"{self._topic.declared}: {trouble}")
-            self._riders.clear()
-        finally:
-            self._task = None
-
-    async def _step(self) -> None:
-        """Read on from where the pass is to the next rider; from the back when nobody is ahead.
-
-        Like a lift: whoever boards behind it waits for the next pass, so newcomers never hold up
-        those who are almost there.
-        """
-        ahead = [offset for offset in self._riders.values() if offset >= self._cursor]
-        offset = self._cursor = min(ahead or self._riders.values())
-        log = self._topic.log
-        try:
-            batches = await log.read(offset)
-        except Gap:
-            self._skip(log.bounds().first)
-            return
-        if not batches:
-            self._arrive(log.bounds().end)
-            return
-        for batch in batches:
-            self._serve(batch)
-        self._cursor = max(offset, batches[-1].end_offset)
-        await asyncio.sleep(0)  # a long pass leaves room for everybody else
-
-    def _skip(self, first: int) -> None:
-        """Retention was faster."""
-        for session, offset in self._riders.items():
-            if offset < first:
-                self._metrics.dropped["retention"] += first - offset
-                self._move(session, first)
-
-    def _arrive(self, end: int) -> None:
-        """Riders at the end are level: commits are handed to them again."""
-        for session in [one for one, offset in self._riders.items() if offset >= end]:
-            self.leave(session)
-            session.lags.pop(self._topic.id, None)
-
-    def _move(self, session: Session, offset: int) -> None:
-        self._riders[session] = offset
-        session.lags[self._topic.id] = offset
-
-    def _serve(self, batch: Batch) -> None:
-        """Hand a batch to the riders that have come to it; others boarded further back."""
-        here = {
-            session
-            for session, offset in self._riders.items()
-            if batch.base_offset <= offset < batch.end_offset
-        }
-        if not here:
-            return
+    def _serve(self, batch: Batch, start: int, end: int, here: set[Session]) -> None:
+        riders = self.lift.riders
         wanted = {
             number
             for number, name in enumerate(batch.strings)
             if not here.isdisjoint(self._router.find(name).members)
         }
-        if wanted:
-            start = min(self._riders[session] for session in here)
-            for base, run in stored_runs(batch, start, wanted):
-                for session, member in self._router.find(run.name).members.items():
-                    if session in here and session in self._riders:
-                        self._hand(session, member, base, run)
-        for session in here:
-            if session in self._riders:
-                self._move(session, batch.end_offset)
+        if not wanted:
+            return
+        start = min(riders[session] for session in here)
+        for base, run in stored_runs(batch, start, wanted):
+            for session, member in self._router.find(run.name).members.items():
+                if session in here and session in riders:
+                    self._hand(session, member, base, run)
 
     def _hand(self, session: Session, member: Member, base: int, run: Run) -> None:
         """Hand on what the rider has not passed, as its subscriptions were at each offset."""
-        start = max(self._riders[session], base)
+        riders = self.lift.riders
+        start = max(riders[session], base)
         end = base + run.count
-        while start < end and session in self._riders:
+        while start < end and session in riders:
             then, until = member.as_of(self._topic.id, start)
             until = min(until, end)
             if then is not None:
@@ -158,6 +87,6 @@ class Sweep:
             return
         sent = session.send(topic_id, base, run, member.encodings[qos]) if session.has_room else 0
         self._metrics.records_delivered += sent
-        self._move(session, base + sent)
+        self.lift.move(session, base + sent)
         if sent < run.count:
-            self.leave(session)
+            self.lift.leave(session)

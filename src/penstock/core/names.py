@@ -9,6 +9,7 @@ they are.
 from __future__ import annotations
 
 import unicodedata
+from itertools import zip_longest
 from typing import Final
 
 from penstock.model.errors import InvalidFilter, InvalidName, InvalidTopic, RefusedError
@@ -123,6 +124,41 @@ def matches(filter: str, name: str) -> bool:
         if want != "+" and want != levels[index]:
             return False
     return len(wanted) == len(levels)
+
+
+def overlaps(one: str, other: str) -> bool:
+    """Whether some name matches both checked filters."""
+    if _is_hidden(one, other) or _is_hidden(other, one):
+        return False
+    for left, right in zip_longest(one.split("/"), other.split("/")):
+        if "#" in (left, right):
+            return True
+        if left is None or right is None:
+            return False
+        if left != right and "+" not in (left, right):
+            return False
+    return True
+
+
+def covers(wide: str, narrow: str) -> bool:
+    """Whether every name that the checked filter `narrow` matches is matched by `wide`."""
+    if _is_hidden(wide, narrow):
+        return False
+    if wide == "+/#":  # every name has a level
+        return True
+    for left, right in zip_longest(wide.split("/"), narrow.split("/")):
+        if left == "#":
+            return True
+        if left is None or right is None or right == "#":
+            return False
+        if left not in ("+", right):
+            return False
+    return True
+
+
+def _is_hidden(filter: str, other: str) -> bool:
+    """Whether `filter` begins with a wildcard and `other` matches only names with a '$'."""
+    return filter.startswith(("+", "#")) and other.startswith("$")
 
 
 def quoted(value: object) -> str:

@@ -12,7 +12,15 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from penstock.core.names import check_filter, check_topic, first_level, quoted, topic_key
+from penstock.core.names import (
+    check_filter,
+    check_topic,
+    covers,
+    first_level,
+    overlaps,
+    quoted,
+    topic_key,
+)
 from penstock.core.trie import FilterTrie
 from penstock.model.errors import RefusedError, TopicExists, TopicNotFound
 
@@ -72,6 +80,24 @@ class Placement:
             return self._bindings[min(orders)].topic
         key = topic_key(first_level(name))
         return key if key in self._spellings else DEFAULT_TOPIC
+
+    def places(self, filter: str) -> set[str]:
+        """The keys of the topics that may hold names which a checked filter matches.
+
+        Goes through the bindings: meant for the few who must know, not for every message.
+        """
+        found = set()
+        for binding in self._bindings.values():
+            if overlaps(binding.filter, filter):
+                found.add(binding.topic)
+            if covers(binding.filter, filter):
+                return found
+        first = first_level(filter)
+        if first in ("+", "#"):
+            return found.union(self._spellings, (DEFAULT_TOPIC,))
+        key = topic_key(first)
+        found.add(key if key in self._spellings else DEFAULT_TOPIC)
+        return found
 
     def add_topic(self, topic: str) -> str:
         """Declare a topic; returns its key. TopicExists if it is declared in any letter case."""
