@@ -14,8 +14,8 @@ settings.register_profile("ci", max_examples=300, deadline=None, print_blob=True
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci" if os.environ.get("CI") else "dev"))
 
 
-# Tests here start real processes, many of them: `make test` runs them, `make check` does not.
-PROCESS_TESTS = ("cli", "crash", "doors")
+# Tests here start real brokers, many of them: `make test` runs them, `make check` does not.
+PROCESS_TESTS = ("cli", "conformance", "crash", "doors", "scenarios")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
