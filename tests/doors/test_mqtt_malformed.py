@@ -45,8 +45,8 @@ BROKEN = {
     "PUBLISH without a name": (b"\x30\x03\x00\x00\x00", Reason.PROTOCOL_ERROR),
     "PUBLISH with U+0000": (b"\x30\x04\x00\x01\x00\x00", Reason.MALFORMED_PACKET),
     "PUBLISH not in UTF-8": (b"\x30\x04\x00\x01\xff\x00", Reason.MALFORMED_PACKET),
-    "PUBLISH with a topic alias": (
-        encode(Publish("a", b"", properties=Properties(topic_alias=1)), MQTT_5),
+    "PUBLISH with topic alias 0": (
+        b"\x30\x07\x00\x01a\x03\x23\x00\x00",
         Reason.TOPIC_ALIAS_INVALID,
     ),
     "PUBLISH with an unknown property": (b"\x30\x06\x00\x01a\x02\x7f\x00", Reason.MALFORMED_PACKET),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -10,7 +12,13 @@ from penstock.mqtt.encode import encode, property_section
 from penstock.mqtt.kinds import PacketType, first_byte, publish_first_byte
 from penstock.mqtt.packets import ACKS, Publish
 from penstock.mqtt.properties import NO_PROPERTIES, Properties
-from penstock.mqtt.runs import EncodedRun, encode_acks, encode_publish_run, put_packet_ids
+from penstock.mqtt.runs import (
+    EncodedRun,
+    alias_packets,
+    encode_acks,
+    encode_publish_run,
+    put_packet_ids,
+)
 from penstock.mqtt.scanner import Chunk, scan
 from tests.mqtt.strategies import NAMES, PACKET_IDS, VERSIONS
 
@@ -107,3 +115,24 @@ def test_packet_id_0_is_never_written() -> None:
 def test_a_section_before_mqtt_5_is_nothing() -> None:
     assert property_section(MODERN, PacketType.PUBLISH, 4) == b""
     assert property_section(NO_PROPERTIES, PacketType.PUBLISH, 5) == b"\0"
+
+
+@settings(max_examples=150, deadline=None)
+@given(SIZES, NAMES, st.integers(0, 2), st.integers(1, 65_535), st.booleans(), st.data())
+def test_packets_with_an_alias_say_the_same_without_the_name(
+    sizes: list[int], name: str, qos: int, alias: int, teaches: bool, data: st.DataObject
+) -> None:
+    """Properties of 0, 120, 124, 125 and 200 bytes: also where the lengths grow by a byte."""
+    room = data.draw(st.sampled_from([0, 115, 119, 120, 121, 122, 200]))
+    pairs = (("k", "v" * room),) if room else ()
+    plain = [
+        Publish(name, bytes(size), qos, packet_id=7 if qos else 0, properties=Properties())
+        for size in sizes
+    ]
+    before = Properties(user_properties=pairs)
+    after = Properties(topic_alias=alias, user_properties=pairs)
+    raw = b"".join(encode(replace(one, properties=before), 5) for one in plain)
+    wanted = [replace(one, name="", properties=after) for one in plain]
+    if teaches:
+        wanted[0] = replace(wanted[0], name=name)
+    assert alias_packets(raw, alias, teaches) == b"".join(encode(one, 5) for one in wanted)

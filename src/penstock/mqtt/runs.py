@@ -12,9 +12,10 @@ from typing import Final, final
 
 from mypy_extensions import i64
 
-from penstock.mqtt.primitives import write_binary, write_varint
+from penstock.mqtt.primitives import read_varint, write_binary, write_u16, write_varint
 
 _ID_BYTES: Final = 2
+_TOPIC_ALIAS: Final = 0x23  # the property (MQTT 5 §3.3.2.3.4)
 
 
 @final
@@ -100,6 +101,32 @@ def put_packet_ids(run: EncodedRun, first: int, packet_ids: list[int]) -> bytes:
         place = run.id_positions[first + index] - begin
         out[place : place + _ID_BYTES] = ids[index * _ID_BYTES : (index + 1) * _ID_BYTES]
     return bytes(out)
+
+
+def alias_packets(data: bytes, alias: int, teaches: bool) -> bytes:
+    """MQTT 5 PUBLISH packets of one name with an alias instead of it.
+
+    With `teaches` the first of them keeps the name, so that the receiver learns the alias.
+    """
+    field = bytes((_TOPIC_ALIAS,)) + write_u16(alias)
+    end: i64 = len(data)
+    parts: list[bytes] = []
+    pos: i64 = 0
+    while pos < end:
+        length, body = read_varint(data, pos + 1, end)
+        packet_end: i64 = body + length
+        name_end: i64 = body + 2 + (data[body] << 8 | data[body + 1])
+        section: i64 = name_end + (_ID_BYTES if data[pos] & 6 else 0)
+        section_bytes, properties = read_varint(data, section, packet_end)
+        name = data[body:name_end] if teaches else b"\0\0"
+        ids = data[name_end:section]
+        prefix = write_varint(section_bytes + len(field))
+        rest = data[properties:packet_end]
+        size = len(name) + len(ids) + len(prefix) + len(field) + len(rest)
+        parts += (data[pos : pos + 1], write_varint(size), name, ids, prefix, field, rest)
+        teaches = False
+        pos = packet_end
+    return b"".join(parts)
 
 
 def encode_acks(first_byte: int, packet_ids: list[int]) -> bytes:

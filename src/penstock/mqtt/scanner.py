@@ -25,6 +25,10 @@ from penstock.mqtt.reasons import Reason
 _PUBLISH: Final = 3
 _PUBACK: Final = 4
 _PUBCOMP: Final = 7
+_TOPIC_ALIAS: Final = 0x23  # the property (MQTT 5 §3.3.2.3.4)
+_ALIAS_BYTES: Final = 3
+_LONE_ALIASES_MAX: Final = 1_024
+_LONE_ALIASES: Final[dict[bytes, Properties]] = {}  # sections that hold nothing but an alias
 
 
 @final
@@ -275,7 +279,7 @@ def _new_run(
             if last is not None and property_bytes == last.property_bytes:
                 properties = last.properties
             else:
-                properties = decode_properties(property_bytes, PacketType.PUBLISH, chunk.sender)
+                properties = _decoded(property_bytes, chunk.sender)
         decode_publish_name(name, chunk.version, properties.topic_alias is not None)
     except ProtocolViolation as violation:
         chunk.violation = violation
@@ -289,6 +293,18 @@ def _new_run(
         len(chunk.payload_starts),
         len(chunk.packet_ids),
     )
+
+
+def _decoded(section: bytes, sender: Role) -> Properties:
+    """The properties of a PUBLISH; a lone topic alias is read once, since it is sent for speed."""
+    if len(section) != _ALIAS_BYTES or section[0] != _TOPIC_ALIAS:
+        return decode_properties(section, PacketType.PUBLISH, sender)
+    known = _LONE_ALIASES.get(section)
+    if known is None:
+        known = decode_properties(section, PacketType.PUBLISH, sender)
+        if len(_LONE_ALIASES) < _LONE_ALIASES_MAX:
+            _LONE_ALIASES[section] = known
+    return known
 
 
 def _take_alike(chunk: Chunk, pos: i64, payload: i64, size: i64) -> i64:

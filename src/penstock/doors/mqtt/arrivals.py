@@ -9,6 +9,7 @@ from uuid import uuid4
 
 from penstock.broker.exchange import Exchange
 from penstock.broker.sessions import NEVER_EXPIRES, Session
+from penstock.doors.mqtt.aliases import ALIASES_MAX
 from penstock.doors.mqtt.connection import PACKET_BYTES_MAX, Connection
 from penstock.doors.mqtt.limits import MqttLimits
 from penstock.doors.mqtt.login import Logins
@@ -71,6 +72,7 @@ class Arrivals:
         session = Session(client_id, connection, window)
         if asked.maximum_packet_size is not None:
             connection.packet_bytes_max = asked.maximum_packet_size
+        connection.take_aliases(asked.topic_alias_maximum or 0)
         connection.keep_alive_s = self._limits.keep_alive_s(packet.version, packet.keep_alive_s)
         session.expiry_s = _expiry_s(packet)
         is_stored = client_id in self.exchange.keeper.stored or client_id in self._arriving
@@ -138,6 +140,7 @@ def _offers(assigned: str | None, keep_alive_s: int | None) -> Properties:
         assigned_client_identifier=assigned,
         server_keep_alive=keep_alive_s,
         maximum_packet_size=PACKET_BYTES_MAX,
+        topic_alias_maximum=ALIASES_MAX,
         shared_subscription_available=0,
     )
 

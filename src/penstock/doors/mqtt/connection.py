@@ -14,11 +14,8 @@ from penstock.broker.runs import Encoding, Run
 from penstock.broker.sessions import Session
 from penstock.broker.topics import Topic
 from penstock.core.access import NOBODY, Principal
-from penstock.doors.mqtt.encoding import (
-    Encodings,
-    MqttEncoding,
-    packets_within,
-)
+from penstock.doors.mqtt.aliases import IncomingAliases, OutgoingAliases
+from penstock.doors.mqtt.encoding import Encodings, MqttEncoding, packets_within
 from penstock.doors.mqtt.incoming import published_run
 from penstock.doors.mqtt.receipts import Receipt, Receipts
 from penstock.doors.wired import Link
@@ -79,6 +76,8 @@ class Connection:
     """Implements the broker's Outbox."""
 
     __slots__ = (
+        "_aliases_in",
+        "_aliases_out",
         "_congested",
         "_early",
         "_exchange",
@@ -113,6 +112,8 @@ class Connection:
         self._receipts: Receipts | None = None  # while an answer is due
         self._congested: Topic | None = None  # more waited for its commit than there should
         self._plain: MqttEncoding | None = None
+        self._aliases_in: IncomingAliases | None = None  # made for those who use them
+        self._aliases_out: OutgoingAliases | None = None
         self.state = State.WAIT_CONNECT
         self.version = UNKNOWN_VERSION
         self.session: Session | None = None
@@ -172,6 +173,11 @@ class Connection:
         self.last_seen = self._host.tick
         self._plain = self._host.encodings.get(version, 0, False, ())
 
+    def take_aliases(self, count_max: int) -> None:
+        """The client takes topic aliases up to this number; none if it is 0."""
+        if count_max:
+            self._aliases_out = OutgoingAliases(count_max)
+
     def _keep_early(self, data: bytes) -> None:
         """A client may send before its CONNACK came; it is read when that has been sent."""
         self._early.append(data)
@@ -191,7 +197,10 @@ class Connection:
             self.state = next_state(self.state, Role.CLIENT, Event.PUBLISH)
         assert session is not None
         exchange = self._exchange
-        run = published_run(chunk, item, exchange)
+        name = item.name
+        if item.properties.topic_alias is not None:
+            name = self._resolve(name, item.properties.topic_alias)
+        run = published_run(chunk, item, name, exchange)
         run.publisher = session.client_id
         run.source = session
         if item.first_byte == _PLAIN_PUBLISH and not item.property_bytes:
@@ -209,6 +218,11 @@ class Connection:
             is_much = exchange.publish_once(route, run, session, ids, receipt.done)
         if is_much or self.is_overdue:
             self._hold(route.topic)
+
+    def _resolve(self, name: bytes, alias: int) -> bytes:
+        if self._aliases_in is None:
+            self._aliases_in = IncomingAliases()
+        return self._aliases_in.resolve(name, alias)
 
     def _hold(self, topic: Topic) -> None:
         self._congested = topic
@@ -309,7 +323,7 @@ class Connection:
             data, too_large = packets_within(data, self.packet_bytes_max)
             self._exchange.engine.metrics.dropped["too_large"] += too_large
         if data:
-            self._put(data)
+            self._put_messages(run.name, data)
 
     def send(
         self, run: Run, first: int, packet_ids: list[int], encoding: Encoding, dup: bool
@@ -317,16 +331,16 @@ class Connection:
         assert isinstance(encoding, MqttEncoding)
         encoded = encoding.encoded(run)
         if encoded.packet_bytes_max > self.packet_bytes_max:
-            self._send_fitting(encoded, first, packet_ids, dup)
+            self._send_fitting(run.name, encoded, first, packet_ids, dup)
             return
         data = put_packet_ids(encoded, first, packet_ids)
         if dup:
             assert len(packet_ids) == 1, "messages are sent again one by one"
             data = bytes((data[0] | _DUP,)) + data[1:]
-        self._put(data)
+        self._put_messages(run.name, data)
 
     def _send_fitting(
-        self, encoded: EncodedRun, first: int, packet_ids: list[int], dup: bool
+        self, name: str, encoded: EncodedRun, first: int, packet_ids: list[int], dup: bool
     ) -> None:
         """What is too large for the client counts as sent and done [MQTT-3.1.2-25]."""
         too_large = []
@@ -336,7 +350,7 @@ class Connection:
                 too_large.append(packet_id)
                 continue
             data = put_packet_ids(encoded, at, [packet_id])
-            self._put(bytes((data[0] | _DUP,)) + data[1:] if dup else data)
+            self._put_messages(name, bytes((data[0] | _DUP,)) + data[1:] if dup else data)
         self._exchange.engine.metrics.dropped["too_large"] += len(too_large)
         if self.session is not None:
             self.session.acknowledge(too_large)
@@ -350,6 +364,12 @@ class Connection:
         data = encode_within(packet, self.version, self.packet_bytes_max)
         if data:
             self._put(data)
+
+    def _put_messages(self, name: str, data: bytes) -> None:
+        """Queue PUBLISH packets of one name; nothing keeps them from leaving any more."""
+        if self._aliases_out is not None:
+            data = self._aliases_out.shorten(name, data, self.packet_bytes_max)
+        self._put(data)
 
     def _put(self, data: bytes) -> None:
         self._out.append(data)

@@ -14,10 +14,13 @@ from penstock.mqtt.reasons import Reason
 from penstock.mqtt.scanner import Chunk, PublishRun
 
 
-def published_run(chunk: Chunk, item: PublishRun, exchange: Exchange) -> Run:
-    """The messages of consecutive PUBLISH packets; ProtocolViolation if they break a bound."""
+def published_run(chunk: Chunk, item: PublishRun, name: bytes, exchange: Exchange) -> Run:
+    """The messages of consecutive PUBLISH packets; ProtocolViolation if they break a bound.
+
+    `name` is the packets' own, or what their topic alias stands for.
+    """
     first, end = item.first_message, item.end_message
-    if item.name.count(b"/") >= NAME_LEVELS_MAX:
+    if name.count(b"/") >= NAME_LEVELS_MAX:
         raise ProtocolViolation(
             Reason.TOPIC_NAME_INVALID, f"a name of more than {NAME_LEVELS_MAX} levels"
         )
@@ -28,7 +31,7 @@ def published_run(chunk: Chunk, item: PublishRun, exchange: Exchange) -> Run:
         )
     start = item.start
     run = Run(
-        item.name.decode(),
+        name.decode(),
         chunk.data[start : item.end],
         [at - start for at in chunk.payload_starts[first:end]],
         chunk.payload_lengths[first:end],
@@ -41,8 +44,6 @@ def published_run(chunk: Chunk, item: PublishRun, exchange: Exchange) -> Run:
 
 
 def _add_properties(run: Run, item: PublishRun, exchange: Exchange) -> None:
-    if item.properties.topic_alias is not None:
-        raise ProtocolViolation(Reason.TOPIC_ALIAS_INVALID, "topic aliases are not offered")
     if len(item.property_bytes) > HEADERS_BYTES_MAX:
         raise ProtocolViolation(
             Reason.PACKET_TOO_LARGE, f"properties of more than {HEADERS_BYTES_MAX} bytes"
