@@ -24,20 +24,25 @@ RESPONSE_TOPIC: Final = "mqtt.response-topic"
 CORRELATION_DATA: Final = "mqtt.correlation-data"  # base64: headers are text
 PAYLOAD_FORMAT: Final = "mqtt.payload-format"
 _RESERVED: Final = (CONTENT_TYPE, RESPONSE_TOPIC, CORRELATION_DATA, PAYLOAD_FORMAT)
+_ESCAPE: Final = "mqtt.user."  # before the key of a user property that is called like one of these
+_INDICATORS: Final = {"0": 0, "1": 1}  # what else the header says was made up
 TEXT_BYTES_MAX: Final = 65_535  # of one string or binary field (MQTT 5 §1.5.4)
 
 
 def stored_headers(properties: Properties) -> Headers:
     """User properties and the properties that travel with a message, as a record's headers."""
-    pairs = list(properties.user_properties)
+    pairs = [
+        (_ESCAPE + key if key in _RESERVED or key.startswith(_ESCAPE) else key, value)
+        for key, value in properties.user_properties
+    ]
     if properties.content_type is not None:
         pairs.append((CONTENT_TYPE, properties.content_type))
     if properties.response_topic is not None:
         pairs.append((RESPONSE_TOPIC, properties.response_topic))
     if properties.correlation_data is not None:
         pairs.append((CORRELATION_DATA, base64.b64encode(properties.correlation_data).decode()))
-    if properties.payload_format_indicator:
-        pairs.append((PAYLOAD_FORMAT, "1"))
+    if properties.payload_format_indicator is not None:
+        pairs.append((PAYLOAD_FORMAT, str(properties.payload_format_indicator)))
     return tuple(pairs)
 
 
@@ -58,12 +63,12 @@ def _properties(run: Run, identifiers: tuple[int, ...], clock: Clock) -> Propert
         elif key in _RESERVED:
             reserved[key] = value
         else:
-            plain.append((key, value))
+            plain.append((key.removeprefix(_ESCAPE), value))
     left_s = None
     if run.expires_at:
         left_s = max((run.expires_at - clock.now_us()) // 1_000_000, 0)
     return Properties(
-        payload_format_indicator=1 if PAYLOAD_FORMAT in reserved else None,
+        payload_format_indicator=_INDICATORS.get(reserved.get(PAYLOAD_FORMAT, "")),
         message_expiry_interval=left_s,
         content_type=reserved.get(CONTENT_TYPE),
         response_topic=reserved.get(RESPONSE_TOPIC),
