@@ -1,0 +1,475 @@
+"""One HTTP client: requests in, answers out in the order of the requests.
+
+Requests of a client are dealt with one after another, as RFC 9112 §9.3.2 asks of all that are not
+safe; those that come early wait, bounded in number and bytes. A client that takes its answers
+slowly is given nothing new meanwhile, and is let go when it takes nothing at all.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import Final, Protocol
+
+from penstock.doors.http.encode import CONTINUE, LAST_CHUNK, UNSIZED, encode_chunk, encode_head
+from penstock.doors.http.errors import problem_of
+from penstock.doors.http.intake import Budget, Intake, Stage
+from penstock.doors.http.limits import (
+    DRAIN_S_MAX,
+    OUT_BYTES_ROOM,
+    WAITING_BYTES_MAX,
+    WAITING_MAX,
+    HttpLimits,
+)
+from penstock.doors.http.messages import (
+    Answer,
+    HttpError,
+    Request,
+    Response,
+    Streamed,
+    Upgrade,
+)
+from penstock.doors.http.websocket import WebSocket, accept
+from penstock.doors.wired import Link
+from penstock.model.limits import KIB
+
+EARLY_BYTES_MAX: Final = 64 * KIB  # behind a request to upgrade, before it is answered
+
+_HEAD: Final = "HEAD"
+
+
+class Host(Protocol):
+    """The door, as its connections see it."""
+
+    limits: HttpLimits
+    budget: Budget
+    tick: int  # seconds, coarse
+    date: bytes  # the Date header, a second old at most
+    is_stopping: bool
+
+    def dispatch(self, request: Request) -> None:
+        """Answer it, now or later, through `Request.reply`."""
+        ...
+
+    def shared_headers(self, request: Request) -> tuple[tuple[str, str], ...]:
+        """What web pages of other origins need to be told, if they may ask at all."""
+        ...
+
+    def mark_dirty(self, connection: HttpConnection) -> None:
+        """Call `flush` at the end of this tick."""
+        ...
+
+    def produce(self, stream: BodyStream) -> asyncio.Task[None]:
+        """Run a streamed body."""
+        ...
+
+    def forget(self, connection: HttpConnection) -> None: ...
+
+
+class BodyStream:
+    """Implements Writer: a streamed body on its way to one client."""
+
+    __slots__ = ("_connection", "_is_chunked", "_room", "answer", "is_silent", "task")
+
+    def __init__(
+        self, connection: HttpConnection, answer: Streamed, *, is_chunked: bool, is_silent: bool
+    ) -> None:
+        self._connection = connection
+        self._is_chunked = is_chunked
+        self._room: asyncio.Future[None] | None = None
+        self.answer = answer
+        self.is_silent = is_silent  # the answer to HEAD
+        self.task: asyncio.Task[None] | None = None
+
+    def write(self, data: bytes) -> None:
+        if data:
+            self._connection.put(encode_chunk(data) if self._is_chunked else data)
+
+    async def wait_room(self) -> None:
+        while not self._connection.has_room and not self._connection.is_closed:
+            self._room = asyncio.get_running_loop().create_future()
+            await self._room
+
+    def on_room(self) -> None:
+        room, self._room = self._room, None
+        if room is not None and not room.done():
+            room.set_result(None)
+
+    def end(self, *, is_whole: bool) -> None:
+        """The body is complete; or it broke off, which only closing can say."""
+        if is_whole and self._is_chunked:
+            self._connection.put(LAST_CHUNK)
+        self._connection.finish_stream(self, is_whole=is_whole)
+
+
+class HttpConnection:
+    """Implements Wired and the requests' Asker."""
+
+    __slots__ = (
+        "_host",
+        "_intake",
+        "_is_advancing",
+        "_is_held",
+        "_is_last",
+        "_link",
+        "_out",
+        "_rest",
+        "_since",
+        "_socket",
+        "_stream",
+        "_waiting",
+        "_waiting_bytes",
+        "_wrong",
+        "current",
+        "is_closed",
+        "is_dirty",
+        "out_bytes",
+        "source",
+    )
+
+    def __init__(self, host: Host, link: Link) -> None:
+        self._host = host
+        self._link = link
+        self._intake = Intake(self, host.limits, host.budget)
+        self._waiting: deque[Request] = deque()
+        self._waiting_bytes = 0
+        self._wrong: HttpError | None = None  # said when all before it are answered
+        self._out: list[bytes] = []
+        self._rest: memoryview | None = None  # of a write the socket did not take whole
+        self._stream: BodyStream | None = None
+        self._socket: WebSocket | None = None
+        self._since = host.tick  # the stage it is in, or the last byte it took
+        self._is_advancing = False
+        self._is_held = False  # not read from
+        self._is_last = False  # closed after what is being sent
+        self.current: Request | None = None
+        self.source = link.source
+        self.out_bytes = 0
+        self.is_closed = False
+        self.is_dirty = False
+
+    @property
+    def has_room(self) -> bool:
+        return self.out_bytes < OUT_BYTES_ROOM
+
+    # Bytes in
+
+    def receive(self, data: bytes) -> None:
+        """Bytes from the client; what breaks a rule ends the connection with the reason."""
+        if self._socket is not None:
+            self._socket.receive(data)
+            return
+        if self._wrong is not None or self._is_last:
+            return  # it is told why, and read no more
+        if self._intake.rest is not None:
+            self._keep_early(data)
+            return
+        stage = self._intake.stage
+        try:
+            requests = self._intake.feed(data)
+        except HttpError as wrong:
+            requests = self._intake.take()
+            self._wrong = wrong
+        for request in requests:
+            self._waiting.append(request)
+            self._waiting_bytes += len(request.body)
+        if self._intake.stage is not stage or requests:
+            self._since = self._host.tick
+        if self._intake.wants_continue and self._wrong is None:
+            self._intake.wants_continue = False
+            if not self._waiting and self.current is None:
+                self.put(CONTINUE)
+        self._advance()
+        if self.current is not None:
+            self._hold()
+
+    def _keep_early(self, data: bytes) -> None:
+        """It upgrades, and has been told nothing yet: what it sends belongs to what comes."""
+        assert self._intake.rest is not None
+        self._intake.rest += data
+        if len(self._intake.rest) > EARLY_BYTES_MAX:
+            self.close()
+
+    def _hold(self) -> None:
+        """Stop reading a client that sends requests faster than they are answered, or go on."""
+        is_much = len(self._waiting) > WAITING_MAX or self._waiting_bytes > WAITING_BYTES_MAX
+        if is_much is not self._is_held and not self.is_closed:
+            self._is_held = is_much
+            self._link.want_read(not is_much)
+
+    def _advance(self) -> None:
+        """Begin the next request, as long as they are answered at once."""
+        if self._is_advancing:
+            return
+        self._is_advancing = True
+        waiting = self._waiting
+        while self.current is None and not self.is_closed and not self._is_last:
+            if not self.has_room:
+                break
+            if waiting:
+                request = waiting.popleft()
+                self._waiting_bytes -= len(request.body)
+                self.current = request
+                self._host.dispatch(request)
+            elif self._wrong is not None:
+                self._refuse(self._wrong)
+            else:
+                break
+        self._is_advancing = False
+        if self._is_held:
+            self._hold()
+
+    def _refuse(self, wrong: HttpError) -> None:
+        response = problem_of(wrong)
+        self._is_last = True
+        self._put_response(response, response.headers, is_kept=False, is_silent=False)
+
+    # Answers out
+
+    def answer(self, request: Request, answer: Answer) -> None:
+        if self.is_closed or self.current is not request or self._stream is not None:
+            return  # it is gone, and so is who asked
+        headers = self._host.shared_headers(request) if b"origin" in request.headers else ()
+        if isinstance(answer, Upgrade):
+            self._upgrade(request, answer)
+            return
+        is_kept = request.is_kept and not self._host.is_stopping and not request.is_upgrade
+        is_silent = request.method == _HEAD
+        if isinstance(answer, Streamed):
+            self._begin_stream(request, answer, answer.headers + headers, is_kept, is_silent)
+            return
+        if request.is_old and is_kept:
+            headers += (("Connection", "keep-alive"),)
+        if headers or answer.headers:
+            headers = answer.headers + headers
+        self._is_last = not is_kept
+        self._put_response(answer, headers, is_kept=is_kept, is_silent=is_silent)
+        self._finish(request)
+
+    def _put_response(
+        self,
+        response: Response,
+        headers: tuple[tuple[str, str], ...],
+        *,
+        is_kept: bool,
+        is_silent: bool,
+    ) -> None:
+        body = response.body
+        head = encode_head(
+            response.status,
+            response.content_type,
+            len(body),
+            self._host.date,
+            headers,
+            is_kept=is_kept,
+        )
+        self.put(head if is_silent else head + body)
+
+    def _finish(self, request: Request) -> None:
+        """The request is answered; its client may have more."""
+        self._host.budget.bytes -= len(request.body)
+        self.current = None
+        self._since = self._host.tick
+        if not self._is_advancing:
+            self._advance()
+
+    def _begin_stream(
+        self,
+        request: Request,
+        answer: Streamed,
+        headers: tuple[tuple[str, str], ...],
+        is_kept: bool,
+        is_silent: bool,
+    ) -> None:
+        is_chunked = not request.is_old
+        is_kept = is_kept and is_chunked
+        if is_chunked:
+            headers += (("Transfer-Encoding", "chunked"),)
+        head = encode_head(
+            answer.status,
+            answer.content_type,
+            UNSIZED,
+            self._host.date,
+            headers,
+            is_kept=is_kept,
+        )
+        self.put(head)
+        if is_silent:
+            self._is_last = not is_kept
+            self._finish(request)
+            return
+        request.is_kept = is_kept
+        self._stream = BodyStream(self, answer, is_chunked=is_chunked, is_silent=is_silent)
+        self._stream.task = self._host.produce(self._stream)
+
+    def finish_stream(self, stream: BodyStream, *, is_whole: bool) -> None:
+        request = self.current
+        if self.is_closed or self._stream is not stream or request is None:
+            return
+        self._stream = None
+        if not is_whole:
+            self.close()
+            return
+        self._is_last = not request.is_kept or self._host.is_stopping
+        self._finish(request)
+        if not self.is_dirty:
+            self.flush()
+
+    def _upgrade(self, request: Request, upgrade: Upgrade) -> None:
+        """Go on as a WebSocket, or say why not."""
+        protocol = accept(request, upgrade)
+        if isinstance(protocol, HttpError):
+            self.answer(request, problem_of(protocol))
+            return
+        rest, self._intake.rest = self._intake.rest or b"", b""
+        self._host.budget.bytes -= len(request.body)
+        self.current = None
+        self._socket = WebSocket(self, protocol)
+        self._socket.begin(upgrade.begin)
+        if rest and not self.is_closed:
+            self._socket.receive(rest)
+
+    def put(self, data: bytes) -> None:
+        """Send this at the end of the tick."""
+        if not self.out_bytes:
+            self._since = self._host.tick
+        self._out.append(data)
+        self.out_bytes += len(data)
+        if not self.is_dirty:
+            self.is_dirty = True
+            self._host.mark_dirty(self)
+
+    def flush(self) -> None:
+        """One write for all that this tick brought."""
+        self.is_dirty = False
+        if self.is_closed or self._rest is not None:
+            return
+        out = self._out
+        if out:
+            data = out[0] if len(out) == 1 else b"".join(out)
+            self._out = []
+            if not self._send(data):
+                return
+        self._sent()
+
+    def _send(self, data: bytes | memoryview) -> bool:
+        """Hand over what the socket takes; False if something is left, or the peer is gone."""
+        try:
+            sent = self._link.send(data)
+        except OSError:
+            self.close()
+            return False
+        self.out_bytes -= sent
+        if sent < len(data):
+            if self._rest is None:
+                self._link.want_write(True)
+            self._rest = memoryview(data)[sent:]
+            return False
+        if self._rest is not None:
+            self._rest = None
+            self._link.want_write(False)
+        return True
+
+    def on_writable(self) -> None:
+        """The socket takes more."""
+        if self.is_closed:
+            return
+        self._since = self._host.tick
+        rest = self._rest
+        if rest is None or self._send(rest):
+            self.flush()
+        elif self.has_room:
+            self._tell_room()
+
+    def _sent(self) -> None:
+        """All that waited has been handed over."""
+        if self._is_last:
+            # Closing with unread bytes would take the answer back from the client (RST).
+            if self._wrong is None:
+                self.close()
+            return
+        self._tell_room()
+        self._advance()
+
+    def _tell_room(self) -> None:
+        if self._stream is not None:
+            self._stream.on_room()
+        elif self._socket is not None:
+            self._socket.on_room()
+
+    def want_read(self, wanted: bool) -> None:
+        """For a WebSocket: go on reading, or stop for a while."""
+        if not self.is_closed:
+            self._link.want_read(wanted)
+
+    def now_s(self) -> int:
+        return self._host.tick
+
+    def end(self) -> None:
+        """Close once all that waits has been sent."""
+        self._is_last = True
+        if not self.is_dirty:
+            self.is_dirty = True
+            self._host.mark_dirty(self)
+
+    # Time, and the end
+
+    def look_at_time(self) -> None:
+        """Called each second."""
+        limits = self._host.limits
+        waited_s = self._host.tick - self._since
+        if self.out_bytes:
+            if waited_s > limits.send_s_max:
+                self.close()
+        elif self._is_last:
+            if waited_s > DRAIN_S_MAX:
+                self.close()
+        elif self._socket is not None:
+            self._socket.look_at_time()
+        elif self.current is None:
+            self._look_at_stage(limits, waited_s)
+
+    def _look_at_stage(self, limits: HttpLimits, waited_s: float) -> None:
+        stage = self._intake.stage
+        if stage is Stage.IDLE:
+            if waited_s > limits.idle_s_max:
+                self.close()
+            return
+        wait_s_max = limits.head_s_max if stage is Stage.HEAD else limits.body_s_max
+        if waited_s > wait_s_max:
+            what = "headers" if stage is Stage.HEAD else "body"
+            self._wrong = HttpError(408, f"the {what} did not come within {wait_s_max:g} s")
+            self._advance()
+
+    def stop(self) -> None:
+        """The server stops: close what is idle, let the others finish."""
+        if self._socket is not None:
+            self._socket.close_with(1001, "the server stops")
+        elif self._stream is not None and self._stream.task is not None:
+            self._stream.task.cancel()
+        elif self.current is None and not self.out_bytes and not self._waiting:
+            self.close()
+
+    def close(self) -> None:
+        """Close at once; whatever waits to be sent is let go."""
+        if self.is_closed:
+            return
+        self.is_closed = True
+        budget = self._host.budget
+        budget.bytes -= self._waiting_bytes
+        if self.current is not None:
+            budget.bytes -= len(self.current.body)
+        self._intake.close()
+        self._waiting.clear()
+        self._out = []
+        self._rest = None
+        self.out_bytes = 0
+        self._link.close()
+        stream, self._stream = self._stream, None
+        if stream is not None:
+            stream.on_room()
+            if stream.task is not None:
+                stream.task.cancel()
+        if self._socket is not None:
+            self._socket.on_gone()
+        self._host.forget(self)

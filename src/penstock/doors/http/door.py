@@ -1,0 +1,239 @@
+"""The HTTP door: its listeners, its connections, and the way of a request to its handler.
+
+Sockets are served by the DoorSelector, as MQTT's are. Every request is checked for where it comes
+from and who asks before its handler sees it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Coroutine
+from contextlib import suppress
+from email.utils import formatdate
+from typing import Any
+
+from penstock.broker.engine import Engine
+from penstock.core.access import Principal
+from penstock.doors.http.connection import BodyStream, HttpConnection
+from penstock.doors.http.errors import problem_of
+from penstock.doors.http.intake import Budget
+from penstock.doors.http.limits import BODIES_BYTES_MAX, DEFAULT_LIMITS, HttpLimits
+from penstock.doors.http.login import Credentials, log_in, recall
+from penstock.doors.http.messages import (
+    Answer,
+    Pairs,
+    Request,
+    Response,
+    Streamed,
+    Upgrade,
+)
+from penstock.doors.http.pages import Pages
+from penstock.doors.http.router import Route, Router
+from penstock.doors.listening import Listeners
+from penstock.doors.selector import DoorSelector
+from penstock.doors.tcp import SocketLink, serve
+from penstock.doors.wired import Link, Wired
+from penstock.model.errors import PenstockError
+
+
+class HttpDoor:
+    """Implements the connections' Host."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        selector: DoorSelector,
+        loop: asyncio.AbstractEventLoop,
+        limits: HttpLimits = DEFAULT_LIMITS,
+    ) -> None:
+        self.engine = engine
+        self.router = Router()
+        self.limits = limits
+        self.budget = Budget(BODIES_BYTES_MAX)
+        self.tick = 0
+        self.date = b""
+        self.is_stopping = False
+        self._access = engine.access
+        self._pages = Pages(limits.origins)
+        self._loop = loop
+        self._connections: set[HttpConnection] = set()
+        self._dirty: list[HttpConnection] = []
+        self._is_serving = False  # the selector calls handlers, and will have all flushed
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._empty: asyncio.Event | None = None  # set when the last connection is gone
+        refused = engine.metrics.refused
+        self._listeners = Listeners(selector, loop, refused, self.begin, self._serve)
+        self._note_date()
+        self._timer = loop.call_later(1.0, self._each_second)
+        selector.after_handlers(self._flush)
+
+    # Connections
+
+    def listen(
+        self, host: str, port: int, context: ssl.SSLContext | None = None
+    ) -> tuple[str, int]:
+        """Take connections on an address, with TLS if told how; the address that was bound."""
+        return self._listeners.listen(host, port, context)
+
+    def begin(self, link: Link) -> HttpConnection | None:
+        """A client on a link of any kind; None when there is no room for another."""
+        if len(self._connections) >= self.limits.connections_max:
+            self.engine.metrics.refused["connections"] += 1
+            return None
+        connection = HttpConnection(self, link)
+        self._connections.add(connection)
+        return connection
+
+    def _serve(self, connection: Wired, link: SocketLink, events: int) -> None:
+        self._is_serving = True
+        try:
+            serve(connection, link, events)
+        except Exception as mistake:
+            self._report("a connection was closed", mistake)
+            connection.close()
+
+    def mark_dirty(self, connection: HttpConnection) -> None:
+        if not self._dirty and not self._is_serving:
+            self._loop.call_soon(self._flush)
+        self._dirty.append(connection)
+
+    def _flush(self) -> None:
+        self._is_serving = False
+        while self._dirty:  # an answer that was sent may let the next request of a client begin
+            dirty, self._dirty = self._dirty, []
+            for connection in dirty:
+                connection.flush()
+
+    def forget(self, connection: HttpConnection) -> None:
+        self._connections.discard(connection)
+        if not self._connections and self._empty is not None:
+            self._empty.set()
+
+    # Requests
+
+    def dispatch(self, request: Request) -> None:
+        try:
+            if request.method == "OPTIONS":
+                request.reply(self._options(request))
+                return
+            route, request.params = self.router.find(request.method, request.path)
+            request.route = route
+            self._pages.check_origin(request)
+            if not route.is_open:
+                who = recall(self._access, request)
+                if not isinstance(who, Principal):
+                    self.spawn(self._log_in(request, route, who))
+                    return
+                self._check_local(request, who)
+                request.principal = who
+        except Exception as wrong:
+            self._fail(request, wrong)
+            return
+        self._handle(request, route)
+
+    def _check_local(self, request: Request, principal: Principal) -> None:
+        if principal.is_anonymous and not self._access.allow_anonymous:
+            self._pages.check_host(request)
+
+    async def _log_in(self, request: Request, route: Route, credentials: Credentials) -> None:
+        try:
+            request.principal = await log_in(self._access, credentials, request.source)
+        except Exception as wrong:
+            self._fail(request, wrong)
+        else:
+            self._handle(request, route)
+
+    def _handle(self, request: Request, route: Route) -> None:
+        try:
+            answer = route.handler(request)
+        except Exception as wrong:
+            self._fail(request, wrong)
+            return
+        if answer is None:
+            return
+        if isinstance(answer, Response | Streamed | Upgrade):
+            request.reply(answer)
+        else:
+            self.spawn(self._finish(request, answer))
+
+    async def _finish(self, request: Request, work: Coroutine[Any, Any, Answer]) -> None:
+        try:
+            request.reply(await work)
+        except Exception as wrong:
+            self._fail(request, wrong)
+
+    def _fail(self, request: Request, wrong: Exception) -> None:
+        """Say what went wrong; a mistake of our own costs this client its answer, no more."""
+        if not isinstance(wrong, PenstockError):
+            self._report(f"{request.method} {request.path} failed", wrong)
+        route: Route | None = request.route
+        request.reply(route.fail(wrong) if route is not None else problem_of(wrong))
+
+    def _options(self, request: Request) -> Response:
+        methods = "GET, HEAD, OPTIONS, PATCH, POST, PUT, DELETE"
+        if request.path != "*":
+            methods = self.router.allowed(request.path)
+        self._pages.check_origin(request)
+        headers: Pairs = (("Allow", methods),)
+        if b"origin" in request.headers:
+            headers += self._pages.preflight(request, methods)
+        return Response(204, headers=headers)
+
+    def shared_headers(self, request: Request) -> Pairs:
+        return self._pages.headers(request)
+
+    def produce(self, stream: BodyStream) -> asyncio.Task[None]:
+        return self.spawn(self._produce(stream))
+
+    async def _produce(self, stream: BodyStream) -> None:
+        is_whole = False
+        try:
+            await stream.answer.produce(stream)
+            is_whole = True
+        except asyncio.CancelledError:
+            is_whole = self.is_stopping
+        except Exception as wrong:
+            if not isinstance(wrong, PenstockError):
+                self._report("a stream broke off", wrong)
+        stream.end(is_whole=is_whole)
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = self._loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    def _report(self, message: str, mistake: Exception) -> None:
+        self._loop.call_exception_handler({"message": message, "exception": mistake})
+
+    # Time
+
+    def _each_second(self) -> None:
+        self._timer = self._loop.call_later(1.0, self._each_second)
+        self.tick += 1
+        self._note_date()
+        for connection in list(self._connections):
+            connection.look_at_time()
+
+    def _note_date(self) -> None:
+        now_s = self.engine.clock.now_us() / 1_000_000
+        self.date = f"Date: {formatdate(now_s, usegmt=True)}\r\n".encode()
+
+    async def close(self) -> None:
+        """Stop listening, finish the requests under way, close what is idle or takes too long."""
+        self._listeners.close()
+        self.is_stopping = True
+        for connection in list(self._connections):
+            connection.stop()
+        if self._connections:
+            self._empty = asyncio.Event()
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._empty.wait(), self.limits.stop_s_max)
+        self._timer.cancel()
+        for connection in list(self._connections):
+            connection.close()
+        for task in list(self._tasks):
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks)

@@ -1,0 +1,36 @@
+"""What an operator can say about HTTP clients, and the bounds that nobody needs to change."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from penstock.model.limits import KIB, MIB
+
+ANY_ORIGIN: Final = "*"
+
+HEADERS_MAX: Final = 100  # of one request
+TARGET_BYTES_MAX: Final = 8 * KIB  # path and query
+HEAD_BYTES_MAX: Final = 32 * KIB  # request line and headers
+WAITING_MAX: Final = 32  # requests of one client that came before the one before was answered
+WAITING_BYTES_MAX: Final = 64 * KIB  # of their bodies; then the client is not read
+OUT_BYTES_ROOM: Final = 256 * KIB  # above it nothing new is begun or streamed for the client
+BODIES_BYTES_MAX: Final = 256 * MIB  # of all clients together, while they arrive and are answered
+DRAIN_S_MAX: Final = 2.0  # for a refused client to hear why before it is cut off
+
+
+@dataclass(frozen=True, slots=True)
+class HttpLimits:
+    """Settings of the HTTP door beside where it listens."""
+
+    connections_max: int = 10_000
+    body_bytes_max: int = 32 * MIB  # of one request: the largest message, in base64 and JSON
+    head_s_max: float = 10.0  # for the request line and the headers
+    body_s_max: float = 60.0  # for the body
+    idle_s_max: float = 75.0  # between two requests
+    send_s_max: float = 30.0  # for a client that takes nothing of its answer
+    stop_s_max: float = 10.0  # for requests under way when the server stops
+    origins: tuple[str, ...] = ()  # web pages that may ask, beside those of this server
+
+
+DEFAULT_LIMITS: Final = HttpLimits()

@@ -1,0 +1,56 @@
+"""Who a request comes from: Basic credentials, or nobody in particular.
+
+The users are those of MQTT. A password found right before costs microseconds; another one is
+checked beside the event loop while its client waits.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from typing import Final
+
+from penstock.broker.access import Access
+from penstock.core.access import Principal
+from penstock.doors.http.messages import HttpError, Request
+from penstock.model.errors import NotAuthorized
+
+CHALLENGE: Final = (("WWW-Authenticate", 'Basic realm="penstock", charset="UTF-8"'),)
+
+Credentials = tuple[str, bytes]
+
+
+def recall(access: Access, request: Request) -> Principal | Credentials:
+    """Who asks; or the credentials that have to be checked first. HttpError 401 if nobody may."""
+    given = request.headers.get(b"authorization")
+    if given is None or not access.has_users:
+        # Without users there is nothing to check a name against: it counts for nothing.
+        principal = access.anonymous()
+        if principal is None:
+            access.count_stranger()
+            raise HttpError(401, "log in with a user name and password", CHALLENGE)
+        return principal
+    user, password = parse_basic(given)
+    return access.recall(user, password) or (user, password)
+
+
+async def log_in(access: Access, credentials: Credentials, source: str) -> Principal:
+    """HttpError 401 after a while if they do not fit; UnavailableError when too many wait."""
+    try:
+        return await access.log_in(*credentials, source)
+    except NotAuthorized as wrong:
+        raise HttpError(401, str(wrong), CHALLENGE) from None
+
+
+def parse_basic(given: bytes) -> Credentials:
+    scheme, _, rest = given.partition(b" ")
+    if scheme.lower() != b"basic":
+        raise HttpError(401, "the Authorization header is not Basic", CHALLENGE)
+    try:
+        user, separator, password = base64.b64decode(rest.strip(), validate=True).partition(b":")
+        name = user.decode()
+    except (binascii.Error, UnicodeDecodeError):
+        separator, name, password = b"", "", b""
+    if not separator:
+        raise HttpError(401, "the Authorization header holds no user:password", CHALLENGE)
+    return name, password

@@ -1,0 +1,216 @@
+"""Requests and answers, as handlers see them. No bytes of the wire here.
+
+A handler takes a Request and returns its Answer; or a coroutine that does; or None, and calls
+`Request.reply` later, which is what the endpoints do that wait for a commit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from typing import Any, Final, Protocol
+from urllib.parse import parse_qsl
+
+import msgspec
+
+from penstock.core.access import NOBODY, Principal
+from penstock.model.errors import PenstockError
+
+JSON: Final = "application/json"
+PROBLEM: Final = "application/problem+json"
+TEXT: Final = "text/plain; charset=utf-8"
+
+Pairs = tuple[tuple[str, str], ...]
+
+
+class HttpError(PenstockError):
+    """A request that is answered with this status; the message says why and the way out."""
+
+    def __init__(self, status: int, message: str, headers: Pairs = ()) -> None:
+        super().__init__(message)
+        self.status = status
+        self.headers = headers
+
+
+class Response:
+    """An answer whose body is known."""
+
+    __slots__ = ("body", "content_type", "headers", "status")
+
+    def __init__(
+        self, status: int, body: bytes = b"", content_type: str = JSON, headers: Pairs = ()
+    ) -> None:
+        self.status = status
+        self.body = body
+        self.content_type = content_type
+        self.headers = headers
+
+
+class Writer(Protocol):
+    """Where a streamed body goes. Writing never blocks; `wait_room` is what holds a producer."""
+
+    def write(self, data: bytes) -> None: ...
+
+    async def wait_room(self) -> None:
+        """Suspends while the client has more to take than it should."""
+        ...
+
+
+Produce = Callable[[Writer], Coroutine[Any, Any, None]]
+
+
+class Streamed:
+    """An answer whose body is made while it is sent; `produce` is cancelled if the client goes."""
+
+    __slots__ = ("content_type", "headers", "produce", "status")
+
+    def __init__(
+        self, produce: Produce, content_type: str, headers: Pairs = (), status: int = 200
+    ) -> None:
+        self.produce = produce
+        self.content_type = content_type
+        self.headers = headers
+        self.status = status
+
+
+class Upgrade:
+    """The connection goes on as a WebSocket, which `begin` is given once it is open."""
+
+    __slots__ = ("begin", "message_bytes_max", "subprotocols")
+
+    def __init__(
+        self,
+        begin: Callable[[Any], Any],
+        subprotocols: tuple[str, ...] = (),
+        message_bytes_max: int = 65_536,
+    ) -> None:
+        self.begin = begin
+        self.subprotocols = subprotocols
+        self.message_bytes_max = message_bytes_max
+
+
+Answer = Response | Streamed | Upgrade
+Handler = Callable[["Request"], Answer | Coroutine[Any, Any, Answer] | None]
+
+
+class Asker(Protocol):
+    """The connection a request came on."""
+
+    source: str
+
+    def answer(self, request: Request, answer: Answer) -> None: ...
+
+
+class Request:
+    """One request with its whole body."""
+
+    __slots__ = (
+        "_asker",
+        "_query",
+        "body",
+        "headers",
+        "is_kept",
+        "is_old",
+        "is_upgrade",
+        "method",
+        "params",
+        "path",
+        "principal",
+        "query_text",
+        "route",
+    )
+
+    def __init__(self, asker: Asker, method: str, path: str, query_text: str) -> None:
+        self._asker = asker
+        self._query: dict[str, str] | None = None
+        self.method = method
+        self.path = path  # as it was sent, percent signs and all
+        self.query_text = query_text
+        self.headers: dict[bytes, bytes] = {}  # names in small letters; repeated ones are joined
+        self.body: bytes = b""
+        self.params: dict[str, str] = {}  # of the path, decoded
+        self.principal: Principal = NOBODY
+        self.is_kept = True  # the connection stays open
+        self.is_old = False  # HTTP/1.0
+        self.is_upgrade = False
+        self.route: Any = None
+
+    def reply(self, answer: Answer) -> None:
+        """Answer a request whose handler returned None; once, from the event loop."""
+        self._asker.answer(self, answer)
+
+    @property
+    def source(self) -> str:
+        """The address the client comes from."""
+        return self._asker.source
+
+    def header(self, name: bytes) -> str:
+        """A header's value, '' if there is none; `name` in small letters."""
+        return self.headers.get(name, b"").decode("latin-1")
+
+    @property
+    def query(self) -> dict[str, str]:
+        """The query string; HttpError 400 if it is not text or says something twice."""
+        if self._query is None:
+            self._query = parse_query(self.query_text)
+        return self._query
+
+
+def parse_query(text: str) -> dict[str, str]:
+    if not text:
+        return {}
+    found: dict[str, str] = {}
+    try:
+        pairs = parse_qsl(text, keep_blank_values=True, errors="strict", max_num_fields=64)
+    except ValueError as broken:
+        raise HttpError(400, f"the query string cannot be read: {broken}") from None
+    for key, value in pairs:
+        if key in found:
+            raise HttpError(400, f"the query string says {key!r} twice: say it once")
+        found[key] = value
+    return found
+
+
+_encode: Final = msgspec.json.Encoder().encode
+
+
+def json_response(value: Any, status: int = 200, headers: Pairs = ()) -> Response:
+    return Response(status, _encode(value), JSON, headers)
+
+
+def problem(status: int, detail: str, headers: Pairs = (), **more: Any) -> Response:
+    """An answer that says what is wrong (RFC 9457)."""
+    body = {"type": "about:blank", "title": TITLES[status], "status": status, "detail": detail}
+    return Response(status, _encode(body | more), PROBLEM, headers)
+
+
+TITLES: Final = {
+    100: "Continue",
+    101: "Switching Protocols",
+    200: "OK",
+    201: "Created",
+    204: "No Content",
+    304: "Not Modified",
+    400: "Bad Request",
+    401: "Unauthorized",
+    403: "Forbidden",
+    404: "Not Found",
+    405: "Method Not Allowed",
+    406: "Not Acceptable",
+    408: "Request Timeout",
+    409: "Conflict",
+    410: "Gone",
+    413: "Content Too Large",
+    414: "URI Too Long",
+    415: "Unsupported Media Type",
+    417: "Expectation Failed",
+    421: "Misdirected Request",
+    422: "Unprocessable Content",
+    426: "Upgrade Required",
+    429: "Too Many Requests",
+    431: "Request Header Fields Too Large",
+    500: "Internal Server Error",
+    501: "Not Implemented",
+    503: "Service Unavailable",
+    505: "HTTP Version Not Supported",
+    507: "Insufficient Storage",
+}

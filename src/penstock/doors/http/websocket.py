@@ -1,0 +1,201 @@
+"""WebSockets on an HTTP connection: frames in and out (RFC 6455), without extensions.
+
+The rules of frames are those of `websockets`' protocol without IO; what we send is framed here,
+which is a few bytes in front of the data. A peer that floods us with pings while it takes nothing
+is not read on; one that is silent is asked whether it is there, and let go.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final, Protocol
+
+from websockets.datastructures import Headers
+from websockets.frames import Frame, Opcode
+from websockets.http11 import Request as Handshake
+from websockets.protocol import OPEN
+from websockets.server import ServerProtocol
+from websockets.typing import Subprotocol
+
+from penstock.doors.http.limits import DRAIN_S_MAX, OUT_BYTES_ROOM
+from penstock.doors.http.messages import HttpError, Request, Upgrade
+
+PING_S: Final = 30  # of silence; then the peer is asked
+SILENCE_S_MAX: Final = 60
+
+TEXT: Final = 0x81
+BINARY: Final = 0x82
+
+
+class Carrier(Protocol):
+    """The HTTP connection below."""
+
+    source: str
+    is_closed: bool
+    out_bytes: int
+
+    def put(self, data: bytes) -> None: ...
+
+    def want_read(self, wanted: bool) -> None: ...
+
+    def end(self) -> None:
+        """Close once all that waits has been sent."""
+        ...
+
+    def close(self) -> None: ...
+
+    def now_s(self) -> int: ...
+
+
+class Receiver(Protocol):
+    """Who the frames are for."""
+
+    def on_frame(self, data: bytes, *, is_text: bool, is_end: bool) -> None:
+        """A data frame; `is_end` if it is its message's last."""
+        ...
+
+    def on_room(self) -> None:
+        """All that was sent has been handed over."""
+        ...
+
+    def on_gone(self) -> None:
+        """The connection is closed."""
+        ...
+
+
+def accept(request: Request, upgrade: Upgrade) -> ServerProtocol | HttpError:
+    """The handshake: a protocol whose answer waits to be sent, or why there is none."""
+    protocol = ServerProtocol(
+        state=OPEN,
+        subprotocols=[Subprotocol(one) for one in upgrade.subprotocols] or None,
+        max_size=upgrade.message_bytes_max,
+    )
+    headers = Headers()
+    for name, value in request.headers.items():
+        headers[name.decode("latin-1")] = value.decode("latin-1")
+    answer = protocol.accept(Handshake(request.path, headers, method=request.method))
+    if answer.status_code != 101:
+        text = (answer.body or b"").decode().splitlines()[0]
+        more = (("Upgrade", "websocket"),) if answer.status_code == 426 else ()
+        if answer.status_code == 400:
+            more = (("Sec-WebSocket-Version", "13"),)
+        return HttpError(answer.status_code, text, more)
+    protocol.writes.append(answer.serialize())
+    return protocol
+
+
+class WebSocket:
+    """An open WebSocket; everything on the event loop."""
+
+    __slots__ = (
+        "_carrier",
+        "_closing_since",
+        "_is_held",
+        "_is_text",
+        "_protocol",
+        "_receiver",
+        "_seen",
+        "subprotocol",
+    )
+
+    def __init__(self, carrier: Carrier, protocol: ServerProtocol) -> None:
+        self._carrier = carrier
+        self._protocol = protocol
+        self._receiver: Receiver | None = None
+        self._is_text = False  # the message that is being read
+        self._is_held = False
+        self._closing_since = -1
+        self._seen = carrier.now_s()
+        self.subprotocol = protocol.subprotocol
+
+    def begin(self, make: Callable[[WebSocket], Receiver]) -> None:
+        self._flush()
+        self._receiver = make(self)
+
+    @property
+    def source(self) -> str:
+        return self._carrier.source
+
+    @property
+    def out_bytes(self) -> int:
+        """What the peer has still to take."""
+        return self._carrier.out_bytes
+
+    @property
+    def is_open(self) -> bool:
+        return self._closing_since < 0 and not self._carrier.is_closed
+
+    def send(self, data: bytes, kind: int = BINARY) -> None:
+        """One message in one frame; nothing once it is being closed."""
+        if not self.is_open:
+            return
+        size = len(data)
+        if size < 126:
+            head = bytes((kind, size))
+        elif size < 65_536:
+            head = bytes((kind, 126, size >> 8, size & 255))
+        else:
+            head = bytes((kind, 127)) + size.to_bytes(8, "big")
+        self._carrier.put(head + data)
+
+    def close_with(self, code: int, reason: str) -> None:
+        """Say why, and close when the peer has answered, or soon."""
+        if self.is_open:
+            self._closing_since = self._carrier.now_s()
+            self._protocol.send_close(code, reason.encode()[:120].decode(errors="ignore"))
+            self._flush()
+
+    def want_read(self, wanted: bool) -> None:
+        self._carrier.want_read(wanted)
+
+    def receive(self, data: bytes) -> None:
+        self._seen = self._carrier.now_s()
+        protocol = self._protocol
+        protocol.receive_data(data)
+        for event in protocol.events_received():
+            if not self.is_open or self._receiver is None:
+                break
+            assert isinstance(event, Frame)
+            if event.opcode in (Opcode.TEXT, Opcode.BINARY):
+                self._is_text = event.opcode is Opcode.TEXT
+            elif event.opcode is not Opcode.CONT:
+                continue
+            payload = event.data if isinstance(event.data, bytes) else bytes(event.data)
+            self._receiver.on_frame(payload, is_text=self._is_text, is_end=event.fin)
+        self._flush()
+        if self._carrier.out_bytes > OUT_BYTES_ROOM and not self._is_held:
+            self._is_held = True
+            self._carrier.want_read(False)
+
+    def _flush(self) -> None:
+        """Send what the protocol has to say of its own."""
+        for data in self._protocol.data_to_send():
+            if data:
+                self._carrier.put(data)
+            else:
+                self._carrier.end()
+
+    def on_room(self) -> None:
+        if self._is_held:
+            self._is_held = False
+            self._carrier.want_read(True)
+        if self._receiver is not None and self.is_open:
+            self._receiver.on_room()
+
+    def look_at_time(self) -> None:
+        now_s = self._carrier.now_s()
+        if self._closing_since >= 0:
+            if now_s - self._closing_since > DRAIN_S_MAX:
+                self._carrier.close()
+            return
+        silent_s = now_s - self._seen
+        if silent_s > SILENCE_S_MAX:
+            self._carrier.close()
+        elif silent_s >= PING_S and silent_s % PING_S == 0:
+            self._protocol.send_ping(b"")
+            self._flush()
+
+    def on_gone(self) -> None:
+        receiver, self._receiver = self._receiver, None
+        if receiver is not None:
+            receiver.on_gone()
