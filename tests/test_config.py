@@ -81,7 +81,7 @@ def test_defaults_are_those_of_the_parts_they_go_to() -> None:
         ("[mqt]\nlisten = 1", "'mqt' is unknown: did you mean 'mqtt'?"),
         ('listen = "x"', "'listen' is unknown: did you mean 'mqtt.listen'?"),
         ('[server]\nlisten = "x"', "'server.listen' is unknown: did you mean "),
-        ("[zzz]\nq = 1", "'zzz' is unknown: tables are access, bindings, catalog, log, mqtt"),
+        ("[zzz]\nq = 1", "'zzz' is unknown: tables are access, bindings, catalog, http, log, mqtt"),
         ("mqtt = 1", "mqtt 1 is not a table: write [mqtt]"),
         ("[mqtt]\nlisten = 1883", "[mqtt] listen 1883 is not a text: write it in quotes"),
         ('[mqtt]\nlisten = "1883"', "[mqtt] listen: address '1883' is not HOST:PORT"),
@@ -266,7 +266,9 @@ def test_a_binding_that_contradicts_an_existing_one_is_refused_at_start(tmp_path
         broker.create_topic("a")
         broker.bind("x/#", "a")
     file = write(tmp_path, '[[bindings]]\nfilter = "x/#"\ntopic = "b"\n')
-    answer = penstock("serve", "--mqtt", "off", "--data", str(data), "--config", str(file))
+    answer = penstock(
+        "serve", "--mqtt", "off", "--http", "off", "--data", str(data), "--config", str(file)
+    )
     assert answer.returncode == 1
     assert "filter 'x/#' is bound to topic 'a'" in answer.stderr
 

@@ -18,8 +18,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from penstock.broker.settings import BrokerSettings, make_settings, seconds
+from penstock.broker.settings import BrokerSettings, make_settings, seconds, size_bytes
 from penstock.core.names import check_filter, check_topic
+from penstock.doors.http.limits import HttpLimits
+from penstock.doors.http.pages import parse_origins
 from penstock.doors.mqtt.limits import MqttLimits
 from penstock.model.errors import InvalidSetting, RefusedError
 
@@ -31,6 +33,7 @@ REQUIRED: Final = "required"
 
 _BROKER: Final = BrokerSettings()
 _LIMITS: Final = MqttLimits()
+_HTTP: Final = HttpLimits()
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +85,10 @@ class ServerSettings:
     mqtts: str
     tls: TlsFiles | None
     mqtt_limits: MqttLimits
+    http: str
+    https: str
+    http_tls: TlsFiles | None
+    http_limits: HttpLimits
     broker: dict[str, Any]
     bindings: tuple[Binding, ...]
     allow_anonymous: bool
@@ -153,6 +160,15 @@ def _certificates(key: str, value: Any) -> str:
     return str(value)
 
 
+def _size(key: str, value: Any) -> Any:
+    size_bytes(key, value)
+    return value
+
+
+def _origins(key: str, value: Any) -> str:
+    return " ".join(parse_origins(key, value))
+
+
 def _of_broker(name: str) -> Callable[[str, Any], Any]:
     """A check that the broker's own settings have already."""
 
@@ -198,6 +214,32 @@ SETTINGS: Final = (
         _LIMITS.keep_alive_s_max,
         lambda key, value: _whole_number(key, value, 0, 65_535),
         "longest keep alive of an MQTT 5 client, in seconds; 0: no limit",
+    ),
+    Setting("http.listen", "127.0.0.1:8090", _address, "where HTTP clients connect, or 'off'"),
+    Setting("http.tls_listen", OFF, _address, "the same with TLS; its usual port is 8443"),
+    Setting("http.tls_cert", "", _file, "its certificate and chain, PEM; empty: that of [mqtt]"),
+    Setting("http.tls_key", "", _file, "its private key, PEM; empty if it is in tls_cert"),
+    Setting(
+        "http.origins",
+        "",
+        _origins,
+        "web pages that may ask beside our own, with spaces between: 'https://a.example'; or '*'",
+    ),
+    Setting(
+        "http.connections_max",
+        _HTTP.connections_max,
+        lambda key, value: _whole_number(key, value, 1, 10_000_000),
+        "more are refused",
+    ),
+    Setting("http.body_bytes_max", "32 MiB", _size, "largest body of a request"),
+    Setting("http.head_timeout", f"{_HTTP.head_s_max:g}s", _duration, "time for the headers"),
+    Setting("http.body_timeout", f"{_HTTP.body_s_max:g}s", _duration, "time for the body"),
+    Setting("http.idle_timeout", f"{_HTTP.idle_s_max:g}s", _duration, "between two requests"),
+    Setting(
+        "http.send_timeout",
+        f"{_HTTP.send_s_max:g}s",
+        _duration,
+        "for a client that takes nothing of its answer",
     ),
     Setting(
         "topics.defaults.durability",
@@ -385,10 +427,39 @@ def server_settings(effective: Effective) -> ServerSettings:
             values["mqtt.connections_max"],
             values["mqtt.keep_alive_s_max"],
         ),
+        values["http.listen"],
+        values["http.tls_listen"],
+        _http_tls_files(values),
+        _http_limits(values),
         broker,
         effective.bindings,
         values["access.allow_anonymous"],
     )
+
+
+def _http_limits(values: dict[str, Any]) -> HttpLimits:
+    return HttpLimits(
+        connections_max=values["http.connections_max"],
+        body_bytes_max=size_bytes("body_bytes_max", values["http.body_bytes_max"]),
+        head_s_max=seconds("head_timeout", values["http.head_timeout"]),
+        body_s_max=seconds("body_timeout", values["http.body_timeout"]),
+        idle_s_max=seconds("idle_timeout", values["http.idle_timeout"]),
+        send_s_max=seconds("send_timeout", values["http.send_timeout"]),
+        origins=tuple(values["http.origins"].split()),
+    )
+
+
+def _http_tls_files(values: dict[str, Any]) -> TlsFiles | None:
+    if values["http.tls_listen"] == OFF:
+        return None
+    table = "http" if values["http.tls_cert"] else "mqtt"
+    cert, key = values[f"{table}.tls_cert"], values[f"{table}.tls_key"]
+    if not cert:
+        raise InvalidSetting(
+            f"[http] tls_listen {values['http.tls_listen']!r} needs a certificate: "
+            "set tls_cert and tls_key (--tls-cert, --tls-key)"
+        )
+    return TlsFiles(Path(cert), Path(key) if key else None, None, False)
 
 
 def _tls_files(values: dict[str, Any]) -> TlsFiles | None:

@@ -201,7 +201,7 @@ def test_a_closed_pipe_at_the_very_end_is_no_error(tmp_path: Path) -> None:
 def test_serve_says_what_it_promises_and_stops_cleanly(
     tmp_path: Path, number: signal.Signals
 ) -> None:
-    served = start("serve", "--data", "data", "--mqtt", "off", cwd=tmp_path)
+    served = start("serve", "--data", "data", "--mqtt", "off", "--http", "off", cwd=tmp_path)
     assert served.stdout is not None
     greeting = ""
     while "ready" not in greeting:

@@ -1,4 +1,4 @@
-"""A broker with its MQTT door open in a thread of the test: quick to start, and its counters show.
+"""A broker with its doors open in a thread of the test: quick to start, and its counters show.
 
 An exception that nobody caught inside the broker fails the test when it closes.
 """
@@ -32,7 +32,11 @@ class Hosted:
     """A running broker on a data directory; `settings` are paths of settings with their values."""
 
     def __init__(self, data: Path, **settings: Any) -> None:
-        flags = {"server.data": str(data), "mqtt.listen": "127.0.0.1:0"}
+        flags = {
+            "server.data": str(data),
+            "mqtt.listen": "127.0.0.1:0",
+            "http.listen": "127.0.0.1:0",
+        }
         flags |= {path.replace("__", "."): value for path, value in settings.items()}
         self._settings = server_settings(load(None, flags))
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -42,6 +46,7 @@ class Hosted:
         self._ready: Future[None] = Future()
         self.troubles: list[str] = []
         self.port = 0
+        self.ports: dict[str, int] = {}  # by scheme
 
     def _run(self) -> None:
         selector = DoorSelector()
@@ -59,7 +64,10 @@ class Hosted:
         self._stop = asyncio.Event()
         self._server = Server(self._settings, selector)
         await self._server.open()
-        self.port = int(self._server.addresses[0].rsplit(":", 1)[1])
+        for address in self._server.addresses:
+            scheme, _, port = address.replace("://", ":").partition(":")
+            self.ports[scheme] = int(port.rsplit(":", 1)[1])
+        self.port = self.ports.get("mqtt", 0)
         self._ready.set_result(None)
         await self._stop.wait()
         await self._server.close()

@@ -25,13 +25,17 @@ class Served:
         self._env = env
         self._program = ["-m", "penstock.cli.main"] if program is None else [str(program)]
         self.port = 0
+        self.http_port = 0
         self._flags = flags
         self._process: subprocess.Popen[str] | None = None
 
     def start(self) -> Self:
         command = [sys.executable, *self._program, "serve", "--data", str(self.data)]
         self._process = subprocess.Popen(
-            [*command, "--mqtt", f"127.0.0.1:{self.port}", *self._flags],
+            [
+                *(*command, "--mqtt", f"127.0.0.1:{self.port}"),
+                *("--http", f"127.0.0.1:{self.http_port}", *self._flags),
+            ],
             stdout=subprocess.PIPE,
             text=True,
             env=self._env,
@@ -41,6 +45,8 @@ class Served:
         for line in self._process.stdout:
             if line.startswith("listening") and "mqtt://" in line:
                 self.port = int(line.rsplit(":", 1)[1])
+            if line.startswith("listening") and "http://" in line:
+                self.http_port = int(line.rsplit(":", 1)[1])
             if line.startswith("ready"):
                 return self
         raise AssertionError(f"the broker ended with {self._process.wait()}")

@@ -250,7 +250,8 @@ def test_an_unknown_authentication_method_is_refused(broker: Served) -> None:
 
 def serve(data: Path, *flags: str) -> subprocess.CompletedProcess[str]:
     """A server that is expected not to start."""
-    command = [sys.executable, "-m", "penstock.cli.main", "serve", "--data", str(data), *flags]
+    command = [sys.executable, "-m", "penstock.cli.main", "serve", "--data", str(data)]
+    command += ["--http", "off", *flags]
     return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
 
 

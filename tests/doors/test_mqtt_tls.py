@@ -284,7 +284,16 @@ def test_files_that_do_not_do_are_named_at_start(
     given = [flag.format(**paths) for flag in flags_given]
     for extra in ([], ["--check"]):
         serve = [sys.executable, "-m", "penstock.cli.main", "serve"]
-        where = ["--data", str(tmp_path / "data"), "--mqtt", "off", "--mqtts", "127.0.0.1:0"]
+        where = [
+            "--data",
+            str(tmp_path / "data"),
+            "--mqtt",
+            "off",
+            "--http",
+            "off",
+            "--mqtts",
+            "127.0.0.1:0",
+        ]
         answer = subprocess.run(
             [*serve, *where, *given, *extra],
             capture_output=True,

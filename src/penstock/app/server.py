@@ -4,16 +4,32 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+from collections.abc import Callable
+from typing import NamedTuple
 
 from penstock.app.aio import AsyncBroker
 from penstock.broker.exchange import Exchange
 from penstock.broker.keeper import Keeper
-from penstock.config import OFF, ServerSettings, parse_address
+from penstock.config import OFF, ServerSettings, TlsFiles, parse_address
 from penstock.core.placement import DEFAULT_TOPIC
+from penstock.doors.http import status
+from penstock.doors.http.door import HttpDoor
 from penstock.doors.mqtt.door import MqttDoor
 from penstock.doors.selector import DoorSelector
 from penstock.doors.tls import server_context
 from penstock.model.errors import UnavailableError
+
+Listen = Callable[[str, int, ssl.SSLContext | None], tuple[str, int]]
+
+
+class Listener(NamedTuple):
+    """An address that a door is opened on."""
+
+    scheme: str
+    host: str
+    port: int
+    context: ssl.SSLContext | None
+    takes_anybody: bool  # also clients without a certificate
 
 
 class Server:
@@ -25,21 +41,24 @@ class Server:
         self._settings = settings
         self._selector = selector
         self._mqtt: MqttDoor | None = None
+        self._http: HttpDoor | None = None
         self._keeper: Keeper | None = None
 
     async def open(self) -> None:
         """Open the data directory first, the doors last."""
         settings = self._settings
-        context = tls_context(settings)
+        listeners = listeners_of(settings)
         await self.broker.open()
         try:
             await self._apply_bindings()
             access = self.broker.engine.access
             access.allow_anonymous = settings.allow_anonymous
-            if settings.mqtt != OFF or settings.mqtts != OFF:
+            for one in listeners:
+                access.check_exposure(one.host, takes_anybody=one.takes_anybody)
+            if listeners:
                 await access.prepare_logins()
                 await self.broker.create_topic(DEFAULT_TOPIC, exist_ok=True)
-                await self._open_mqtt(context)
+                await self._open_doors(listeners)
             self.broker.announce(self.addresses)
         except BaseException:
             await self.close()
@@ -51,49 +70,66 @@ class Server:
             await self.broker.create_topic(binding.topic, exist_ok=True)
             await self.broker.bind(binding.filter, binding.topic)
 
-    async def _open_mqtt(self, context: ssl.SSLContext | None) -> None:
+    async def _open_doors(self, listeners: list[Listener]) -> None:
         settings = self._settings
-        access = self.broker.engine.access
-        demands_client = settings.tls is not None and settings.tls.demands_client
-        listeners = [
-            (scheme, parse_address(address), wrap)
-            for scheme, address, wrap in (
-                ("mqtt", settings.mqtt, None),
-                ("mqtts", settings.mqtts, context),
-            )
-            if address != OFF
-        ]
-        for _, (host, _), wrap in listeners:
-            access.check_exposure(host, takes_anybody=wrap is None or not demands_client)
-        self._keeper = Keeper(self.broker.engine, self.broker.engine.session_catalog)
+        engine = self.broker.engine
+        self._keeper = Keeper(engine, engine.session_catalog)
         await self._keeper.open()
-        exchange = Exchange(self.broker.engine, self._keeper)
+        exchange = Exchange(engine, self._keeper)
         loop = asyncio.get_running_loop()
         self._mqtt = MqttDoor(exchange, self._selector, loop, settings.mqtt_limits)
-        for scheme, (host, port), wrap in listeners:
-            try:
-                bound = self._mqtt.listen(host, port, wrap)
-            except OSError as failed:
-                raise UnavailableError(
-                    f"{scheme} cannot listen on {host}:{port}: {failed.strerror or failed}; "
-                    "choose another address, or stop what has this one"
-                ) from failed
-            self.addresses.append(f"{scheme}://{shown_address(*bound)}")
+        self._http = HttpDoor(engine, self._selector, loop, settings.http_limits)
+        status.add_routes(self._http)
+        for one in listeners:
+            is_http = one.scheme.startswith("http")
+            self._listen(self._http.listen if is_http else self._mqtt.listen, one)
+
+    def _listen(self, listen: Listen, one: Listener) -> None:
+        try:
+            bound = listen(one.host, one.port, one.context)
+        except OSError as failed:
+            raise UnavailableError(
+                f"{one.scheme} cannot listen on {shown_address(one.host, one.port)}: "
+                f"{failed.strerror or failed}; choose another address, or stop what has this one"
+            ) from failed
+        self.addresses.append(f"{one.scheme}://{shown_address(*bound)}")
 
     async def close(self) -> None:
         """Close the doors first, the data directory last."""
-        if self._mqtt is not None:
-            self._mqtt.close()
-            self._mqtt = None
+        mqtt, self._mqtt = self._mqtt, None
+        if mqtt is not None:
+            mqtt.close()
+        http, self._http = self._http, None
+        if http is not None:
+            await http.close()
         if self._keeper is not None:
             await self._keeper.close()
             self._keeper = None
         await self.broker.close()
 
 
-def tls_context(settings: ServerSettings) -> ssl.SSLContext | None:
-    """How the TLS listener speaks; InvalidSetting when its files do not do."""
-    tls = settings.tls
+def listeners_of(settings: ServerSettings) -> list[Listener]:
+    """What the settings open; InvalidSetting when files of TLS do not do."""
+    mqtts, https = tls_contexts(settings)
+    demands_client = settings.tls is not None and settings.tls.demands_client
+    return [
+        Listener(scheme, *parse_address(address), context, takes_anybody)
+        for scheme, address, context, takes_anybody in (
+            ("mqtt", settings.mqtt, None, True),
+            ("mqtts", settings.mqtts, mqtts, not demands_client),
+            ("http", settings.http, None, True),
+            ("https", settings.https, https, True),
+        )
+        if address != OFF
+    ]
+
+
+def tls_contexts(settings: ServerSettings) -> tuple[ssl.SSLContext | None, ssl.SSLContext | None]:
+    """How the TLS listeners of MQTT and of HTTP speak."""
+    return _context(settings.tls), _context(settings.http_tls)
+
+
+def _context(tls: TlsFiles | None) -> ssl.SSLContext | None:
     if tls is None:
         return None
     return server_context(tls.cert, tls.key, tls.client_ca, demands_client=tls.demands_client)

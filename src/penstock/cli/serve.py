@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from penstock.app.engine_kind import engine_kind
-from penstock.app.server import Server, tls_context
+from penstock.app.server import Server, tls_contexts
 from penstock.cli.output import human_bytes, human_duration
 from penstock.cli.settings import show_effective
 from penstock.config import OPTIONAL, REQUIRED, ServerSettings, load, server_settings
@@ -22,6 +22,8 @@ FLAGS: Final = {
     "data": "server.data",
     "mqtt": "mqtt.listen",
     "mqtts": "mqtt.tls_listen",
+    "http": "http.listen",
+    "https": "http.tls_listen",
     "tls_cert": "mqtt.tls_cert",
     "tls_key": "mqtt.tls_key",
     "tls_client_ca": "mqtt.tls_client_ca",
@@ -52,6 +54,14 @@ def add_commands(commands: Any) -> None:
     parser.add_argument(
         "--mqtts", metavar="HOST:PORT", help="the same with TLS, or off (off); usual port 8883"
     )
+    parser.add_argument(
+        "--http",
+        metavar="HOST:PORT",
+        help="where HTTP clients connect, or off (127.0.0.1:8090)",
+    )
+    parser.add_argument(
+        "--https", metavar="HOST:PORT", help="the same with TLS, or off (off); usual port 8443"
+    )
     parser.add_argument("--tls-cert", metavar="FILE", help="the server's certificate chain, PEM")
     parser.add_argument("--tls-key", metavar="FILE", help="its key, PEM; if not in --tls-cert")
     parser.add_argument(
@@ -79,7 +89,7 @@ def serve(options: argparse.Namespace) -> None:
     effective = load(Path(options.config) if options.config else None, flags)
     settings = server_settings(effective)
     if options.check:
-        tls_context(settings)
+        tls_contexts(settings)
         show_effective(effective, as_json=options.json)
         return
     selector = DoorSelector()

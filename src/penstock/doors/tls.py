@@ -124,6 +124,9 @@ class TlsLink:
         else:
             self._transport.pause_reading()
 
+    def end_sending(self) -> None:
+        """TLS has no way."""
+
     def close(self) -> None:
         self._on_writable = None
         self._transport.close()

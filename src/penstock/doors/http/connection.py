@@ -384,9 +384,10 @@ class HttpConnection:
     def _sent(self) -> None:
         """All that waited has been handed over."""
         if self._is_last:
-            # Closing with unread bytes would take the answer back from the client (RST).
             if self._wrong is None:
                 self.close()
+            else:  # closing with unread bytes would take the answer back from the client (RST)
+                self._link.end_sending()
             return
         self._tell_room()
         self._advance()

@@ -14,8 +14,24 @@ from urllib.parse import urlsplit
 
 from penstock.doors.http.limits import ANY_ORIGIN
 from penstock.doors.http.messages import HttpError, Pairs, Request
+from penstock.model.errors import InvalidSetting
 
 HOSTS_MAX = 256  # remembered; a full memory starts anew
+
+
+def parse_origins(key: str, value: object) -> list[str]:
+    """The origins in a text with spaces or commas between; InvalidSetting names a wrong one."""
+    if not isinstance(value, str):
+        raise InvalidSetting(f"{key} {value!r} is not a text: write it in quotes")
+    origins = value.replace(",", " ").split()
+    for origin in origins:
+        scheme, _, host = origin.partition("://")
+        if origin != ANY_ORIGIN and not (scheme in ("http", "https") and host and "/" not in host):
+            raise InvalidSetting(
+                f"{key} {origin!r} is not an origin: write 'https://host' or "
+                "'http://host:port', with no path behind it"
+            )
+    return origins
 
 
 class Pages:
