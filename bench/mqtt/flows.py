@@ -75,10 +75,9 @@ def stream(
     return messages * load.fan / taken_s
 
 
-def ingest(sockets: list[socket.socket], blob: bytes, per_blob: int, turn_s: float) -> float:
-    """Messages of QoS 0 per second that nobody reads; a PINGRESP says that they were taken."""
-    size = len(blob) // per_blob
-    senders = [Sender(sock, blob) for sock in sockets]
+def ingest(sockets: list[socket.socket], blob: bytes, part_bytes: int, turn_s: float) -> int:
+    """Bytes per second that nobody reads, at QoS 0; a PINGRESP says that they were taken."""
+    senders = [Sender(sock, blob, part_bytes) for sock in sockets]
     poll = select.epoll()
     for sock in sockets:
         poll.register(sock.fileno(), select.EPOLLOUT)
@@ -98,7 +97,7 @@ def ingest(sockets: list[socket.socket], blob: bytes, per_blob: int, turn_s: flo
     for sender in senders:
         answer = sender.sock.recv(PING_BYTES, socket.MSG_WAITALL)
         assert answer == b"\xd0\x00", answer
-    return sent_bytes // size / (time.perf_counter() - begin)
+    return int(sent_bytes / (time.perf_counter() - begin))
 
 
 class WindowSender:

@@ -16,7 +16,15 @@ from bench.measure import Bar, Figure, Row, alternate
 from bench.mqtt.flows import Load, Lost, acknowledged, ingest, stream
 from bench.mqtt.paced import RATE, Paced, idle_bytes, paced
 from bench.mqtt.servers import CEILING, MOSQUITTO_NAME, Server, servers
-from bench.mqtt.wire import NAME, Receivers, Sender, connect, publish_packet, subscribe
+from bench.mqtt.wire import (
+    NAME,
+    Receivers,
+    Sender,
+    connect,
+    publish_packet,
+    reading_packets,
+    subscribe,
+)
 from bench.run import Bench
 from penstock.mqtt.kinds import MQTT_3_1_1, MQTT_5
 from penstock.mqtt.properties import Properties
@@ -230,12 +238,15 @@ def _with_sync_bar(row: Row, window: int, sync_s: float) -> Row:
 def ingest_rows(bench: Bench) -> Iterator[Row]:
     """Nobody reads: what taking and storing alone costs."""
     packet = publish_packet()
+    # Payloads differ, as a disk that stores them compressed would otherwise have it too easy.
+    readings = reading_packets(BATCH * 150)
     connections = 16
 
     def turn(server: Server) -> float:
         sockets = [connect(server) for _ in range(connections)]
         try:
-            return ingest(sockets, packet * BATCH, BATCH, bench.turn_s)
+            taken = ingest(sockets, readings, len(packet) * BATCH, bench.turn_s)
+            return taken / len(packet)
         finally:
             for sock in sockets:
                 sock.close()

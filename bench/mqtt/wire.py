@@ -7,6 +7,7 @@ exact: bytes that make no whole message, or too few of them, are reported.
 from __future__ import annotations
 
 import itertools
+import random
 import resource
 import select
 import socket
@@ -31,6 +32,20 @@ def allow_many_sockets() -> None:
     """As many descriptors as the system lets us have; children inherit it."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def reading_packets(count: int, name: str = NAME) -> bytes:
+    """PUBLISH packets of equal size, each with another reading of a sensor as JSON."""
+    numbers = random.Random(1)
+    packets = []
+    for at in range(count):
+        text = (
+            f'{{"device":"d-{numbers.randrange(5_000):04}","at":{1_790_000_000 + at},'
+            f'"celsius":{numbers.random() * 40:06.3f},"humidity":{numbers.random() * 100:06.2f},'
+            f'"battery":{numbers.randrange(100):03}}}'
+        )
+        packets.append(encode(Publish(name, text.encode().ljust(len(PAYLOAD))), MQTT_3_1_1))
+    return b"".join(packets)
 
 
 def publish_packet(
@@ -110,17 +125,20 @@ class Receivers:
 
 
 class Sender:
-    """A publisher of QoS 0 that sends the same bytes again and again."""
+    """A publisher of QoS 0 that sends the same bytes again and again, a part at a time."""
 
-    def __init__(self, sock: socket.socket, blob: bytes) -> None:
+    def __init__(self, sock: socket.socket, blob: bytes, part_bytes: int = 0) -> None:
         sock.setblocking(False)
         self.sock = sock
-        self._blob = memoryview(blob)
-        self._rest = self._blob[:0]
+        whole = memoryview(blob)
+        step = part_bytes or len(blob)
+        parts = [whole[start : start + step] for start in range(0, len(blob), step)]
+        self._parts = itertools.cycle(parts)
+        self._rest = whole[:0]
 
     def send(self) -> int:
-        """Send the blob, or the rest of it; how many bytes the socket took."""
-        data = self._rest or self._blob
+        """Send the next part, or the rest of one; how many bytes the socket took."""
+        data = self._rest or next(self._parts)
         try:
             count = self.sock.send(data)
         except BlockingIOError:
@@ -129,7 +147,7 @@ class Sender:
         return count
 
     def finish(self) -> int:
-        """Send the rest of a blob that was begun."""
+        """Send the rest of a part that was begun."""
         return self.send() if self._rest else 0
 
     @property

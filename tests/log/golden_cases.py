@@ -173,7 +173,10 @@ def _lz4() -> Batch:
     c.record_flags = 1
     c.strings = ["n"]
     c.starts = array("I", [0, 23, 28]).tobytes()
-    return assemble(c, _PACKED, 3, 7, PREV, fmt.COMPRESSION_LZ4, len(_RAW))
+    batch = assemble(c, _PACKED, 3, 7, PREV)
+    batch.header.compression = fmt.COMPRESSION_LZ4
+    batch.header.blob_raw_length = len(_RAW)
+    return batch
 
 
 def _everything() -> Batch:

@@ -13,6 +13,7 @@ from penstock.log.commit import CommitJob, ThreadWorkers
 from penstock.log.embedded import EmbeddedLog
 from penstock.log.files import RealDisk
 from penstock.log.interface import KeptLog, LogIdentity, LogSettings
+from penstock.log.segment import Segment
 from penstock.log.store import EmbeddedStore, log_directory
 from penstock.log.verify import verify_log
 from penstock.model.clock import ManualClock
@@ -37,6 +38,9 @@ class CountingWorkers:
 
     def run(self, work: Callable[[], T]) -> Awaitable[T]:
         return self.workers.run(work)
+
+    def seal(self, segment: Segment) -> Awaitable[Segment]:
+        return self.workers.seal(segment)
 
     def close(self) -> None:
         self.workers.close()

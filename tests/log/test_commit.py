@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 from pathlib import Path
+from random import Random
 
 import pytest
 
@@ -235,7 +236,7 @@ def test_a_write_that_fails_after_its_last_byte_is_not_there_after_a_crash(
 def test_zeros_that_do_not_fit_are_left_out_and_the_batch_is_stored(tmp_path: Path) -> None:
     async def scenario(world: World) -> None:
         log = await world.create()
-        await log.append(draft(bytes(200_000)))
+        await log.append(draft(Random(1).randbytes(200_000)))
         before = world.disk.count("write", ".log")
         world.disk.fail("write", ".log", errno.ENOSPC, times=1)  # batch and zeros together
         assert await log.append(draft(b"fits")) == 1
@@ -425,5 +426,40 @@ def test_a_writer_that_is_slow_is_not_waited_for_on_the_loop(tmp_path: Path) -> 
         gate.opened.set()
         await waiting
         await until(lambda: log.bounds().end == 1)
+
+    in_world(tmp_path, scenario)
+
+
+def gathered(log: EmbeddedLog, payload: bytes) -> None:
+    """Append one message that nobody waits for."""
+    log.append_run("n", payload, [0], [len(payload)], 0, "", 0, b"", None, is_urgent=False)
+
+
+def test_what_nobody_waits_for_gathers_also_while_a_commit_runs(tmp_path: Path) -> None:
+    async def scenario(world: World) -> None:
+        log = await world.create()
+        gate = world.disk.hold("sync", ".log")
+        first = asyncio.ensure_future(log.append(draft(b"first")))
+        await arrived(gate)
+        gathered(log, b"second")
+        gate.opened.set()
+        await first
+        gathered(log, b"third")
+        await log.wait_past(2)
+        assert await batch_counts(log) == [1, 2], "the second waited for company"
+
+    in_world(tmp_path, scenario)
+
+
+def test_a_reader_at_the_end_is_not_kept_waiting_by_what_gathers(tmp_path: Path) -> None:
+    async def scenario(world: World) -> None:
+        log = await world.create()
+        gathered(log, b"first")
+        timer = world.store._committer._timer
+        assert timer is not None
+        waiting = log.wait_past(0)
+        sooner = world.store._committer._timer
+        assert sooner is not None and sooner.when() < timer.when()
+        await waiting
 
     in_world(tmp_path, scenario)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from random import Random
 
 import pytest
 
 from penstock.log.cache import ChunkCache
-from penstock.log.embedded import TAIL_BYTES_MAX, EmbeddedLog
+from penstock.log.embedded import READ_BYTES_MAX, TAIL_BYTES_MAX, EmbeddedLog
 from penstock.log.files import RealDisk
+from penstock.log.format import COMPRESSION_LZ4
 from penstock.log.interface import Bounds, Draft, LogSettings
 from penstock.log.segment import Segment
 from penstock.log.store import CACHE_BYTES_MAX
@@ -23,9 +25,12 @@ from tests.log.stores import World, arrived, in_world, read_all, until
 SMALL = LogSettings(segment_bytes=64 * KIB)
 
 
+NOISE = Random(1).randbytes(512 * KIB)  # does not shrink
+
+
 async def fill(log: EmbeddedLog, count: int, size: int, first: int = 0) -> None:
     for i in range(first, first + count):
-        await log.append(Draft(f"n/{i % 3}", [b"%09d" % i + bytes(size - 9)]))
+        await log.append(Draft(f"n/{i % 3}", [b"%09d" % i + NOISE[: size - 9]]))
 
 
 # The tail and the cache
@@ -322,5 +327,41 @@ def test_bounds_tell_of_a_log_that_is_empty_trimmed_or_whole(tmp_path: Path) -> 
         await log.trim(None, 1)
         first, end = log.bounds()
         assert 0 < first < end == 20
+
+    in_world(tmp_path, scenario)
+
+
+def test_a_large_batch_that_shrinks_is_stored_compressed_and_read_back_whole(
+    tmp_path: Path,
+) -> None:
+    payloads = [b'{"device": "d-%04d", "temperature": %d.5}' % (i, i % 40) for i in range(5_000)]
+
+    async def scenario(world: World) -> None:
+        log = await world.create()
+        await log.append(Draft("n", payloads))
+        live = [record.payload for record in await read_all(log)]
+        log = await world.reopen(log)  # with an empty tail
+        (batch,) = await log.read(0)
+        assert batch.header.compression == COMPRESSION_LZ4
+        assert await log.stored_bytes() < sum(map(len, payloads))
+        assert [record.payload for record in await read_all(log)] == payloads == live
+        assert world.problems() == []
+
+    in_world(tmp_path, scenario)
+
+
+def test_what_shrank_a_hundredfold_is_read_a_part_at_a_time(tmp_path: Path) -> None:
+    async def scenario(world: World) -> None:
+        log = await world.create()
+        for _ in range(20):
+            await log.append(Draft("n", [bytes(2 * MIB)]))
+        log = await world.reopen(log)
+        assert await log.stored_bytes() < 1 * MIB, "all of it lies in one chunk of the file"
+        offset = 0
+        while offset < 20:
+            batches = await log.read(offset)
+            assert batches[0].base_offset == offset
+            assert sum(batch.memory_bytes for batch in batches[:-1]) < READ_BYTES_MAX
+            offset = batches[-1].end_offset
 
     in_world(tmp_path, scenario)

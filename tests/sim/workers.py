@@ -12,6 +12,8 @@ from random import Random
 from typing import Any, Final, TypeVar
 
 from penstock.log.commit import CommitJob
+from penstock.log.seal import seal_segment
+from penstock.log.segment import Segment
 
 T = TypeVar("T")
 
@@ -85,6 +87,9 @@ class SimWorkers:
 
         self._later(act)
         return future
+
+    def seal(self, segment: Segment) -> Awaitable[Segment]:
+        return self.run(lambda: seal_segment(segment))
 
     def close(self) -> None:
         pass

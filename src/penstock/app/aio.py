@@ -27,7 +27,9 @@ from penstock.config import DEFAULT_DATA
 from penstock.core.names import check_filter, check_name
 from penstock.core.position import AtOffset, Latest, parse_position
 from penstock.core.where import Where, compile_where
+from penstock.log.commit import ThreadWorkers
 from penstock.log.interface import Draft
+from penstock.log.sealer import ServingWorkers
 from penstock.model.errors import Gap, InvalidSetting, UnavailableError
 from penstock.model.record import ConsumerInfo, Record, TopicInfo
 
@@ -47,7 +49,15 @@ class AsyncBroker:
     def __init__(self, path: str | Path = DEFAULT_PATH, **settings: Any) -> None:
         self._path: Path | None = Path(path)
         self._settings = make_settings(settings)
+        self._make_workers: type[ThreadWorkers] = ThreadWorkers
         self._open: OpenBroker | None = None
+
+    @classmethod
+    def serving(cls, path: str | Path, **settings: Any) -> Self:
+        """A broker whose process does nothing else: upkeep may start processes of its own."""
+        broker = cls(path, **settings)
+        broker._make_workers = ServingWorkers
+        return broker
 
     @classmethod
     def memory(cls, **settings: Any) -> Self:
@@ -62,7 +72,7 @@ class AsyncBroker:
             if self._path is None:
                 self._open = await open_memory(self._settings)
             else:
-                self._open = await open_directory(self._path, self._settings)
+                self._open = await open_directory(self._path, self._settings, self._make_workers)
         return self
 
     async def close(self) -> None:

@@ -36,7 +36,7 @@ class Server:
     """The broker and its doors. Runs on a DoorLoop."""
 
     def __init__(self, settings: ServerSettings, selector: DoorSelector) -> None:
-        self.broker = AsyncBroker(settings.data, **settings.broker)
+        self.broker = AsyncBroker.serving(settings.data, **settings.broker)
         self.addresses: list[str] = []
         self._settings = settings
         self._selector = selector

@@ -33,12 +33,14 @@ class OpenBroker:
         self.announce: Callable[[list[str]], None] = lambda addresses: None
 
 
-async def open_directory(path: Path, settings: BrokerSettings) -> OpenBroker:
+async def open_directory(
+    path: Path, settings: BrokerSettings, make_workers: type[ThreadWorkers] = ThreadWorkers
+) -> OpenBroker:
     """Lock the directory, recover what is in it, and begin."""
     loop = asyncio.get_running_loop()
     directory = DataDirectory(path)
     directory.take()
-    workers = ThreadWorkers(loop)
+    workers = make_workers(loop)
     clock = SystemClock()
     disk = RealDisk()
     try:

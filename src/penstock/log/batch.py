@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from itertools import pairwise, repeat
+from typing import Final
 
 import lz4.block
 from crc32c import crc32c
@@ -12,6 +13,8 @@ from penstock.log import format as fmt
 from penstock.log.marks import Mark, decode_headers, decode_marks
 from penstock.model.errors import CorruptError
 from penstock.model.record import Headers, Record
+
+COMPRESSION_GAIN: Final = 0.9  # keep a blob as it is unless it shrinks below this share
 
 
 class Batch:
@@ -38,6 +41,29 @@ class Batch:
         """What is written to the file, in order."""
         tail = bytes(fmt.padded(len(self.stored_blob)) - len(self.stored_blob))
         return [fmt.pack_header(self.header), self.columns, self.stored_blob, tail]
+
+    @property
+    def memory_bytes(self) -> int:
+        """What it may come to hold: once read, a compressed blob is there in both forms."""
+        h = self.header
+        unpacked = 0 if h.compression == fmt.COMPRESSION_NONE else h.blob_raw_length
+        return h.stored_length + unpacked
+
+    def compress(self) -> None:
+        """Store the blob compressed if that gains enough; before anybody wrote or read the batch.
+
+        lz4 is faster than a disk, and sees at the speed of memory what does not shrink.
+        """
+        raw = self.stored_blob
+        packed = lz4.block.compress(raw, store_size=False)
+        if len(packed) >= len(raw) * COMPRESSION_GAIN:
+            return
+        self._blob = raw
+        self.stored_blob = packed
+        h = self.header
+        h.compression = fmt.COMPRESSION_LZ4
+        h.blob_length = len(packed)
+        h.blob_checksum = crc32c(packed)
 
     @property
     def plan(self) -> fmt.ColumnPlan:
@@ -198,6 +224,16 @@ class Batch:
         if plan.expires < 0:
             return [None] * (last - first)
         return [at or None for at in self.u64(plan.expires + 8 * first, last - first)]
+
+
+def up_to(batches: list[Batch], bytes_max: int) -> list[Batch]:
+    """The first of them, until together they may take `bytes_max` of memory; at least one."""
+    size = 0
+    for count, batch in enumerate(batches, 1):
+        size += batch.memory_bytes
+        if size >= bytes_max:
+            return batches[:count]
+    return batches
 
 
 def decode_batch(data: fmt.Buffer, position: int) -> Batch:

@@ -43,13 +43,7 @@ class Columns:
 
 
 def assemble(
-    columns: Columns,
-    blob: bytes,
-    epoch: int,
-    base_offset: int,
-    prev_checksum: int,
-    compression: int = fmt.COMPRESSION_NONE,
-    raw_length: int = -1,
+    columns: Columns, blob: bytes, epoch: int, base_offset: int, prev_checksum: int
 ) -> Batch:
     """Lay the columns out in their fixed order and give them a header."""
     c = columns
@@ -84,7 +78,7 @@ def assemble(
     )
     section += bytes(fmt.padded(len(section)) - len(section))
     header = fmt.BatchHeader(
-        compression,
+        fmt.COMPRESSION_NONE,
         flags,
         prev_checksum,
         epoch,
@@ -96,7 +90,7 @@ def assemble(
         crc32c(section),
         len(blob),
         crc32c(blob),
-        len(blob) if raw_length < 0 else raw_length,
+        len(blob),
         len(encoded),
         len(text),
         len(c.headers),

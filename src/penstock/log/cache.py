@@ -5,16 +5,9 @@ from __future__ import annotations
 from collections import OrderedDict
 
 from penstock.log.batch import Batch
-from penstock.log.format import COMPRESSION_NONE, BatchHeader
 from penstock.log.segment import Segment
 
 ChunkKey = tuple[int, int]  # identity of the Segment object, chunk number
-
-
-def _memory(header: BatchHeader) -> int:
-    """What a batch may come to hold: once read, a compressed blob is there in both forms."""
-    unpacked = 0 if header.compression == COMPRESSION_NONE else header.blob_raw_length
-    return header.stored_length + unpacked
 
 
 class ChunkCache:
@@ -34,7 +27,7 @@ class ChunkCache:
         return entry[1]
 
     def put(self, segment: Segment, number: int, batches: list[Batch]) -> None:
-        size = sum(_memory(batch.header) for batch in batches)
+        size = sum(batch.memory_bytes for batch in batches)
         key = (id(segment), number)
         if size > self._bytes_max or key in self._chunks:
             return

@@ -12,6 +12,7 @@ import threading
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Final, Protocol, TypeVar
 
@@ -19,13 +20,15 @@ from penstock.log.active import ActiveSegment, create_segment
 from penstock.log.batch import Batch
 from penstock.log.endfile import FENCED, LOOSE, End
 from penstock.log.files import Disk, File, SyncError
-from penstock.log.segment import SegmentHeader
+from penstock.log.seal import seal_segment
+from penstock.log.segment import Segment, SegmentHeader
 from penstock.model.clock import Clock, SystemClock
 from penstock.model.limits import KIB
 
 T = TypeVar("T")
 
 INLINE_BYTES_MAX: Final = 64 * KIB  # level `os`: a write this small costs less than a thread switch
+COMPRESS_BYTES_MIN: Final = 64 * KIB  # a smaller batch takes as long to sync whatever its size
 LINGER_S: Final = 0.1  # how long what nobody waits for may gather (docs/decisions/0003)
 LINGER_S_WATCHED: Final = 0.005  # the same while readers wait at the end of the log
 SYNC_THREADS: Final = 4
@@ -56,9 +59,8 @@ class CommitJob:
         self.rolled: ActiveSegment | None = None  # the segment that was begun
         self.error: OSError | None = None
         self.sync_s = 0.0  # how long its round took to sync
-        self._buffers = batch.to_bytes()
-        self.length = sum(map(len, self._buffers))
         header = batch.header
+        self.length = header.stored_length  # less once it is written compressed
         self._end_before = End(header.epoch, header.base_offset, 0, 0)
 
     @property
@@ -83,7 +85,11 @@ class CommitJob:
                 self._end_before = self._durable_end(self.batch.base_offset, self.is_loose)
                 # The batch may yet fail and the old segment be trimmed: `end` must not name it.
                 self._write_end(self._durable_end(self.batch.base_offset, not self.needs_sync))
-            self.active.write(self._buffers, self.length, self.segment_bytes)
+            if self.batch.header.blob_length >= COMPRESS_BYTES_MIN:
+                self.batch.compress()
+            buffers = self.batch.to_bytes()
+            self.length = self.batch.header.stored_length
+            self.active.write(buffers, self.length, self.segment_bytes)
         except OSError as failed:
             self._fail(failed)
 
@@ -146,6 +152,10 @@ class Workers(Protocol):
         """Run blocking work elsewhere."""
         ...
 
+    def seal(self, segment: Segment) -> Awaitable[Segment]:
+        """Put a closed segment's sealed form in its place, elsewhere."""
+        ...
+
     def close(self) -> None: ...
 
 
@@ -167,6 +177,9 @@ class ThreadWorkers:
 
     def run(self, work: Callable[[], T]) -> Awaitable[T]:
         return self._loop.run_in_executor(self._readers, work)
+
+    def seal(self, segment: Segment) -> Awaitable[Segment]:
+        return self.run(partial(seal_segment, segment))
 
     def close(self) -> None:
         self._rounds.put(None)

@@ -16,7 +16,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Final
 
-from penstock.log.batch import Batch
+from penstock.log.batch import Batch, up_to
 from penstock.log.builder import BatchBuilder
 from penstock.log.cache import ChunkCache
 from penstock.log.commit import CommitJob, Committer, Workers
@@ -35,7 +35,6 @@ from penstock.log.interface import (
 from penstock.log.marks import NO_RECORD, Mark, encode_headers
 from penstock.log.recovery import Recovered
 from penstock.log.retention import SegmentFacts, first_to_keep
-from penstock.log.seal import seal_segment
 from penstock.log.segment import (
     CHUNK_BYTES,
     HEADER_BYTES,
@@ -56,6 +55,7 @@ from penstock.model.limits import KIB, MIB
 LINGER_BYTES_MAX: Final = 64 * KIB  # what nobody waits for is written once this much has come
 PENDING_BYTES_MAX: Final = 8 * MIB  # what one commit takes; publishers beyond it wait
 TAIL_BYTES_MAX: Final = 4 * MIB  # per log; ~20,000 small records for readers that are almost live
+READ_BYTES_MAX: Final = 8 * MIB  # of memory for one read; a single batch may take more
 FULL_RETRY_S: Final = 1.0
 
 
@@ -321,7 +321,9 @@ class EmbeddedLog:
             segment = self._segment_of(offset)
             try:
                 batches = await self._load(segment, offset)
-                return [batch for batch in batches if batch.end_offset > offset]
+                # What compressed very well is not unpacked all at once.
+                rest = [batch for batch in batches if batch.end_offset > offset]
+                return up_to(rest, READ_BYTES_MAX)
             except StaleSegment:
                 if attempt == 3:
                     raise
@@ -459,7 +461,7 @@ class EmbeddedLog:
             if at == last:
                 return False
             segment = self._segments[at]
-            self._segments[at] = await self._workers.run(partial(seal_segment, segment))
+            self._segments[at] = await self._workers.seal(segment)
             self._cache.drop(segment)
             return True
 

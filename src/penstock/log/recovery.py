@@ -34,7 +34,8 @@ from penstock.log.segment import (
 )
 from penstock.model.errors import CorruptError
 
-_LEFTOVER: Final = re.compile(r"[0-9]{20}\.log\.(tmp|sealing)\Z")  # a crash leaves these half made
+# A crash leaves these half made.
+_LEFTOVER: Final = re.compile(r"[0-9]{20}\.log\.(tmp|sealing(-[0-9]+)?)\Z")
 
 
 @dataclass(slots=True)

@@ -10,9 +10,8 @@ from array import array
 from collections.abc import Iterator
 from contextlib import suppress
 from itertools import accumulate, pairwise
+from pathlib import Path
 from typing import Final
-
-import lz4.block
 
 from penstock.log import format as fmt
 from penstock.log.batch import Batch
@@ -20,12 +19,12 @@ from penstock.log.builder import Columns, assemble
 from penstock.log.files import File, SyncError
 from penstock.log.footer import BatchEntry, Footer, encode_footer
 from penstock.log.marks import NO_RECORD, Mark
-from penstock.log.segment import HEADER_BYTES, SEALED, Segment, SegmentHeader, sealed_body
+from penstock.log.segment import HEADER_BYTES, SEALED, Segment, SegmentHeader
 from penstock.model.limits import MIB
 
 SEALED_RECORDS: Final = 16_384  # of one batch: large enough to be read column by column
 SEALED_BLOB_BYTES: Final = 4 * MIB  # or this much payload, whichever comes first
-COMPRESSION_GAIN: Final = 0.9  # keep a blob as it is unless it shrinks below this share
+SEALING: Final = ".sealing"  # behind the name of what is being written
 
 
 class _Gathering:
@@ -144,13 +143,9 @@ class _Gathering:
             columns.header_starts = array(
                 "I", accumulate(self._header_lengths, initial=0)
             ).tobytes()
-        raw = b"".join(self._blobs)
-        packed = lz4.block.compress(raw, store_size=False)
-        if len(packed) < len(raw) * COMPRESSION_GAIN:
-            return assemble(
-                columns, packed, epoch, base_offset, prev_checksum, fmt.COMPRESSION_LZ4, len(raw)
-            )
-        return assemble(columns, raw, epoch, base_offset, prev_checksum)
+        batch = assemble(columns, b"".join(self._blobs), epoch, base_offset, prev_checksum)
+        batch.compress()
+        return batch
 
     def names(self) -> set[str]:
         strings = list(self._strings)
@@ -178,27 +173,38 @@ def _gather(segment: Segment) -> Iterator[_Gathering]:
 
 def seal_segment(segment: Segment) -> Segment:
     """The sealed form of a closed segment, in place of it on disk. Blocking."""
+    return adopt_sealed(segment, write_sealed(segment, SEALING))
+
+
+def write_sealed(segment: Segment, suffix: str) -> Path:
+    """Write the sealed form beside a closed segment, complete and synced; its path. Blocking."""
     old = segment.body.header
     header = SegmentHeader(SEALED, old.epoch, old.base_offset, old.created_at, old.topic_id)
-    temporary = segment.path.with_name(segment.path.name + ".sealing")
+    temporary = segment.path.with_name(segment.path.name + suffix)
     file = segment.disk.open(temporary, create=True)
     try:
-        footer = _write_sealed(file, segment, header)
+        _write_batches(file, segment, header)
         file.sync()
     except BaseException:
         file.close()
         segment.disk.remove(temporary)
         raise
     file.close()
+    return temporary
+
+
+def adopt_sealed(segment: Segment, temporary: Path) -> Segment:
+    """Put the sealed form in the place of the closed one. Blocking."""
+    sealed = Segment(segment.disk, temporary, segment.base_offset, segment.end_offset)
+    body = sealed.body  # its footer is whole and holds as many records, or nothing happens
     segment.disk.rename(temporary, segment.path)
     # From here on the old Segment is stale, so nothing may fail.
     with suppress(SyncError):  # power loss may then bring the old file back: the same records
         segment.disk.sync_dir(segment.path.parent)
-    body = sealed_body(header, footer)
     return Segment(segment.disk, segment.path, segment.base_offset, segment.end_offset, body)
 
 
-def _write_sealed(file: File, segment: Segment, header: SegmentHeader) -> Footer:
+def _write_batches(file: File, segment: Segment, header: SegmentHeader) -> None:
     file.write(0, [header.pack()])
     position = HEADER_BYTES
     checksum = header.checksum
@@ -232,4 +238,3 @@ def _write_sealed(file: File, segment: Segment, header: SegmentHeader) -> Footer
         [postings[name] for name in names],
     )
     file.write(position, [encode_footer(footer)])
-    return footer
