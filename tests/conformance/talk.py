@@ -19,19 +19,17 @@ BOTH = pytest.mark.parametrize("version", [MQTT_3_1_1, MQTT_5], ids=["3.1.1", "5
 
 
 class Talk(Wire):
-    """As a Wire; `raw` is the packet that was returned last, as it came."""
+    """As a Wire; `raw` is the packet that was read last, as it came."""
 
     def __init__(self, port: int, client_id: str = "", version: int = MQTT_3_1_1) -> None:
         super().__init__(port, client_id, version)
         self.raw = b""
         self._unread = b""
-        self._raws: dict[int, bytes] = {}
 
     def next(self) -> Packet:
-        if self._packets:
-            packet = self._packets.popleft()
-            self.raw = self._raws.get(id(packet), b"")
-            return packet
+        if self._packets:  # `pick` had kept it for later
+            self.raw = b""
+            return self._packets.popleft()
         while (found := split(self._unread)) is None:
             data = self._socket.recv(65536)
             if not data:

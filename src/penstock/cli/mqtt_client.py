@@ -16,14 +16,17 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Final, TypeVar
 
+from penstock.cli.offers import Offers
 from penstock.model.errors import PeerError, RefusedError, UnavailableError
 from penstock.model.limits import KIB, MIB
 from penstock.mqtt.encode import encode
+from penstock.mqtt.errors import ProtocolViolation, protocol_error
 from penstock.mqtt.intake import Intake, unpack
-from penstock.mqtt.kinds import PACKET_ID_MAX, PacketType, Role
+from penstock.mqtt.kinds import MQTT_5, PACKET_ID_MAX, PacketType, Role
 from penstock.mqtt.packets import (
     PACKET_TYPES,
     Ack,
+    Auth,
     Connack,
     Connect,
     Disconnect,
@@ -100,6 +103,8 @@ class MqttClient:
         self._incoming: dict[int, Incoming] = {}
         self._messages: asyncio.Queue[Publish | None] = asyncio.Queue(MESSAGES_MAX)
         self._window = asyncio.Semaphore(IN_FLIGHT_MAX)
+        self._offers = Offers()
+        self._names: dict[int, str] = {}  # topic alias of the server -> the name it stands for
         self._next_id = 0
         self._error: Exception | None = None
         self._reading = self._loop.create_task(self._read())
@@ -114,8 +119,10 @@ class MqttClient:
         answer = await self._wait(self._connack, "CONNACK")
         if answer.reason:
             raise refused("the server refused the connection:", answer.reason, answer.properties)
-        most = answer.properties.receive_maximum or PACKET_ID_MAX
-        self._window = asyncio.Semaphore(min(most, IN_FLIGHT_MAX))
+        if answer.session_present and self._target.connect.clean_start:
+            raise protocol_error("a session is present after a clean start", "MQTT-3.2.2-4")
+        self._offers = Offers(answer.properties)
+        self._window = asyncio.Semaphore(min(self._offers.receive_max, IN_FLIGHT_MAX))
         keep_alive_s = answer.properties.server_keep_alive
         if keep_alive_s is None:
             keep_alive_s = self._target.connect.keep_alive_s
@@ -152,14 +159,15 @@ class MqttClient:
     ) -> asyncio.Future[Reason]:
         """Send a message as soon as the window has room; the future has the server's answer."""
         done: asyncio.Future[Reason] = self._loop.create_future()
-        packet_id = 0
+        message = Publish(name, payload, qos, retain, properties=properties)
+        self._offers.check(message)
         if qos:
             await self._window.acquire()
-            packet_id = self._take_id()
+            message = replace(message, packet_id=self._take_id())
             state = Outgoing.WAIT_PUBACK if qos == 1 else Outgoing.WAIT_PUBREC
-            self._sent[packet_id] = _Sent(state, done)
+            self._sent[message.packet_id] = _Sent(state, done)
         self._check()
-        self.write(Publish(name, payload, qos, retain, False, packet_id, properties))
+        self.write(message)
         await self._drain()
         if not qos:
             done.set_result(Reason.SUCCESS)
@@ -190,9 +198,11 @@ class MqttClient:
                 return self._next_id
 
     def write(self, packet: Packet) -> None:
+        data = encode(packet, self._version)
+        self._offers.check_size(len(data))
         self._debug("sent", packet)
         self._last_sent_s = self._loop.time()
-        self._writer.write(encode(packet, self._version))
+        self._writer.write(data)
 
     async def _drain(self) -> None:
         try:
@@ -235,6 +245,8 @@ class MqttClient:
         except asyncio.CancelledError:
             raise
         except (PeerError, RefusedError, UnavailableError) as error:
+            if isinstance(error, ProtocolViolation) and self._version == MQTT_5:
+                self.write(Disconnect(error.reason))
             await self._end(error)
         except OSError as failed:
             await self._end(lost(failed))
@@ -257,8 +269,22 @@ class MqttClient:
                 self._connack.set_result(packet)
         elif isinstance(packet, Disconnect):
             raise refused("the server ended the connection:", packet.reason, packet.properties)
+        elif isinstance(packet, Auth):
+            raise protocol_error("the server wants to go on with AUTH, which is not spoken here")
+
+    def _named(self, message: Publish) -> Publish:
+        """The message with its name, which a topic alias may stand for (MQTT 5 §3.3.2.3.4)."""
+        alias = message.properties.topic_alias
+        if alias is None:
+            return message
+        name = message.name or self._names.get(alias, "")
+        if alias > (self._target.connect.properties.topic_alias_maximum or 0) or not name:
+            raise ProtocolViolation(Reason.TOPIC_ALIAS_INVALID, f"topic alias {alias}")
+        self._names[alias] = name
+        return replace(message, name=name)
 
     async def _take_message(self, message: Publish) -> None:
+        message = self._named(message)
         if message.qos == 2:
             state = self._incoming.get(message.packet_id, Incoming.FREE)
             state, duty = next_incoming(state, Answer.PUBLISH_QOS_2)
@@ -277,6 +303,8 @@ class MqttClient:
             assert sent is not None
             sent.state = step.state
             self.write(Pubrel(packet.packet_id))
+        elif step.duty is Duty.SEND_PUBREL_NOT_FOUND:
+            self.write(Pubrel(packet.packet_id, Reason.PACKET_IDENTIFIER_NOT_FOUND))
         elif step.duty is Duty.FINISH:
             assert sent is not None
             del self._sent[packet.packet_id]
