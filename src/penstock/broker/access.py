@@ -113,6 +113,10 @@ class Access:
             return self._principals.get("")
         return None
 
+    def principal(self, user: str) -> Principal:
+        """Who a user is who was let in before; '' for an anonymous client."""
+        return self._principals.get(user)
+
     def certified(self, common_name: str) -> Principal | None:
         """Who the owner of a certificate is that the listener's authority signed."""
         with suppress(InvalidName):

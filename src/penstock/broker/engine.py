@@ -69,6 +69,7 @@ class Engine:
         self.on_batch: Callable[[Topic, Batch], None] | None = None  # hears every commit first
         self.on_forget: Callable[[Topic], None] | None = None  # hears of topics that go
         self.session_catalog = catalog.sessions
+        self.will_catalog = catalog.wills
         self._catalog = catalog
         self._streams: dict[int, set[Stream]] = {}
         self._upkeep_task: asyncio.Task[None] | None = None

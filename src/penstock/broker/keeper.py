@@ -28,16 +28,22 @@ from penstock.catalog.sessions import (
     SubscriptionRow,
 )
 from penstock.log.interface import Draft
-from penstock.log.marks import MARK_QOS2_OPENED, MARK_QOS2_RELEASED, Mark
+from penstock.log.marks import MARK_QOS2_OPENED, MARK_QOS2_RELEASED, MARK_WILL, Mark
 from penstock.model.errors import PenstockError
 
 CHECKPOINT_S: Final = 1.0  # how much a crash may make us repeat
 _KEY: Final = struct.Struct(">QH")
+_WILL_KEY: Final = struct.Struct(">Q")
 
 
 def opened_mark(session: Session, packet_id: int, index: int) -> Mark:
     """Beside a QoS 2 message: this packet id is taken until it is released."""
     return Mark(MARK_QOS2_OPENED, _KEY.pack(session.incarnation, packet_id), index)
+
+
+def will_mark(will_id: int) -> Mark:
+    """Beside the message of a will: it is published."""
+    return Mark(MARK_WILL, _WILL_KEY.pack(will_id), 0)
 
 
 class Keeper:
@@ -52,6 +58,7 @@ class Keeper:
         self._levels: dict[int, tuple[int, int]] = {}  # as last saved
         # Changes since the last checkpoint, by client: topic id, packet id -> open now?
         self._opened: dict[str, dict[tuple[int, int], bool]] = {}
+        self._wills: set[int] = set()  # ids of wills that are in the logs and still in the catalog
         self._opening: Counter[str] = Counter()  # runs of QoS 2 on their way to the disk
         self._settled: list[asyncio.Future[None]] = []  # wait for some client's to be there
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -83,6 +90,8 @@ class Keeper:
                     if client_id is not None:
                         is_open = mark.kind == MARK_QOS2_OPENED
                         self._note_opened(client_id, topic.id, [packet_id], is_open)
+                elif mark.kind == MARK_WILL:
+                    self._wills.update(_WILL_KEY.unpack(mark.key))
 
     async def close(self) -> None:
         if self._timer is not None:
@@ -124,11 +133,14 @@ class Keeper:
         for session in busy:
             self._describe(session, point)
         point.retained, point.forgotten = self.retained.take_changes()
+        wills, self._wills = self._wills, set()
+        point.wills = list(wills)
         opened, self._opened = self._opened, {}
         for client_id, changes in opened.items():
             for key, is_open in changes.items():
                 (point.opened if is_open else point.released).append((client_id, *key))
-        if not (point.levels or point.busy or point.retained or point.forgotten or opened):
+        changes_any = point.busy or point.retained or point.forgotten or opened or wills
+        if not (point.levels or changes_any):
             return
         try:
             await self._catalog.save(point)
@@ -136,6 +148,7 @@ class Keeper:
             self.retained.put_back(point.retained, point.forgotten)
             for client_id, changes in opened.items():
                 self._opened[client_id] = changes | self._opened.get(client_id, {})
+            self._wills |= wills
             self._busy |= busy
             raise
         self._levels.update(point.levels)
@@ -154,6 +167,10 @@ class Keeper:
         point.outstanding += [(session.client_id, row) for row in rows]
         if not session.lags and not rows:
             self._busy.discard(session)
+
+    def forget_will(self, will_id: int) -> None:
+        """Its mark is in a log; called before the next checkpoint can see that log's end."""
+        self._wills.add(will_id)
 
     # Coming and going
 

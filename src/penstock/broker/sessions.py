@@ -12,6 +12,7 @@ from typing import Final, Protocol
 from penstock.broker.runs import Encoding, Run
 from penstock.core.access import Principal
 from penstock.core.window import Window
+from penstock.model.will import NO_WILL
 
 TAG_SHIFT: Final = 48  # a window's tag is topic id << TAG_SHIFT | offset
 OFFSET_MASK: Final = (1 << TAG_SHIFT) - 1
@@ -118,6 +119,8 @@ class Session:
         "subscriptions",
         "twice",
         "vault",
+        "will_delay_s",
+        "will_id",
         "window",
     )
 
@@ -138,6 +141,8 @@ class Session:
         self.storing = 0  # how many times the vault has yet to store before it sends
         self.incarnation = 0
         self.expiry_s = 0
+        self.will_id = NO_WILL
+        self.will_delay_s = 0
 
     @property
     def has_room(self) -> bool:

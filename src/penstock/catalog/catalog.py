@@ -15,6 +15,7 @@ from penstock.catalog.database import Database
 from penstock.catalog.migrations import migrate
 from penstock.catalog.sessions import SessionCatalog
 from penstock.catalog.thread import Runner
+from penstock.catalog.wills import WillCatalog
 from penstock.model.clock import Clock, SystemClock
 from penstock.model.errors import (
     AlreadySubscribed,
@@ -72,6 +73,7 @@ class Catalog:
         self._clock = clock
         self.credentials = Credentials(runner, clock)
         self.sessions = SessionCatalog(runner, clock)
+        self.wills = WillCatalog(runner)
 
     @classmethod
     async def open(cls, runner: Runner, clock: Clock | None = None) -> Catalog:

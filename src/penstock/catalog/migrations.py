@@ -204,6 +204,29 @@ MIGRATIONS: Final = (
             """,
         ),
     ),
+    Migration(
+        4,
+        (
+            "insert into counters (counter, next_value) values ('will_id', 1)",
+            """
+            create table wills (
+                tenant text not null references tenants (tenant),
+                will_id bigint not null primary key,
+                client_id text not null,
+                owner text not null,
+                name text not null,
+                payload bytea not null,
+                qos bigint not null,
+                retain bigint not null,
+                headers text not null,
+                message_expiry_s bigint not null,
+                delay_s bigint not null,
+                session_expiry_s bigint not null,
+                due_at bigint not null
+            )
+            """,
+        ),
+    ),
 )
 
 

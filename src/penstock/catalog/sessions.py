@@ -16,6 +16,7 @@ import msgspec
 
 from penstock.catalog.database import Database, Row
 from penstock.catalog.thread import Runner
+from penstock.catalog.wills import delete_wills
 from penstock.model.clock import Clock
 from penstock.model.record import DEFAULT_TENANT, Headers
 
@@ -91,6 +92,7 @@ class Checkpoint:
     released: list[OpenedRow] = field(default_factory=list)
     retained: list[RetainedRow] = field(default_factory=list)
     forgotten: list[str] = field(default_factory=list)  # names whose retained message is gone
+    wills: list[int] = field(default_factory=list)  # ids of wills that are in the logs by now
 
 
 # Owner of each stored session by client id, levels by topic id, retained messages.
@@ -444,6 +446,7 @@ def _save(database: Database, checkpoint: Checkpoint) -> None:
         " and packet_id = $4",
         [(tenant, *one) for one in checkpoint.released],
     )
+    delete_wills(database, checkpoint.wills)
     database.execute_many(
         "delete from retained where tenant = $1 and name = $2",
         [(tenant, name) for name in checkpoint.forgotten],
