@@ -90,6 +90,7 @@ def test_defaults_are_those_of_the_parts_they_go_to() -> None:
         ("[mqtt]\nconnections_max = 0", "connections_max 0 is not a whole number from 1"),
         ("[mqtt]\nconnections_max = true", "connections_max True is not a whole number"),
         ("[mqtt]\nkeep_alive_s_max = 65536", "keep_alive_s_max 65536 is not a whole number"),
+        ("[mqtt]\nwill_grace_s = -1", "will_grace_s -1 is not a whole number"),
         ('[mqtt]\nconnect_timeout = "soon"', "connect_timeout 'soon' is not a duration"),
         ('[mqtt]\ntls_client_certificates = "no"', "is neither 'optional' nor 'required'"),
         ('[access]\nallow_anonymous = "yes"', "allow_anonymous 'yes' is neither true nor false"),

@@ -242,6 +242,12 @@ SETTINGS: Final = (
         "for a client that takes nothing of its answer",
     ),
     Setting(
+        "mqtt.will_grace_s",
+        _LIMITS.will_grace_s,
+        lambda key, value: _whole_number(key, value, 0, 86_400),
+        "seconds after a start for clients to come back before wills are published",
+    ),
+    Setting(
         "topics.defaults.durability",
         _BROKER.durability,
         _of_broker("durability"),
@@ -426,6 +432,7 @@ def server_settings(effective: Effective) -> ServerSettings:
             seconds("connect_timeout", values["mqtt.connect_timeout"]),
             values["mqtt.connections_max"],
             values["mqtt.keep_alive_s_max"],
+            values["mqtt.will_grace_s"],
         ),
         values["http.listen"],
         values["http.tls_listen"],

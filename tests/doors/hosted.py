@@ -103,9 +103,13 @@ class Hosted:
     def wait_idle(self) -> None:
         """Until nothing that the door or the keeper began is under way."""
         deadline = time.monotonic() + START_S
-        while self.call(lambda: bool(self.door._tasks or self.exchange.keeper._tasks)):
+        while self.call(lambda: not self._is_idle()):
             assert time.monotonic() < deadline
             time.sleep(0.001)
+
+    def _is_idle(self) -> bool:
+        tasks = self.door._tasks or self.exchange.keeper._tasks
+        return not tasks and self.door.wills.is_idle
 
     @property
     def door(self) -> MqttDoor:

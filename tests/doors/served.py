@@ -63,10 +63,15 @@ class Served:
     def stop(self) -> None:
         self._end(signal.SIGTERM, 0)
 
-    def _end(self, how: signal.Signals, code: int) -> None:
+    def wait_killed(self) -> None:
+        """Until the broker has killed itself, as some are made to."""
+        self._end(None, -signal.SIGKILL)
+
+    def _end(self, how: signal.Signals | None, code: int) -> None:
         process, self._process = self._process, None
         assert process is not None and process.stdout is not None
-        process.send_signal(how)
+        if how is not None:
+            process.send_signal(how)
         assert process.wait(30) == code
         process.stdout.close()
 

@@ -42,7 +42,7 @@ class Paho:
         self._client.on_connect = self._on_connect
         self._client.on_subscribe = self._on_subscribe
         self._client.on_message = lambda client, data, message: self.messages.put(message)
-        self._client.will_set("will", b"gone", 1, True)
+        self._client.will_set(f"will/{client_id}", b"gone", 1, True)
         asked = None
         if version == paho.MQTTv5 and is_kept:
             asked = Properties(PacketTypes.CONNECT)
@@ -81,6 +81,13 @@ class Paho:
 
     def receive(self) -> paho.MQTTMessage:
         return self.messages.get(timeout=WAIT_S)
+
+    def lose(self) -> None:
+        """The connection breaks, and nobody says a word."""
+        self._client.loop_stop()
+        sock = self._client.socket()
+        assert sock is not None
+        sock.close()
 
     def close(self) -> None:
         self._client.disconnect()
@@ -137,6 +144,25 @@ def test_paho_is_given_retained_messages(served: Served, version: int) -> None:
     assert reader.receive().payload == b""
     reader.close()
     writer.close()
+
+
+@VERSIONS
+def test_paho_lost_leaves_its_will_and_paho_that_leaves_does_not(
+    served: Served, version: int
+) -> None:
+    reader = Paho(served.port, f"wr{version}", version)
+    for client_id in (f"leaves{version}", f"lost{version}"):
+        reader.subscribe(f"will/{client_id}", 1)
+    Paho(served.port, f"leaves{version}", version).close()
+    Paho(served.port, f"lost{version}", version).lose()
+    message = reader.receive()
+    assert (message.topic, message.payload) == (f"will/lost{version}", b"gone")
+    late = Paho(served.port, f"wl{version}", version)
+    late.subscribe(f"will/lost{version}", 1)
+    assert late.receive().retain
+    assert reader.messages.empty()
+    reader.close()
+    late.close()
 
 
 def test_paho_5_sends_and_receives_properties(served: Served) -> None:

@@ -26,6 +26,7 @@ from penstock.mqtt.packets import (
     Suback,
     Subscribe,
     Subscription,
+    Will,
 )
 from penstock.mqtt.properties import NO_PROPERTIES, Properties
 
@@ -115,10 +116,15 @@ class Wire:
     # Conversations
 
     def connect(
-        self, *, clean: bool = True, properties: Properties = NO_PROPERTIES, keep_alive_s: int = 0
+        self,
+        *,
+        clean: bool = True,
+        properties: Properties = NO_PROPERTIES,
+        keep_alive_s: int = 0,
+        will: Will | None = None,
     ) -> Connack:
         packet = Connect(
-            self.client_id, clean, keep_alive_s, version=self.version, properties=properties
+            self.client_id, clean, keep_alive_s, will, version=self.version, properties=properties
         )
         self.send(packet)
         return self.expect(Connack)

@@ -10,6 +10,7 @@ from typing import NamedTuple
 from penstock.app.aio import AsyncBroker
 from penstock.broker.exchange import Exchange
 from penstock.broker.keeper import Keeper
+from penstock.broker.wills import Wills
 from penstock.config import OFF, ServerSettings, TlsFiles, parse_address
 from penstock.core.placement import DEFAULT_TOPIC
 from penstock.doors.http import status
@@ -43,6 +44,7 @@ class Server:
         self._mqtt: MqttDoor | None = None
         self._http: HttpDoor | None = None
         self._keeper: Keeper | None = None
+        self._wills: Wills | None = None
 
     async def open(self) -> None:
         """Open the data directory first, the doors last."""
@@ -76,8 +78,11 @@ class Server:
         self._keeper = Keeper(engine, engine.session_catalog)
         await self._keeper.open()
         exchange = Exchange(engine, self._keeper)
+        limits = settings.mqtt_limits
+        self._wills = Wills(exchange, engine.will_catalog, engine.clock, limits.will_grace_s)
+        await self._wills.open()
         loop = asyncio.get_running_loop()
-        self._mqtt = MqttDoor(exchange, self._selector, loop, settings.mqtt_limits)
+        self._mqtt = MqttDoor(exchange, self._wills, self._selector, loop, limits)
         self._http = HttpDoor(engine, self._selector, loop, settings.http_limits)
         status.add_routes(self._http)
         for one in listeners:
@@ -96,12 +101,17 @@ class Server:
 
     async def close(self) -> None:
         """Close the doors first, the data directory last."""
+        wills, self._wills = self._wills, None
+        if wills is not None:
+            wills.stop()
         mqtt, self._mqtt = self._mqtt, None
         if mqtt is not None:
             mqtt.close()
         http, self._http = self._http, None
         if http is not None:
             await http.close()
+        if wills is not None:
+            await wills.close()
         if self._keeper is not None:
             await self._keeper.close()
             self._keeper = None

@@ -22,6 +22,7 @@ from penstock.broker.keeper import will_mark
 from penstock.broker.runs import Run
 from penstock.broker.sessions import Session
 from penstock.catalog.wills import NOT_DUE, StoredWill, WillCatalog
+from penstock.model.clock import Clock
 from penstock.model.errors import NotAuthorized, PenstockError, UnavailableError
 from penstock.model.will import NO_WILL, Will
 
@@ -55,11 +56,17 @@ class Waiting:
 class Wills:
     """Used on the event loop."""
 
-    def __init__(self, exchange: Exchange, catalog: WillCatalog, grace_s: float = GRACE_S) -> None:
+    def __init__(
+        self,
+        exchange: Exchange,
+        catalog: WillCatalog,
+        clock: Clock,
+        grace_s: float = GRACE_S,
+    ) -> None:
         self._exchange = exchange
         self._catalog = catalog
         self._grace_s = grace_s
-        self._clock = exchange.engine.clock
+        self._clock = clock
         self._loop = asyncio.get_running_loop()
         self._waiting: dict[tuple[str, str], Waiting] = {}  # by client id and owner
         self._heap: list[Waiting] = []  # those, the retried, and some that are over
@@ -84,9 +91,7 @@ class Wills:
             due_s = now_s + max(wait_s, self._grace_s)
             is_forgiving = held.due_at == NOT_DUE
             self._wait(
-                Waiting(
-                    held.will_id, held.client_id, held.owner, due_s, is_forgiving=is_forgiving
-                )
+                Waiting(held.will_id, held.client_id, held.owner, due_s, is_forgiving=is_forgiving)
             )
 
     def stop(self) -> None:

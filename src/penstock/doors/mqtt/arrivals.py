@@ -9,11 +9,14 @@ from uuid import uuid4
 
 from penstock.broker.exchange import Exchange
 from penstock.broker.sessions import NEVER_EXPIRES, Session
+from penstock.broker.wills import Wills
 from penstock.doors.mqtt.aliases import ALIASES_MAX
 from penstock.doors.mqtt.connection import PACKET_BYTES_MAX, Connection
 from penstock.doors.mqtt.limits import MqttLimits
 from penstock.doors.mqtt.login import Logins
+from penstock.doors.mqtt.wills import check_will, read_will
 from penstock.model.errors import PenstockError
+from penstock.model.will import Will
 from penstock.mqtt.kinds import MQTT_5, Role
 from penstock.mqtt.packets import Connack, Connect
 from penstock.mqtt.properties import Properties
@@ -31,11 +34,13 @@ class Arrivals:
     def __init__(
         self,
         exchange: Exchange,
+        wills: Wills,
         loop: asyncio.AbstractEventLoop,
         limits: MqttLimits,
         spawn: Spawn,
     ) -> None:
         self.exchange = exchange
+        self._wills = wills
         self._limits = limits
         self._spawn = spawn
         self._arriving: dict[str, Connection] = {}  # by client id: their session is being loaded
@@ -62,6 +67,12 @@ class Arrivals:
         if owner and owner != connection.principal.user:
             self._refuse(connection, Reason.NOT_AUTHORIZED)  # somebody else's session
             return
+        will = None if packet.will is None else read_will(packet.will)
+        if will is not None:
+            reason = check_will(self.exchange, connection.principal, will)
+            if reason != Reason.SUCCESS:
+                self._refuse(connection, reason)
+                return
         if holder is not None and isinstance(holder.outbox, Connection):
             if holder.outbox.principal is not connection.principal:
                 self._refuse(connection, Reason.NOT_AUTHORIZED)
@@ -76,30 +87,46 @@ class Arrivals:
         connection.keep_alive_s = self._limits.keep_alive_s(packet.version, packet.keep_alive_s)
         session.expiry_s = _expiry_s(packet)
         is_stored = client_id in self.exchange.keeper.stored or client_id in self._arriving
-        if session.expiry_s or is_stored:
-            work = self._admit_kept(connection, packet, session)
+        is_kept = session.expiry_s > 0 or is_stored
+        if is_kept or will or self._wills.concerns(client_id, connection.principal.user):
+            work = self._admit_slowly(connection, packet, session, will, is_kept=is_kept)
             self._arriving[client_id] = connection
             self._spawn(work)
         else:
             self._welcome(connection, packet, session, is_present=False)
 
-    async def _admit_kept(self, connection: Connection, packet: Connect, session: Session) -> None:
-        """Open a session that outlives its connection, or ends one that did."""
+    async def _admit_slowly(
+        self,
+        connection: Connection,
+        packet: Connect,
+        session: Session,
+        will: Will | None,
+        *,
+        is_kept: bool,
+    ) -> None:
+        """Open a session that has to do with the catalog: what it keeps, or a will."""
         exchange = self.exchange
+        owner = connection.principal.user
+        is_present = False
+        is_clean = packet.clean_start
         try:
-            stored, is_present = await exchange.keeper.begin(session, is_clean=packet.clean_start)
-            if is_present:
-                await exchange.restore(session, stored)
+            if is_kept:
+                stored, is_present = await exchange.keeper.begin(session, is_clean=is_clean)
+                if is_present:
+                    await exchange.restore(session, stored)
+            await self._wills.begin(session, owner, will, is_clean=is_clean)
         except PenstockError:
-            self._arrived(session.client_id, connection)
+            if self._arrived(session.client_id, connection):
+                self._leave(session, is_present=is_present)
             self._refuse(connection, Reason.SERVER_UNAVAILABLE)
             return
         if not self._arrived(session.client_id, connection):
+            self._wills.withdraw(session)
             connection.close()  # the session belongs to who came later
             return
         if connection.is_closed:
-            if session.vault is not None:
-                (exchange.keeper.leave if is_present else exchange.keeper.end)(session)
+            self._leave(session, is_present=is_present)
+            self._wills.end(session, owner)
             return
         holder = exchange.sessions.get(session.client_id)
         if holder is not None and holder.outbox is not None:
@@ -107,6 +134,12 @@ class Arrivals:
         self._welcome(connection, packet, session, is_present=is_present)
         if is_present:
             await exchange.go_on(session)
+
+    def _leave(self, session: Session, *, is_present: bool) -> None:
+        """The client is not let in after all, or is gone already."""
+        if session.vault is not None:
+            keeper = self.exchange.keeper
+            (keeper.leave if is_present else keeper.end)(session)
 
     def _arrived(self, client_id: str, connection: Connection) -> bool:
         """The session has been looked up; False if another connection asked for it meanwhile."""

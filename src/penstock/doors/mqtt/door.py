@@ -12,6 +12,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, Final
 
 from penstock.broker.exchange import Exchange
+from penstock.broker.wills import Wills
 from penstock.doors.listening import Listeners
 from penstock.doors.mqtt.arrivals import Arrivals
 from penstock.doors.mqtt.connection import Connection
@@ -50,11 +51,13 @@ class MqttDoor:
     def __init__(
         self,
         exchange: Exchange,
+        wills: Wills,
         selector: DoorSelector,
         loop: asyncio.AbstractEventLoop,
         limits: MqttLimits = DEFAULT_LIMITS,
     ) -> None:
         self.exchange = exchange
+        self.wills = wills
         self.encodings = Encodings(exchange.engine.clock)
         self.tick = 0
         self._loop = loop
@@ -66,7 +69,7 @@ class MqttDoor:
         self._is_serving = False  # the selector calls handlers, and will have all flushed
         self._held: list[Connection] = []
         self._tasks: set[asyncio.Task[None]] = set()
-        self._arrivals = Arrivals(exchange, loop, limits, self._spawn)
+        self._arrivals = Arrivals(exchange, wills, loop, limits, self._spawn)
         subscribing = Subscribing(exchange, self._spawn)
         self._handlers: dict[type[Packet], Callable[[Connection, Any], None]] = {
             Connect: self._arrivals.connect,
@@ -155,6 +158,7 @@ class MqttDoor:
         session, connection.session = connection.session, None
         if session is not None and session.outbox is connection:
             self.exchange.detach(session)
+            self.wills.end(session, connection.principal.user)
 
     def handle(self, connection: Connection, packet: Packet) -> None:
         connection.state = next_state(connection.state, Role.CLIENT, event_of(packet))
@@ -171,6 +175,8 @@ class MqttDoor:
                 connection.end(Reason.PROTOCOL_ERROR)
                 return
             session.expiry_s = expiry_s
+        if session is not None and packet.reason == Reason.NORMAL_DISCONNECTION:
+            self.wills.withdraw(session)  # [MQTT-3.14.4-3]
         connection.close()
 
     def authenticate(self, connection: Connection, packet: Auth) -> None:

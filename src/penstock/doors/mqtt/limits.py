@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from penstock.broker.wills import GRACE_S
 from penstock.mqtt.kinds import MQTT_5
 
 
@@ -15,6 +16,7 @@ class MqttLimits:
     connect_s_max: float = 10.0  # from the connection to the end of its login
     connections_max: int = 100_000
     keep_alive_s_max: int = 0  # what an MQTT 5 client is given if it asks for more; 0: no limit
+    will_grace_s: int = GRACE_S  # after a start, for clients to come back before wills are due
 
     def keep_alive_s(self, version: int, asked_s: int) -> int:
         """The keep alive that counts; before MQTT 5 a client cannot be told another one."""

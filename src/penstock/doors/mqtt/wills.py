@@ -1,0 +1,37 @@
+"""What a CONNECT says of a will: read, and refused where a publish would be."""
+
+from __future__ import annotations
+
+from penstock.broker.exchange import Exchange
+from penstock.core.access import PUBLISH, Principal
+from penstock.doors.mqtt.encoding import stored_headers
+from penstock.model.limits import HEADERS_BYTES_MAX, NAME_LEVELS_MAX
+from penstock.model.will import Will
+from penstock.mqtt.packets import Will as Wanted
+from penstock.mqtt.reasons import Reason
+
+
+def read_will(wanted: Wanted) -> Will:
+    """The will as the broker keeps it."""
+    properties = wanted.properties
+    return Will(
+        wanted.name,
+        wanted.payload,
+        wanted.qos,
+        wanted.retain,
+        stored_headers(properties),
+        properties.message_expiry_interval,
+        properties.will_delay_interval or 0,
+    )
+
+
+def check_will(exchange: Exchange, principal: Principal, will: Will) -> Reason:
+    """SUCCESS, or why the client is not let in with this will."""
+    if will.name.count("/") >= NAME_LEVELS_MAX:
+        return Reason.TOPIC_NAME_INVALID
+    headers_bytes = sum(len(key.encode()) + len(value.encode()) for key, value in will.headers)
+    if len(will.payload) > exchange.payload_bytes_max or headers_bytes > HEADERS_BYTES_MAX:
+        return Reason.PACKET_TOO_LARGE
+    if not exchange.authorise(principal, PUBLISH, will.name):
+        return Reason.NOT_AUTHORIZED
+    return Reason.SUCCESS
