@@ -19,6 +19,7 @@ from typing import Any, Self, TypeVar
 from penstock.app.server import Server
 from penstock.broker.exchange import Exchange
 from penstock.config import load, server_settings
+from penstock.doors.http.door import HttpDoor
 from penstock.doors.loop import DoorLoop
 from penstock.doors.mqtt.door import MqttDoor
 from penstock.doors.selector import DoorSelector
@@ -115,6 +116,11 @@ class Hosted:
     def door(self) -> MqttDoor:
         assert self._server is not None and self._server._mqtt is not None
         return self._server._mqtt
+
+    @property
+    def http(self) -> HttpDoor:
+        assert self._server is not None and self._server._http is not None
+        return self._server._http
 
     @property
     def exchange(self) -> Exchange:

@@ -38,11 +38,19 @@ WAIT_S = 10.0  # a packet that has not come by then does not come
 class Wire:
     """One connection. Methods block until the packet they name has come."""
 
-    def __init__(self, port: int, client_id: str = "", version: int = MQTT_3_1_1) -> None:
+    def __init__(
+        self,
+        port: int,
+        client_id: str = "",
+        version: int = MQTT_3_1_1,
+        sock: socket.socket | None = None,
+    ) -> None:
         self.client_id = client_id
         self.version = version
-        self._socket = socket.create_connection(("127.0.0.1", port), WAIT_S)
-        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if sock is None:
+            sock = socket.create_connection(("127.0.0.1", port), WAIT_S)
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._socket = sock
         self._intake = Intake(version, 1 << 28, Role.SERVER)
         self._packets: deque[Packet] = deque()
         self._next_id = 1

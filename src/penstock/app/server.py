@@ -13,6 +13,7 @@ from penstock.broker.keeper import Keeper
 from penstock.broker.wills import Wills
 from penstock.config import OFF, ServerSettings, TlsFiles, parse_address
 from penstock.core.placement import DEFAULT_TOPIC
+from penstock.doors.http import mqtt as http_mqtt
 from penstock.doors.http import status
 from penstock.doors.http.door import HttpDoor
 from penstock.doors.mqtt.door import MqttDoor
@@ -85,6 +86,7 @@ class Server:
         self._mqtt = MqttDoor(exchange, self._wills, self._selector, loop, limits)
         self._http = HttpDoor(engine, self._selector, loop, settings.http_limits)
         status.add_routes(self._http)
+        http_mqtt.add_routes(self._http, self._mqtt)
         for one in listeners:
             is_http = one.scheme.startswith("http")
             self._listen(self._http.listen if is_http else self._mqtt.listen, one)
