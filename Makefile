@@ -28,7 +28,7 @@ test: setup ## everything that needs only Python packages and a JDK; skips nothi
 	@$(VENV)/python tools/engine.py --require-compiled --if-compiler
 	@printf '\n== the whole suite\n'
 	@PENSTOCK_EXPECT_ENGINE=$$($(VENV)/python tools/engine.py --word) \
-		$(PYTEST) -n $(JOBS) --no-skips tests
+		$(PYTEST) -n $(JOBS) --dist loadgroup --no-skips tests
 	@printf '\n== the engine again, interpreted\n'
 	@$(VENV)/python -m tools.interpreted $(PYTEST) -n $(JOBS) --no-skips $(ENGINE_TESTS)
 

@@ -11,7 +11,7 @@ ROOT = Path(__file__).parent.parent
 DOCUMENTS = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
 LINK = re.compile(r"(?<!\!)\[[^\]]*\]\(([^)\s]+)\)")
 TEST = re.compile(r"`(tests/[\w/]+\.py)(?:::(\w+))?`")
-SOURCE = re.compile(r"`((?:model|core|mqtt|log|catalog|broker|doors|app|cli)/[\w/]+\.py)`")
+SOURCE = re.compile(r"`((?:model|core|mqtt|log|catalog|broker|doors|pipeline|app|cli)/[\w/]+\.py)`")
 
 
 def prose(path: Path) -> str:

@@ -1,7 +1,11 @@
-"""Penstock: MQTT and HTTP in, one fsynced log, Spark tables and streams out."""
+"""Penstock: MQTT and HTTP in, one fsynced log, Spark tables and streams out.
 
-from penstock.app.aio import AsyncBroker
-from penstock.app.sync import Broker
+The brokers are imported when first asked for: Spark tasks import this package too, and never load
+the server.
+"""
+
+from typing import TYPE_CHECKING, Any
+
 from penstock.model.errors import (
     AlreadySubscribed,
     CorruptError,
@@ -23,6 +27,10 @@ from penstock.model.errors import (
     UnavailableError,
 )
 from penstock.model.record import ConsumerInfo, Record, TopicInfo
+
+if TYPE_CHECKING:
+    from penstock.app.aio import AsyncBroker
+    from penstock.app.sync import Broker
 
 __version__ = "0.1.0"
 
@@ -52,3 +60,18 @@ __all__ = [
     "UnavailableError",
     "__version__",
 ]
+
+_LATE = {"AsyncBroker": "penstock.app.aio", "Broker": "penstock.app.sync"}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LATE:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    value = globals()[name] = getattr(import_module(_LATE[name]), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_LATE})

@@ -6,8 +6,9 @@ wrote down. A segment that is sealed or trimmed meanwhile is looked up again.
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Protocol, TypeVar
@@ -15,8 +16,10 @@ from typing import Protocol, TypeVar
 from penstock.log.batch import Batch
 from penstock.log.endfile import End, read_end
 from penstock.log.files import Disk
+from penstock.log.footer import Footer
 from penstock.log.interface import Bounds
 from penstock.log.segment import (
+    CHUNK_BYTES,
     HEADER_BYTES,
     ChunkIndex,
     Segment,
@@ -30,6 +33,7 @@ from penstock.log.segment import (
 from penstock.model.errors import CorruptError, Gap
 
 T = TypeVar("T")
+Wants = Callable[[str], bool]  # whether a reader is interested in a name
 
 
 class RecordReader(Protocol):
@@ -52,6 +56,7 @@ class FileReader:
         self._directory = directory
         self._segments: dict[int, Segment] = {}  # closed or sealed, by base offset
         self._active: Segment | None = None
+        self._wanted: tuple[Segment | None, Wants | None, set[int]] = (None, None, set())
 
     def bounds(self) -> Bounds:
         return self._again_if_stale(self._bounds)
@@ -62,18 +67,31 @@ class FileReader:
     def offset_at(self, timestamp: int) -> int:
         return self._again_if_stale(lambda: self._offset_at(timestamp))
 
-    def batches(self, start: int, end: int) -> Iterator[Batch]:
-        """All batches that hold records in [start, end)."""
+    def epoch(self) -> int:
+        """Which life of the log this is."""
+        return self._again_if_stale(lambda: self._look()[1].epoch)
+
+    def clamp(self, epoch: int, offset: int) -> int:
+        """Where a position of `epoch` stands now: records lost since then move it back."""
+        return self._again_if_stale(lambda: self._clamp(epoch, offset))
+
+    def batches(self, start: int, end: int, wants: Wants | None = None) -> Iterator[Batch]:
+        """The batches that hold records in [start, end), or wanted ones, as far as indexes tell."""
         offset = start
         while offset < end:
-            found = self.read(offset)
-            if not found:
+            found, reached = self._again_if_stale(partial(self._read_on, offset, end, wants))
+            yield from found
+            if reached == offset:
                 return
-            for batch in found:
-                if batch.base_offset >= end:
-                    return
-                yield batch
-            offset = max(offset, found[-1].end_offset)
+            offset = reached
+
+    def cuts(self, start: int, end: int, count: int) -> list[int]:
+        """Where to cut [start, end) into `count` pieces: at the beginning of a batch, if near."""
+        return self._again_if_stale(lambda: self._cuts(start, end, count))
+
+    def stored_bytes(self, start: int, end: int) -> int:
+        """About how much of the files [start, end) takes."""
+        return self._again_if_stale(lambda: self._stored_bytes(start, end))
 
     def _again_if_stale(self, work: Callable[[], T]) -> T:
         for _ in range(2):  # it may have been sealed, and then trimmed
@@ -92,12 +110,84 @@ class FileReader:
         segments, end = self._look()
         if offset >= end.durable_end:
             return []
-        first = segments[0].base_offset
-        if offset < first:
-            raise Gap(f"offset {offset} is no longer kept: the first record is {first}")
-        segment = segments[bisect_right(segments, offset, key=lambda s: s.base_offset) - 1]
+        segment = _segment_of(segments, offset)
         number = segment.body.index.find(offset)
         return [batch for batch in segment.read_chunk(number) if batch.end_offset > offset]
+
+    def _read_on(self, offset: int, end: int, wants: Wants | None) -> tuple[list[Batch], int]:
+        """The next batches below `end`, about 1 MiB, and where to go on; there at the end."""
+        if wants is not None:
+            segments, durable = self._look()
+            if offset >= durable.durable_end:
+                return [], offset
+            segment = _segment_of(segments, offset)
+            if segment.body.footer is not None:
+                return self._read_indexed(segment, segment.body.footer, offset, end, wants)
+        found = self._read(offset)
+        reached = found[-1].end_offset if found else offset
+        return [batch for batch in found if batch.base_offset < end], max(offset, reached)
+
+    def _read_indexed(
+        self, segment: Segment, footer: Footer, offset: int, end: int, wants: Wants
+    ) -> tuple[list[Batch], int]:
+        """As `_read_on`, in a sealed segment: batches without a wanted name are not read."""
+        entries = footer.entries
+        first = bisect_right(entries, offset, key=lambda entry: entry.base_offset) - 1
+        last = bisect_left(entries, end, key=lambda entry: entry.base_offset)
+        wanted = self._wanted_batches(segment, footer, wants)
+        number = next((n for n in range(max(first, 0), last) if n in wanted), last)
+        if number == last:
+            return [], min(end, segment.end_offset)
+        start = entries[number].position
+        stop = start
+        while number < last and number in wanted and stop - start < CHUNK_BYTES:
+            stop = entries[number].position + entries[number].length
+            offset = entries[number].base_offset + entries[number].count
+            number += 1
+        return segment.read_span(start, stop), offset
+
+    def _wanted_batches(self, segment: Segment, footer: Footer, wants: Wants) -> set[int]:
+        """The numbers of the batches that hold a wanted name; remembered for the newest asker."""
+        if self._wanted[:2] != (segment, wants):
+            pairs = zip(footer.names, footer.postings, strict=True)
+            numbers = {n for name, posting in pairs if wants(name.decode()) for n in posting}
+            self._wanted = (segment, wants, numbers)
+        return self._wanted[2]
+
+    def _clamp(self, epoch: int, offset: int) -> int:
+        segments, end = self._look()
+        if epoch < end.epoch:
+            for segment in segments:
+                if segment.base_offset >= offset:
+                    break
+                if segment.body.header.epoch > epoch:
+                    return segment.base_offset
+        return min(offset, end.durable_end)
+
+    def _cuts(self, start: int, end: int, count: int) -> list[int]:
+        segments, _ = self._look()
+        cuts: list[int] = []
+        before = start
+        for number in range(1, count):
+            cut = start + (end - start) * number // count
+            index = _segment_of(segments, cut).body.index
+            near = index.offsets[index.find(cut)] if index.offsets else cut
+            if before < near and cut - near <= (end - start) // (2 * count):
+                cut = near
+            if cut > before:
+                cuts.append(cut)
+                before = cut
+        return cuts
+
+    def _stored_bytes(self, start: int, end: int) -> int:
+        segments, durable = self._look()
+        total = 0
+        for segment in segments:
+            ends = min(segment.end_offset, durable.durable_end)
+            shared = min(ends, end) - max(segment.base_offset, start)
+            if shared > 0:
+                total += _size(segment) * shared // (ends - segment.base_offset)
+        return total
 
     def _offset_at(self, timestamp: int) -> int:
         segments, end = self._look()
@@ -167,3 +257,20 @@ class FileReader:
             body.length = end.position
             segment.end_offset = end.durable_end
         return segment
+
+
+def _segment_of(segments: list[Segment], offset: int) -> Segment:
+    first = segments[0].base_offset
+    if offset < first:
+        raise Gap(f"offset {offset} is no longer kept: the first record is {first}")
+    return segments[bisect_right(segments, offset, key=lambda s: s.base_offset) - 1]
+
+
+def _size(segment: Segment) -> int:
+    if segment.is_loaded:
+        return segment.body.length
+    file = segment.open_file()
+    try:
+        return file.size()
+    finally:
+        file.close()

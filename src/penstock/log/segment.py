@@ -172,10 +172,13 @@ class Segment:
         body = self.body
         start = body.index.positions[number]
         is_last = number + 1 == len(body.index.positions)
-        end = body.length if is_last else body.index.positions[number + 1]
+        return self.read_span(start, body.length if is_last else body.index.positions[number + 1])
+
+    def read_span(self, start: int, end: int) -> list[Batch]:
+        """The batches between two positions of the file at which batches begin or end."""
         file = self.open_file()
         try:
-            if file.read(0, HEADER_BYTES) != body.header.pack():
+            if file.read(0, HEADER_BYTES) != self.body.header.pack():
                 raise StaleSegment(self.path)
             data = file.read(start, end - start)
         finally:

@@ -1,0 +1,23 @@
+"""Spark: topics as tables and streams, and the jobs that run on them.
+
+`from penstock.pipeline import session` gives a local SparkSession in which `format("penstock")` is
+known. Everything is imported when first asked for, so that tasks load only what they use.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from penstock.pipeline.spark import session
+
+__all__ = ["session"]
+
+_LATE = {"session": "penstock.pipeline.spark"}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LATE:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    value = globals()[name] = getattr(import_module(_LATE[name]), name)
+    return value

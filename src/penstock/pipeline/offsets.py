@@ -1,0 +1,109 @@
+"""Where a query is in its topics, and how that is written down. Pure.
+
+A place is an offset and, once Spark has stored it, the topic's id and epoch: so a topic that was
+deleted and made anew, or a log that lost records, is noticed instead of being read at offsets that
+mean something else now. The JSON form `{"orders":{"0":23}}` is what users write; Spark's
+checkpoints hold `{"orders":{"0":23,"id":7,"epoch":1}}`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from penstock.core.names import quoted
+from penstock.core.position import OFFSET_END
+from penstock.model.errors import InvalidSetting
+
+PARTITION: Final = "0"  # a topic in files has exactly one
+EARLIEST: Final = -2  # in JSON, as Spark's Kafka source has them
+LATEST: Final = -1
+
+# No topic begins with '$', so these stand beside topics in a stream's offsets.
+_INITIAL: Final = "$initial"
+_FROM: Final = "$from"
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """The next offset in one topic; EARLIEST and LATEST only where users write it."""
+
+    offset: int
+    topic_id: int = 0  # 0: not known
+    epoch: int = 0
+
+
+Places = dict[str, Place]  # by topic, as written
+
+
+@dataclass(frozen=True, slots=True)
+class StreamOffset:
+    """What a stream stores as the end of a micro-batch.
+
+    `is_initial` marks what initialOffset gave, which Spark does not store and asks for again after
+    a crash. The first end that is stored therefore carries it along as `start`.
+    """
+
+    places: Places
+    is_initial: bool = False
+    start: Places | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        stored: dict[str, Any] = {
+            topic: _stored(place) for topic, place in sorted(self.places.items())
+        }
+        if self.is_initial:
+            stored[_INITIAL] = True
+        if self.start is not None:
+            stored[_FROM] = {topic: _stored(place) for topic, place in sorted(self.start.items())}
+        return stored
+
+
+def stream_offset(stored: Mapping[str, Any]) -> StreamOffset:
+    """What `StreamOffset.to_json` gave."""
+    topics = {topic: value for topic, value in stored.items() if not topic.startswith("$")}
+    start = stored.get(_FROM)
+    return StreamOffset(
+        _places("offset", topics),
+        stored.get(_INITIAL, False) is True,
+        None if start is None else _places("offset", start),
+    )
+
+
+def places_from_text(option: str, text: str) -> Places:
+    """An option in JSON; InvalidSetting says what is wrong with it."""
+    try:
+        value = json.loads(text)
+    except ValueError as wrong:
+        raise InvalidSetting(f"{option} {quoted(text)} is not JSON: {wrong}; {_FORM}") from None
+    if not isinstance(value, dict) or not value:
+        raise InvalidSetting(f"{option} {quoted(text)} names no topic; {_FORM}")
+    return _places(option, value)
+
+
+_FORM: Final = 'write {"orders":{"0":23}} with -2 for the earliest offset and -1 for the latest'
+
+
+def _stored(place: Place) -> dict[str, int]:
+    return {PARTITION: place.offset, "id": place.topic_id, "epoch": place.epoch}
+
+
+def _places(option: str, value: Mapping[str, Any]) -> Places:
+    return {topic: _place(option, topic, inner) for topic, inner in value.items()}
+
+
+def _place(option: str, topic: str, inner: Any) -> Place:
+    if not isinstance(inner, dict) or PARTITION not in inner:
+        raise InvalidSetting(f"{option}: topic {quoted(topic)} has no partition '0'; {_FORM}")
+    for key, number in inner.items():
+        if key not in (PARTITION, "id", "epoch"):
+            raise InvalidSetting(
+                f"{option}: topic {quoted(topic)} has partition {quoted(key)}: "
+                f"topics have one partition, '0'; {_FORM}"
+            )
+        is_whole = isinstance(number, int) and not isinstance(number, bool)
+        if not is_whole or not EARLIEST <= number < OFFSET_END:
+            raise InvalidSetting(f"{option}: {quoted(number)} is not an offset; {_FORM}")
+    return Place(inner[PARTITION], inner.get("id", 0), inner.get("epoch", 0))

@@ -1,0 +1,79 @@
+"""Where a query's records come from: the seam between Spark's side and the broker's.
+
+An origin is made on the driver, asked there for what is to be planned, and pickled into tasks,
+which only scan. Plans hold offsets, never byte positions, so whatever happens to files between
+planning and reading is looked up anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from penstock.core.names import quoted
+from penstock.model.errors import Gap
+
+
+@dataclass(frozen=True, slots=True)
+class TopicState:
+    """A topic as it is now: readable are [first, end)."""
+
+    topic: str  # as declared
+    topic_id: int
+    epoch: int
+    first: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """Records [start, end) of one topic, in one life of its log."""
+
+    topic: str
+    topic_id: int
+    epoch: int
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What a query wants of a range: columns, and which records."""
+
+    schema: Any  # pyarrow.Schema: the columns, in this order
+    names: str | None = None
+    where: str | None = None
+    fails_on_loss: bool = True
+
+
+class Origin(Protocol):
+    """The topics of one broker."""
+
+    def states(self, topics: tuple[str, ...]) -> list[TopicState]:
+        """These topics, or all; TopicNotFound when one of them does not exist."""
+        ...
+
+    def offset_at(self, topic: TopicState, timestamp_us: int) -> int:
+        """The first offset stamped at or after the time; the end if there is none."""
+        ...
+
+    def clamp(self, topic: TopicState, epoch: int, offset: int) -> int:
+        """Where an offset of an earlier epoch stands now."""
+        ...
+
+    def cut(self, wanted: Range, pieces_min: int) -> list[Range]:
+        """The range in pieces for tasks: as many as make sense, and no fewer than asked for."""
+        ...
+
+    def scan(self, piece: Range, wanted: Wanted) -> Iterator[Any]:
+        """The records as Arrow batches. Gap when some are gone, unless losses are skipped."""
+        ...
+
+
+def lost(topic: str, start: int, end: int, why: str) -> Gap:
+    """The error of a query whose records are gone."""
+    return Gap(
+        f"topic {quoted(topic)}: offsets {start} up to {end} are gone: {why}. Set the option "
+        "failOnDataLoss to false to go on without them"
+    )

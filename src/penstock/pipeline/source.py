@@ -1,0 +1,125 @@
+"""`format("penstock")`: what Spark asks of a Python data source, and nothing else.
+
+Planning happens on the driver, reading on tasks; neither loads the server. There is no filter
+pushdown: Spark would keep the pushed filter when a DataFrame is used again with another one, and
+count wrongly. Columns are pruned by the schema that the reader is given.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.types import (
+    BinaryType,
+    IntegerType,
+    LongType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from penstock.model.clock import SystemClock
+from penstock.model.errors import InvalidSetting
+from penstock.pipeline.directory import DirectoryOrigin
+from penstock.pipeline.options import BATCH, SourceOptions, check_known, source_options
+from penstock.pipeline.origin import Origin, Range, Wanted
+from penstock.pipeline.plan import batch_ranges, cut_ranges
+
+FORMAT: Final = "penstock"
+SCHEMA: Final = StructType(
+    [
+        StructField("topic", StringType(), False),
+        StructField("partition", IntegerType(), False),
+        StructField("offset", LongType(), False),
+        StructField("timestamp", TimestampType(), False),
+        StructField("name", StringType(), False),
+        StructField("headers", MapType(StringType(), StringType()), False),
+        StructField("payload", BinaryType(), False),
+        StructField("publisher", StringType(), False),
+    ]
+)
+_KAFKA_COLUMNS: Final = {"key": "name", "value": "payload"}  # what people may be used to
+
+
+@dataclass(frozen=True)
+class Piece(InputPartition):
+    """What one task reads; None: nothing."""
+
+    range: Range | None
+
+
+class PenstockSource(DataSource):
+    """Topics of a broker as a table."""
+
+    def __init__(self, options: Mapping[str, str]) -> None:
+        self.options = dict(options)  # Spark's own kind of dictionary does not outlive a pickle
+        check_known(self.options)
+
+    @classmethod
+    def name(cls) -> str:
+        return FORMAT
+
+    def schema(self) -> StructType:
+        return SCHEMA
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        options = source_options(self.options, BATCH, SystemClock().now_us())
+        return BatchReader(_origin(options), options, wanted_of(options, schema))
+
+
+class BatchReader(DataSourceReader):
+    """One batch query."""
+
+    def __init__(self, origin: Origin, options: SourceOptions, wanted: Wanted) -> None:
+        self._origin = origin
+        self._options = options
+        self._wanted = wanted
+
+    def partitions(self) -> Sequence[InputPartition]:
+        ranges = batch_ranges(self._origin, self._options)
+        pieces = cut_ranges(self._origin, ranges, self._options.pieces_min)
+        return [Piece(piece) for piece in pieces] or [Piece(None)]
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        return read_piece(self._origin, partition, self._wanted)
+
+
+def read_piece(origin: Origin, partition: InputPartition, wanted: Wanted) -> Iterator[Any]:
+    """The Arrow batches of a task."""
+    assert isinstance(partition, Piece)
+    return iter(()) if partition.range is None else origin.scan(partition.range, wanted)
+
+
+def wanted_of(options: SourceOptions, schema: StructType) -> Wanted:
+    """The columns of a schema that a user may have given, and which records."""
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    check_schema(schema)
+    columns = to_arrow_schema(schema, timezone="UTC")
+    return Wanted(columns, options.names, options.where, options.fails_on_loss)
+
+
+def check_schema(schema: StructType) -> None:
+    """A given schema picks columns; InvalidSetting when there is none like it."""
+    known = {field.name: field.dataType for field in SCHEMA}
+    for field in schema:
+        if field.name not in known:
+            near = [_KAFKA_COLUMNS[field.name]] if field.name in _KAFKA_COLUMNS else []
+            near += difflib.get_close_matches(field.name, known, 1)
+            hint = f"did you mean {near[0]!r}?" if near else f"columns are {', '.join(known)}"
+            raise InvalidSetting(f"column {field.name!r} is unknown: {hint}")
+        if field.dataType != known[field.name]:
+            raise InvalidSetting(
+                f"column {field.name!r} is {known[field.name].simpleString()}, not "
+                f"{field.dataType.simpleString()}: cast it after reading"
+            )
+
+
+def _origin(options: SourceOptions) -> Origin:
+    return DirectoryOrigin(options.connection.path)

@@ -1,0 +1,47 @@
+"""A SparkSession that works as it is: Java found, workers on this Python, loopback only."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Final
+
+from penstock.pipeline.java import check_pyspark, find_java
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+# What holds wherever Spark runs.
+_SETTINGS: Final = {
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",  # what Delta tables hold
+    "spark.sql.execution.arrow.pyspark.enabled": "true",
+}
+_LOCAL: Final = {
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.host": "127.0.0.1",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.log.level": "ERROR",
+}
+
+
+def session(
+    app: str = "penstock", *, master: str = "local[*]", conf: Mapping[str, str] | None = None
+) -> SparkSession:
+    """The running session, or a new one; `conf` adds to the settings or replaces them."""
+    check_pyspark()
+    os.environ["JAVA_HOME"] = str(find_java())
+    # Else workers run on whatever python3 is first on the PATH.
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+    if master.startswith("local"):
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    from pyspark.sql import SparkSession
+
+    builder = SparkSession.builder.master(master).appName(app)
+    local = _LOCAL if master.startswith("local") else {}
+    for key, value in {**_SETTINGS, **local, **(conf or {})}.items():
+        builder = builder.config(key, value)
+    return builder.getOrCreate()

@@ -1,0 +1,40 @@
+"""One Spark for all tests of a run: small, local, without its web pages."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from penstock.pipeline import session
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests that start a Java are slow, and run on one worker so that there is one at a time."""
+    for item in items:
+        if "spark" in getattr(item, "fixturenames", ()) or "java" in item.keywords:
+            item.add_marker(pytest.mark.slow)
+            item.add_marker(pytest.mark.xdist_group("spark"))
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    scratch = tmp_path_factory.mktemp("spark")
+    opened = session("tests", master="local[2]", conf=small_spark(scratch))
+    yield opened
+    opened.stop()
+
+
+def small_spark(scratch: Path) -> dict[str, str]:
+    """Settings of a Spark that shares its machine with others."""
+    return {
+        "spark.driver.memory": "768m",
+        "spark.local.dir": str(scratch / "local"),
+        "spark.sql.shuffle.partitions": "2",
+        "spark.sql.warehouse.dir": str(scratch / "warehouse"),
+    }
