@@ -69,6 +69,9 @@ class Client:
     def encoding(self, qos: int, as_published: bool, identifiers: tuple[int, ...]) -> Encoding:
         return FakeEncoding(qos, as_published, identifiers)
 
+    def fits(self, size: int) -> bool:
+        return True
+
     def forward(self, run: Run, data: bytes) -> None:
         encoding = ENCODINGS.pop(data)
         self.received += [encoding.message(run, at) for at in range(run.count)]
@@ -113,7 +116,7 @@ class Client:
                 elif not sent.dup:
                     self.complaints.append(f"packet id {packet_id} is held, and no DUP")
                 session.received([packet_id])
-        if session.lags:
+        if session.lags or session.stalled:
             exchange.resume(session)
 
 
@@ -229,6 +232,7 @@ class World:
             or self.keeper._tasks
             or any(exchange._waiting.values())
             or any(sweep.lift.is_running for sweep in exchange._sweeps.values())
+            or exchange.feeds.is_running
         )
 
     async def settle_catalog(self) -> None:

@@ -142,6 +142,13 @@ class Wire:
         self.send(Subscribe(self.take_id(), wanted))
         return self.expect(Suback)
 
+    def subscribe_feed(self, *filters: str | Subscription, qos: int = 0, **asked: str) -> Suback:
+        """Subscribe with `from_` or `where`."""
+        wanted = tuple(Subscription(one, qos) if isinstance(one, str) else one for one in filters)
+        pairs = tuple((key.rstrip("_"), value) for key, value in asked.items())
+        self.send(Subscribe(self.take_id(), wanted, Properties(user_properties=pairs)))
+        return self.expect(Suback)
+
     def subscribe_later(self, filter: str, qos: int = 0) -> None:
         """Subscribe without waiting for the answer."""
         self.send(Subscribe(self.take_id(), (Subscription(filter, qos),)))

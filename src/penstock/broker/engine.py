@@ -67,6 +67,7 @@ class Engine:
             settings.upkeep_s,
         )
         self.on_batch: Callable[[Topic, Batch], None] | None = None  # hears every commit first
+        self.on_visible: Callable[[Topic, Batch], None] | None = None  # hears of new records
         self.on_forget: Callable[[Topic], None] | None = None  # hears of topics that go
         self.session_catalog = catalog.sessions
         self.will_catalog = catalog.wills
@@ -136,8 +137,12 @@ class Engine:
         metrics.bytes_published += batch.header.blob_raw_length
         if self.on_batch is not None:
             self.on_batch(topic, batch)
+        if not batch.header.count:
+            return
+        if self.on_visible is not None:
+            self.on_visible(topic, batch)
         streams = self._streams.get(topic.id)
-        if streams and batch.header.count:
+        if streams:
             start, end = batch.base_offset, batch.end_offset
             records = batch.records(topic.declared, start, end)
             for stream in list(streams):

@@ -8,25 +8,32 @@ waits for the commit like the others (the fast lane, docs/ARCHITECTURE.md).
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
-from typing import Final
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, Final
 
 from penstock.broker.engine import Engine
+from penstock.broker.feeds import Feeds, feed_run, retained_record, send_one
 from penstock.broker.keeper import Keeper, opened_mark
 from penstock.broker.routes import Route, Router, forward
-from penstock.broker.runs import Run
-from penstock.broker.sessions import OFFSET_MASK, TAG_SHIFT, Session, Subscription
+from penstock.broker.runs import Encoding, Run
+from penstock.broker.sessions import (
+    NO_FEED,
+    OFFSET_MASK,
+    PLACE_SHIFT,
+    TAG_SHIFT,
+    TOPIC_MASK,
+    OwnFeed,
+    Session,
+    Subscription,
+)
 from penstock.broker.stored import stored_run
 from penstock.broker.sweep import Sweep
 from penstock.broker.topics import Topic
-from penstock.catalog.sessions import (
-    NO_PACKET_ID,
-    OutstandingRow,
-    RetainedRow,
-    StoredSession,
-)
+from penstock.catalog.retained import RetainedRow
+from penstock.catalog.sessions import NO_PACKET_ID, OutstandingRow, StoredSession
 from penstock.core.access import RECEIVE, Authorise, authorise
 from penstock.core.names import quoted
+from penstock.core.where import compile_where
 from penstock.log.format import KIND_SHIFT, RETAIN
 from penstock.log.marks import Mark, encode_headers
 from penstock.model.errors import NotAuthorized, PenstockError, UnavailableError
@@ -74,6 +81,7 @@ class Exchange:
         self.sessions: dict[str, Session] = {}  # connected ones, by client id
         self._waiting: dict[int, int] = {}  # topic id -> runs that wait for their commit
         self._sweeps: dict[int, Sweep] = {}  # by topic id
+        self.feeds = Feeds(engine, authorise, self._on_trouble)
         self._tasks: set[asyncio.Task[None]] = set()
 
     # Publishing
@@ -191,11 +199,12 @@ class Exchange:
         assert session.client_id not in self.sessions, "taken over first"
         self.sessions[session.client_id] = session
         for subscription in session.subscriptions.values():
-            self.router.add(subscription)
-        for topic in self.engine.topics.all():
-            offset = session.from_offsets.get(topic.id)
-            if offset is not None and offset < topic.log.bounds().end:
-                session.lags[topic.id] = offset
+            self._connect(subscription)
+        if any(one.feed is None for one in session.subscriptions.values()):
+            for topic in self.engine.topics.all():
+                offset = session.from_offsets.get(topic.id)
+                if offset is not None and offset < topic.log.bounds().end:
+                    session.lags[topic.id] = offset
         if session.lags:
             self.keeper.touch(session)
 
@@ -206,10 +215,15 @@ class Exchange:
                 session, row.filter, row.qos, row.no_local, row.retain_as_published, row.identifier
             )
             one.since = row.since
+            if row.feed_id:
+                where = compile_where(row.expression) if row.expression else None
+                one.feed = OwnFeed(one, row.feed_id, where)
+                one.feed.lags = await self.keeper.feed_offsets(stored, row.feed_id)
             session.subscriptions[row.filter] = one
+        session.feed_id_last = stored.feed_id_last
         newest: dict[int, OutstandingRow] = {}
         for out in stored.outstanding:
-            session.resent.add(out.topic_id << TAG_SHIFT | out.offset)
+            session.resent.add(_tag(out))
             if out.packet_id == NO_PACKET_ID:
                 continue
             known = newest.get(out.packet_id)  # of an id used again the older one is released
@@ -217,7 +231,7 @@ class Exchange:
                 newest.pop(out.packet_id, None)
                 newest[out.packet_id] = out  # at its own place: they are sent in this order
         for out in newest.values():
-            session.window.restore(out.packet_id, out.topic_id << TAG_SHIFT | out.offset)
+            session.window.restore(out.packet_id, _tag(out))
             if out.qos == 2:
                 session.twice.add(out.packet_id)
             if out.is_released:
@@ -250,7 +264,8 @@ class Exchange:
 
     async def _resend(self, session: Session, tag: int, packet_id: int) -> str:
         """Send one message again, with DUP; why it is dropped instead, if it is."""
-        topic = self.engine.topics.by_id(tag >> TAG_SHIFT)
+        place = tag >> TAG_SHIFT
+        topic = self.engine.topics.by_id(place & TOPIC_MASK)
         offset = tag & OFFSET_MASK
         if topic is None:
             return "retention"
@@ -263,21 +278,37 @@ class Exchange:
             return ""
         if not batches:
             return "retention"
-        run = stored_run(batches[0], offset)
+        if place >> PLACE_SHIFT:
+            run = feed_run(batches[0].records(topic.declared, offset, offset + 1)[0])
+        else:
+            run = stored_run(batches[0], offset)
         if not self.authorise(outbox.principal, RECEIVE, run.name):
             return "not_authorized"
         qos = 2 if packet_id in session.twice else 1
-        member = self.router.find(run.name).members.get(session)
-        encoding = member.encodings[qos] if member else outbox.encoding(qos, False, ())
-        outbox.send(run, 0, [packet_id], encoding, True)
+        outbox.send(run, 0, [packet_id], self._encoding(session, place, run.name, qos), True)
         return ""
+
+    def _encoding(self, session: Session, place: int, name: str, qos: int) -> Encoding:
+        """As the message was encoded, if what it was sent for is still there."""
+        outbox = session.outbox
+        assert outbox is not None
+        feed_id = place >> PLACE_SHIFT
+        if feed_id == NO_FEED:
+            member = self.router.find(name).members.get(session)
+            return member.encodings[qos] if member else outbox.encoding(qos, False, ())
+        for feed in session.feeds:
+            if feed.id == feed_id:
+                one = feed.subscription
+                identifiers = (one.identifier,) if one.identifier else ()
+                return outbox.encoding(qos, one.retain_as_published, identifiers)
+        return outbox.encoding(qos, False, ())
 
     def detach(self, session: Session) -> None:
         """The connection is gone; a session that ends with it leaves nothing behind."""
         if self.sessions.get(session.client_id) is session:
             del self.sessions[session.client_id]
         for subscription in session.subscriptions.values():
-            self.router.remove(subscription)
+            self._disconnect(subscription)
         for sweep in self._sweeps.values():
             sweep.lift.leave(session)
         if session.vault is not None:
@@ -289,13 +320,28 @@ class Exchange:
         session = subscription.session
         existing = session.subscriptions.get(subscription.filter)
         if existing is not None:
-            self.router.remove(existing)
+            self._disconnect(existing)
+        if existing is not None and existing.feed is None and subscription.feed is None:
             subscription.since = existing.since
         else:
             subscription.since = self.ends()
         session.subscriptions[subscription.filter] = subscription
-        self.router.add(subscription)
+        if subscription.feed is None:  # a feed begins later: see `begin_feed`
+            self._connect(subscription)
         return existing is None
+
+    def _connect(self, subscription: Subscription) -> None:
+        """Let messages flow: by routes, or by its own feed."""
+        if subscription.feed is None:
+            self.router.add(subscription)
+        else:
+            self.feeds.start(subscription.feed)
+
+    def _disconnect(self, subscription: Subscription) -> None:
+        if subscription.feed is None:
+            self.router.remove(subscription)
+        else:
+            self.feeds.stop(subscription.feed)
 
     def ends(self) -> dict[int, int]:
         """The end of every topic, by its id."""
@@ -306,13 +352,15 @@ class Exchange:
         subscription = session.subscriptions.pop(filter, None)
         if subscription is None:
             return False
-        self.router.remove(subscription)
+        self._disconnect(subscription)
         return True
 
     # Catching up
 
     def resume(self, session: Session) -> None:
         """The session has room again: go on from the logs where it lags."""
+        if session.stalled:
+            self.feeds.resume(session)
         if not session.has_room:
             return
         for topic_id in list(session.lags):
@@ -338,15 +386,27 @@ class Exchange:
 
         `ends` are the topics' when the client asked: what came later, comes or came by itself.
         """
-        names = self.keeper.retained.matching(subscription.filter)
-        work = self._send_retained(subscription, names, ends)
+        self._spawn(self._send_retained(subscription, ends))
+
+    def begin_feed(self, subscription: Subscription, *, with_retained: bool) -> None:
+        """Deliver from the positions of its feed on; first what is retained from before them."""
+        self._spawn(self._begin_feed(subscription, with_retained))
+
+    async def _begin_feed(self, subscription: Subscription, with_retained: bool) -> None:
+        session, feed = subscription.session, subscription.feed
+        assert feed is not None
+        if with_retained:
+            await self._send_retained(subscription, dict(feed.lags))
+        if session.outbox and session.subscriptions.get(subscription.filter) is subscription:
+            self.feeds.start(feed)
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _send_retained(
-        self, subscription: Subscription, names: Iterator[str], ends: dict[int, int]
-    ) -> None:
+    async def _send_retained(self, subscription: Subscription, ends: dict[int, int]) -> None:
+        names = self.keeper.retained.matching(subscription.filter)
         session = subscription.session
         handed = 0
         for name in names:
@@ -372,6 +432,8 @@ class Exchange:
         outbox = session.outbox
         if outbox is None:
             return True
+        if subscription.feed is not None:
+            return self._hand_feed_retained(subscription.feed, row)
         run = Run(row.name, row.payload, [0], [len(row.payload)], row.qos, True)
         run.headers = row.headers
         run.expires_at = row.expires_at
@@ -387,3 +449,16 @@ class Exchange:
         else:
             session.send(row.topic_id, row.offset & OFFSET_MASK, run, encoding)
         return True
+
+    def _hand_feed_retained(self, feed: OwnFeed, row: RetainedRow) -> bool:
+        topic = self.engine.topics.by_id(row.topic_id)
+        if topic is None:
+            return True
+        record = retained_record(row, topic)
+        if feed.where is not None and not feed.where.passes(record):
+            return True
+        return send_one(feed, feed.place(topic.id), row.offset, feed_run(record), True)
+
+
+def _tag(out: OutstandingRow) -> int:
+    return (out.feed_id << PLACE_SHIFT | out.topic_id) << TAG_SHIFT | out.offset

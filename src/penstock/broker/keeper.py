@@ -17,8 +17,18 @@ from typing import Any, Final
 from penstock.broker.engine import Engine
 from penstock.broker.retained import Retained
 from penstock.broker.runs import Encoding, Run
-from penstock.broker.sessions import OFFSET_MASK, TAG_SHIFT, Session, Subscription
+from penstock.broker.sessions import (
+    NO_FEED,
+    OFFSET_MASK,
+    PLACE_SHIFT,
+    TAG_SHIFT,
+    TOPIC_MASK,
+    OwnFeed,
+    Session,
+    Subscription,
+)
 from penstock.broker.topics import Topic
+from penstock.catalog.feeds import FeedRow
 from penstock.catalog.sessions import (
     NO_PACKET_ID,
     Checkpoint,
@@ -165,12 +175,23 @@ class Keeper:
                 point.behind.append((session.client_id, topic_id, topic.log.epoch, offset))
         rows = outstanding_rows(session)
         point.outstanding += [(session.client_id, row) for row in rows]
-        if not session.lags and not rows:
+        feeds = session.feeds
+        behind = [row for feed in feeds for row in self._feed_rows(feed, feed.lags)]
+        if feeds:
+            point.feeds.append((session.client_id, [feed.id for feed in feeds], behind))
+        if not session.lags and not rows and not behind:
             self._busy.discard(session)
 
     def forget_will(self, will_id: int) -> None:
         """Its mark is in a log; called before the next checkpoint can see that log's end."""
         self._wills.add(will_id)
+
+    def _feed_rows(self, feed: OwnFeed, offsets: dict[int, int]) -> list[FeedRow]:
+        return [
+            (feed.id, topic.id, topic.log.epoch, offsets[topic.id])
+            for topic in self._engine.topics.all()
+            if topic.id in offsets
+        ]
 
     # Coming and going
 
@@ -206,9 +227,16 @@ class Keeper:
 
     async def offsets(self, stored: StoredSession) -> dict[int, int]:
         """Where a session that was away goes on in each topic; from 0 in one born since."""
+        return await self._clamped(stored.positions)
+
+    async def feed_offsets(self, stored: StoredSession, feed_id: int) -> dict[int, int]:
+        """The same for one of its feeds."""
+        return await self._clamped(stored.positions | stored.feeds.get(feed_id, {}))
+
+    async def _clamped(self, positions: dict[int, tuple[int, int]]) -> dict[int, int]:
         offsets: dict[int, int] = {}
         for topic in self._engine.topics.all():
-            epoch, offset = stored.positions.get(topic.id, (topic.log.epoch, 0))
+            epoch, offset = positions.get(topic.id, (topic.log.epoch, 0))
             offsets[topic.id] = await topic.log.clamp(epoch, offset)
         return offsets
 
@@ -226,10 +254,13 @@ class Keeper:
             self.stored.pop(session.client_id, None)
             self._spawn(self._catalog.remove(session.client_id, session.incarnation))
             return
+        topics = self._engine.topics.all()
+        ends = {topic.id: topic.log.bounds().end for topic in topics}
         positions = [
-            (topic.id, topic.log.epoch, session.lags.get(topic.id, topic.log.bounds().end))
-            for topic in self._engine.topics.all()
+            (topic.id, topic.log.epoch, session.lags.get(topic.id, ends[topic.id]))
+            for topic in topics
         ]
+        feeds = session.feeds
         opened = [
             (topic_id, packet_id)
             for packet_id, topic_id in session.opened.items()
@@ -243,23 +274,20 @@ class Keeper:
                 positions,
                 outstanding_rows(session),
                 opened,
+                [feed.id for feed in feeds],
+                [row for feed in feeds for row in self._feed_rows(feed, ends | feed.lags)],
             )
         )
 
     async def subscribe(self, session: Session, subscriptions: list[Subscription]) -> None:
-        """Durable on return."""
-        rows = [
-            SubscriptionRow(
-                one.filter,
-                one.qos,
-                one.no_local,
-                one.retain_as_published,
-                one.identifier,
-                one.since,
-            )
-            for one in subscriptions
-        ]
-        await self._catalog.subscribe(session.client_id, rows)
+        """Durable on return; a feed has not begun before that."""
+        feeds: list[FeedRow] = []
+        for one in subscriptions:
+            if one.feed is not None:
+                feeds += self._feed_rows(one.feed, one.feed.lags)
+                self.touch(session)
+        rows = [_subscription_row(one) for one in subscriptions]
+        await self._catalog.subscribe(session.client_id, rows, feeds)
 
     async def unsubscribe(self, session: Session, filters: list[str]) -> None:
         await self._catalog.unsubscribe(session.client_id, filters)
@@ -275,7 +303,7 @@ class Keeper:
         rows = []
         if encoding.qos == 2:
             rows = [
-                OutstandingRow(tag >> TAG_SHIFT, (tag & OFFSET_MASK) + at, packet_id, 2, False)
+                _outstanding_row(tag + at, packet_id, 2, is_released=False)
                 for at, packet_id in enumerate(ids)
             ]
         outbox = session.outbox
@@ -294,7 +322,7 @@ class Keeper:
         for packet_id in packet_ids:
             tag = session.window.tag_of(packet_id)
             if tag >= 0:
-                rows.append(OutstandingRow(tag >> TAG_SHIFT, tag & OFFSET_MASK, packet_id, 2, True))
+                rows.append(_outstanding_row(tag, packet_id, 2, is_released=True))
         outbox = session.outbox
         assert outbox is not None
         session.storing += 1
@@ -384,22 +412,44 @@ def outstanding_rows(session: Session) -> list[OutstandingRow]:
     """What is out to the client, in the order of sending, and what must not be sent again.
 
     The latter was out when the client came back and is done by now; while the session's position
-    lies before it, only its row (without a packet id) tells that it is.
+    (or its feed's) lies before it, only its row (without a packet id) tells that it is.
     """
     out = session.window.items()
     rows = [
-        OutstandingRow(
-            tag >> TAG_SHIFT,
-            tag & OFFSET_MASK,
+        _outstanding_row(
+            tag,
             packet_id,
             2 if packet_id in session.twice else 1,
-            packet_id in session.released,
+            is_released=packet_id in session.released,
         )
         for packet_id, tag in out
     ]
     done = session.resent.difference([tag for _, tag in out])
-    for tag in done:
-        topic_id, offset = tag >> TAG_SHIFT, tag & OFFSET_MASK
-        if session.lags.get(topic_id, offset + 1) <= offset:
-            rows.append(OutstandingRow(topic_id, offset, NO_PACKET_ID, 2, True))
+    if done:
+        lags = {feed.id: feed.lags for feed in session.feeds} | {NO_FEED: session.lags}
+        for tag in done:
+            row = _outstanding_row(tag, NO_PACKET_ID, 2, is_released=True)
+            if lags.get(row.feed_id, {}).get(row.topic_id, row.offset + 1) <= row.offset:
+                rows.append(row)
     return rows
+
+
+def _outstanding_row(tag: int, packet_id: int, qos: int, *, is_released: bool) -> OutstandingRow:
+    place = tag >> TAG_SHIFT
+    return OutstandingRow(
+        place & TOPIC_MASK, tag & OFFSET_MASK, packet_id, qos, is_released, place >> PLACE_SHIFT
+    )
+
+
+def _subscription_row(one: Subscription) -> SubscriptionRow:
+    feed = one.feed
+    return SubscriptionRow(
+        one.filter,
+        one.qos,
+        one.no_local,
+        one.retain_as_published,
+        one.identifier,
+        one.since,
+        NO_FEED if feed is None else feed.id,
+        feed.where.text if feed is not None and feed.where is not None else "",
+    )

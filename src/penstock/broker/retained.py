@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from penstock.catalog.sessions import RetainedRow
+from penstock.catalog.retained import RetainedRow
 from penstock.core.nametree import NameTree
 from penstock.log.batch import Batch
 from penstock.log.format import RETAIN

@@ -11,11 +11,15 @@ from typing import Final, Protocol
 
 from penstock.broker.runs import Encoding, Run
 from penstock.core.access import Principal
+from penstock.core.where import Where
 from penstock.core.window import Window
 from penstock.model.will import NO_WILL
 
-TAG_SHIFT: Final = 48  # a window's tag is topic id << TAG_SHIFT | offset
+TAG_SHIFT: Final = 48  # a window's tag is place << TAG_SHIFT | offset
 OFFSET_MASK: Final = (1 << TAG_SHIFT) - 1
+PLACE_SHIFT: Final = 32  # a place is feed id << PLACE_SHIFT | topic id; without a feed, the topic
+TOPIC_MASK: Final = (1 << PLACE_SHIFT) - 1
+NO_FEED: Final = 0  # feed id of what a plain subscription brings
 NEVER_EXPIRES: Final = 0xFFFF_FFFF  # seconds a session outlives its connection
 
 
@@ -27,6 +31,10 @@ class Outbox(Protocol):
     @property
     def has_room(self) -> bool:
         """False while too much waits to be sent."""
+        ...
+
+    def fits(self, size: int) -> bool:
+        """Would `forward` take this many bytes more and drop nothing?"""
         ...
 
     def encoding(
@@ -68,10 +76,28 @@ class Vault(Protocol):
         ...
 
 
+class OwnFeed:
+    """What a subscription with `from` or `where` has beside its filter: a position of its own."""
+
+    __slots__ = ("id", "lags", "names", "subscription", "where")
+
+    def __init__(self, subscription: Subscription, feed_id: int, where: Where | None) -> None:
+        self.subscription = subscription
+        self.id = feed_id  # of this session, never NO_FEED
+        self.where = where
+        self.lags: dict[int, int] = {}  # topic id -> the offset to go on at; level with the others
+        self.names: dict[str, bool] = {}  # decided so far: does it want, and may it have, this name
+
+    def place(self, topic_id: int) -> int:
+        """Where its messages come from, as the window's tags tell."""
+        return self.id << PLACE_SHIFT | topic_id
+
+
 class Subscription:
     """One filter of a session and its options."""
 
     __slots__ = (
+        "feed",
         "filter",
         "identifier",
         "no_local",
@@ -98,6 +124,7 @@ class Subscription:
         self.identifier = identifier  # 0: none
         # The end of each topic when it was made; a topic born later counts from 0.
         self.since: dict[int, int] = {}
+        self.feed: OwnFeed | None = None  # then `since` means nothing
 
 
 class Session:
@@ -106,6 +133,7 @@ class Session:
     __slots__ = (
         "client_id",
         "expiry_s",
+        "feed_id_last",
         "from_offsets",
         "incarnation",
         "is_resending",
@@ -115,6 +143,7 @@ class Session:
         "outbox",
         "released",
         "resent",
+        "stalled",
         "storing",
         "subscriptions",
         "twice",
@@ -137,6 +166,8 @@ class Session:
         self.opening: set[int] = set()  # those of them whose message is not durable yet
         self.is_resending = False  # what was out goes first, whatever comes meanwhile
         self.resent: set[int] = set()  # tags of what was out when the client came back
+        self.feed_id_last = NO_FEED  # never given again: rows of an ended feed may still be stored
+        self.stalled: dict[OwnFeed, int] = {}  # feeds that found no room, and for which QoS
         self.vault: Vault | None = None  # only of a session that outlives its connection
         self.storing = 0  # how many times the vault has yet to store before it sends
         self.incarnation = 0
@@ -164,13 +195,24 @@ class Session:
             if self.vault is not None:
                 self.vault.touch(self)
 
-    def send(self, topic_id: int, base_offset: int, run: Run, encoding: Encoding) -> int:
-        """Send a run from its beginning, as many messages as the window takes; how many."""
+    @property
+    def feeds(self) -> list[OwnFeed]:
+        return [one.feed for one in self.subscriptions.values() if one.feed is not None]
+
+    def take_feed_id(self) -> int:
+        self.feed_id_last += 1
+        return self.feed_id_last
+
+    def send(self, place: int, base_offset: int, run: Run, encoding: Encoding) -> int:
+        """Send a run from its beginning, as many messages as the window takes; how many.
+
+        `place` is the topic's id, or what the feed makes of it.
+        """
         outbox = self.outbox
         assert outbox is not None
         room = self.window.room
         count = run.count if run.count < room else room
-        tag = topic_id << TAG_SHIFT | base_offset
+        tag = place << TAG_SHIFT | base_offset
         ids = self.window.take(tag, count)
         if encoding.qos == 2:
             self.twice.update(ids)
@@ -183,9 +225,9 @@ class Session:
         outbox.send(run, 0, ids, encoding, False)
         return count
 
-    def is_sent(self, topic_id: int, offset: int) -> bool:
+    def is_sent(self, place: int, offset: int) -> bool:
         """Is this message among those that were out when the client came back?"""
-        return topic_id << TAG_SHIFT | offset in self.resent
+        return place << TAG_SHIFT | offset in self.resent
 
     def acknowledge(self, packet_ids: list[int]) -> None:
         """The client is done with these messages; their packet ids are free."""

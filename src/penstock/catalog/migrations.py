@@ -227,6 +227,49 @@ MIGRATIONS: Final = (
             """,
         ),
     ),
+    Migration(
+        5,
+        (
+            "alter table subscriptions add column feed_id bigint not null default 0",
+            "alter table subscriptions add column expression text not null default ''",
+            """
+            create table feed_positions (
+                tenant text not null,
+                client_id text not null,
+                feed_id bigint not null,
+                topic_id bigint not null references topics (topic_id) on delete cascade,
+                epoch bigint not null,
+                next_offset bigint not null,
+                primary key (tenant, client_id, feed_id, topic_id),
+                foreign key (tenant, client_id) references sessions (tenant, client_id)
+                    on delete cascade
+            )
+            """,
+            """
+            create table outstanding_by_feed (
+                tenant text not null,
+                client_id text not null,
+                feed_id bigint not null,
+                topic_id bigint not null references topics (topic_id) on delete cascade,
+                message_offset bigint not null,
+                packet_id bigint not null,
+                qos bigint not null,
+                is_released bigint not null,
+                primary key (tenant, client_id, feed_id, topic_id, message_offset),
+                foreign key (tenant, client_id) references sessions (tenant, client_id)
+                    on delete cascade
+            )
+            """,
+            """
+            insert into outstanding_by_feed
+                (tenant, client_id, feed_id, topic_id, message_offset, packet_id, qos, is_released)
+            select tenant, client_id, 0, topic_id, message_offset, packet_id, qos, is_released
+            from outstanding
+            """,
+            "drop table outstanding",
+            "alter table outstanding_by_feed rename to outstanding",
+        ),
+    ),
 )
 
 

@@ -14,11 +14,20 @@ from typing import Final
 
 import msgspec
 
-from penstock.catalog.database import Database, Row
+from penstock.catalog.database import Database
+from penstock.catalog.feeds import (
+    FeedPositions,
+    FeedRow,
+    drop_feeds,
+    load_feeds,
+    put_feeds,
+    recover_feeds,
+)
+from penstock.catalog.retained import RetainedRow, load_retained, save_retained
 from penstock.catalog.thread import Runner
 from penstock.catalog.wills import delete_wills
 from penstock.model.clock import Clock
-from penstock.model.record import DEFAULT_TENANT, Headers
+from penstock.model.record import DEFAULT_TENANT
 
 NEVER_EXPIRES: Final = 0xFFFF_FFFF
 NO_PACKET_ID: Final = 0  # of an outstanding row that is done, and kept so that it is not sent again
@@ -34,6 +43,8 @@ class SubscriptionRow:
     retain_as_published: bool
     identifier: int
     since: dict[int, int]
+    feed_id: int = 0  # 0: it has no feed of its own
+    expression: str = ""  # of the feed; empty: everything passes
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +56,7 @@ class OutstandingRow:
     packet_id: int
     qos: int
     is_released: bool
+    feed_id: int = 0  # of the subscription it was sent for, if that has a feed of its own
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,22 +70,14 @@ class StoredSession:
     positions: dict[int, tuple[int, int]]  # topic id -> epoch, next offset
     outstanding: list[OutstandingRow]  # in the order of sending, as far as offsets tell
     opened: list[tuple[int, int]]  # QoS 2 received and not released: topic id, packet id
+    feeds: FeedPositions = field(default_factory=dict)
 
-
-@dataclass(frozen=True, slots=True)
-class RetainedRow:
-    """The newest retained message of a name."""
-
-    name: str
-    topic_id: int
-    offset: int
-    timestamp: int
-    expires_at: int  # 0: never
-    qos: int
-    kind: int
-    publisher: str
-    headers: Headers
-    payload: bytes
+    @property
+    def feed_id_last(self) -> int:
+        """The highest id of a feed that anything stored speaks of."""
+        used = [row.feed_id for row in self.subscriptions]
+        used += [row.feed_id for row in self.outstanding]
+        return max([*used, *self.feeds, 0])
 
 
 BehindRow = tuple[str, int, int, int]  # client id, topic id, epoch, next offset
@@ -88,6 +92,7 @@ class Checkpoint:
     busy: list[str] = field(default_factory=list)  # clients whose rows below replace the old ones
     behind: list[BehindRow] = field(default_factory=list)
     outstanding: list[tuple[str, OutstandingRow]] = field(default_factory=list)
+    feeds: list[tuple[str, list[int], list[FeedRow]]] = field(default_factory=list)  # of the busy
     opened: list[OpenedRow] = field(default_factory=list)
     released: list[OpenedRow] = field(default_factory=list)
     retained: list[RetainedRow] = field(default_factory=list)
@@ -117,6 +122,7 @@ class SessionCatalog:
                 " from sessions s cross join levels l where s.is_connected = 1"
                 " on conflict (tenant, client_id, topic_id) do nothing"
             )
+            recover_feeds(database)
             database.execute(
                 "update sessions set is_connected = 0, disconnected_at = $1 where is_connected = 1",
                 now_us,
@@ -125,15 +131,10 @@ class SessionCatalog:
                 "select client_id, owner from sessions where tenant = $1", DEFAULT_TENANT
             )
             levels = database.fetch("select topic_id, epoch, level_offset from levels")
-            retained = database.fetch(
-                "select name, topic_id, message_offset, timestamp, expires_at, qos, kind,"
-                " publisher, headers, payload from retained where tenant = $1",
-                DEFAULT_TENANT,
-            )
             return (
                 {row[0]: row[1] for row in clients},
                 {topic_id: (epoch, offset) for topic_id, epoch, offset in levels},
-                [_retained(row) for row in retained],
+                load_retained(database),
             )
 
         return await self._runner.run(work)
@@ -188,6 +189,8 @@ class SessionCatalog:
         positions: Sequence[tuple[int, int, int]],
         outstanding: Sequence[OutstandingRow],
         opened: Sequence[tuple[int, int]],
+        feed_ids: Sequence[int],
+        feeds: Sequence[FeedRow],
     ) -> None:
         """The client went: keep where it stands. Nothing happens to a newer incarnation."""
         now_us = self._clock.now_us()
@@ -210,6 +213,7 @@ class SessionCatalog:
                 _PUT_OUTSTANDING, [_outstanding(client_id, r) for r in outstanding]
             )
             database.execute_many(_PUT_OPENED, [(*key, *one) for one in opened])
+            put_feeds(database, client_id, feed_ids, feeds)
 
         await self._runner.run(work)
 
@@ -264,16 +268,19 @@ class SessionCatalog:
 
         return await self._runner.run(work)
 
-    async def subscribe(self, client_id: str, rows: Sequence[SubscriptionRow]) -> None:
-        """Add or replace filters; durable on return."""
+    async def subscribe(
+        self, client_id: str, rows: Sequence[SubscriptionRow], feeds: Sequence[FeedRow] = ()
+    ) -> None:
+        """Add or replace filters, with where their feeds begin; durable on return."""
 
         def work(database: Database) -> None:
             database.execute_many(
-                "insert into subscriptions"
-                " (tenant, client_id, filter, qos, options, identifier, since)"
-                " values ($1, $2, $3, $4, $5, $6, $7) on conflict (tenant, client_id, filter)"
+                "insert into subscriptions (tenant, client_id, filter, qos, options, identifier,"
+                " since, feed_id, expression) values ($1, $2, $3, $4, $5, $6, $7, $8, $9)"
+                " on conflict (tenant, client_id, filter)"
                 " do update set qos = excluded.qos, options = excluded.options,"
-                " identifier = excluded.identifier, since = excluded.since",
+                " identifier = excluded.identifier, since = excluded.since,"
+                " feed_id = excluded.feed_id, expression = excluded.expression",
                 [
                     (
                         DEFAULT_TENANT,
@@ -283,10 +290,14 @@ class SessionCatalog:
                         row.no_local | row.retain_as_published << 1,
                         row.identifier,
                         msgspec.json.encode(row.since).decode(),
+                        row.feed_id,
+                        row.expression,
                     )
                     for row in rows
                 ],
             )
+            put_feeds(database, client_id, {row[0] for row in feeds}, feeds)
+            drop_feeds(database, client_id)
 
         await self._runner.run(work)
 
@@ -296,6 +307,7 @@ class SessionCatalog:
                 "delete from subscriptions where tenant = $1 and client_id = $2 and filter = $3",
                 [(DEFAULT_TENANT, client_id, filter) for filter in filters],
             )
+            drop_feeds(database, client_id)
 
         await self._runner.run(work)
 
@@ -319,10 +331,10 @@ _PUT_POSITION = (
 )
 _PUT_OUTSTANDING = (
     "insert into outstanding"
-    " (tenant, client_id, topic_id, message_offset, packet_id, qos, is_released)"
-    " select $1, $2, $3, $4, $5, $6, $7 where exists"
+    " (tenant, client_id, topic_id, message_offset, packet_id, qos, is_released, feed_id)"
+    " select $1, $2, $3, $4, $5, $6, $7, $8 where exists"
     " (select 1 from sessions where tenant = $1 and client_id = $2)"
-    " on conflict (tenant, client_id, topic_id, message_offset)"
+    " on conflict (tenant, client_id, feed_id, topic_id, message_offset)"
     " do update set packet_id = excluded.packet_id, is_released = excluded.is_released"
 )
 _PUT_OPENED = (
@@ -342,6 +354,7 @@ def _outstanding(client_id: str, row: OutstandingRow) -> tuple[str | int, ...]:
         row.packet_id,
         row.qos,
         released,
+        row.feed_id,
     )
 
 
@@ -376,7 +389,7 @@ def _load(database: Database, client_id: str) -> StoredSession:
         "select incarnation, expiry_s from sessions where tenant = $1 and client_id = $2", *key
     )
     subscriptions = database.fetch(
-        "select filter, qos, options, identifier, since from subscriptions"
+        "select filter, qos, options, identifier, since, feed_id, expression from subscriptions"
         " where tenant = $1 and client_id = $2",
         *key,
     )
@@ -386,8 +399,8 @@ def _load(database: Database, client_id: str) -> StoredSession:
         *key,
     )
     outstanding = database.fetch(
-        "select topic_id, message_offset, packet_id, qos, is_released from outstanding"
-        " where tenant = $1 and client_id = $2 order by topic_id, message_offset",
+        "select topic_id, message_offset, packet_id, qos, is_released, feed_id from outstanding"
+        " where tenant = $1 and client_id = $2 order by feed_id, topic_id, message_offset",
         *key,
     )
     opened = database.fetch(
@@ -405,12 +418,15 @@ def _load(database: Database, client_id: str) -> StoredSession:
                 bool(options & 2),
                 identifier,
                 msgspec.json.decode(since, type=dict[int, int]),
+                feed_id,
+                expression,
             )
-            for filter, qos, options, identifier, since in subscriptions
+            for filter, qos, options, identifier, since, feed_id, expression in subscriptions
         ],
         {topic_id: (epoch, offset) for topic_id, epoch, offset in positions},
-        [OutstandingRow(a, b, c, d, bool(e)) for a, b, c, d, e in outstanding],
+        [OutstandingRow(a, b, c, d, bool(e), f) for a, b, c, d, e, f in outstanding],
         [(topic_id, packet_id) for topic_id, packet_id in opened],
+        load_feeds(database, client_id),
     )
 
 
@@ -440,6 +456,8 @@ def _save(database: Database, checkpoint: Checkpoint) -> None:
         _PUT_OUTSTANDING,
         [_outstanding(client_id, row) for client_id, row in checkpoint.outstanding],
     )
+    for client_id, feed_ids, feeds in checkpoint.feeds:
+        put_feeds(database, client_id, feed_ids, feeds)
     database.execute_many(_PUT_OPENED, [(tenant, *one) for one in checkpoint.opened])
     database.execute_many(
         "delete from opened where tenant = $1 and client_id = $2 and topic_id = $3"
@@ -447,41 +465,4 @@ def _save(database: Database, checkpoint: Checkpoint) -> None:
         [(tenant, *one) for one in checkpoint.released],
     )
     delete_wills(database, checkpoint.wills)
-    database.execute_many(
-        "delete from retained where tenant = $1 and name = $2",
-        [(tenant, name) for name in checkpoint.forgotten],
-    )
-    database.execute_many(
-        "insert into retained (tenant, name, topic_id, message_offset, timestamp, expires_at, qos,"
-        " kind, publisher, headers, payload)"
-        " select $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11"
-        " where exists (select 1 from topics where topic_id = $3)"
-        " on conflict (tenant, name) do update set topic_id = excluded.topic_id,"
-        " message_offset = excluded.message_offset, timestamp = excluded.timestamp,"
-        " expires_at = excluded.expires_at, qos = excluded.qos, kind = excluded.kind,"
-        " publisher = excluded.publisher, headers = excluded.headers, payload = excluded.payload",
-        [
-            (
-                tenant,
-                row.name,
-                row.topic_id,
-                row.offset,
-                row.timestamp,
-                row.expires_at,
-                row.qos,
-                row.kind,
-                row.publisher,
-                msgspec.json.encode(row.headers).decode(),
-                row.payload,
-            )
-            for row in checkpoint.retained
-        ],
-    )
-
-
-def _retained(row: Row) -> RetainedRow:
-    name, topic_id, offset, timestamp, expires_at, qos, kind, publisher, headers, payload = row
-    pairs = msgspec.json.decode(headers, type=Headers)
-    return RetainedRow(
-        name, topic_id, offset, timestamp, expires_at, qos, kind, publisher, pairs, bytes(payload)
-    )
+    save_retained(database, checkpoint.retained, checkpoint.forgotten)

@@ -52,9 +52,17 @@ class Record(msgspec.Struct, frozen=True):
     @property
     def time(self) -> datetime:
         """The timestamp as an aware datetime."""
-        return datetime.fromtimestamp(self.timestamp // 1_000_000, UTC).replace(
-            microsecond=self.timestamp % 1_000_000
-        )
+        return _moment(self.timestamp)
+
+
+def _moment(timestamp_us: int) -> datetime:
+    seconds, microsecond = divmod(timestamp_us, 1_000_000)
+    return datetime.fromtimestamp(seconds, UTC).replace(microsecond=microsecond)
+
+
+def shown_time(timestamp_us: int) -> str:
+    """A timestamp as RFC 3339 text, exact: it can be given back as a position."""
+    return _moment(timestamp_us).isoformat(timespec="microseconds").removesuffix("+00:00") + "Z"
 
 
 @dataclass(frozen=True, slots=True)

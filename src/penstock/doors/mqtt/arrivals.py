@@ -84,6 +84,7 @@ class Arrivals:
         if asked.maximum_packet_size is not None:
             connection.packet_bytes_max = asked.maximum_packet_size
         connection.take_aliases(asked.topic_alias_maximum or 0)
+        connection.wants_reasons = asked.request_problem_information != 0
         connection.keep_alive_s = self._limits.keep_alive_s(packet.version, packet.keep_alive_s)
         session.expiry_s = _expiry_s(packet)
         is_stored = client_id in self.exchange.keeper.stored or client_id in self._arriving

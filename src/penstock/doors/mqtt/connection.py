@@ -98,6 +98,7 @@ class Connection:
         "session",
         "state",
         "version",
+        "wants_reasons",
     )
 
     def __init__(self, host: Host, link: Link) -> None:
@@ -119,6 +120,7 @@ class Connection:
         self.session: Session | None = None
         self.principal: Principal = NOBODY  # until it is let in as somebody
         self.packet_bytes_max = PACKET_BYTES_MAX  # what the client takes
+        self.wants_reasons = True  # texts beside reason codes [MQTT-3.1.2-29]
         self.keep_alive_s = 0
         self.last_seen = host.tick
         self.is_closed = False
@@ -242,7 +244,7 @@ class Connection:
         kind = item.first_byte
         if kind in (_PUBACK, _PUBCOMP):
             session.acknowledge(ids)
-            if session.lags:
+            if session.lags or session.stalled:
                 self._exchange.resume(session)
         elif kind == _PUBREC:
             session.received(ids)
@@ -308,6 +310,9 @@ class Connection:
     def has_room(self) -> bool:
         return self._out_bytes < OUT_BYTES_ROOM and not self.is_closed
 
+    def fits(self, size: int) -> bool:
+        return not self._out_bytes or self._out_bytes + size <= OUT_BYTES_MAX
+
     def encoding(
         self, qos: int, retain_as_published: bool, identifiers: tuple[int, ...]
     ) -> Encoding:
@@ -316,7 +321,7 @@ class Connection:
     def forward(self, run: Run, data: bytes) -> None:
         if self.is_closed:
             return
-        if self._out_bytes and self._out_bytes + len(data) > OUT_BYTES_MAX:
+        if not self.fits(len(data)):
             self._exchange.engine.metrics.dropped["queue_full"] += run.count
             return
         if len(data) > self.packet_bytes_max:  # then one of its packets may be
@@ -390,7 +395,7 @@ class Connection:
             if data and not self._send(data):
                 return
         session = self.session
-        if session is not None and session.lags and self.has_room:
+        if session is not None and (session.lags or session.stalled) and self.has_room:
             self._exchange.resume(session)
 
     def _send(self, data: bytes | memoryview) -> bool:

@@ -1,22 +1,54 @@
-"""SUBSCRIBE and UNSUBSCRIBE: checked, made durable where the session is, then answered."""
+"""SUBSCRIBE and UNSUBSCRIBE: checked, made durable where the session is, then answered.
+
+What a client asks for is done in the order in which it asked: while one SUBSCRIBE has to look up
+where its feeds begin, those behind it wait, and nothing more is read from the client.
+"""
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Awaitable
 from typing import Final
 
 from penstock.broker.exchange import Exchange
-from penstock.broker.sessions import Session, Subscription
+from penstock.broker.feeds import FEEDS_MAX
+from penstock.broker.sessions import OwnFeed, Session, Subscription
 from penstock.core.access import SUBSCRIBE
-from penstock.core.names import check_filter
+from penstock.core.names import check_filter, first_level, quoted
 from penstock.doors.mqtt.arrivals import Spawn
+from penstock.doors.mqtt.asked import Asked, read_asked
 from penstock.doors.mqtt.connection import Connection
-from penstock.model.errors import InvalidFilter, PenstockError
+from penstock.model.errors import InvalidFilter, PenstockError, RefusedError
 from penstock.mqtt.packets import Packet, Suback, Subscribe, Unsuback, Unsubscribe
 from penstock.mqtt.packets import Subscription as Wanted
+from penstock.mqtt.properties import NO_PROPERTIES, Properties
 from penstock.mqtt.reasons import FAILURE, Reason
 
 SUBSCRIPTIONS_MAX: Final = 10_000  # of one session
+_SHARED: Final = "$share/"
+_NOT_STORED: Final = "$SYS"  # what the broker says about itself is in no log
+
+
+class Made:
+    """What one SUBSCRIBE brought about, and what is still to be done for it."""
+
+    def __init__(self, packet: Subscribe, ends: dict[int, int]) -> None:
+        self.packet = packet
+        self.ends = ends  # of the topics, when it was asked for
+        self.reasons: list[Reason] = []
+        self.why = ""  # the first refusal, in words
+        self.subscriptions: list[Subscription] = []
+        self.with_retained: set[Subscription] = set()
+
+    def refuse(self, reason: Reason, why: str) -> None:
+        self.reasons.append(reason)
+        self.why = self.why or why
+
+    def answer(self, *, is_explained: bool) -> Suback:
+        properties = NO_PROPERTIES
+        if self.why and is_explained:
+            properties = Properties(reason_string=self.why)
+        return Suback(self.packet.packet_id, tuple(self.reasons), properties)
 
 
 class Subscribing:
@@ -25,88 +57,176 @@ class Subscribing:
     def __init__(self, exchange: Exchange, spawn: Spawn) -> None:
         self.exchange = exchange
         self._spawn = spawn
+        # What clients asked for while something they asked for before is being looked up.
+        self._waiting: dict[Connection, deque[Subscribe | Unsubscribe]] = {}
 
     def subscribe(self, connection: Connection, packet: Subscribe) -> None:
+        waiting = self._waiting.get(connection)
+        if waiting is not None:
+            waiting.append(packet)
+            return
+        made = Made(packet, self.exchange.ends())
+        try:
+            asked = read_asked(packet.properties, self.exchange.engine.clock.now_us())
+        except RefusedError as refused:
+            self._refuse_all(connection, made, str(refused))
+            return
+        if asked is not None:
+            self._waiting[connection] = deque()
+            connection.read_on(False)
+            self._spawn(self._subscribe_feeds(connection, made, asked))
+            return
         session = connection.session
         assert session is not None
-        identifiers = packet.properties.subscription_identifiers
-        identifier = identifiers[0] if identifiers else 0
-        ends = self.exchange.ends()
-        reasons: list[Reason] = []
-        made: list[Subscription] = []
-        retained: list[Subscription] = []
         for wanted in packet.subscriptions:
-            reason = self._check(session, wanted)
-            reasons.append(reason)
+            reason, why = self._check(session, wanted)
             if reason >= FAILURE:
-                continue
-            subscription = Subscription(
-                session,
-                wanted.filter,
-                wanted.qos,
-                wanted.no_local,
-                wanted.retain_as_published,
-                identifier,
-            )
-            is_new = self.exchange.subscribe(subscription)
-            made.append(subscription)
-            if wanted.retain_handling == 0 or (wanted.retain_handling == 1 and is_new):
-                retained.append(subscription)
-        answer = Suback(packet.packet_id, tuple(reasons))
-        if session.vault is None:
-            self._confirm(connection, answer, retained, ends)
-        else:
-            work = self.exchange.keeper.subscribe(session, made)
-            self._spawn(self._confirm_kept(connection, work, answer, retained, ends))
+                made.refuse(reason, why)
+            else:
+                self._install(made, wanted, _subscription(session, wanted, packet))
+        self._finish(connection, session, made)
 
-    def _confirm(
-        self,
-        connection: Connection,
-        answer: Packet,
-        retained: list[Subscription],
-        ends: dict[int, int],
+    def _refuse_all(self, connection: Connection, made: Made, why: str) -> None:
+        session = connection.session
+        assert session is not None
+        for wanted in made.packet.subscriptions:
+            reason, own = self._check(session, wanted)
+            if reason >= FAILURE:
+                made.refuse(reason, own)
+            else:
+                made.refuse(Reason.IMPLEMENTATION_SPECIFIC_ERROR, why)
+        connection.put_packet(made.answer(is_explained=connection.wants_reasons))
+
+    def _install(self, made: Made, wanted: Wanted, subscription: Subscription) -> None:
+        is_new = self.exchange.subscribe(subscription)
+        made.reasons.append(Reason(wanted.qos))
+        made.subscriptions.append(subscription)
+        if wanted.retain_handling == 0 or (wanted.retain_handling == 1 and is_new):
+            made.with_retained.add(subscription)
+
+    # Feeds
+
+    async def _subscribe_feeds(self, connection: Connection, made: Made, asked: Asked) -> None:
+        """Subscriptions with `from` or `where`; then whatever waited for them."""
+        session = connection.session
+        assert session is not None
+        try:
+            for wanted in made.packet.subscriptions:
+                await self._subscribe_feed(session, made, wanted, asked)
+            if not connection.is_closed:
+                self._finish(connection, session, made)
+        finally:
+            waiting = self._waiting.pop(connection)
+            if not connection.is_closed:
+                connection.read_on(True)
+                for packet in waiting:
+                    if isinstance(packet, Subscribe):
+                        self.subscribe(connection, packet)
+                    else:
+                        self.unsubscribe(connection, packet)
+
+    async def _subscribe_feed(
+        self, session: Session, made: Made, wanted: Wanted, asked: Asked
     ) -> None:
+        reason, why = self._check_feed(session, wanted)
+        if reason >= FAILURE:
+            made.refuse(reason, why)
+            return
+        try:
+            offsets = await self.exchange.feeds.locate(wanted.filter, asked.position)
+        except PenstockError as refused:
+            made.refuse(Reason.IMPLEMENTATION_SPECIFIC_ERROR, str(refused))
+            return
+        if session.outbox is None:
+            return  # the client went meanwhile
+        subscription = _subscription(session, wanted, made.packet)
+        subscription.feed = OwnFeed(subscription, session.take_feed_id(), asked.where)
+        subscription.feed.lags = offsets
+        self._install(made, wanted, subscription)
+
+    def _check_feed(self, session: Session, wanted: Wanted) -> tuple[Reason, str]:
+        """As `_check`, for a subscription with a feed of its own."""
+        if wanted.filter.startswith(_SHARED):
+            return Reason.IMPLEMENTATION_SPECIFIC_ERROR, (
+                f"{quoted(wanted.filter)} is shared: its members have one position; leave out from "
+                "and where"
+            )
+        reason, why = self._check(session, wanted)
+        if reason >= FAILURE:
+            return reason, why
+        if first_level(wanted.filter) == _NOT_STORED:
+            return Reason.IMPLEMENTATION_SPECIFIC_ERROR, (
+                f"{quoted(wanted.filter)} has no history: what the broker says about itself is "
+                "not stored; leave out from and where"
+            )
+        known = session.subscriptions.get(wanted.filter)
+        is_replaced = known is not None and known.feed is not None
+        if len(session.feeds) >= FEEDS_MAX and not is_replaced:
+            return Reason.QUOTA_EXCEEDED, (
+                f"more than {FEEDS_MAX} subscriptions with from or where: use wider filters, or "
+                "another client"
+            )
+        return reason, ""
+
+    # Answers
+
+    def _finish(self, connection: Connection, session: Session, made: Made) -> None:
+        """Answer, once it is durable where the session is."""
+        if session.vault is None:
+            self._confirm(connection, made)
+        else:
+            work = self.exchange.keeper.subscribe(session, made.subscriptions)
+            self._spawn(self._confirm_kept(connection, work, made))
+
+    def _confirm(self, connection: Connection, made: Made) -> None:
         if connection.is_closed:
             return
-        connection.put_packet(answer)
-        for subscription in retained:
-            self.exchange.send_retained(subscription, ends)
+        connection.put_packet(made.answer(is_explained=connection.wants_reasons))
+        for subscription in made.subscriptions:
+            is_wanted = subscription in made.with_retained
+            if subscription.feed is not None:
+                self.exchange.begin_feed(subscription, with_retained=is_wanted)
+            elif is_wanted:
+                self.exchange.send_retained(subscription, made.ends)
 
     async def _confirm_kept(
-        self,
-        connection: Connection,
-        work: Awaitable[None],
-        answer: Packet,
-        retained: list[Subscription],
-        ends: dict[int, int],
+        self, connection: Connection, work: Awaitable[None], made: Made
     ) -> None:
-        """Answer once it is durable; a client that cannot be told so is let go."""
+        if await self._is_stored(connection, work):
+            self._confirm(connection, made)
+
+    async def _is_stored(self, connection: Connection, work: Awaitable[None]) -> bool:
+        """Suspends until it is durable; a client that cannot be told so is let go."""
         try:
             await work
         except PenstockError:
             connection.end(Reason.IMPLEMENTATION_SPECIFIC_ERROR)
-        else:
-            self._confirm(connection, answer, retained, ends)
+            return False
+        return True
 
-    def _check(self, session: Session, wanted: Wanted) -> Reason:
+    def _check(self, session: Session, wanted: Wanted) -> tuple[Reason, str]:
         """The granted QoS, or why the filter is refused."""
         try:
             check_filter(wanted.filter)
-        except InvalidFilter:
-            return Reason.TOPIC_FILTER_INVALID
+        except InvalidFilter as invalid:
+            return Reason.TOPIC_FILTER_INVALID, str(invalid)
         outbox = session.outbox
         if outbox is None or not self.exchange.authorise(
             outbox.principal, SUBSCRIBE, wanted.filter
         ):
-            return Reason.NOT_AUTHORIZED
-        if wanted.filter.startswith("$share/"):
-            return Reason.SHARED_SUBSCRIPTIONS_NOT_SUPPORTED
+            return Reason.NOT_AUTHORIZED, ""
+        if wanted.filter.startswith(_SHARED):
+            return Reason.SHARED_SUBSCRIPTIONS_NOT_SUPPORTED, ""
         known = session.subscriptions
         if len(known) >= SUBSCRIPTIONS_MAX and wanted.filter not in known:
-            return Reason.QUOTA_EXCEEDED
-        return Reason(wanted.qos)
+            return Reason.QUOTA_EXCEEDED, f"at most {SUBSCRIPTIONS_MAX} subscriptions of a session"
+        return Reason(wanted.qos), ""
 
     def unsubscribe(self, connection: Connection, packet: Unsubscribe) -> None:
+        waiting = self._waiting.get(connection)
+        if waiting is not None:
+            waiting.append(packet)
+            return
         session = connection.session
         assert session is not None
         reasons = [
@@ -120,4 +240,22 @@ class Subscribing:
             connection.put_packet(answer)
         else:
             work = self.exchange.keeper.unsubscribe(session, list(packet.filters))
-            self._spawn(self._confirm_kept(connection, work, answer, [], {}))
+            self._spawn(self._answer_kept(connection, work, answer))
+
+    async def _answer_kept(
+        self, connection: Connection, work: Awaitable[None], answer: Packet
+    ) -> None:
+        if await self._is_stored(connection, work) and not connection.is_closed:
+            connection.put_packet(answer)
+
+
+def _subscription(session: Session, wanted: Wanted, packet: Subscribe) -> Subscription:
+    identifiers = packet.properties.subscription_identifiers
+    return Subscription(
+        session,
+        wanted.filter,
+        wanted.qos,
+        wanted.no_local,
+        wanted.retain_as_published,
+        identifiers[0] if identifiers else 0,
+    )

@@ -1,0 +1,83 @@
+"""Retained messages in the catalog: the newest of each name, as of the checkpoint's levels.
+
+Functions run inside the caller's transaction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from penstock.catalog.database import Database, Row
+from penstock.model.record import DEFAULT_TENANT, Headers
+
+
+@dataclass(frozen=True, slots=True)
+class RetainedRow:
+    """The newest retained message of a name."""
+
+    name: str
+    topic_id: int
+    offset: int
+    timestamp: int
+    expires_at: int  # 0: never
+    qos: int
+    kind: int
+    publisher: str
+    headers: Headers
+    payload: bytes
+
+
+def load_retained(database: Database) -> list[RetainedRow]:
+    rows = database.fetch(
+        "select name, topic_id, message_offset, timestamp, expires_at, qos, kind,"
+        " publisher, headers, payload from retained where tenant = $1",
+        DEFAULT_TENANT,
+    )
+    return [_retained(row) for row in rows]
+
+
+def save_retained(
+    database: Database, rows: Sequence[RetainedRow], forgotten: Sequence[str]
+) -> None:
+    """Put what is new or replaced, delete the names that are gone."""
+    database.execute_many(
+        "delete from retained where tenant = $1 and name = $2",
+        [(DEFAULT_TENANT, name) for name in forgotten],
+    )
+    database.execute_many(
+        "insert into retained (tenant, name, topic_id, message_offset, timestamp, expires_at, qos,"
+        " kind, publisher, headers, payload)"
+        " select $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11"
+        " where exists (select 1 from topics where topic_id = $3)"
+        " on conflict (tenant, name) do update set topic_id = excluded.topic_id,"
+        " message_offset = excluded.message_offset, timestamp = excluded.timestamp,"
+        " expires_at = excluded.expires_at, qos = excluded.qos, kind = excluded.kind,"
+        " publisher = excluded.publisher, headers = excluded.headers, payload = excluded.payload",
+        [
+            (
+                DEFAULT_TENANT,
+                row.name,
+                row.topic_id,
+                row.offset,
+                row.timestamp,
+                row.expires_at,
+                row.qos,
+                row.kind,
+                row.publisher,
+                msgspec.json.encode(row.headers).decode(),
+                row.payload,
+            )
+            for row in rows
+        ],
+    )
+
+
+def _retained(row: Row) -> RetainedRow:
+    name, topic_id, offset, timestamp, expires_at, qos, kind, publisher, headers, payload = row
+    pairs = msgspec.json.decode(headers, type=Headers)
+    return RetainedRow(
+        name, topic_id, offset, timestamp, expires_at, qos, kind, publisher, pairs, bytes(payload)
+    )
