@@ -30,6 +30,7 @@ from penstock.model.record import ConsumerInfo, Record, TopicInfo
 
 if TYPE_CHECKING:
     from penstock.app.aio import AsyncBroker
+    from penstock.app.bus import Bus
     from penstock.app.sync import Broker
 
 __version__ = "0.1.0"
@@ -38,6 +39,7 @@ __all__ = [
     "AlreadySubscribed",
     "AsyncBroker",
     "Broker",
+    "Bus",
     "ConsumerInfo",
     "CorruptError",
     "Gap",
@@ -61,7 +63,11 @@ __all__ = [
     "__version__",
 ]
 
-_LATE = {"AsyncBroker": "penstock.app.aio", "Broker": "penstock.app.sync"}
+_LATE = {
+    "AsyncBroker": "penstock.app.aio",
+    "Broker": "penstock.app.sync",
+    "Bus": "penstock.app.bus",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from penstock.broker.settings import BrokerSettings, make_settings, seconds, size_bytes
+from penstock.core.bus import PROCESSES_MAX
 from penstock.core.names import check_filter, check_topic
 from penstock.doors.http.limits import HttpLimits
 from penstock.doors.http.pages import parse_origins
@@ -89,6 +90,8 @@ class ServerSettings:
     https: str
     http_tls: TlsFiles | None
     http_limits: HttpLimits
+    bus: str
+    bus_processes_max: int
     broker: dict[str, Any]
     bindings: tuple[Binding, ...]
     allow_anonymous: bool
@@ -240,6 +243,13 @@ SETTINGS: Final = (
         f"{_HTTP.send_s_max:g}s",
         _duration,
         "for a client that takes nothing of its answer",
+    ),
+    Setting("bus.listen", OFF, _text, "path of the socket that the local bus listens on, or 'off'"),
+    Setting(
+        "bus.processes_max",
+        PROCESSES_MAX,
+        lambda key, value: _whole_number(key, value, 1, 10_000),
+        "processes that may subscribe on the bus",
     ),
     Setting(
         "mqtt.will_grace_s",
@@ -438,6 +448,8 @@ def server_settings(effective: Effective) -> ServerSettings:
         values["http.tls_listen"],
         _http_tls_files(values),
         _http_limits(values),
+        values["bus.listen"],
+        values["bus.processes_max"],
         broker,
         effective.bindings,
         values["access.allow_anonymous"],

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import weakref
+from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -50,6 +51,11 @@ class Served:
             if line.startswith("ready"):
                 return self
         raise AssertionError(f"the broker ended with {self._process.wait()}")
+
+    def lines(self) -> Iterator[str]:
+        """What it prints from now on, as it comes."""
+        assert self._process is not None and self._process.stdout is not None
+        yield from self._process.stdout
 
     @property
     def pid(self) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections.abc import Callable
+from pathlib import Path
 from typing import NamedTuple
 
 from penstock.app.aio import AsyncBroker
@@ -13,6 +14,7 @@ from penstock.broker.keeper import Keeper
 from penstock.broker.wills import Wills
 from penstock.config import OFF, ServerSettings, TlsFiles, parse_address
 from penstock.core.placement import DEFAULT_TOPIC
+from penstock.doors.bus.door import BusDoor
 from penstock.doors.http import mqtt as http_mqtt
 from penstock.doors.http import status
 from penstock.doors.http.door import HttpDoor
@@ -44,6 +46,7 @@ class Server:
         self._selector = selector
         self._mqtt: MqttDoor | None = None
         self._http: HttpDoor | None = None
+        self._bus: BusDoor | None = None
         self._keeper: Keeper | None = None
         self._wills: Wills | None = None
 
@@ -62,6 +65,8 @@ class Server:
                 await access.prepare_logins()
                 await self.broker.create_topic(DEFAULT_TOPIC, exist_ok=True)
                 await self._open_doors(listeners)
+            if settings.bus != OFF:
+                await self._open_bus(Path(settings.bus))
             self.broker.announce(self.addresses)
         except BaseException:
             await self.close()
@@ -91,6 +96,11 @@ class Server:
             is_http = one.scheme.startswith("http")
             self._listen(self._http.listen if is_http else self._mqtt.listen, one)
 
+    async def _open_bus(self, path: Path) -> None:
+        self._bus = BusDoor(self.broker.engine, self._settings.bus_processes_max)
+        await self._bus.open(path)
+        self.addresses.append(f"bus:{path}")
+
     def _listen(self, listen: Listen, one: Listener) -> None:
         try:
             bound = listen(one.host, one.port, one.context)
@@ -114,6 +124,9 @@ class Server:
             await http.close()
         if wills is not None:
             await wills.close()
+        bus, self._bus = self._bus, None
+        if bus is not None:
+            await bus.close()
         if self._keeper is not None:
             await self._keeper.close()
             self._keeper = None

@@ -166,6 +166,7 @@ class Engine:
             raise TopicNotFound(f"topic {quoted(topic.declared)} was deleted meanwhile")
         stream = Stream(topic, offset, names, where, on_gap, self.metrics, self._detach)
         self._streams.setdefault(topic.id, set()).add(stream)
+        topic.log.is_watched = True
         return stream
 
     def _detach(self, stream: Stream) -> None:
@@ -173,6 +174,7 @@ class Engine:
         streams.discard(stream)
         if not streams:
             self._streams.pop(stream.topic.id, None)
+            stream.topic.log.is_watched = False
 
     async def delete_topic(self, name: str) -> None:
         """The topic's streams end, its consumers and records go."""

@@ -24,6 +24,7 @@ FLAGS: Final = {
     "mqtts": "mqtt.tls_listen",
     "http": "http.listen",
     "https": "http.tls_listen",
+    "bus": "bus.listen",
     "tls_cert": "mqtt.tls_cert",
     "tls_key": "mqtt.tls_key",
     "tls_client_ca": "mqtt.tls_client_ca",
@@ -61,6 +62,9 @@ def add_commands(commands: Any) -> None:
     )
     parser.add_argument(
         "--https", metavar="HOST:PORT", help="the same with TLS, or off (off); usual port 8443"
+    )
+    parser.add_argument(
+        "--bus", metavar="PATH", help="socket of the local bus for this machine's programs (off)"
     )
     parser.add_argument("--tls-cert", metavar="FILE", help="the server's certificate chain, PEM")
     parser.add_argument("--tls-key", metavar="FILE", help="its key, PEM; if not in --tls-cert")

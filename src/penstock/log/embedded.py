@@ -77,6 +77,7 @@ class EmbeddedLog:
         self.settings = settings
         self.epoch = recovered.epoch
         self.on_commit: OnCommit | None = None
+        self.is_watched = False
         self.last_sync_s = 0.0
         self.loads = 0  # chunks read from disk, for those who count
         self._disk = disk
@@ -174,7 +175,8 @@ class EmbeddedLog:
         if is_urgent or pending.bytes >= LINGER_BYTES_MAX:
             self._committer.touch(self)
         else:
-            self._committer.touch_soon(self, is_watched=not self._end_waiters.is_empty)
+            is_watched = self.is_watched or not self._end_waiters.is_empty
+            self._committer.touch_soon(self, is_watched)
 
     @property
     def is_congested(self) -> bool:

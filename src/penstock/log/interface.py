@@ -110,6 +110,7 @@ class KeptLog(Log, Protocol):
     settings: LogSettings
     epoch: int
     on_commit: OnCommit | None
+    is_watched: bool  # somebody hears of commits and waits: nothing gathers for long
     last_sync_s: float  # how long the newest commit took to sync; 0 where nothing is synced
 
     def append_run(

@@ -33,6 +33,7 @@ class MemoryLog:
         self.settings = settings
         self.epoch = 1
         self.on_commit: OnCommit | None = None
+        self.is_watched = False
         self.last_sync_s = 0.0
         self._clock = clock
         self._loop = loop

@@ -1,0 +1,1 @@
+"""The local bus: integer topics, function handlers, one machine."""
