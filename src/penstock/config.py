@@ -244,7 +244,7 @@ SETTINGS: Final = (
         _duration,
         "for a client that takes nothing of its answer",
     ),
-    Setting("bus.listen", OFF, _text, "path of the socket that the local bus listens on, or 'off'"),
+    Setting("bus.path", OFF, _text, "where the socket of the local bus is, or 'off'"),
     Setting(
         "bus.processes_max",
         PROCESSES_MAX,
@@ -448,7 +448,7 @@ def server_settings(effective: Effective) -> ServerSettings:
         values["http.tls_listen"],
         _http_tls_files(values),
         _http_limits(values),
-        values["bus.listen"],
+        values["bus.path"],
         values["bus.processes_max"],
         broker,
         effective.bindings,

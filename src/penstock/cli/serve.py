@@ -24,7 +24,7 @@ FLAGS: Final = {
     "mqtts": "mqtt.tls_listen",
     "http": "http.listen",
     "https": "http.tls_listen",
-    "bus": "bus.listen",
+    "bus": "bus.path",
     "tls_cert": "mqtt.tls_cert",
     "tls_key": "mqtt.tls_key",
     "tls_client_ca": "mqtt.tls_client_ca",
