@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Iterable
 
 import pytest
@@ -21,8 +22,14 @@ BOTH = pytest.mark.parametrize("version", [MQTT_3_1_1, MQTT_5], ids=["3.1.1", "5
 class Talk(Wire):
     """As a Wire; `raw` is the packet that was read last, as it came."""
 
-    def __init__(self, port: int, client_id: str = "", version: int = MQTT_3_1_1) -> None:
-        super().__init__(port, client_id, version)
+    def __init__(
+        self,
+        port: int,
+        client_id: str = "",
+        version: int = MQTT_3_1_1,
+        sock: socket.socket | None = None,
+    ) -> None:
+        super().__init__(port, client_id, version, sock)
         self.raw = b""
         self._unread = b""
 
