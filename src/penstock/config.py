@@ -296,6 +296,18 @@ SETTINGS: Final = (
         "how often retention, sealing and free space are looked after",
     ),
     Setting(
+        "catalog.url",
+        _BROKER.catalog_url,
+        _of_broker("catalog_url"),
+        "PostgreSQL instead of SQLite: 'postgresql://USER@HOST:PORT/DATABASE'",
+    ),
+    Setting(
+        "catalog.schema",
+        _BROKER.catalog_schema,
+        _of_broker("catalog_schema"),
+        "where the tables are in that database; one broker has it at a time",
+    ),
+    Setting(
         "catalog.position_saves_max",
         _BROKER.position_saves_max,
         _of_broker("position_saves_max"),
@@ -316,7 +328,13 @@ SETTINGS: Final = (
 )
 _BY_PATH: Final = {setting.path: setting for setting in SETTINGS}
 # Where BrokerSettings calls a key otherwise than the file does.
-_BROKER_NAMES: Final = {"upkeep_every": "upkeep_s", "position_save_every": "position_save_s_max"}
+_BROKER_NAMES: Final = {
+    "upkeep_every": "upkeep_s",
+    "position_save_every": "position_save_s_max",
+    "url": "catalog_url",
+    "schema": "catalog_schema",
+}
+_STORAGE: Final = ("catalog.url", "catalog.schema")
 _BROKER_TABLES: Final = ("topics.defaults", "log", "catalog")
 
 
@@ -330,6 +348,14 @@ def environment() -> dict[str, str]:
 def default_target() -> str:
     """The data directory of commands that are not told one."""
     return os.environ.get("PENSTOCK_AT", DEFAULT_DATA)
+
+
+def storage_settings(variables: Mapping[str, str] | None = None) -> dict[str, Any]:
+    """Where a data directory keeps things, for commands that open it and know no settings file."""
+    given = environment() if variables is None else variables
+    known = [_BY_PATH[path].variable for path in _STORAGE]
+    values = load(None, {}, {name: given[name] for name in known if name in given}).values
+    return {_BROKER_NAMES[path.partition(".")[2]]: values[path] for path in _STORAGE}
 
 
 def load(

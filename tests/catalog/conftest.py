@@ -8,21 +8,30 @@ from pathlib import Path
 import pytest
 
 from penstock.catalog.database import Database
+from penstock.catalog.postgres import PostgresDatabase
 from penstock.catalog.sqlite import MEMORY, SqliteDatabase
 from tests.catalog.faults import OpenDatabase
+from tests.postgres_server import PostgresServer
 
 
-@pytest.fixture(params=["sqlite"])
+@pytest.fixture(params=["sqlite", "postgres"])
 def open_database(request: pytest.FixtureRequest, tmp_path: Path) -> OpenDatabase:
     """Opens the same durable database each time it is called."""
-    backends = {"sqlite": lambda: SqliteDatabase(tmp_path / "catalog.db")}
-    return backends[request.param]
+    if request.param == "sqlite":
+        return lambda: SqliteDatabase(tmp_path / "catalog.db")
+    server: PostgresServer = request.getfixturevalue("postgres")
+    schema = server.new_schema()
+    return lambda: PostgresDatabase(server.url, schema)
 
 
-@pytest.fixture(params=["sqlite", "sqlite-memory"])
+@pytest.fixture(params=["sqlite", "sqlite-memory", "postgres"])
 def database(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Database]:
     """An empty database, open on the test's own thread."""
-    paths: dict[str, Path | str] = {"sqlite": tmp_path / "catalog.db", "sqlite-memory": MEMORY}
-    database = SqliteDatabase(paths[request.param])
+    database: Database
+    if request.param == "postgres":
+        server: PostgresServer = request.getfixturevalue("postgres")
+        database = PostgresDatabase(server.url, server.new_schema())
+    else:
+        database = SqliteDatabase(tmp_path / "catalog.db" if request.param == "sqlite" else MEMORY)
     yield database
     database.close()

@@ -6,11 +6,11 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from penstock.app.wiring import CATALOG_NAME
+from penstock.app.storage import backends, catalog_opener, check_backends, keep_backends
 from penstock.broker.access import Access
 from penstock.broker.metrics import Metrics
+from penstock.broker.settings import BrokerSettings
 from penstock.catalog.catalog import Catalog
-from penstock.catalog.sqlite import SqliteDatabase
 from penstock.catalog.thread import InlineRunner
 from penstock.log.directory import DataDirectory, read_holder
 from penstock.model.clock import SystemClock
@@ -18,8 +18,9 @@ from penstock.model.errors import UnavailableError
 
 
 @asynccontextmanager
-async def open_users(path: Path) -> AsyncIterator[Access]:
+async def open_users(path: Path, settings: BrokerSettings) -> AsyncIterator[Access]:
     """Lock the directory, making it if needed, and open only its catalog; blocking, and brief."""
+    chosen = backends(settings)
     directory = DataDirectory(path)
     try:
         directory.take()
@@ -32,9 +33,10 @@ async def open_users(path: Path) -> AsyncIterator[Access]:
             "its users: stop that broker, run this command, and start it again"
         ) from None
     try:
-        catalog = await Catalog.open(
-            InlineRunner(SqliteDatabase(path / CATALOG_NAME)), SystemClock()
-        )
+        check_backends(path, chosen)
+        runner = InlineRunner(catalog_opener(path, settings)())
+        catalog = await Catalog.open(runner, SystemClock())
+        keep_backends(path, chosen)
         access = Access(catalog.credentials, Metrics())
         try:
             await access.load()

@@ -1,11 +1,14 @@
-"""Which parts a broker is made of: files and SQLite in a directory, or memory."""
+"""Which parts a broker is made of: those of a data directory, or memory."""
 
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
 from pathlib import Path
 
+from penstock.app.storage import GIVE_UP_S, backends, catalog_opener, check_backends, keep_backends
 from penstock.broker.engine import Engine
 from penstock.broker.settings import BrokerSettings
 from penstock.catalog.catalog import Catalog
@@ -17,8 +20,7 @@ from penstock.log.files import RealDisk
 from penstock.log.memory import MemoryStore
 from penstock.log.store import EmbeddedStore
 from penstock.model.clock import SystemClock
-
-CATALOG_NAME = "catalog.db"
+from penstock.model.errors import InvalidSetting
 
 
 class OpenBroker:
@@ -37,41 +39,43 @@ async def open_directory(
     path: Path, settings: BrokerSettings, make_workers: type[ThreadWorkers] = ThreadWorkers
 ) -> OpenBroker:
     """Lock the directory, recover what is in it, and begin."""
+    chosen = backends(settings)
     loop = asyncio.get_running_loop()
     directory = DataDirectory(path)
-    directory.take()
-    workers = make_workers(loop)
     clock = SystemClock()
     disk = RealDisk()
-    try:
+    giving_up = threading.Event()
+    async with AsyncExitStack() as parts:  # undone in reverse if one of them fails
+        directory.take()
+        parts.callback(directory.release)
+        check_backends(path, chosen)
+        workers = make_workers(loop)
+        parts.callback(workers.close)
         store = EmbeddedStore(path, disk, clock, loop, workers, directory.free_reserve)
         store.finish_deletions()
         runner = await CatalogThread.start(
-            lambda: SqliteDatabase(path / CATALOG_NAME), on_full=directory.free_reserve
+            catalog_opener(path, settings, giving_up), on_full=directory.free_reserve
         )
+        parts.push_async_callback(runner.close)
         catalog = await Catalog.open(runner, clock)
+        keep_backends(path, chosen)
 
         def free_space() -> tuple[int, int]:
             directory.set_reserve()  # anew, when space has returned
             return disk.free_bytes(path)
 
         engine = Engine(settings, catalog, store, clock, free_space)
-        try:
-            await engine.open()
-        except BaseException:
-            await engine.close()
-            raise
-    except BaseException:
-        workers.close()
-        directory.release()
-        raise
+        parts.push_async_callback(engine.close)
+        await engine.open()
+        opened_parts = parts.pop_all()
 
     async def close(is_clean: bool) -> None:
-        try:
-            await engine.close(is_clean=is_clean)
-        finally:
-            workers.close()
-            directory.release()
+        patience = loop.call_later(GIVE_UP_S, giving_up.set)
+        async with opened_parts:
+            try:
+                await engine.close(is_clean=is_clean)
+            finally:
+                patience.cancel()
 
     opened = OpenBroker(engine, close, store.notes)
     opened.announce = directory.announce
@@ -80,6 +84,10 @@ async def open_directory(
 
 async def open_memory(settings: BrokerSettings) -> OpenBroker:
     """A broker that is gone when it is closed."""
+    if settings.catalog_url:
+        raise InvalidSetting(
+            "a broker in memory keeps nothing: leave out catalog_url, or name a data directory"
+        )
     clock = SystemClock()
     store = MemoryStore(clock, asyncio.get_running_loop())
     catalog = await Catalog.open(InlineRunner(SqliteDatabase(":memory:")), clock)

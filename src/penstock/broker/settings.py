@@ -17,6 +17,9 @@ _DAY_S: Final = 86_400.0
 _UNITS_S: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3_600.0, "d": _DAY_S}
 _DURATION: Final = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
 _SIZE: Final = re.compile(r"(\d+)\s*(|B|KiB|MiB|GiB|TiB)", re.IGNORECASE)
+_SCHEMA: Final = re.compile(r"[a-z_][a-z0-9_]{0,49}")  # and a suffix fits behind it
+URL_SCHEMES: Final = ("postgresql://", "postgres://")
+_PASSWORDS: Final = (re.compile(r"(://[^:/?#]*:)[^/?#]*(?=@)"), re.compile(r"([?&]password=)[^&]*"))
 _SIZE_UNITS: Final = {"": 1, "b": 1, "kib": KIB, "mib": MIB, "gib": KIB * MIB, "tib": MIB * MIB}
 
 
@@ -34,6 +37,8 @@ class BrokerSettings:
     position_saves_max: int = 1_000  # unsaved positions that start a save
     position_save_s_max: float = 1.0  # and the time after which they are saved anyway
     upkeep_s: float = 5.0  # how often retention, sealing and free space are looked after
+    catalog_url: str = ""  # a database of PostgreSQL; empty: SQLite in the data directory
+    catalog_schema: str = "penstock"  # of that database
 
 
 def make_settings(values: dict[str, Any]) -> BrokerSettings:
@@ -167,6 +172,31 @@ def _count(key: str, value: object) -> int:
     return value
 
 
+def _database_url(key: str, value: object) -> str:
+    if value == "" or (isinstance(value, str) and value.startswith(URL_SCHEMES)):
+        return str(value)
+    raise InvalidSetting(
+        f"{key} {mask_password(str(value))!r} is not the address of a database of PostgreSQL: write"
+        " postgresql://USER@HOST:PORT/DATABASE, or leave it empty for SQLite"
+    )
+
+
+def mask_password(url: str) -> str:
+    """The address of a database as people may see it."""
+    for password in _PASSWORDS:
+        url = password.sub(r"\1***", url)
+    return url
+
+
+def _schema(key: str, value: object) -> str:
+    if not isinstance(value, str) or not _SCHEMA.fullmatch(value) or value.startswith("pg_"):
+        raise InvalidSetting(
+            f"{key} {value!r} cannot name a schema: up to 50 small letters, digits and '_',"
+            " no digit first, and not pg_…"
+        )
+    return value
+
+
 _CHECKS: Final = {
     "durability": _durability,
     "retention_age": _seconds_or_none,
@@ -178,4 +208,6 @@ _CHECKS: Final = {
     "position_saves_max": _count,
     "position_save_s_max": seconds,
     "upkeep_s": seconds,
+    "catalog_url": _database_url,
+    "catalog_schema": _schema,
 }

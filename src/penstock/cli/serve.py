@@ -11,6 +11,8 @@ from typing import Any, Final
 
 from penstock.app.engine_kind import engine_kind
 from penstock.app.server import Server, tls_contexts
+from penstock.app.storage import backends
+from penstock.broker.settings import make_settings, mask_password
 from penstock.cli.output import human_bytes, human_duration
 from penstock.cli.settings import show_effective
 from penstock.config import OPTIONAL, REQUIRED, ServerSettings, load, server_settings
@@ -94,6 +96,7 @@ def serve(options: argparse.Namespace) -> None:
     settings = server_settings(effective)
     if options.check:
         tls_contexts(settings)
+        backends(make_settings(settings.broker))
         show_effective(effective, as_json=options.json)
         return
     selector = DoorSelector()
@@ -122,6 +125,9 @@ async def _greet(server: Server, settings: ServerSettings) -> None:
     for note in server.broker.notes:
         print(f"recovered: {note}", file=sys.stderr)
     print(f"data        {settings.data} ({len(topics)} topics)")
+    if defaults.catalog_url:
+        where = mask_password(defaults.catalog_url)
+        print(f"catalog     {where}, schema {defaults.catalog_schema}")
     for address in server.addresses:
         print(f"listening   {address}")
     print(f"access      {_access(len(engine.access.users()), settings.allow_anonymous)}")

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
+from penstock.broker.settings import mask_password
 from penstock.cli.output import show_json
 from penstock.config import SETTINGS, Effective, Setting
 from penstock.model.errors import RefusedError
@@ -69,7 +70,7 @@ def show_effective(effective: Effective, *, as_json: bool) -> None:
         bindings = [{"filter": one.filter, "topic": one.topic} for one in effective.bindings]
         show_json(
             {
-                "settings": effective.values,
+                "settings": {path: _shown(value) for path, value in effective.values.items()},
                 "origins": effective.origins,
                 "bindings": bindings,
             }
@@ -78,13 +79,18 @@ def show_effective(effective: Effective, *, as_json: bool) -> None:
     for table, settings in _tables():
         print(f"[{table}]")
         for setting in settings:
-            line = f"{setting.key} = {toml_value(effective.values[setting.path])}"
+            line = f"{setting.key} = {toml_value(_shown(effective.values[setting.path]))}"
             print(f"{line:<42} # {effective.origins[setting.path]}")
         print()
     for binding in effective.bindings:
         print("[[bindings]]")
         print(f"filter = {toml_value(binding.filter)}")
         print(f"topic = {toml_value(binding.topic)}\n")
+
+
+def _shown(value: Any) -> Any:
+    """A password in an address is for nobody's eyes."""
+    return mask_password(value) if isinstance(value, str) else value
 
 
 def toml_value(value: Any) -> str:

@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 from penstock.app.sync import Broker
-from penstock.config import default_target
+from penstock.config import default_target, storage_settings
 from penstock.model.errors import RefusedError
 
 
@@ -51,4 +51,5 @@ def existing_path(options: argparse.Namespace) -> Path:
 
 def open_broker(options: argparse.Namespace, *, create: bool = False) -> Broker:
     """Open the directory; only commands that create may make it."""
-    return Broker(target_path(options) if create else existing_path(options))
+    path = target_path(options) if create else existing_path(options)
+    return Broker(path, **storage_settings())

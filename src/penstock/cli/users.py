@@ -13,9 +13,11 @@ from typing import Any, TypeVar
 
 from penstock.app.users import open_users
 from penstock.broker.access import Access
+from penstock.broker.settings import make_settings
 from penstock.catalog.credentials import CredentialRow
 from penstock.cli.output import show_json, show_table
 from penstock.cli.target import add_target, existing_path, target_path
+from penstock.config import storage_settings
 from penstock.core.access import check_user
 from penstock.model.errors import RefusedError
 
@@ -115,7 +117,7 @@ def _time(timestamp_us: int) -> str:
 
 def _with_users(path: Path, work: Callable[[Access], Awaitable[T]]) -> T:
     async def run() -> T:
-        async with open_users(path) as access:
+        async with open_users(path, make_settings(storage_settings())) as access:
             return await work(access)
 
     return asyncio.run(run())

@@ -1,0 +1,120 @@
+"""Opening a connection to PostgreSQL, and what its errors mean for us.
+
+A connection belongs to one thread. Statements carry `$1`, `$2`, … as they stand in the text;
+whole numbers are always 64 bits wide. A peer that vanished is noticed within VANISHED_S_MAX.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+import psycopg
+from psycopg import errors, sql
+from psycopg.conninfo import conninfo_to_dict
+from psycopg.types.numeric import Int8Dumper
+
+from penstock.model.errors import CorruptError, DiskFull, PenstockError, UnavailableError
+
+Connection = psycopg.Connection[tuple[Any, ...]]
+
+CONNECT_S_MAX: Final = 5
+VANISHED_S_MAX: Final = 15  # a cut network says nothing: keepalives and unanswered bytes do
+VERSION_MIN: Final = 130_000  # the oldest that its makers still looked after when this was written
+
+# States that are the server's trouble or its rules, not a mistake in our statement: resources,
+# locks, cancelled, disk, conflicts, read-only, login, privileges.
+_NOT_OURS: Final = ("53", "55", "57", "58", "40", "25006", "28", "42501")
+
+
+def connect(url: str, schema: str) -> Connection:
+    """A connection that finds unqualified names in `schema`; UnavailableError says why not."""
+    try:
+        connection = psycopg.connect(
+            url,
+            autocommit=True,
+            cursor_factory=psycopg.RawCursor,
+            application_name="penstock",
+            client_encoding="UTF8",
+            connect_timeout=CONNECT_S_MAX,
+            keepalives_idle=VANISHED_S_MAX // 3,
+            keepalives_interval=VANISHED_S_MAX // 3,
+            keepalives_count=2,
+            tcp_user_timeout=VANISHED_S_MAX * 1_000,
+        )
+    except psycopg.Error as failed:
+        raise UnavailableError(
+            f"PostgreSQL at {shown_url(url)} cannot be reached ({one_line(failed)}):"
+            " see that it runs, that the address is right and that this user may log in"
+        ) from failed
+    try:
+        _prepare(connection, url, schema)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _prepare(connection: Connection, url: str, schema: str) -> None:
+    connection.adapters.register_dumper(int, Int8Dumper)  # one width: prepared once
+    try:
+        if connection.info.server_version < VERSION_MIN:
+            raise UnavailableError(
+                f"PostgreSQL at {shown_url(url)} is too old: Penstock needs version"
+                f" {VERSION_MIN // 10_000} or newer"
+            )
+        encoding = connection.info.parameter_status("server_encoding")
+        if encoding != "UTF8":
+            raise UnavailableError(
+                f"the database at {shown_url(url)} has encoding {encoding}, which cannot hold every"
+                " text: make one with encoding UTF8"
+            )
+        connection.execute("set synchronous_commit to on")
+        path = sql.SQL("set search_path to {}").format(sql.Identifier(schema))
+        connection.execute(path.as_bytes(connection))
+    except psycopg.Error as failed:
+        raise lost(url, failed) from failed
+
+
+def is_lost(connection: Connection) -> bool:
+    """Whether the connection is of no use any more; known only after it was tried."""
+    return connection.closed
+
+
+def lost(url: str, error: Exception) -> UnavailableError:
+    """The connection ended under our hands."""
+    return UnavailableError(
+        f"the connection to PostgreSQL at {shown_url(url)} was lost ({one_line(error)}):"
+        " nothing was changed; it is made anew with the next try"
+    )
+
+
+def verdict(url: str, error: psycopg.Error) -> PenstockError | None:
+    """Our error for what a statement met on a living connection; None when the mistake is ours."""
+    where = f"PostgreSQL at {shown_url(url)}"
+    match error:
+        case errors.DiskFull():
+            return DiskFull(f"{where}: no space left ({one_line(error)}): nothing was changed")
+        case errors.DataCorrupted() | errors.IndexCorrupted():
+            return CorruptError(
+                f"{where} found damage ({one_line(error)}): stop the broker, and put back a backup"
+            )
+    if error.sqlstate is not None and error.sqlstate.startswith(_NOT_OURS):
+        return UnavailableError(f"{where} refused ({one_line(error)}): nothing was changed")
+    return None
+
+
+def shown_url(url: str) -> str:
+    """Where a database is, without who and with which password."""
+    parts = urlsplit(url)
+    try:
+        found = conninfo_to_dict(url)
+    except psycopg.Error:
+        return f"{parts.scheme}://{parts.hostname or ''}{parts.path}"
+    host = str(found.get("host") or found.get("hostaddr") or "localhost")
+    port = f":{found['port']}" if found.get("port") else ""
+    return f"{host}{port}/{found.get('dbname', '')}"
+
+
+def one_line(error: Exception) -> str:
+    return " ".join(str(error).split())

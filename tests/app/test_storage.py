@@ -1,0 +1,151 @@
+"""Does a data directory stay with the backends it began with, and say so?"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from penstock import Broker, InvalidSetting, RefusedError, UnavailableError
+from penstock.app.storage import STORAGE_NAME
+from tests.postgres_server import PostgresServer
+
+
+def penstock(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "penstock.cli.main", *arguments]
+    return subprocess.run(
+        command,
+        env=os.environ | environment,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_topics_consumers_and_positions_live_in_the_schema(
+    postgres: PostgresServer, tmp_path: Path
+) -> None:
+    schema = postgres.new_schema()
+    for life in range(2):
+        with Broker(tmp_path, catalog_url=postgres.url, catalog_schema=schema) as broker:
+            broker.create_topic("Orders", exist_ok=True)
+            if life == 0:
+                broker.subscribe("billing", "orders")
+            broker.publish(f"message {life}", "orders")
+            assert [r.value for r in broker.consume("billing", "orders")] == [f"message {life}"]
+    assert postgres.fetch(f"select declared from {schema}.topics") == [("Orders",)]
+    assert postgres.fetch(f"select consumer, next_offset from {schema}.positions") == [
+        ("billing", 2)
+    ]
+    assert not list(tmp_path.glob("catalog.db*"))
+
+
+def test_a_directory_is_refused_with_other_backends_than_it_began_with(
+    postgres: PostgresServer, tmp_path: Path
+) -> None:
+    there = {"catalog_url": postgres.url, "catalog_schema": postgres.new_schema()}
+    Broker(tmp_path / "postgres", **there).close()
+    with pytest.raises(RefusedError, match="in PostgreSQL and was opened with SQLite"):
+        Broker(tmp_path / "postgres")
+    Broker(tmp_path / "sqlite").close()
+    with pytest.raises(RefusedError, match="in SQLite and was opened with PostgreSQL"):
+        Broker(tmp_path / "sqlite", **there)
+    Broker(tmp_path / "postgres", **there).close()
+    Broker(tmp_path / "sqlite").close()
+    text = (tmp_path / "postgres" / STORAGE_NAME).read_text()
+    assert postgres.url not in text  # nor a password that may be in it
+
+
+def test_an_address_that_did_not_work_binds_a_new_directory_to_nothing(tmp_path: Path) -> None:
+    with pytest.raises(UnavailableError, match="cannot be reached"):
+        Broker(tmp_path, catalog_url="postgresql://127.0.0.1:1/nothing")
+    Broker(tmp_path).close()
+
+
+def test_a_broker_that_could_not_open_leaves_the_catalog_to_others(
+    postgres: PostgresServer, tmp_path: Path
+) -> None:
+    schema = postgres.new_schema()
+    Broker(tmp_path, catalog_url=postgres.url, catalog_schema=schema).close()
+    postgres.fetch(f"insert into {schema}.schema_version (version) values (1000)")
+    for _ in range(2):
+        with pytest.raises(RefusedError, match="schema version 1000"):
+            Broker(tmp_path, catalog_url=postgres.url, catalog_schema=schema)
+    postgres.fetch(f"delete from {schema}.schema_version where version = 1000")
+    Broker(tmp_path, catalog_url=postgres.url, catalog_schema=schema).close()
+
+
+def test_two_directories_cannot_share_a_catalog(postgres: PostgresServer, tmp_path: Path) -> None:
+    schema = postgres.new_schema()
+    with (
+        Broker(tmp_path / "a", catalog_url=postgres.url, catalog_schema=schema),
+        pytest.raises(UnavailableError, match=f"in use by process {os.getpid()} "),
+    ):
+        Broker(tmp_path / "b", catalog_url=postgres.url, catalog_schema=schema)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "said"),
+    [
+        ("catalog_url", "mysql://u:secret@h/d", r"mysql://u:\*\*\*@h/d.*postgresql://USER@HOST"),
+        ("catalog_url", 5, "is not the address of a database"),
+        ("catalog_schema", "Penstock", "cannot name a schema"),
+        ("catalog_schema", "pg_mine", "cannot name a schema"),
+        ("catalog_schema", "x" * 51, "up to 50"),
+    ],
+)
+def test_settings_that_cannot_be_meant_are_refused(key: str, value: object, said: str) -> None:
+    with pytest.raises(InvalidSetting, match=said):
+        Broker("nowhere", **{key: value})
+
+
+def test_memory_and_a_database_contradict_each_other() -> None:
+    with pytest.raises(InvalidSetting, match="a broker in memory keeps nothing"):
+        Broker.memory(catalog_url="postgresql://127.0.0.1/x")
+
+
+def test_without_the_package_the_setting_says_what_to_install(tmp_path: Path) -> None:
+    program = (
+        "import sys; sys.modules['psycopg'] = None\n"
+        "from penstock.cli.main import main\n"
+        "sys.exit(main(sys.argv[1:]))\n"
+    )
+    child = subprocess.run(
+        [sys.executable, "-c", program, "serve", "--check"],
+        env=os.environ | {"PENSTOCK_CATALOG__URL": "postgresql://127.0.0.1/x"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert child.returncode == 1
+    assert "pip install 'penstock[postgres]'" in child.stderr
+
+
+def test_check_shows_the_database_and_hides_its_password() -> None:
+    url = "postgresql://alice:secret@db.example/orders"
+    answer = penstock("serve", "--check", PENSTOCK_CATALOG__URL=url)
+    assert 'url = "postgresql://alice:***@db.example/orders"' in answer.stdout
+    as_json = json.loads(penstock("serve", "--check", "--json", PENSTOCK_CATALOG__URL=url).stdout)
+    assert as_json["settings"]["catalog.url"] == "postgresql://alice:***@db.example/orders"
+    assert as_json["settings"]["catalog.schema"] == "penstock"
+
+
+def test_commands_on_a_directory_take_the_database_from_the_environment(
+    postgres: PostgresServer, tmp_path: Path
+) -> None:
+    where = {
+        "PENSTOCK_AT": str(tmp_path / "data"),
+        "PENSTOCK_CATALOG__URL": postgres.url,
+        "PENSTOCK_CATALOG__SCHEMA": postgres.new_schema(),
+    }
+    assert penstock("topic", "create", "orders", **where).returncode == 0
+    assert penstock("user", "list", **where).stdout.startswith("no users yet")
+    answer = penstock("topic", "list", PENSTOCK_AT=where["PENSTOCK_AT"])
+    assert answer.returncode == 1 and "keeps its catalog in PostgreSQL" in answer.stderr
+    answer = penstock("user", "list", PENSTOCK_AT=where["PENSTOCK_AT"])
+    assert answer.returncode == 1 and "keeps its catalog in PostgreSQL" in answer.stderr
