@@ -79,6 +79,11 @@ class AsyncBroker:
         """Flush positions and release the directory. Safe to call twice."""
         await self.shut(is_clean=True)
 
+    def hurry(self) -> None:
+        """A close is coming: a database that is gone is not waited for much longer."""
+        if self._open is not None:
+            self._open.hurry()
+
     async def shut(self, *, is_clean: bool) -> None:
         """As `close`; unless it is clean, batches that were not committed will be repeated."""
         if self._open is not None:

@@ -113,6 +113,7 @@ class Server:
 
     async def close(self) -> None:
         """Close the doors first, the data directory last."""
+        self.broker.hurry()
         wills, self._wills = self._wills, None
         if wills is not None:
             wills.stop()
@@ -122,15 +123,17 @@ class Server:
         http, self._http = self._http, None
         if http is not None:
             await http.close()
-        if wills is not None:
-            await wills.close()
         bus, self._bus = self._bus, None
-        if bus is not None:
-            await bus.close()
-        if self._keeper is not None:
-            await self._keeper.close()
-            self._keeper = None
-        await self.broker.close()
+        keeper, self._keeper = self._keeper, None
+        try:
+            if wills is not None:
+                await wills.close()
+            if bus is not None:
+                await bus.close()
+            if keeper is not None:
+                await keeper.close()
+        finally:
+            await self.broker.close()
 
 
 def listeners_of(settings: ServerSettings) -> list[Listener]:

@@ -33,6 +33,7 @@ class OpenBroker:
         self.close = close  # told whether it is a clean close
         self.notes = notes  # what recovery found, for people
         self.announce: Callable[[list[str]], None] = lambda addresses: None
+        self.hurry: Callable[[], None] = lambda: None  # bounds the wait for a database that is gone
 
 
 async def open_directory(
@@ -69,16 +70,17 @@ async def open_directory(
         await engine.open()
         opened_parts = parts.pop_all()
 
+    def hurry() -> None:
+        loop.call_later(GIVE_UP_S, giving_up.set)
+
     async def close(is_clean: bool) -> None:
-        patience = loop.call_later(GIVE_UP_S, giving_up.set)
+        hurry()
         async with opened_parts:
-            try:
-                await engine.close(is_clean=is_clean)
-            finally:
-                patience.cancel()
+            await engine.close(is_clean=is_clean)
 
     opened = OpenBroker(engine, close, store.notes)
     opened.announce = directory.announce
+    opened.hurry = hurry
     return opened
 
 
