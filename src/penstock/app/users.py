@@ -18,8 +18,11 @@ from penstock.model.errors import UnavailableError
 
 
 @asynccontextmanager
-async def open_users(path: Path, settings: BrokerSettings) -> AsyncIterator[Access]:
+async def open_users(
+    path: Path, settings: BrokerSettings | None = None
+) -> AsyncIterator[Access]:
     """Lock the directory, making it if needed, and open only its catalog; blocking, and brief."""
+    settings = settings or BrokerSettings()
     chosen = backends(settings)
     directory = DataDirectory(path)
     try:
