@@ -18,9 +18,7 @@ from penstock.model.errors import UnavailableError
 
 
 @asynccontextmanager
-async def open_users(
-    path: Path, settings: BrokerSettings | None = None
-) -> AsyncIterator[Access]:
+async def open_users(path: Path, settings: BrokerSettings | None = None) -> AsyncIterator[Access]:
     """Lock the directory, making it if needed, and open only its catalog; blocking, and brief."""
     settings = settings or BrokerSettings()
     chosen = backends(settings)
