@@ -53,13 +53,6 @@ class AsyncBroker:
         self._open: OpenBroker | None = None
 
     @classmethod
-    def serving(cls, path: str | Path, **settings: Any) -> Self:
-        """A broker whose process does nothing else: upkeep may start processes of its own."""
-        broker = cls(path, **settings)
-        broker._make_workers = ServingWorkers
-        return broker
-
-    @classmethod
     def memory(cls, **settings: Any) -> Self:
         """A broker that keeps nothing once it is closed."""
         broker = cls(**settings)
@@ -302,6 +295,13 @@ class AsyncBroker:
         check_on_gap(on_gap)
         passes = _where(where)
         return lambda: engine.stream(target, position, names=names, where=passes, on_gap=on_gap)
+
+
+def serving_broker(path: str | Path, **settings: Any) -> AsyncBroker:
+    """A broker whose process does nothing else: upkeep may start processes of its own."""
+    broker = AsyncBroker(path, **settings)
+    broker._make_workers = ServingWorkers
+    return broker
 
 
 def _check_limit(limit: int | None) -> None:

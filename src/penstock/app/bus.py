@@ -108,7 +108,7 @@ class Bus:
         self._table: BusTable[Subscriber] = BusTable()
         self._ring = LockedRing()
         self._is_closed = False
-        self._loop: BusLoop = self._broker.run(self._open())
+        self._loop: BusLoop = self._broker._call(self._open())
 
     @staticmethod
     def connect(path: str | Path) -> RemoteBus:
@@ -117,7 +117,7 @@ class Bus:
 
     async def _open(self) -> BusLoop:
         self._asyncio = asyncio.get_running_loop()
-        loop = BusLoop(self._broker.engine, self._table, self._ring, _nobody)
+        loop = BusLoop(self._broker._broker.engine, self._table, self._ring, _nobody)
         await loop.open()
         return loop
 
@@ -125,12 +125,12 @@ class Bus:
         """Have `handler(id, data)` called; a process has one handler for each topic."""
         self._check_open()
         _check_handler(handler)
-        self._broker.run(self._change(self._table.subscribe, id))
+        self._broker._call(self._change(self._table.subscribe, id))
         self._handlers.set(id, handler)
 
     def unsubscribe(self, id: int) -> None:
         self._check_open()
-        self._broker.run(self._change(self._table.unsubscribe, id))
+        self._broker._call(self._change(self._table.unsubscribe, id))
         self._handlers.remove(id)
 
     async def _change(self, act: Callable[[Subscriber, int], None], id: int) -> None:
@@ -152,7 +152,7 @@ class Bus:
         if self._is_closed:
             return
         self._is_closed = True
-        self._broker.run(self._loop.close())
+        self._broker._call(self._loop.close())
         self._handlers.close()
         if self._owns_broker:
             self._broker.close()

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from penstock.app.aio import AsyncBroker
+from penstock.app.aio import serving_broker
 from penstock.broker.exchange import Exchange
 from penstock.broker.keeper import Keeper
 from penstock.broker.wills import Wills
@@ -40,7 +40,7 @@ class Server:
     """The broker and its doors. Runs on a DoorLoop."""
 
     def __init__(self, settings: ServerSettings, selector: DoorSelector) -> None:
-        self.broker = AsyncBroker.serving(settings.data, **settings.broker)
+        self.broker = serving_broker(settings.data, **settings.broker)
         self.addresses: list[str] = []
         self._settings = settings
         self._selector = selector

@@ -14,7 +14,6 @@ from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 
 from penstock.app.aio import DEFAULT_PATH, STREAM_TAKE_MAX, AsyncBroker, Attach, PositionLike
-from penstock.broker.engine import Engine
 from penstock.broker.messages import HeadersLike
 from penstock.model.errors import UnavailableError
 from penstock.model.record import ConsumerInfo, Record, TopicInfo
@@ -106,14 +105,6 @@ class Broker:
         trace: TracebackType | None,
     ) -> None:
         self._close(is_clean=kind is None)
-
-    @property
-    def engine(self) -> Engine:
-        return self._broker.engine
-
-    def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine on the broker's own loop, and wait for it."""
-        return self._call(work)
 
     @property
     def notes(self) -> Sequence[str]:
