@@ -21,6 +21,7 @@ from penstock.core.names import (
     matches,
     overlaps,
     quoted,
+    split_share,
     topic_key,
     topic_slug,
 )
@@ -154,6 +155,24 @@ def test_name_with_a_wildcard_is_refused(name: str) -> None:
 @pytest.mark.parametrize("filter", ["#", "+", "a/#", "+/+/#", "/+", "+/", "a/+/b", "$share/g/a/#"])
 def test_filter_with_wildcards_in_their_own_levels_is_accepted(filter: str) -> None:
     assert check_filter(filter) is filter
+
+
+def test_shared_filter_is_split_into_its_name_and_the_filter() -> None:
+    assert split_share("$share/g/a/#") == ("g", "a/#")
+    assert split_share("$share/g//") == ("g", "/")
+    assert split_share("$share/g/" + "/".join("a" * NAME_LEVELS_MAX))[0] == "g"
+    for plain in ("a/#", "$share", "$SYS/#", "$sharex/a"):
+        assert split_share(plain) == ("", plain)
+
+
+@pytest.mark.parametrize(
+    "filter", ["$share/", "$share/g", "$share/g/", "$share//a", "$share/+/a", "$share/g#/a"]
+)
+def test_shared_filter_without_name_or_filter_is_refused(filter: str) -> None:
+    with pytest.raises(InvalidFilter, match="no shared subscription"):
+        split_share(filter)
+    with pytest.raises(InvalidFilter):
+        split_share("$share/g/a/#/b")
 
 
 @pytest.mark.parametrize(

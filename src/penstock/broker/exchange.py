@@ -14,7 +14,7 @@ from typing import Any, Final
 from penstock.broker.engine import Engine
 from penstock.broker.feeds import Feeds, feed_run, retained_record, send_one
 from penstock.broker.keeper import Keeper, opened_mark
-from penstock.broker.routes import Route, Router, forward
+from penstock.broker.routes import Route, Router, forward, spread
 from penstock.broker.runs import Encoding, Run
 from penstock.broker.sessions import (
     NO_FEED,
@@ -26,13 +26,15 @@ from penstock.broker.sessions import (
     Session,
     Subscription,
 )
+from penstock.broker.share import Share
+from penstock.broker.sharing import Sharing
 from penstock.broker.stored import stored_run
 from penstock.broker.sweep import Sweep
 from penstock.broker.topics import Topic
 from penstock.catalog.retained import RetainedRow
 from penstock.catalog.sessions import NO_PACKET_ID, OutstandingRow, StoredSession
 from penstock.core.access import RECEIVE, Authorise, authorise
-from penstock.core.names import quoted
+from penstock.core.names import SHARE_PREFIX, quoted
 from penstock.core.where import compile_where
 from penstock.log.format import KIND_SHIFT, RETAIN
 from penstock.log.marks import Mark, encode_headers
@@ -82,6 +84,7 @@ class Exchange:
         self._waiting: dict[int, int] = {}  # topic id -> runs that wait for their commit
         self._sweeps: dict[int, Sweep] = {}  # by topic id
         self.feeds = Feeds(engine, authorise, self._on_trouble)
+        self.sharing = Sharing(engine, self.router, keeper.shares, self._on_trouble)
         self._tasks: set[asyncio.Task[None]] = set()
 
     # Publishing
@@ -121,6 +124,8 @@ class Exchange:
         )
         if is_early:
             self._metrics.records_delivered += forward(route.lanes, run)
+            if route.shares:
+                spread(route.shares, run, self._metrics)
         return log.is_congested
 
     def publish_once(
@@ -186,6 +191,10 @@ class Exchange:
                 qos = run.qos if run.qos < member.qos else member.qos
                 member.session.offer(topic.id, offset, run, member.encodings[qos])
                 delivered += run.count
+            for one in route.shares:
+                delivered += one.share.offer(topic.id, offset, run, one.members)
+        elif route.shares:
+            spread(route.shares, run, self._metrics)
         self.engine.metrics.records_delivered += delivered
 
     def withdraw(self, topic: Topic) -> None:
@@ -200,7 +209,7 @@ class Exchange:
         self.sessions[session.client_id] = session
         for subscription in session.subscriptions.values():
             self._connect(subscription)
-        if any(one.feed is None for one in session.subscriptions.values()):
+        if any(one.is_plain for one in session.subscriptions.values()):
             for topic in self.engine.topics.all():
                 offset = session.from_offsets.get(topic.id)
                 if offset is not None and offset < topic.log.bounds().end:
@@ -219,6 +228,8 @@ class Exchange:
                 where = compile_where(row.expression) if row.expression else None
                 one.feed = OwnFeed(one, row.feed_id, where)
                 one.feed.lags = await self.keeper.feed_offsets(stored, row.feed_id)
+            elif row.filter.startswith(SHARE_PREFIX):
+                self.sharing.hold(one)
             session.subscriptions[row.filter] = one
         session.feed_id_last = stored.feed_id_last
         newest: dict[int, OutstandingRow] = {}
@@ -236,6 +247,7 @@ class Exchange:
                 session.twice.add(out.packet_id)
             if out.is_released:
                 session.released.add(out.packet_id)
+        self.sharing.restore(session)
         session.from_offsets = await self.keeper.offsets(stored)
         session.is_resending = True
 
@@ -285,16 +297,22 @@ class Exchange:
         if not self.authorise(outbox.principal, RECEIVE, run.name):
             return "not_authorized"
         qos = 2 if packet_id in session.twice else 1
-        outbox.send(run, 0, [packet_id], self._encoding(session, place, run.name, qos), True)
+        encoding = self._encoding(session, packet_id, place, run.name, qos)
+        outbox.send(run, 0, [packet_id], encoding, True)
         return ""
 
-    def _encoding(self, session: Session, place: int, name: str, qos: int) -> Encoding:
+    def _encoding(
+        self, session: Session, packet_id: int, place: int, name: str, qos: int
+    ) -> Encoding:
         """As the message was encoded, if what it was sent for is still there."""
         outbox = session.outbox
         assert outbox is not None
         feed_id = place >> PLACE_SHIFT
         if feed_id == NO_FEED:
             member = self.router.find(name).members.get(session)
+            share = session.shared.get(packet_id)
+            if isinstance(share, Share):
+                member = share.member(session)
             return member.encodings[qos] if member else outbox.encoding(qos, False, ())
         for feed in session.feeds:
             if feed.id == feed_id:
@@ -309,6 +327,7 @@ class Exchange:
             del self.sessions[session.client_id]
         for subscription in session.subscriptions.values():
             self._disconnect(subscription)
+        self.sharing.detach(session)
         for sweep in self._sweeps.values():
             sweep.lift.leave(session)
         if session.vault is not None:
@@ -319,6 +338,10 @@ class Exchange:
         """Add or replace a filter of a session; True if it is new."""
         session = subscription.session
         existing = session.subscriptions.get(subscription.filter)
+        if subscription.filter.startswith(SHARE_PREFIX):
+            session.subscriptions[subscription.filter] = subscription
+            self.sharing.subscribe(subscription)
+            return existing is None
         if existing is not None:
             self._disconnect(existing)
         if existing is not None and existing.feed is None and subscription.feed is None:
@@ -331,14 +354,18 @@ class Exchange:
         return existing is None
 
     def _connect(self, subscription: Subscription) -> None:
-        """Let messages flow: by routes, or by its own feed."""
-        if subscription.feed is None:
+        """Let messages flow: by routes, by its share, or by its own feed."""
+        if subscription.share is not None:
+            self.sharing.join(subscription)
+        elif subscription.feed is None:
             self.router.add(subscription)
         else:
             self.feeds.start(subscription.feed)
 
     def _disconnect(self, subscription: Subscription) -> None:
-        if subscription.feed is None:
+        if subscription.share is not None:
+            self.sharing.part(subscription)
+        elif subscription.feed is None:
             self.router.remove(subscription)
         else:
             self.feeds.stop(subscription.feed)
@@ -353,12 +380,16 @@ class Exchange:
         if subscription is None:
             return False
         self._disconnect(subscription)
+        if subscription.share is not None:
+            self.sharing.let_go(subscription)
         return True
 
     # Catching up
 
     def resume(self, session: Session) -> None:
         """The session has room again: go on from the logs where it lags."""
+        if session.shares:
+            self.sharing.resume(session)
         if session.stalled:
             self.feeds.resume(session)
         if not session.has_room:

@@ -27,6 +27,8 @@ from penstock.broker.sessions import (
     Session,
     Subscription,
 )
+from penstock.broker.share import Share
+from penstock.broker.shares import Shares, pin_row
 from penstock.broker.topics import Topic
 from penstock.catalog.feeds import FeedRow
 from penstock.catalog.sessions import (
@@ -62,6 +64,7 @@ class Keeper:
     def __init__(self, engine: Engine, catalog: SessionCatalog) -> None:
         self.retained = Retained()
         self.stored: dict[str, str] = {}  # clients with a session in the catalog, and whose it is
+        self.shares = Shares(engine, catalog.shares, self._spawn)
         self._engine = engine
         self._catalog = catalog
         self._busy: set[Session] = set()
@@ -81,13 +84,18 @@ class Keeper:
         """Take over what the catalog knows and follow the logs from its levels to their ends."""
         self.stored, self._levels, rows = await self._catalog.recover()
         self.retained.load(rows)
+        await self.shares.load(await self._catalog.shares.recover())
         incarnations = await self._catalog.incarnations()
         for topic in self._engine.topics.all():
             await self._follow(topic, incarnations)
         await self.checkpoint()
         self._engine.on_batch = lambda topic, batch: self.retained.follow(topic.id, batch)
-        self._engine.on_forget = lambda topic: self.retained.forget_topic(topic.id)
+        self._engine.on_forget = self._forget_topic
         self._timer = self._loop.create_task(self._run(), name="penstock-checkpoint")
+
+    def _forget_topic(self, topic: Topic) -> None:
+        self.retained.forget_topic(topic.id)
+        self.shares.forget_topic(topic.id)
 
     async def _follow(self, topic: Topic, incarnations: dict[int, str]) -> None:
         epoch, level = self._levels.get(topic.id, (topic.log.epoch, 0))
@@ -117,6 +125,7 @@ class Keeper:
                 await self.checkpoint()
                 for client_id in await self._catalog.expire():
                     self.stored.pop(client_id, None)
+                    self.shares.gone(client_id)
             except PenstockError as trouble:
                 self._engine.upkeep.troubles[-2] = f"sessions: {trouble}"
 
@@ -149,8 +158,9 @@ class Keeper:
         for client_id, changes in opened.items():
             for key, is_open in changes.items():
                 (point.opened if is_open else point.released).append((client_id, *key))
+        point.shares, shares = self.shares.take_changes()
         changes_any = point.busy or point.retained or point.forgotten or opened or wills
-        if not (point.levels or changes_any):
+        if not (point.levels or point.shares or changes_any):
             return
         try:
             await self._catalog.save(point)
@@ -160,6 +170,8 @@ class Keeper:
                 self._opened[client_id] = changes | self._opened.get(client_id, {})
             self._wills |= wills
             self._busy |= busy
+            for share in shares:
+                share.is_busy = True
             raise
         self._levels.update(point.levels)
 
@@ -203,6 +215,7 @@ class Keeper:
             await settled
         if is_clean:
             self._opened.pop(session.client_id, None)
+            self.shares.gone(session.client_id)
         if session.expiry_s == 0 and is_clean:
             await self._catalog.forget(session.client_id)
             self.stored.pop(session.client_id, None)
@@ -252,6 +265,7 @@ class Keeper:
         self._busy.discard(session)
         if session.expiry_s == 0:
             self.stored.pop(session.client_id, None)
+            self.shares.gone(session.client_id)
             self._spawn(self._catalog.remove(session.client_id, session.incarnation))
             return
         topics = self._engine.topics.all()
@@ -287,6 +301,7 @@ class Keeper:
                 feeds += self._feed_rows(one.feed, one.feed.lags)
                 self.touch(session)
         rows = [_subscription_row(one) for one in subscriptions]
+        await self.shares.keep([one.share for one in subscriptions if isinstance(one.share, Share)])
         await self._catalog.subscribe(session.client_id, rows, feeds)
 
     async def unsubscribe(self, session: Session, filters: list[str]) -> None:
@@ -308,14 +323,7 @@ class Keeper:
             ]
         outbox = session.outbox
         assert outbox is not None
-        session.storing += 1
-        self._spawn(
-            self._then(
-                session,
-                self._catalog.put_outstanding(session.client_id, rows),
-                lambda: outbox.send(run, 0, ids, encoding, False),
-            )
-        )
+        self._store(session, rows, lambda: outbox.send(run, 0, ids, encoding, False))
 
     def release(self, session: Session, packet_ids: list[int]) -> None:
         rows = []
@@ -325,14 +333,23 @@ class Keeper:
                 rows.append(_outstanding_row(tag, packet_id, 2, is_released=True))
         outbox = session.outbox
         assert outbox is not None
+        self._store(session, rows, lambda: outbox.release(packet_ids))
+
+    def _store(self, session: Session, rows: list[OutstandingRow], act: Callable[[], None]) -> None:
+        """Act once the rows are stored: each with its session, or with the share it came from."""
         session.storing += 1
-        self._spawn(
-            self._then(
-                session,
-                self._catalog.put_outstanding(session.client_id, rows),
-                lambda: outbox.release(packet_ids),
-            )
-        )
+        own, shared = [], []
+        for row in rows:
+            share = session.shared.get(row.packet_id)
+            if isinstance(share, Share):
+                pin = share.pins.get(session.client_id, {}).get(row.packet_id)
+                if pin is not None:
+                    pin.is_released = row.is_released
+                    shared.append((share.id, pin_row(session.client_id, row.packet_id, pin)))
+            else:
+                own.append(row)
+        stored = self._catalog.put_outstanding(session.client_id, own, shared)
+        self._spawn(self._then(session, stored, act))
 
     async def _then(
         self, session: Session, stored: Awaitable[None], act: Callable[[], None]
@@ -412,9 +429,10 @@ def outstanding_rows(session: Session) -> list[OutstandingRow]:
     """What is out to the client, in the order of sending, and what must not be sent again.
 
     The latter was out when the client came back and is done by now; while the session's position
-    (or its feed's) lies before it, only its row (without a packet id) tells that it is.
+    (or its feed's) lies before it, only its row (without a packet id) tells that it is. What came
+    from a share is left out: that is the share's to keep.
     """
-    out = session.window.items()
+    out = [one for one in session.window.items() if one[0] not in session.shared]
     rows = [
         _outstanding_row(
             tag,

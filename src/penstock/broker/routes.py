@@ -10,43 +10,16 @@ from __future__ import annotations
 
 from typing import Final
 
+from penstock.broker.members import Member
+from penstock.broker.metrics import Metrics
 from penstock.broker.runs import Encoding, Run
-from penstock.broker.sessions import OFFSET_MASK, Outbox, Session, Subscription
+from penstock.broker.sessions import Outbox, Session, Subscription
+from penstock.broker.share import Share
 from penstock.broker.topics import Topic, Topics
 from penstock.core.access import BROKER, PUBLISH, RECEIVE, Authorise, Principal, authorise
 from penstock.core.trie import FilterTrie
 
 ROUTES_MAX: Final = 100_000  # names are unbounded: a full cache starts anew
-
-
-class Member:
-    """A session that reads a name, through one or more of its subscriptions."""
-
-    __slots__ = ("_subscriptions", "encodings", "no_local", "outbox", "qos", "session")
-
-    def __init__(self, session: Session, subscriptions: list[Subscription]) -> None:
-        outbox = session.outbox
-        assert outbox is not None, "only connected sessions are routed to"
-        self.session = session
-        self._subscriptions = subscriptions
-        self.outbox = outbox
-        self.qos = max([one.qos for one in subscriptions])
-        self.no_local = all(one.no_local for one in subscriptions)
-        as_published = any(one.retain_as_published for one in subscriptions)
-        identifiers = tuple(sorted({one.identifier for one in subscriptions if one.identifier}))
-        self.encodings = [outbox.encoding(qos, as_published, identifiers) for qos in range(3)]
-
-    def as_of(self, topic_id: int, offset: int) -> tuple[Member | None, int]:
-        """The member with the subscriptions that count at an offset, and up to where they do.
-
-        None if there were none yet.
-        """
-        later = [one.since.get(topic_id, 0) for one in self._subscriptions]
-        later = [since for since in later if since > offset]
-        if not later:
-            return self, OFFSET_MASK
-        mine = [one for one in self._subscriptions if one.since.get(topic_id, 0) <= offset]
-        return Member(self.session, mine) if mine else None, min(later)
 
 
 class Lane:
@@ -59,6 +32,16 @@ class Lane:
         self.members: list[Member] = []
 
 
+class Sharers:
+    """Members of a share that may have messages of a name: one of them gets each."""
+
+    __slots__ = ("members", "share")
+
+    def __init__(self, share: Share, members: list[Member]) -> None:
+        self.share = share
+        self.members = members
+
+
 class Route:
     """What becomes of messages of one name."""
 
@@ -68,19 +51,26 @@ class Route:
         "may_publish",
         "members",
         "name",
+        "shares",
         "strong",
         "topic",
         "topic_id",
     )
 
     def __init__(
-        self, name: str, topic: Topic, members: dict[Session, Member], may_publish: bool
+        self,
+        name: str,
+        topic: Topic,
+        members: dict[Session, Member],
+        shares: list[Sharers],
+        may_publish: bool,
     ) -> None:
         self.name = name
         self.may_publish = may_publish
         self.topic = topic
         self.topic_id = topic.id
         self.members = members
+        self.shares = shares
         self.lanes = _lanes(list(members.values()))  # everybody, for messages of QoS 0
         self.lanes_weak = _lanes([one for one in members.values() if one.qos == 0])
         self.strong = [one for one in members.values() if one.qos > 0]
@@ -110,6 +100,15 @@ def forward(lanes: list[Lane], run: Run) -> int:
     return handed
 
 
+def spread(shares: list[Sharers], run: Run, metrics: Metrics) -> None:
+    """Hand a run of QoS 0 to one member of each share, or some of it to each of several."""
+    for one in shares:
+        handed = one.share.spread(run, one.members)
+        metrics.records_delivered += handed
+        if handed < run.count:
+            metrics.dropped["queue_full"] += run.count - handed
+
+
 class Router:
     """Subscriptions of connected sessions, and the routes worked out from them."""
 
@@ -117,6 +116,7 @@ class Router:
         self._topics = topics
         self._authorise = authorise
         self._filters: FilterTrie[Subscription] = FilterTrie()
+        self._shares: FilterTrie[Share] = FilterTrie()  # those with a connected member
         self._routes: dict[tuple[Principal, str], Route] = {}
         self._version = -1  # of the placement that the routes were made from
 
@@ -143,7 +143,18 @@ class Router:
             if self._authorise(member.outbox.principal, RECEIVE, name):
                 members[session] = member
         may_publish = self._authorise(principal, PUBLISH, name)
-        return Route(name, self._topics.of_name(name), members, may_publish)
+        shares = [self._sharers(share, name) for share in self._shares.match(name)]
+        shares = [one for one in shares if one.members]
+        return Route(name, self._topics.of_name(name), members, shares, may_publish)
+
+    def _sharers(self, share: Share, name: str) -> Sharers:
+        """Who of a share may have a name; routes have the list in common if all may."""
+        principals = {member.outbox.principal for member in share.members}
+        allowed = {one for one in principals if self._authorise(one, RECEIVE, name)}
+        if allowed == principals:
+            return Sharers(share, share.members)
+        members = [member for member in share.members if member.outbox.principal in allowed]
+        return Sharers(share, members)
 
     def add(self, subscription: Subscription) -> None:
         self._filters.add(subscription.filter, subscription)
@@ -153,8 +164,16 @@ class Router:
         self._filters.remove(subscription.filter, subscription)
         self._routes.clear()
 
+    def refresh(self, share: Share) -> None:
+        """The members of a share have changed."""
+        if share.members:
+            self._shares.add(share.filter, share)
+        else:
+            self._shares.remove(share.filter, share)
+        self._routes.clear()
+
     def __len__(self) -> int:
         return len(self._filters)
 
 
-__all__ = ["Lane", "Member", "Outbox", "Route", "Router", "forward"]
+__all__ = ["Lane", "Member", "Outbox", "Route", "Router", "Sharers", "forward", "spread"]

@@ -70,6 +70,16 @@ class Run:
         """The messages from `first` on, as a run of their own."""
         return self.pick(list(range(first, self.count)))
 
+    def cut(self, first: int, end: int) -> Run:
+        """Messages [first, end) as a run of their own; bytes that can be forwarded stay so."""
+        part = self.pick(list(range(first, end)))
+        if self.wire is not None:  # packets side by side: each ends with its payload
+            start = self.starts[first - 1] + self.lengths[first - 1] if first else 0
+            part.data = self.data[start : self.starts[end - 1] + self.lengths[end - 1]]
+            part.starts = [at - start for at in part.starts]
+            part.wire = self.wire
+        return part
+
     def pick(self, indexes: list[int]) -> Run:
         """Some of the messages, as a run of their own."""
         rest = Run(

@@ -76,6 +76,21 @@ class Vault(Protocol):
         ...
 
 
+class Giver(Protocol):
+    """A shared subscription, as a session sees it that is a member of it."""
+
+    @property
+    def is_behind(self) -> bool: ...
+
+    def pin(self, client_id: str, packet_ids: list[int], tag: int) -> None:
+        """QoS 2 messages are out to a session that outlives its connection."""
+        ...
+
+    def settle(self, client_id: str, packet_id: int, tag: int) -> None:
+        """The client is done with a message."""
+        ...
+
+
 class OwnFeed:
     """What a subscription with `from` or `where` has beside its filter: a position of its own."""
 
@@ -104,6 +119,7 @@ class Subscription:
         "qos",
         "retain_as_published",
         "session",
+        "share",
         "since",
     )
 
@@ -125,6 +141,12 @@ class Subscription:
         # The end of each topic when it was made; a topic born later counts from 0.
         self.since: dict[int, int] = {}
         self.feed: OwnFeed | None = None  # then `since` means nothing
+        self.share: Giver | None = None  # neither then; `filter` is all of $share/…
+
+    @property
+    def is_plain(self) -> bool:
+        """Does it go by routes, and by the session's position in each topic?"""
+        return self.feed is None and self.share is None
 
 
 class Session:
@@ -143,6 +165,8 @@ class Session:
         "outbox",
         "released",
         "resent",
+        "shared",
+        "shares",
         "stalled",
         "storing",
         "subscriptions",
@@ -168,6 +192,8 @@ class Session:
         self.resent: set[int] = set()  # tags of what was out when the client came back
         self.feed_id_last = NO_FEED  # never given again: rows of an ended feed may still be stored
         self.stalled: dict[OwnFeed, int] = {}  # feeds that found no room, and for which QoS
+        self.shares: list[Giver] = []  # whose member it is, while connected
+        self.shared: dict[int, Giver] = {}  # packet ids of what came from there
         self.vault: Vault | None = None  # only of a session that outlives its connection
         self.storing = 0  # how many times the vault has yet to store before it sends
         self.incarnation = 0
@@ -182,6 +208,11 @@ class Session:
         if outbox is None or self.is_resending:
             return False
         return self.window.room > 0 and outbox.has_room
+
+    @property
+    def is_behind(self) -> bool:
+        """May something wait in the log for room in the window or the connection?"""
+        return bool(self.lags or self.stalled or self.shares)
 
     def offer(self, topic_id: int, base_offset: int, run: Run, encoding: Encoding) -> None:
         """A run became durable at `base_offset`; send what fits, lag behind with the rest."""
@@ -203,7 +234,9 @@ class Session:
         self.feed_id_last += 1
         return self.feed_id_last
 
-    def send(self, place: int, base_offset: int, run: Run, encoding: Encoding) -> int:
+    def send(
+        self, place: int, base_offset: int, run: Run, encoding: Encoding, share: Giver | None = None
+    ) -> int:
         """Send a run from its beginning, as many messages as the window takes; how many.
 
         `place` is the topic's id, or what the feed makes of it.
@@ -217,8 +250,14 @@ class Session:
         if encoding.qos == 2:
             self.twice.update(ids)
         vault = self.vault
+        if share is not None:
+            for packet_id in ids:
+                self.shared[packet_id] = share
+            if encoding.qos == 2 and vault is not None:
+                share.pin(self.client_id, ids, tag)
         if vault is not None:
-            vault.touch(self)
+            if share is None:
+                vault.touch(self)
             if encoding.qos == 2 or self.storing:  # nothing overtakes what is being stored
                 vault.send(self, tag, run, ids, encoding)
                 return count
@@ -231,8 +270,13 @@ class Session:
 
     def acknowledge(self, packet_ids: list[int]) -> None:
         """The client is done with these messages; their packet ids are free."""
+        shared = self.shared
         for packet_id in packet_ids:
-            self.window.release(packet_id)
+            tag = self.window.release(packet_id)
+            if shared:
+                share = shared.pop(packet_id, None)
+                if share is not None:
+                    share.settle(self.client_id, packet_id, tag)
         if self.twice:
             self.twice.difference_update(packet_ids)
             self.released.difference_update(packet_ids)

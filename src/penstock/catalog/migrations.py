@@ -270,6 +270,47 @@ MIGRATIONS: Final = (
             "alter table outstanding_by_feed rename to outstanding",
         ),
     ),
+    Migration(
+        6,
+        (
+            """
+            create table shares (
+                tenant text not null references tenants (tenant),
+                share_id bigint not null,
+                filter text not null,
+                is_live bigint not null,
+                primary key (tenant, share_id)
+            )
+            """,
+            """
+            create table share_positions (
+                tenant text not null,
+                share_id bigint not null,
+                topic_id bigint not null references topics (topic_id) on delete cascade,
+                epoch bigint not null,
+                next_offset bigint not null,
+                primary key (tenant, share_id, topic_id),
+                foreign key (tenant, share_id) references shares (tenant, share_id)
+                    on delete cascade
+            )
+            """,
+            """
+            create table share_outstanding (
+                tenant text not null,
+                share_id bigint not null,
+                topic_id bigint not null references topics (topic_id) on delete cascade,
+                message_offset bigint not null,
+                qos bigint not null,
+                client_id text not null,
+                packet_id bigint not null,
+                is_released bigint not null,
+                primary key (tenant, share_id, topic_id, message_offset),
+                foreign key (tenant, share_id) references shares (tenant, share_id)
+                    on delete cascade
+            )
+            """,
+        ),
+    ),
 )
 
 

@@ -24,6 +24,7 @@ from penstock.catalog.feeds import (
     recover_feeds,
 )
 from penstock.catalog.retained import RetainedRow, load_retained, save_retained
+from penstock.catalog.shares import ShareCatalog, ShareRow, ShareState, put_share_rows, save_shares
 from penstock.catalog.thread import Runner
 from penstock.catalog.wills import delete_wills
 from penstock.model.clock import Clock
@@ -98,6 +99,7 @@ class Checkpoint:
     retained: list[RetainedRow] = field(default_factory=list)
     forgotten: list[str] = field(default_factory=list)  # names whose retained message is gone
     wills: list[int] = field(default_factory=list)  # ids of wills that are in the logs by now
+    shares: list[ShareState] = field(default_factory=list)
 
 
 # Owner of each stored session by client id, levels by topic id, retained messages.
@@ -108,6 +110,7 @@ class SessionCatalog:
     """The catalog's tables for sessions; every method is one durable unit of work."""
 
     def __init__(self, runner: Runner, clock: Clock) -> None:
+        self.shares = ShareCatalog(runner)
         self._runner = runner
         self._clock = clock
 
@@ -311,11 +314,20 @@ class SessionCatalog:
 
         await self._runner.run(work)
 
-    async def put_outstanding(self, client_id: str, rows: Sequence[OutstandingRow]) -> None:
-        """Messages that may leave once this returns; also to note that they are released."""
+    async def put_outstanding(
+        self,
+        client_id: str,
+        rows: Sequence[OutstandingRow],
+        shared: Sequence[tuple[int, ShareRow]] = (),
+    ) -> None:
+        """Messages that may leave once this returns; also to note that they are released.
+
+        `shared` are those that came from a share, with its id.
+        """
 
         def work(database: Database) -> None:
             database.execute_many(_PUT_OUTSTANDING, [_outstanding(client_id, row) for row in rows])
+            put_share_rows(database, shared)
 
         await self._runner.run(work)
 
@@ -458,6 +470,7 @@ def _save(database: Database, checkpoint: Checkpoint) -> None:
     )
     for client_id, feed_ids, feeds in checkpoint.feeds:
         put_feeds(database, client_id, feed_ids, feeds)
+    save_shares(database, checkpoint.shares)
     database.execute_many(_PUT_OPENED, [(tenant, *one) for one in checkpoint.opened])
     database.execute_many(
         "delete from opened where tenant = $1 and client_id = $2 and topic_id = $3"

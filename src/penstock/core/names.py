@@ -22,6 +22,7 @@ from penstock.model.limits import (
 
 SLUG_CHARS_MAX: Final = 40  # with a topic id behind it still far below any file system's 255 bytes
 SHOWN_CHARS_MAX: Final = 60  # of a value in an error message: enough to recognise it in a log line
+SHARE_PREFIX: Final = "$share/"
 SHOWN_BITS_MAX: Final = 256  # Python refuses to print integers of more than some 4,000 digits
 
 
@@ -93,6 +94,22 @@ def check_filter(filter: str) -> str:
             "use '+' for a single level in between"
         )
     return filter
+
+
+def split_share(filter: str) -> tuple[str, str]:
+    """Name and filter of a shared subscription `$share/{name}/{filter}`; else InvalidFilter.
+
+    Any other filter is its own, with an empty name. Both come back checked (MQTT 5 §4.8.2).
+    """
+    if not filter.startswith(SHARE_PREFIX):
+        return "", check_filter(filter)
+    name, _, wanted = filter[len(SHARE_PREFIX) :].partition("/")
+    if not name or "+" in name or "#" in name or not wanted:
+        raise InvalidFilter(
+            f"filter {quoted(filter)} is no shared subscription: '$share/', a name without "
+            "wildcards, '/' and a filter are needed, as in '$share/workers/jobs/#'"
+        )
+    return name, check_filter(wanted)
 
 
 def check_consumer(name: str) -> str:

@@ -175,7 +175,7 @@ def _offers(assigned: str | None, keep_alive_s: int | None) -> Properties:
         server_keep_alive=keep_alive_s,
         maximum_packet_size=PACKET_BYTES_MAX,
         topic_alias_maximum=ALIASES_MAX,
-        shared_subscription_available=0,
+        shared_subscription_available=1,
     )
 
 

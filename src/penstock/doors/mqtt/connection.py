@@ -244,7 +244,7 @@ class Connection:
         kind = item.first_byte
         if kind in (_PUBACK, _PUBCOMP):
             session.acknowledge(ids)
-            if session.lags or session.stalled:
+            if session.is_behind:
                 self._exchange.resume(session)
         elif kind == _PUBREC:
             session.received(ids)
@@ -395,7 +395,7 @@ class Connection:
             if data and not self._send(data):
                 return
         session = self.session
-        if session is not None and (session.lags or session.stalled) and self.has_room:
+        if session is not None and session.is_behind and self.has_room:
             self._exchange.resume(session)
 
     def _send(self, data: bytes | memoryview) -> bool:

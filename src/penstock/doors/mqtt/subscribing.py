@@ -14,7 +14,7 @@ from penstock.broker.exchange import Exchange
 from penstock.broker.feeds import FEEDS_MAX
 from penstock.broker.sessions import OwnFeed, Session, Subscription
 from penstock.core.access import SUBSCRIBE
-from penstock.core.names import check_filter, first_level, quoted
+from penstock.core.names import SHARE_PREFIX, first_level, quoted, split_share
 from penstock.doors.mqtt.arrivals import Spawn
 from penstock.doors.mqtt.asked import Asked, read_asked
 from penstock.doors.mqtt.connection import Connection
@@ -25,7 +25,6 @@ from penstock.mqtt.properties import NO_PROPERTIES, Properties
 from penstock.mqtt.reasons import FAILURE, Reason
 
 SUBSCRIPTIONS_MAX: Final = 10_000  # of one session
-_SHARED: Final = "$share/"
 _NOT_STORED: Final = "$SYS"  # what the broker says about itself is in no log
 
 
@@ -101,6 +100,8 @@ class Subscribing:
         is_new = self.exchange.subscribe(subscription)
         made.reasons.append(Reason(wanted.qos))
         made.subscriptions.append(subscription)
+        if subscription.share is not None:
+            return  # nobody is given retained messages (MQTT 5 §4.8.2)
         if wanted.retain_handling == 0 or (wanted.retain_handling == 1 and is_new):
             made.with_retained.add(subscription)
 
@@ -146,7 +147,7 @@ class Subscribing:
 
     def _check_feed(self, session: Session, wanted: Wanted) -> tuple[Reason, str]:
         """As `_check`, for a subscription with a feed of its own."""
-        if wanted.filter.startswith(_SHARED):
+        if wanted.filter.startswith(SHARE_PREFIX):
             return Reason.IMPLEMENTATION_SPECIFIC_ERROR, (
                 f"{quoted(wanted.filter)} is shared: its members have one position; leave out from "
                 "and where"
@@ -207,16 +208,12 @@ class Subscribing:
     def _check(self, session: Session, wanted: Wanted) -> tuple[Reason, str]:
         """The granted QoS, or why the filter is refused."""
         try:
-            check_filter(wanted.filter)
+            _, filter = split_share(wanted.filter)
         except InvalidFilter as invalid:
             return Reason.TOPIC_FILTER_INVALID, str(invalid)
         outbox = session.outbox
-        if outbox is None or not self.exchange.authorise(
-            outbox.principal, SUBSCRIBE, wanted.filter
-        ):
+        if outbox is None or not self.exchange.authorise(outbox.principal, SUBSCRIBE, filter):
             return Reason.NOT_AUTHORIZED, ""
-        if wanted.filter.startswith(_SHARED):
-            return Reason.SHARED_SUBSCRIPTIONS_NOT_SUPPORTED, ""
         known = session.subscriptions
         if len(known) >= SUBSCRIPTIONS_MAX and wanted.filter not in known:
             return Reason.QUOTA_EXCEEDED, f"at most {SUBSCRIPTIONS_MAX} subscriptions of a session"

@@ -1,0 +1,38 @@
+"""Members: a connected session as a reader of names, with the encodings it takes.
+
+Compiled by mypyc; the same source runs interpreted.
+"""
+
+from __future__ import annotations
+
+from penstock.broker.sessions import OFFSET_MASK, Session, Subscription
+
+
+class Member:
+    """A session that reads a name, through one or more of its subscriptions."""
+
+    __slots__ = ("_subscriptions", "encodings", "no_local", "outbox", "qos", "session")
+
+    def __init__(self, session: Session, subscriptions: list[Subscription]) -> None:
+        outbox = session.outbox
+        assert outbox is not None, "only connected sessions are routed to"
+        self.session = session
+        self._subscriptions = subscriptions
+        self.outbox = outbox
+        self.qos = max([one.qos for one in subscriptions])
+        self.no_local = all(one.no_local for one in subscriptions)
+        as_published = any(one.retain_as_published for one in subscriptions)
+        identifiers = tuple(sorted({one.identifier for one in subscriptions if one.identifier}))
+        self.encodings = [outbox.encoding(qos, as_published, identifiers) for qos in range(3)]
+
+    def as_of(self, topic_id: int, offset: int) -> tuple[Member | None, int]:
+        """The member with the subscriptions that count at an offset, and up to where they do.
+
+        None if there were none yet.
+        """
+        later = [one.since.get(topic_id, 0) for one in self._subscriptions]
+        later = [since for since in later if since > offset]
+        if not later:
+            return self, OFFSET_MASK
+        mine = [one for one in self._subscriptions if one.since.get(topic_id, 0) <= offset]
+        return Member(self.session, mine) if mine else None, min(later)

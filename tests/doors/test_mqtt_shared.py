@@ -1,0 +1,497 @@
+"""Shared subscriptions: does each message go to one member, whoever comes, goes or says nothing?"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from contextlib import ExitStack
+from itertools import chain
+from pathlib import Path
+
+import pytest
+
+from penstock.mqtt.encode import encode
+from penstock.mqtt.kinds import MQTT_3_1_1, MQTT_5
+from penstock.mqtt.packets import (
+    Packet,
+    Puback,
+    Pubcomp,
+    Publish,
+    Pubrec,
+    Pubrel,
+    Suback,
+    Subscribe,
+    Subscription,
+    Unsuback,
+    Unsubscribe,
+)
+from penstock.mqtt.properties import Properties
+from penstock.mqtt.reasons import Reason
+from tests.doors.hosted import Hosted
+from tests.doors.wire import Wire, connect_kept, kept
+
+VERSIONS = pytest.mark.parametrize("version", [MQTT_3_1_1, MQTT_5])
+QOS = pytest.mark.parametrize("qos", [0, 1, 2])
+
+
+def client(broker: Hosted, client_id: str, version: int = MQTT_5, window: int = 0) -> Wire:
+    wire = Wire(broker.port, client_id, version)
+    wire.connect(properties=Properties(receive_maximum=window) if window else Properties())
+    return wire
+
+
+def members(broker: Hosted, stack: ExitStack, key: str, count: int, qos: int) -> list[Wire]:
+    """So many clients that share a filter."""
+    wires = []
+    for number in range(count):
+        wires.append(stack.enter_context(client(broker, f"{key}-{number}")))
+        assert wires[-1].subscribe(key, qos=qos).reasons[0] == qos
+    return wires
+
+
+def messages(packets: list[Packet]) -> list[Publish]:
+    return [packet for packet in packets if isinstance(packet, Publish)]
+
+
+def taken(wire: Wire) -> list[bytes]:
+    """What has come up to now; all acknowledged."""
+    got: list[bytes] = []
+    while found := messages(wire.settle()):
+        got += [message.payload for message in found]
+        for message in found:
+            wire.acknowledge(message)
+    return got
+
+
+def joined(got: Iterable[list[bytes]]) -> list[bytes]:
+    return list(chain.from_iterable(got))
+
+
+def burst(wire: Wire, name: str, numbers: range, qos: int) -> None:
+    """Messages in one write; at QoS 1 all acknowledged."""
+    packets = [Publish(name, b"%d" % n, qos, packet_id=n + 1 if qos else 0) for n in numbers]
+    wire.send_bytes(b"".join(encode(packet, wire.version) for packet in packets))
+    if qos:
+        for _ in numbers:
+            wire.expect(Puback)
+    else:
+        wire.settle()
+
+
+# Who gets what
+
+
+def test_connack_says_that_shared_subscriptions_are_there(broker: Hosted, name: str) -> None:
+    with Wire(broker.port, name, MQTT_5) as wire:
+        assert wire.connect().properties.shared_subscription_available == 1
+
+
+@QOS
+def test_each_message_goes_to_one_member_and_all_members_take_turns(
+    broker: Hosted, name: str, qos: int
+) -> None:
+    with ExitStack() as stack:
+        readers = members(broker, stack, f"$share/g/{name}", 3, qos)
+        writer = stack.enter_context(client(broker, name))
+        writer.publish_all(name, 9, qos)
+        got = [taken(reader) for reader in readers]
+        assert [len(one) for one in got] == [3, 3, 3]
+        assert sorted(joined(got)) == sorted(b"%d" % number for number in range(9))
+        assert all(one == sorted(one) for one in got)
+
+
+@pytest.mark.parametrize("qos", [0, 1])
+def test_a_burst_is_spread_over_all_members(broker: Hosted, name: str, qos: int) -> None:
+    with ExitStack() as stack:
+        readers = members(broker, stack, f"$share/g/{name}", 4, 1)
+        writer = stack.enter_context(client(broker, name))
+        burst(writer, name, range(64), qos)
+        got = [taken(reader) for reader in readers]
+        assert [len(one) for one in got] == [16, 16, 16, 16]
+        assert sorted(map(int, joined(got))) == list(range(64))
+
+
+def test_two_groups_and_a_plain_subscription_each_get_everything(broker: Hosted, name: str) -> None:
+    with ExitStack() as stack:
+        one = members(broker, stack, f"$share/one/{name}/#", 2, 1)
+        two = members(broker, stack, f"$share/two/{name}/#", 3, 1)
+        other = members(
+            broker, stack, f"$share/one/{name}/+", 1, 1
+        )  # another filter: another group
+        plain = stack.enter_context(client(broker, name + "r"))
+        plain.subscribe(f"{name}/#", qos=1)
+        writer = stack.enter_context(client(broker, name))
+        writer.publish_all(f"{name}/x", 12, 1)
+        expected = sorted(b"%d" % number for number in range(12))
+        for readers in (one, two, other, [plain]):
+            assert sorted(joined(taken(reader) for reader in readers)) == expected
+
+
+def test_a_member_that_also_subscribes_plainly_gets_both_copies_with_their_identifiers(
+    broker: Hosted, name: str
+) -> None:
+    with client(broker, name) as wire:
+        for identifier, filter in ((7, f"$share/g/{name}"), (8, name)):
+            asked = Properties(subscription_identifiers=(identifier,))
+            wire.send(Subscribe(wire.take_id(), (Subscription(filter, 1),), asked))
+            wire.expect(Suback)
+        with client(broker, name + "w") as writer:
+            writer.publish(name, b"x", 1)
+        found = messages(wire.settle())
+        identifiers = [one.properties.subscription_identifiers for one in found]
+        assert sorted(identifiers) == [(7,), (8,)]
+        assert len({one.packet_id for one in found}) == 2
+        wire.send(*[Puback(one.packet_id) for one in found])
+
+
+def test_members_may_have_different_qos_and_versions(broker: Hosted, name: str) -> None:
+    with ExitStack() as stack:
+        key = f"$share/g/{name}"
+        readers = []
+        for qos, version in ((0, MQTT_5), (1, MQTT_3_1_1), (2, MQTT_5)):
+            reader = stack.enter_context(client(broker, f"{name}{qos}", version))
+            assert reader.subscribe(key, qos=qos).reasons == (Reason(qos),)
+            readers.append(reader)
+        writer = stack.enter_context(client(broker, name))
+        writer.publish_all(name, 6, 2)
+        got = [messages(reader.settle()) for reader in readers]
+        assert [[one.qos for one in found] for found in got] == [[0, 0], [1, 1], [2, 2]]
+        assert len({one.payload for found in got for one in found}) == 6
+
+
+def test_nobody_is_given_retained_messages(broker: Hosted, name: str) -> None:
+    with client(broker, name) as wire, client(broker, name + "w") as writer:
+        writer.publish(name, b"old", 1, retain=True)
+        wire.subscribe(f"$share/g/{name}", qos=1)
+        assert wire.settle() == []
+        writer.publish(name, b"new", 1, retain=True)
+        message = wire.receive()
+        assert (message.payload, message.retain) == (b"new", False)
+        writer.publish(name, b"", 1, retain=True)
+
+
+@pytest.mark.parametrize(
+    "filter",
+    [
+        "$share/",
+        "$share/g",
+        "$share/g/",
+        "$share//x",
+        "$share/a+/x",
+        "$share/#/x",
+        "$share/g/a/#/b",
+    ],
+)
+def test_a_shared_filter_that_is_none_is_refused(broker: Hosted, name: str, filter: str) -> None:
+    with client(broker, name) as new, client(broker, name + "o", MQTT_3_1_1) as old:
+        assert new.subscribe(filter).reasons == (Reason.TOPIC_FILTER_INVALID,)
+        assert [int(reason) for reason in old.subscribe(filter).reasons] == [0x80]
+
+
+# Coming and going
+
+
+def test_who_unsubscribes_gets_nothing_more_and_the_others_everything(
+    broker: Hosted, name: str
+) -> None:
+    key = f"$share/g/{name}"
+    with ExitStack() as stack:
+        first, second = members(broker, stack, key, 2, 1)
+        writer = stack.enter_context(client(broker, name))
+        writer.publish_all(name, 4, 1)
+        assert (len(taken(first)), len(taken(second))) == (2, 2)
+        first.send(Unsubscribe(first.take_id(), (key, "$share/h/" + name)))
+        reasons = first.expect(Unsuback).reasons
+        assert reasons == (Reason.SUCCESS, Reason.NO_SUBSCRIPTION_EXISTED)
+        writer.publish_all(name, 4, 1)
+        assert (len(taken(first)), len(taken(second))) == (0, 4)
+
+
+def test_a_group_ends_with_its_last_member_and_a_new_one_begins_at_the_end(
+    broker: Hosted, name: str
+) -> None:
+    key = f"$share/g/{name}"
+    shares = broker.exchange.keeper.shares
+    before = broker.call(lambda: len(shares))
+    with ExitStack() as stack:
+        (reader,) = members(broker, stack, key, 1, 1)
+        writer = stack.enter_context(client(broker, name))
+        writer.publish(name, b"never acknowledged", 1)
+        reader.expect(Publish)
+        reader.send(Unsubscribe(reader.take_id(), (key,)))
+        reader.expect(Unsuback)
+        assert broker.call(lambda: len(shares)) == before
+        writer.publish(name, b"for nobody", 1)
+        reader.subscribe(key, qos=1)
+        writer.publish(name, b"new", 1)
+        assert reader.expect(Publish).payload == b"new"
+    broker.wait_idle()
+    assert broker.call(lambda: len(shares)) == before
+
+
+def test_subscribing_again_with_another_qos_replaces_and_loses_nothing(
+    broker: Hosted, name: str
+) -> None:
+    key = f"$share/g/{name}"
+    with ExitStack() as stack:
+        (reader,) = members(broker, stack, key, 1, 1)
+        writer = stack.enter_context(client(broker, name))
+        writer.publish(name, b"0", 2)
+        assert reader.expect(Publish).qos == 1
+        assert reader.subscribe(key, qos=2).reasons == (Reason.GRANTED_QOS_2,)
+        writer.publish(name, b"1", 2)
+        second = reader.expect(Publish)
+        assert (second.qos, second.payload) == (2, b"1")
+        assert reader.settle() == []
+
+
+@VERSIONS
+def test_what_a_dying_member_had_not_acknowledged_goes_to_another(
+    broker: Hosted, name: str, version: int
+) -> None:
+    key = f"$share/g/{name}"
+    with ExitStack() as stack:
+        dying = client(broker, name + "d", version)
+        dying.subscribe(key, qos=1)
+        (other,) = members(broker, stack, key, 1, 1)
+        writer = stack.enter_context(client(broker, name))
+        writer.publish_all(name, 10, 1)
+        mine = messages(dying.settle())
+        dying.send(Puback(mine[0].packet_id))
+        dying.settle()
+        dying.close()
+        expected = {b"%d" % number for number in range(10)} - {mine[0].payload}
+        got: list[bytes] = []
+        while len(got) < 9:
+            message = other.receive()
+            assert not message.dup  # it is new to this client
+            got.append(message.payload)
+        assert set(got) == expected and other.settle() == []
+
+
+def test_a_member_that_never_acknowledges_stalls_nobody(broker: Hosted, name: str) -> None:
+    key = f"$share/g/{name}"
+    with ExitStack() as stack:
+        silent = stack.enter_context(client(broker, name + "s", window=5))
+        silent.subscribe(key, qos=1)
+        (busy,) = members(broker, stack, key, 1, 1)
+        writer = stack.enter_context(client(broker, name))
+        held: list[bytes] = []
+        got: list[bytes] = []
+        for number in range(50):
+            writer.publish(name, b"%d" % number, 1)
+            held += [one.payload for one in messages(silent.settle())]
+            got += taken(busy)
+        assert len(held) == 5 and len(got) == 45
+        silent.close()
+        while len(got) < 50:
+            got.append(busy.receive().payload)
+        assert sorted(map(int, got)) == list(range(50))
+
+
+@pytest.mark.parametrize("qos", [1, 2])
+def test_an_error_acknowledgement_discards_for_everybody(
+    broker: Hosted, name: str, qos: int
+) -> None:
+    key = f"$share/g/{name}"
+    with ExitStack() as stack:
+        readers = members(broker, stack, key, 2, qos)
+        writer = stack.enter_context(client(broker, name))
+        writer.publish(name, b"unwanted", qos)
+        found = [messages(one.settle()) for one in readers]
+        refusing, other = readers if found[0] else reversed(readers)
+        (message,) = found[0] or found[1]
+        answer = Puback if qos == 1 else Pubrec
+        refusing.send(answer(message.packet_id, Reason.UNSPECIFIED_ERROR))
+        assert refusing.settle() == []
+        refusing.close()
+        writer.publish(name, b"next", qos)
+        assert other.receive().payload == b"next"
+        assert other.settle() == []
+
+
+# QoS 2
+
+
+def test_qos_2_waits_for_the_session_that_was_being_sent_it(broker: Hosted, name: str) -> None:
+    key = f"$share/g/{name}"
+    with ExitStack() as stack:
+        mine, _ = connect_kept(broker.port, name + "m", MQTT_5)
+        mine.subscribe(key, qos=2)
+        writer = stack.enter_context(client(broker, name))
+        writer.publish_all(name, 2, 2)
+        first, second = mine.expect(Publish), mine.expect(Publish)
+        mine.send(Pubrec(first.packet_id))
+        assert mine.expect(Pubrel).packet_id == first.packet_id
+        mine.close()
+        broker.wait_idle()
+        (other,) = members(broker, stack, key, 1, 2)
+        writer.publish(name, b"2", 2)
+        assert other.receive().payload == b"2"
+        assert other.settle() == []
+        mine, present = connect_kept(broker.port, name + "m", MQTT_5)
+        assert present
+        assert mine.expect(Pubrel).packet_id == first.packet_id
+        mine.send(Pubcomp(first.packet_id))
+        again = mine.expect(Publish)
+        assert (again.packet_id, again.payload, again.dup) == (second.packet_id, b"1", True)
+        mine.acknowledge(again)
+        assert (mine.settle(), other.settle()) == ([], [])
+        mine.send(Unsubscribe(9, (key,)))
+        mine.disconnect()
+
+
+def test_qos_2_of_a_session_that_ends_goes_to_nobody_else(broker: Hosted, name: str) -> None:
+    key = f"$share/g/{name}"
+    before = broker.dropped["session_ended"]
+    with ExitStack() as stack:
+        dying, staying = members(broker, stack, key, 2, 2)
+        writer = stack.enter_context(client(broker, name))
+        writer.publish_all(name, 4, 2)
+        assert len(messages(dying.settle())) == 2
+        assert len(taken(staying)) == 2
+        dying.close()
+        broker.wait_idle()
+        writer.publish(name, b"next", 2)
+        assert staying.receive().payload == b"next"
+        assert staying.settle() == []
+    assert broker.dropped["session_ended"] == before + 2
+
+
+def test_what_was_out_to_a_kept_session_that_is_wiped_goes_to_nobody(
+    broker: Hosted, name: str
+) -> None:
+    """A clean start ends the session: QoS 2 with it, while QoS 1 went to another long before."""
+    key = f"$share/g/{name}"
+    with ExitStack() as stack:
+        mine, _ = connect_kept(broker.port, name + "m", MQTT_5)
+        mine.subscribe(key, qos=2)
+        writer = stack.enter_context(client(broker, name))
+        writer.publish(name, b"twice", 2)
+        writer.publish(name, b"once", 1)
+        assert [mine.expect(Publish).qos for _ in range(2)] == [2, 1]
+        mine.close()
+        (other,) = members(broker, stack, key, 1, 2)
+        assert other.receive().payload == b"once"
+        with client(broker, name + "m"):
+            pass
+        broker.wait_idle()
+        writer.publish(name, b"next", 2)
+        assert other.receive().payload == b"next"
+        assert other.settle() == []
+
+
+# Behind
+
+
+def test_a_group_with_full_windows_goes_on_from_the_log(broker: Hosted, name: str) -> None:
+    key = f"$share/g/{name}"
+    count = 3_000
+    with ExitStack() as stack:
+        readers = []
+        for number in range(3):
+            reader = stack.enter_context(client(broker, f"{name}{number}", window=10))
+            reader.subscribe(key, qos=1)
+            readers.append(reader)
+        writer = stack.enter_context(client(broker, name))
+        burst(writer, name, range(count), 1)
+        share = broker.exchange.keeper.shares._by_key[key]
+        assert broker.call(lambda: sum(group.count for group in share.groups.values())) == 30
+        assert broker.call(lambda: list(share.lags.values()) != [])
+        got: Counter[bytes] = Counter()
+        while sum(got.values()) < count:
+            for reader in readers:
+                got.update(taken(reader))
+        assert sorted(map(int, got)) == list(range(count)) and set(got.values()) == {1}
+        assert broker.call(lambda: not share.is_behind)
+        writer.publish(name, b"live", 1)
+        assert joined(taken(reader) for reader in readers) == [b"live"]
+
+
+@VERSIONS
+def test_a_group_whose_members_are_all_away_keeps_its_position(
+    tmp_path: Path, version: int
+) -> None:
+    """Also over a restart of the broker; and each message is given to whoever comes first."""
+    key = "$share/g/a/#"
+    with Hosted(tmp_path) as broker, client(broker, "writer") as writer:
+        for number in range(2):
+            wire, _ = connect_kept(broker.port, f"r{number}", version)
+            wire.subscribe(key, qos=1)
+            if number == 1:
+                writer.publish_all("a/x", 2, 1)
+                out = [wire.expect(Publish).payload for _ in range(2)]
+                assert out == [b"0", b"1"]  # and not acknowledged
+            wire.disconnect()
+        for number in range(2, 20):
+            writer.publish("a/x", b"%d" % number, number % 3)
+    with Hosted(tmp_path) as broker:
+        first, present = connect_kept(broker.port, "r0", version)
+        assert present
+        expected = [b"0", b"1"] + [b"%d" % number for number in range(2, 20) if number % 3]
+        got = []
+        while len(got) < len(expected):
+            got.append(first.receive().payload)
+        assert got == expected
+        second, _ = connect_kept(broker.port, "r1", version)
+        assert second.settle() == []
+        with client(broker, "writer") as writer:
+            writer.publish_all("a/y", 4, 1)
+        assert (len(taken(first)), len(taken(second))) == (2, 2)
+
+
+def test_a_kept_group_ends_when_its_last_session_expires(tmp_path: Path) -> None:
+    key = "$share/g/a"
+    with Hosted(tmp_path) as broker:
+        with Wire(broker.port, "short", MQTT_5) as wire:
+            wire.connect(properties=kept(1))
+            wire.subscribe(key, qos=1)
+        shares = broker.exchange.keeper.shares
+        assert broker.call(lambda: len(shares)) == 1
+        while broker.call(lambda: len(shares)):
+            broker.wait_past_us(200_000)
+        with client(broker, "writer") as writer:
+            writer.publish("a", b"for nobody", 1)
+            with client(broker, "new") as reader:
+                reader.subscribe(key, qos=1)
+                writer.publish("a", b"new", 1)
+                assert reader.receive().payload == b"new"
+
+
+def test_at_qos_0_nothing_is_kept_for_a_group_that_is_away(tmp_path: Path) -> None:
+    with Hosted(tmp_path) as broker, client(broker, "writer") as writer:
+        wire, _ = connect_kept(broker.port, "r", MQTT_5)
+        wire.subscribe("$share/g/a", qos=0)
+        wire.disconnect()
+        writer.publish("a", b"missed", 1)
+        wire, present = connect_kept(broker.port, "r", MQTT_5)
+        assert present
+        writer.publish("a", b"live", 1)
+        assert [one.payload for one in messages(wire.settle())] == [b"live"]
+
+
+def test_what_is_out_at_qos_2_reaches_its_session_after_a_restart(tmp_path: Path) -> None:
+    with Hosted(tmp_path) as broker, client(broker, "writer") as writer:
+        wire, _ = connect_kept(broker.port, "r", MQTT_5)
+        wire.subscribe("$share/g/a", qos=2)
+        other, _ = connect_kept(broker.port, "other", MQTT_5)
+        other.subscribe("$share/g/a", qos=2)
+        writer.publish_all("a", 2, 2)
+        out = wire.expect(Publish)
+        assert other.receive().payload != out.payload
+        # Unsubscribed, the client still gets what was begun; the group waits for that alone.
+        wire.send(Unsubscribe(5, ("$share/g/a",)))
+        wire.expect(Unsuback)
+        other.send(Unsubscribe(5, ("$share/g/a",)))
+        other.expect(Unsuback)
+    with Hosted(tmp_path) as broker:
+        wire, present = connect_kept(broker.port, "r", MQTT_5)
+        assert present
+        again = wire.expect(Publish)
+        assert (again.packet_id, again.payload, again.dup) == (out.packet_id, out.payload, True)
+        wire.acknowledge(again)
+        wire.settle()
+        shares = broker.exchange.keeper.shares
+        while broker.call(lambda: len(shares)):
+            broker.wait_past_us(200_000)
+        wire.disconnect()
