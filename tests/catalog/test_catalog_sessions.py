@@ -60,7 +60,8 @@ def test_a_session_comes_back_with_all_it_had(on_catalog: Callable[[Scenario], N
         await sessions.subscribe("c", [SubscriptionRow("b", 1, False, False, 0, {1: 1})])
         await sessions.unsubscribe("c", ["nothing"])
         out = [OutstandingRow(1, 4, 11, 2, True), OutstandingRow(1, 3, 10, 1, False)]
-        await sessions.end("c", stored.incarnation, 60, [(1, 1, 3)], out, [(1, 77)])
+        feeds = [(4, 1, 1, 2), (4, 999, 1, 0)]  # a topic that is gone is left out
+        await sessions.end("c", stored.incarnation, 60, [(1, 1, 3)], out, [(1, 77)], [4], feeds)
         again, was_there = await sessions.begin("c", "alice", 120, is_clean=False)
         assert was_there and again.incarnation == stored.incarnation and again.expiry_s == 120
         by_filter = {one.filter: one for one in again.subscriptions}
@@ -69,6 +70,7 @@ def test_a_session_comes_back_with_all_it_had(on_catalog: Callable[[Scenario], N
         assert again.positions == {1: (1, 3)}
         assert again.outstanding == sorted(out, key=lambda row: row.offset)
         assert again.opened == [(1, 77)]
+        assert again.feeds == {4: {1: (1, 2)}}
 
     on_catalog(scenario)
 
@@ -82,7 +84,8 @@ def test_a_clean_start_forgets_everything_and_is_another_incarnation(
         await sessions.subscribe("c", [SubscriptionRow("a", 1, False, False, 0, {})])
         new, was_there = await sessions.begin("c", "", 60, is_clean=True)
         assert not was_there and new.subscriptions == [] and new.incarnation > old.incarnation
-        await sessions.end("c", old.incarnation, 60, [(1, 1, 9)], [], [])  # of the older one: late
+        late = ("c", old.incarnation, 60, [(1, 1, 9)], [], [], [], [])  # of the older one
+        await sessions.end(*late)
         assert (await sessions.begin("c", "", 60, is_clean=False))[0].positions == {}
         assert await sessions.incarnations() == {new.incarnation: "c"}
 
