@@ -12,7 +12,8 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
-from penstock.pipeline.source import SCHEMA, PenstockSource, Piece
+from penstock.pipeline.source import SCHEMA, PenstockSource
+from penstock.pipeline.stream import Piece
 
 _PICKLE = CloudPickleSerializer()
 

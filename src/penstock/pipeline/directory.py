@@ -18,12 +18,10 @@ from penstock.log.store import find_logs, log_directory, read_facts
 from penstock.model.errors import CorruptError, RefusedError, TopicNotFound
 from penstock.model.limits import MIB
 from penstock.model.record import DEFAULT_TENANT
-from penstock.pipeline.origin import Range, TopicState, Wanted, lost
+from penstock.pipeline.origin import DELETED, Range, TopicState, Wanted, lost
 
 TASK_BYTES: Final = 64 * MIB  # of files, for one task: a second or so of work
 TASK_RECORDS_MIN: Final = 50_000  # fewer are not worth a task of their own
-
-_DELETED: Final = "the topic was deleted"
 
 
 class DirectoryOrigin:
@@ -38,16 +36,18 @@ class DirectoryOrigin:
     def __reduce__(self) -> tuple[Any, ...]:
         return DirectoryOrigin, (self._path,)
 
-    def states(self, topics: tuple[str, ...]) -> list[TopicState]:
+    def states(self, topics: tuple[str, ...], *, missing_ok: bool = False) -> list[TopicState]:
         found = self._find()
         if not topics:
             return [state for state in map(self._state_if_there, found.values()) if state]
         states = []
         for topic in topics:
             identity = found.get(topic_key(topic))
-            if identity is None:
+            state = None if identity is None else self._state_if_there(identity)
+            if state is not None:
+                states.append(state)
+            elif not missing_ok:
                 raise TopicNotFound(self._missing(topic))
-            states.append(self._state(identity))
         return states
 
     def offset_at(self, topic: TopicState, timestamp_us: int) -> int:
@@ -75,7 +75,7 @@ class DirectoryOrigin:
             reader = self._reader_of(piece.topic_id)
         except TopicNotFound:
             if wanted.fails_on_loss:
-                raise lost(piece.topic, piece.start, piece.end, _DELETED) from None
+                raise lost(piece.topic, piece.start, piece.end, DELETED) from None
             return iter(())
         return scan_files(reader, piece, wanted)
 

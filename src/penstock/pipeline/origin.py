@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from penstock.core.names import quoted
 from penstock.model.errors import Gap
@@ -50,8 +50,8 @@ class Wanted:
 class Origin(Protocol):
     """The topics of one broker."""
 
-    def states(self, topics: tuple[str, ...]) -> list[TopicState]:
-        """These topics, or all; TopicNotFound when one of them does not exist."""
+    def states(self, topics: tuple[str, ...], *, missing_ok: bool = False) -> list[TopicState]:
+        """These topics, or all; TopicNotFound when one does not exist, unless that is all right."""
         ...
 
     def offset_at(self, topic: TopicState, timestamp_us: int) -> int:
@@ -71,9 +71,16 @@ class Origin(Protocol):
         ...
 
 
+DELETED: Final = "the topic was deleted"
+MADE_ANEW: Final = "the topic was deleted and created anew"
+SHRUNK: Final = "the log lost them, or an older copy took its place"
+TRIMMED: Final = "retention dropped them before they were read; keep them longer (retention_age)"
+
+
 def lost(topic: str, start: int, end: int, why: str) -> Gap:
-    """The error of a query whose records are gone."""
+    """The error of a query whose records are gone; all from `start` on, if `end` is not beyond."""
+    which = f"offsets {start} up to {end}" if end > start else f"all offsets from {start} on"
     return Gap(
-        f"topic {quoted(topic)}: offsets {start} up to {end} are gone: {why}. Set the option "
-        "failOnDataLoss to false to go on without them"
+        f"topic {quoted(topic)}: {which} are gone: {why}. Set the option failOnDataLoss to false "
+        "to go on without them"
     )

@@ -13,10 +13,16 @@ from penstock.core.position import AtOffset, AtTime, Earliest, Latest, Position
 from penstock.model.errors import Gap, InvalidPosition, InvalidSetting
 from penstock.pipeline.offsets import EARLIEST, LATEST, Place, Places
 from penstock.pipeline.options import SourceOptions
-from penstock.pipeline.origin import Origin, Range, TopicState, lost
-
-_TRIMMED = "retention dropped them before they were read; keep them longer (retention_age)"
-_SHRUNK = "the log lost them, or an older copy took its place"
+from penstock.pipeline.origin import (
+    DELETED,
+    MADE_ANEW,
+    SHRUNK,
+    TRIMMED,
+    Origin,
+    Range,
+    TopicState,
+    lost,
+)
 
 
 def batch_ranges(origin: Origin, options: SourceOptions) -> list[Range]:
@@ -34,7 +40,7 @@ def resolve(
     if isinstance(position, dict):
         return _named_places(states, position, option)
     return {
-        state.topic: _place(state, _offset(origin, state, position, option)) for state in states
+        state.topic: place_at(state, _offset(origin, state, position, option)) for state in states
     }
 
 
@@ -49,7 +55,7 @@ def ranges_between(
         state = now.get(topic)
         if state is None:
             if fails_on_loss:
-                raise lost(topic, begin.offset, finish.offset, "the topic was deleted")
+                raise lost(topic, begin.offset, finish.offset, DELETED)
             continue
         try:
             found = _range(origin, state, begin, finish)
@@ -72,29 +78,33 @@ def cut_ranges(origin: Origin, ranges: list[Range], pieces_min: int | None) -> l
     return pieces
 
 
-def limited(start: Places, end: Places, records_max: int) -> Places:
+def beginning(origin: Origin, state: TopicState, place: Place | None) -> int:
+    """Where reading goes on from a stored place, as far as what is there now allows."""
+    if place is None or place.topic_id not in (0, state.topic_id):
+        return state.first
+    return max(_now(origin, state, place), state.first)
+
+
+def limited(begins: dict[str, int], end: Places, records_max: int) -> Places:
     """`end` moved back so that all topics together give at most this many records."""
-    waiting = {
-        topic: max(place.offset - start[topic].offset, 0)
-        for topic, place in end.items()
-        if topic in start
-    }
+    waiting = {topic: max(end[topic].offset - begin, 0) for topic, begin in begins.items()}
     total = sum(waiting.values())
     if total <= records_max:
         return end
     takes = {topic: records_max * count // total for topic, count in waiting.items()}
     spare = records_max - sum(takes.values())
-    for topic, count in waiting.items():  # what rounding left over, so that nobody starves
-        extra = min(spare, count - takes[topic], 1)
+    # What rounding left over goes to those who got least, so that nobody starves.
+    for topic in sorted(waiting, key=lambda topic: takes[topic]):
+        extra = min(spare, waiting[topic] - takes[topic], 1)
         takes[topic] += extra
         spare -= extra
     return {
-        topic: replace(place, offset=start[topic].offset + takes[topic])
+        topic: replace(place, offset=begins[topic] + takes[topic]) if topic in begins else place
         for topic, place in end.items()
     }
 
 
-def _place(state: TopicState, offset: int) -> Place:
+def place_at(state: TopicState, offset: int) -> Place:
     return Place(offset, state.topic_id, state.epoch)
 
 
@@ -136,11 +146,11 @@ def _named_places(states: list[TopicState], given: Places, option: str) -> Place
             )
         place = by_key[key]
         if place.offset == EARLIEST:
-            place = _place(state, state.first)
+            place = place_at(state, state.first)
         elif place.offset == LATEST:
-            place = _place(state, state.end)
+            place = place_at(state, state.end)
         elif not place.epoch:
-            place = _place(state, _checked(state, place.offset, option))
+            place = place_at(state, _checked(state, place.offset, option))
         places[state.topic] = place
     return places
 
@@ -149,14 +159,12 @@ def _range(origin: Origin, state: TopicState, start: Place, end: Place) -> Range
     """Exactly [start, end), or the Gap that says what is missing."""
     for place in (start, end):
         if place.topic_id not in (0, state.topic_id):
-            raise lost(
-                state.topic, start.offset, end.offset, "the topic was deleted and created anew"
-            )
+            raise lost(state.topic, start.offset, end.offset, MADE_ANEW)
         moved = _now(origin, state, place)
         if moved < place.offset:
-            raise lost(state.topic, moved, place.offset, _SHRUNK)
+            raise lost(state.topic, moved, place.offset, SHRUNK)
     if start.offset < state.first and start.offset < end.offset:
-        raise lost(state.topic, start.offset, min(state.first, end.offset), _TRIMMED)
+        raise lost(state.topic, start.offset, min(state.first, end.offset), TRIMMED)
     return _plain(state, start.offset, end.offset)
 
 
@@ -164,9 +172,7 @@ def _what_is_left(origin: Origin, state: TopicState, start: Place, end: Place) -
     """What of [start, end) can still be read, by those who do not mind the rest."""
     if end.topic_id not in (0, state.topic_id):
         return _plain(state, 0, 0)
-    is_new = start.topic_id not in (0, state.topic_id)
-    begin = 0 if is_new else _now(origin, state, start)
-    return _plain(state, max(begin, state.first), _now(origin, state, end))
+    return _plain(state, beginning(origin, state, start), _now(origin, state, end))
 
 
 def _now(origin: Origin, state: TopicState, place: Place) -> int:

@@ -19,12 +19,10 @@ from penstock.log.batch import Batch
 from penstock.log.reader import FileReader
 from penstock.model.errors import Gap
 from penstock.model.limits import MIB
-from penstock.pipeline.origin import Range, Wanted, lost
+from penstock.pipeline.origin import SHRUNK, TRIMMED, Range, Wanted, lost
 
 ROWS: Final = 10_000  # small batches are put together until they have this many rows
 ROWS_BYTES_MAX: Final = 8 * MIB  # or this much, so that a few large records do not pile up
-
-_RETENTION: Final = "retention dropped them before they were read; keep them longer (retention_age)"
 
 Mask = np.ndarray[Any, np.dtype[np.bool_]]
 
@@ -33,9 +31,7 @@ def scan_files(reader: FileReader, piece: Range, wanted: Wanted) -> Iterator[pa.
     """The wanted records of the piece; Gap when some of them are gone and that matters."""
     end = reader.clamp(piece.epoch, piece.end)
     if end < piece.end and wanted.fails_on_loss:
-        raise lost(
-            piece.topic, end, piece.end, "the log lost them, or an older copy took its place"
-        )
+        raise lost(piece.topic, end, piece.end, SHRUNK)
     return _gathered(_rows(reader, piece, end, wanted))
 
 
@@ -55,7 +51,7 @@ def _rows(reader: FileReader, piece: Range, end: int, wanted: Wanted) -> Iterato
         except Gap:
             first = min(reader.bounds().first, end)
             if wanted.fails_on_loss:
-                raise lost(piece.topic, offset, first, _RETENTION) from None
+                raise lost(piece.topic, offset, first, TRIMMED) from None
             offset = first
 
 

@@ -9,10 +9,14 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
-from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    InputPartition,
+)
 from pyspark.sql.types import (
     BinaryType,
     IntegerType,
@@ -27,9 +31,10 @@ from pyspark.sql.types import (
 from penstock.model.clock import SystemClock
 from penstock.model.errors import InvalidSetting
 from penstock.pipeline.directory import DirectoryOrigin
-from penstock.pipeline.options import BATCH, SourceOptions, check_known, source_options
-from penstock.pipeline.origin import Origin, Range, Wanted
-from penstock.pipeline.plan import batch_ranges, cut_ranges
+from penstock.pipeline.options import BATCH, STREAM, SourceOptions, check_known, source_options
+from penstock.pipeline.origin import Origin, Wanted
+from penstock.pipeline.plan import batch_ranges
+from penstock.pipeline.stream import Piece, StreamReader, pieces_of, read_piece
 
 FORMAT: Final = "penstock"
 SCHEMA: Final = StructType(
@@ -45,13 +50,6 @@ SCHEMA: Final = StructType(
     ]
 )
 _KAFKA_COLUMNS: Final = {"key": "name", "value": "payload"}  # what people may be used to
-
-
-@dataclass(frozen=True)
-class Piece(InputPartition):
-    """What one task reads; None: nothing."""
-
-    range: Range | None
 
 
 class PenstockSource(DataSource):
@@ -72,9 +70,13 @@ class PenstockSource(DataSource):
         options = source_options(self.options, BATCH, SystemClock().now_us())
         return BatchReader(_origin(options), options, wanted_of(options, schema))
 
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        options = source_options(self.options, STREAM, SystemClock().now_us())
+        return StreamReader(_origin(options), options, wanted_of(options, schema))
+
 
 class BatchReader(DataSourceReader):
-    """One batch query."""
+    """One batch query: planned when it is first used, and the same from then on."""
 
     def __init__(self, origin: Origin, options: SourceOptions, wanted: Wanted) -> None:
         self._origin = origin
@@ -83,17 +85,11 @@ class BatchReader(DataSourceReader):
 
     def partitions(self) -> Sequence[InputPartition]:
         ranges = batch_ranges(self._origin, self._options)
-        pieces = cut_ranges(self._origin, ranges, self._options.pieces_min)
-        return [Piece(piece) for piece in pieces] or [Piece(None)]
+        # Spark makes a partition without a value of an empty list.
+        return pieces_of(self._origin, ranges, self._options) or [Piece(None)]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         return read_piece(self._origin, partition, self._wanted)
-
-
-def read_piece(origin: Origin, partition: InputPartition, wanted: Wanted) -> Iterator[Any]:
-    """The Arrow batches of a task."""
-    assert isinstance(partition, Piece)
-    return iter(()) if partition.range is None else origin.scan(partition.range, wanted)
 
 
 def wanted_of(options: SourceOptions, schema: StructType) -> Wanted:
