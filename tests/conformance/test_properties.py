@@ -129,6 +129,7 @@ def failing(name: str) -> list[Packet]:
     """Requests that are refused, each with room for an explanation."""
     return [
         Subscribe(1, (Subscription("a/#/b"), Subscription("$share//x"))),
+        Subscribe(7, (Subscription("a"),), Properties(user_properties=(("where", "not this"),))),
         Unsubscribe(2, ("never/had", "#/x")),
         Publish("$SYS/x", b"x", 1, packet_id=3),
         Publish("$SYS/x", b"x", 2, packet_id=4),
@@ -139,12 +140,15 @@ def failing(name: str) -> list[Packet]:
 
 def test_nobody_who_wants_no_explanations_gets_any(broker: Hosted, name: str) -> None:
     """With problem information 0, are reason strings and user properties only where they may be?"""
-    with join(broker, name, MQTT_5, request_problem_information=0) as client:
-        client.send(*failing(name))
-        for packet in client.settle():
-            assert isinstance(packet, Suback | Unsuback | Puback | Pubrec | Pubcomp)
-            assert packet.properties.reason_string is None
-            assert packet.properties.user_properties == ()
+    for asked, is_explained in (({}, True), ({"request_problem_information": 0}, False)):
+        with join(broker, name, MQTT_5, **asked) as client:
+            client.send(*failing(name))
+            explained = False
+            for packet in client.settle():
+                assert isinstance(packet, Suback | Unsuback | Puback | Pubrec | Pubcomp)
+                said = packet.properties
+                explained |= said.reason_string is not None or said.user_properties != ()
+            assert explained is is_explained
 
 
 @pytest.mark.parametrize("size", [20, 40, 60])

@@ -78,6 +78,19 @@ def test_dollar_names_are_not_matched_by_a_leading_wildcard(
 
 
 @BOTH
+def test_dollar_names_are_not_matched_by_a_shared_leading_wildcard(
+    broker: Hosted, name: str, version: int
+) -> None:
+    """Is it the filter behind `$share/name/` that counts, and not the `$` before it?"""
+    with join(broker, name, version) as client, join(broker, name + "p", version) as writer:
+        client.subscribe(f"$share/{name}/#", qos=1)
+        writer.publish(f"$own/{name}", b"hidden", 1)
+        writer.publish(name, b"plain", 1)
+        assert client.receive().payload == b"plain"
+        assert client.settle() == []
+
+
+@BOTH
 def test_names_and_filters_have_a_character(broker: Hosted, name: str, version: int) -> None:
     """Is an empty name or filter refused?"""
     missing = Reason.PROTOCOL_ERROR  # of a name: MQTT 5 would allow it beside a topic alias
