@@ -9,7 +9,7 @@ JOBS   ?= 2
 ENGINE_TESTS := tests/test_engine.py $(wildcard tests/core tests/mqtt tests/log tests/broker)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test test-peers check format bench demo constraints clean
+.PHONY: help setup run test test-peers nightly check format bench demo constraints clean
 
 help: ## explain the targets
 	@printf '\n  Penstock: MQTT and HTTP in, one fsynced log, Spark tables and streams out\n\n'
@@ -35,6 +35,9 @@ test: setup ## everything that needs only Python packages and a JDK; skips nothi
 test-peers: setup ## what needs other programs; installs them (Debian packages) if missing
 	@$(PYTHON) -m tools.peers
 	@$(PYTEST) --no-skips tests/peers
+
+nightly: setup ## a million broken packets, and random traffic for minutes
+	@$(VENV)/python -m tests.abuse.fuzz 1_000_000
 
 check: setup ## ruff, mypy --strict, import rules, fast tests; under a minute
 	@$(VENV)/ruff check .
