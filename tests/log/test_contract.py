@@ -40,6 +40,22 @@ async def read_marks(log: KeptLog) -> list[tuple[int, Mark]]:
     return found
 
 
+def test_appending_nothing_is_durable_at_once_and_leaves_nothing(run: Run) -> None:
+    async def scenario(bench: Bench) -> None:
+        log = await bench.create()
+        assert await asyncio.wait_for(log.append(Draft("orders", [])), 10) == 0
+        assert await log.append(Draft("orders", [b"a"])) == 0
+        assert await asyncio.wait_for(log.append(Draft("orders", [])), 10) == 1
+        assert log.bounds() == Bounds(0, 1)
+        assert len(await log.read(0)) == 1
+        assert len([batch async for batch in log.batches_since(0)]) == 1
+        await log.close()
+        with pytest.raises(UnavailableError):
+            await log.append(Draft("orders", []))
+
+    run(scenario)
+
+
 def test_offsets_are_dense_and_records_come_back_as_appended(run: Run) -> None:
     async def scenario(bench: Bench) -> None:
         log = await bench.create()

@@ -7,9 +7,8 @@ from collections.abc import Callable
 from typing import Final
 
 from penstock.broker.metrics import Metrics
-from penstock.broker.topics import Topics
+from penstock.broker.topics import Topic, Topics
 from penstock.log.interface import KeptLog
-from penstock.log.segment import StaleSegment
 from penstock.model.clock import Clock
 from penstock.model.errors import PenstockError
 
@@ -65,9 +64,20 @@ class Upkeep:
         for topic in self._topics.all():
             try:
                 await self.look_after(topic.log)
-                self.troubles.pop(topic.id, None)
-            except (OSError, PenstockError, StaleSegment) as trouble:
+            except (OSError, PenstockError) as trouble:
                 self.troubles[topic.id] = f"{topic.declared}: {trouble}"
+            else:
+                self._note_damage(topic)
+
+    def _note_damage(self, topic: Topic) -> None:
+        damage = topic.log.damage
+        if damage:
+            self.troubles[topic.id] = (
+                f"{topic.declared}: {len(damage)} damaged files, the first is {damage[0]}; "
+                "`penstock log verify` tells all, and a backup may have them whole"
+            )
+        else:
+            self.troubles.pop(topic.id, None)
 
     async def look_after(self, log: KeptLog) -> int:
         """Apply retention, then seal what is closed; how many records went.

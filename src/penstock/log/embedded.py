@@ -34,7 +34,7 @@ from penstock.log.interface import (
 )
 from penstock.log.marks import NO_RECORD, Mark, encode_headers
 from penstock.log.recovery import Recovered
-from penstock.log.retention import SegmentFacts, first_to_keep
+from penstock.log.retention import first_to_keep
 from penstock.log.segment import (
     CHUNK_BYTES,
     HEADER_BYTES,
@@ -45,6 +45,7 @@ from penstock.log.segment import (
     StaleSegment,
     segment_path,
 )
+from penstock.log.survey import Damage, body_of, first_after, seal_oldest, segment_at, survey
 from penstock.log.tail import Tail
 from penstock.log.waiting import EndWaiters, FutureWaiter, forget_failure, settle
 from penstock.log.walk import walk_batches
@@ -105,6 +106,7 @@ class EmbeddedLog:
         self._idle_waiters: list[asyncio.Future[None]] = []
         self._loading: dict[tuple[int, int, int], asyncio.Task[list[Batch]]] = {}
         self._doomed: deque[Segment] = deque()  # trimmed; the file may still be there
+        self._damage = Damage()
         self._upkeep: asyncio.Lock = asyncio.Lock()
 
     # Appending
@@ -113,6 +115,8 @@ class EmbeddedLog:
         future: asyncio.Future[int] = self._loop.create_future()
         if self._fence or self._is_closed:
             settle(future, self._refusal())
+        elif not draft.payloads and not marks:
+            settle(future, self._end)
         elif self._queue or self._pending.bytes >= PENDING_BYTES_MAX:
             self._queue.append((draft, marks, future))
         else:
@@ -342,7 +346,7 @@ class EmbeddedLog:
 
     async def _load(self, segment: Segment, offset: int) -> list[Batch]:
         """The batches of the chunk that holds `offset`: from the cache, or read once for all."""
-        body = await self._body(segment)
+        body = await body_of(segment, self._workers)
         number = body.index.find(offset)
         cached = self._cache.get(segment, number)
         if cached is not None:
@@ -371,25 +375,13 @@ class EmbeddedLog:
         return batches
 
     def batches_since(self, offset: int) -> AsyncIterator[Batch]:
-        return walk_batches(self._segments, offset, self._workers)
-
-    async def _body(self, segment: Segment) -> SegmentBody:
-        if segment.is_loaded:
-            return segment.body
-        return await self._workers.run(lambda: segment.body)
+        return walk_batches(self._segments, offset, self._workers, self._damage)
 
     async def offset_at(self, timestamp: int) -> int:
         async with self._upkeep:  # no segment goes while they are looked at
-            segments = self._segments
-            low, high = 0, len(segments) - 1
-            while low < high:  # the first segment whose newest record is not before the time
-                middle = (low + high) // 2
-                if (await self._body(segments[middle])).last_timestamp < timestamp:
-                    low = middle + 1
-                else:
-                    high = middle
-            offset = segments[low].base_offset
-            index = (await self._body(segments[low])).index
+            segment = await segment_at(self._segments, timestamp, self._workers, self._damage)
+            offset = segment.base_offset
+            index = (await body_of(segment, self._workers)).index
         chunk = bisect_right(index.times, timestamp - 1) - 1
         if chunk > 0:
             offset = index.offsets[chunk]
@@ -414,11 +406,7 @@ class EmbeddedLog:
             newest = self._segments[-1]
             if before_us is not None and newest.body.last_timestamp < before_us:
                 await self._roll_now()
-            facts = [
-                SegmentFacts(s.base_offset, s.end_offset, body.length, body.last_timestamp)
-                for s in self._segments
-                for body in [await self._body(s)]
-            ]
+            facts = await survey(self._segments, self._workers, self._damage)
             first = self._segments[0].base_offset
             count = first_to_keep(facts, before_us, bytes_max)
             self._doomed += self._segments[:count]
@@ -427,7 +415,7 @@ class EmbeddedLog:
             while self._doomed:  # one that cannot be removed stays first: no hole comes behind it
                 self._cache.drop(self._doomed[0])
                 await self._workers.run(partial(self._remove, self._doomed[0]))
-                self._doomed.popleft()
+                self._damage.forget(self._doomed.popleft())
             return self._segments[0].base_offset - first
 
     async def _roll_now(self) -> None:
@@ -457,35 +445,34 @@ class EmbeddedLog:
     async def _seal_oldest(self) -> bool:
         """Seal one segment, if one is closed and not sealed; readers may wait for the lock."""
         async with self._upkeep:
-            last = at = len(self._segments) - 1
-            while at > 0 and not (await self._body(self._segments[at - 1])).header.is_sealed:
-                at -= 1  # segments are sealed oldest first: those before a sealed one are, too
-            if at == last:
-                return False
-            segment = self._segments[at]
-            self._segments[at] = await self._workers.seal(segment)
-            self._cache.drop(segment)
-            return True
+            old = await seal_oldest(self._segments, self._workers, self._damage)
+            if old is not None:
+                self._cache.drop(old)
+            return old is not None
 
     async def stored_bytes(self) -> int:
         """What the segments take on disk, preallocated space aside."""
         async with self._upkeep:
-            return sum([(await self._body(segment)).length for segment in self._segments])
+            facts = await survey(self._segments, self._workers, self._damage)
+            return sum([one.bytes for one in facts])
 
     @property
     def fence(self) -> str:
         """Why the log takes no appends; empty while it does."""
         return self._fence
 
+    @property
+    def damage(self) -> list[str]:
+        return self._damage.texts
+
     async def clamp(self, epoch: int, offset: int) -> int:
         """Where a position of `epoch` stands now: records lost since then move it back."""
         if epoch < self.epoch:
             async with self._upkeep:
-                for segment in self._segments:
-                    if segment.base_offset >= offset:
-                        break
-                    if (await self._body(segment)).header.epoch > epoch:
-                        return segment.base_offset
+                before = [one for one in self._segments if one.base_offset < offset]
+                newer = await first_after(before, epoch, self._workers, self._damage)
+                if newer is not None:
+                    return newer.base_offset
         return min(offset, self._end)
 
     async def close(self) -> None:

@@ -75,6 +75,7 @@ class Log(Protocol):
         """Resolves with the first record's offset once all are durable, in order of the calls.
 
         The index of a mark counts within this draft. UnavailableError: nothing was stored.
+        Nothing at all, no message and no mark, is durable at once: the end.
         """
         ...
 
@@ -140,7 +141,10 @@ class KeptLog(Log, Protocol):
         ...
 
     def batches_since(self, offset: int) -> AsyncIterator[Batch]:
-        """Every batch from the one that holds `offset` on, those of marks only included."""
+        """Every batch from the one that holds `offset` on, those of marks only included.
+
+        What is damaged is left out and noted in `damage`.
+        """
         ...
 
     async def stored_bytes(self) -> int: ...
@@ -156,6 +160,11 @@ class KeptLog(Log, Protocol):
     @property
     def fence(self) -> str:
         """Why the log takes no appends; empty while it does."""
+        ...
+
+    @property
+    def damage(self) -> list[str]:
+        """What upkeep or a start found wrong in older records; they stay as they are."""
         ...
 
 

@@ -50,6 +50,9 @@ class MemoryLog:
         if self._is_closed:
             settle(future, UnavailableError("the log is closed"))
             return future
+        if not draft.payloads and not marks:
+            settle(future, self._end)
+            return future
         self._schedule()
         index = self._pending.count
         if draft.payloads:
@@ -187,6 +190,10 @@ class MemoryLog:
     @property
     def fence(self) -> str:
         return ""
+
+    @property
+    def damage(self) -> list[str]:
+        return []
 
 
 class MemoryStore:
