@@ -11,12 +11,13 @@ from typing import NamedTuple
 from penstock.app.aio import serving_broker
 from penstock.broker.exchange import Exchange
 from penstock.broker.keeper import Keeper
+from penstock.broker.submissions import Submissions
 from penstock.broker.wills import Wills
 from penstock.config import OFF, ServerSettings, TlsFiles, parse_address
 from penstock.core.placement import DEFAULT_TOPIC
 from penstock.doors.bus.door import BusDoor
 from penstock.doors.http import mqtt as http_mqtt
-from penstock.doors.http import status
+from penstock.doors.http import queue, status
 from penstock.doors.http.door import HttpDoor
 from penstock.doors.mqtt.door import MqttDoor
 from penstock.doors.selector import DoorSelector
@@ -63,7 +64,6 @@ class Server:
                 access.check_exposure(one.host, takes_anybody=one.takes_anybody)
             if listeners:
                 await access.prepare_logins()
-                await self.broker.create_topic(DEFAULT_TOPIC, exist_ok=True)
                 await self._open_doors(listeners)
             if settings.bus != OFF:
                 await self._open_bus(Path(settings.bus))
@@ -84,6 +84,9 @@ class Server:
         self._keeper = Keeper(engine, engine.session_catalog)
         await self._keeper.open()
         exchange = Exchange(engine, self._keeper)
+        if self._keeper.stored or await engine.will_catalog.held():
+            # Clients were here before. Where none was, the first one brings this topic.
+            await self.broker.create_topic(DEFAULT_TOPIC, exist_ok=True)
         limits = settings.mqtt_limits
         self._wills = Wills(exchange, engine.will_catalog, engine.clock, limits.will_grace_s)
         await self._wills.open()
@@ -92,6 +95,7 @@ class Server:
         self._http = HttpDoor(engine, self._selector, loop, settings.http_limits)
         status.add_routes(self._http)
         http_mqtt.add_routes(self._http, self._mqtt)
+        queue.add_routes(self._http, Submissions(exchange))
         for one in listeners:
             is_http = one.scheme.startswith("http")
             self._listen(self._http.listen if is_http else self._mqtt.listen, one)

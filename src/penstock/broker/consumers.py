@@ -96,6 +96,10 @@ class Consumers:
         await self._catalog.insert_consumer(DEFAULT_TENANT, topic.id, name, topic.log.epoch, offset)
         self._consumers[topic.id, name] = Consumer(name, offset)
 
+    def admit(self, topic: Topic, name: str, next_offset: int) -> None:
+        """A consumer that was stored together with something else."""
+        self._consumers[topic.id, name] = Consumer(name, next_offset)
+
     async def unsubscribe(self, topic: Topic, name: str) -> None:
         self.get(topic, name)
         self._saver.forget((DEFAULT_TENANT, topic.id, name))
@@ -219,7 +223,10 @@ async def read_matching(
                 return found, offset
             raise
         for batch in batches:
-            records = batch.records(topic.declared, offset, end)
+            stop = end
+            if limit is not None and where is None and names is None:
+                stop = min(end, offset + limit - len(found))  # decode no more than are wanted
+            records = batch.records(topic.declared, offset, stop)
             if names is not None:
                 records = [record for record in records if matches(names, record.name)]
             if where is not None:

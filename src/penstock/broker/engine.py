@@ -15,6 +15,7 @@ from penstock.broker.access import Access
 from penstock.broker.consumers import ON_GAP, Consumers, resolve
 from penstock.broker.messages import check_payload
 from penstock.broker.metrics import Metrics
+from penstock.broker.queue import Queue
 from penstock.broker.settings import BrokerSettings
 from penstock.broker.streams import Stream
 from penstock.broker.topics import Topic, Topics
@@ -58,6 +59,7 @@ class Engine:
             save_s_max=settings.position_save_s_max,
         )
         self.consumers = Consumers(catalog, self._saver, self.metrics)
+        self.queue = Queue(catalog.queue, self.consumers)
         self.upkeep = Upkeep(
             self.topics,
             clock,
@@ -82,6 +84,7 @@ class Engine:
         await self.topics.open(topics, bindings)
         logs = {topic.id: topic.log for topic in self.topics.all()}
         await self.consumers.load(consumers, logs)
+        await self.queue.load()
         await self.access.load()
         self.upkeep.look_at_space()
         self._upkeep_task = asyncio.create_task(self.upkeep.run(), name="penstock-upkeep")
@@ -182,6 +185,7 @@ class Engine:
 
     def _forget(self, topic: Topic) -> None:
         self.consumers.forget(topic)
+        self.queue.forget(topic)
         if self.on_forget is not None:
             self.on_forget(topic)
         for stream in list(self._streams.get(topic.id, ())):

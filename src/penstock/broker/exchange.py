@@ -182,6 +182,8 @@ class Exchange:
     def deliver(self, topic: Topic, run: Run, offset: int) -> None:
         """A run that waited is durable: hand it to those who read its name now."""
         self.withdraw(topic)
+        if not len(self.router):
+            return
         route = self.router.find(run.name)
         delivered = forward(route.lanes if run.qos == 0 else route.lanes_weak, run)
         if run.qos > 0:
@@ -196,6 +198,10 @@ class Exchange:
         elif route.shares:
             spread(route.shares, run, self._metrics)
         self.engine.metrics.records_delivered += delivered
+
+    def enter(self, topic: Topic) -> None:
+        """One run more waits in this topic for its commit, and is delivered or withdrawn then."""
+        self._waiting[topic.id] = self._waiting.get(topic.id, 0) + 1
 
     def withdraw(self, topic: Topic) -> None:
         """One run less waits in this topic."""

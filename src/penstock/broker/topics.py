@@ -15,7 +15,7 @@ import msgspec
 
 from penstock.catalog.catalog import BindingRow, Catalog, TopicRow
 from penstock.core.names import check_topic, quoted, topic_key, topic_slug
-from penstock.core.placement import Placement
+from penstock.core.placement import DEFAULT_TOPIC, Placement
 from penstock.log.interface import KeptLog, LogIdentity, LogSettings, LogStore
 from penstock.model.clock import Clock
 from penstock.model.errors import TopicExists, TopicNotFound, UnavailableError
@@ -133,6 +133,11 @@ class Topics:
     def of_name(self, name: str) -> Topic:
         """The topic that holds a name. The door sees to it that the default topic exists."""
         return self._by_key[self.placement.place(name)]
+
+    @property
+    def has_default(self) -> bool:
+        """Whether every name has a place."""
+        return DEFAULT_TOPIC in self._by_key
 
     def by_id(self, topic_id: int) -> Topic | None:
         """The topic with this id, unless it was deleted."""

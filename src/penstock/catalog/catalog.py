@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from penstock.catalog.credentials import Credentials
 from penstock.catalog.database import Database
 from penstock.catalog.migrations import migrate
+from penstock.catalog.queue import QueueCatalog
 from penstock.catalog.sessions import SessionCatalog
 from penstock.catalog.thread import Runner
 from penstock.catalog.wills import WillCatalog
@@ -73,6 +74,7 @@ class Catalog:
         self._clock = clock
         self.credentials = Credentials(runner, clock)
         self.sessions = SessionCatalog(runner, clock)
+        self.queue = QueueCatalog(runner, clock)
         self.wills = WillCatalog(runner)
 
     @classmethod

@@ -311,6 +311,38 @@ MIGRATIONS: Final = (
             """,
         ),
     ),
+    Migration(
+        7,
+        (
+            """
+            create table ordinals (
+                tenant text not null,
+                topic_id bigint not null,
+                consumers bigint not null,
+                producers bigint not null,
+                primary key (tenant, topic_id),
+                foreign key (tenant, topic_id) references topics (tenant, topic_id)
+                    on delete cascade
+            )
+            """,
+            """
+            create view all_topics as
+            select topics.declared as topicname,
+                   topics.topic_id as topicid,
+                   coalesce(ordinals.consumers, 0) as consumers,
+                   coalesce(ordinals.producers, 0) as producers,
+                   coalesce(levels.level_offset, 0) as tailid
+            from topics
+            left join ordinals
+                on ordinals.tenant = topics.tenant and ordinals.topic_id = topics.topic_id
+            left join levels on levels.topic_id = topics.topic_id
+            """,
+            """
+            create view all_consumers as
+            select consumer as consumerid, next_offset as queueoffset from positions
+            """,
+        ),
+    ),
 )
 
 

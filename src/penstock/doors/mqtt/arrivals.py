@@ -9,7 +9,9 @@ from uuid import uuid4
 
 from penstock.broker.exchange import Exchange
 from penstock.broker.sessions import NEVER_EXPIRES, Session
+from penstock.broker.settings import topic_settings
 from penstock.broker.wills import Wills
+from penstock.core.placement import DEFAULT_TOPIC
 from penstock.doors.mqtt.aliases import ALIASES_MAX
 from penstock.doors.mqtt.connection import PACKET_BYTES_MAX, Connection
 from penstock.doors.mqtt.limits import MqttLimits
@@ -59,6 +61,9 @@ class Arrivals:
 
     def admit(self, connection: Connection, packet: Connect) -> None:
         """Open the session of a client that may come in."""
+        if not self.exchange.engine.topics.has_default:
+            self._spawn(self._make_default(connection, packet))
+            return
         client_id = packet.client_id or f"auto-{uuid4().hex}"
         holder = self.exchange.sessions.get(client_id)
         owner = self.exchange.keeper.stored.get(
@@ -95,6 +100,18 @@ class Arrivals:
             self._spawn(work)
         else:
             self._welcome(connection, packet, session, is_present=False)
+
+    async def _make_default(self, connection: Connection, packet: Connect) -> None:
+        """The first MQTT client of a directory: from now on every name has a place."""
+        engine = self.exchange.engine
+        settings = topic_settings(engine.settings, {})
+        try:
+            await engine.topics.create(DEFAULT_TOPIC, settings, exist_ok=True)
+        except PenstockError:
+            self._refuse(connection, Reason.SERVER_UNAVAILABLE)
+            return
+        if not connection.is_closed:
+            self.admit(connection, packet)
 
     async def _admit_slowly(
         self,

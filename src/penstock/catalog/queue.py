@@ -1,0 +1,119 @@
+"""The queue's producers and consumers, numbered per topic; durable in SQL.
+
+A number is given out once in the life of a topic, and the next registration has a larger one,
+whatever was unregistered or crashed in between.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from penstock.catalog.database import Database
+from penstock.catalog.thread import Runner
+from penstock.model.clock import Clock
+from penstock.model.errors import TopicNotFound
+from penstock.model.record import TenantId, TopicId
+
+
+@dataclass(frozen=True, slots=True)
+class OrdinalsRow:
+    """How many consumers and producers a topic has been given; the next ones have these numbers."""
+
+    topic_id: TopicId
+    consumers: int
+    producers: int
+
+
+class QueueCatalog:
+    """The ordinals of all topics, over the catalog's runner."""
+
+    def __init__(self, runner: Runner, clock: Clock) -> None:
+        self._runner = runner
+        self._clock = clock
+
+    async def load(self) -> list[OrdinalsRow]:
+        def work(database: Database) -> list[OrdinalsRow]:
+            rows = database.fetch("select topic_id, consumers, producers from ordinals")
+            return [OrdinalsRow(*row) for row in rows]
+
+        return await self._runner.run(work)
+
+    async def register_producer(self, tenant: TenantId, topic_id: TopicId) -> int:
+        """The producer's number; TopicNotFound when the topic is gone."""
+
+        def work(database: Database) -> int:
+            row = _ordinals(database, tenant, topic_id)
+            database.execute(
+                "update ordinals set producers = producers + 1 where tenant = $1 and topic_id = $2",
+                tenant,
+                topic_id,
+            )
+            return row.producers
+
+        return await self._runner.run(work)
+
+    async def register_consumer(
+        self,
+        tenant: TenantId,
+        topic_id: TopicId,
+        name_of: Callable[[int], str],
+        epoch: int,
+        next_offset: int,
+    ) -> int:
+        """The number of a new consumer, which is stored under its name with a first position.
+
+        Numbers whose names are taken already are passed over.
+        """
+        now_us = self._clock.now_us()
+
+        def work(database: Database) -> int:
+            ordinal = _ordinals(database, tenant, topic_id).consumers
+            while not database.execute(
+                "insert into consumers (tenant, topic_id, consumer, created_at)"
+                " values ($1, $2, $3, $4) on conflict (tenant, topic_id, consumer) do nothing",
+                tenant,
+                topic_id,
+                name_of(ordinal),
+                now_us,
+            ):
+                ordinal += 1
+            database.execute(
+                "insert into positions (tenant, topic_id, consumer, epoch, next_offset, saved_at)"
+                " values ($1, $2, $3, $4, $5, $6)",
+                tenant,
+                topic_id,
+                name_of(ordinal),
+                epoch,
+                next_offset,
+                now_us,
+            )
+            database.execute(
+                "update ordinals set consumers = $3 where tenant = $1 and topic_id = $2",
+                tenant,
+                topic_id,
+                ordinal + 1,
+            )
+            return ordinal
+
+        return await self._runner.run(work)
+
+
+def _ordinals(database: Database, tenant: TenantId, topic_id: TopicId) -> OrdinalsRow:
+    """The topic's row, made if it is missing."""
+    if not database.fetch(
+        "select 1 from topics where tenant = $1 and topic_id = $2", tenant, topic_id
+    ):
+        raise TopicNotFound(f"no topic has the id {topic_id}: it was deleted, or never created")
+    database.execute(
+        "insert into ordinals (tenant, topic_id, consumers, producers) values ($1, $2, 0, 0)"
+        " on conflict (tenant, topic_id) do nothing",
+        tenant,
+        topic_id,
+    )
+    (row,) = database.fetch(
+        "select topic_id, consumers, producers from ordinals where tenant = $1 and topic_id = $2",
+        tenant,
+        topic_id,
+    )
+    return OrdinalsRow(*row)

@@ -1,0 +1,216 @@
+"""The HTTP queue of seed 001: topics, producers and consumers by id, one message at a time.
+
+Fields come in a JSON body or in the query string. Answers are `{"status": "success", …}` with 200,
+or `{"status": "failure", "message": …}`: 400 for a request that is not as it should be, 500 for
+one that cannot be done. A produced message is durable when 200 says so.
+"""
+
+from __future__ import annotations
+
+import base64
+from typing import Any, Final
+
+import msgspec
+
+from penstock.broker.engine import Engine
+from penstock.broker.queue import ID_DIGITS_MIN
+from penstock.broker.runs import Run
+from penstock.broker.settings import topic_settings
+from penstock.broker.submissions import Submissions
+from penstock.broker.topics import Topic
+from penstock.core.names import check_topic, quoted
+from penstock.doors.http.door import HttpDoor
+from penstock.doors.http.errors import problem_of
+from penstock.doors.http.messages import HttpError, Request, Response, json_response
+from penstock.doors.http.router import Route
+from penstock.model.errors import InvalidTopic, NotAuthorized, PenstockError, RefusedError, TooLarge
+from penstock.model.limits import TOPIC_CHARS_MAX
+from penstock.model.record import KIND_JSON, KIND_TEXT, Record
+
+SUCCESS: Final = Response(200, b'{"status":"success"}')
+_encode: Final = msgspec.json.Encoder().encode
+
+
+class _Produce(msgspec.Struct):
+    """A whole request to produce, as nearly all of them come."""
+
+    topic: str
+    producer_id: str
+    message: str
+
+
+_produce: Final = msgspec.json.Decoder(_Produce).decode
+
+
+def add_routes(door: HttpDoor, submissions: Submissions) -> None:
+    queue = QueueDoor(door.engine, submissions)
+    for method, path, handler in (
+        ("POST", "/topics", queue.create_topic),
+        ("GET", "/topics", queue.list_topics),
+        ("POST", "/consumer/register", queue.register_consumer),
+        ("POST", "/producer/register", queue.register_producer),
+        ("POST", "/producer/produce", queue.produce),
+        ("GET", "/consumer/consume", queue.consume),
+        ("GET", "/size", queue.size),
+    ):
+        door.router.add(Route(method, path, handler, fail=failure_of))
+
+
+class QueueDoor:
+    """The seven endpoints."""
+
+    def __init__(self, engine: Engine, submissions: Submissions) -> None:
+        self._engine = engine
+        self._submissions = submissions
+
+    async def create_topic(self, request: Request) -> Response:
+        fields = read_fields(request)
+        keys = [key for key in ("topic_name", "name", "topic") if key in fields]
+        name = topic_name(fields, keys[0] if keys else "topic_name")
+        if any(fields[key] != name for key in keys):
+            raise HttpError(400, "the topic is named twice, and not alike")
+        engine = self._engine
+        await engine.topics.create(name, topic_settings(engine.settings, {}), exist_ok=False)
+        return SUCCESS
+
+    def list_topics(self, request: Request) -> Response:
+        topics = [topic.declared for topic in self._engine.topics.all()]
+        return json_response({"status": "success", "topics": topics})
+
+    async def register_consumer(self, request: Request) -> Response:
+        topic = self._topic(read_fields(request))
+        consumer_id = await self._engine.queue.register_consumer(topic)
+        return json_response({"status": "success", "consumer_id": consumer_id})
+
+    async def register_producer(self, request: Request) -> Response:
+        name = topic_name(read_fields(request), "topic")
+        engine = self._engine
+        settings = topic_settings(engine.settings, {})
+        topic = await engine.topics.create(name, settings, exist_ok=True)
+        producer_id = await engine.queue.register_producer(topic)
+        return json_response({"status": "success", "producer_id": producer_id})
+
+    def produce(self, request: Request) -> None:
+        try:
+            asked = _produce(request.body)
+            is_plain = not request.query_text and len(asked.producer_id) >= ID_DIGITS_MIN
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            is_plain = False
+        if not is_plain:
+            fields = read_fields(request)
+            asked = _Produce(
+                topic_name(fields, "topic"), read_id(fields, "producer_id"), text(fields, "message")
+            )
+        topic = self._engine.topics.get(asked.topic)
+        self._engine.queue.check_producer(topic, asked.producer_id)
+        payload = asked.message.encode()
+        run = Run(topic.declared, payload, [0], [len(payload)], 1, False)
+        run.kind = KIND_TEXT
+        run.publisher = asked.producer_id
+
+        def stored(offset: int, error: Exception | None) -> None:
+            request.reply(SUCCESS if error is None else failure_of(error))
+
+        self._submissions.submit(request.principal, topic, [run], stored)
+
+    async def consume(self, request: Request) -> Response:
+        topic, consumer_id = self._consumer(request)
+        found = await self._engine.consumers.consume(
+            topic, consumer_id, 1, None, commit=True, on_gap="skip"
+        )
+        if not found:
+            raise RefusedError(
+                f"consumer {consumer_id} has read all there is in topic {quoted(topic.declared)}"
+            )
+        return Response(200, message_body(found[0]))
+
+    def size(self, request: Request) -> Response:
+        topic, consumer_id = self._consumer(request)
+        first, end = topic.log.bounds()
+        consumer = self._engine.consumers.get(topic, consumer_id)
+        size = end - max(consumer.next_offset, first)
+        return json_response({"status": "success", "size": size})
+
+    def _topic(self, fields: dict[str, Any]) -> Topic:
+        return self._engine.topics.get(topic_name(fields, "topic"))
+
+    def _consumer(self, request: Request) -> tuple[Topic, str]:
+        fields = read_fields(request)
+        name, consumer_id = topic_name(fields, "topic"), read_id(fields, "consumer_id")
+        topic = self._engine.topics.get(name)
+        self._engine.queue.check_consumer(topic, consumer_id)
+        return topic, consumer_id
+
+
+def message_body(record: Record) -> bytes:
+    """What was produced: a text, or whatever another door stored."""
+    body: dict[str, Any] = {"status": "success"}
+    if record.kind == KIND_JSON:
+        body["message"] = record.value
+    else:
+        try:
+            body["message"] = record.payload.decode()
+        except UnicodeDecodeError:
+            body["message"] = record.payload.decode(errors="replace")
+            body["message_base64"] = base64.b64encode(record.payload).decode()
+    return _encode(body)
+
+
+# Reading fields
+
+
+def read_fields(request: Request) -> dict[str, Any]:
+    """Body and query string together; HttpError 400 where they disagree."""
+    fields: dict[str, Any] = {}
+    if request.body:
+        try:
+            fields = msgspec.json.decode(request.body)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as wrong:
+            raise HttpError(400, f"the body is not JSON: {wrong}") from None
+        if not isinstance(fields, dict):
+            raise HttpError(400, "the body is not a JSON object")
+    for key, value in request.query.items():
+        if key in fields and str(fields[key]) != value:
+            raise HttpError(400, f"body and query string disagree about {key!r}")
+        fields.setdefault(key, value)
+    return fields
+
+
+def text(fields: dict[str, Any], key: str) -> str:
+    value = fields.get(key)
+    if not isinstance(value, str):
+        is_there = "is missing" if key not in fields else f"{value!r} is not a text"
+        raise HttpError(400, f"field {key!r} {is_there}"[:500])
+    return value
+
+
+def topic_name(fields: dict[str, Any], key: str) -> str:
+    name = text(fields, key)
+    if len(name) > TOPIC_CHARS_MAX:
+        raise HttpError(400, f"a topic name of {len(name)} letters: at most {TOPIC_CHARS_MAX}")
+    return check_topic(name)
+
+
+def read_id(fields: dict[str, Any], key: str) -> str:
+    """An id; where it was taken for a number, the zeros in front are put back."""
+    value = fields.get(key)
+    if isinstance(value, int) and not isinstance(value, bool):
+        value = str(value)
+    else:
+        value = text(fields, key)
+    return value.rjust(ID_DIGITS_MIN, "0") if value.isdigit() else value
+
+
+def failure_of(error: Exception) -> Response:
+    """400 for what is wrong in the request, 500 for what cannot be done."""
+    response = problem_of(error)
+    if isinstance(error, HttpError):
+        status = error.status
+    elif isinstance(error, InvalidTopic | TooLarge):
+        status = 400
+    else:
+        status = 403 if isinstance(error, NotAuthorized) else 500
+    told = str(error) if isinstance(error, PenstockError) else "the server made a mistake"
+    return Response(
+        status, _encode({"status": "failure", "message": told}), headers=response.headers
+    )
