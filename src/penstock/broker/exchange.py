@@ -182,7 +182,7 @@ class Exchange:
     def deliver(self, topic: Topic, run: Run, offset: int) -> None:
         """A run that waited is durable: hand it to those who read its name now."""
         self.withdraw(topic)
-        if not len(self.router):
+        if self.router.is_empty:
             return
         route = self.router.find(run.name)
         delivered = forward(route.lanes if run.qos == 0 else route.lanes_weak, run)

@@ -172,6 +172,11 @@ class Router:
             self._shares.remove(share.filter, share)
         self._routes.clear()
 
+    @property
+    def is_empty(self) -> bool:
+        """Nobody who is connected reads anything."""
+        return not len(self._filters) and not len(self._shares)
+
     def __len__(self) -> int:
         return len(self._filters)
 
