@@ -125,7 +125,7 @@ class TlsLink:
             self._transport.pause_reading()
 
     def end_sending(self) -> None:
-        """TLS has no way."""
+        self._transport.close()  # what waits is sent first; there is no closing one way
 
     def close(self) -> None:
         self._on_writable = None

@@ -106,6 +106,7 @@ class HttpConnection:
     """Implements Wired and the requests' Asker."""
 
     __slots__ = (
+        "_drains",
         "_host",
         "_intake",
         "_is_advancing",
@@ -142,6 +143,8 @@ class HttpConnection:
         self._is_advancing = False
         self._is_held = False  # not read from
         self._is_last = False  # closed after what is being sent
+        # The peer may still send: closing with unread bytes would take the answer back (RST).
+        self._drains = False
         self.current: Request | None = None
         self.source = link.source
         self.out_bytes = 0
@@ -221,7 +224,7 @@ class HttpConnection:
 
     def _refuse(self, wrong: HttpError) -> None:
         response = problem_of(wrong)
-        self._is_last = True
+        self._is_last = self._drains = True
         self._put_response(response, response.headers, is_kept=False, is_silent=False)
 
     # Answers out
@@ -384,10 +387,10 @@ class HttpConnection:
     def _sent(self) -> None:
         """All that waited has been handed over."""
         if self._is_last:
-            if self._wrong is None:
-                self.close()
-            else:  # closing with unread bytes would take the answer back from the client (RST)
+            if self._drains:
                 self._link.end_sending()
+            else:
+                self.close()
             return
         self._tell_room()
         self._advance()
@@ -408,7 +411,7 @@ class HttpConnection:
 
     def end(self) -> None:
         """Close once all that waits has been sent."""
-        self._is_last = True
+        self._is_last = self._drains = True
         if not self.is_dirty:
             self.is_dirty = True
             self._host.mark_dirty(self)

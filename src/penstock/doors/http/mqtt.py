@@ -82,7 +82,7 @@ class WebSocketLink:
         self._socket.want_read(wanted)
 
     def end_sending(self) -> None:
-        """A WebSocket closes both ways at once."""
+        self.close()
 
     def close(self) -> None:
         self._on_writable = None
