@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from penstock.doors.mqtt.connection import OUT_BYTES_MAX, UNACKED_MAX
+from penstock.doors.mqtt.connection import OUT_BYTES_MAX
+from penstock.doors.mqtt.publishing import UNACKED_MAX
 from penstock.doors.mqtt.subscribing import SUBSCRIPTIONS_MAX
 from penstock.model.limits import MIB, PAYLOAD_BYTES_MAX
 from penstock.mqtt.encode import encode

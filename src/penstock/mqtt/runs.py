@@ -14,6 +14,7 @@ from mypy_extensions import i64
 
 from penstock.mqtt.primitives import read_varint, write_binary, write_u16, write_varint
 
+PLAIN_ACK_BYTES: Final = 4
 _ID_BYTES: Final = 2
 _TOPIC_ALIAS: Final = 0x23  # the property (MQTT 5 §3.3.2.3.4)
 
@@ -129,12 +130,18 @@ def alias_packets(data: bytes, alias: int, teaches: bool) -> bytes:
     return b"".join(parts)
 
 
-def encode_acks(first_byte: int, packet_ids: list[int]) -> bytes:
-    """One plain PUBACK, PUBREC, PUBREL or PUBCOMP (by `kinds.first_byte`) for each packet id."""
+def encode_acks(first_byte: int, packet_ids: list[int], reason: int = 0) -> bytes:
+    """One PUBACK, PUBREC, PUBREL or PUBCOMP (by `kinds.first_byte`) for each packet id.
+
+    Plain ones unless there is a reason, which only MQTT 5 can say.
+    """
     count = len(packet_ids)
     assert 0 not in packet_ids
-    out = bytearray(bytes((first_byte, _ID_BYTES, 0, 0)) * count)
+    one = bytes((first_byte, _ID_BYTES, 0, 0))
+    if reason:
+        one = bytes((first_byte, _ID_BYTES + 1, 0, 0, reason))
+    out = bytearray(one * count)
     ids = struct.pack(f">{count}H", *packet_ids)
-    out[2::4] = ids[::_ID_BYTES]
-    out[3::4] = ids[1::_ID_BYTES]
+    out[2 :: len(one)] = ids[::_ID_BYTES]
+    out[3 :: len(one)] = ids[1::_ID_BYTES]
     return bytes(out)

@@ -16,6 +16,7 @@ from penstock.doors.mqtt.aliases import ALIASES_MAX
 from penstock.doors.mqtt.connection import PACKET_BYTES_MAX, Connection
 from penstock.doors.mqtt.limits import MqttLimits
 from penstock.doors.mqtt.login import Logins
+from penstock.doors.mqtt.publishing import RECEIVE_MAX
 from penstock.doors.mqtt.wills import check_will, read_will
 from penstock.model.errors import PenstockError
 from penstock.model.will import Will
@@ -191,6 +192,7 @@ def _offers(assigned: str | None, keep_alive_s: int | None) -> Properties:
         assigned_client_identifier=assigned,
         server_keep_alive=keep_alive_s,
         maximum_packet_size=PACKET_BYTES_MAX,
+        receive_maximum=RECEIVE_MAX,
         topic_alias_maximum=ALIASES_MAX,
         shared_subscription_available=1,
     )

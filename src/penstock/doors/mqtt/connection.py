@@ -12,14 +12,14 @@ from typing import Final, Protocol
 from penstock.broker.exchange import Exchange
 from penstock.broker.runs import Encoding, Run
 from penstock.broker.sessions import Session
-from penstock.broker.topics import Topic
 from penstock.core.access import NOBODY, Principal
-from penstock.doors.mqtt.aliases import IncomingAliases, OutgoingAliases
+from penstock.doors.mqtt.acks import check_pubacks, check_pubcomps, unknown_pubrecs
+from penstock.doors.mqtt.aliases import OutgoingAliases
+from penstock.doors.mqtt.answers import explained, unexplained
 from penstock.doors.mqtt.encoding import Encodings, MqttEncoding, packets_within
-from penstock.doors.mqtt.incoming import published_run
-from penstock.doors.mqtt.receipts import Receipt, Receipts
+from penstock.doors.mqtt.publishing import Publishing
+from penstock.doors.mqtt.receipts import PUBACK, PUBCOMP, PUBREC, PUBREL
 from penstock.doors.wired import Link
-from penstock.model.errors import NotAuthorized
 from penstock.model.limits import KIB, MIB
 from penstock.mqtt.decode import decode_packet
 from penstock.mqtt.encode import encode_within
@@ -27,27 +27,22 @@ from penstock.mqtt.errors import ProtocolViolation, protocol_error
 from penstock.mqtt.handshake import answer_version
 from penstock.mqtt.intake import Intake
 from penstock.mqtt.kinds import MQTT_5, UNKNOWN_VERSION, Role
-from penstock.mqtt.packets import Connack, Disconnect, Packet, Puback, Pubrec
+from penstock.mqtt.packets import Connack, Disconnect, Packet
 from penstock.mqtt.reasons import Reason
-from penstock.mqtt.runs import EncodedRun, encode_acks, put_packet_ids
+from penstock.mqtt.runs import PLAIN_ACK_BYTES, EncodedRun, encode_acks, put_packet_ids
 from penstock.mqtt.scanner import AckRun, Chunk, PublishRun
 from penstock.mqtt.state import Event, State, next_state
 
 OUT_BYTES_MAX: Final = 8 * MIB  # waiting to be sent to one client; then QoS 0 is dropped
 OUT_BYTES_ROOM: Final = 1 * MIB  # above it nothing is sent that can come from the log later
-UNACKED_MAX: Final = 65_535  # publishes of one client that wait for their commit
 EARLY_BYTES_MAX: Final = 64 * KIB  # read ahead from a client that is still being let in
 PACKET_BYTES_MAX: Final = 16 * MIB + 256 * KIB  # payload, name and properties
 
 _CONNECT: Final = 0x10
-_PUBACK: Final = 0x40
-_PUBREC: Final = 0x50
-_PUBREL: Final = 0x62
-_PUBCOMP: Final = 0x70
 _DUP: Final = 0x08
+_NOT_FOUND: Final = Reason.PACKET_IDENTIFIER_NOT_FOUND
 _CONNECTED: Final = State.CONNECTED
 _WAIT_CONNACK: Final = State.WAIT_CONNACK
-_PLAIN_PUBLISH: Final = 0x30  # QoS 0, not retained: can be forwarded as it is
 
 
 class Host(Protocol):
@@ -76,9 +71,7 @@ class Connection:
     """Implements the broker's Outbox."""
 
     __slots__ = (
-        "_aliases_in",
         "_aliases_out",
-        "_congested",
         "_early",
         "_exchange",
         "_host",
@@ -87,7 +80,7 @@ class Connection:
         "_out",
         "_out_bytes",
         "_plain",
-        "_receipts",
+        "_publishing",
         "_rest",
         "is_closed",
         "is_dirty",
@@ -110,11 +103,9 @@ class Connection:
         self._out: list[bytes] = []
         self._rest: memoryview | None = None  # of a write the socket did not take whole
         self._out_bytes = 0
-        self._receipts: Receipts | None = None  # while an answer is due
-        self._congested: Topic | None = None  # more waited for its commit than there should
         self._plain: MqttEncoding | None = None
-        self._aliases_in: IncomingAliases | None = None  # made for those who use them
         self._aliases_out: OutgoingAliases | None = None
+        self._publishing: Publishing | None = None
         self.state = State.WAIT_CONNECT
         self.version = UNKNOWN_VERSION
         self.session: Session | None = None
@@ -138,16 +129,18 @@ class Connection:
         try:
             self._take(self._intake.feed(data))
         except ProtocolViolation as violation:
-            self.end(violation.reason)
+            self.end(violation.reason, str(violation))
 
     def _take(self, chunk: Chunk) -> None:
         for item in chunk.items:
             if self.is_closed:
                 return
             if isinstance(item, PublishRun):
-                self._publish(chunk, item)
+                if self.state is not _CONNECTED:
+                    self.state = next_state(self.state, Role.CLIENT, Event.PUBLISH)
+                self._publishes().publish(chunk, item)
             elif isinstance(item, AckRun):
-                self._acks(chunk, item)
+                self.take_acks(item.first_byte, chunk.packet_ids[item.first_id : item.end_id])
             else:
                 body = chunk.data[item.body : item.end]
                 self._host.handle(self, self._decode(item.first_byte, body))
@@ -164,7 +157,10 @@ class Connection:
             if self.state == State.WAIT_CONNECT:
                 self.version = answer_version(body)
                 if self.version != UNKNOWN_VERSION:
-                    self.put_packet(Connack(reason=violation.reason))
+                    # A version we do not know may have no such thing as properties.
+                    is_known = violation.reason != Reason.UNSUPPORTED_PROTOCOL_VERSION
+                    why = explained(str(violation) if is_known else "")
+                    self.put_packet(Connack(reason=violation.reason, properties=why))
                     self.flush()
             raise
 
@@ -193,83 +189,41 @@ class Connection:
             self._link.want_read(True)
             self.receive(b"".join(early))
 
-    def _publish(self, chunk: Chunk, item: PublishRun) -> None:
-        session = self.session
-        if session is None or self.state is not _CONNECTED:
-            self.state = next_state(self.state, Role.CLIENT, Event.PUBLISH)
-        assert session is not None
-        exchange = self._exchange
-        name = item.name
-        if item.properties.topic_alias is not None:
-            name = self._resolve(name, item.properties.topic_alias)
-        run = published_run(chunk, item, name, exchange)
-        run.publisher = session.client_id
-        run.source = session
-        if item.first_byte == _PLAIN_PUBLISH and not item.property_bytes:
-            run.wire = self._plain
-        route = exchange.router.find(run.name, self.principal)
-        if run.qos == 0:
-            if exchange.publish(route, run, None):
-                self._hold(route.topic)
-            return
-        ids = chunk.packet_ids[item.first_id : item.first_id + run.count]
-        receipt = self._receipt(_PUBACK if run.qos == 1 else _PUBREC, ids)
-        if run.qos == 1:
-            is_much = exchange.publish(route, run, receipt.done)
-        else:
-            is_much = exchange.publish_once(route, run, session, ids, receipt.done)
-        if is_much or self.is_overdue:
-            self._hold(route.topic)
+    def _publishes(self) -> Publishing:
+        """What the client publishes goes through here; made when it begins to."""
+        if self._publishing is None:
+            session, plain = self.session, self._plain
+            assert session is not None and plain is not None
+            self._publishing = Publishing(self, session, self._exchange, plain)
+        return self._publishing
 
-    def _resolve(self, name: bytes, alias: int) -> bytes:
-        if self._aliases_in is None:
-            self._aliases_in = IncomingAliases()
-        return self._aliases_in.resolve(name, alias)
-
-    def _hold(self, topic: Topic) -> None:
-        self._congested = topic
+    def hold(self) -> None:
+        """Stop reading from the client for a moment."""
         self._host.hold(self)
 
-    def _receipt(self, first_byte: int, packet_ids: list[int]) -> Receipt:
-        """An answer to be given when it is true, after all that were asked for before."""
-        if self._receipts is None:
-            self._receipts = Receipts(self.send_receipts)
-        return self._receipts.add(first_byte, packet_ids)
+    @property
+    def is_overdue(self) -> bool:
+        return self._publishing is not None and self._publishing.is_overdue
 
-    def _acks(self, chunk: Chunk, item: AckRun) -> None:
+    def take_acks(self, first_byte: int, packet_ids: list[int]) -> None:
+        """Acknowledgements of one kind; ProtocolViolation if they do not fit what was sent."""
         session = self.session
         if session is None or self.state != State.CONNECTED:
             raise protocol_error("an acknowledgement before CONNECT", "MQTT-3.1.0-1")
-        ids = chunk.packet_ids[item.first_id : item.end_id]
-        kind = item.first_byte
-        if kind in (_PUBACK, _PUBCOMP):
-            session.acknowledge(ids)
+        if first_byte in (PUBACK, PUBCOMP):
+            (check_pubacks if first_byte == PUBACK else check_pubcomps)(session, packet_ids)
+            session.acknowledge(packet_ids)
             if session.is_behind:
                 self._exchange.resume(session)
-        elif kind == _PUBREC:
-            session.received(ids)
+        elif first_byte == PUBREC:
+            unknown = unknown_pubrecs(session, packet_ids)
+            if unknown and self.version == MQTT_5:
+                packet_ids = [one for one in packet_ids if one in session.twice]
+                self.put_acks(PUBREL, unknown, _NOT_FOUND)
+            if packet_ids:
+                session.received(packet_ids)
         else:
-            self.release_opened(ids)
-
-    def release_opened(self, packet_ids: list[int]) -> None:
-        """The client will not send these QoS 2 messages again."""
-        session = self.session
-        assert session is not None
-        receipt = self._receipt(_PUBCOMP, packet_ids)
-        self._exchange.release(session, packet_ids, receipt.done)
-
-    def send_receipts(self) -> None:
-        """Acknowledge what is durable, up to the first message that is not."""
-        receipts = self._receipts
-        if receipts is None:
-            return
-        while not self.is_closed and (receipt := receipts.take()) is not None:
-            if receipt.error is None:
-                self._put(encode_acks(receipt.first_byte, receipt.packet_ids))
-            else:
-                self._refuse(receipt)
-        if receipts.is_empty:
-            self._receipts = None  # an idle connection does without
+            self._publishes().release(packet_ids)
 
     @property
     def source(self) -> str:
@@ -279,30 +233,10 @@ class Connection:
     def certified_name(self) -> str | None:
         return self._link.certified_name
 
-    @property
-    def is_overdue(self) -> bool:
-        """Too many of its messages wait for their commit, or too much of everybody's."""
-        if self._receipts is not None and self._receipts.unacked > UNACKED_MAX:
-            return True
-        return self._congested is not None and self._congested.log.is_congested
-
     def read_on(self, wanted: bool) -> None:
         """Go on reading from the client, or stop for a while."""
         if not self.is_closed:
             self._link.want_read(wanted)
-
-    def _refuse(self, receipt: Receipt) -> None:
-        """Never ack what was not stored: MQTT 5 says why, before that only closing is left."""
-        if self.version != MQTT_5 or receipt.first_byte == _PUBCOMP:
-            self.close()
-            return
-        is_forbidden = isinstance(receipt.error, NotAuthorized)
-        reason = Reason.NOT_AUTHORIZED if is_forbidden else Reason.QUOTA_EXCEEDED
-        for packet_id in receipt.packet_ids:
-            if receipt.first_byte == _PUBACK:
-                self.put_packet(Puback(packet_id, reason))
-            else:
-                self.put_packet(Pubrec(packet_id, reason))
 
     # Messages out: the broker's Outbox
 
@@ -362,10 +296,17 @@ class Connection:
         self._put(b"")  # a flush goes on from the log
 
     def release(self, packet_ids: list[int]) -> None:
-        self._put(encode_acks(_PUBREL, packet_ids))
+        self._put(encode_acks(PUBREL, packet_ids))
+
+    def put_acks(self, first_byte: int, packet_ids: list[int], reason: Reason) -> None:
+        """Queue acknowledgements of one kind; before MQTT 5 they say no reason."""
+        is_said = self.version == MQTT_5 and self.packet_bytes_max > PLAIN_ACK_BYTES
+        self._put(encode_acks(first_byte, packet_ids, reason if is_said else 0))
 
     def put_packet(self, packet: Packet) -> None:
         """Queue one packet, as far as the client takes packets of its size."""
+        if not self.wants_reasons:
+            packet = unexplained(packet)
         data = encode_within(packet, self.version, self.packet_bytes_max)
         if data:
             self._put(data)
@@ -424,13 +365,14 @@ class Connection:
 
     # The end
 
-    def end(self, reason: Reason) -> None:
+    def end(self, reason: Reason, why: str = "") -> None:
         """Say why, where the client's version has words for it, and close."""
         if self.is_closed:
             return
-        if self.version == MQTT_5 and self.session is not None:
-            self.put_packet(Disconnect(reason))
-            self.flush()
+        if self.session is not None:
+            if self.version == MQTT_5:
+                self.put_packet(Disconnect(reason, explained(why)))
+            self.flush()  # also what was to be said before this
         self.close()
 
     def close(self) -> None:
@@ -442,5 +384,5 @@ class Connection:
         self._link.close()
         self._out = []
         self._rest = None
-        self._receipts = None
+        self._publishing = None
         self._host.forget(self)

@@ -14,16 +14,19 @@ from typing import Any, Final
 from penstock.broker.exchange import Exchange
 from penstock.broker.wills import Wills
 from penstock.doors.listening import Listeners
+from penstock.doors.mqtt.acks import check_refused
 from penstock.doors.mqtt.arrivals import Arrivals
 from penstock.doors.mqtt.connection import Connection
 from penstock.doors.mqtt.encoding import Encodings
 from penstock.doors.mqtt.limits import DEFAULT_LIMITS, MqttLimits
+from penstock.doors.mqtt.receipts import PUBREC
 from penstock.doors.mqtt.subscribing import Subscribing
 from penstock.doors.selector import DoorSelector
 from penstock.doors.tcp import SocketLink, serve
 from penstock.doors.wired import Link, Wired
-from penstock.mqtt.kinds import Role
+from penstock.mqtt.kinds import Role, first_byte
 from penstock.mqtt.packets import (
+    PACKET_TYPES,
     Auth,
     Connect,
     Disconnect,
@@ -81,7 +84,7 @@ class MqttDoor:
             Puback: self.acknowledge,
             Pubcomp: self.acknowledge,
             Pubrec: self.received,
-            Pubrel: self.release,
+            Pubrel: self.acknowledge,
         }
         self._timer = loop.call_later(1.0, self._each_second)
         selector.after_handlers(self._flush)
@@ -172,7 +175,8 @@ class MqttDoor:
         expiry_s = packet.properties.session_expiry_interval
         if session is not None and expiry_s is not None:
             if session.expiry_s == 0 and expiry_s:  # [MQTT 5 §3.14.2.2.2]
-                connection.end(Reason.PROTOCOL_ERROR)
+                why = "a session that ends with its connection cannot be kept any more"
+                connection.end(Reason.PROTOCOL_ERROR, why)
                 return
             session.expiry_s = expiry_s
         if session is not None and packet.reason == Reason.NORMAL_DISCONNECTION:
@@ -180,26 +184,21 @@ class MqttDoor:
         connection.close()
 
     def authenticate(self, connection: Connection, packet: Auth) -> None:
-        connection.end(Reason.PROTOCOL_ERROR)
+        connection.end(Reason.PROTOCOL_ERROR, "AUTH without extended authentication")
 
-    def acknowledge(self, connection: Connection, packet: Puback | Pubcomp) -> None:
+    def acknowledge(self, connection: Connection, packet: Puback | Pubcomp | Pubrel) -> None:
         """An acknowledgement with a reason; without one they come in runs."""
-        session = connection.session
-        assert session is not None
-        session.acknowledge([packet.packet_id])
-        self.exchange.resume(session)
+        connection.take_acks(first_byte(PACKET_TYPES[type(packet)]), [packet.packet_id])
 
     def received(self, connection: Connection, packet: Pubrec) -> None:
         session = connection.session
         assert session is not None
-        if packet.reason >= FAILURE:
-            session.acknowledge([packet.packet_id])
-            self.exchange.resume(session)
-        else:
-            session.received([packet.packet_id])
-
-    def release(self, connection: Connection, packet: Pubrel) -> None:
-        connection.release_opened([packet.packet_id])
+        if packet.reason < FAILURE:
+            connection.take_acks(PUBREC, [packet.packet_id])
+            return
+        check_refused(session, packet.packet_id)
+        session.acknowledge([packet.packet_id])
+        self.exchange.resume(session)
 
     # Time
 

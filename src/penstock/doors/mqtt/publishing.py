@@ -1,0 +1,200 @@
+"""What one client publishes: checked, handed to the exchange in runs, acknowledged in order.
+
+An acknowledgement leaves once its message is durable, after all that were due before it. How much
+may wait for that is bounded. Compiled by mypyc; the same source runs interpreted.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from penstock.broker.exchange import Exchange
+from penstock.broker.runs import Run
+from penstock.broker.sessions import Session
+from penstock.broker.topics import Topic
+from penstock.doors.mqtt.aliases import IncomingAliases
+from penstock.doors.mqtt.answers import acknowledgement, reason_of
+from penstock.doors.mqtt.encoding import MqttEncoding, stored_headers
+from penstock.doors.mqtt.receipts import PUBACK, PUBCOMP, PUBREC, Receipt, Receipts
+from penstock.model.limits import HEADERS_BYTES_MAX, NAME_LEVELS_MAX
+from penstock.mqtt.errors import ProtocolViolation
+from penstock.mqtt.kinds import MQTT_5
+from penstock.mqtt.reasons import Reason
+from penstock.mqtt.scanner import Chunk, PublishRun
+
+if TYPE_CHECKING:
+    from penstock.doors.mqtt.connection import Connection
+
+UNACKED_MAX: Final = 65_535  # publishes of one client that wait for their commit
+RECEIVE_MAX: Final = 10_000  # the same for MQTT 5 clients, which are told and have to obey
+_PLAIN_PUBLISH: Final = 0x30  # QoS 0, not retained: can be forwarded as it is
+
+
+class Publishing:
+    """Made for a connection when its client first publishes."""
+
+    __slots__ = (
+        "_aliases",
+        "_congested",
+        "_connection",
+        "_exchange",
+        "_opened_before",
+        "_plain",
+        "_receipts",
+        "_session",
+    )
+
+    def __init__(
+        self, connection: Connection, session: Session, exchange: Exchange, plain: MqttEncoding
+    ) -> None:
+        self._connection = connection
+        self._session = session
+        self._exchange = exchange
+        self._plain = plain  # how the client's plainest messages are encoded
+        self._aliases: IncomingAliases | None = None
+        self._congested: Topic | None = None  # more waited for its commit than there should
+        self._opened_before = set(session.opened)  # QoS 2 ids of earlier connections
+        self._receipts: Receipts | None = None  # while an answer is due
+
+    def publish(self, chunk: Chunk, item: PublishRun) -> None:
+        """Consecutive PUBLISH packets that are alike; ProtocolViolation if they break a rule."""
+        session = self._session
+        exchange = self._exchange
+        run = self._run(chunk, item)
+        run.publisher = session.client_id
+        run.source = session
+        route = exchange.router.find(run.name, self._connection.principal)
+        if run.qos == 0:
+            if exchange.publish(route, run, None):
+                self._hold(route.topic)
+            return
+        if self._connection.version == MQTT_5:
+            self._check_receive_maximum(run.count)
+        ids = chunk.packet_ids[item.first_id : item.first_id + run.count]
+        receipt = self._receipt(PUBACK if run.qos == 1 else PUBREC, ids)
+        if run.qos == 1:
+            is_much = exchange.publish(route, run, receipt.done)
+        else:
+            is_much = exchange.publish_once(route, run, session, ids, receipt.done)
+        if is_much or self.is_overdue:
+            self._hold(route.topic)
+
+    def _run(self, chunk: Chunk, item: PublishRun) -> Run:
+        name = item.name
+        alias = item.properties.topic_alias
+        if alias is not None:
+            if self._aliases is None:
+                self._aliases = IncomingAliases()
+            name = self._aliases.resolve(name, alias)
+        first, end = item.first_message, item.end_message
+        if name.count(b"/") >= NAME_LEVELS_MAX:
+            raise ProtocolViolation(
+                Reason.TOPIC_NAME_INVALID, f"a name of more than {NAME_LEVELS_MAX} levels"
+            )
+        bytes_max = self._exchange.payload_bytes_max
+        if item.packet_bytes_max > bytes_max and max(chunk.payload_lengths[first:end]) > bytes_max:
+            raise ProtocolViolation(
+                Reason.PACKET_TOO_LARGE, f"a message of more than {bytes_max} bytes"
+            )
+        start = item.start
+        run = Run(
+            name.decode(),
+            chunk.data[start : item.end],
+            [at - start for at in chunk.payload_starts[first:end]],
+            chunk.payload_lengths[first:end],
+            item.first_byte >> 1 & 3,
+            item.first_byte & 1 == 1,
+        )
+        if item.property_bytes:
+            self._add_properties(run, item)
+        elif item.first_byte == _PLAIN_PUBLISH:
+            run.wire = self._plain
+        return run
+
+    def _add_properties(self, run: Run, item: PublishRun) -> None:
+        if len(item.property_bytes) > HEADERS_BYTES_MAX:
+            raise ProtocolViolation(
+                Reason.PACKET_TOO_LARGE, f"properties of more than {HEADERS_BYTES_MAX} bytes"
+            )
+        run.headers = stored_headers(item.properties)
+        expiry_s = item.properties.message_expiry_interval
+        if expiry_s is not None:
+            run.expires_at = self._exchange.engine.clock.now_us() + expiry_s * 1_000_000
+
+    def _check_receive_maximum(self, count: int) -> None:
+        """What the client has out: QoS 1 without PUBACK, QoS 2 whose PUBREL has not come.
+
+        What an earlier connection left open does not count (MQTT 5 §4.9).
+        """
+        out = len(self._session.opened) - len(self._opened_before) + count
+        if self._receipts is not None:
+            out += self._receipts.pubacks
+        if out > RECEIVE_MAX:
+            raise ProtocolViolation(
+                Reason.RECEIVE_MAXIMUM_EXCEEDED,
+                f"more than {RECEIVE_MAX} messages without an acknowledgement",
+                "MQTT-3.3.4-7",
+            )
+
+    def release(self, packet_ids: list[int]) -> None:
+        """The client will not send these QoS 2 messages again."""
+        opened = self._session.opened
+        start = 0
+        while start < len(packet_ids):  # neighbours that are alike are answered together
+            is_open = packet_ids[start] in opened
+            end = start + 1
+            while end < len(packet_ids) and (packet_ids[end] in opened) == is_open:
+                end += 1
+            ids = packet_ids[start:end]
+            receipt = self._receipt(PUBCOMP, ids)
+            if not is_open:
+                receipt.reason = Reason.PACKET_IDENTIFIER_NOT_FOUND
+            elif self._opened_before:
+                self._opened_before.difference_update(ids)
+            self._exchange.release(self._session, ids, receipt.done)
+            start = end
+
+    # Answers
+
+    def _receipt(self, first_byte: int, packet_ids: list[int]) -> Receipt:
+        """An answer to be given when it is true, after all that were asked for before."""
+        if self._receipts is None:
+            self._receipts = Receipts(self.send_receipts)
+        return self._receipts.add(first_byte, packet_ids)
+
+    def send_receipts(self) -> None:
+        """Acknowledge what is durable, up to the first message that is not."""
+        connection = self._connection
+        receipts = self._receipts
+        if receipts is None:
+            return
+        while not connection.is_closed and (receipt := receipts.take()) is not None:
+            if receipt.error is None:
+                connection.put_acks(receipt.first_byte, receipt.packet_ids, receipt.reason)
+            else:
+                self._refuse(receipt, receipt.error)
+        if receipts.is_empty:
+            self._receipts = None  # an idle client does without
+
+    def _refuse(self, receipt: Receipt, error: Exception) -> None:
+        """Never ack what was not stored: MQTT 5 says why, before that only closing is left."""
+        connection = self._connection
+        if connection.version != MQTT_5 or receipt.first_byte == PUBCOMP:
+            connection.close()
+            return
+        reason, why = reason_of(error), str(error)
+        for packet_id in receipt.packet_ids:
+            connection.put_packet(acknowledgement(receipt.first_byte, packet_id, reason, why))
+
+    # Too much at once
+
+    def _hold(self, topic: Topic) -> None:
+        self._congested = topic
+        self._connection.hold()
+
+    @property
+    def is_overdue(self) -> bool:
+        """Too many of the client's messages wait for their commit, or too much of everybody's."""
+        if self._receipts is not None and self._receipts.unacked > UNACKED_MAX:
+            return True
+        return self._congested is not None and self._congested.log.is_congested
