@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
 from contextlib import suppress
-from pathlib import Path
 
 import pytest
 
@@ -194,27 +192,3 @@ def test_random_changes_of_good_packets_never_hurt_others(broker: Hosted) -> Non
             witness.publish("witness", b"%d" % number, 1)
             assert witness.receive().payload == b"%d" % number
     assert broker.troubles == []
-
-
-def test_mistake_of_our_own_costs_its_client_and_nobody_else(tmp_path: Path) -> None:
-    with Hosted(tmp_path) as broker, Wire(broker.port, "other", MQTT_5) as other:
-        other.connect()
-        retained = broker.exchange.keeper.retained
-        find = retained.matching
-
-        def stumble(filter: str) -> Iterator[str]:
-            if filter == "trap":
-                raise RuntimeError("a mistake")
-            return find(filter)
-
-        retained.matching = stumble  # type: ignore[method-assign]
-        with Wire(broker.port, "trapped", MQTT_5) as trapped:
-            trapped.connect()
-            trapped.subscribe_later("trap")
-            while not trapped.is_closed():
-                pass
-        other.subscribe("fine")
-        assert other.settle() == []
-        (trouble,) = broker.troubles
-        assert "a mistake" in trouble
-        broker.troubles.clear()

@@ -423,11 +423,11 @@ class Exchange:
 
         `ends` are the topics' when the client asked: what came later, comes or came by itself.
         """
-        self._spawn(self._send_retained(subscription, ends))
+        self._spawn(subscription.session, self._send_retained(subscription, ends))
 
     def begin_feed(self, subscription: Subscription, *, with_retained: bool) -> None:
         """Deliver from the positions of its feed on; first what is retained from before them."""
-        self._spawn(self._begin_feed(subscription, with_retained))
+        self._spawn(subscription.session, self._begin_feed(subscription, with_retained))
 
     async def _begin_feed(self, subscription: Subscription, with_retained: bool) -> None:
         session, feed = subscription.session, subscription.feed
@@ -437,10 +437,21 @@ class Exchange:
         if session.outbox and session.subscriptions.get(subscription.filter) is subscription:
             self.feeds.start(feed)
 
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.get_running_loop().create_task(work)
+    def _spawn(self, session: Session, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(self._finish(session, work))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+    async def _finish(self, session: Session, work: Coroutine[Any, Any, None]) -> None:
+        """A mistake of our own costs this client its connection, and nobody else anything."""
+        outbox = session.outbox
+        try:
+            await work
+        except Exception as mistake:
+            context = {"message": "a connection was closed", "exception": mistake}
+            asyncio.get_running_loop().call_exception_handler(context)
+            if outbox is not None:
+                outbox.close()
 
     async def _send_retained(self, subscription: Subscription, ends: dict[int, int]) -> None:
         names = self.keeper.retained.matching(subscription.filter)

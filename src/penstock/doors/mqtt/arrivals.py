@@ -28,7 +28,8 @@ from penstock.mqtt.state import event_of, next_state
 
 WINDOW_MAX: Final = 1_000  # messages out to one client, whatever it allows
 
-Spawn = Callable[[Coroutine[Any, Any, None]], None]
+# Goes on in the background; a mistake in it costs this client its connection.
+Spawn = Callable[[Connection, Coroutine[Any, Any, None]], None]
 
 
 class Arrivals:
@@ -63,7 +64,7 @@ class Arrivals:
     def admit(self, connection: Connection, packet: Connect) -> None:
         """Open the session of a client that may come in."""
         if not self.exchange.engine.topics.has_default:
-            self._spawn(self._make_default(connection, packet))
+            self._spawn(connection, self._make_default(connection, packet))
             return
         client_id = packet.client_id or f"auto-{uuid4().hex}"
         holder = self.exchange.sessions.get(client_id)
@@ -98,7 +99,7 @@ class Arrivals:
         if is_kept or will or self._wills.concerns(client_id, connection.principal.user):
             work = self._admit_slowly(connection, packet, session, will, is_kept=is_kept)
             self._arriving[client_id] = connection
-            self._spawn(work)
+            self._spawn(connection, work)
         else:
             self._welcome(connection, packet, session, is_present=False)
 

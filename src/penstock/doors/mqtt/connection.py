@@ -64,6 +64,10 @@ class Host(Protocol):
         """Too much waits to be written: stop reading from this client for a moment."""
         ...
 
+    def give_up(self, connection: Connection, mistake: Exception) -> None:
+        """A mistake of our own costs this client its connection, and nobody else anything."""
+        ...
+
     def forget(self, connection: Connection) -> None: ...
 
 
@@ -130,6 +134,8 @@ class Connection:
             self._take(self._intake.feed(data))
         except ProtocolViolation as violation:
             self.end(violation.reason, str(violation))
+        except Exception as mistake:  # whatever carries the bytes: nobody else may notice
+            self._host.give_up(self, mistake)
 
     def _take(self, chunk: Chunk) -> None:
         for item in chunk.items:
@@ -360,8 +366,11 @@ class Connection:
     def on_writable(self) -> None:
         """The socket takes more."""
         rest = self._rest
-        if not self.is_closed and (rest is None or self._send(rest)):
-            self.flush()
+        try:
+            if not self.is_closed and (rest is None or self._send(rest)):
+                self.flush()
+        except Exception as mistake:
+            self._host.give_up(self, mistake)
 
     # The end
 
@@ -385,4 +394,7 @@ class Connection:
         self._out = []
         self._rest = None
         self._publishing = None
-        self._host.forget(self)
+        try:
+            self._host.forget(self)
+        except Exception as mistake:
+            self._host.give_up(self, mistake)

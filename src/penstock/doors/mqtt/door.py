@@ -110,19 +110,19 @@ class MqttDoor:
         self._is_serving = True
         try:
             serve(connection, link, events)
-        except Exception as mistake:
-            self._give_up(connection, mistake)
+        except Exception as mistake:  # else it would end the loop
+            self.give_up(connection, mistake)
 
-    def _give_up(self, connection: Wired, mistake: Exception) -> None:
-        """A mistake of our own costs this client its connection, and nobody else anything."""
-        context = {"message": "a connection was closed", "exception": mistake}
-        self._loop.call_exception_handler(context)
-        connection.close()
-
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        task = self._loop.create_task(work)
+    def _spawn(self, connection: Connection, work: Coroutine[Any, Any, None]) -> None:
+        task = self._loop.create_task(self._finish(connection, work))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+    async def _finish(self, connection: Connection, work: Coroutine[Any, Any, None]) -> None:
+        try:
+            await work
+        except Exception as mistake:
+            self.give_up(connection, mistake)
 
     # What connections ask for
 
@@ -138,7 +138,7 @@ class MqttDoor:
             try:
                 connection.flush()
             except Exception as mistake:
-                self._give_up(connection, mistake)
+                self.give_up(connection, mistake)
 
     def hold(self, connection: Connection) -> None:
         connection.read_on(False)
@@ -154,6 +154,11 @@ class MqttDoor:
                 self.hold(connection)
             else:
                 connection.read_on(True)
+
+    def give_up(self, connection: Wired, mistake: Exception) -> None:
+        context = {"message": "a connection was closed", "exception": mistake}
+        self._loop.call_exception_handler(context)
+        connection.close()
 
     def forget(self, connection: Connection) -> None:
         self._connections.discard(connection)

@@ -73,7 +73,7 @@ class Subscribing:
         if asked is not None:
             self._waiting[connection] = deque()
             connection.read_on(False)
-            self._spawn(self._subscribe_feeds(connection, made, asked))
+            self._spawn(connection, self._subscribe_feeds(connection, made, asked))
             return
         session = connection.session
         assert session is not None
@@ -177,7 +177,7 @@ class Subscribing:
             self._confirm(connection, made)
         else:
             work = self.exchange.keeper.subscribe(session, made.subscriptions)
-            self._spawn(self._confirm_kept(connection, work, made))
+            self._spawn(connection, self._confirm_kept(connection, work, made))
 
     def _confirm(self, connection: Connection, made: Made) -> None:
         if connection.is_closed:
@@ -237,7 +237,7 @@ class Subscribing:
             connection.put_packet(answer)
         else:
             work = self.exchange.keeper.unsubscribe(session, list(packet.filters))
-            self._spawn(self._answer_kept(connection, work, answer))
+            self._spawn(connection, self._answer_kept(connection, work, answer))
 
     async def _answer_kept(
         self, connection: Connection, work: Awaitable[None], answer: Packet
