@@ -126,7 +126,7 @@ def test_a_reader_that_gives_up_does_not_take_those_along_who_share_its_load(
         await fill(log, 20, 8 * KIB)
         log = await world.reopen(log)
         await log.read(0)  # the segment's index is known now
-        log._cache.drop(log._segment_of(0))
+        log._loader.forget(log._segments[0])
         gate = world.disk.hold("read", f"{0:020d}.log")
         first = asyncio.ensure_future(log.read(0))
         await arrived(gate)
@@ -149,7 +149,7 @@ def test_a_load_that_fails_fails_for_all_who_share_it_and_is_tried_anew(tmp_path
         await fill(log, 20, 8 * KIB)
         log = await world.reopen(log)
         await log.read(0)
-        log._cache.drop(log._segment_of(0))
+        log._loader.forget(log._segments[0])
         world.disk.fail("read", f"{0:020d}.log", 5, times=1)
         results = await asyncio.gather(*[log.read(0) for _ in range(4)], return_exceptions=True)
         assert [type(result) for result in results] == [OSError] * 4

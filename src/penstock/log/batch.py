@@ -54,6 +54,8 @@ class Batch:
 
         lz4 is faster than a disk, and sees at the speed of memory what does not shrink.
         """
+        if self.header.compression != fmt.COMPRESSION_NONE:
+            return
         raw = self.stored_blob
         packed = lz4.block.compress(raw, store_size=False)
         if len(packed) >= len(raw) * COMPRESSION_GAIN:

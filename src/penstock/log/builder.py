@@ -128,6 +128,14 @@ class BatchBuilder:
     def is_empty(self) -> bool:
         return self.count == 0 and not self._marks
 
+    def stamp_before(self, now_us: int) -> int:
+        """A stamp for records that go before these; what is added later is not stamped earlier."""
+        if self._times:
+            return min(now_us, self._times[0])
+        if now_us > self.last_timestamp:
+            self.last_timestamp = now_us
+        return self.last_timestamp
+
     def add(
         self,
         name: str,

@@ -8,7 +8,6 @@ runs on the Workers, one commit at a time.
 from __future__ import annotations
 
 import asyncio
-import errno
 from bisect import bisect_right
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Sequence
@@ -32,7 +31,9 @@ from penstock.log.interface import (
     Waiter,
     draft_flags,
 )
+from penstock.log.loading import ChunkLoader
 from penstock.log.marks import NO_RECORD, Mark, encode_headers
+from penstock.log.placing import Placing, place
 from penstock.log.recovery import Recovered
 from penstock.log.retention import first_to_keep
 from penstock.log.segment import (
@@ -43,11 +44,12 @@ from penstock.log.segment import (
     SegmentBody,
     SegmentHeader,
     StaleSegment,
+    segment_of,
     segment_path,
 )
 from penstock.log.survey import Damage, body_of, first_after, seal_oldest, segment_at, survey
 from penstock.log.tail import Tail
-from penstock.log.waiting import EndWaiters, FutureWaiter, forget_failure, settle
+from penstock.log.waiting import EndWaiters, FutureWaiter, settle, write_refusal
 from penstock.log.walk import walk_batches
 from penstock.model.clock import Clock
 from penstock.model.errors import Gap, UnavailableError
@@ -57,7 +59,6 @@ LINGER_BYTES_MAX: Final = 64 * KIB  # what nobody waits for is written once this
 PENDING_BYTES_MAX: Final = 8 * MIB  # what one commit takes; publishers beyond it wait
 TAIL_BYTES_MAX: Final = 4 * MIB  # per log; ~20,000 small records for readers that are almost live
 READ_BYTES_MAX: Final = 8 * MIB  # of memory for one read; a single batch may take more
-FULL_RETRY_S: Final = 1.0
 
 
 class EmbeddedLog:
@@ -80,14 +81,13 @@ class EmbeddedLog:
         self.on_commit: OnCommit | None = None
         self.is_watched = False
         self.last_sync_s = 0.0
-        self.loads = 0  # chunks read from disk, for those who count
         self._disk = disk
         self._end_file = end_file
         self._clock = clock
         self._loop = loop
         self._committer = committer
         self._workers = workers
-        self._cache = cache
+        self._loader = ChunkLoader(cache, workers, loop)
         self._segments = recovered.segments
         self._active = recovered.active
         self._checksum = recovered.checksum
@@ -96,6 +96,7 @@ class EmbeddedLog:
         self._pending = BatchBuilder(recovered.segments[-1].body.last_timestamp)
         self._publishers: list[tuple[Waiter, int]] = []
         self._in_flight: list[tuple[Waiter, int]] = []
+        self._placing = Placing()
         self._queue: deque[tuple[Draft, Sequence[Mark], asyncio.Future[int]]] = deque()
         self._is_committing = False
         self._is_loose = settings.durability == OS  # as `end` says on disk
@@ -104,7 +105,6 @@ class EmbeddedLog:
         self._is_closed = False
         self._end_waiters = EndWaiters()
         self._idle_waiters: list[asyncio.Future[None]] = []
-        self._loading: dict[tuple[int, int, int], asyncio.Task[list[Batch]]] = {}
         self._doomed: deque[Segment] = deque()  # trimmed; the file may still be there
         self._damage = Damage()
         self._upkeep: asyncio.Lock = asyncio.Lock()
@@ -182,6 +182,15 @@ class EmbeddedLog:
             is_watched = self.is_watched or not self._end_waiters.is_empty
             self._committer.touch_soon(self, is_watched)
 
+    def append_batch(self, batch: Batch) -> Awaitable[int]:
+        future: asyncio.Future[int] = self._loop.create_future()
+        if self._fence or self._is_closed:
+            settle(future, self._refusal())
+        else:
+            self._placing.add(batch, FutureWaiter(future))
+            self._committer.touch(self)
+        return future
+
     @property
     def is_congested(self) -> bool:
         return self._pending.bytes >= PENDING_BYTES_MAX
@@ -190,14 +199,28 @@ class EmbeddedLog:
         """Take what is pending into a batch (called by the Committer)."""
         if self._is_committing or self._fence:
             return None
+        if self._placing.is_due(self._pending):
+            return self._begin_placing()
         if self._pending.is_empty and not self._wants_roll:
             return None
         pending = self._pending
         self._pending = BatchBuilder(pending.last_timestamp)
         self._in_flight, self._publishers = self._publishers, []
-        roll_to = self._roll_header(pending)
+        roll_to = self._roll_header(pending.bytes, pending.last_timestamp)
         prev = roll_to.checksum if roll_to is not None else self._checksum
-        batch = pending.encode(self.epoch, self._end, prev)
+        return self._job(pending.encode(self.epoch, self._end, prev), roll_to)
+
+    def _begin_placing(self) -> CommitJob:
+        """The next batch that was encoded elsewhere; what is pending comes after it."""
+        batch, waiter = self._placing.take()
+        stamp = self._pending.stamp_before(self._clock.now_us())
+        self._in_flight = [(waiter, 0)]
+        roll_to = self._roll_header(batch.header.stored_length, stamp)
+        prev = roll_to.checksum if roll_to is not None else self._checksum
+        place(batch, self.epoch, self._end, prev, stamp)
+        return self._job(batch, roll_to)
+
+    def _job(self, batch: Batch, roll_to: SegmentHeader | None) -> CommitJob:
         job = CommitJob(
             self._disk,
             self._active,
@@ -211,19 +234,17 @@ class EmbeddedLog:
         self._is_committing = True
         return job
 
-    def _roll_header(self, pending: BatchBuilder) -> SegmentHeader | None:
+    def _roll_header(self, size: int, stamp: int) -> SegmentHeader | None:
         """The header of the segment to begin with this batch, if the active one is full or old."""
         segment = self._segments[-1]
         if segment.end_offset == segment.base_offset:
             return None  # it holds no record: a new one would have the same name
-        size = segment.body.length + pending.bytes
-        age_s = (pending.last_timestamp - segment.body.header.created_at) / 1_000_000
-        is_due = size > self.settings.segment_bytes or age_s > self.settings.segment_age_s
-        if not is_due and not self._wants_roll:
+        header = segment.body.header
+        is_full = segment.body.length + size > self.settings.segment_bytes
+        is_old = (stamp - header.created_at) / 1_000_000 > self.settings.segment_age_s
+        if not (is_full or is_old or self._wants_roll):
             return None
-        return SegmentHeader(
-            0, self.epoch, self._end, pending.last_timestamp, segment.body.header.topic_id
-        )
+        return SegmentHeader(0, self.epoch, self._end, stamp, header.topic_id)
 
     def finish_commit(self, job: CommitJob) -> None:
         """The batch is durable, or was refused (called by the Committer)."""
@@ -243,7 +264,9 @@ class EmbeddedLog:
             for waiter, _ in waiters:
                 waiter.refused(refusal)
         self._admit_queued()
-        if self._pending.is_empty and self._idle_waiters:
+        if self._placing.leaves_work(self._pending):
+            self._committer.touch(self)
+        elif self._pending.is_empty and self._idle_waiters:
             idle, self._idle_waiters = self._idle_waiters, []
             for one in idle:
                 if not one.done():
@@ -278,22 +301,16 @@ class EmbeddedLog:
             self._fence = f"a sync failed ({failed.strerror}): the log is fenced at {self._end}"
             while self._queue:
                 settle(self._queue.popleft()[2], self._refusal())
-            for waiter, _ in self._publishers:
+            for waiter in [*(one for one, _ in self._publishers), *self._placing.give_up()]:
                 waiter.refused(self._refusal())
             self._publishers = []
             self._pending = BatchBuilder(self._pending.last_timestamp)
             return self._refusal()
-        if failed.errno in (errno.ENOSPC, errno.EDQUOT):
-            return UnavailableError(
-                "the disk is full, nothing was stored: free some space and publishing resumes",
-                FULL_RETRY_S,
-            )
-        return UnavailableError(f"writing failed ({failed.strerror}): nothing was stored")
+        return write_refusal(failed)
 
     def _refusal(self) -> UnavailableError:
-        if self._fence:
-            return UnavailableError(f"{self._fence}; reading goes on, a restart verifies it")
-        return UnavailableError("the log is closed")
+        fenced = f"{self._fence}; reading goes on, a restart verifies it"
+        return UnavailableError(fenced if self._fence else "the log is closed")
 
     def _admit_queued(self) -> None:
         while self._queue and self._pending.bytes < PENDING_BYTES_MAX:
@@ -302,6 +319,11 @@ class EmbeddedLog:
                 self._accept(draft, marks, future)
 
     # Reading
+
+    @property
+    def loads(self) -> int:
+        """Chunks read from disk, for those who count."""
+        return self._loader.loads
 
     def bounds(self) -> Bounds:
         return Bounds(self._segments[0].base_offset, self._end)
@@ -324,9 +346,12 @@ class EmbeddedLog:
         if offset >= self._tail.first_offset:
             return self._tail.read(offset, CHUNK_BYTES)
         for attempt in (1, 2, 3):  # it may have been sealed, and then trimmed
-            segment = self._segment_of(offset)
+            segment = segment_of(self._segments, offset)
             try:
-                batches = await self._load(segment, offset)
+                body = await body_of(segment, self._workers)
+                number = body.index.find(offset)
+                is_whole = segment is not self._segments[-1] or body.index.has_after(number)
+                batches = await self._loader.load(segment, number, is_whole=is_whole)
                 # What compressed very well is not unpacked all at once.
                 rest = [batch for batch in batches if batch.end_offset > offset]
                 return up_to(rest, READ_BYTES_MAX)
@@ -336,43 +361,6 @@ class EmbeddedLog:
                 async with self._upkeep:
                     pass  # sealing has put the new file in place, and says so before it lets go
         raise AssertionError("unreachable")
-
-    def _segment_of(self, offset: int) -> Segment:
-        first = self._segments[0].base_offset
-        if offset < first:
-            raise Gap(f"offset {offset} is no longer kept: the first record is {first}")
-        at = bisect_right(self._segments, offset, key=lambda segment: segment.base_offset)
-        return self._segments[at - 1]
-
-    async def _load(self, segment: Segment, offset: int) -> list[Batch]:
-        """The batches of the chunk that holds `offset`: from the cache, or read once for all."""
-        body = await body_of(segment, self._workers)
-        number = body.index.find(offset)
-        cached = self._cache.get(segment, number)
-        if cached is not None:
-            return cached
-        is_whole = segment is not self._segments[-1] or number + 1 < len(body.index.positions)
-        # A load of the newest chunk brings what was there when it began: share it only so far.
-        key = (id(segment), number, 0 if is_whole else body.length)
-        loading = self._loading.get(key)
-        if loading is None:
-            # A task of its own: whoever asked first may give up, the others go on.
-            loading = self._loop.create_task(self._fetch(segment, number, key, is_whole))
-            self._loading[key] = loading
-            loading.add_done_callback(forget_failure)
-        return await asyncio.shield(loading)
-
-    async def _fetch(
-        self, segment: Segment, number: int, key: tuple[int, int, int], is_whole: bool
-    ) -> list[Batch]:
-        try:
-            self.loads += 1
-            batches = await self._workers.run(lambda: segment.read_chunk(number))
-        finally:
-            del self._loading[key]
-        if is_whole:
-            self._cache.put(segment, number, batches)
-        return batches
 
     def batches_since(self, offset: int) -> AsyncIterator[Batch]:
         return walk_batches(self._segments, offset, self._workers, self._damage)
@@ -413,7 +401,7 @@ class EmbeddedLog:
             self._segments = self._segments[count:]
             self._tail.drop_before(self._segments[0].base_offset)
             while self._doomed:  # one that cannot be removed stays first: no hole comes behind it
-                self._cache.drop(self._doomed[0])
+                self._loader.forget(self._doomed[0])
                 await self._workers.run(partial(self._remove, self._doomed[0]))
                 self._damage.forget(self._doomed.popleft())
             return self._segments[0].base_offset - first
@@ -447,7 +435,7 @@ class EmbeddedLog:
         async with self._upkeep:
             old = await seal_oldest(self._segments, self._workers, self._damage)
             if old is not None:
-                self._cache.drop(old)
+                self._loader.forget(old)
             return old is not None
 
     async def stored_bytes(self) -> int:
@@ -479,7 +467,7 @@ class EmbeddedLog:
         if self._is_closed:
             return
         self._is_closed = True
-        while self._is_committing or not self._pending.is_empty:
+        while self._is_committing or self._placing.is_waiting or not self._pending.is_empty:
             idle: asyncio.Future[None] = self._loop.create_future()
             self._idle_waiters.append(idle)
             await idle

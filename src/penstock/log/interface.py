@@ -135,6 +135,14 @@ class KeptLog(Log, Protocol):
         """
         ...
 
+    def append_batch(self, batch: Batch) -> Awaitable[int]:
+        """Append a batch that was encoded elsewhere: it gets its offset and its stamp here.
+
+        Resolves with the first record's offset once all are durable. Batches appended this way keep
+        their order; other appends may come between them.
+        """
+        ...
+
     @property
     def is_congested(self) -> bool:
         """True while too much waits for the next commit."""

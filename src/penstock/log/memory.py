@@ -18,6 +18,7 @@ from penstock.log.interface import (
     draft_flags,
 )
 from penstock.log.marks import NO_RECORD, Mark, encode_headers
+from penstock.log.placing import place
 from penstock.log.segment import CHUNK_BYTES
 from penstock.log.waiting import EndWaiters, FutureWaiter, settle
 from penstock.model.clock import Clock
@@ -99,6 +100,19 @@ class MemoryLog:
         if waiter is not None:
             self._publishers.append((waiter, index))
 
+    def append_batch(self, batch: Batch) -> Awaitable[int]:
+        future: asyncio.Future[int] = self._loop.create_future()
+        if self._is_closed:
+            settle(future, UnavailableError("the log is closed"))
+            return future
+        self._loop.call_soon(self._place, batch, FutureWaiter(future))
+        return future
+
+    def _place(self, batch: Batch, waiter: Waiter) -> None:
+        stamp = self._pending.stamp_before(self._clock.now_us())
+        place(batch, self.epoch, self._end, self._checksum, stamp)
+        self._store(batch, [(waiter, 0)])
+
     @property
     def is_congested(self) -> bool:
         return False
@@ -109,10 +123,13 @@ class MemoryLog:
 
     def _commit(self) -> None:
         batch = self._pending.encode(self.epoch, self._end, self._checksum)
-        batch.to_bytes()  # sets the checksum that the next batch chains to
-        self._checksum = batch.header.checksum
         self._pending = BatchBuilder(self._pending.last_timestamp)
         waiters, self._publishers = self._publishers, []
+        self._store(batch, waiters)
+
+    def _store(self, batch: Batch, waiters: list[tuple[Waiter, int]]) -> None:
+        batch.to_bytes()  # sets the checksum that the next batch chains to
+        self._checksum = batch.header.checksum
         self._batches.append(batch)
         self._end = batch.end_offset
         for waiter, index in waiters:

@@ -26,11 +26,12 @@ from penstock.log.segment import (
     SegmentBody,
     StaleSegment,
     segment_bases,
+    segment_of,
     segment_path,
     unpack_segment_header,
     walk_headers,
 )
-from penstock.model.errors import CorruptError, Gap
+from penstock.model.errors import CorruptError
 
 T = TypeVar("T")
 Wants = Callable[[str], bool]  # whether a reader is interested in a name
@@ -110,7 +111,7 @@ class FileReader:
         segments, end = self._look()
         if offset >= end.durable_end:
             return []
-        segment = _segment_of(segments, offset)
+        segment = segment_of(segments, offset)
         number = segment.body.index.find(offset)
         return [batch for batch in segment.read_chunk(number) if batch.end_offset > offset]
 
@@ -120,7 +121,7 @@ class FileReader:
             segments, durable = self._look()
             if offset >= durable.durable_end:
                 return [], offset
-            segment = _segment_of(segments, offset)
+            segment = segment_of(segments, offset)
             if segment.body.footer is not None:
                 return self._read_indexed(segment, segment.body.footer, offset, end, wants)
         found = self._read(offset)
@@ -170,7 +171,7 @@ class FileReader:
         before = start
         for number in range(1, count):
             cut = start + (end - start) * number // count
-            index = _segment_of(segments, cut).body.index
+            index = segment_of(segments, cut).body.index
             near = index.offsets[index.find(cut)] if index.offsets else cut
             if before < near and cut - near <= (end - start) // (2 * count):
                 cut = near
@@ -257,13 +258,6 @@ class FileReader:
             body.length = end.position
             segment.end_offset = end.durable_end
         return segment
-
-
-def _segment_of(segments: list[Segment], offset: int) -> Segment:
-    first = segments[0].base_offset
-    if offset < first:
-        raise Gap(f"offset {offset} is no longer kept: the first record is {first}")
-    return segments[bisect_right(segments, offset, key=lambda s: s.base_offset) - 1]
 
 
 def _size(segment: Segment) -> int:

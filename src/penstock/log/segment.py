@@ -22,7 +22,7 @@ from penstock.log import format as fmt
 from penstock.log.batch import Batch, decode_batch
 from penstock.log.files import Disk, File
 from penstock.log.footer import Footer, read_footer
-from penstock.model.errors import CorruptError
+from penstock.model.errors import CorruptError, Gap
 from penstock.model.limits import MIB
 
 MAGIC: Final = b"PENSTOCK"
@@ -112,6 +112,10 @@ class ChunkIndex:
         # Batches without records share their offset with the next one: take the last such chunk.
         return max(bisect_right(self.offsets, offset) - 1, 0)
 
+    def has_after(self, number: int) -> bool:
+        """Whether a chunk follows this one, which then is complete."""
+        return number + 1 < len(self.positions)
+
 
 class SegmentBody:
     """What is learned by opening the file. `length` is where its committed batches end."""
@@ -171,8 +175,8 @@ class Segment:
         """The batches of a chunk, checksums verified."""
         body = self.body
         start = body.index.positions[number]
-        is_last = number + 1 == len(body.index.positions)
-        return self.read_span(start, body.length if is_last else body.index.positions[number + 1])
+        has_after = body.index.has_after(number)
+        return self.read_span(start, body.index.positions[number + 1] if has_after else body.length)
 
     def read_span(self, start: int, end: int) -> list[Batch]:
         """The batches between two positions of the file at which batches begin or end."""
@@ -223,6 +227,14 @@ class Segment:
     def _demand_end(self, found: int) -> None:
         if found < self.end_offset:
             raise CorruptError(f"records from {found} to {self.end_offset} are missing")
+
+
+def segment_of(segments: list[Segment], offset: int) -> Segment:
+    """The segment that holds `offset`, of all segments of a log in order; Gap if it is gone."""
+    first = segments[0].base_offset
+    if offset < first:
+        raise Gap(f"offset {offset} is no longer kept: the first record is {first}")
+    return segments[bisect_right(segments, offset, key=lambda s: s.base_offset) - 1]
 
 
 def decode_batches(data: bytes, file_position: int, path: Path) -> list[Batch]:

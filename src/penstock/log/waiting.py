@@ -3,6 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+from typing import Final
+
+from penstock.model.errors import UnavailableError
+
+FULL_RETRY_S: Final = 1.0
 
 
 def settle(future: asyncio.Future[int], result: int | BaseException) -> None:
@@ -13,6 +19,16 @@ def settle(future: asyncio.Future[int], result: int | BaseException) -> None:
         future.set_exception(result)
     else:
         future.set_result(result)
+
+
+def write_refusal(failed: OSError) -> UnavailableError:
+    """What publishers are told when a write failed and was cut back."""
+    if failed.errno in (errno.ENOSPC, errno.EDQUOT):
+        return UnavailableError(
+            "the disk is full, nothing was stored: free some space and publishing resumes",
+            FULL_RETRY_S,
+        )
+    return UnavailableError(f"writing failed ({failed.strerror}): nothing was stored")
 
 
 def forget_failure(task: asyncio.Task[object]) -> None:

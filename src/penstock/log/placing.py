@@ -1,0 +1,66 @@
+"""Batches that were encoded elsewhere and wait for a place in a log.
+
+Their columns and payloads are written as they are; only the header is new. They take turns with
+what publishers append, so neither waits for ever.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+from penstock.log import format as fmt
+from penstock.log.batch import Batch
+from penstock.log.builder import BatchBuilder
+from penstock.log.interface import Waiter
+from penstock.model.errors import CorruptError
+
+
+class Placing:
+    """The batches that wait, in order."""
+
+    def __init__(self) -> None:
+        self._waiting: deque[tuple[Batch, Waiter]] = deque()
+        self._had_last_turn = False
+
+    @property
+    def is_waiting(self) -> bool:
+        return bool(self._waiting)
+
+    def add(self, batch: Batch, waiter: Waiter) -> None:
+        self._waiting.append((batch, waiter))
+
+    def is_due(self, pending: BatchBuilder) -> bool:
+        """Whether the next commit takes one of these, rather than what publishers appended."""
+        is_due = self.is_waiting and (pending.is_empty or not self._had_last_turn)
+        self._had_last_turn = is_due
+        return is_due
+
+    def take(self) -> tuple[Batch, Waiter]:
+        return self._waiting.popleft()
+
+    def leaves_work(self, pending: BatchBuilder) -> bool:
+        """Whether a commit that is over leaves something that nobody else announces."""
+        return self.is_waiting or (self._had_last_turn and not pending.is_empty)
+
+    def give_up(self) -> list[Waiter]:
+        """Forget all of them; who waited."""
+        waiters = [waiter for _, waiter in self._waiting]
+        self._waiting.clear()
+        return waiters
+
+
+def check_placeable(batch: Batch) -> None:
+    """CorruptError unless a new header is all that the batch needs."""
+    if batch.header.flags & (fmt.TIMES | fmt.WIDE_TIMES):
+        raise CorruptError("a batch that brings its own times cannot be placed")
+    if batch.header.count == 0:
+        raise CorruptError("a batch without records cannot be placed")
+
+
+def place(batch: Batch, epoch: int, base_offset: int, prev_checksum: int, stamp: int) -> None:
+    """Give the batch its place: all its records are received now."""
+    header = batch.header
+    header.epoch = epoch
+    header.base_offset = base_offset
+    header.prev_checksum = prev_checksum
+    header.base_timestamp = header.last_timestamp = stamp
