@@ -19,11 +19,11 @@ from typing import Any, Final, Self
 from penstock.app.wiring import OpenBroker, open_directory, open_memory
 from penstock.broker.consumers import check_offset, read_matching, resolve
 from penstock.broker.engine import DRAFT_BYTES_MAX, DRAFT_RECORDS_MAX, Engine, check_on_gap
-from penstock.broker.messages import HeadersLike, check_headers, encode_message
 from penstock.broker.settings import altered, make_settings, topic_settings
 from penstock.broker.streams import Stream
 from penstock.broker.topics import Topic
 from penstock.config import DEFAULT_DATA
+from penstock.core.messages import HeadersLike, check_headers, encode_message
 from penstock.core.names import check_filter, check_name
 from penstock.core.position import AtOffset, Latest, parse_position
 from penstock.core.where import Where, compile_where

@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 
 from penstock.app.aio import DEFAULT_PATH, STREAM_TAKE_MAX, AsyncBroker, Attach, PositionLike
-from penstock.broker.messages import HeadersLike
+from penstock.core.messages import HeadersLike
 from penstock.model.errors import UnavailableError
 from penstock.model.record import ConsumerInfo, Record, TopicInfo
 

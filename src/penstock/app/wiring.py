@@ -17,10 +17,13 @@ from penstock.catalog.thread import CatalogThread, InlineRunner
 from penstock.log.commit import ThreadWorkers
 from penstock.log.directory import DataDirectory
 from penstock.log.files import RealDisk
+from penstock.log.intake import finish_all
+from penstock.log.interface import KeptLog
 from penstock.log.memory import MemoryStore
+from penstock.log.staging import AREA, StagingArea
 from penstock.log.store import EmbeddedStore
-from penstock.model.clock import SystemClock
-from penstock.model.errors import InvalidSetting
+from penstock.model.clock import Clock, SystemClock
+from penstock.model.errors import InvalidSetting, PenstockError
 
 
 class OpenBroker:
@@ -68,6 +71,7 @@ async def open_directory(
         engine = Engine(settings, catalog, store, clock, free_space)
         parts.push_async_callback(engine.close)
         await engine.open()
+        store.notes += await finish_staged(path, engine, clock)
         opened_parts = parts.pop_all()
 
     def hurry() -> None:
@@ -82,6 +86,22 @@ async def open_directory(
     opened.announce = directory.announce
     opened.hurry = hurry
     return opened
+
+
+async def finish_staged(path: Path, engine: Engine, clock: Clock) -> list[str]:
+    """Take in what was handed over and then interrupted; what to tell people."""
+    if not (path / AREA).is_dir():
+        return []
+
+    async def log_of(topic_id: int) -> KeptLog | None:
+        topic = engine.topics.by_id(topic_id)
+        return None if topic is None else topic.log
+
+    try:
+        records = await finish_all(StagingArea(path), log_of, clock)
+    except (PenstockError, OSError) as failed:
+        return [f"staged records are still waiting: {failed}"]
+    return [f"{records} staged records were taken in"] if records else []
 
 
 async def open_memory(settings: BrokerSettings) -> OpenBroker:

@@ -13,7 +13,6 @@ from typing import Final
 
 from penstock.broker.access import Access
 from penstock.broker.consumers import ON_GAP, Consumers, resolve
-from penstock.broker.messages import check_payload
 from penstock.broker.metrics import Metrics
 from penstock.broker.queue import Queue
 from penstock.broker.settings import BrokerSettings
@@ -22,6 +21,7 @@ from penstock.broker.topics import Topic, Topics
 from penstock.broker.upkeep import FreeSpace, Upkeep
 from penstock.catalog.catalog import Catalog
 from penstock.catalog.positions import PositionSaver
+from penstock.core.messages import check_payload
 from penstock.core.names import quoted
 from penstock.core.position import Position
 from penstock.core.where import Where

@@ -12,10 +12,10 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from penstock.broker.exchange import Exchange
-from penstock.broker.messages import check_payload
 from penstock.broker.runs import Run
 from penstock.broker.topics import Topic
 from penstock.core.access import PUBLISH, Principal
+from penstock.core.messages import check_payload
 from penstock.core.names import quoted
 from penstock.log.format import KIND_SHIFT, RETAIN
 from penstock.log.marks import Mark, encode_headers

@@ -29,7 +29,7 @@ def encode_message(message: Any) -> tuple[bytes, int]:
     try:
         payload = msgspec.json.encode(message)
         if b"null" in payload:
-            _check_numbers(message)
+            check_numbers(message)
         return payload, KIND_JSON
     except (TypeError, ValueError, RecursionError, OverflowError) as broken:
         raise RefusedError(
@@ -38,7 +38,7 @@ def encode_message(message: Any) -> tuple[bytes, int]:
         ) from None
 
 
-def _check_numbers(value: Any) -> None:
+def check_numbers(value: Any) -> None:
     """JSON has no word for NaN and infinity: they would come back as None."""
     if isinstance(value, float) and not math.isfinite(value):
         raise ValueError(f"{value} is no JSON number")
@@ -47,7 +47,7 @@ def _check_numbers(value: Any) -> None:
     elif not isinstance(value, list | tuple | set | frozenset):
         return
     for part in value:
-        _check_numbers(part)
+        check_numbers(part)
 
 
 def check_headers(headers: HeadersLike) -> Headers:
