@@ -13,6 +13,8 @@ from typing import Final
 
 from penstock.broker.access import Access
 from penstock.broker.consumers import ON_GAP, Consumers, resolve
+from penstock.broker.groups import Groups
+from penstock.broker.messages import check_payload
 from penstock.broker.metrics import Metrics
 from penstock.broker.queue import Queue
 from penstock.broker.settings import BrokerSettings
@@ -60,6 +62,7 @@ class Engine:
         )
         self.consumers = Consumers(catalog, self._saver, self.metrics)
         self.queue = Queue(catalog.queue, self.consumers)
+        self.groups = Groups(self.topics, catalog.groups, clock, self.metrics, self.publish)
         self.upkeep = Upkeep(
             self.topics,
             clock,
@@ -85,6 +88,7 @@ class Engine:
         logs = {topic.id: topic.log for topic in self.topics.all()}
         await self.consumers.load(consumers, logs)
         await self.queue.load()
+        await self.groups.load(logs)
         await self.access.load()
         self.upkeep.look_at_space()
         self._upkeep_task = asyncio.create_task(self.upkeep.run(), name="penstock-upkeep")
@@ -185,6 +189,7 @@ class Engine:
 
     def _forget(self, topic: Topic) -> None:
         self.consumers.forget(topic)
+        self.groups.forget(topic)
         self.queue.forget(topic)
         if self.on_forget is not None:
             self.on_forget(topic)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from penstock.catalog.credentials import Credentials
 from penstock.catalog.database import Database
+from penstock.catalog.groups import GroupCatalog
 from penstock.catalog.migrations import migrate
 from penstock.catalog.queue import QueueCatalog
 from penstock.catalog.sessions import SessionCatalog
@@ -75,6 +76,7 @@ class Catalog:
         self.credentials = Credentials(runner, clock)
         self.sessions = SessionCatalog(runner, clock)
         self.queue = QueueCatalog(runner, clock)
+        self.groups = GroupCatalog(runner, clock)
         self.wills = WillCatalog(runner)
 
     @classmethod

@@ -343,6 +343,25 @@ MIGRATIONS: Final = (
             """,
         ),
     ),
+    Migration(
+        8,
+        (
+            """
+            create table groups (
+                tenant text not null,
+                topic_id bigint not null,
+                group_name text not null,
+                epoch bigint not null,
+                next_offset bigint not null,
+                open_offsets text not null,
+                saved_at bigint not null,
+                primary key (tenant, topic_id, group_name),
+                foreign key (tenant, topic_id) references topics (tenant, topic_id)
+                    on delete cascade
+            )
+            """,
+        ),
+    ),
 )
 
 

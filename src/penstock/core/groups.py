@@ -3,12 +3,13 @@
 Invariant: a record below `next_offset` that the group wants is in exactly one state.
 
     held       one member was given it and has not answered; leased ones for a time only
+    delayed    its member gave it back and asked that nobody gets it for a while
     waiting    its member left, refused it or was too slow: it is given out again, before new ones
     dead       given out `deliveries_max` times: nobody gets it again, until somebody buries it
     done       acknowledged or discarded, and remembered no longer
 
 So a member that never answers keeps what it holds and stalls nobody. At most `records_max` records
-are held, waiting or dead. Time comes from the caller; so does what the records are.
+are held, delayed, waiting or dead. Time comes from the caller; so does what the records are.
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ class Group:
     __slots__ = (
         "_ahead",
         "_dead",
+        "_delayed",
         "_deliveries",
         "_deliveries_max",
         "_held",
@@ -67,6 +69,7 @@ class Group:
         self._held_count = 0
         self._waiting: list[int] = []  # ascending
         self._deliveries: dict[int, int] = {}  # of those that wait
+        self._delayed: dict[int, tuple[int, int]] = {}  # offset -> until when, deliveries
         self._dead: dict[int, int] = {}  # offset -> deliveries
         # At or past next_offset, and given out before a crash that forgot how far the group was.
         self._ahead: set[int] = set()
@@ -76,7 +79,7 @@ class Group:
     @property
     def count(self) -> int:
         """Records that are not done."""
-        return self._held_count + len(self._waiting) + len(self._dead)
+        return self._held_count + len(self._delayed) + len(self._waiting) + len(self._dead)
 
     @property
     def room(self) -> int:
@@ -92,13 +95,14 @@ class Group:
     def first_open(self) -> int:
         """Every wanted record below it is done."""
         opened = [offset for held in self._held.values() for offset in held]
-        return min([self.next_offset, *opened, *self._waiting[:1], *self._dead])
+        return min([self.next_offset, *opened, *self._delayed, *self._waiting[:1], *self._dead])
 
     @property
     def next_deadline_us(self) -> int:
-        """When the next lease runs out; NO_LEASE if none does."""
+        """When the next lease or delay runs out; NO_LEASE if none does."""
         firsts = [next(iter(held.values())).deadline_us for held in self._held.values()]
-        return min(firsts, default=NO_LEASE)
+        ends = [*filter(None, firsts), *(until_us for until_us, _ in self._delayed.values())]
+        return min(ends, default=NO_LEASE)
 
     def waiting(self) -> list[int]:
         """Offsets to be given out again, ascending."""
@@ -112,16 +116,21 @@ class Group:
         """What a member has not answered, in the order of giving."""
         return dict(self._held.get(member, {}))
 
+    def all_held(self) -> dict[int, Hold]:
+        """What any member has not answered."""
+        return {offset: hold for held in self._held.values() for offset, hold in held.items()}
+
     def to_give_again(self) -> dict[int, int]:
         """What a crash now would leave to be given out again: offset -> deliveries so far."""
         again = self._deliveries | self._dead
+        again |= {offset: deliveries for offset, (_, deliveries) in self._delayed.items()}
         for held in self._held.values():
             again |= {offset: one.deliveries for offset, one in held.items() if not one.is_pinned}
         return again
 
     def done_ahead(self) -> set[int]:
         """At or past next_offset and done all the same."""
-        done = self._ahead.difference(self._waiting, self._dead)
+        done = self._ahead.difference(self._waiting, self._dead, self._delayed)
         for held in self._held.values():
             done.difference_update(held)
         return done
@@ -174,12 +183,18 @@ class Group:
         """The member is done with a record; False if it does not hold it."""
         return self._let_go(member, offset) is not None
 
-    def nack(self, member: str, offset: int) -> bool:
-        """The member gives a record back; False if it does not hold it."""
+    def nack(self, member: str, offset: int, until_us: int = 0) -> bool:
+        """The member gives a record back, for others at once or from `until_us` on.
+
+        False if it does not hold it.
+        """
         hold = self._let_go(member, offset)
         if hold is None:
             return False
-        self._give_back(offset, hold.deliveries)
+        if until_us and hold.deliveries != self._deliveries_max:
+            self._delayed[offset] = (until_us, hold.deliveries)
+        else:
+            self._give_back(offset, hold.deliveries)
         return True
 
     def leave(self, member: str) -> int:
@@ -200,20 +215,23 @@ class Group:
         return len(pinned)
 
     def expire(self, now_us: int) -> int:
-        """Leases that ran out: their records go back; how many."""
+        """Leases and delays that ran out: their records go back; how many."""
+        due = [offset for offset, (until_us, _) in self._delayed.items() if until_us <= now_us]
+        for offset in due:
+            self._give_back(offset, self._delayed.pop(offset)[1])
+        given = len(due)
         if self._lease_us == NO_LEASE:
-            return 0
-        given = 0
+            return given
         for member, held in list(self._held.items()):
-            due = []
+            late = []
             for offset, hold in held.items():
                 if hold.deadline_us > now_us:
                     break
-                due.append((offset, hold.deliveries))
-            for offset, deliveries in due:
+                late.append((offset, hold.deliveries))
+            for offset, deliveries in late:
                 self._let_go(member, offset)
                 self._give_back(offset, deliveries)
-            given += len(due)
+            given += len(late)
         return given
 
     def _let_go(self, member: str, offset: int) -> Hold | None:
@@ -253,6 +271,10 @@ class Group:
         del self._waiting[:gone]
         for offset in [one for one in self._dead if one < first_offset]:
             del self._dead[offset]
+        late = [one for one in self._delayed if one < first_offset]
+        for offset in late:
+            del self._delayed[offset]
+        gone += len(late)
         passed = max(first_offset - self.next_offset, 0)
         self.pass_to(first_offset)
         return gone + passed

@@ -1,0 +1,81 @@
+"""Groups in the catalog: how far each is, and what lies open behind that.
+
+A group's row is replaced as a whole, so what is stored is always one moment of it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import msgspec
+
+from penstock.catalog.database import Database
+from penstock.catalog.thread import Runner
+from penstock.model.clock import Clock
+from penstock.model.record import DEFAULT_TENANT, TopicId
+
+
+@dataclass(frozen=True, slots=True)
+class GroupRow:
+    """A group of readers of one topic."""
+
+    topic_id: TopicId
+    name: str
+    epoch: int
+    next_offset: int
+    open: dict[int, int]  # below next_offset and not done: offset -> how often it was given out
+
+
+class GroupCatalog:
+    """Every method is one durable unit of work."""
+
+    def __init__(self, runner: Runner, clock: Clock) -> None:
+        self._runner = runner
+        self._clock = clock
+
+    async def load(self) -> list[GroupRow]:
+        def work(database: Database) -> list[GroupRow]:
+            rows = database.fetch(
+                "select topic_id, group_name, epoch, next_offset, open_offsets from groups"
+            )
+            return [
+                GroupRow(topic_id, name, epoch, next_offset, dict(msgspec.json.decode(opened)))
+                for topic_id, name, epoch, next_offset, opened in rows
+            ]
+
+        return await self._runner.run(work)
+
+    async def save(self, row: GroupRow) -> None:
+        """Make or replace it."""
+        opened = msgspec.json.encode(sorted(row.open.items())).decode()
+        now_us = self._clock.now_us()
+
+        def work(database: Database) -> None:
+            database.execute(
+                "insert into groups"
+                " (tenant, topic_id, group_name, epoch, next_offset, open_offsets, saved_at)"
+                " values ($1, $2, $3, $4, $5, $6, $7)"
+                " on conflict (tenant, topic_id, group_name) do update set"
+                " epoch = excluded.epoch, next_offset = excluded.next_offset,"
+                " open_offsets = excluded.open_offsets, saved_at = excluded.saved_at",
+                DEFAULT_TENANT,
+                row.topic_id,
+                row.name,
+                row.epoch,
+                row.next_offset,
+                opened,
+                now_us,
+            )
+
+        await self._runner.run(work)
+
+    async def delete(self, topic_id: TopicId, name: str) -> None:
+        def work(database: Database) -> None:
+            database.execute(
+                "delete from groups where tenant = $1 and topic_id = $2 and group_name = $3",
+                DEFAULT_TENANT,
+                topic_id,
+                name,
+            )
+
+        await self._runner.run(work)

@@ -1,0 +1,235 @@
+"""Do readers that share a group get every record once, and does nothing they drop get lost?"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from penstock import AsyncBroker, NotSubscribed, Record, RefusedError
+from penstock.broker.groups import DELIVERIES_MAX, OPEN_MAX, Given, Groups
+from penstock.broker.topics import Topic
+from penstock.core.position import Earliest, Latest
+
+EARLIEST = Earliest()
+
+
+class World:
+    """A broker with one topic, and the group that reads it."""
+
+    def __init__(self, broker: AsyncBroker) -> None:
+        self.broker = broker
+
+    @property
+    def groups(self) -> Groups:
+        return self.broker.engine.groups
+
+    @property
+    def topic(self) -> Topic:
+        return self.broker.engine.topics.get("jobs")
+
+    async def publish(self, count: int) -> None:
+        await self.broker.publish_many([f"job {n}" for n in range(count)], "jobs")
+
+    async def dead(self) -> list[Record]:
+        if any(topic.topic == "jobs.dead" for topic in await self.broker.topics()):
+            return await self.broker.read("jobs.dead")
+        return []
+
+    async def fetch(self, limit: int = 10, wait_s: float = 0) -> tuple[str, list[Given]]:
+        return await self.groups.fetch(self.topic, "workers", limit, wait_s, EARLIEST)
+
+    async def ack(self, receipt: str, *offsets: int) -> int:
+        return await self.groups.ack(self.topic, "workers", receipt, list(offsets) or None)
+
+    async def nack(self, receipt: str, *offsets: int, delay_s: float = 0, reason: str = "") -> int:
+        return await self.groups.nack(
+            self.topic, "workers", receipt, list(offsets) or None, delay_s, reason
+        )
+
+
+def offsets_of(given: list[Given]) -> list[int]:
+    return [one.record.offset for one in given]
+
+
+def in_world(scenario: Callable[[World], Awaitable[None]], path: Path | None = None) -> None:
+    async def main() -> None:
+        broker = AsyncBroker.memory() if path is None else AsyncBroker(path)
+        async with broker:
+            await broker.create_topic("jobs", exist_ok=True)
+            await asyncio.wait_for(scenario(World(broker)), 60)
+
+    asyncio.run(main())
+
+
+def test_each_record_goes_to_one_reader() -> None:
+    async def scenario(world: World) -> None:
+        await world.publish(20)
+        first, given = await world.fetch(8)
+        second, rest = await world.fetch(100)
+        assert offsets_of(given) + offsets_of(rest) == list(range(20))
+        assert (await world.fetch())[1] == []
+        assert await world.ack(first) == 8
+        assert await world.ack(second, 8, 9) == 2
+        info = world.groups.describe(world.topic, "workers")
+        assert info.next_offset == 20 and info.lag == 0
+        assert [(one.offset, one.state) for one in info.pending] == [
+            (n, "leased") for n in range(10, 20)
+        ]
+
+    in_world(scenario)
+
+
+def test_what_is_not_acknowledged_in_time_goes_to_another() -> None:
+    async def scenario(world: World) -> None:
+        world.groups.lease_s = 0.05
+        await world.publish(3)
+        lost, given = await world.fetch()
+        assert [one.deliveries for one in given] == [1, 1, 1]
+        again, given = await world.fetch(wait_s=30)
+        assert offsets_of(given) == [0, 1, 2]
+        assert [one.deliveries for one in given] == [2, 2, 2]
+        with pytest.raises(RefusedError, match="does not hold 0"):
+            await world.ack(lost, 0)
+        assert again != lost
+
+    in_world(scenario)
+
+
+def test_a_record_given_back_comes_again_at_once_or_after_its_delay() -> None:
+    async def scenario(world: World) -> None:
+        await world.publish(3)
+        receipt, _ = await world.fetch()
+        assert await world.nack(receipt, 1) == 1
+        assert await world.nack(receipt, 2, delay_s=0.05) == 1
+        again, given = await world.fetch()
+        assert [(one.record.offset, one.deliveries) for one in given] == [(1, 2)]
+        assert await world.ack(again) == 1
+        _, given = await world.fetch(wait_s=30)
+        assert [(one.record.offset, one.deliveries) for one in given] == [(2, 2)]
+        with pytest.raises(RefusedError, match="delay"):
+            await world.nack(receipt, 0, delay_s=-1)
+
+    in_world(scenario)
+
+
+def test_a_delayed_record_stops_no_other() -> None:
+    async def scenario(world: World) -> None:
+        await world.publish(2)
+        receipt, _ = await world.fetch(1)
+        await world.nack(receipt, 0, delay_s=3_600)
+        _, given = await world.fetch()
+        assert offsets_of(given) == [1]
+
+    in_world(scenario)
+
+
+def test_a_record_that_nobody_can_handle_is_put_aside_with_its_reason() -> None:
+    async def scenario(world: World) -> None:
+        await world.broker.publish({"n": 1}, "jobs", name="jobs/a", headers={"k": "v"})
+        for turn in range(1, DELIVERIES_MAX + 1):
+            receipt, (given,) = await world.fetch()
+            assert given.deliveries == turn
+            await world.nack(receipt, 0, reason="cannot read it")
+        assert (await world.fetch())[1] == []
+        (dead,) = await world.broker.read("jobs.dead")
+        assert dead.value == {"n": 1} and dead.name == "jobs/a"
+        assert dict(dead.headers) == {
+            "k": "v",
+            "penstock.dead.reason": "cannot read it",
+            "penstock.dead.topic": "jobs",
+            "penstock.dead.offset": "0",
+            "penstock.dead.group": "workers",
+            "penstock.dead.deliveries": str(DELIVERIES_MAX),
+        }
+        assert world.groups.describe(world.topic, "workers").pending == []
+
+    in_world(scenario)
+
+
+def test_a_group_waits_for_the_first_record_and_begins_where_it_was_told() -> None:
+    async def scenario(world: World) -> None:
+        await world.publish(2)
+        groups, topic = world.groups, world.topic
+        assert (await groups.fetch(topic, "late", 10, 0, Latest()))[1] == []
+        waiting = asyncio.ensure_future(groups.fetch(topic, "late", 10, 30, EARLIEST))
+        await world.publish(1)
+        _, given = await waiting
+        assert offsets_of(given) == [2]
+        with pytest.raises(NotSubscribed, match="has no group 'none'"):
+            groups.describe(topic, "none")
+        await groups.delete(topic, "late")
+        assert [info.group for info in groups.of(topic)] == []
+
+    in_world(scenario)
+
+
+def test_readers_that_never_answer_get_no_more_than_the_bound() -> None:
+    async def scenario(world: World) -> None:
+        await world.publish(OPEN_MAX + 10)
+        taken = []
+        while given := (await world.fetch(400))[1]:
+            taken += offsets_of(given)
+        assert taken == list(range(OPEN_MAX))
+
+    in_world(scenario)
+
+
+def test_an_acknowledgement_survives_a_crash_and_the_rest_comes_again(tmp_path: Path) -> None:
+    async def before(world: World) -> None:
+        await world.publish(10)
+        receipt, _ = await world.fetch(10)
+        await world.ack(receipt, 0, 1, 5)
+        await world.broker.shut(is_clean=False)
+        world.broker = AsyncBroker(tmp_path)
+        async with world.broker:
+            _, given = await world.fetch(100)
+            assert offsets_of(given) == [2, 3, 4, 6, 7, 8, 9]
+            assert {one.deliveries for one in given} == {2}
+            await world.broker.delete_topic("jobs")
+            await world.broker.create_topic("jobs")
+            assert world.groups.of(world.topic) == []
+
+    in_world(before, tmp_path)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_dying_readers_lose_nothing_and_nothing_is_done_twice(seed: int) -> None:
+    chance = random.Random(seed)
+
+    async def scenario(world: World) -> None:
+        world.groups.lease_s = 0.02
+        done: Counter[int] = Counter()
+        total = 200
+
+        async def reader() -> None:
+            while sum(done.values()) + len(await world.dead()) < total:
+                receipt, given = await world.fetch(chance.randint(1, 20), wait_s=0.05)
+                if not given:
+                    continue
+                fate = chance.random()
+                some = chance.sample(offsets_of(given), chance.randint(1, len(given)))
+                try:
+                    if fate < 0.5:
+                        await world.ack(receipt, *some)
+                        done.update(some)
+                    elif fate < 0.6:
+                        await world.nack(receipt, *some, delay_s=chance.choice([0, 0.01]))
+                    # else it dies, and its lease runs out
+                except RefusedError:
+                    continue
+
+        async def writer() -> None:
+            for _ in range(total // 10):
+                await world.publish(10)
+
+        await asyncio.gather(writer(), *(reader() for _ in range(5)))
+        dead = [int(dict(one.headers)["penstock.dead.offset"]) for one in await world.dead()]
+        assert sorted([*done, *dead]) == list(range(total))
+        assert set(done.values()) == {1}
+
+    in_world(scenario)
