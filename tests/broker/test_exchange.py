@@ -96,6 +96,39 @@ def test_what_was_out_is_sent_again_in_its_order_whatever_ids_it_had() -> None:
     play(story)
 
 
+def test_id_of_an_acknowledged_message_used_again_for_qos_2_stands_for_the_newer_one() -> None:
+    """Acknowledgements of QoS 1 are not stored one by one: is the QoS 2 message sent again?"""
+
+    async def story(world: World) -> None:
+        session = await kept(world, "reader")
+        rows = [OutstandingRow(1, 5, 3, 1, False), OutstandingRow(1, 8, 3, 2, False)]
+        stored = StoredSession("reader", 1, NEVER_EXPIRES, [], {}, rows, [])
+        await world.exchange.restore(session, stored)
+        assert [(i, t & OFFSET_MASK) for i, t in session.window.items()] == [(3, 8)]
+        assert session.window.take(0, 1) == [4]  # what was out is not soon confused with it
+
+    play(story)
+
+
+def test_topic_born_while_a_client_was_away_is_read_from_0_also_after_a_crash() -> None:
+    async def story(world: World) -> None:
+        await kept(world, "reader")
+        await kept(world, "writer")
+        await world.subscribe("reader", "#", Wanted(1))
+        world.disconnect("reader")
+        await world.settle_catalog()
+        await world.engine.topics.create("new", LogSettings(), exist_ok=False)
+        world.publish("writer", "new/x", [b"1", b"2"], 1, False)
+        await world.settle()
+        await world.keeper.checkpoint()
+        await kept(world, "reader", window=1)
+        stored = await after_a_crash(world, "reader")  # before the next checkpoint
+        topic = world.engine.topics.get("new")
+        assert stored.positions[topic.id] == (0, 0)
+
+    play(story)
+
+
 def publish_twice(world: World, session: Session, payload: bytes, packet_id: int) -> list[object]:
     """A QoS 2 message; what the publisher is told once that is known."""
     run = Run("a", payload, [0], [len(payload)], 2, False)

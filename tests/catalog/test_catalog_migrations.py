@@ -14,8 +14,10 @@ import pytest
 from penstock.catalog.catalog import BindingRow, Catalog, ConsumerRow, TopicRow
 from penstock.catalog.database import Database
 from penstock.catalog.migrations import MIGRATIONS, Migration, migrate
+from penstock.catalog.sessions import OutstandingRow, SessionCatalog, StoredSession
 from penstock.catalog.sqlite import SqliteDatabase
 from penstock.catalog.thread import InlineRunner
+from penstock.model.clock import ManualClock
 from penstock.model.errors import RefusedError
 from penstock.model.record import DEFAULT_TENANT, TopicId
 from tests.catalog.faults import OpenDatabase
@@ -121,3 +123,36 @@ def test_a_catalog_of_version_1_opens_with_everything_in_it(tmp_path: Path) -> N
         await catalog.close()
 
     asyncio.run(scenario())
+
+
+def test_what_was_out_before_feeds_had_ids_is_out_without_one(open_database: OpenDatabase) -> None:
+    database = open_database()
+    by_number = {migration.number: migration for migration in MIGRATIONS}
+    run_migrations(database, *(by_number[number] for number in range(1, 5)))
+    with database.transaction():
+        for statement in (
+            "insert into tenants (tenant, created_at) values ('default', 0)",
+            "insert into topics (topic_id, tenant, key, declared, settings, created_at)"
+            " values (1, 'default', 't', 't', '{}', 0)",
+            "insert into sessions (tenant, client_id, owner, incarnation, expiry_s, is_connected,"
+            " disconnected_at) values ('default', 'c', '', 1, 9, 0, 0)",
+            "insert into outstanding (tenant, client_id, topic_id, message_offset, packet_id, qos,"
+            " is_released) values ('default', 'c', 1, 7, 3, 2, 1)",
+            "insert into subscriptions (tenant, client_id, filter, qos, options, identifier, since)"
+            " values ('default', 'c', 'a/#', 1, 0, 0, '{}')",
+        ):
+            database.execute(statement)
+    run_migrations(database, *MIGRATIONS)
+
+    async def load() -> StoredSession:
+        catalog = SessionCatalog(InlineRunner(database), ManualClock(1))
+        stored, is_present = await catalog.begin("c", "", 9, is_clean=False)
+        assert is_present
+        return stored
+
+    stored = asyncio.run(load())
+    assert stored.outstanding == [OutstandingRow(1, 7, 3, 2, True, 0)]
+    assert [(row.filter, row.feed_id, row.expression) for row in stored.subscriptions] == [
+        ("a/#", 0, "")
+    ]
+    database.close()

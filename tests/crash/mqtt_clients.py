@@ -120,8 +120,9 @@ class Publisher(Client):
 class Subscriber(Client):
     """Writes down what it is given; a QoS 2 message once for each packet id it holds."""
 
-    def __init__(self, client_id: str, qos: int, filter: str) -> None:
+    def __init__(self, client_id: str, qos: int, filter: str, *, start: str = "") -> None:
         super().__init__(client_id)
+        self._start = start  # a position: then its subscription is a feed of its own
         self.received: list[bytes] = []
         self._qos = qos
         self._filter = filter
@@ -130,7 +131,10 @@ class Subscriber(Client):
 
     def subscribe(self, port: int) -> None:
         wire, _ = connect_kept(port, self.client_id, self.version)
-        wire.subscribe(self._filter, qos=self._qos)
+        if self._start:
+            wire.subscribe_feed(self._filter, qos=self._qos, from_=self._start)
+        else:
+            wire.subscribe(self._filter, qos=self._qos)
         self._was_there = True
         wire.disconnect()
 

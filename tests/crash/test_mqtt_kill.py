@@ -33,6 +33,8 @@ class Traffic:
         self.keeping = Publisher("keeping", 1, "r", names=7)
         self.online = [Subscriber(f"online-{qos}", qos, "m/#") for qos in (1, 2)]
         self.offline = [Subscriber(f"offline-{qos}", qos, "m/+") for qos in (1, 2)]
+        self.online += [Subscriber(f"feed-{qos}", qos, "m/#", start="-1h") for qos in (1, 2)]
+        self.offline.append(Subscriber("offline-feed-2", 2, "m/+", start="earliest"))
 
     @property
     def clients(self) -> list[Client]:

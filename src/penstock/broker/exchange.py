@@ -243,8 +243,8 @@ class Exchange:
             session.resent.add(_tag(out))
             if out.packet_id == NO_PACKET_ID:
                 continue
-            known = newest.get(out.packet_id)  # of an id used again the older one is released
-            if known is None or known.is_released:
+            known = newest.get(out.packet_id)
+            if known is None or _is_newer(out, known):
                 newest.pop(out.packet_id, None)
                 newest[out.packet_id] = out  # at its own place: they are sent in this order
         for out in newest.values():
@@ -510,3 +510,14 @@ class Exchange:
 
 def _tag(out: OutstandingRow) -> int:
     return (out.feed_id << PLACE_SHIFT | out.topic_id) << TAG_SHIFT | out.offset
+
+
+def _is_newer(out: OutstandingRow, known: OutstandingRow) -> bool:
+    """Of two messages under one packet id, stored since the last checkpoint: which came later?
+
+    Each id is there once in a checkpoint, and only QoS 2 is stored in between. An id is used again
+    after its release, or after the client refused its message: then rows are in the order sent.
+    """
+    if out.qos != known.qos:
+        return out.qos > known.qos
+    return known.is_released or not out.is_released

@@ -244,7 +244,7 @@ class Keeper:
 
     async def feed_offsets(self, stored: StoredSession, feed_id: int) -> dict[int, int]:
         """The same for one of its feeds."""
-        return await self._clamped(stored.positions | stored.feeds.get(feed_id, {}))
+        return await self._clamped(stored.feeds.get(feed_id, {}))
 
     async def _clamped(self, positions: dict[int, tuple[int, int]]) -> dict[int, int]:
         offsets: dict[int, int] = {}

@@ -39,6 +39,23 @@ def recover_feeds(database: Database) -> None:
     )
 
 
+def begin_new_topics(database: Database, client_id: str) -> None:
+    """Where a feed of a client that comes back has no position, it has that of the session.
+
+    So it is in topics born while the client was away.
+    """
+    database.execute(
+        "insert into feed_positions (tenant, client_id, feed_id, topic_id, epoch, next_offset)"
+        " select p.tenant, p.client_id, s.feed_id, p.topic_id, p.epoch, p.next_offset"
+        " from subscriptions s join session_positions p"
+        " on p.tenant = s.tenant and p.client_id = s.client_id"
+        " where s.tenant = $1 and s.client_id = $2 and s.feed_id > 0"
+        " on conflict (tenant, client_id, feed_id, topic_id) do nothing",
+        DEFAULT_TENANT,
+        client_id,
+    )
+
+
 def load_feeds(database: Database, client_id: str) -> FeedPositions:
     found: FeedPositions = {}
     rows = database.fetch(

@@ -18,6 +18,7 @@ from penstock.catalog.database import Database
 from penstock.catalog.feeds import (
     FeedPositions,
     FeedRow,
+    begin_new_topics,
     drop_feeds,
     load_feeds,
     put_feeds,
@@ -178,6 +179,7 @@ class SessionCatalog:
                     expiry_s,
                     owner,
                 )
+                _begin_new_topics(database, client_id)
             else:
                 _insert(database, client_id, owner, expiry_s)
             return _load(database, client_id), bool(found)
@@ -393,6 +395,21 @@ def _insert(database: Database, client_id: str, owner: str, expiry_s: int) -> No
         following - 1,
         expiry_s,
     )
+
+
+def _begin_new_topics(database: Database, client_id: str) -> None:
+    """Topics born while the client was away are read from 0, also if a crash comes first.
+
+    Without a row a connected session stands at the level, which such a topic may have passed.
+    """
+    database.execute(
+        "insert into session_positions (tenant, client_id, topic_id, epoch, next_offset)"
+        " select $1, $2, topic_id, 0, 0 from topics where tenant = $1"
+        " on conflict (tenant, client_id, topic_id) do nothing",
+        DEFAULT_TENANT,
+        client_id,
+    )
+    begin_new_topics(database, client_id)
 
 
 def _load(database: Database, client_id: str) -> StoredSession:

@@ -51,8 +51,10 @@ class Window:
         return ids
 
     def restore(self, packet_id: int, tag: int) -> None:
-        """An id that was out before the client came back, or the broker."""
+        """An id that was out before the client came back, or the broker; new ones follow it."""
         self._tags[packet_id] = tag
+        if packet_id >= self._next_id:
+            self._next_id = packet_id + 1 if packet_id < PACKET_ID_MAX else 1
 
     def release(self, packet_id: int) -> int:
         """The tag of an id that is out, which is free again; -1 if it is not out."""
