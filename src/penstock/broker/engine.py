@@ -14,7 +14,6 @@ from typing import Final
 from penstock.broker.access import Access
 from penstock.broker.consumers import ON_GAP, Consumers, resolve
 from penstock.broker.groups import Groups
-from penstock.broker.messages import check_payload
 from penstock.broker.metrics import Metrics
 from penstock.broker.queue import Queue
 from penstock.broker.settings import BrokerSettings
