@@ -116,7 +116,7 @@ class Client:
                 elif not sent.dup:
                     self.complaints.append(f"packet id {packet_id} is held, and no DUP")
                 session.received([packet_id])
-        if session.lags or session.stalled:
+        if session.is_behind:
             exchange.resume(session)
 
 
@@ -231,6 +231,7 @@ class World:
             self._publishing
             or self.keeper._tasks
             or any(exchange._waiting.values())
+            or exchange.sharing.is_running
             or any(sweep.lift.is_running for sweep in exchange._sweeps.values())
             or exchange.feeds.is_running
         )

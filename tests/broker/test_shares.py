@@ -1,0 +1,229 @@
+"""Shares in the real exchange: is every message somebody's, and nobody's twice at a time?
+
+Members join, leave, die, stall and forget their sessions at random. One session, mostly away, holds
+the group from beginning to end, so whatever is published is the group's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+from collections import Counter
+
+import pytest
+
+from penstock.app.wiring import open_memory
+from penstock.broker.engine import Engine
+from penstock.broker.sessions import OFFSET_MASK
+from penstock.broker.settings import BrokerSettings
+from penstock.broker.share import Share
+from penstock.core.placement import DEFAULT_TOPIC
+from penstock.log.interface import LogSettings
+from tests.broker.exchange_world import Client, World
+from tests.broker.model_broker import Wanted
+
+SEED = int(os.environ.get("PENSTOCK_SEED", random.SystemRandom().randrange(1 << 32)))
+KEY = "$share/g/a/#"
+NAMES = ["a/x", "a/y", "a", "b"]
+WINDOWS = [1, 2, 5, 50]
+
+
+class Crowd:
+    """Members of one group, and what they must have been given in the end."""
+
+    def __init__(self, engine: Engine, chance: random.Random) -> None:
+        self.world = World(engine)
+        self._chance = chance
+        self._members = [f"member-{number}" for number in range(4)]
+        self._published: dict[bytes, int] = {}  # payload -> QoS
+        self._departures = 0
+
+    @property
+    def share(self) -> Share:
+        return self.world.keeper.shares._by_key[KEY]
+
+    @property
+    def online(self) -> list[str]:
+        clients = self.world.clients
+        return [one for one in self._members if one in clients and clients[one].session]
+
+    async def run(self, steps: int) -> None:
+        world = self.world
+        await world.keeper.open()
+        await world.connect("writer", clean=True, is_kept=False, window=10)
+        await world.connect("anchor", clean=True, is_kept=True, window=3)
+        await world.subscribe("anchor", KEY, Wanted(1))
+        await world.settle()
+        actions = [self.publish] * 10 + [self.take] * 8 + [self.join] * 4 + [self.leave] * 2
+        actions += [self.unsubscribe, self.stall, self.checkpoint, self.anchor]
+        for _ in range(steps):
+            await self._chance.choice(actions)()
+            self.check_bounds()
+        await self.finish()
+        await world.keeper.close()
+
+    async def publish(self) -> None:
+        chance = self._chance
+        qos, name = chance.choice([1, 1, 2]), chance.choice(NAMES)
+        payloads = []
+        for _ in range(chance.choice([1, 1, 3, 12])):
+            payload = b"%d" % len(self._published)
+            self._published[payload] = qos if name != "b" else -1
+            payloads.append(payload)
+        self.world.publish("writer", name, payloads, qos, False)
+        if chance.random() < 0.5:
+            await self.world.settle()
+
+    async def take(self) -> None:
+        for client_id in self.online:
+            self.world.clients[client_id].take(self.world.exchange, self._chance.randint(0, 6))
+        await asyncio.sleep(0)
+
+    async def join(self) -> None:
+        chance = self._chance
+        client_id = chance.choice(self._members)
+        if client_id in self.online:
+            return
+        is_kept = chance.random() < 0.6
+        self._departures += 1  # a session that is wiped here gives up what was out to it
+        await self.world.connect(
+            client_id, clean=chance.random() < 0.2, is_kept=is_kept, window=chance.choice(WINDOWS)
+        )
+        if chance.random() < 0.9:
+            await self.world.subscribe(client_id, KEY, Wanted(chance.choice([0, 1, 1, 2])))
+
+    async def leave(self) -> None:
+        if self.online:
+            self._departures += 1
+            self.world.disconnect(self._chance.choice(self.online))
+            await asyncio.sleep(0)
+
+    async def unsubscribe(self) -> None:
+        if self.online:
+            await self.world.unsubscribe(self._chance.choice(self.online), KEY)
+
+    async def stall(self) -> None:
+        if self.online:
+            client = self.world.clients[self._chance.choice(self.online)]
+            client.has_room = not client.has_room
+
+    async def checkpoint(self) -> None:
+        await self.world.keeper.checkpoint()
+
+    async def anchor(self) -> None:
+        """The session that always holds the group goes, or comes back."""
+        if self.world.clients["anchor"].session is None:
+            await self.world.connect("anchor", clean=False, is_kept=True, window=3)
+        else:
+            self._departures += 1
+            self.world.disconnect("anchor")
+
+    def check_bounds(self) -> None:
+        """Nothing is out to two members, and no more than the windows hold."""
+        out = []
+        windows = 0
+        for client in self.world.clients.values():
+            session = client.session
+            if session is None:
+                continue
+            out += [session.window.tag_of(packet_id) for packet_id in session.shared]
+            windows += session.window.size_max
+        assert len(set(out)) == len(out)
+        held = {tag & OFFSET_MASK for tag in out}
+        for group in self.share.groups.values():
+            assert held.isdisjoint(group.waiting())
+            assert group.count <= 6 * max(WINDOWS)
+
+    async def finish(self) -> None:
+        """Everybody who is there takes everything; one who was never there takes what is left."""
+        world = self.world
+        await world.connect("last", clean=True, is_kept=False, window=100)
+        await world.subscribe("last", KEY, Wanted(2))
+        for client_id in self._members:
+            if client_id not in self.online:
+                await world.connect(client_id, clean=False, is_kept=True, window=50)
+        if world.clients["anchor"].session is None:
+            await world.connect("anchor", clean=False, is_kept=True, window=3)
+        await world.settle()
+        while self._take_all() or self.share.is_behind or world.is_busy:
+            await asyncio.sleep(0.001)
+            await world.settle()
+        self.check_received()
+
+    def _take_all(self) -> int:
+        taken = 0
+        for client in self.world.clients.values():
+            client.has_room = True
+            if client.session is not None:
+                taken += len(client.inbox)
+                client.take(self.world.exchange, len(client.inbox))
+                self.world.exchange.resume(client.session)
+        return taken
+
+    def check_received(self) -> None:
+        clients: list[Client] = list(self.world.clients.values())
+        assert [one.complaints for one in clients if one.complaints] == []
+        got = Counter(one.payload for client in clients for one in client.received)
+        wanted = {payload for payload, qos in self._published.items() if qos > 0}
+        assert set(got) <= wanted
+        lost = wanted - set(got)
+        assert len(lost) <= self.world.engine.metrics.dropped["session_ended"]
+        assert all(self._published[payload] == 2 for payload in lost)
+        assert max(got.values()) <= 1 + self._departures
+        twice = {
+            one.payload for client in clients for one in client.received if got[one.payload] > 1
+        }
+        exact = Counter(
+            one.payload for client in clients for one in client.received if one.qos == 2
+        )
+        assert all(count == 1 for count in exact.values())
+        assert self.share.groups and not any(one.count for one in self.share.groups.values())
+        if not self._departures:
+            assert not twice
+
+
+@pytest.mark.parametrize("number", range(10))
+def test_every_message_of_a_group_is_given_to_somebody(number: int) -> None:
+    seed = SEED + number
+    print(f"PENSTOCK_SEED={seed}")
+
+    async def main() -> None:
+        opened = await open_memory(BrokerSettings())
+        await opened.engine.topics.create(DEFAULT_TOPIC, LogSettings(), exist_ok=True)
+        await Crowd(opened.engine, random.Random(seed)).run(250)
+        await opened.close(True)
+
+    asyncio.run(main())
+
+
+def test_what_comes_while_something_is_given_again_follows_by_itself() -> None:
+    """A member dies and messages arrive in the same tick: does the other get all without a word?"""
+
+    async def main() -> None:
+        opened = await open_memory(BrokerSettings())
+        engine = opened.engine
+        await engine.topics.create(DEFAULT_TOPIC, LogSettings(), exist_ok=True)
+        world = World(engine)
+        await world.keeper.open()
+        for client_id in ("writer", "dying", "silent"):
+            await world.connect(client_id, clean=True, is_kept=False, window=100)
+        for client_id in ("dying", "silent"):
+            await world.subscribe(client_id, KEY, Wanted(1))
+        world.publish("writer", "a/x", [b"0", b"1", b"2", b"3"], 1, False)
+        await world.settle()
+        share = world.keeper.shares._by_key[KEY]
+        topic_id = engine.topics.get(DEFAULT_TOPIC).id
+        world.publish("writer", "a/x", [b"4"], 1, False)
+        world.disconnect("dying")
+        assert share.groups[topic_id].room == 0  # what came back goes first
+        while topic_id not in share.lags:
+            await asyncio.sleep(0)
+        await world.settle()
+        got = [one.message.payload for one in world.clients["silent"].inbox if one.message]
+        assert sorted(got) == [b"0", b"1", b"2", b"3", b"4"]
+        assert got[-1] == b"4"
+        await world.keeper.close()
+        await opened.close(True)
+
+    asyncio.run(main())
