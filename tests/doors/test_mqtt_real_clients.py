@@ -165,6 +165,22 @@ def test_paho_lost_leaves_its_will_and_paho_that_leaves_does_not(
     late.close()
 
 
+@VERSIONS
+def test_paho_clients_share_a_subscription(served: Served, version: int) -> None:
+    name = f"jobs/{version}"
+    workers = [Paho(served.port, f"worker{version}{n}", version) for n in range(3)]
+    for worker in workers:
+        worker.subscribe(f"$share/workers/{name}/#", 1)
+    writer = Paho(served.port, f"jw{version}", version)
+    for number in range(30):
+        writer.publish(f"{name}/{number % 4}", b"%d" % number, 1)
+    got = [[worker.receive().payload for _ in range(10)] for worker in workers]
+    assert sorted(int(one) for mine in got for one in mine) == list(range(30))
+    for client in (*workers, writer):
+        client.close()
+    assert all(worker.messages.empty() for worker in workers)
+
+
 def test_paho_5_sends_and_receives_properties(served: Served) -> None:
     reader = Paho(served.port, "p5r", paho.MQTTv5)
     options = SubscribeOptions(qos=1, noLocal=True, retainAsPublished=True)

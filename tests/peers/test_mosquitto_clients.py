@@ -123,6 +123,31 @@ def test_a_session_that_stays_gets_what_it_missed_in_order(
     assert got.returncode == 0 and got.stdout.splitlines() == lines
 
 
+@pytest.mark.parametrize("version", ["mqttv311", "mqttv5"])
+@QOS
+def test_their_subscribers_share_what_is_published(penstock: Peer, version: str, qos: str) -> None:
+    name = f"jobs/{version}/{qos}"
+    flags = ("-V", version, "-q", qos)
+    # By lines, or it keeps to itself that it has subscribed.
+    command = ["stdbuf", "-oL", *penstock.sub, "-h", "127.0.0.1", "-p", str(penstock.port), *flags]
+    workers = []
+    for _ in range(2):
+        worker = subprocess.Popen(
+            [*command, "-d", "-C", "10", "-W", "30", "-t", f"$share/workers/{name}"],
+            stdout=subprocess.PIPE,
+        )
+        assert worker.stdout is not None
+        assert any(b"SUBACK" in line for line in worker.stdout)
+        workers.append(worker)
+    lines = [b"job %d" % number for number in range(20)]
+    sent = penstock.publish("-t", name, "-l", *flags, stdin=b"\n".join(lines) + b"\n")
+    assert (sent.returncode, sent.stderr) == (0, b"")
+    said = [worker.communicate(timeout=WAIT_S)[0] for worker in workers]
+    assert [worker.returncode for worker in workers] == [0, 0]
+    got = [line for out in said for line in out.splitlines() if line.startswith(b"job ")]
+    assert sorted(got) == sorted(lines)
+
+
 def test_properties_pass(peer: Peer) -> None:
     flags = ("-V", "mqttv5", "-q", "1")
     sent = peer.publish(

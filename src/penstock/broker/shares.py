@@ -14,6 +14,7 @@ from penstock.broker.engine import Engine
 from penstock.broker.sessions import OFFSET_MASK, TAG_SHIFT
 from penstock.broker.share import Pin, Share
 from penstock.catalog.shares import ShareCatalog, ShareRow, ShareState, StoredShare
+from penstock.core.groups import Group
 from penstock.core.names import split_share
 
 
@@ -127,9 +128,22 @@ class Shares:
             group.put_waiting(row.offset)
             share.returned.add(row.topic_id)
         else:
-            group.put_pinned(row.client_id, row.offset)
-            pin = Pin(row.topic_id << TAG_SHIFT | row.offset, row.is_released)
-            share.pins.setdefault(row.client_id, {})[row.packet_id] = pin
+            self._restore_pin(share, group, row)
+
+    def _restore_pin(self, share: Share, group: Group, row: ShareRow) -> None:
+        """Of a packet id that was used again only one message can be out: the others are done.
+
+        A message that is done was released, unless it was refused; then it came before the other.
+        """
+        pins = share.pins.setdefault(row.client_id, {})
+        known = pins.get(row.packet_id)
+        if known is not None and row.is_released:
+            group.put_done(row.offset)
+            return
+        if known is not None:
+            share.groups[known.tag >> TAG_SHIFT].ack(row.client_id, known.tag & OFFSET_MASK)
+        group.put_pinned(row.client_id, row.offset)
+        pins[row.packet_id] = Pin(row.topic_id << TAG_SHIFT | row.offset, row.is_released)
 
     async def keep(self, shares: Sequence[Share]) -> None:
         """Sessions that outlive their connection hold these; durable on return."""
@@ -165,13 +179,17 @@ class Shares:
 
 def share_rows(share: Share) -> list[ShareRow]:
     """What is out, and what must not be given out again."""
-    rows = []
+    rows = [
+        pin_row(client_id, packet_id, pin)
+        for client_id, pins in share.pins.items()
+        for packet_id, pin in pins.items()
+    ]
+    pinned = {(row.topic_id, row.offset) for row in rows}
     for topic_id, group in share.groups.items():
-        rows += [ShareRow(topic_id, offset, 1) for offset in group.to_give_again()]
-        rows += [ShareRow(topic_id, offset, 0) for offset in group.done_ahead()]
-    for client_id, pins in share.pins.items():
-        for packet_id, pin in pins.items():
-            rows.append(pin_row(client_id, packet_id, pin))
+        again = group.to_give_again()
+        rows += [ShareRow(topic_id, offset, 1) for offset in again]
+        done = group.ahead().difference(again)
+        rows += [ShareRow(topic_id, one, 0) for one in done if (topic_id, one) not in pinned]
     return rows
 
 

@@ -59,11 +59,19 @@ class Sharing:
         return subscription
 
     def restore(self, session: Session) -> None:
-        """Give a session back what it was being sent at QoS 2."""
-        for share, packet_id, pin in self._shares.pinned(session.client_id):
+        """Give a session back what it was being sent at QoS 2, beside what is its own.
+
+        A packet id that both have was used again: what is released by now is done.
+        """
+        for share, packet_id, pin in list(self._shares.pinned(session.client_id)):
+            is_used = session.window.tag_of(packet_id) >= 0
+            if is_used and pin.is_released:
+                share.settle(session.client_id, packet_id, pin.tag)
+                continue
             session.window.restore(packet_id, pin.tag)
             session.shared[packet_id] = share
             session.twice.add(packet_id)
+            session.released.discard(packet_id)
             if pin.is_released:
                 session.released.add(packet_id)
 

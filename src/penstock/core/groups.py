@@ -128,12 +128,9 @@ class Group:
             again |= {offset: one.deliveries for offset, one in held.items() if not one.is_pinned}
         return again
 
-    def done_ahead(self) -> set[int]:
-        """At or past next_offset and done all the same."""
-        done = self._ahead.difference(self._waiting, self._dead, self._delayed)
-        for held in self._held.values():
-            done.difference_update(held)
-        return done
+    def ahead(self) -> set[int]:
+        """Offsets at or past next_offset that were given out before, whatever became of them."""
+        return set(self._ahead)
 
     def is_ahead(self, offset: int) -> bool:
         """Was this record given out before, although it lies at or past next_offset?"""
