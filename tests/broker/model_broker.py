@@ -46,7 +46,7 @@ class ModelBroker:
 
     def __init__(self) -> None:
         self.sessions: dict[str, ModelSession] = {}
-        self.retained: dict[str, tuple[bytes, int]] = {}
+        self.retained: dict[str, tuple[bytes, int, str]] = {}  # payload, QoS, publisher
 
     def connect(self, client_id: str, *, clean: bool, is_kept: bool) -> bool:
         """True if the session was there before."""
@@ -67,8 +67,8 @@ class ModelBroker:
         session = self.sessions[client_id]
         session.subscriptions[filter] = wanted
         identifiers = (wanted.identifier,) if wanted.identifier else ()
-        for name, (payload, qos) in self.retained.items():
-            if matches(filter, name):
+        for name, (payload, qos, publisher) in self.retained.items():
+            if matches(filter, name) and not (wanted.no_local and publisher == client_id):
                 message = Message(name, payload, min(qos, wanted.qos), True, identifiers)
                 session.due_retained.append(message)
 
@@ -77,12 +77,13 @@ class ModelBroker:
 
     def publish(self, client_id: str, name: str, payload: bytes, qos: int, retain: bool) -> None:
         if retain and payload:
-            self.retained[name] = (payload, qos)
+            self.retained[name] = (payload, qos, client_id)
         elif retain:
             self.retained.pop(name, None)
         for reader, session in self.sessions.items():
             mine = [one for filter, one in session.subscriptions.items() if matches(filter, name)]
-            if not mine or (reader == client_id and all(one.no_local for one in mine)):
+            mine = [one for one in mine if not (one.no_local and reader == client_id)]
+            if not mine:
                 continue
             granted = min(qos, max(one.qos for one in mine))
             if granted == 0 and not session.is_online:

@@ -56,6 +56,23 @@ def test_broker_gives_each_message_an_id_that_is_not_in_use(
 
 
 @BOTH
+def test_broker_passes_over_ids_in_use_when_it_begins_again(
+    broker: Hosted, name: str, version: int
+) -> None:
+    """After id 65,535 comes 1: are those that are still out left alone?"""
+    with join(broker, name, version) as reader, join(broker, name + "p", version) as writer:
+        reader.subscribe(name, qos=2)
+        writer.publish_all(name, 4, qos=2)
+        out = [reader.expect(Publish) for _ in range(4)]
+        reader.acknowledge(out.pop(1))
+        window = broker.exchange.sessions[name].window
+        broker.call(lambda: setattr(window, "_next_id", 65_534))
+        writer.publish_all(name, 4, qos=1)
+        fresh = [reader.pick(Publish).packet_id for _ in range(4)]
+        assert fresh == [65_534, 65_535, 2, 5]
+
+
+@BOTH
 @pytest.mark.parametrize("packet_id", IDS)
 def test_answers_to_a_message_carry_its_id(
     broker: Hosted, name: str, version: int, packet_id: int

@@ -14,10 +14,12 @@ from penstock.mqtt.packets import (
     Pubrec,
     Pubrel,
     Suback,
+    Subscribe,
     Subscription,
     Unsuback,
     Unsubscribe,
 )
+from penstock.mqtt.properties import Properties
 from penstock.mqtt.reasons import Reason
 from tests.conformance import spelled
 from tests.conformance.talk import BOTH, come_back, join
@@ -160,10 +162,31 @@ def test_no_local_is_about_the_client_id(broker: Hosted, name: str) -> None:
             client.publish(name, b"own", qos)
             other.publish(name, b"other", qos)
             assert client.receive().payload == b"other"
-    client.publish(name, b"own", 1)
+    client.publish(name, b"own", 1, retain=True)
     client.close()
     client, _ = come_back(broker, name, MQTT_5)
     client.publish(name, b"own again", 1)
+    client.subscribe(Subscription(name, 2, no_local=True))
+    assert client.settle() == []
+    client.close()
+
+
+def test_no_local_leaves_other_filters_of_the_client_alone(broker: Hosted, name: str) -> None:
+    """Does an own message come through a filter without it, as if that were the only one?"""
+    client, _ = come_back(broker, name, MQTT_5)
+    for number, filter, no_local in ((1, "+", True), (2, "#", False)):
+        asked = Properties(subscription_identifiers=(number,))
+        wanted = Subscription(f"{name}/{filter}", 3 - number, no_local=no_local)
+        client.send(Subscribe(number, (wanted,), asked))
+        client.expect(Suback)
+    for qos in (0, 1, 2):
+        client.publish(f"{name}/x", b"own", qos)
+        message = client.receive()
+        assert (message.qos, message.properties.subscription_identifiers) == (min(qos, 1), (2,))
+    with join(broker, name + "2") as other:
+        other.publish(f"{name}/x", b"other", 2)
+    message = client.receive()
+    assert (message.qos, sorted(message.properties.subscription_identifiers)) == (2, [1, 2])
     assert client.settle() == []
     client.close()
 

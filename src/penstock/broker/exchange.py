@@ -14,7 +14,7 @@ from typing import Any, Final
 from penstock.broker.engine import Engine
 from penstock.broker.feeds import Feeds, feed_run, retained_record, send_one
 from penstock.broker.keeper import Keeper, opened_mark
-from penstock.broker.routes import Route, Router, forward, spread
+from penstock.broker.routes import Route, Router, forward, offer_selected, spread
 from penstock.broker.runs import Encoding, Run
 from penstock.broker.sessions import (
     NO_FEED,
@@ -188,7 +188,8 @@ class Exchange:
         delivered = forward(route.lanes if run.qos == 0 else route.lanes_weak, run)
         if run.qos > 0:
             for member in route.strong:
-                if member.no_local and member.session is run.source:
+                if member.no_local:
+                    delivered += offer_selected(member, topic.id, offset, run)
                     continue
                 qos = run.qos if run.qos < member.qos else member.qos
                 member.session.offer(topic.id, offset, run, member.encodings[qos])
@@ -303,19 +304,21 @@ class Exchange:
         if not self.authorise(outbox.principal, RECEIVE, run.name):
             return "not_authorized"
         qos = 2 if packet_id in session.twice else 1
-        encoding = self._encoding(session, packet_id, place, run.name, qos)
+        encoding = self._encoding(session, packet_id, place, run, qos)
         outbox.send(run, 0, [packet_id], encoding, True)
         return ""
 
     def _encoding(
-        self, session: Session, packet_id: int, place: int, name: str, qos: int
+        self, session: Session, packet_id: int, place: int, run: Run, qos: int
     ) -> Encoding:
         """As the message was encoded, if what it was sent for is still there."""
         outbox = session.outbox
         assert outbox is not None
         feed_id = place >> PLACE_SHIFT
         if feed_id == NO_FEED:
-            member = self.router.find(name).members.get(session)
+            member = self.router.find(run.name).members.get(session)
+            if member is not None:
+                member = member.reading(run)
             share = session.shared.get(packet_id)
             if isinstance(share, Share):
                 member = share.member(session)
@@ -465,6 +468,8 @@ class Exchange:
                 continue
             row = self.keeper.retained.get(name, self.engine.clock.now_us())
             if row is None or row.offset >= ends.get(row.topic_id, 0):
+                continue
+            if subscription.no_local and row.publisher == session.client_id:
                 continue
             while not self._hand_retained(subscription, row):
                 await asyncio.sleep(RETAINED_WAIT_S)  # its window is full

@@ -5,13 +5,14 @@ Compiled by mypyc; the same source runs interpreted.
 
 from __future__ import annotations
 
+from penstock.broker.runs import Run
 from penstock.broker.sessions import OFFSET_MASK, Session, Subscription
 
 
 class Member:
     """A session that reads a name, through one or more of its subscriptions."""
 
-    __slots__ = ("_subscriptions", "encodings", "no_local", "outbox", "qos", "session")
+    __slots__ = ("_others", "_subscriptions", "encodings", "no_local", "outbox", "qos", "session")
 
     def __init__(self, session: Session, subscriptions: list[Subscription]) -> None:
         outbox = session.outbox
@@ -20,10 +21,18 @@ class Member:
         self._subscriptions = subscriptions
         self.outbox = outbox
         self.qos = max([one.qos for one in subscriptions])
-        self.no_local = all(one.no_local for one in subscriptions)
+        others = [one for one in subscriptions if not one.no_local]
+        self.no_local = len(others) < len(subscriptions)  # one of them, at least
+        self._others = Member(session, others) if self.no_local and others else None
         as_published = any(one.retain_as_published for one in subscriptions)
         identifiers = tuple(sorted({one.identifier for one in subscriptions if one.identifier}))
         self.encodings = [outbox.encoding(qos, as_published, identifiers) for qos in range(3)]
+
+    def reading(self, run: Run) -> Member | None:
+        """The member for this run: without its no-local subscriptions if it is the client's own."""
+        if self.no_local and run.publisher == self.session.client_id:
+            return self._others
+        return self
 
     def as_of(self, topic_id: int, offset: int) -> tuple[Member | None, int]:
         """The member with the subscriptions that count at an offset, and up to where they do.

@@ -93,11 +93,36 @@ def forward(lanes: list[Lane], run: Run) -> int:
     for lane in lanes:
         data = run.data if run.wire is lane.encoding else lane.encoding.forward_bytes(run)
         for member in lane.members:
-            if member.no_local and member.session is run.source:
+            if member.no_local:
+                handed += _forward_selected(member, run, data)
                 continue
             member.outbox.forward(run, data)
             handed += run.count
     return handed
+
+
+def _forward_selected(member: Member, run: Run, data: bytes) -> int:
+    """As `forward`, for a member that does not want all of its own messages back."""
+    reading = member.reading(run)
+    if reading is None:
+        return 0
+    if reading is not member:
+        data = reading.encodings[0].forward_bytes(run)
+    reading.outbox.forward(run, data)
+    return run.count
+
+
+def offer_selected(member: Member, topic_id: int, offset: int, run: Run) -> int:
+    """Offer a run above QoS 0 to a member that does not want all of its own messages back."""
+    reading = member.reading(run)
+    if reading is None:
+        return 0
+    qos = min(run.qos, reading.qos)
+    if qos:
+        reading.session.offer(topic_id, offset, run, reading.encodings[qos])
+    else:
+        reading.outbox.forward(run, reading.encodings[0].forward_bytes(run))
+    return run.count
 
 
 def spread(shares: list[Sharers], run: Run, metrics: Metrics) -> None:
@@ -181,4 +206,14 @@ class Router:
         return len(self._filters)
 
 
-__all__ = ["Lane", "Member", "Outbox", "Route", "Router", "Sharers", "forward", "spread"]
+__all__ = [
+    "Lane",
+    "Member",
+    "Outbox",
+    "Route",
+    "Router",
+    "Sharers",
+    "forward",
+    "offer_selected",
+    "spread",
+]

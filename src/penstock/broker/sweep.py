@@ -70,12 +70,11 @@ class Sweep:
                 self._hand_part(session, then, start, part)
             start = until
 
-    def _hand_part(self, session: Session, member: Member, base: int, run: Run) -> None:
+    def _hand_part(self, session: Session, reader: Member, base: int, run: Run) -> None:
         topic_id = self._topic.id
-        qos = min(run.qos, member.qos)
-        if qos == 0:  # not kept for those away, and already forwarded to those who are not
-            return
-        if member.no_local and run.publisher == session.client_id:
+        member = reader.reading(run)
+        qos = 0 if member is None else min(run.qos, member.qos)
+        if member is None or qos == 0:  # not kept for those away, forwarded to those who are not
             return
         if run.expires_at and run.expires_at <= self._clock.now_us():
             self._metrics.dropped["expired"] += run.count
