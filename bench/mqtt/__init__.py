@@ -17,6 +17,7 @@ from bench.mqtt.rows import (
     property_rows,
 )
 from bench.mqtt.sessions import away_rows, storm_rows
+from bench.mqtt.subscriptions import filters_row, shared_rows
 from bench.mqtt.wire import allow_many_sockets
 from bench.run import Bench
 
@@ -24,6 +25,8 @@ PARTS: dict[str, Callable[[Bench], Iterator[Row]]] = {
     "plain": plain_rows,
     "fan": fan_out_rows,
     "names": many_names_row,
+    "filters": filters_row,
+    "shared": shared_rows,
     "acknowledged": acknowledged_rows,
     "ingest": ingest_rows,
     "paced": paced_rows,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import select
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -161,7 +161,7 @@ def id_packets(name: str) -> tuple[memoryview, int]:
 
 
 def acknowledged(
-    server: Server, name: str, connections: int, window: int, receiver: socket.socket | None
+    server: Server, name: str, connections: int, window: int, receivers: Sequence[socket.socket]
 ) -> Callable[[float], float]:
     """A turn of QoS 1: messages per second, acknowledged, and received if anybody reads."""
     packets, size = id_packets(name)
@@ -169,9 +169,9 @@ def acknowledged(
 
     def turn(turn_s: float) -> float:
         senders = [WindowSender(connect(server), packets, size, window) for _ in range(connections)]
-        reader = None if receiver is None else AckingReceiver(receiver, size, id_at)
+        readers = [AckingReceiver(receiver, size, id_at) for receiver in receivers]
         try:
-            return _acknowledged(senders, reader, turn_s)
+            return _acknowledged(senders, readers, turn_s)
         finally:
             for sender in senders:
                 sender.sock.close()
@@ -181,14 +181,13 @@ def acknowledged(
 
 
 def _acknowledged(
-    senders: list[WindowSender], reader: AckingReceiver | None, turn_s: float
+    senders: list[WindowSender], readers: list[AckingReceiver], turn_s: float
 ) -> float:
     poll = select.epoll()
     by_fd = {sender.sock.fileno(): sender for sender in senders}
-    for fd in by_fd:
+    reading = {reader.sock.fileno(): reader for reader in readers}
+    for fd in (*by_fd, *reading):
         poll.register(fd, select.EPOLLIN)
-    if reader is not None:
-        poll.register(reader.sock.fileno(), select.EPOLLIN)
     begin = time.perf_counter()
     end_s = begin + turn_s
     for sender in senders:
@@ -197,18 +196,17 @@ def _acknowledged(
         now_s = time.perf_counter()
         is_over = now_s >= end_s
         for fd, _ in poll.poll(0.05):
-            sender = by_fd.get(fd)  # type: ignore[assignment]
-            if sender is None:
-                assert reader is not None
-                reader.receive()
+            if fd in reading:
+                reading[fd].receive()
             else:
+                sender = by_fd[fd]
                 sender.take_acks()
                 if not is_over:
                     sender.fill()
         if is_over:
             sent = sum(sender.sent for sender in senders)
             acked = sum(sender.acked for sender in senders)
-            got = acked if reader is None else reader.received
+            got = sum(reader.received for reader in readers) if readers else acked
             if acked >= sent and got >= sent:
                 break
             if now_s > end_s + DRAIN_S_MAX:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
@@ -186,10 +185,8 @@ def _acknowledged_turn(
 ) -> Turn:
     def turn(server: Server) -> float:
         with ExitStack() as stack:
-            reader: socket.socket | None = None
-            if reads:
-                reader = stack.enter_context(subscribe(server, name, 1))
-            return acknowledged(server, name, connections, window, reader)(bench.turn_s)
+            readers = [stack.enter_context(subscribe(server, name, 1))] if reads else []
+            return acknowledged(server, name, connections, window, readers)(bench.turn_s)
 
     return turn
 
