@@ -201,7 +201,7 @@ class World:
         lengths = [len(payload) for payload in payloads]
         starts = [sum(lengths[:at]) for at in range(len(lengths))]
         run = Run(name, b"".join(payloads), starts, lengths, qos, retain)
-        run.publisher, run.source = client_id, session
+        run.publisher = client_id
         route = self.exchange.router.find(name)
         if qos == 0:
             self.exchange.publish(route, run, None)

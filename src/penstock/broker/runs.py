@@ -37,7 +37,6 @@ class Run:
         "publisher",
         "qos",
         "retain",
-        "source",
         "starts",
         "wire",
     )
@@ -62,7 +61,6 @@ class Run:
         self.publisher = ""
         self.headers: Headers = ()  # the same for each message
         self.expires_at = 0  # µs since 1970, UTC; 0: never
-        self.source: object | None = None  # the session that sent it, for no-local
         self.wire: object | None = None  # the encoding that `data` is in, if it can be forwarded
         self.encoded: dict[object, object] | None = None  # by encoding; made when a reader asks
 
@@ -94,5 +92,4 @@ class Run:
         rest.publisher = self.publisher
         rest.headers = self.headers
         rest.expires_at = self.expires_at
-        rest.source = self.source
         return rest

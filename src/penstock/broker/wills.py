@@ -283,7 +283,6 @@ class Wills:
 
         run = Run(will.name, will.payload, [0], [len(will.payload)], will.qos, will.retain)
         run.publisher = stored.client_id
-        run.source = exchange.sessions.get(stored.client_id)  # no-local holds for a successor
         run.headers = will.headers
         if will.expiry_s is not None:
             run.expires_at = self._clock.now_us() + will.expiry_s * 1_000_000

@@ -62,7 +62,6 @@ class Publishing:
         exchange = self._exchange
         run = self._run(chunk, item)
         run.publisher = session.client_id
-        run.source = session
         route = exchange.router.find(run.name, self._connection.principal)
         if run.qos == 0:
             if exchange.publish(route, run, None):
