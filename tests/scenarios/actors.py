@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import random
+
 import pytest
 
 from penstock.mqtt.kinds import MQTT_3_1_1, MQTT_5
@@ -13,6 +16,7 @@ from tests.doors.wire import Wire
 
 BOTH = pytest.mark.parametrize("version", [MQTT_3_1_1, MQTT_5], ids=["3.1.1", "5"])
 EACH_QOS = pytest.mark.parametrize("qos", [0, 1, 2])
+SEED = int(os.environ.get("PENSTOCK_SEED", random.SystemRandom().randrange(1 << 32)))
 STAYS_S = 3600  # of an MQTT 5 session that outlives its connection
 
 
@@ -59,3 +63,9 @@ class Actor(Wire):
 def numbers(first: int, end: int) -> list[bytes]:
     """b"0", b"1" and so on."""
     return [b"%d" % number for number in range(first, end)]
+
+
+def seeded() -> random.Random:
+    """Chance that a failure can replay."""
+    print(f"PENSTOCK_SEED={SEED}")
+    return random.Random(SEED)

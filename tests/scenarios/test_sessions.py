@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from pathlib import Path
 
 import pytest
@@ -10,13 +9,7 @@ import pytest
 from penstock.mqtt.kinds import MQTT_5
 from penstock.mqtt.packets import Puback, Pubcomp, Publish, Pubrec, Pubrel
 from tests.doors.hosted import Hosted
-from tests.scenarios.actors import BOTH, Actor, numbers
-
-
-def seeded() -> random.Random:
-    seed = random.SystemRandom().randrange(1 << 32)
-    print(f"seed {seed}")
-    return random.Random(seed)
+from tests.scenarios.actors import BOTH, Actor, numbers, seeded
 
 
 @BOTH

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import random
-
 from penstock.mqtt.kinds import MQTT_5
 from penstock.mqtt.packets import Puback, Publish
 from penstock.mqtt.reasons import Reason
 from tests.doors.hosted import Hosted
-from tests.scenarios.actors import BOTH, Actor, numbers
+from tests.scenarios.actors import BOTH, Actor, numbers, seeded
 
 
 @BOTH
@@ -29,9 +27,7 @@ def test_jobs_are_divided(broker: Hosted, name: str, version: int) -> None:
 @BOTH
 def test_work_of_those_who_fall_is_taken_over(broker: Hosted, name: str, version: int) -> None:
     """Workers die in the middle of their jobs: does somebody else get every job not done?"""
-    seed = random.SystemRandom().randrange(1 << 32)
-    print(f"seed {seed}")
-    chance = random.Random(seed)
+    chance = seeded()
     hired = 0
 
     def hire() -> Actor:
