@@ -15,7 +15,7 @@ import pytest
 
 from penstock.app.wiring import open_memory
 from penstock.broker.engine import Engine
-from penstock.broker.sessions import OFFSET_MASK
+from penstock.broker.sessions import OFFSET_MASK, TAG_SHIFT, Session
 from penstock.broker.settings import BrokerSettings
 from penstock.broker.share import Share
 from penstock.broker.shares import share_rows
@@ -225,6 +225,36 @@ def test_of_a_packet_id_that_was_used_again_one_message_is_out(
         assert share.groups[topic.id].ahead() == {3, 7}
         kinds = {row.offset: row.qos for row in share_rows(share)}
         assert kinds == {active: 2, 10 - active: 0}
+        await opened.close(True)
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    ("own_qos", "is_released", "winner"), [(1, True, 7), (1, False, 7), (2, True, 3), (2, False, 7)]
+)
+def test_a_packet_id_of_the_session_and_of_a_share_belongs_to_who_used_it_last(
+    own_qos: int, is_released: bool, winner: int
+) -> None:
+    async def main() -> None:
+        opened = await open_memory(BrokerSettings())
+        engine = opened.engine
+        topic = await engine.topics.create(DEFAULT_TOPIC, LogSettings(), exist_ok=True)
+        await engine.publish(topic, Draft("a/x", [b"x"] * 10))
+        world = World(engine)
+        row = ShareRow(topic.id, 7, 2, "client", 1, is_released)
+        state = ShareState(1, KEY, False, [(topic.id, topic.log.epoch, 0)], [row])
+        await world.keeper.shares.load([StoredShare(state, {"client": 2})])
+        session = Session("client", None, 10)
+        session.window.restore(1, topic.id << TAG_SHIFT | 3)
+        if own_qos == 2:
+            session.twice.add(1)
+            session.released.add(1)
+        world.exchange.sharing.restore(session)
+        assert session.window.tag_of(1) & OFFSET_MASK == winner
+        assert (1 in session.shared) == (winner == 7)
+        assert session.twice == {1}
+        assert (1 in session.released) == (is_released or winner == 3)
         await opened.close(True)
 
     asyncio.run(main())

@@ -12,10 +12,12 @@ from pathlib import Path
 
 import pytest
 
+from penstock.mqtt.kinds import MQTT_5
 from penstock.mqtt.packets import Packet, Puback, Pubcomp, Publish, Pubrec, Pubrel
 from tests.crash.mqtt_clients import Client, Publisher, Subscriber, Trigger
 from tests.crash.test_mqtt_kill import DRAIN_S, numbers_of, verify
 from tests.doors.served import Served
+from tests.doors.wire import Wire, connect_kept
 
 SEED = int(os.environ.get("PENSTOCK_SEED", random.SystemRandom().randrange(1 << 32)))
 GROUPS = (1, 2)  # one of each QoS, of three members
@@ -121,3 +123,35 @@ def test_a_group_loses_nothing_and_repeats_no_qos_2_when_the_broker_is_killed(
     assert min(len(crowd.once.acked), len(crowd.least.acked)) > 300
     took = [len(one.received) for one in crowd.members]
     assert all(took), f"somebody got nothing: {took}"
+
+
+@pytest.mark.parametrize("wait_s", [0.0, 1.5])
+def test_what_a_member_without_a_kept_session_had_is_given_to_one_that_has_after_a_kill(
+    tmp_path: Path, wait_s: float
+) -> None:
+    """Also when a checkpoint came between; and nothing from before the group was made."""
+    broker = Served(tmp_path).start()
+    with Wire(broker.port, "writer", MQTT_5) as writer, Wire(broker.port, "passing") as passing:
+        writer.connect()
+        writer.publish_all("jobs", 5, 1)
+        kept, _ = connect_kept(broker.port, "kept", MQTT_5)
+        kept.subscribe("$share/g/jobs", qos=1)
+        kept.disconnect()
+        passing.connect()
+        passing.subscribe("$share/g/jobs", qos=1)
+        for number in range(100, 110):
+            writer.publish("jobs", b"%d" % number, 1)
+        assert [passing.expect(Publish).payload for _ in range(10)] == [
+            b"%d" % number for number in range(100, 110)
+        ]
+        time.sleep(wait_s)
+        broker.kill()
+    broker.start()
+    kept, present = connect_kept(broker.port, "kept", MQTT_5)
+    assert present
+    assert [int(kept.receive().payload) for _ in range(10)] == list(range(100, 110))
+    with Wire(broker.port, "writer", MQTT_5) as writer:
+        writer.connect()
+        writer.publish("jobs", b"next", 1)
+    assert kept.receive().payload == b"next"
+    broker.stop()

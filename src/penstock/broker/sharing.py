@@ -61,11 +61,11 @@ class Sharing:
     def restore(self, session: Session) -> None:
         """Give a session back what it was being sent at QoS 2, beside what is its own.
 
-        A packet id that both have was used again: what is released by now is done.
+        A packet id that both have was used again: what is released by now is done, and so is
+        QoS 1, which is stored only by checkpoints.
         """
         for share, packet_id, pin in list(self._shares.pinned(session.client_id)):
-            is_used = session.window.tag_of(packet_id) >= 0
-            if is_used and pin.is_released:
+            if packet_id in session.twice and pin.is_released:
                 share.settle(session.client_id, packet_id, pin.tag)
                 continue
             session.window.restore(packet_id, pin.tag)
@@ -186,6 +186,8 @@ class Sharing:
         if not wanted:
             return
         for base, run in stored_runs(batch, min(riders[share] for share in here), wanted):
+            if here.isdisjoint(riders):
+                return
             if run.qos == 0:  # forwarded when it came, to whoever was there
                 continue
             for one in self._router.find(run.name).shares:
