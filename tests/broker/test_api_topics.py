@@ -9,7 +9,6 @@ import pytest
 
 from penstock import (
     Broker,
-    CorruptError,
     InvalidFilter,
     InvalidTopic,
     RefusedError,
@@ -177,17 +176,6 @@ def test_topics_and_settings_outlive_the_process(tmp_path: Path) -> None:
 
 
 # What a crash between files and catalog leaves behind
-
-
-def test_a_topic_whose_files_are_gone_stops_the_start_and_names_them(tmp_path: Path) -> None:
-    with Broker(tmp_path) as broker:
-        broker.create_topic("t")
-    (tmp_path / "default" / "t-1").rename(tmp_path / "elsewhere")
-    with pytest.raises(CorruptError, match="default/t-1 holds no segment: restore"):
-        Broker(tmp_path)
-    (tmp_path / "elsewhere").rename(tmp_path / "default" / "t-1")
-    with Broker(tmp_path) as broker:
-        assert names(broker) == ["t"]
 
 
 def test_files_of_an_id_the_catalog_gave_out_are_removed(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -195,6 +196,25 @@ def test_a_closed_pipe_at_the_very_end_is_no_error(tmp_path: Path) -> None:
             timeout=PATIENCE_S,
         )
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_serve_names_topics_whose_files_are_damaged_or_missing(tmp_path: Path) -> None:
+    with Broker(tmp_path / "data") as broker:
+        broker.create_topic("bad")
+        broker.create_topic("good")
+    shutil.rmtree(tmp_path / "data" / "default" / "bad-1")
+    served = start("serve", "--data", "data", "--mqtt", "off", "--http", "off", cwd=tmp_path)
+    assert served.stdout is not None
+    greeting = ""
+    while "ready" not in greeting:
+        line = served.stdout.readline()
+        assert line, served.communicate()
+        greeting += line
+    assert "unavailable bad: its files are damaged or missing" in greeting
+    assert "good" not in greeting
+    served.send_signal(signal.SIGTERM)
+    _, err = served.communicate(timeout=PATIENCE_S)
+    assert served.returncode == 0 and "default/bad-1 holds no segment" in err
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

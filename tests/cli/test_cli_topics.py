@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -121,3 +122,25 @@ def test_an_unknown_topic_is_refused(run: Command, action: str) -> None:
     done = run("topic", verb, "nosuch", *rest)
     assert done.code == 1
     assert done.err == "penstock: topic 'nosuch' is not declared: create it first\n"
+
+
+def test_a_topic_with_missing_files_is_shown_as_unavailable_and_can_be_deleted(
+    run: Command, data: Path
+) -> None:
+    for topic in ("bad", "good"):
+        run("topic", "create", topic)
+        run("publish", topic, "hello")
+    shutil.rmtree(data / "default" / "bad-1")
+    shown = run("topic", "list")
+    assert shown.code == 0
+    rows = [line.split() for line in shown.out.splitlines()]
+    assert (rows[1][0], rows[1][-1]) == ("bad", "unavailable")
+    assert (rows[2][0], rows[2][-1]) == ("good", "good")
+    assert "default/bad-1 holds no segment" in shown.err
+    assert "trouble     topic 'bad' is unavailable" in run("topic", "info", "bad").out
+    assert [one["is_available"] for one in run("topic", "list", "--json").json] == [False, True]
+    refused = run("publish", "bad", "hello")
+    assert refused.code == 3 and "penstock log verify" in refused.err
+    assert run("consume", "good").out == "hello\n"
+    assert run("topic", "delete", "bad", "--yes").code == 0
+    assert "bad" not in run("topic", "list").out

@@ -71,6 +71,7 @@ async def open_directory(
         engine = Engine(settings, catalog, store, clock, free_space)
         parts.push_async_callback(engine.close)
         await engine.open()
+        store.notes += engine.topics.notes
         store.notes += await finish_staged(path, engine, clock)
         opened_parts = parts.pop_all()
 

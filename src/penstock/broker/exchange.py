@@ -100,7 +100,7 @@ class Exchange:
         log = topic.log
         refusal = self._upkeep.refusal
         if refusal or not route.may_publish:
-            self._refuse(run, refusal, on_done)
+            self._refuse(run, refusal or topic.refusal, on_done)
             return False
         waiting = self._waiting.get(route.topic_id, 0)
         # A retained message waits: who subscribes before its commit is then given it live.
@@ -268,6 +268,9 @@ class Exchange:
             if packet_id in session.released:
                 outbox.release([packet_id])
                 continue
+            topic = self.engine.topics.by_id(tag >> TAG_SHIFT & TOPIC_MASK)
+            if topic is not None and topic.refusal:
+                continue  # it cannot be read now, and nobody said that it is done
             # The window may have been larger then: the client's receive maximum of now counts.
             while len(sent) >= session.window.size_max:
                 await asyncio.sleep(RESEND_WAIT_S)
@@ -407,6 +410,8 @@ class Exchange:
             topic = self.engine.topics.by_id(topic_id)
             if topic is None:
                 del session.lags[topic_id]
+                continue
+            if topic.refusal:
                 continue
             sweep = self._sweeps.get(topic_id)
             if sweep is None:

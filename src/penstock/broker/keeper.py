@@ -86,12 +86,16 @@ class Keeper:
         self.retained.load(rows)
         await self.shares.load(await self._catalog.shares.recover())
         incarnations = await self._catalog.incarnations()
-        for topic in self._engine.topics.all():
+        for topic in self._working():
             await self._follow(topic, incarnations)
         await self.checkpoint()
         self._engine.on_batch = lambda topic, batch: self.retained.follow(topic.id, batch)
         self._engine.on_forget = self._forget_topic
         self._timer = self._loop.create_task(self._run(), name="penstock-checkpoint")
+
+    def _working(self) -> list[Topic]:
+        """Topics whose logs can be followed; the level of the others stays where it was."""
+        return [topic for topic in self._engine.topics.all() if not topic.refusal]
 
     def _forget_topic(self, topic: Topic) -> None:
         self.retained.forget_topic(topic.id)
@@ -139,10 +143,7 @@ class Keeper:
     async def checkpoint(self) -> None:
         """Save levels, positions behind them, and the views as of now, in one transaction."""
         point = Checkpoint()
-        levels = {
-            topic.id: (topic.log.epoch, topic.log.bounds().end)
-            for topic in self._engine.topics.all()
-        }
+        levels = {topic.id: (topic.log.epoch, topic.log.bounds().end) for topic in self._working()}
         point.levels = {
             topic_id: level
             for topic_id, level in levels.items()
@@ -181,17 +182,19 @@ class Keeper:
             self._busy.discard(session)  # its end is saved on its own
             return
         point.busy.append(session.client_id)
+        moves = False
         for topic_id, offset in session.lags.items():
             topic = self._engine.topics.by_id(topic_id)
             if topic is not None:
                 point.behind.append((session.client_id, topic_id, topic.log.epoch, offset))
+                moves |= not topic.refusal
         rows = outstanding_rows(session)
         point.outstanding += [(session.client_id, row) for row in rows]
         feeds = session.feeds
         behind = [row for feed in feeds for row in self._feed_rows(feed, feed.lags)]
         if feeds:
             point.feeds.append((session.client_id, [feed.id for feed in feeds], behind))
-        if not session.lags and not rows and not behind:
+        if not moves and not rows and not behind:
             self._busy.discard(session)
 
     def forget_will(self, will_id: int) -> None:

@@ -170,7 +170,8 @@ class Router:
         may_publish = self._authorise(principal, PUBLISH, name)
         shares = [self._sharers(share, name) for share in self._shares.match(name)]
         shares = [one for one in shares if one.members]
-        return Route(name, self._topics.of_name(name), members, shares, may_publish)
+        topic = self._topics.of_name(name)
+        return Route(name, topic, members, shares, may_publish and not topic.refusal)
 
     def _sharers(self, share: Share, name: str) -> Sharers:
         """Who of a share may have a name; routes have the list in common if all may."""

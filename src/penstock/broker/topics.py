@@ -10,27 +10,32 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import asdict
+from typing import Final
 
 import msgspec
 
 from penstock.catalog.catalog import BindingRow, Catalog, TopicRow
 from penstock.core.names import check_topic, quoted, topic_key, topic_slug
 from penstock.core.placement import DEFAULT_TOPIC, Placement
+from penstock.log.broken import BrokenLog, DamagedLog
 from penstock.log.interface import KeptLog, LogIdentity, LogSettings, LogStore
 from penstock.model.clock import Clock
-from penstock.model.errors import TopicExists, TopicNotFound, UnavailableError
+from penstock.model.errors import CorruptError, TopicExists, TopicNotFound, UnavailableError
 from penstock.model.record import DEFAULT_TENANT, TopicId, TopicInfo
+
+TROUBLES_SHOWN_MAX: Final = 3  # of one topic; `penstock log verify` finds them all
 
 
 class Topic:
-    """A declared topic and its log."""
+    """A declared topic and its log. `refusal` says why it is unavailable; empty if it is not."""
 
-    def __init__(self, row: TopicRow, log: KeptLog) -> None:
+    def __init__(self, row: TopicRow, log: KeptLog, refusal: str = "") -> None:
         self.id = row.topic_id
         self.key = row.key
         self.declared = row.declared
         self.identity = identity_of(row)
         self.log = log
+        self.refusal = refusal
 
     async def describe(self) -> TopicInfo:
         settings = self.log.settings
@@ -45,6 +50,8 @@ class Topic:
             settings.retention_bytes,
             settings.durability,
             self.log.epoch,
+            not self.refusal,
+            "; ".join(self.log.damage[:TROUBLES_SHOWN_MAX]),
         )
 
 
@@ -74,6 +81,7 @@ class Topics:
         self._on_delete = on_delete
         self._by_key: dict[str, Topic] = {}
         self._by_id: dict[int, Topic] = {}
+        self.notes: list[str] = []  # what was found at the start, for people
         self._turn = asyncio.Lock()
         self._is_closed = False
 
@@ -83,6 +91,8 @@ class Topics:
         Such a log was being created or deleted when the process ended: nobody was told of it, or
         everybody was told that it is gone. A log with an id the catalog never gave out is another
         matter (a catalog that was lost or restored): it is taken back in.
+
+        A topic whose files are damaged or missing is there and unavailable; the others work.
         """
         known = {identity_of(row) for row in rows}
         next_id = await self._catalog.peek_topic_id()
@@ -92,18 +102,38 @@ class Topics:
             if identity.topic_id < next_id:
                 await self._store.delete(identity)
             else:
-                rows.append(await self._adopt(identity))
+                rows += await self._adopt(identity)
         for row in rows:
-            settings = msgspec.json.decode(row.settings, type=LogSettings)
-            self._add(Topic(row, await self._store.open(identity_of(row), settings)))
+            self._add(await self._open_topic(row))
         for binding in bindings:
             self.placement.bind(binding.filter, self._by_id[binding.topic_id].declared)
 
-    async def _adopt(self, identity: LogIdentity) -> TopicRow:
-        declared, settings = await self._store.describe(identity)
+    async def _open_topic(self, row: TopicRow) -> Topic:
+        settings = msgspec.json.decode(row.settings, type=LogSettings)
+        try:
+            return Topic(row, await self._store.open(identity_of(row), settings))
+        except DamagedLog as broken:
+            epoch, end = broken.epoch, broken.end
+            if not epoch:
+                epoch, end = await self._catalog.level(row.topic_id)
+            refusal = (
+                f"topic {quoted(row.declared)} is unavailable: {broken}; `penstock log verify` "
+                "shows what is there: put the files back from a backup and start again, or delete "
+                "the topic"
+            )
+            self.notes.append(refusal)
+            return Topic(row, BrokenLog(refusal, settings, epoch, end), refusal)
+
+    async def _adopt(self, identity: LogIdentity) -> list[TopicRow]:
+        """The row of a log that the catalog does not know; none if nobody can tell what it is."""
+        try:
+            declared, settings = await self._store.describe(identity)
+        except CorruptError as broken:
+            self.notes.append(f"{broken}; the log stays where it is and is not taken in")
+            return []
         row = self._row(TopicId(identity.topic_id), declared, settings)
         await self._catalog.adopt_topic(row)
-        return row
+        return [row]
 
     def _row(self, topic_id: TopicId, declared: str, settings: LogSettings) -> TopicRow:
         return TopicRow(
@@ -122,6 +152,13 @@ class Topics:
         self._on_open(topic)
 
     def get(self, name: str) -> Topic:
+        """As `find`; UnavailableError when its files are damaged or missing."""
+        topic = self.find(name)
+        if topic.refusal:
+            raise UnavailableError(topic.refusal)
+        return topic
+
+    def find(self, name: str) -> Topic:
         """The topic of this name in any letter case; TopicNotFound, InvalidTopic."""
         topic = self._by_key.get(name) if isinstance(name, str) else None
         if topic is None:
@@ -186,7 +223,7 @@ class Topics:
     async def delete(self, name: str) -> Topic:
         """Forget the topic, its consumers and its records."""
         async with self._changing():
-            topic = self.get(name)
+            topic = self.find(name)
             self.placement.remove_topic(topic.declared)
             try:
                 await self._catalog.delete_topic(topic.id)
@@ -202,7 +239,7 @@ class Topics:
     async def bind(self, filter: str, name: str) -> None:
         """Place names that match from now on; durable on return."""
         async with self._changing():
-            topic = self.get(name)
+            topic = self.find(name)
             if self.placement.bind(filter, topic.declared):
                 try:
                     await self._catalog.insert_binding(DEFAULT_TENANT, filter, topic.id)

@@ -71,7 +71,9 @@ class Upkeep:
 
     def _note_damage(self, topic: Topic) -> None:
         damage = topic.log.damage
-        if damage:
+        if topic.refusal:
+            self.troubles[topic.id] = topic.refusal
+        elif damage:
             self.troubles[topic.id] = (
                 f"{topic.declared}: {len(damage)} damaged files, the first is {damage[0]}; "
                 "`penstock log verify` tells all, and a backup may have them whole"

@@ -120,6 +120,17 @@ class Catalog:
 
         return await self._runner.run(work)
 
+    async def level(self, topic_id: TopicId) -> tuple[int, int]:
+        """(epoch, offset) that a checkpoint last saved for a topic; (1, 0) if none did."""
+
+        def work(database: Database) -> tuple[int, int]:
+            rows = database.fetch(
+                "select epoch, level_offset from levels where topic_id = $1", topic_id
+            )
+            return (rows[0][0], rows[0][1]) if rows else (1, 0)
+
+        return await self._runner.run(work)
+
     async def adopt_topic(self, row: TopicRow) -> None:
         """Take in a topic whose id this catalog never gave out; the counter moves past it."""
 

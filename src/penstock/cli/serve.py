@@ -125,6 +125,9 @@ async def _greet(server: Server, settings: ServerSettings) -> None:
     for note in server.broker.notes:
         print(f"recovered: {note}", file=sys.stderr)
     print(f"data        {settings.data} ({len(topics)} topics)")
+    for topic in topics:
+        if not topic.is_available:
+            print(f"unavailable {topic.topic}: its files are damaged or missing")
     if defaults.catalog_url:
         where = mask_password(defaults.catalog_url)
         print(f"catalog     {where}, schema {defaults.catalog_schema}")

@@ -90,8 +90,11 @@ def _answer(options: argparse.Namespace, broker: Broker, topic: str, what: str) 
 
 
 def find(broker: Broker, topic: str) -> TopicInfo:
+    for one in broker.topics():
+        if one.topic.casefold() == topic.casefold():
+            return one
     broker.size(topic)  # refuses an unknown topic in the broker's own words
-    return next(one for one in broker.topics() if one.topic.casefold() == topic.casefold())
+    raise AssertionError(f"topic {topic!r} has a size and is not listed")
 
 
 def list_topics(options: argparse.Namespace) -> None:
@@ -102,27 +105,39 @@ def list_topics(options: argparse.Namespace) -> None:
     elif not topics:
         print("no topics yet: penstock topic create NAME")
     else:
-        show_table(
-            ["topic", "first", "end", "stored", "durability", "keeps", "at most"],
+        columns = ["topic", "first", "end", "stored", "durability", "keeps", "at most"]
+        rows = [
             [
-                [
-                    one.topic,
-                    one.first_offset,
-                    one.end_offset,
-                    human_bytes(one.bytes),
-                    one.durability,
-                    human_duration(one.retention_age),
-                    human_bytes(one.retention_bytes),
-                ]
-                for one in topics
-            ],
-        )
+                one.topic,
+                one.first_offset,
+                one.end_offset,
+                human_bytes(one.bytes),
+                one.durability,
+                human_duration(one.retention_age),
+                human_bytes(one.retention_bytes),
+            ]
+            for one in topics
+        ]
+        if any(one.trouble for one in topics):
+            columns.append("state")
+            for row, one in zip(rows, topics, strict=True):
+                row.append(_state(one))
+        show_table(columns, rows)
+    for one in topics:
+        if one.trouble:
+            print(f"penstock: {one.trouble}", file=sys.stderr)
+
+
+def _state(found: TopicInfo) -> str:
+    if not found.is_available:
+        return "unavailable"
+    return "damaged" if found.trouble else "good"
 
 
 def show_topic(options: argparse.Namespace) -> None:
     with open_broker(options) as broker:
         found = find(broker, options.topic)
-        consumers = broker.consumers(options.topic)
+        consumers = broker.consumers(options.topic) if found.is_available else []
     if options.json:
         show_json(asdict(found) | {"consumers": [asdict(one) for one in consumers]})
         return
@@ -136,6 +151,8 @@ def show_topic(options: argparse.Namespace) -> None:
         ("at most", human_bytes(found.retention_bytes)),
         ("epoch", found.epoch),
     ]
+    if found.trouble:
+        facts.append(("trouble", found.trouble))
     for label, value in facts:
         print(f"{label:<11} {value}")
     if consumers:

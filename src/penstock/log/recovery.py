@@ -127,11 +127,17 @@ def recover(disk: Disk, directory: Path, now_us: int, *, may_have_lost: bool) ->
     ]
     path = segment_path(directory, newest)
     file = disk.open(path)
-    header = unpack_segment_header(file.read(0, HEADER_BYTES))
-    if header is None or header.is_sealed or header.base_offset != newest:
+    try:
+        header = unpack_segment_header(file.read(0, HEADER_BYTES))
+        scan = None
+        if header is not None and not header.is_sealed and header.base_offset == newest:
+            scan = scan_segment(file, header, file.size())
+    except CorruptError as broken:
+        file.close()
+        raise CorruptError(f"{path}: {broken}") from broken
+    if header is None or scan is None:
         file.close()
         return _restart(disk, directory, newest, segments, header, end, now_us, notes)
-    scan = scan_segment(file, header, file.size())
     if end is not None and end.is_fenced and end.segment_base == newest:
         scan = scan_segment(file, header, end.position)
         notes.append(f"a sync had failed: continuing at the durable end {scan.end_offset}")
@@ -228,6 +234,8 @@ def _sealed_end(disk: Disk, path: Path) -> int:
     file = disk.open(path, write=False)
     try:
         return read_footer(file, file.size()).end_offset
+    except CorruptError as broken:
+        raise CorruptError(f"{path}: {broken}") from broken
     finally:
         file.close()
 

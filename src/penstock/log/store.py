@@ -18,10 +18,11 @@ from typing import Final, TypeVar
 import msgspec
 
 from penstock.log.active import create_segment
+from penstock.log.broken import DamagedLog
 from penstock.log.cache import ChunkCache
 from penstock.log.commit import Committer, Workers
 from penstock.log.embedded import EmbeddedLog
-from penstock.log.endfile import LOOSE, End, open_end
+from penstock.log.endfile import LOOSE, End, open_end, read_end
 from penstock.log.files import Disk, File, write_file
 from penstock.log.interface import OS, LogIdentity, LogSettings
 from penstock.log.recovery import Recovered, recover
@@ -36,6 +37,8 @@ CACHE_BYTES_MAX: Final = 16 * MIB  # shared by all logs of a store
 FACTS_NAME: Final = "topic.json"
 _LOG_DIRECTORY: Final = re.compile(r"(?P<slug>.+)-(?P<id>[0-9]+)\Z")
 _DELETED_SUFFIX: Final = ".deleted"
+# What the whole machine lacks for the moment: no fault of the log that meets it first.
+_SCARCE: Final = (errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 
 
 def log_directory(root: Path, identity: LogIdentity) -> Path:
@@ -113,8 +116,12 @@ class EmbeddedStore:
             recovered, end_file = await self._workers.run(
                 partial(self._try_twice, partial(self._open_files, directory, settings))
             )
+        except CorruptError as broken:
+            raise await self._workers.run(partial(self._damaged, directory, broken)) from broken
         except OSError as failed:
-            raise UnavailableError(f"{directory} cannot be opened: {failed}") from failed
+            if failed.errno in _SCARCE:
+                raise UnavailableError(f"{directory} cannot be opened: {failed}") from failed
+            raise await self._workers.run(partial(self._damaged, directory, failed)) from failed
         self.notes += [f"{identity.slug}-{identity.topic_id}: {note}" for note in recovered.notes]
         return self._log(recovered, end_file, settings)
 
@@ -132,7 +139,10 @@ class EmbeddedStore:
 
     async def describe(self, identity: LogIdentity) -> tuple[str, LogSettings]:
         directory = log_directory(self.root, identity)
-        facts = await self._workers.run(partial(read_facts, self._disk, directory))
+        try:
+            facts = await self._workers.run(partial(read_facts, self._disk, directory))
+        except OSError as failed:
+            raise CorruptError(f"{directory / FACTS_NAME} cannot be read: {failed}") from failed
         return facts.topic, facts.settings
 
     def list(self) -> list[LogIdentity]:
@@ -196,6 +206,17 @@ class EmbeddedStore:
         end_file.write(0, [end.pack()])
         end_file.sync()  # power loss must not bring back the word that all was clean, or fenced
         return recovered, end_file
+
+    def _damaged(self, directory: Path, found: CorruptError | OSError) -> DamagedLog:
+        """Why a log cannot be opened, and how far it had come as its file `end` says."""
+        text = str(found)
+        if isinstance(found, OSError):
+            text = f"{directory} cannot be opened: {found}"
+        with suppress(CorruptError, OSError):
+            end = read_end(self._disk, directory)
+            if end is not None:
+                return DamagedLog(text, end.epoch, end.durable_end)
+        return DamagedLog(text, 0, 0)
 
     def _delete_files(self, identity: LogIdentity) -> None:
         directory = log_directory(self.root, identity)

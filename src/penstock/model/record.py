@@ -78,6 +78,8 @@ class TopicInfo:
     retention_bytes: int | None  # None: no bound
     durability: str  # "fsync" or "os"
     epoch: int
+    is_available: bool = True  # False: its files are damaged or missing, and it refuses
+    trouble: str = ""  # what is wrong with its files
 
 
 @dataclass(frozen=True, slots=True)
