@@ -27,13 +27,12 @@ from penstock.model.errors import (
     UnavailableError,
 )
 from penstock.model.record import ConsumerInfo, Record, TopicInfo
+from penstock.model.version import VERSION as __version__
 
 if TYPE_CHECKING:
     from penstock.app.aio import AsyncBroker
     from penstock.app.bus import Bus
     from penstock.app.sync import Broker
-
-__version__ = "0.1.0"
 
 __all__ = [
     "AlreadySubscribed",

@@ -214,6 +214,8 @@ class Exchange:
         """A session's connection is up; whoever had the client id before was closed."""
         assert session.client_id not in self.sessions, "taken over first"
         self.sessions[session.client_id] = session
+        traffic = self.engine.metrics.traffic
+        traffic.clients_max = max(traffic.clients_max, len(self.sessions))
         for subscription in session.subscriptions.values():
             self._connect(subscription)
         if any(one.is_plain for one in session.subscriptions.values()):
@@ -381,6 +383,11 @@ class Exchange:
             self.router.remove(subscription)
         else:
             self.feeds.stop(subscription.feed)
+
+    @property
+    def subscription_count(self) -> int:
+        """How many filters of connected sessions messages flow through, shared ones aside."""
+        return len(self.router) + len(self.feeds)
 
     def ends(self) -> dict[int, int]:
         """The end of every topic, by its id."""

@@ -52,6 +52,9 @@ class Feeds:
         self._lifts: dict[int, Lift[OwnFeed]] = {}  # by topic id
         engine.on_visible = self._committed
 
+    def __len__(self) -> int:
+        return len(self._open)
+
     @property
     def is_running(self) -> bool:
         """Does any feed read the log right now?"""

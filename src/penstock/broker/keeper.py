@@ -129,6 +129,7 @@ class Keeper:
                 await self.checkpoint()
                 for client_id in await self._catalog.expire():
                     self.stored.pop(client_id, None)
+                    self._engine.metrics.traffic.sessions_expired += 1
                     self.shares.gone(client_id)
             except PenstockError as trouble:
                 self._engine.upkeep.troubles[-2] = f"sessions: {trouble}"

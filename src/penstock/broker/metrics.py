@@ -7,6 +7,8 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Final
 
+from penstock.broker.traffic import Traffic
+
 RECORD_BOUNDS: Final = (1, 10, 100, 1_000, 10_000, 100_000)
 SYNC_BOUNDS_S: Final = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.1, 1.0)
 
@@ -43,6 +45,7 @@ class Metrics:
         self.records_published = 0
         self.bytes_published = 0
         self.records_delivered = 0
+        self.traffic = Traffic()  # of the MQTT door
         self.commit_records = Histogram(RECORD_BOUNDS)  # records that shared a commit
         self.sync_seconds = Histogram(SYNC_BOUNDS_S)
         self.dropped: Counter[str] = Counter()
@@ -50,10 +53,17 @@ class Metrics:
 
     def snapshot(self) -> dict[str, float]:
         """Names as they are exported, with their values."""
+        traffic = self.traffic
         values: dict[str, float] = {
             "penstock_published_records_total": self.records_published,
             "penstock_published_bytes_total": self.bytes_published,
             "penstock_delivered_records_total": self.records_delivered,
+            "penstock_mqtt_received_bytes_total": traffic.bytes_received,
+            "penstock_mqtt_received_messages_total": traffic.publishes_received,
+            "penstock_mqtt_received_packets_total": traffic.packets_received,
+            "penstock_mqtt_sent_bytes_total": traffic.bytes_sent,
+            "penstock_mqtt_sent_messages_total": traffic.publishes_sent,
+            "penstock_mqtt_sent_packets_total": traffic.packets_sent,
         }
         values |= self.commit_records.export("penstock_commit_records")
         values |= self.sync_seconds.export("penstock_sync_seconds")

@@ -55,6 +55,7 @@ class Arrivals:
         self._logins.forget(connection)
 
     def connect(self, connection: Connection, packet: Connect) -> None:
+        self.exchange.engine.metrics.traffic.connects += 1
         connection.version = packet.version
         if packet.properties.authentication_method is not None:
             self._refuse(connection, Reason.BAD_AUTHENTICATION_METHOD)

@@ -86,6 +86,7 @@ class Connection:
         "_plain",
         "_publishing",
         "_rest",
+        "_traffic",
         "is_closed",
         "is_dirty",
         "keep_alive_s",
@@ -101,6 +102,7 @@ class Connection:
     def __init__(self, host: Host, link: Link) -> None:
         self._host = host
         self._exchange = host.exchange  # at hand: every message asks for it
+        self._traffic = host.exchange.engine.metrics.traffic
         self._link = link
         self._intake = Intake(UNKNOWN_VERSION, PACKET_BYTES_MAX)
         self._early: list[bytes] = []  # came before the CONNACK was sent
@@ -130,6 +132,7 @@ class Connection:
         if self.state is _WAIT_CONNACK:
             self._keep_early(data)
             return
+        self._traffic.bytes_received += len(data)
         try:
             self._take(self._intake.feed(data))
         except ProtocolViolation as violation:
@@ -138,16 +141,21 @@ class Connection:
             self._host.give_up(self, mistake)
 
     def _take(self, chunk: Chunk) -> None:
+        traffic = self._traffic
         for item in chunk.items:
             if self.is_closed:
                 return
             if isinstance(item, PublishRun):
+                traffic.publishes_received += item.end_message - item.first_message
+                traffic.publish_bytes_received += item.end - item.start
                 if self.state is not _CONNECTED:
                     self.state = next_state(self.state, Role.CLIENT, Event.PUBLISH)
                 self._publishes().publish(chunk, item)
             elif isinstance(item, AckRun):
+                traffic.controls_received += item.end_id - item.first_id
                 self.take_acks(item.first_byte, chunk.packet_ids[item.first_id : item.end_id])
             else:
+                traffic.controls_received += 1
                 body = chunk.data[item.body : item.end]
                 self._host.handle(self, self._decode(item.first_byte, body))
         if chunk.violation is not None:
@@ -267,6 +275,8 @@ class Connection:
         if len(data) > self.packet_bytes_max:  # then one of its packets may be
             data, too_large = packets_within(data, self.packet_bytes_max)
             self._exchange.engine.metrics.dropped["too_large"] += too_large
+            self._traffic.publishes_sent -= too_large
+        self._traffic.publishes_sent += run.count
         if data:
             self._put_messages(run.name, data)
 
@@ -282,6 +292,7 @@ class Connection:
         if dup:
             assert len(packet_ids) == 1, "messages are sent again one by one"
             data = bytes((data[0] | _DUP,)) + data[1:]
+        self._traffic.publishes_sent += len(packet_ids)
         self._put_messages(run.name, data)
 
     def _send_fitting(
@@ -297,15 +308,18 @@ class Connection:
             data = put_packet_ids(encoded, at, [packet_id])
             self._put_messages(name, bytes((data[0] | _DUP,)) + data[1:] if dup else data)
         self._exchange.engine.metrics.dropped["too_large"] += len(too_large)
+        self._traffic.publishes_sent += len(packet_ids) - len(too_large)
         if self.session is not None:
             self.session.acknowledge(too_large)
         self._put(b"")  # a flush goes on from the log
 
     def release(self, packet_ids: list[int]) -> None:
+        self._traffic.controls_sent += len(packet_ids)
         self._put(encode_acks(PUBREL, packet_ids))
 
     def put_acks(self, first_byte: int, packet_ids: list[int], reason: Reason) -> None:
         """Queue acknowledgements of one kind; before MQTT 5 they say no reason."""
+        self._traffic.controls_sent += len(packet_ids)
         is_said = self.version == MQTT_5 and self.packet_bytes_max > PLAIN_ACK_BYTES
         self._put(encode_acks(first_byte, packet_ids, reason if is_said else 0))
 
@@ -315,12 +329,14 @@ class Connection:
             packet = unexplained(packet)
         data = encode_within(packet, self.version, self.packet_bytes_max)
         if data:
+            self._traffic.controls_sent += 1
             self._put(data)
 
     def _put_messages(self, name: str, data: bytes) -> None:
         """Queue PUBLISH packets of one name; nothing keeps them from leaving any more."""
         if self._aliases_out is not None:
             data = self._aliases_out.shorten(name, data, self.packet_bytes_max)
+        self._traffic.publish_bytes_sent += len(data)
         self._put(data)
 
     def _put(self, data: bytes) -> None:
@@ -353,6 +369,7 @@ class Connection:
             self.close()
             return False
         self._out_bytes -= sent
+        self._traffic.bytes_sent += sent
         if sent < len(data):
             if self._rest is None:
                 self._link.want_write(True)

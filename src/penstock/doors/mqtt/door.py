@@ -17,6 +17,7 @@ from penstock.doors.listening import Listeners
 from penstock.doors.mqtt.acks import check_refused
 from penstock.doors.mqtt.arrivals import Arrivals
 from penstock.doors.mqtt.connection import Connection
+from penstock.doors.mqtt.dollar_sys import DollarSys
 from penstock.doors.mqtt.encoding import Encodings
 from penstock.doors.mqtt.limits import DEFAULT_LIMITS, MqttLimits
 from penstock.doors.mqtt.receipts import PUBREC
@@ -24,6 +25,7 @@ from penstock.doors.mqtt.subscribing import Subscribing
 from penstock.doors.selector import DoorSelector
 from penstock.doors.tcp import SocketLink, serve
 from penstock.doors.wired import Link, Wired
+from penstock.model.version import VERSION
 from penstock.mqtt.kinds import Role, first_byte
 from penstock.mqtt.packets import (
     PACKET_TYPES,
@@ -73,7 +75,9 @@ class MqttDoor:
         self._held: list[Connection] = []
         self._tasks: set[asyncio.Task[None]] = set()
         self._arrivals = Arrivals(exchange, wills, loop, limits, self._spawn)
-        subscribing = Subscribing(exchange, self._spawn)
+        version = f"penstock version {VERSION}"
+        self._dollar_sys = DollarSys(exchange, loop, limits.sys_interval_s, version)
+        subscribing = Subscribing(exchange, self._dollar_sys, self._spawn)
         self._handlers: dict[type[Packet], Callable[[Connection, Any], None]] = {
             Connect: self._arrivals.connect,
             Subscribe: subscribing.subscribe,
@@ -102,6 +106,7 @@ class MqttDoor:
         if len(self._connections) >= self._limits.connections_max:
             self.exchange.engine.metrics.refused["connections"] += 1
             return None
+        self.exchange.engine.metrics.traffic.sockets += 1
         connection = Connection(self, link)
         self._connections.add(connection)
         return connection
@@ -221,6 +226,7 @@ class MqttDoor:
     def close(self) -> None:
         """Stop listening, tell the clients, close their connections."""
         self._timer.cancel()
+        self._dollar_sys.close()
         self._listeners.close()
         for connection in list(self._connections):
             connection.end(Reason.SERVER_SHUTTING_DOWN)

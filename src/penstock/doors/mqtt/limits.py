@@ -17,6 +17,7 @@ class MqttLimits:
     connections_max: int = 100_000
     keep_alive_s_max: int = 0  # what an MQTT 5 client is given if it asks for more; 0: no limit
     will_grace_s: int = GRACE_S  # after a start, for clients to come back before wills are due
+    sys_interval_s: int = 10  # between updates of what the broker says about itself; 0: never
 
     def keep_alive_s(self, version: int, asked_s: int) -> int:
         """The keep alive that counts; before MQTT 5 a client cannot be told another one."""

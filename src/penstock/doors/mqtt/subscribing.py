@@ -14,18 +14,18 @@ from penstock.broker.exchange import Exchange
 from penstock.broker.feeds import FEEDS_MAX
 from penstock.broker.sessions import OwnFeed, Session, Subscription
 from penstock.core.access import SUBSCRIBE
-from penstock.core.names import SHARE_PREFIX, first_level, quoted, split_share
+from penstock.core.names import SHARE_PREFIX, quoted, split_share
+from penstock.doors.mqtt.answers import explained
 from penstock.doors.mqtt.arrivals import Spawn
 from penstock.doors.mqtt.asked import Asked, read_asked
 from penstock.doors.mqtt.connection import Connection
+from penstock.doors.mqtt.dollar_sys import DollarSys, is_own
 from penstock.model.errors import InvalidFilter, PenstockError, RefusedError
 from penstock.mqtt.packets import Packet, Suback, Subscribe, Unsuback, Unsubscribe
 from penstock.mqtt.packets import Subscription as Wanted
-from penstock.mqtt.properties import NO_PROPERTIES, Properties
 from penstock.mqtt.reasons import FAILURE, Reason
 
 SUBSCRIPTIONS_MAX: Final = 10_000  # of one session
-_NOT_STORED: Final = "$SYS"  # what the broker says about itself is in no log
 
 
 class Made:
@@ -43,18 +43,16 @@ class Made:
         self.reasons.append(reason)
         self.why = self.why or why
 
-    def answer(self, *, is_explained: bool) -> Suback:
-        properties = NO_PROPERTIES
-        if self.why and is_explained:
-            properties = Properties(reason_string=self.why)
-        return Suback(self.packet.packet_id, tuple(self.reasons), properties)
+    def answer(self) -> Suback:
+        return Suback(self.packet.packet_id, tuple(self.reasons), explained(self.why))
 
 
 class Subscribing:
     """What clients ask to receive."""
 
-    def __init__(self, exchange: Exchange, spawn: Spawn) -> None:
+    def __init__(self, exchange: Exchange, dollar_sys: DollarSys, spawn: Spawn) -> None:
         self.exchange = exchange
+        self._dollar_sys = dollar_sys
         self._spawn = spawn
         # What clients asked for while something they asked for before is being looked up.
         self._waiting: dict[Connection, deque[Subscribe | Unsubscribe]] = {}
@@ -94,7 +92,7 @@ class Subscribing:
                 made.refuse(reason, own)
             else:
                 made.refuse(Reason.IMPLEMENTATION_SPECIFIC_ERROR, why)
-        connection.put_packet(made.answer(is_explained=connection.wants_reasons))
+        connection.put_packet(made.answer())
 
     def _install(self, made: Made, wanted: Wanted, subscription: Subscription) -> None:
         is_new = self.exchange.subscribe(subscription)
@@ -155,7 +153,7 @@ class Subscribing:
         reason, why = self._check(session, wanted)
         if reason >= FAILURE:
             return reason, why
-        if first_level(wanted.filter) == _NOT_STORED:
+        if is_own(wanted.filter):
             return Reason.IMPLEMENTATION_SPECIFIC_ERROR, (
                 f"{quoted(wanted.filter)} has no history: what the broker says about itself is "
                 "not stored; leave out from and where"
@@ -182,13 +180,14 @@ class Subscribing:
     def _confirm(self, connection: Connection, made: Made) -> None:
         if connection.is_closed:
             return
-        connection.put_packet(made.answer(is_explained=connection.wants_reasons))
+        connection.put_packet(made.answer())
         for subscription in made.subscriptions:
             is_wanted = subscription in made.with_retained
             if subscription.feed is not None:
                 self.exchange.begin_feed(subscription, with_retained=is_wanted)
             elif is_wanted:
                 self.exchange.send_retained(subscription, made.ends)
+                self._dollar_sys.greet(subscription)
 
     async def _confirm_kept(
         self, connection: Connection, work: Awaitable[None], made: Made

@@ -1,0 +1,150 @@
+"""What the broker says about itself: `$SYS/broker/…`, under the names that Mosquitto made known.
+
+The values are read off counters every few seconds; nothing is counted for them alone. They are in
+no log. Who subscribes is given the current ones at once, like retained messages; those that change
+follow at QoS 0, as far as the connection has room.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import resource
+from pathlib import Path
+from typing import Final
+
+from penstock.broker.exchange import Exchange
+from penstock.broker.routes import forward
+from penstock.broker.runs import Run
+from penstock.broker.sessions import Subscription
+from penstock.core.access import RECEIVE
+from penstock.core.averages import MINUTES, Averages
+from penstock.core.names import first_level, matches
+from penstock.model.limits import KIB
+
+ROOT: Final = "$SYS"
+PREFIX: Final = "$SYS/broker/"
+_STATM: Final = Path("/proc/self/statm")  # Linux: sizes in pages, the second is what is resident
+
+
+def is_own(filter: str) -> bool:
+    """Can this filter match what the broker says about itself? No wildcard stands for `$SYS`."""
+    return first_level(filter) == ROOT
+
+
+class DollarSys:
+    """Runs from `start` to `close`; without an interval there is nothing to say."""
+
+    def __init__(
+        self, exchange: Exchange, loop: asyncio.AbstractEventLoop, interval_s: int, version: str
+    ) -> None:
+        self._exchange = exchange
+        self._loop = loop
+        self._interval_s = interval_s
+        self._version = version
+        self._values: dict[str, bytes] = {}
+        self._loads: dict[str, Averages] = {}
+        self._started_s = self._updated_s = exchange.engine.clock.monotonic_s()
+        self._timer: asyncio.TimerHandle | None = None
+        if interval_s:
+            self._update()
+
+    def close(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def greet(self, subscription: Subscription) -> None:
+        """The current values for a new subscriber, as retained messages."""
+        outbox = subscription.session.outbox
+        if outbox is None or not is_own(subscription.filter):
+            return
+        identifiers = (subscription.identifier,) if subscription.identifier else ()
+        encoding = outbox.encoding(0, True, identifiers)
+        for name, value in self._values.items():
+            if matches(subscription.filter, name) and self._exchange.authorise(
+                outbox.principal, RECEIVE, name
+            ):
+                run = _run(name, value)
+                outbox.forward(run, encoding.forward_bytes(run))
+
+    def _update(self) -> None:
+        self._timer = self._loop.call_later(self._interval_s, self._update)
+        for name, value in self._measure().items():
+            if self._values.get(name) == value:
+                continue
+            self._values[name] = value
+            if self._exchange.sessions:
+                forward(self._exchange.router.find(name).lanes, _run(name, value))
+
+    def _measure(self) -> dict[str, bytes]:
+        """Every value as of now, by its whole name."""
+        texts = self._texts() | self._load_texts()
+        return {PREFIX + name: text.encode() for name, text in texts.items()}
+
+    def _texts(self) -> dict[str, str]:
+        exchange = self._exchange
+        engine = exchange.engine
+        traffic = engine.metrics.traffic
+        connected = len(exchange.sessions)
+        disconnected = len(exchange.keeper.stored.keys() - exchange.sessions.keys())
+        bounds = [topic.log.bounds() for topic in engine.topics.all()]
+        stored = sum(end - first for first, end in bounds)
+        uptime_s = int(engine.clock.monotonic_s() - self._started_s)
+        counts = {
+            "clients/connected": connected,
+            "clients/active": connected,
+            "clients/disconnected": disconnected,
+            "clients/inactive": disconnected,
+            "clients/total": connected + disconnected,
+            "clients/maximum": traffic.clients_max,
+            "clients/expired": traffic.sessions_expired,
+            "messages/received": traffic.packets_received,
+            "messages/sent": traffic.packets_sent,
+            "messages/stored": stored,
+            "store/messages/count": stored,
+            "publish/messages/received": traffic.publishes_received,
+            "publish/messages/sent": traffic.publishes_sent,
+            "publish/messages/dropped": sum(engine.metrics.dropped.values()),
+            "publish/bytes/received": traffic.publish_bytes_received,
+            "publish/bytes/sent": traffic.publish_bytes_sent,
+            "bytes/received": traffic.bytes_received,
+            "bytes/sent": traffic.bytes_sent,
+            "subscriptions/count": exchange.subscription_count,
+            "shared_subscriptions/count": len(exchange.keeper.shares),
+            "retained messages/count": len(exchange.keeper.retained),
+            "heap/current": _resident_bytes(),
+            "heap/maximum": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * KIB,
+        }
+        texts = {name: str(count) for name, count in counts.items()}
+        return texts | {"version": self._version, "uptime": f"{uptime_s} seconds"}
+
+    def _load_texts(self) -> dict[str, str]:
+        metrics = self._exchange.engine.metrics
+        traffic = metrics.traffic
+        totals = {
+            "messages/received": traffic.packets_received,
+            "messages/sent": traffic.packets_sent,
+            "publish/received": traffic.publishes_received,
+            "publish/sent": traffic.publishes_sent,
+            "publish/dropped": sum(metrics.dropped.values()),
+            "bytes/received": traffic.bytes_received,
+            "bytes/sent": traffic.bytes_sent,
+            "sockets": traffic.sockets,
+            "connections": traffic.connects,
+        }
+        now_s = self._exchange.engine.clock.monotonic_s()
+        elapsed_s, self._updated_s = now_s - self._updated_s, now_s
+        texts: dict[str, str] = {}
+        for name, total in totals.items():
+            load = self._loads.setdefault(name, Averages())
+            load.update(total, elapsed_s)
+            for minutes, value in zip(MINUTES, load.per_minute, strict=True):
+                texts[f"load/{name}/{minutes}min"] = f"{value:.2f}"
+        return texts
+
+
+def _run(name: str, value: bytes) -> Run:
+    return Run(name, value, [0], [len(value)], 0, True)
+
+
+def _resident_bytes() -> int:
+    return int(_STATM.read_text().split()[1]) * resource.getpagesize()
