@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from penstock.broker.engine import Engine
 from penstock.broker.exchange import Exchange
 from penstock.broker.keeper import Keeper
+from penstock.broker.returning import go_on, restore
 from penstock.broker.runs import Encoding, Run
 from penstock.broker.sessions import NEVER_EXPIRES, Session, Subscription
 from penstock.core.access import Principals
@@ -149,13 +150,13 @@ class World:
         if is_kept or client_id in self.keeper.stored:
             stored, is_present = await self.keeper.begin(session, is_clean=clean)
             if is_present:
-                await self.exchange.restore(session, stored)
+                await restore(self.exchange, session, stored)
         if not is_present:
             client.held.clear()
         client.session = session
         self.exchange.attach(session)
         if is_present:
-            asyncio.get_running_loop().create_task(self.exchange.go_on(session))
+            asyncio.get_running_loop().create_task(go_on(self.exchange, session))
         return is_present
 
     def disconnect(self, client_id: str) -> None:

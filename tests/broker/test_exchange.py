@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
 from penstock.app.wiring import open_memory
+from penstock.broker.returning import restore
 from penstock.broker.runs import Run
 from penstock.broker.sessions import NEVER_EXPIRES, OFFSET_MASK, TAG_SHIFT, Session
 from penstock.broker.settings import BrokerSettings
@@ -87,7 +88,7 @@ def test_what_was_out_is_sent_again_in_its_order_whatever_ids_it_had() -> None:
             OutstandingRow(2, 4, 7, 2, True),
         ]
         stored = StoredSession("reader", 1, NEVER_EXPIRES, [], {}, rows, [])
-        await world.exchange.restore(session, stored)
+        await restore(world.exchange, session, stored)
         out = [(i, t >> TAG_SHIFT, t & OFFSET_MASK) for i, t in session.window.items()]
         assert out == [(2, 1, 6), (1, 1, 9), (7, 2, 4)]
         assert session.released == {7}
@@ -103,7 +104,7 @@ def test_id_of_an_acknowledged_message_used_again_for_qos_2_stands_for_the_newer
         session = await kept(world, "reader")
         rows = [OutstandingRow(1, 5, 3, 1, False), OutstandingRow(1, 8, 3, 2, False)]
         stored = StoredSession("reader", 1, NEVER_EXPIRES, [], {}, rows, [])
-        await world.exchange.restore(session, stored)
+        await restore(world.exchange, session, stored)
         assert [(i, t & OFFSET_MASK) for i, t in session.window.items()] == [(3, 8)]
         assert session.window.take(0, 1) == [4]  # what was out is not soon confused with it
 
@@ -354,7 +355,7 @@ def test_what_is_done_is_not_sent_again_although_the_position_lies_before_it() -
         stored = await after_a_crash(world, "reader")
         assert [(row.offset, row.packet_id) for row in stored.outstanding] == [(3, 0)]
         again = Session("reader", session.outbox, 10)
-        await world.exchange.restore(again, stored)
+        await restore(world.exchange, again, stored)
         assert again.is_sent(topic.id, 3) and again.window.items() == []
         session.lags[topic.id] = 4  # the sweep has passed it: nobody needs to know any more
         await world.keeper.checkpoint()

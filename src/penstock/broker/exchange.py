@@ -15,27 +15,19 @@ from penstock.broker.engine import Engine
 from penstock.broker.feeds import Feeds, feed_run, retained_record, send_one
 from penstock.broker.keeper import Keeper, opened_mark
 from penstock.broker.routes import Route, Router, forward, offer_selected, spread
-from penstock.broker.runs import Encoding, Run
+from penstock.broker.runs import Run
 from penstock.broker.sessions import (
-    NO_FEED,
     OFFSET_MASK,
-    PLACE_SHIFT,
-    TAG_SHIFT,
-    TOPIC_MASK,
     OwnFeed,
     Session,
     Subscription,
 )
-from penstock.broker.share import Share
 from penstock.broker.sharing import Sharing
-from penstock.broker.stored import stored_run
 from penstock.broker.sweep import Sweep
 from penstock.broker.topics import Topic
 from penstock.catalog.retained import RetainedRow
-from penstock.catalog.sessions import NO_PACKET_ID, OutstandingRow, StoredSession
 from penstock.core.access import RECEIVE, Authorise, authorise
 from penstock.core.names import SHARE_PREFIX, quoted
-from penstock.core.where import compile_where
 from penstock.log.format import KIND_SHIFT, RETAIN
 from penstock.log.marks import Mark, encode_headers
 from penstock.model.errors import NotAuthorized, PenstockError, UnavailableError
@@ -226,115 +218,6 @@ class Exchange:
         if session.lags:
             self.keeper.touch(session)
 
-    async def restore(self, session: Session, stored: StoredSession) -> None:
-        """Give a session back what it was before its client went; attach it afterwards."""
-        for row in stored.subscriptions:
-            one = Subscription(
-                session, row.filter, row.qos, row.no_local, row.retain_as_published, row.identifier
-            )
-            one.since = row.since
-            if row.feed_id:
-                where = compile_where(row.expression) if row.expression else None
-                one.feed = OwnFeed(one, row.feed_id, where)
-                one.feed.lags = await self.keeper.feed_offsets(stored, row.feed_id)
-            elif row.filter.startswith(SHARE_PREFIX):
-                self.sharing.hold(one)
-            session.subscriptions[row.filter] = one
-        session.feed_id_last = stored.feed_id_last
-        newest: dict[int, OutstandingRow] = {}
-        for out in stored.outstanding:
-            session.resent.add(_tag(out))
-            if out.packet_id == NO_PACKET_ID:
-                continue
-            known = newest.get(out.packet_id)
-            if known is None or _is_newer(out, known):
-                newest.pop(out.packet_id, None)
-                newest[out.packet_id] = out  # at its own place: they are sent in this order
-        for out in newest.values():
-            session.window.restore(out.packet_id, _tag(out))
-            if out.qos == 2:
-                session.twice.add(out.packet_id)
-            if out.is_released:
-                session.released.add(out.packet_id)
-        self.sharing.restore(session)
-        session.from_offsets = await self.keeper.offsets(stored)
-        session.is_resending = True
-
-    async def go_on(self, session: Session) -> None:
-        """Send again what was out when the client went, then go on from the logs."""
-        sent: set[int] = set()
-        for packet_id, tag in session.window.items():
-            outbox = session.outbox
-            if outbox is None:
-                return
-            if packet_id in session.released:
-                outbox.release([packet_id])
-                continue
-            topic = self.engine.topics.by_id(tag >> TAG_SHIFT & TOPIC_MASK)
-            if topic is not None and topic.refusal:
-                continue  # it cannot be read now, and nobody said that it is done
-            # The window may have been larger then: the client's receive maximum of now counts.
-            while len(sent) >= session.window.size_max:
-                await asyncio.sleep(RESEND_WAIT_S)
-                if session.outbox is None:
-                    return
-                sent = {one for one in sent if session.window.tag_of(one) >= 0}
-            sent.add(packet_id)
-            if reason := await self._resend(session, tag, packet_id):
-                session.acknowledge([packet_id])
-                self.engine.metrics.dropped[reason] += 1
-        session.is_resending = False
-        self.resume(session)
-
-    async def _resend(self, session: Session, tag: int, packet_id: int) -> str:
-        """Send one message again, with DUP; why it is dropped instead, if it is."""
-        place = tag >> TAG_SHIFT
-        topic = self.engine.topics.by_id(place & TOPIC_MASK)
-        offset = tag & OFFSET_MASK
-        if topic is None:
-            return "retention"
-        try:
-            batches = await topic.log.read(offset)
-        except PenstockError:
-            return "retention"
-        outbox = session.outbox
-        if outbox is None:
-            return ""
-        if not batches:
-            return "retention"
-        if place >> PLACE_SHIFT:
-            run = feed_run(batches[0].records(topic.declared, offset, offset + 1)[0])
-        else:
-            run = stored_run(batches[0], offset)
-        if not self.authorise(outbox.principal, RECEIVE, run.name):
-            return "not_authorized"
-        qos = 2 if packet_id in session.twice else 1
-        encoding = self._encoding(session, packet_id, place, run, qos)
-        outbox.send(run, 0, [packet_id], encoding, True)
-        return ""
-
-    def _encoding(
-        self, session: Session, packet_id: int, place: int, run: Run, qos: int
-    ) -> Encoding:
-        """As the message was encoded, if what it was sent for is still there."""
-        outbox = session.outbox
-        assert outbox is not None
-        feed_id = place >> PLACE_SHIFT
-        if feed_id == NO_FEED:
-            member = self.router.find(run.name).members.get(session)
-            if member is not None:
-                member = member.reading(run)
-            share = session.shared.get(packet_id)
-            if isinstance(share, Share):
-                member = share.member(session)
-            return member.encodings[qos] if member else outbox.encoding(qos, False, ())
-        for feed in session.feeds:
-            if feed.id == feed_id:
-                one = feed.subscription
-                identifiers = (one.identifier,) if one.identifier else ()
-                return outbox.encoding(qos, one.retain_as_published, identifiers)
-        return outbox.encoding(qos, False, ())
-
     def detach(self, session: Session) -> None:
         """The connection is gone; a session that ends with it leaves nothing behind."""
         if self.sessions.get(session.client_id) is session:
@@ -523,18 +406,3 @@ class Exchange:
         if feed.where is not None and not feed.where.passes(record):
             return True
         return send_one(feed, feed.place(topic.id), row.offset, feed_run(record), True)
-
-
-def _tag(out: OutstandingRow) -> int:
-    return (out.feed_id << PLACE_SHIFT | out.topic_id) << TAG_SHIFT | out.offset
-
-
-def _is_newer(out: OutstandingRow, known: OutstandingRow) -> bool:
-    """Of two messages under one packet id, stored since the last checkpoint: which came later?
-
-    Each id is there once in a checkpoint, and only QoS 2 is stored in between. An id is used again
-    after its release, or after the client refused its message: then rows are in the order sent.
-    """
-    if out.qos != known.qos:
-        return out.qos > known.qos
-    return known.is_released or not out.is_released

@@ -85,7 +85,7 @@ class Feeds:
 
     def _only_topic(self, filter: str) -> Topic:
         topics = self._engine.topics
-        meant = sorted(topics.get(key).declared for key in topics.placement.places(filter))
+        meant = sorted(topics.find(key).declared for key in topics.placement.places(filter))
         if len(meant) > 1:
             shown = ", ".join(quoted(one) for one in meant[:SHOWN_TOPICS_MAX])
             if len(meant) > SHOWN_TOPICS_MAX:
@@ -128,7 +128,7 @@ class Feeds:
             topic = self._engine.topics.by_id(topic_id)
             if topic is None:
                 del feed.lags[topic_id]
-            else:
+            elif not topic.refusal:  # else it keeps its place until the files are back
                 self._board(feed, topic)
 
     def _board(self, feed: OwnFeed, topic: Topic) -> None:

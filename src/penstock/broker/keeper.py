@@ -195,7 +195,9 @@ class Keeper:
         behind = [row for feed in feeds for row in self._feed_rows(feed, feed.lags)]
         if feeds:
             point.feeds.append((session.client_id, [feed.id for feed in feeds], behind))
-        if not moves and not rows and not behind:
+            lagging = {topic_id for feed in feeds for topic_id in feed.lags}
+            moves |= any(topic.id in lagging for topic in self._working())
+        if not moves and not rows:
             self._busy.discard(session)
 
     def forget_will(self, will_id: int) -> None:

@@ -8,6 +8,7 @@ from typing import Any, Final
 from uuid import uuid4
 
 from penstock.broker.exchange import Exchange
+from penstock.broker.returning import go_on, restore
 from penstock.broker.sessions import NEVER_EXPIRES, Session
 from penstock.broker.settings import topic_settings
 from penstock.broker.wills import Wills
@@ -134,7 +135,7 @@ class Arrivals:
             if is_kept:
                 stored, is_present = await exchange.keeper.begin(session, is_clean=is_clean)
                 if is_present:
-                    await exchange.restore(session, stored)
+                    await restore(exchange, session, stored)
             await self._wills.begin(session, owner, will, is_clean=is_clean)
         except PenstockError:
             if self._arrived(session.client_id, connection):
@@ -154,7 +155,7 @@ class Arrivals:
             holder.outbox.close()
         self._welcome(connection, packet, session, is_present=is_present)
         if is_present:
-            await exchange.go_on(session)
+            await go_on(exchange, session)
 
     def _leave(self, session: Session, *, is_present: bool) -> None:
         """The client is not let in after all, or is gone already."""
