@@ -309,6 +309,7 @@ def test_a_will_that_cannot_be_read_is_tried_again(monkeypatch: pytest.MonkeyPat
         assert "locked" in life.engine.upkeep.troubles[-3]
         await life.pass_time(RETRY_S)
         assert await life.published() == [b"gone"]
+        assert -3 not in life.engine.upkeep.troubles
 
     play(story)
 

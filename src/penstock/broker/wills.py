@@ -30,6 +30,7 @@ GRACE_S: Final = 30  # after a start; most clients come back within seconds
 SENT_AT_ONCE: Final = 100  # loaded and on their way to the disk: ~13 MB at their largest
 RETRY_S: Final = 1.0  # a log that takes nothing is asked again after it
 TIMER_S_MAX: Final = 3_600.0  # some wait for a century, and some loops do not like that
+_TROUBLE: Final = -3  # where upkeep's troubles have what is no topic's
 STALE_MAX: Final = 64  # of those called off, as long as they are not most of what waits
 
 
@@ -123,7 +124,10 @@ class Wills:
         try:
             await work
         except PenstockError as trouble:
-            self._exchange.engine.upkeep.troubles[-3] = f"wills: {trouble}"
+            self._note_trouble(trouble)
+
+    def _note_trouble(self, trouble: PenstockError) -> None:
+        self._exchange.engine.upkeep.troubles[_TROUBLE] = f"wills: {trouble}"
 
     # Clients
 
@@ -260,8 +264,9 @@ class Wills:
         try:
             stored = await self._catalog.load(will_ids)
         except PenstockError as trouble:
-            self._exchange.engine.upkeep.troubles[-3] = f"wills: {trouble}"
+            self._note_trouble(trouble)
             return set(will_ids)
+        self._exchange.engine.upkeep.troubles.pop(_TROUBLE, None)
         errors = await asyncio.gather(*[self._publish(one) for one in stored])
         return {one.will_id for one, error in zip(stored, errors, strict=True) if error is not None}
 
