@@ -232,6 +232,21 @@ def test_a_will_in_the_log_is_not_published_again_by_the_next_life() -> None:
     play(story)
 
 
+def test_no_checkpoint_passes_a_will_and_leaves_its_row() -> None:
+    """One as soon as the message is visible, and then the end: is it recognised all the same?"""
+
+    async def story(life: Life) -> None:
+        session = await life.connect("c", Will("a", b"gone", 1))
+        life.wills.end(session, "")
+        await life.engine.topics.get(DEFAULT_TOPIC).log.wait_past(0)
+        await life.keeper.checkpoint()
+        life = await life.next_life()
+        await life.pass_time(1000)
+        assert await life.published() == [b"gone"]
+
+    play(story)
+
+
 def test_the_next_life_publishes_what_was_left_after_a_grace() -> None:
     async def story(life: Life) -> None:
         await life.connect("connected", later(0, b"connected"))
