@@ -78,8 +78,12 @@ def check_headers(headers: HeadersLike) -> Headers:
 
 
 def check_payload(payload: bytes, bytes_max: int) -> None:
-    if len(payload) > bytes_max:
+    check_payload_size(len(payload), bytes_max)
+
+
+def check_payload_size(size: int, bytes_max: int) -> None:
+    if size > bytes_max:
         raise TooLarge(
-            f"message of {len(payload)} bytes: at most {bytes_max}; store large things elsewhere "
+            f"message of {size} bytes: at most {bytes_max}; store large things elsewhere "
             "and publish where they are"
         )

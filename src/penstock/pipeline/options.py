@@ -25,6 +25,8 @@ BATCH: Final = "batch"
 STREAM: Final = "stream"
 WRITE: Final = "write"
 
+KEY_CHARS_MAX: Final = 255  # as a consumer's name
+
 _CONNECTION: Final = ("path", "url", "user", "password", "token")
 _READ: Final = (
     "topic",
@@ -69,6 +71,15 @@ class SourceOptions:
     where: str | None
 
 
+@dataclass(frozen=True, slots=True)
+class SinkOptions:
+    """Where a DataFrame is written. Without `topic` each row names its own."""
+
+    connection: Connection
+    topic: str | None
+    key: str | None  # makes a batch count once, however often it is written
+
+
 def check_known(options: Mapping[str, str]) -> None:
     """Refuse options that no use of the source or the sink knows."""
     for key in options:
@@ -109,6 +120,21 @@ def source_options(options: Mapping[str, str], use: str, now_us: int) -> SourceO
         _checked(given, "minPartitions", _count),
         _boolean(given, "failOnDataLoss", True),
         given.get("where"),
+    )
+
+
+def sink_options(options: Mapping[str, str]) -> SinkOptions:
+    """The options of a write; InvalidSetting or another RefusedError."""
+    given = _given(options, WRITE)
+    topic = given.get("topic")
+    if topic is not None and "," in topic:
+        raise InvalidSetting(
+            f"topic {quoted(topic)} names several: a row goes to one; give them a column topic"
+        )
+    return SinkOptions(
+        _connection(given),
+        _checked(given, "topic", check_topic),
+        _checked(given, "idempotencyKey", _key),
     )
 
 
@@ -215,6 +241,12 @@ def _count(text: str) -> int:
     if not (text.isascii() and text.isdigit() and int(text[:18]) > 0):
         raise InvalidSetting(f"{quoted(text)} is not a whole number above 0")
     return int(text[:18])
+
+
+def _key(text: str) -> str:
+    if not 0 < len(text) <= KEY_CHARS_MAX:
+        raise InvalidSetting(f"{quoted(text)} has not 1 to {KEY_CHARS_MAX} characters")
+    return text
 
 
 def _boolean(given: dict[str, str], name: str, default: bool) -> bool:

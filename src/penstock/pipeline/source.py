@@ -1,8 +1,8 @@
 """`format("penstock")`: what Spark asks of a Python data source, and nothing else.
 
-Planning happens on the driver, reading on tasks; neither loads the server. There is no filter
-pushdown: Spark would keep the pushed filter when a DataFrame is used again with another one, and
-count wrongly. Columns are pruned by the schema that the reader is given.
+Planning happens on the driver, reading and writing on tasks; neither loads the server. There is no
+filter pushdown: Spark would keep the pushed filter when a DataFrame is used again with another one,
+and count wrongly. Columns are pruned by the schema that the reader is given.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ from pyspark.sql.datasource import (
     DataSource,
     DataSourceReader,
     DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
     InputPartition,
 )
 from pyspark.sql.types import (
@@ -31,9 +33,19 @@ from pyspark.sql.types import (
 from penstock.model.clock import SystemClock
 from penstock.model.errors import InvalidSetting
 from penstock.pipeline.directory import DirectoryOrigin
-from penstock.pipeline.options import BATCH, STREAM, SourceOptions, check_known, source_options
+from penstock.pipeline.intake import DirectoryIntake, Intake
+from penstock.pipeline.options import (
+    BATCH,
+    STREAM,
+    SinkOptions,
+    SourceOptions,
+    check_known,
+    sink_options,
+    source_options,
+)
 from penstock.pipeline.origin import Origin, Wanted
 from penstock.pipeline.plan import batch_ranges
+from penstock.pipeline.sink import BatchWriter, StreamWriter, check_columns
 from penstock.pipeline.stream import Piece, StreamReader, pieces_of, read_piece
 
 FORMAT: Final = "penstock"
@@ -69,6 +81,27 @@ class PenstockSource(DataSource):
     def reader(self, schema: StructType) -> DataSourceReader:
         options = source_options(self.options, BATCH, SystemClock().now_us())
         return BatchReader(_origin(options), options, wanted_of(options, schema))
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        options = self._sink_options(schema, overwrite)
+        return BatchWriter(_intake(options), options.topic, options.key)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
+        options = self._sink_options(schema, overwrite)
+        if options.key is not None:
+            raise InvalidSetting(
+                "option 'idempotencyKey' has no meaning for a stream: it is exactly once by itself"
+            )
+        return StreamWriter(_intake(options), options.topic)
+
+    def _sink_options(self, schema: StructType, overwrite: bool) -> SinkOptions:
+        options = sink_options(self.options)
+        if overwrite:
+            raise InvalidSetting(
+                "a topic only grows: use mode('append'), or output mode 'append' or 'update'"
+            )
+        check_columns(schema, options.topic)
+        return options
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         options = source_options(self.options, STREAM, SystemClock().now_us())
@@ -119,3 +152,12 @@ def check_schema(schema: StructType) -> None:
 
 def _origin(options: SourceOptions) -> Origin:
     return DirectoryOrigin(options.connection.path)
+
+
+def _intake(options: SinkOptions) -> Intake:
+    """Where to write; refuses now what could only be refused after the work is done."""
+    intake = DirectoryIntake(options.connection.path)
+    intake.check_free()
+    if options.topic is not None:
+        intake.find(options.topic)
+    return intake
