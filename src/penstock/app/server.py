@@ -11,14 +11,12 @@ from typing import NamedTuple
 from penstock.app.aio import serving_broker
 from penstock.broker.exchange import Exchange
 from penstock.broker.keeper import Keeper
-from penstock.broker.submissions import Submissions
 from penstock.broker.wills import Wills
 from penstock.config import OFF, ServerSettings, TlsFiles, parse_address
 from penstock.core.placement import DEFAULT_TOPIC
 from penstock.doors.bus.door import BusDoor
-from penstock.doors.http import mqtt as http_mqtt
-from penstock.doors.http import queue, status
 from penstock.doors.http.door import HttpDoor
+from penstock.doors.http.routes import add_all
 from penstock.doors.mqtt.door import MqttDoor
 from penstock.doors.selector import DoorSelector
 from penstock.doors.tls import server_context
@@ -93,9 +91,7 @@ class Server:
         loop = asyncio.get_running_loop()
         self._mqtt = MqttDoor(exchange, self._wills, self._selector, loop, limits)
         self._http = HttpDoor(engine, self._selector, loop, settings.http_limits)
-        status.add_routes(self._http)
-        http_mqtt.add_routes(self._http, self._mqtt)
-        queue.add_routes(self._http, Submissions(exchange))
+        add_all(self._http, exchange, self._mqtt)
         for one in listeners:
             is_http = one.scheme.startswith("http")
             self._listen(self._http.listen if is_http else self._mqtt.listen, one)

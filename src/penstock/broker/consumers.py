@@ -121,6 +121,8 @@ class Consumers:
         *,
         commit: bool,
         on_gap: str,
+        bytes_max: int | None = None,
+        scan_bytes_max: int | None = None,
     ) -> list[Record]:
         """The next records up to the end at this call, at most `limit` of those that pass."""
         consumer = self.get(topic, name)
@@ -134,7 +136,9 @@ class Consumers:
                     self._skip_gap(topic, consumer, first, on_gap)
                 start = consumer.next_offset
                 try:
-                    found, offset = await read_matching(topic, start, end, limit, where)
+                    found, offset = await read_matching(
+                        topic, start, end, limit, where, None, bytes_max, scan_bytes_max
+                    )
                     break
                 except Gap:
                     continue  # trimmed while we read: the bounds say so now
@@ -207,15 +211,21 @@ async def read_matching(
     limit: int | None,
     where: Where | None,
     names: str | None = None,
+    bytes_max: int | None = None,
+    scan_bytes_max: int | None = None,
 ) -> tuple[list[Record], int]:
     """Records of [start, end) that pass, at most `limit`, and the offset to go on at.
 
     Gap when the first of them are gone; those found before a gap are returned, with the offset
-    that is gone.
+    that is gone. `bytes_max` bounds their payloads, unless the first alone is larger;
+    `scan_bytes_max` what is looked at for them.
     """
     found: list[Record] = []
+    found_bytes = scanned_bytes = 0
     offset = start
     while offset < end:
+        if scan_bytes_max is not None and scanned_bytes >= scan_bytes_max:
+            return found, offset
         try:
             batches = await read_batches(topic, offset)
         except Gap:
@@ -231,11 +241,18 @@ async def read_matching(
                 records = [record for record in records if matches(names, record.name)]
             if where is not None:
                 records = [record for record in records if where.passes(record)]
+            if bytes_max is not None:
+                for at, record in enumerate(records):
+                    found_bytes += len(record.payload)
+                    if found_bytes > bytes_max and (found or at):
+                        found += records[:at]
+                        return found, record.offset
             found += records
             if limit is not None and len(found) >= limit:
                 del found[limit:]
                 return found, found[-1].offset + 1
             offset = min(max(offset, batch.end_offset), end)
+            scanned_bytes += batch.header.blob_raw_length
     return found, offset
 
 

@@ -15,6 +15,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Final
 
 from penstock.broker.engine import Engine
+from penstock.broker.keys import Keys
 from penstock.broker.retained import Retained
 from penstock.broker.runs import Encoding, Run
 from penstock.broker.sessions import (
@@ -40,7 +41,13 @@ from penstock.catalog.sessions import (
     SubscriptionRow,
 )
 from penstock.log.interface import Draft
-from penstock.log.marks import MARK_QOS2_OPENED, MARK_QOS2_RELEASED, MARK_WILL, Mark
+from penstock.log.marks import (
+    MARK_IDEMPOTENCY_KEY,
+    MARK_QOS2_OPENED,
+    MARK_QOS2_RELEASED,
+    MARK_WILL,
+    Mark,
+)
 from penstock.model.errors import PenstockError
 
 CHECKPOINT_S: Final = 1.0  # how much a crash may make us repeat
@@ -65,6 +72,7 @@ class Keeper:
         self.retained = Retained()
         self.stored: dict[str, str] = {}  # clients with a session in the catalog, and whose it is
         self.shares = Shares(engine, catalog.shares, self._spawn)
+        self.keys = Keys(catalog.keys, engine.clock)
         self._engine = engine
         self._catalog = catalog
         self._busy: set[Session] = set()
@@ -100,6 +108,7 @@ class Keeper:
     def _forget_topic(self, topic: Topic) -> None:
         self.retained.forget_topic(topic.id)
         self.shares.forget_topic(topic.id)
+        self.keys.forget_topic(topic.id)
 
     async def _follow(self, topic: Topic, incarnations: dict[int, str]) -> None:
         epoch, level = self._levels.get(topic.id, (topic.log.epoch, 0))
@@ -114,6 +123,8 @@ class Keeper:
                         self._note_opened(client_id, topic.id, [packet_id], is_open)
                 elif mark.kind == MARK_WILL:
                     self._wills.update(_WILL_KEY.unpack(mark.key))
+                elif mark.kind == MARK_IDEMPOTENCY_KEY:
+                    self.keys.follow(topic.id, batch, mark)
 
     async def close(self) -> None:
         if self._timer is not None:
@@ -131,6 +142,7 @@ class Keeper:
                     self.stored.pop(client_id, None)
                     self._engine.metrics.traffic.sessions_expired += 1
                     self.shares.gone(client_id)
+                await self.keys.expire()
             except PenstockError as trouble:
                 self._engine.upkeep.troubles[-2] = f"sessions: {trouble}"
 
@@ -161,8 +173,9 @@ class Keeper:
             for key, is_open in changes.items():
                 (point.opened if is_open else point.released).append((client_id, *key))
         point.shares, shares = self.shares.take_changes()
+        point.keys = self.keys.take_changes()
         changes_any = point.busy or point.retained or point.forgotten or opened or wills
-        if not (point.levels or point.shares or changes_any):
+        if not (point.levels or point.shares or point.keys or changes_any):
             return
         try:
             await self._catalog.save(point)
@@ -174,7 +187,9 @@ class Keeper:
             self._busy |= busy
             for share in shares:
                 share.is_busy = True
+            self.keys.settle(is_saved=False)
             raise
+        self.keys.settle(is_saved=True)
         self._levels.update(point.levels)
 
     def _describe(self, session: Session, point: Checkpoint) -> None:

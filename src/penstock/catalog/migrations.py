@@ -362,6 +362,26 @@ MIGRATIONS: Final = (
             """,
         ),
     ),
+    Migration(
+        9,
+        (
+            """
+            create table idempotency_keys (
+                tenant text not null,
+                topic_id bigint not null,
+                key text not null,
+                digest bigint not null,
+                first_offset bigint not null,
+                message_count bigint not null,
+                stored_at bigint not null,
+                primary key (tenant, topic_id, key),
+                foreign key (tenant, topic_id) references topics (tenant, topic_id)
+                    on delete cascade
+            )
+            """,
+            "create index idempotency_keys_by_age on idempotency_keys (tenant, stored_at)",
+        ),
+    ),
 )
 
 

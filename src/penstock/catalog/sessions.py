@@ -24,6 +24,7 @@ from penstock.catalog.feeds import (
     put_feeds,
     recover_feeds,
 )
+from penstock.catalog.keys import KeyCatalog, KeyRow, save_keys
 from penstock.catalog.retained import RetainedRow, load_retained, save_retained
 from penstock.catalog.shares import ShareCatalog, ShareRow, ShareState, put_share_rows, save_shares
 from penstock.catalog.thread import Runner
@@ -101,6 +102,7 @@ class Checkpoint:
     forgotten: list[str] = field(default_factory=list)  # names whose retained message is gone
     wills: list[int] = field(default_factory=list)  # ids of wills that are in the logs by now
     shares: list[ShareState] = field(default_factory=list)
+    keys: list[KeyRow] = field(default_factory=list)  # idempotency keys that are in the logs by now
 
 
 # Owner of each stored session by client id, levels by topic id, retained messages.
@@ -112,6 +114,7 @@ class SessionCatalog:
 
     def __init__(self, runner: Runner, clock: Clock) -> None:
         self.shares = ShareCatalog(runner)
+        self.keys = KeyCatalog(runner)
         self._runner = runner
         self._clock = clock
 
@@ -488,6 +491,7 @@ def _save(database: Database, checkpoint: Checkpoint) -> None:
     for client_id, feed_ids, feeds in checkpoint.feeds:
         put_feeds(database, client_id, feed_ids, feeds)
     save_shares(database, checkpoint.shares)
+    save_keys(database, checkpoint.keys)
     database.execute_many(_PUT_OPENED, [(tenant, *one) for one in checkpoint.opened])
     database.execute_many(
         "delete from opened where tenant = $1 and client_id = $2 and topic_id = $3"

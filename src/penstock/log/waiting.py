@@ -9,6 +9,7 @@ from typing import Final
 from penstock.model.errors import UnavailableError
 
 FULL_RETRY_S: Final = 1.0
+SWEEP_MIN: Final = 256  # waiters of one log before those that gave up are looked for
 
 
 def settle(future: asyncio.Future[int], result: int | BaseException) -> None:
@@ -57,6 +58,7 @@ class EndWaiters:
 
     def __init__(self) -> None:
         self._waiting: list[tuple[int, asyncio.Future[None]]] = []
+        self._sweep_at = SWEEP_MIN
 
     @property
     def is_empty(self) -> bool:
@@ -64,6 +66,9 @@ class EndWaiters:
 
     def add(self, offset: int, future: asyncio.Future[None]) -> None:
         self._waiting.append((offset, future))
+        if len(self._waiting) >= self._sweep_at:  # some may have given up while nothing moved
+            self._waiting = [one for one in self._waiting if not one[1].done()]
+            self._sweep_at = max(SWEEP_MIN, 2 * len(self._waiting))
 
     def wake(self, end: int) -> None:
         """The end moved: resolve those it passed, forget those that gave up."""

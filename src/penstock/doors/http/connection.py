@@ -463,6 +463,8 @@ class HttpConnection:
         budget.bytes -= self._waiting_bytes
         if self.current is not None:
             budget.bytes -= len(self.current.body)
+            if self.current.task is not None:
+                self.current.task.cancel()
         self._intake.close()
         self._waiting.clear()
         self._out = []

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import Coroutine
+from collections.abc import Awaitable, Coroutine
 from contextlib import suppress
 from email.utils import formatdate
 from typing import Any
@@ -61,6 +61,7 @@ class HttpDoor:
         self._dirty: list[HttpConnection] = []
         self._is_serving = False  # the selector calls handlers, and will have all flushed
         self._tasks: set[asyncio.Task[None]] = set()
+        self._stopped: asyncio.Future[None] | None = None  # those who wait for something
         self._empty: asyncio.Event | None = None  # set when the last connection is gone
         refused = engine.metrics.refused
         self._listeners = Listeners(selector, loop, refused, self.begin, self._serve)
@@ -155,7 +156,9 @@ class HttpDoor:
         if isinstance(answer, Response | Streamed | Upgrade):
             request.reply(answer)
         else:
-            self.spawn(self._finish(request, answer))
+            task = self.spawn(self._finish(request, answer))
+            if route.ends_with_client:
+                request.task = task
 
     async def _finish(self, request: Request, work: Coroutine[Any, Any, Answer]) -> None:
         try:
@@ -198,6 +201,20 @@ class HttpDoor:
                 self._report("a stream broke off", wrong)
         stream.end(is_whole=is_whole)
 
+    async def wait(self, something: Awaitable[None], wait_s: float) -> None:
+        """Until it happens, the time is over, or the server stops; whatever is first."""
+        if self._stopped is None:
+            self._stopped = self._loop.create_future()
+        waited = asyncio.ensure_future(something)
+        try:
+            await asyncio.wait(
+                {waited, self._stopped}, timeout=wait_s, return_when=asyncio.FIRST_COMPLETED
+            )
+        finally:
+            if waited.done() and not waited.cancelled():
+                waited.result()  # the topic may be gone
+            waited.cancel()
+
     def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = self._loop.create_task(work)
         self._tasks.add(task)
@@ -224,6 +241,8 @@ class HttpDoor:
         """Stop listening, finish the requests under way, close what is idle or takes too long."""
         self._listeners.close()
         self.is_stopping = True
+        if self._stopped is not None:
+            self._stopped.set_result(None)
         for connection in list(self._connections):
             connection.stop()
         if self._connections:

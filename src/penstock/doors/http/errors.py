@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Final
 
-from penstock.doors.http.messages import HttpError, Response, problem
+from penstock.doors.http.messages import HttpError, Pairs, Response, problem
 from penstock.model.errors import (
     AlreadySubscribed,
     CorruptError,
@@ -51,7 +51,9 @@ def problem_of(error: Exception) -> Response:
     status = status_of(error)
     if not isinstance(error, PenstockError):
         return problem(500, "the server made a mistake; its log says more")
-    headers = error.headers if isinstance(error, HttpError) else ()
+    if isinstance(error, HttpError):
+        return problem(status, str(error), error.headers)
+    headers: Pairs = ()
     if isinstance(error, UnavailableError):
         headers = (("Retry-After", str(math.ceil(error.retry_after_s))),)
-    return problem(status, str(error), headers)
+    return problem(status, str(error), headers, error=type(error).__name__)

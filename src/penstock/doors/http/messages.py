@@ -117,6 +117,7 @@ class Request:
         "principal",
         "query_text",
         "route",
+        "task",
     )
 
     def __init__(self, asker: Asker, method: str, path: str, query_text: str) -> None:
@@ -133,6 +134,7 @@ class Request:
         self.is_old = False  # HTTP/1.0
         self.is_upgrade = False
         self.route: Any = None
+        self.task: Any = None  # what is given up when the client goes
 
     def reply(self, answer: Answer) -> None:
         """Answer a request whose handler returned None; once, from the event loop."""

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 from urllib.parse import unquote
 
+from penstock.doors.http.describing import Facts
 from penstock.doors.http.errors import problem_of
 from penstock.doors.http.messages import Handler, HttpError, Response
 
@@ -26,7 +27,8 @@ class Route:
     handler: Handler
     is_open: bool = False  # answered without a login
     fail: Callable[[Exception], Response] = problem_of  # says what went wrong
-    facts: Any = None  # for the OpenAPI document
+    ends_with_client: bool = False  # given up when the client goes: it changes nothing
+    facts: Facts | None = None  # for the OpenAPI document
 
 
 @dataclass(slots=True)

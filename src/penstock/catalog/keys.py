@@ -1,0 +1,83 @@
+"""Idempotency keys and what they stored, durable in SQL for as long as they count.
+
+A key lies beside its messages in the log; this table is a view of that, moved together with the
+levels up to which the logs were followed (catalog.sessions).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from penstock.catalog.database import Database
+from penstock.catalog.thread import Runner
+from penstock.model.record import DEFAULT_TENANT
+
+
+@dataclass(frozen=True, slots=True)
+class KeyRow:
+    """Messages [first_offset, first_offset + count) of a topic were stored under a key."""
+
+    topic_id: int
+    key: str  # with its user in front
+    digest: int  # of what was asked
+    first_offset: int
+    count: int
+    stored_at: int  # µs since 1970, UTC
+
+
+class KeyCatalog:
+    """The keys of all topics, over the catalog's runner."""
+
+    def __init__(self, runner: Runner) -> None:
+        self._runner = runner
+
+    async def find(self, topic_id: int, key: str) -> KeyRow | None:
+        def work(database: Database) -> KeyRow | None:
+            rows = database.fetch(
+                "select topic_id, key, digest, first_offset, message_count, stored_at"
+                " from idempotency_keys where tenant = $1 and topic_id = $2 and key = $3",
+                DEFAULT_TENANT,
+                topic_id,
+                key,
+            )
+            return KeyRow(*rows[0]) if rows else None
+
+        return await self._runner.run(work)
+
+    async def expire(self, before_us: int) -> int:
+        """Forget keys stored before this time; how many."""
+
+        def work(database: Database) -> int:
+            return database.execute(
+                "delete from idempotency_keys where tenant = $1 and stored_at < $2",
+                DEFAULT_TENANT,
+                before_us,
+            )
+
+        return await self._runner.run(work)
+
+
+def save_keys(database: Database, rows: Sequence[KeyRow]) -> None:
+    """Part of a checkpoint. A topic that is gone keeps none; a key that comes again is newer."""
+    database.execute_many(
+        "insert into idempotency_keys"
+        " (tenant, topic_id, key, digest, first_offset, message_count, stored_at)"
+        " select $1, $2, $3, $4, $5, $6, $7 where exists"
+        " (select 1 from topics where tenant = $1 and topic_id = $2)"
+        " on conflict (tenant, topic_id, key) do update set digest = excluded.digest,"
+        " first_offset = excluded.first_offset, message_count = excluded.message_count,"
+        " stored_at = excluded.stored_at",
+        [
+            (
+                DEFAULT_TENANT,
+                row.topic_id,
+                row.key,
+                row.digest,
+                row.first_offset,
+                row.count,
+                row.stored_at,
+            )
+            for row in rows
+        ],
+    )

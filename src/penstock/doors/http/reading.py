@@ -1,0 +1,106 @@
+"""Requests of `/v1` into values, values into answers: what its endpoints have in common."""
+
+from __future__ import annotations
+
+import base64
+from typing import Any, Final, TypeVar
+
+import msgspec
+
+from penstock.broker.settings import seconds
+from penstock.core.names import check_filter
+from penstock.core.where import Where, compile_where
+from penstock.doors.http.messages import HttpError, Request
+from penstock.doors.http.types import RecordOut
+from penstock.model.errors import InvalidSetting
+from penstock.model.limits import MIB
+from penstock.model.record import KIND_BYTES, KIND_JSON, KIND_TEXT, Record
+
+T = TypeVar("T")
+
+LIMIT_DEFAULT: Final = 1_000
+LIMIT_MAX: Final = 10_000
+READ_BYTES_MAX: Final = 8 * MIB  # of payloads in one answer; the first record always fits
+WAIT_S_MAX: Final = 60.0
+
+_KINDS: Final = {KIND_TEXT: "text", KIND_JSON: "json", KIND_BYTES: "bytes"}
+
+
+def read_body(request: Request, kind: type[T]) -> T:
+    """The body as this type; an empty one is `{}`. HttpError 400 says where it is wrong."""
+    try:
+        return msgspec.json.decode(request.body or b"{}", type=kind)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as wrong:
+        raise HttpError(400, f"the body is not as it should be: {wrong}") from None
+
+
+def check_query(request: Request, *known: str) -> dict[str, str]:
+    """The query string; HttpError 400 names a field that does not exist."""
+    for key in request.query:
+        if key not in known:
+            raise HttpError(
+                400, f"query field {key[:200]!r} is unknown: there are {', '.join(known)}"
+            )
+    return request.query
+
+
+def read_limit(query: dict[str, str]) -> int:
+    text = query.get("limit", str(LIMIT_DEFAULT))
+    if not text.isascii() or not text.isdigit() or not 1 <= int(text[:9]) <= LIMIT_MAX:
+        raise HttpError(400, f"limit {text[:200]!r} is not a whole number from 1 to {LIMIT_MAX}")
+    return int(text)
+
+
+def read_wait_s(query: dict[str, str]) -> float:
+    """How long to wait for a record: seconds, or text such as 30s."""
+    text = query.get("wait", "0")
+    try:
+        wait_s = float(text) if text.replace(".", "", 1).isdigit() else seconds("wait", text)
+    except InvalidSetting as wrong:
+        raise HttpError(400, str(wrong)) from None
+    if wait_s > WAIT_S_MAX:
+        raise HttpError(400, f"wait {text[:200]!r} is too long: at most {WAIT_S_MAX:g} s")
+    return wait_s
+
+
+def read_filters(query: dict[str, str]) -> tuple[Where | None, str | None]:
+    """`where` and `names`."""
+    names = query.get("names")
+    if names is not None:
+        check_filter(names)
+    where = query.get("where")
+    return None if where is None else compile_where(where), names
+
+
+def record_out(record: Record) -> RecordOut:
+    """A record as JSON shows it."""
+    out = RecordOut(record.offset, record.timestamp, record.name)
+    if record.kind == KIND_TEXT:
+        out.payload = record.payload.decode()
+    elif record.kind == KIND_JSON:
+        out.kind = "json"
+        out.payload = msgspec.Raw(record.payload)
+    else:
+        out.kind = "bytes"
+        try:
+            out.payload = record.payload.decode()
+        except UnicodeDecodeError:
+            out.payload_base64 = base64.b64encode(record.payload).decode()
+    if record.headers:
+        out.headers = list(record.headers)
+    out.publisher = record.publisher
+    out.qos = record.qos
+    out.retain = record.retain
+    out.expires_at = record.expires_at
+    return out
+
+
+def decode_base64(text: str) -> bytes:
+    try:
+        return base64.b64decode(text, validate=True)
+    except ValueError:
+        raise HttpError(400, "payload_base64 is not base64") from None
+
+
+def as_bytes(value: Any) -> bytes:
+    return msgspec.json.encode(value)

@@ -1,0 +1,313 @@
+"""`/v1/topics/{topic}/records`: storing messages, one or many, and reading from any position.
+
+A request is stored whole or not at all, in one batch; the answer has one result for each message,
+and comes when they are durable. With an Idempotency-Key it is stored once, however often it comes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from itertools import accumulate
+from typing import Any, Final
+
+import msgspec
+from msgspec import UNSET
+
+from penstock.broker.idempotency import StoringOnce
+from penstock.broker.keeper import Keeper
+from penstock.broker.keys import KEY_CHARS_MAX
+from penstock.broker.messages import check_headers, encode_message
+from penstock.broker.reading import Found, Selection, position_offset, read_arrow, read_records
+from penstock.broker.runs import Run
+from penstock.broker.submissions import RECORDS_MAX, Submissions
+from penstock.broker.topics import Topic
+from penstock.core.names import check_name
+from penstock.core.position import parse_position
+from penstock.doors.http.describing import Facts
+from penstock.doors.http.door import HttpDoor
+from penstock.doors.http.errors import problem_of
+from penstock.doors.http.messages import HttpError, Pairs, Request, Response
+from penstock.doors.http.reading import (
+    READ_BYTES_MAX,
+    check_query,
+    decode_base64,
+    read_filters,
+    read_limit,
+    read_wait_s,
+    record_out,
+)
+from penstock.doors.http.router import Route
+from penstock.doors.http.types import Message, Records, Results
+from penstock.model.errors import PenstockError
+from penstock.model.record import KIND_BYTES, KIND_TEXT, Headers
+
+RECORDS: Final = "/v1/topics/{topic}/records"
+ARROW: Final = "application/vnd.apache.arrow.stream"
+NDJSON: Final = ("application/x-ndjson", "application/ndjson", "application/jsonl")
+RAW: Final = {"text/plain": KIND_TEXT, "application/octet-stream": KIND_BYTES}
+
+_one: Final = msgspec.json.Decoder(Message)
+_many: Final = msgspec.json.Decoder(list[Message])
+_encode: Final = msgspec.json.Encoder().encode
+
+
+def add_routes(door: HttpDoor, submissions: Submissions, keeper: Keeper) -> None:
+    records = RecordsDoor(door, submissions, keeper)
+    door.router.add(
+        Route(
+            "POST",
+            RECORDS,
+            records.store,
+            facts=Facts(
+                "store one message, a JSON array of them, or one a line (NDJSON); durable with the "
+                "answer",
+                Results,
+                takes=Message | list[Message],
+                also_takes=(NDJSON[0], *RAW),
+                query=(("name", "what text/plain and application/octet-stream are stored under"),),
+                headers=(("Idempotency-Key", "a request sent again within 24 h is stored once"),),
+                errors=(413, 422),
+            ),
+        )
+    )
+    door.router.add(
+        Route(
+            "GET",
+            RECORDS,
+            records.read,
+            ends_with_client=True,
+            facts=Facts(
+                "records from a position on",
+                Records,
+                query=(
+                    ("from", "earliest (default), latest, an offset, a time, a duration back"),
+                    ("limit", "at most so many records (1,000)"),
+                    ("where", "a filter expression"),
+                    ("names", "a filter over names, with + and #"),
+                    ("wait", "seconds to wait for a record if there is none"),
+                ),
+                also_gives=(ARROW,),
+                errors=(406,),
+            ),
+        )
+    )
+
+
+class RecordsDoor:
+    def __init__(self, door: HttpDoor, submissions: Submissions, keeper: Keeper) -> None:
+        self._door = door
+        self._engine = door.engine
+        self._submissions = submissions
+        self._once = StoringOnce(keeper.keys, submissions)
+
+    # Storing
+
+    def store(self, request: Request) -> Any:
+        topic = self._engine.topics.get(request.params["topic"])
+        runs = make_runs(topic, read_messages(request))
+        if b"idempotency-key" in request.headers:
+            return self._store_once(request, topic, runs)
+        count = sum([run.count for run in runs])
+
+        def stored(offset: int, error: Exception | None) -> None:
+            if error is None:
+                request.reply(results(topic, offset, count))
+            else:
+                request.reply(problem_of(error))
+
+        self._submissions.submit(request.principal, topic, runs, stored)
+        return None
+
+    async def _store_once(self, request: Request, topic: Topic, runs: Sequence[Run]) -> Response:
+        key = f"{request.principal.user}\n{read_key(request)}"
+        digest = hashlib.blake2b(request.body, digest_size=8).digest()
+        once = await self._once.store(request.principal, topic, runs, key, digest)
+        if once is None:
+            raise HttpError(
+                422, "this Idempotency-Key came with another body before: use a new key"
+            )
+        replayed: Pairs = (("Idempotency-Replayed", "true"),) if once.is_repeat else ()
+        return results(topic, once.offset, once.count, replayed)
+
+    # Reading
+
+    async def read(self, request: Request) -> Response:
+        query = check_query(request, "from", "limit", "where", "names", "wait")
+        is_arrow = wants_arrow(request)
+        topic = self._engine.topics.get(request.params["topic"])
+        where, names = read_filters(query)
+        selection = Selection(read_limit(query), READ_BYTES_MAX, where, names)
+        wait_s = read_wait_s(query)
+        position = parse_position(query.get("from", "earliest"), self._engine.clock.now_us())
+        offset = await position_offset(topic, position)
+        deadline_s = self._engine.clock.monotonic_s() + wait_s
+        first_offset = max(offset, topic.log.bounds().first)
+        while True:
+            if is_arrow:
+                data, found = await read_arrow(topic, offset, selection)
+                is_empty = found.next_offset == found.first_offset or not (
+                    found.records or (where is None and names is None)
+                )
+            else:
+                found = await read_records(topic, offset, selection)
+                is_empty = not found.records
+            left_s = deadline_s - self._engine.clock.monotonic_s()
+            if not is_empty or left_s <= 0 or found.next_offset < found.end_offset:
+                break
+            offset = found.next_offset
+            await self._door.wait(topic.log.wait_past(offset), left_s)
+            if self._door.is_stopping:
+                break
+        self._engine.metrics.records_delivered += len(found.records)
+        if is_arrow:
+            return Response(200, data, ARROW, _positions(found))
+        return records_response(topic, found, first_offset)
+
+
+def records_response(topic: Topic, found: Found, first_offset: int) -> Response:
+    records = [record_out(record) for record in found.records]
+    body = Records(topic.declared, first_offset, found.next_offset, found.end_offset, records)
+    return Response(200, _encode(body))
+
+
+def _positions(found: Found) -> Pairs:
+    """An Arrow stream has no place for them."""
+    return (
+        ("Penstock-First-Offset", str(found.first_offset)),
+        ("Penstock-Next-Offset", str(found.next_offset)),
+        ("Penstock-End-Offset", str(found.end_offset)),
+    )
+
+
+def wants_arrow(request: Request) -> bool:
+    """HttpError 406 when the client takes neither JSON nor Arrow."""
+    accepted = request.header(b"accept") or "*/*"
+    if ARROW in accepted:
+        return True
+    if any(kind in accepted for kind in ("*/*", "application/*", "application/json")):
+        return False
+    raise HttpError(406, f"records come as application/json or {ARROW}")
+
+
+def results(topic: Topic, offset: int, count: int, headers: Pairs = ()) -> Response:
+    """Written out here: there may be thousands."""
+    each = b",".join([b'{"offset":%d}' % at for at in range(offset, offset + count)])
+    body = b'{"topic":%b,"first_offset":%d,"end_offset":%d,"results":[%b]}' % (
+        _encode(topic.declared),
+        offset,
+        offset + count,
+        each,
+    )
+    return Response(200, body, headers=headers)
+
+
+# From a body to runs
+
+
+def read_messages(request: Request) -> list[Message]:
+    """The messages of a body, in whatever form they came."""
+    content_type = request.header(b"content-type").partition(";")[0].strip().lower()
+    body = request.body
+    kind = RAW.get(content_type)
+    if kind is not None:
+        query = check_query(request, "name")
+        message = Message(payload=body, name=query.get("name", UNSET))
+        if kind == KIND_TEXT:
+            try:
+                message.payload = body.decode()
+            except UnicodeDecodeError:
+                raise HttpError(400, "the body is no UTF-8: send it as octet-stream") from None
+        return [message]
+    check_query(request)
+    try:
+        if content_type in NDJSON:
+            messages = _one.decode_lines(body)
+        elif body.lstrip(b" \t\r\n")[:1] == b"[":
+            messages = _many.decode(body)
+        else:
+            messages = [_one.decode(body)]
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as wrong:
+        raise HttpError(
+            400,
+            f'the body is not as it should be: {wrong}; send {{"payload": …}}, a list or lines of '
+            "them, or text/plain",
+        ) from None
+    if not messages:
+        raise HttpError(400, "the body holds no message")
+    if len(messages) > RECORDS_MAX:
+        raise HttpError(413, f"{len(messages)} messages at once: at most {RECORDS_MAX}")
+    return messages
+
+
+def make_runs(topic: Topic, messages: Sequence[Message]) -> list[Run]:
+    """Neighbours that share all but the payload become one run."""
+    runs: list[Run] = []
+    payloads: list[bytes] = []
+    like: Message = messages[0]
+    kind = -1
+    for at, message in enumerate(messages):
+        payload = message.payload
+        if type(payload) is str and message.payload_base64 is UNSET:
+            data, its_kind = payload.encode(), KIND_TEXT
+        else:
+            data, its_kind = read_payload(message, at)
+        if (
+            its_kind != kind
+            or message.name != like.name
+            or message.headers != like.headers
+            or message.retain != like.retain
+        ):
+            if payloads:
+                runs.append(_run(topic, like, payloads, kind, at))
+                payloads = []
+            like, kind = message, its_kind
+        payloads.append(data)
+    runs.append(_run(topic, like, payloads, kind, len(messages)))
+    return runs
+
+
+def read_payload(message: Message, at: int) -> tuple[bytes, int]:
+    """Payload and kind of one message; HttpError says which one is wrong."""
+    payload, coded = message.payload, message.payload_base64
+    if (payload is UNSET) is (coded is UNSET):
+        is_none = payload is UNSET
+        raise HttpError(
+            400,
+            f"message {at} has {'neither' if is_none else 'both'} 'payload' "
+            f"{'nor' if is_none else 'and'} 'payload_base64': give one of them",
+        )
+    if coded is not UNSET:
+        return decode_base64(coded), KIND_BYTES
+    return encode_message(payload)
+
+
+def _run(topic: Topic, like: Message, payloads: list[bytes], kind: int, end: int) -> Run:
+    name = topic.declared
+    headers: Headers = ()
+    try:
+        if like.name is not UNSET:
+            name = check_name(like.name)
+        if like.headers is not UNSET:
+            headers = check_headers(like.headers)
+    except PenstockError as wrong:
+        raise HttpError(400, f"message {end - len(payloads)}: {wrong}") from None
+    lengths = list(map(len, payloads))
+    if len(payloads) == 1:
+        run = Run(name, payloads[0], [0], lengths, 1, like.retain)
+    else:
+        starts = list(accumulate(lengths, initial=0))
+        starts.pop()
+        run = Run(name, b"".join(payloads), starts, lengths, 1, like.retain)
+    run.kind = kind
+    run.headers = headers
+    return run
+
+
+def read_key(request: Request) -> str:
+    key = request.header(b"idempotency-key")
+    if not 1 <= len(key) <= KEY_CHARS_MAX or not key.isprintable() or not key.isascii():
+        raise HttpError(
+            400, f"an Idempotency-Key has 1 to {KEY_CHARS_MAX} letters of ASCII; a UUID does"
+        )
+    return key

@@ -1,0 +1,20 @@
+"""All that this door answers: each module adds its own routes."""
+
+from __future__ import annotations
+
+from penstock.broker.exchange import Exchange
+from penstock.broker.submissions import Submissions
+from penstock.doors.http import consumers, mqtt, openapi, queue, records, status, topics
+from penstock.doors.http.door import HttpDoor
+from penstock.doors.mqtt.door import MqttDoor
+
+
+def add_all(door: HttpDoor, exchange: Exchange, mqtt_door: MqttDoor) -> None:
+    submissions = Submissions(exchange)
+    status.add_routes(door)
+    mqtt.add_routes(door, mqtt_door)
+    queue.add_routes(door, submissions)
+    topics.add_routes(door)
+    records.add_routes(door, submissions, exchange.keeper)
+    consumers.add_routes(door)
+    openapi.add_routes(door)  # last: it shows the others

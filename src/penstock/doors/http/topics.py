@@ -1,0 +1,101 @@
+"""`/v1/topics`: declare, list, look at, alter and delete topics."""
+
+from __future__ import annotations
+
+from penstock.broker.engine import Engine
+from penstock.broker.settings import altered, topic_settings
+from penstock.core.placement import DEFAULT_TOPIC
+from penstock.doors.http.describing import Facts
+from penstock.doors.http.door import HttpDoor
+from penstock.doors.http.messages import HttpError, Request, Response, json_response
+from penstock.doors.http.reading import read_body
+from penstock.doors.http.router import Route
+from penstock.doors.http.types import TopicList, TopicSettings
+from penstock.model.errors import TopicExists
+from penstock.model.record import TopicInfo
+
+TOPIC = "/v1/topics/{topic}"
+
+
+def add_routes(door: HttpDoor) -> None:
+    topics = TopicsDoor(door.engine)
+    for method, path, handler, facts in (
+        ("GET", "/v1/topics", topics.list, Facts("all topics", TopicList)),
+        ("GET", TOPIC, topics.show, Facts("one topic", TopicInfo)),
+        (
+            "PUT",
+            TOPIC,
+            topics.declare,
+            Facts(
+                "declare a topic; 200 if it is there with these settings",
+                TopicInfo,
+                takes=TopicSettings,
+                statuses=(200, 201),
+                errors=(409,),
+            ),
+        ),
+        (
+            "PATCH",
+            TOPIC,
+            topics.alter,
+            Facts("change settings of a topic", TopicInfo, takes=TopicSettings),
+        ),
+        (
+            "DELETE",
+            TOPIC,
+            topics.delete,
+            Facts("delete a topic with its records and consumers", statuses=(204,), errors=(409,)),
+        ),
+    ):
+        door.router.add(Route(method, path, handler, facts=facts))
+
+
+class TopicsDoor:
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    async def list(self, request: Request) -> Response:
+        return json_response(TopicList(await self._engine.describe_all()))
+
+    async def show(self, request: Request) -> Response:
+        topic = self._engine.topics.get(request.params["topic"])
+        return json_response(await topic.describe())
+
+    async def declare(self, request: Request) -> Response:
+        """With `If-None-Match: *` a topic that is there is refused."""
+        engine = self._engine
+        name = request.params["topic"]
+        given = read_body(request, TopicSettings).given()
+        settings = topic_settings(engine.settings, given)
+        try:
+            topic = await engine.topics.create(name, settings, exist_ok=False)
+        except TopicExists:
+            if request.header(b"if-none-match") == "*":
+                raise
+            topic = engine.topics.get(name)
+            if altered(topic.log.settings, given) != topic.log.settings:
+                raise TopicExists(
+                    f"topic {topic.declared!r} exists with other settings: PATCH changes them"
+                ) from None
+            return json_response(await topic.describe())
+        return json_response(
+            await topic.describe(), 201, (("Location", f"/v1/topics/{request.path[11:]}"),)
+        )
+
+    async def alter(self, request: Request) -> Response:
+        topics = self._engine.topics
+        given = read_body(request, TopicSettings).given()
+        topic = topics.get(request.params["topic"])
+        topic = await topics.alter(topic.declared, altered(topic.log.settings, given))
+        return json_response(await topic.describe())
+
+    async def delete(self, request: Request) -> Response:
+        topic = self._engine.topics.get(request.params["topic"])
+        if topic.key == DEFAULT_TOPIC:
+            raise HttpError(
+                409,
+                f"topic {DEFAULT_TOPIC!r} holds the names that have no other place, and stays "
+                "while MQTT clients may come",
+            )
+        await self._engine.delete_topic(topic.declared)
+        return Response(204)

@@ -1,0 +1,171 @@
+"""What `/v1` takes and gives, as types: requests are checked by them, OpenAPI shows them."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from msgspec import UNSET, Meta, Struct, UnsetType
+
+from penstock.model.record import TopicInfo
+
+Position = Annotated[
+    str | int,
+    Meta(
+        description="earliest, latest, an offset, an RFC 3339 time, or a duration back such as -24h"
+    ),
+]
+
+
+class Problem(Struct, omit_defaults=True):
+    """What went wrong (RFC 9457)."""
+
+    title: str
+    status: int
+    detail: str
+    type: str = "about:blank"
+    error: str = ""  # the class of the error, such as TopicNotFound
+
+
+class TopicSettings(Struct, omit_defaults=True, forbid_unknown_fields=True):
+    """Settings of a topic; null keeps for ever, or without a bound."""
+
+    retention_age: Annotated[
+        float | str | UnsetType | None, Meta(description="seconds, or text such as 7d")
+    ] = UNSET
+    retention_bytes: Annotated[
+        int | str | UnsetType | None, Meta(description="bytes, or text such as 10 GiB")
+    ] = UNSET
+    durability: Literal["fsync", "os"] | UnsetType = UNSET
+
+    def given(self) -> dict[str, Any]:
+        """Those that were said."""
+        values = {key: getattr(self, key) for key in self.__struct_fields__}
+        return {key: value for key, value in values.items() if value is not UNSET}
+
+
+class TopicList(Struct):
+    topics: list[TopicInfo]
+
+
+Headers = list[tuple[str, str]]
+
+
+class Message(Struct, omit_defaults=True, forbid_unknown_fields=True, gc=False):
+    """A message to store: a text or JSON value in `payload`, or bytes in `payload_base64`."""
+
+    payload: Any = UNSET
+    payload_base64: str | UnsetType = UNSET
+    name: str | UnsetType = UNSET  # the topic's own if not given
+    headers: Headers | dict[str, str] | UnsetType = UNSET
+    retain: bool = False
+
+
+class Stored(Struct):
+    """Where a message lies."""
+
+    offset: int
+
+
+class Results(Struct):
+    """One for each message, in their order: offsets [first_offset, end_offset)."""
+
+    topic: str
+    first_offset: int
+    end_offset: int
+    results: list[Stored]
+
+
+class RecordOut(Struct, omit_defaults=True, gc=False):
+    """A stored message. `kind` says what was published: text, json or bytes.
+
+    Bytes that are UTF-8 come as `payload`, others as `payload_base64`.
+    """
+
+    offset: int
+    timestamp: int  # µs since 1970, UTC
+    name: str
+    payload: Any = UNSET
+    payload_base64: str | UnsetType = UNSET
+    kind: Literal["text", "json", "bytes"] = "text"
+    headers: Headers | UnsetType = UNSET
+    publisher: str = ""
+    qos: int = 1
+    retain: bool = False
+    expires_at: int | None = None
+
+
+class Records(Struct):
+    """Records from `first_offset` on; the next to ask for is `next_offset`."""
+
+    topic: str
+    first_offset: int
+    next_offset: int
+    end_offset: int  # one past the last record of the topic, when this was read
+    records: list[RecordOut]
+
+
+class Subscribe(Struct, omit_defaults=True, forbid_unknown_fields=True, rename={"start": "from"}):
+    """Where a new consumer starts."""
+
+    start: Position = "earliest"
+
+
+class ConsumerOut(Struct):
+    consumer: str
+    next_offset: int
+    waiting: int  # records it has not been given yet
+
+
+class ConsumerList(Struct):
+    consumers: list[ConsumerOut]
+
+
+class Fetch(Struct, omit_defaults=True, forbid_unknown_fields=True):
+    """What a consumer wants next; with `commit` this counts as handled when it fetches again."""
+
+    limit: Annotated[int, Meta(ge=1, le=10_000)] = 1_000
+    where: str | None = None
+    wait: Annotated[float, Meta(ge=0, le=60, description="seconds to wait for a record")] = 0.0
+    commit: bool = True
+    on_gap: Literal["skip", "error"] = "skip"
+
+
+class Commit(Struct, omit_defaults=True, forbid_unknown_fields=True):
+    """All before `offset` is handled; without it, all that was given out."""
+
+    offset: Annotated[int, Meta(ge=0)] | None = None
+
+
+class Committed(Struct):
+    offset: int
+
+
+class Seek(Struct, forbid_unknown_fields=True, rename={"start": "from"}):
+    """Where to go on."""
+
+    start: Position
+
+
+class SessionOut(Struct):
+    """A session of an MQTT client; `waiting` are messages it has not been sent yet."""
+
+    client_id: str
+    user: str
+    is_connected: bool
+    subscriptions: int
+    outstanding: int
+    waiting: int
+    expiry_s: int
+
+
+class SubscriptionOut(Struct):
+    filter: str
+    qos: int
+
+
+class SessionDetail(SessionOut):
+    filters: list[SubscriptionOut]
+
+
+class SessionList(Struct):
+    sessions: list[SessionOut]
