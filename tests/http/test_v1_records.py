@@ -361,7 +361,9 @@ def test_waiting_with_a_filter_waits_for_one_that_passes(
 ) -> None:
     where = quote("payload = 'yes'")
     with Asking(broker.ports["http"]) as other:
-        other.send(f"GET {records}?wait=30&where={where} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
+        other.send(
+            f"GET {records}?wait=30&where={where} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode()
+        )
         for text in ("no", "no", "yes"):
             client.ask("POST", records, {"payload": text})
         answer = other.answer()
