@@ -362,17 +362,8 @@ _PUT_OPENED = (
 
 
 def _outstanding(client_id: str, row: OutstandingRow) -> tuple[str | int, ...]:
-    released = int(row.is_released)
-    return (
-        DEFAULT_TENANT,
-        client_id,
-        row.topic_id,
-        row.offset,
-        row.packet_id,
-        row.qos,
-        released,
-        row.feed_id,
-    )
+    message = (row.topic_id, row.offset, row.packet_id, row.qos)
+    return (DEFAULT_TENANT, client_id, *message, int(row.is_released), row.feed_id)
 
 
 def _delete(database: Database, client_id: str) -> None:

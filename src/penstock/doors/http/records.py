@@ -17,11 +17,11 @@ from msgspec import UNSET
 from penstock.broker.idempotency import StoringOnce
 from penstock.broker.keeper import Keeper
 from penstock.broker.keys import KEY_CHARS_MAX
-from penstock.broker.messages import check_headers, encode_message
 from penstock.broker.reading import Found, Selection, position_offset, read_arrow, read_records
 from penstock.broker.runs import Run
 from penstock.broker.submissions import RECORDS_MAX, Submissions
 from penstock.broker.topics import Topic
+from penstock.core.messages import check_headers, encode_message
 from penstock.core.names import check_name
 from penstock.core.position import parse_position
 from penstock.doors.http.describing import Facts

@@ -58,7 +58,7 @@ class TopicsDoor:
         return json_response(TopicList(await self._engine.describe_all()))
 
     async def show(self, request: Request) -> Response:
-        topic = self._engine.topics.get(request.params["topic"])
+        topic = self._engine.topics.find(request.params["topic"])
         return json_response(await topic.describe())
 
     async def declare(self, request: Request) -> Response:
@@ -90,7 +90,7 @@ class TopicsDoor:
         return json_response(await topic.describe())
 
     async def delete(self, request: Request) -> Response:
-        topic = self._engine.topics.get(request.params["topic"])
+        topic = self._engine.topics.find(request.params["topic"])
         if topic.key == DEFAULT_TOPIC:
             raise HttpError(
                 409,
