@@ -18,7 +18,9 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci" if os.environ.ge
 
 
 # Tests here start real brokers, many of them: `make test` runs them, `make check` does not.
-PROCESS_TESTS = ("abuse", "bus", "cli", "conformance", "crash", "doors", "http", "scenarios")
+PROCESS_TESTS = (
+    *("abuse", "bus", "cli", "client", "conformance", "crash", "doors", "http", "scenarios"),
+)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from penstock.app.aio import AsyncBroker
     from penstock.app.bus import Bus
     from penstock.app.sync import Broker
+    from penstock.client.sync import connect
 
 __all__ = [
     "AlreadySubscribed",
@@ -60,12 +61,14 @@ __all__ = [
     "TopicNotFound",
     "UnavailableError",
     "__version__",
+    "connect",
 ]
 
 _LATE = {
     "AsyncBroker": "penstock.app.aio",
     "Broker": "penstock.app.sync",
     "Bus": "penstock.app.bus",
+    "connect": "penstock.client.sync",
 }
 
 

@@ -18,13 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from penstock.broker.settings import (
-    BrokerSettings,
-    check_storage,
-    make_settings,
-    seconds,
-    size_bytes,
-)
+from penstock.broker.settings import BrokerSettings, make_settings, seconds, size_bytes
 from penstock.core.bus import PROCESSES_MAX
 from penstock.core.names import check_filter, check_topic
 from penstock.doors.http.limits import HttpLimits
@@ -287,12 +281,6 @@ SETTINGS: Final = (
         _of_broker("retention_bytes"),
         "the oldest records of a larger topic go; '10 GiB', or 'unlimited'",
     ),
-    Setting(
-        "log.backend",
-        _BROKER.log_backend,
-        _of_broker("log_backend"),
-        "where topics lie: 'files', or 'postgres', as tables beside the catalog",
-    ),
     Setting("log.segment_bytes", "32 MiB", _of_broker("segment_bytes"), "size of a closed file"),
     Setting("log.segment_age", "1d", _of_broker("segment_age"), "a file is closed at this age"),
     Setting(
@@ -351,9 +339,8 @@ _BROKER_NAMES: Final = {
     "position_save_every": "position_save_s_max",
     "url": "catalog_url",
     "schema": "catalog_schema",
-    "backend": "log_backend",
 }
-_STORAGE: Final = ("catalog.url", "catalog.schema", "log.backend")
+_STORAGE: Final = ("catalog.url", "catalog.schema")
 _BROKER_TABLES: Final = ("topics.defaults", "log", "catalog")
 
 
@@ -478,7 +465,6 @@ def server_settings(effective: Effective) -> ServerSettings:
         for setting in SETTINGS
         if setting.table in _BROKER_TABLES
     }
-    check_storage(make_settings(broker))
     return ServerSettings(
         Path(values["server.data"]),
         values["mqtt.listen"],

@@ -1,0 +1,1 @@
+"""The Python client: the same names as Broker, against a broker that serves HTTP."""

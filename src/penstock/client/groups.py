@@ -1,0 +1,78 @@
+"""A group's side at a reader: fetch, then say of each record whether it is done."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import quote
+
+import msgspec
+
+from penstock.client.transport import Transport
+from penstock.client.wire import PositionLike, RecordsIn, check, encode_position
+from penstock.model.record import Record
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """A record that this reader holds until it answers, or its lease runs out."""
+
+    record: Record
+    deliveries: int  # how often it was given out, this time included
+    receipt: str
+
+
+class AsyncGroup:
+    """One reader of a group. Several readers share the group's position."""
+
+    def __init__(self, transport: Transport, topic: str, group: str) -> None:
+        self._transport = transport
+        self._path = f"/v1/topics/{quote(topic, safe='')}/groups/{quote(group, safe='')}"
+
+    async def fetch(
+        self, limit: int = 100, *, wait_s: float = 0.0, start: PositionLike = "earliest"
+    ) -> list[Delivery]:
+        """Records for this reader alone; waits up to `wait_s` for a first one."""
+        body = {"limit": limit, "wait": wait_s, "from": encode_position(start)}
+        answer = await self._transport.ask(
+            "POST", f"{self._path}/fetch", msgspec.json.encode(body), wait_s=wait_s
+        )
+        found = msgspec.json.decode(check(answer), type=RecordsIn)
+        return [
+            Delivery(one.record(found.topic), one.deliveries, found.receipt)
+            for one in found.records
+        ]
+
+    async def ack(self, deliveries: Sequence[Delivery]) -> int:
+        """They are done; durable on return. How many."""
+        return await self._answer("ack", deliveries, {})
+
+    async def nack(
+        self, deliveries: Sequence[Delivery], *, delay_s: float = 0.0, reason: str = ""
+    ) -> int:
+        """Give them back, for others at once or after a delay."""
+        return await self._answer("nack", deliveries, {"delay": delay_s, "reason": reason})
+
+    async def _answer(self, verb: str, deliveries: Sequence[Delivery], more: dict[str, Any]) -> int:
+        by_receipt: dict[str, list[int]] = {}
+        for one in deliveries:
+            by_receipt.setdefault(one.receipt, []).append(one.record.offset)
+        done = 0
+        for receipt, offsets in by_receipt.items():
+            body = {"receipt": receipt, "offsets": offsets} | more
+            answer = await self._transport.ask(
+                "POST", f"{self._path}/{verb}", msgspec.json.encode(body)
+            )
+            check(answer)
+            done += len(offsets)
+        return done
+
+    async def info(self) -> dict[str, Any]:
+        """How the group stands: next_offset, lag, pending."""
+        answer = await self._transport.ask("GET", self._path, may_repeat=True)
+        found: dict[str, Any] = msgspec.json.decode(check(answer))
+        return found
+
+    async def delete(self) -> None:
+        check(await self._transport.ask("DELETE", self._path))

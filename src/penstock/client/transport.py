@@ -1,0 +1,200 @@
+"""HTTP/1.1 to one broker: a few kept connections, one request at a time on each.
+
+A request whose connection broke is sent once more only if the caller says that this does no harm.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import ssl
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Final
+from urllib.parse import unquote, urlsplit
+
+import httptools
+
+from penstock.model.errors import PeerError, RefusedError, UnavailableError
+from penstock.model.limits import MIB
+
+CONNECTIONS_MAX: Final = 16
+CONNECT_S_MAX: Final = 10.0
+ANSWER_S_MAX: Final = 60.0  # beside what the request itself asks the broker to wait
+ANSWER_BYTES_MAX: Final = 256 * MIB
+READ_BYTES: Final = 1 << 18
+
+
+class Target:
+    """What a URL says: where the broker is, and who we are there."""
+
+    def __init__(self, url: str, user: str = "", password: str = "", token: str = "") -> None:
+        parts = urlsplit(url)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise RefusedError(
+                f"{url!r} is no address of a broker: use http://HOST:PORT or https://HOST:PORT"
+            )
+        self.url = url
+        self.host = parts.hostname
+        self.is_tls = parts.scheme == "https"
+        self.port = parts.port or (443 if self.is_tls else 80)
+        self.authorization = ""
+        user = user or unquote(parts.username or "")
+        password = password or unquote(parts.password or "")
+        if token:
+            self.authorization = f"Bearer {token}"
+        elif user:
+            pair = base64.b64encode(f"{user}:{password}".encode()).decode()
+            self.authorization = f"Basic {pair}"
+
+    @property
+    def address(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{host}:{self.port}"
+
+
+class Answer:
+    """A whole answer; filled by the parser."""
+
+    def __init__(self) -> None:
+        self.status = 0
+        self.headers: dict[str, str] = {}
+        self.body = bytearray()
+        self.is_complete = False
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self.headers[name.decode("latin-1").lower()] = value.decode("latin-1")
+
+    def on_body(self, data: bytes) -> None:
+        self.body += data
+        if len(self.body) > ANSWER_BYTES_MAX:
+            raise PeerError(f"an answer of more than {ANSWER_BYTES_MAX} bytes")
+
+    def on_message_complete(self) -> None:
+        self.is_complete = True
+
+
+class Link:
+    """One connection."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader = reader
+        self._writer = writer
+
+    async def ask(self, data: bytes, wait_s: float) -> Answer:
+        """ConnectionError when it breaks before the whole answer has come."""
+        self._writer.write(data)
+        answer = Answer()
+        parser = httptools.HttpResponseParser(answer)
+        try:
+            async with asyncio.timeout(wait_s):
+                while not answer.is_complete:
+                    piece = await self._reader.read(READ_BYTES)
+                    if not piece:
+                        raise ConnectionResetError("closed by the broker")
+                    parser.feed_data(piece)
+        except httptools.HttpParserError as broken:
+            raise PeerError(f"this is no HTTP: {broken}") from broken
+        answer.status = parser.get_status_code()
+        if not parser.should_keep_alive():
+            self.close()
+        return answer
+
+    @property
+    def is_closed(self) -> bool:
+        return self._writer.is_closing() or self._reader.at_eof()
+
+    def close(self) -> None:
+        self._writer.close()
+
+
+class Transport:
+    """Requests to one broker. Used on the event loop that made it."""
+
+    def __init__(self, target: Target, context: ssl.SSLContext | None = None) -> None:
+        self.target = target
+        self._context = (context or ssl.create_default_context()) if target.is_tls else None
+        self._idle: list[Link] = []
+        self._slots = asyncio.Semaphore(CONNECTIONS_MAX)
+        self._is_closed = False
+
+    async def ask(
+        self,
+        method: str,
+        path: str,
+        body: bytes = b"",
+        headers: Mapping[str, str] | None = None,
+        *,
+        wait_s: float = 0.0,
+        may_repeat: bool = False,
+    ) -> Answer:
+        """The broker's answer, whatever its status; UnavailableError when there is none."""
+        if self._is_closed:
+            raise UnavailableError("the client is closed: connect again")
+        data = self._encode(method, path, body, headers or {})
+        async with self._slots:
+            link = self._take_idle() or await self._connect()
+            try:
+                try:
+                    answer = await link.ask(data, ANSWER_S_MAX + wait_s)
+                except ConnectionError:
+                    link.close()
+                    if not may_repeat:
+                        raise
+                    link = await self._connect()
+                    answer = await link.ask(data, ANSWER_S_MAX + wait_s)
+            except TimeoutError:
+                link.close()
+                raise UnavailableError(
+                    f"the broker at {self.target.address} does not answer"
+                ) from None
+            except ConnectionError as lost:
+                link.close()
+                raise UnavailableError(
+                    f"the connection to {self.target.address} broke ({lost}): "
+                    "whether the request was carried out is not known"
+                ) from lost
+            except BaseException:
+                link.close()  # what it would answer next is not ours
+                raise
+            if not link.is_closed:
+                self._idle.append(link)
+            return answer
+
+    def _take_idle(self) -> Link | None:
+        while self._idle:
+            link = self._idle.pop()
+            if not link.is_closed:
+                return link
+        return None
+
+    async def _connect(self) -> Link:
+        target = self.target
+        try:
+            async with asyncio.timeout(CONNECT_S_MAX):
+                reader, writer = await asyncio.open_connection(
+                    target.host, target.port, ssl=self._context, limit=READ_BYTES
+                )
+        except (OSError, TimeoutError) as failed:
+            raise UnavailableError(
+                f"there is no broker at {target.address} ({failed or 'no answer'}): "
+                "start `penstock serve`, or check the address"
+            ) from failed
+        return Link(reader, writer)
+
+    def _encode(self, method: str, path: str, body: bytes, headers: Mapping[str, str]) -> bytes:
+        lines = [f"{method} {path} HTTP/1.1", f"Host: {self.target.address}"]
+        if self.target.authorization:
+            lines.append(f"Authorization: {self.target.authorization}")
+        lines += [f"{name}: {value}" for name, value in headers.items()]
+        if body or method in ("POST", "PUT", "PATCH"):
+            lines.append(f"Content-Length: {len(body)}")
+        return "\r\n".join([*lines, "", ""]).encode("latin-1") + body
+
+    async def close(self) -> None:
+        self._is_closed = True
+        for link in self._idle:
+            link.close()
+            with suppress(OSError, asyncio.TimeoutError):
+                await asyncio.wait_for(link._writer.wait_closed(), 1)
+        self._idle.clear()

@@ -1,0 +1,156 @@
+"""What goes over `/v1`, as the client sees it: messages out, records and errors in."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+
+import msgspec
+
+from penstock.client.transport import Answer
+from penstock.model import errors
+from penstock.model.errors import (
+    InvalidPosition,
+    NotAuthorized,
+    PenstockError,
+    RefusedError,
+    UnavailableError,
+)
+from penstock.model.record import KIND_BYTES, KIND_JSON, KIND_TEXT, Record
+
+PositionLike = str | int | datetime | timedelta
+HeadersLike = Mapping[str, str] | Iterable[tuple[str, str]] | None
+
+_KINDS: Final = {"text": KIND_TEXT, "json": KIND_JSON, "bytes": KIND_BYTES}
+_encode: Final = msgspec.json.Encoder().encode
+
+
+class RecordIn(msgspec.Struct):
+    """A record as `/v1` gives it."""
+
+    offset: int
+    timestamp: int
+    name: str
+    payload: msgspec.Raw = msgspec.Raw()
+    payload_base64: str = ""
+    kind: str = "text"
+    headers: list[tuple[str, str]] = []
+    publisher: str = ""
+    qos: int = 1
+    retain: bool = False
+    expires_at: int | None = None
+    deliveries: int = 0  # of a group's record
+
+    def record(self, topic: str) -> Record:
+        kind = _KINDS.get(self.kind, KIND_BYTES)
+        if self.payload_base64:
+            payload = base64.b64decode(self.payload_base64)
+        elif kind == KIND_JSON:
+            payload = bytes(self.payload)
+        else:
+            payload = msgspec.json.decode(self.payload, type=str).encode() if self.payload else b""
+        return Record(
+            topic,
+            0,
+            self.offset,
+            self.timestamp,
+            self.name,
+            payload,
+            tuple(self.headers),
+            self.publisher,
+            self.qos,
+            self.retain,
+            self.expires_at,
+            kind,
+        )
+
+
+class RecordsIn(msgspec.Struct):
+    """Records of a topic, and where to go on."""
+
+    topic: str
+    next_offset: int
+    records: list[RecordIn]
+    first_offset: int = 0
+    end_offset: int = 0
+    receipt: str = ""  # of a group's fetch
+
+    def all(self) -> list[Record]:
+        return [one.record(self.topic) for one in self.records]
+
+
+def encode_message(message: Any, name: str | None, headers: HeadersLike) -> bytes:
+    """One message for `POST …/records`; RefusedError names what cannot be JSON."""
+    body: dict[str, Any] = {}
+    if isinstance(message, bytes | bytearray | memoryview):
+        body["payload_base64"] = base64.b64encode(message).decode()
+    else:
+        body["payload"] = message
+    if name is not None:
+        body["name"] = name
+    if headers is not None:
+        pairs = headers.items() if isinstance(headers, Mapping) else headers
+        body["headers"] = [list(pair) for pair in pairs]
+    try:
+        return _encode(body)
+    except (TypeError, ValueError, OverflowError) as wrong:
+        raise RefusedError(
+            f"{type(message).__name__} is neither text, bytes nor JSON: {wrong}"
+        ) from None
+
+
+def encode_position(position: PositionLike) -> str | int:
+    """A position as text, as `/v1` takes it; InvalidPosition names what is none."""
+    if isinstance(position, bool | float):
+        raise InvalidPosition(f"{position!r} is no position: use an offset, a time, or a duration")
+    if isinstance(position, datetime):
+        if position.tzinfo is None:
+            raise InvalidPosition(f"time {position} has no time zone: use an aware datetime")
+        return position.astimezone(UTC).isoformat()
+    if isinstance(position, timedelta):
+        return (datetime.now(UTC) - abs(position)).isoformat()
+    if not isinstance(position, str | int):
+        raise InvalidPosition(f"{position!r} is no position: use an offset, a time, or a duration")
+    return position
+
+
+def check(answer: Answer, wanted: Sequence[int] = (200, 201, 204)) -> bytes:
+    """The body of an answer that is as wished for; else the error it stands for."""
+    if answer.status in wanted:
+        return bytes(answer.body)
+    raise error_of(answer)
+
+
+class _Problem(msgspec.Struct):
+    detail: str = ""
+    message: str = ""
+    error: str = ""
+
+
+_BY_STATUS: Final[dict[int, type[PenstockError]]] = {
+    401: NotAuthorized,
+    403: NotAuthorized,
+    404: errors.TopicNotFound,
+    410: errors.Gap,
+    413: errors.TooLarge,
+    503: UnavailableError,
+    507: errors.DiskFull,
+}
+
+
+def error_of(answer: Answer) -> PenstockError:
+    """The same class that a Broker in this process would have raised, as far as it is known."""
+    try:
+        problem = msgspec.json.decode(bytes(answer.body), type=_Problem)
+    except msgspec.DecodeError:
+        problem = _Problem()
+    text = problem.detail or problem.message or f"the broker answered {answer.status}"
+    named = getattr(errors, problem.error, None) if problem.error else None
+    if isinstance(named, type) and issubclass(named, PenstockError):
+        return named(text)
+    kind = _BY_STATUS.get(answer.status)
+    if kind is None:
+        kind = UnavailableError if answer.status >= 500 else RefusedError
+    return kind(text)

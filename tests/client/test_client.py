@@ -1,0 +1,320 @@
+"""Does a program that moves from a Broker to a server by changing one line do the same?"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+import penstock
+from penstock import (
+    AlreadySubscribed,
+    Broker,
+    InvalidPosition,
+    NotAuthorized,
+    NotSubscribed,
+    Record,
+    RefusedError,
+    TopicExists,
+    TopicNotFound,
+    UnavailableError,
+)
+from penstock.client.sync import Client
+from tests.client.proxy import CuttingProxy
+from tests.doors.served import Served
+from tests.doors.users import add_users
+
+WAIT_S = 30
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    with Served(tmp_path_factory.mktemp("served")) as broker:
+        yield broker
+
+
+def url(served: Served) -> str:
+    return f"http://127.0.0.1:{served.http_port}"
+
+
+@pytest.fixture
+def client(served: Served) -> Iterator[Client]:
+    with penstock.connect(url(served)) as one:
+        yield one
+
+
+_numbers = iter(range(1_000_000))
+
+
+@pytest.fixture
+def topic(client: Client) -> str:
+    name = f"topic-{next(_numbers)}"
+    client.create_topic(name)
+    return name
+
+
+# One line apart
+
+
+def everyday(broker: Any, topic: str) -> list[Any]:
+    """What a program does all day; the same with either."""
+    broker.create_topic(topic, retention_age=3600)
+    broker.create_topic(topic, exist_ok=True, retention_age=3600)
+    seen: list[Any] = [broker.publish("text", topic)]
+    seen.append(broker.publish(b"\xff\x00", topic, name=f"{topic}/bytes", headers={"k": "v"}))
+    seen.append(broker.publish({"n": [1, None, 2.5]}, topic, name=f"{topic}/json"))
+    seen.append(broker.publish_many([f"m{n}" for n in range(5)], topic))
+    broker.subscribe("reader", topic)
+    records = broker.consume("reader", topic, limit=3)
+    seen += [(r.offset, r.name, r.value, r.headers, r.partition) for r in records]
+    broker.commit("reader", topic)
+    seen.append(broker.size(topic, "reader"))
+    seen.append([r.value for r in broker.consume("reader", topic)])
+    seen.append(broker.seek("reader", topic, 6))
+    seen.append([r.offset for r in broker.consume("reader", topic, where="payload LIKE 'm%'")])
+    seen.append([r.offset for r in broker.read(topic, start=2, limit=3)])
+    seen.append([r.offset for r in broker.read(topic, names=f"{topic}/+")])
+    seen.append([(c.consumer, c.waiting) for c in broker.consumers(topic)])
+    seen.append(broker.size(topic))
+    broker.unsubscribe("reader", topic)
+    (info,) = [one for one in broker.topics() if one.topic == topic]
+    seen.append((info.first_offset, info.end_offset, info.retention_age, info.durability))
+    broker.alter_topic(topic, durability="os")
+    seen.append([one.durability for one in broker.topics() if one.topic == topic])
+    broker.delete_topic(topic)
+    return seen
+
+
+def test_a_program_moves_to_a_server_by_changing_one_line(client: Client, tmp_path: Path) -> None:
+    with Broker(tmp_path) as embedded:
+        assert everyday(client, "moving") == everyday(embedded, "moving")
+
+
+def refusals(broker: Any) -> Iterator[tuple[type[Exception], Any]]:
+    yield TopicNotFound, lambda: broker.publish("x", "nosuch")
+    yield TopicNotFound, lambda: broker.read("nosuch")
+    yield TopicExists, lambda: broker.create_topic("there")
+    yield AlreadySubscribed, lambda: broker.subscribe("reader", "there")
+    yield NotSubscribed, lambda: broker.consume("nobody", "there")
+    yield NotSubscribed, lambda: broker.unsubscribe("nobody", "there")
+    yield RefusedError, lambda: broker.read("there", start=99)
+    yield InvalidPosition, lambda: broker.read("there", start=1.5)
+    yield InvalidPosition, lambda: broker.read("there", start="tomorrow-ish")
+    yield RefusedError, lambda: broker.read("there", where="payload ==")
+    yield RefusedError, lambda: broker.publish(object(), "there")
+    yield RefusedError, lambda: broker.create_topic("a/b")
+
+
+def test_refusals_have_the_same_classes_on_both_sides(client: Client, tmp_path: Path) -> None:
+    with Broker(tmp_path) as embedded:
+        for broker in (embedded, client):
+            broker.create_topic("there", exist_ok=True)
+            broker.subscribe("reader", "there")
+        for here, there in zip(refusals(embedded), refusals(client), strict=True):
+            for kind, act in (here, there):
+                with pytest.raises(kind) as caught:
+                    act()
+                assert str(caught.value)
+    client.delete_topic("there")
+
+
+def test_positions_may_be_times(client: Client, topic: str) -> None:
+    client.publish("x", topic)
+    long_ago = datetime.now(UTC) - timedelta(hours=1)
+    assert len(client.read(topic, start=long_ago)) == 1
+    assert len(client.read(topic, start=timedelta(hours=1))) == 1
+    assert len(client.read(topic, start="-1h")) == 1
+    with pytest.raises(InvalidPosition, match="time zone"):
+        client.read(topic, start=datetime(2026, 1, 1))
+
+
+def test_more_records_than_one_answer_holds_come_all(client: Client, topic: str) -> None:
+    for _ in range(3):
+        client.publish_many(range(5_000), topic)
+    assert [record.offset for record in client.read(topic)] == list(range(15_000))
+    client.subscribe("all", topic)
+    assert len(client.consume("all", topic)) == 15_000
+
+
+# Publishing
+
+
+def test_messages_of_many_threads_are_stored_once_each_and_their_offsets_told(
+    client: Client, topic: str
+) -> None:
+    offsets: dict[int, int] = {}
+
+    def publish(start: int) -> None:
+        for number in range(start, start + 50):
+            offsets[number] = client.publish(number, topic)
+
+    threads = [threading.Thread(target=publish, args=(50 * n,)) for n in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    stored = {record.offset: record.value for record in client.read(topic)}
+    assert len(stored) == 400
+    assert {offset: number for number, offset in offsets.items()} == stored
+
+
+def test_publishing_through_a_line_that_breaks_stores_each_message_once(served: Served) -> None:
+    proxy = CuttingProxy(served.http_port, seed=7, bytes_each=4_000)
+    name = f"topic-{next(_numbers)}"
+    with penstock.connect(url(served)) as direct:
+        direct.create_topic(name)
+        with penstock.connect(f"http://127.0.0.1:{proxy.port}") as client:
+            for number in range(100):
+                client.publish({"number": number, "padding": "x" * 100}, name)
+        values = [record.value["number"] for record in direct.read(name)]
+    proxy.close()
+    assert values == list(range(100))
+    assert proxy.cuts > 5
+
+
+# Streams
+
+
+def test_a_stream_goes_on_after_every_cut_without_gap_or_repeat(served: Served) -> None:
+    proxy = CuttingProxy(served.http_port, seed=3, bytes_each=300_000)
+    name = f"topic-{next(_numbers)}"
+    total = 2_000
+    with penstock.connect(url(served)) as direct:
+        direct.create_topic(name)
+
+        def publish() -> None:
+            for start in range(0, total, 20):
+                direct.publish_many(range(start, start + 20), name)
+
+        with penstock.connect(f"http://127.0.0.1:{proxy.port}") as client:
+            writer = threading.Thread(target=publish)
+            writer.start()
+            seen: list[Record] = []
+            for record in client.stream(name, start="earliest"):
+                seen.append(record)
+                if len(seen) % 300 == 0:
+                    proxy.cut()
+                if len(seen) == total:
+                    break
+            writer.join()
+    proxy.close()
+    assert [record.offset for record in seen] == list(range(total))
+    assert [record.value for record in seen] == list(range(total))
+
+
+def test_a_stream_survives_a_restart_of_the_broker(tmp_path: Path) -> None:
+    broker = Served(tmp_path)
+    broker.start()
+    with penstock.connect(f"http://127.0.0.1:{broker.http_port}") as client:
+        client.create_topic("t")
+        client.publish("before", "t")
+        records = client.stream("t", start="earliest")
+        assert next(records).value == "before"
+        broker.kill()
+        broker.start()
+        client.publish("after", "t")
+        assert next(records).value == "after"
+    broker.stop()
+
+
+def test_a_stream_filters_where_the_broker_is(client: Client, topic: str) -> None:
+    client.publish_many([{"n": n} for n in range(20)], topic, name=f"{topic}/a")
+    client.publish({"n": 100}, topic, name=f"{topic}/b")
+    records = client.stream(topic, start=0, where="payload.n >= 18", names=f"{topic}/+")
+    assert [next(records).value["n"] for _ in range(3)] == [18, 19, 100]
+
+
+# Groups
+
+
+def test_readers_of_a_group_share_its_records(client: Client, topic: str) -> None:
+    client.publish_many(range(10), topic)
+    first, second = client.group(topic, "workers"), client.group(topic, "workers")
+    mine = first.fetch(4)
+    theirs = second.fetch(100)
+    assert [one.record.value for one in mine + theirs] == list(range(10))
+    assert first.ack(mine) == 4
+    assert second.nack(theirs[:1], reason="not now") == 1
+    (again,) = first.fetch(100)
+    assert (again.record.value, again.deliveries) == (4, 2)
+    with pytest.raises(RefusedError, match="does not hold"):
+        first.ack(mine)
+    info = first.info()
+    assert info["next_offset"] == 10 and len(info["pending"]) == 6
+    first.delete()
+    with pytest.raises(NotSubscribed):
+        first.info()
+
+
+# Handlers and requests
+
+
+class Reading(msgspec.Struct):
+    celsius: float
+
+
+def test_handlers_are_given_what_their_model_says_and_may_answer(
+    served: Served, client: Client, topic: str
+) -> None:
+    worker = penstock.connect(url(served))
+    seen: list[float] = []
+
+    @worker.handler(f"{topic}/+/temp", model=Reading)
+    def warm(reading: Reading) -> dict[str, float] | None:
+        seen.append(reading.celsius)
+        return {"fahrenheit": reading.celsius * 1.8 + 32}
+
+    thread = threading.Thread(target=_run_until_closed, args=(worker,), daemon=True)
+    client.publish({"celsius": "hot"}, topic, name=f"{topic}/1/temp")
+    client.publish({"celsius": 0}, topic, name=f"{topic}/1/temp")
+    thread.start()
+    answer = client.request({"celsius": 100}, topic, name=f"{topic}/2/temp", timeout_s=WAIT_S)
+    assert answer.value == {"fahrenheit": 212}
+    assert seen == [0, 100]
+
+
+def _run_until_closed(client: Client) -> None:
+    client.run(start="earliest")
+
+
+def test_a_request_that_nobody_answers_says_so(client: Client, topic: str) -> None:
+    with pytest.raises(UnavailableError, match="nobody answered"):
+        client.request("anybody?", topic, timeout_s=0.2)
+
+
+# Coming in
+
+
+def test_what_is_no_broker_is_told_with_the_way_out(served: Served) -> None:
+    with pytest.raises(RefusedError, match="http://HOST:PORT"):
+        penstock.connect("mqtt://127.0.0.1")
+    with pytest.raises(UnavailableError, match="penstock serve"):
+        penstock.connect("http://127.0.0.1:1")
+    client = penstock.connect(url(served))
+    client.close()
+    client.close()
+    with pytest.raises(UnavailableError, match="closed"):
+        client.topics()
+
+
+def test_a_user_comes_in_with_a_password_and_nobody_without(tmp_path: Path) -> None:
+    add_users(tmp_path, ada="secret")
+    with Served(tmp_path) as broker:
+        address = f"127.0.0.1:{broker.http_port}"
+        with pytest.raises(NotAuthorized):
+            penstock.connect(f"http://{address}")
+        with pytest.raises(NotAuthorized):
+            penstock.connect(f"http://{address}", user="ada", password="wrong")
+        inside: list[AbstractContextManager[Client]] = [
+            penstock.connect(f"http://{address}", user="ada", password="secret"),
+            penstock.connect(f"http://ada:secret@{address}"),
+        ]
+        for one in inside:
+            with one as client:
+                assert isinstance(client.topics(), list)
