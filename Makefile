@@ -41,6 +41,7 @@ test-peers: setup ## what needs other programs; installs them (Debian packages) 
 
 nightly: setup ## a million broken packets, and random traffic for minutes
 	@$(VENV)/python -m tests.abuse.fuzz 1_000_000
+	@$(VENV)/python -m tests.longrun 10
 
 check: setup ## ruff, mypy --strict, import rules, fast tests; under a minute
 	@$(VENV)/ruff check .

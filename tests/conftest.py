@@ -19,7 +19,8 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci" if os.environ.ge
 
 # Tests here start real brokers, many of them: `make test` runs them, `make check` does not.
 PROCESS_TESTS = (
-    *("abuse", "bus", "cli", "client", "conformance", "crash", "doors", "http", "scenarios"),
+    *("abuse", "bus", "cli", "client", "conformance", "crash", "doors", "http", "longrun"),
+    "scenarios",
 )
 
 

@@ -86,6 +86,21 @@ class Wire:
             self._packets.extend(unpack(self._intake.feed(data)))
         return self._packets.popleft()
 
+    def fileno(self) -> int:
+        """So that many can be waited for with `select`."""
+        return self._socket.fileno()
+
+    def take(self) -> list[Packet]:
+        """What is there and what one read brings; EOFError when the broker closed."""
+        if not self._packets:
+            data = self._socket.recv(65536)
+            if not data:
+                raise EOFError("closed by the broker")
+            self._packets.extend(unpack(self._intake.feed(data)))
+        taken = list(self._packets)
+        self._packets.clear()
+        return taken
+
     def poll(self, wait_s: float) -> Packet | None:
         """The next packet if it comes in this time."""
         self._socket.settimeout(wait_s)
