@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import queue
 from collections.abc import Iterator
+from pathlib import Path
 
 import aiomqtt
 import paho.mqtt.client as paho
@@ -14,7 +16,11 @@ from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 from paho.mqtt.subscribeoptions import SubscribeOptions
 
+from penstock.mqtt.kinds import MQTT_3_1_1, MQTT_5
+from penstock.mqtt.packets import Disconnect
+from penstock.mqtt.reasons import Reason
 from tests.doors.served import Served
+from tests.doors.wire import Wire
 
 WAIT_S = 20.0
 VERSIONS = pytest.mark.parametrize("version", [paho.MQTTv31, paho.MQTTv311, paho.MQTTv5])
@@ -229,3 +235,28 @@ def test_aiomqtt_publishes_and_subscribes(
         raise AssertionError("closed too early")
 
     assert sorted(asyncio.run(main())) == sorted((b"%d" % n, n % 3) for n in range(30))
+
+
+def test_keep_alive_given_by_the_server_is_kept_to_by_a_real_client(tmp_path: Path) -> None:
+    """A client that asks for a minute is given a second: does it ping in time, and stay?"""
+    env = os.environ | {"PENSTOCK_MQTT__KEEP_ALIVE_S_MAX": "1"}
+    with (
+        Served(tmp_path, env=env) as broker,
+        Wire(broker.port, "silent", MQTT_5) as silent,
+        Wire(broker.port, "older", MQTT_3_1_1) as older,
+    ):
+        for asked_s in (60, 0):
+            with Wire(broker.port, "asking", MQTT_5) as asking:
+                answer = asking.connect(keep_alive_s=asked_s)
+                assert answer.properties.server_keep_alive == 1
+        real = Paho(broker.port, "real", paho.MQTTv5)
+        older.connect(keep_alive_s=60)  # it cannot be told, so its own counts
+        for _ in range(2):  # each time longer than one and a half keep alives
+            silent = Wire(broker.port, "silent", MQTT_5)
+            silent.connect(keep_alive_s=60)
+            assert silent.expect(Disconnect).reason == Reason.KEEP_ALIVE_TIMEOUT
+        assert older.settle() == []
+        real.subscribe("a", 1)
+        older.publish("a", b"still here", 1)
+        assert real.messages.get(timeout=WAIT_S).payload == b"still here"
+        real.close()

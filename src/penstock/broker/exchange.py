@@ -7,34 +7,26 @@ waits for the commit like the others (the fast lane, docs/ARCHITECTURE.md).
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable, Coroutine, Sequence
-from typing import Any, Final
+from collections.abc import Callable, Sequence
 
 from penstock.broker.engine import Engine
-from penstock.broker.feeds import Feeds, feed_run, retained_record, send_one
+from penstock.broker.feeds import Feeds
+from penstock.broker.handover import Handover
 from penstock.broker.keeper import Keeper, opened_mark
 from penstock.broker.routes import Route, Router, forward, offer_selected, spread
 from penstock.broker.runs import Run
 from penstock.broker.sessions import (
-    OFFSET_MASK,
-    OwnFeed,
     Session,
     Subscription,
 )
 from penstock.broker.sharing import Sharing
 from penstock.broker.sweep import Sweep
 from penstock.broker.topics import Topic
-from penstock.catalog.retained import RetainedRow
-from penstock.core.access import RECEIVE, Authorise, authorise
+from penstock.core.access import RECEIVE, Authorise, Principal, authorise
 from penstock.core.names import SHARE_PREFIX, quoted
 from penstock.log.format import KIND_SHIFT, RETAIN
 from penstock.log.marks import Mark, encode_headers
 from penstock.model.errors import NotAuthorized, PenstockError, UnavailableError
-
-RETAINED_WAIT_S: Final = 0.01  # between looks whether a full window has room again
-RESEND_WAIT_S: Final = 0.01  # the same while what was out is sent again
-RETAINED_AT_ONCE: Final = 500  # retained messages handed over before others get their turn
 
 OnDone = Callable[[Exception | None], None]
 
@@ -77,7 +69,7 @@ class Exchange:
         self._sweeps: dict[int, Sweep] = {}  # by topic id
         self.feeds = Feeds(engine, authorise, self._on_trouble)
         self.sharing = Sharing(engine, self.router, keeper.shares, self._on_trouble)
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._handover = Handover(engine, keeper.retained, self._may_receive, self.feeds)
 
     # Publishing
 
@@ -272,6 +264,9 @@ class Exchange:
         """How many filters of connected sessions messages flow through, shared ones aside."""
         return len(self.router) + len(self.feeds)
 
+    def _may_receive(self, principal: Principal, name: str) -> bool:
+        return self.authorise(principal, RECEIVE, name)
+
     def ends(self) -> dict[int, int]:
         """The end of every topic, by its id."""
         return {topic.id: topic.log.bounds().end for topic in self.engine.topics.all()}
@@ -285,6 +280,14 @@ class Exchange:
         if subscription.share is not None:
             self.sharing.let_go(subscription)
         return True
+
+    def send_retained(self, subscription: Subscription, ends: dict[int, int]) -> None:
+        """Hand over what is retained under the names a filter matches; see Handover."""
+        self._handover.send_retained(subscription, ends)
+
+    def begin_feed(self, subscription: Subscription, *, with_retained: bool) -> None:
+        """Deliver from the positions of its feed on; first what is retained from before them."""
+        self._handover.begin_feed(subscription, with_retained=with_retained)
 
     # Catching up
 
@@ -313,96 +316,3 @@ class Exchange:
 
     def _on_trouble(self, text: str) -> None:
         self.engine.upkeep.troubles[-1] = text
-
-    # Retained messages
-
-    def send_retained(self, subscription: Subscription, ends: dict[int, int]) -> None:
-        """Hand over what is retained under the names a filter matches, a part at a time.
-
-        `ends` are the topics' when the client asked: what came later, comes or came by itself.
-        """
-        self._spawn(subscription.session, self._send_retained(subscription, ends))
-
-    def begin_feed(self, subscription: Subscription, *, with_retained: bool) -> None:
-        """Deliver from the positions of its feed on; first what is retained from before them."""
-        self._spawn(subscription.session, self._begin_feed(subscription, with_retained))
-
-    async def _begin_feed(self, subscription: Subscription, with_retained: bool) -> None:
-        session, feed = subscription.session, subscription.feed
-        assert feed is not None
-        if with_retained:
-            await self._send_retained(subscription, dict(feed.lags))
-        if session.outbox and session.subscriptions.get(subscription.filter) is subscription:
-            self.feeds.start(feed)
-
-    def _spawn(self, session: Session, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.get_running_loop().create_task(self._finish(session, work))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
-    async def _finish(self, session: Session, work: Coroutine[Any, Any, None]) -> None:
-        """A mistake of our own costs this client its connection, and nobody else anything."""
-        outbox = session.outbox
-        try:
-            await work
-        except Exception as mistake:
-            context = {"message": "a connection was closed", "exception": mistake}
-            asyncio.get_running_loop().call_exception_handler(context)
-            if outbox is not None:
-                outbox.close()
-
-    async def _send_retained(self, subscription: Subscription, ends: dict[int, int]) -> None:
-        names = self.keeper.retained.matching(subscription.filter)
-        session = subscription.session
-        handed = 0
-        for name in names:
-            outbox = session.outbox
-            if outbox is None or session.subscriptions.get(subscription.filter) is None:
-                return
-            if not self.authorise(outbox.principal, RECEIVE, name):
-                continue
-            row = self.keeper.retained.get(name, self.engine.clock.now_us())
-            if row is None or row.offset >= ends.get(row.topic_id, 0):
-                continue
-            if subscription.no_local and row.publisher == session.client_id:
-                continue
-            while not self._hand_retained(subscription, row):
-                await asyncio.sleep(RETAINED_WAIT_S)  # its window is full
-                if session.outbox is None:
-                    return
-            handed += 1
-            if handed % RETAINED_AT_ONCE == 0:
-                await asyncio.sleep(0)
-
-    def _hand_retained(self, subscription: Subscription, row: RetainedRow) -> bool:
-        """Send one retained message; False if there is no room for it now."""
-        session = subscription.session
-        outbox = session.outbox
-        if outbox is None:
-            return True
-        if subscription.feed is not None:
-            return self._hand_feed_retained(subscription.feed, row)
-        run = Run(row.name, row.payload, [0], [len(row.payload)], row.qos, True)
-        run.headers = row.headers
-        run.expires_at = row.expires_at
-        run.kind = row.kind
-        run.publisher = row.publisher
-        qos = min(row.qos, subscription.qos)
-        identifiers = (subscription.identifier,) if subscription.identifier else ()
-        encoding = outbox.encoding(qos, True, identifiers)  # retained ones always say so
-        if not outbox.has_room or (qos and not session.has_room):
-            return False
-        if qos == 0:
-            outbox.forward(run, encoding.forward_bytes(run))
-        else:
-            session.send(row.topic_id, row.offset & OFFSET_MASK, run, encoding)
-        return True
-
-    def _hand_feed_retained(self, feed: OwnFeed, row: RetainedRow) -> bool:
-        topic = self.engine.topics.by_id(row.topic_id)
-        if topic is None:
-            return True
-        record = retained_record(row, topic)
-        if feed.where is not None and not feed.where.passes(record):
-            return True
-        return send_one(feed, feed.place(topic.id), row.offset, feed_run(record), True)

@@ -165,6 +165,7 @@ class Keeper:
         busy = set(self._busy)
         for session in busy:
             self._describe(session, point)
+        self.retained.expire(self._engine.clock.now_us())
         point.retained, point.forgotten = self.retained.take_changes()
         wills, self._wills = self._wills, set()
         point.wills = list(wills)

@@ -5,7 +5,7 @@ Compiled by mypyc; the same source runs interpreted.
 
 from __future__ import annotations
 
-from penstock.broker.runs import Run
+from penstock.broker.runs import Encoding, Run
 from penstock.broker.sessions import OFFSET_MASK, Session, Subscription
 
 
@@ -25,8 +25,15 @@ class Member:
         self.no_local = len(others) < len(subscriptions)  # one of them, at least
         self._others = Member(session, others) if self.no_local and others else None
         as_published = any(one.retain_as_published for one in subscriptions)
-        identifiers = tuple(sorted({one.identifier for one in subscriptions if one.identifier}))
+        identifiers = self._identifiers()
         self.encodings = [outbox.encoding(qos, as_published, identifiers) for qos in range(3)]
+
+    def _identifiers(self) -> tuple[int, ...]:
+        return tuple(sorted({one.identifier for one in self._subscriptions if one.identifier}))
+
+    def retained_encoding(self, qos: int) -> Encoding:
+        """How it takes a message that is sent because it was retained."""
+        return self.outbox.encoding(qos, True, self._identifiers())
 
     def reading(self, run: Run) -> Member | None:
         """The member for this run: without its no-local subscriptions if it is the client's own."""

@@ -7,28 +7,32 @@ it has seen. After a crash the logs are read from there, so it is never older or
 from __future__ import annotations
 
 from collections.abc import Iterator
+from heapq import heapify, heappop, heappush
+from typing import Final
 
 from penstock.catalog.retained import RetainedRow
 from penstock.core.nametree import NameTree
 from penstock.log.batch import Batch
 from penstock.log.format import RETAIN
 
+TERMS_SPARE: Final = 1_000  # terms of messages that were replaced since, before they are cleared
+
 
 class Retained:
-    """The newest retained message of each name. An empty payload deletes."""
+    """The newest retained message of each name. An empty payload deletes, and so does time."""
 
     def __init__(self) -> None:
         self._messages: dict[str, RetainedRow] = {}
         self._names = NameTree()
         self._changed: set[str] = set()  # since the last checkpoint was taken
+        self._terms: list[tuple[int, str]] = []  # a heap of (expires at, name); some are outdated
 
     def __len__(self) -> int:
         return len(self._messages)
 
     def load(self, rows: list[RetainedRow]) -> None:
         for row in rows:
-            self._messages[row.name] = row
-            self._names.add(row.name)
+            self._put(row)
 
     def follow(self, topic_id: int, batch: Batch) -> None:
         """Take over what a committed batch retains."""
@@ -43,20 +47,42 @@ class Retained:
                 if self._messages.pop(record.name, None) is not None:
                     self._names.remove(record.name)
                 continue
-            if record.name not in self._messages:
-                self._names.add(record.name)
-            self._messages[record.name] = RetainedRow(
-                record.name,
-                topic_id,
-                record.offset,
-                record.timestamp,
-                record.expires_at or 0,
-                record.qos,
-                record.kind,
-                record.publisher,
-                record.headers,
-                record.payload,
+            self._put(
+                RetainedRow(
+                    record.name,
+                    topic_id,
+                    record.offset,
+                    record.timestamp,
+                    record.expires_at or 0,
+                    record.qos,
+                    record.kind,
+                    record.publisher,
+                    record.headers,
+                    record.payload,
+                )
             )
+
+    def _put(self, row: RetainedRow) -> None:
+        if row.name not in self._messages:
+            self._names.add(row.name)
+        self._messages[row.name] = row
+        if row.expires_at:
+            heappush(self._terms, (row.expires_at, row.name))
+            if len(self._terms) > 2 * len(self._messages) + TERMS_SPARE:
+                rows = self._messages.values()
+                self._terms = [(one.expires_at, one.name) for one in rows if one.expires_at]
+                heapify(self._terms)
+
+    def expire(self, now_us: int) -> None:
+        """Forget what has expired; the next checkpoint removes it from the catalog too."""
+        terms = self._terms
+        while terms and terms[0][0] <= now_us:
+            expires_at, name = heappop(terms)
+            row = self._messages.get(name)
+            if row is not None and row.expires_at == expires_at:
+                del self._messages[name]
+                self._names.remove(name)
+                self._changed.add(name)
 
     def get(self, name: str, now_us: int) -> RetainedRow | None:
         """The retained message of a name, unless it has expired."""

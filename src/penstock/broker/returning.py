@@ -137,17 +137,18 @@ async def _resend(exchange: Exchange, session: Session, tag: int, packet_id: int
     if not exchange.authorise(outbox.principal, RECEIVE, run.name):
         return "not_authorized"
     qos = 2 if packet_id in session.twice else 1
-    encoding = _encoding(exchange, session, packet_id, place, run, qos)
+    encoding = _encoding(exchange, session, packet_id, tag, run, qos)
     outbox.send(run, 0, [packet_id], encoding, True)
     return ""
 
 
 def _encoding(
-    exchange: Exchange, session: Session, packet_id: int, place: int, run: Run, qos: int
+    exchange: Exchange, session: Session, packet_id: int, tag: int, run: Run, qos: int
 ) -> Encoding:
     """As the message was encoded, if what it was sent for is still there."""
     outbox = session.outbox
     assert outbox is not None
+    place = tag >> TAG_SHIFT
     feed_id = place >> PLACE_SHIFT
     if feed_id == NO_FEED:
         member = exchange.router.find(run.name).members.get(session)
@@ -156,6 +157,8 @@ def _encoding(
         share = session.shared.get(packet_id)
         if isinstance(share, Share):
             member = share.member(session)
+        elif member is not None and member.as_of(place, tag & OFFSET_MASK)[0] is None:
+            return member.retained_encoding(qos)  # older than any reason to send it but that
         return member.encodings[qos] if member else outbox.encoding(qos, False, ())
     for feed in session.feeds:
         if feed.id == feed_id:
