@@ -22,7 +22,7 @@ from penstock.broker.shares import share_rows
 from penstock.catalog.shares import ShareRow, ShareState, StoredShare
 from penstock.core.placement import DEFAULT_TOPIC
 from penstock.log.interface import Draft, LogSettings
-from tests.broker.exchange_world import Client, World
+from tests.broker.exchange_world import WAIT_S, Client, World
 from tests.broker.model_broker import Wanted
 
 SEED = int(os.environ.get("PENSTOCK_SEED", random.SystemRandom().randrange(1 << 32)))
@@ -148,10 +148,18 @@ class Crowd:
         if world.clients["anchor"].session is None:
             await world.connect("anchor", clean=False, is_kept=True, window=3)
         await world.settle()
-        while self._take_all() or self.share.is_behind or world.is_busy:
+        deadline = asyncio.get_running_loop().time() + WAIT_S
+        while self._take_all() or self.is_unfinished:
+            assert asyncio.get_running_loop().time() < deadline, "the group waits for somebody"
             await asyncio.sleep(0.001)
             await world.settle()
         self.check_received()
+
+    @property
+    def is_unfinished(self) -> bool:
+        """Is something out, or on its way?"""
+        groups = self.share.groups.values()
+        return self.share.is_behind or self.world.is_busy or any(one.count for one in groups)
 
     def _take_all(self) -> int:
         taken = 0
@@ -180,7 +188,6 @@ class Crowd:
             one.payload for client in clients for one in client.received if one.qos == 2
         )
         assert all(count == 1 for count in exact.values())
-        assert self.share.groups and not any(one.count for one in self.share.groups.values())
         if not self._departures:
             assert not twice
 
