@@ -289,6 +289,32 @@ def test_a_member_that_never_acknowledges_stalls_nobody(broker: Hosted, name: st
         assert sorted(map(int, got)) == list(range(50))
 
 
+@pytest.mark.parametrize("qos", [0, 1])
+def test_a_member_that_does_not_read_is_passed_over(broker: Hosted, name: str, qos: int) -> None:
+    key = f"$share/g/{name}"
+    before = broker.dropped["queue_full"]
+    count, payload = 400, b"x" * 65_536
+    with ExitStack() as stack:
+        (busy,) = members(broker, stack, key, 1, 1)
+        asleep = stack.enter_context(client(broker, name + "a"))
+        asleep.take_slowly()
+        asleep.subscribe(key, qos=1)
+        writer = stack.enter_context(client(broker, name))
+        got: Counter[bytes] = Counter()
+        for number in range(count):
+            writer.publish(name, b"%d " % number + payload, qos)
+            writer.settle()
+            got.update(message[:10] for message in taken(busy))
+        assert len(got) > count * 5 // 8  # half of all until the other's connection was full
+        assert broker.dropped["queue_full"] == before
+        asleep.close()
+        if qos == 1:
+            while len(got) < count:
+                got[busy.receive().payload[:10]] += 1
+            assert busy.settle() == []
+        assert set(got.values()) == {1}
+
+
 @pytest.mark.parametrize("qos", [1, 2])
 def test_an_error_acknowledgement_discards_for_everybody(
     broker: Hosted, name: str, qos: int

@@ -77,6 +77,10 @@ class Wire:
         self._socket.settimeout(WAIT_S)
         return sent
 
+    def take_slowly(self) -> None:
+        """Let the system hold as little as it can of what this client does not read."""
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+
     def next(self) -> Packet:
         """The next packet, whatever it is; EOFError when the broker closed."""
         while not self._packets:
