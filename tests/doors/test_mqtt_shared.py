@@ -227,6 +227,8 @@ def test_a_group_ends_with_its_last_member_and_a_new_one_begins_at_the_end(
         assert reader.expect(Publish).payload == b"new"
     broker.wait_idle()
     assert broker.call(lambda: len(shares)) == before
+    assert broker.call(lambda: [one for one in shares._of if one.startswith(key)]) == []
+    assert broker.call(lambda: [one for one in shares.behind if one.key == key]) == []
 
 
 def test_subscribing_again_with_another_qos_replaces_and_loses_nothing(

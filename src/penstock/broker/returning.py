@@ -45,7 +45,7 @@ async def restore(exchange: Exchange, session: Session, stored: StoredSession) -
             one.feed = OwnFeed(one, row.feed_id, where)
             one.feed.lags = await exchange.keeper.feed_offsets(stored, row.feed_id)
         elif row.filter.startswith(SHARE_PREFIX):
-            exchange.sharing.hold(one)
+            exchange.sharing.hold_again(one)
         session.subscriptions[row.filter] = one
     session.feed_id_last = stored.feed_id_last
     _restore_window(session, stored.outstanding)

@@ -175,9 +175,8 @@ class Router:
 
     def _sharers(self, share: Share, name: str) -> Sharers:
         """Who of a share may have a name; routes have the list in common if all may."""
-        principals = {member.outbox.principal for member in share.members}
-        allowed = {one for one in principals if self._authorise(one, RECEIVE, name)}
-        if allowed == principals:
+        allowed = {one for one in share.principals if self._authorise(one, RECEIVE, name)}
+        if allowed == share.principals:
             return Sharers(share, share.members)
         members = [member for member in share.members if member.outbox.principal in allowed]
         return Sharers(share, members)

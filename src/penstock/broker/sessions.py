@@ -79,9 +79,6 @@ class Vault(Protocol):
 class Giver(Protocol):
     """A shared subscription, as a session sees it that is a member of it."""
 
-    @property
-    def is_behind(self) -> bool: ...
-
     def pin(self, client_id: str, packet_ids: list[int], tag: int) -> None:
         """QoS 2 messages are out to a session that outlives its connection."""
         ...
@@ -192,7 +189,7 @@ class Session:
         self.resent: set[int] = set()  # tags of what was out when the client came back
         self.feed_id_last = NO_FEED  # never given again: rows of an ended feed may still be stored
         self.stalled: dict[OwnFeed, int] = {}  # feeds that found no room, and for which QoS
-        self.shares: list[Giver] = []  # whose member it is, while connected
+        self.shares: set[Giver] = set()  # whose member it is, while connected
         self.shared: dict[int, Giver] = {}  # packet ids of what came from there
         self.vault: Vault | None = None  # only of a session that outlives its connection
         self.storing = 0  # how many times the vault has yet to store before it sends

@@ -13,6 +13,7 @@ from typing import Final
 from penstock.broker.members import Member
 from penstock.broker.runs import Run
 from penstock.broker.sessions import OFFSET_MASK, TAG_SHIFT, Session
+from penstock.core.access import Principal
 from penstock.core.groups import NOTHING_WAITS, Group, deal
 
 OUT_MAX: Final = 1_000_000  # of one share and topic: a thousand members with full windows
@@ -33,6 +34,7 @@ class Share:
     """One `$share/{name}/{filter}`. `lags` makes it a rider of the lift."""
 
     __slots__ = (
+        "_behind",
         "_turn",
         "away",
         "filter",
@@ -44,21 +46,24 @@ class Share:
         "lags",
         "members",
         "pins",
+        "principals",
         "returned",
     )
 
-    def __init__(self, key: str, filter: str) -> None:
+    def __init__(self, key: str, filter: str, behind: set[Share]) -> None:
         self.key = key  # as the clients write it
         self.filter = filter
         self.id = 0  # in the catalog; 0 while it is not there
         self.is_busy = False  # changed since it was saved
         self.members: list[Member] = []  # the connected ones; replaced as a whole
+        self.principals: set[Principal] = set()  # theirs
         self.holders: dict[str, int] = {}  # clients whose session holds it -> QoS
         self.groups: dict[int, Group] = {}  # by topic id
         self.lags: dict[int, int] = {}  # topic id -> the offset to go on at
         self.returned: set[int] = set()  # topic ids with something to be given out again
         self.away: dict[int, int] = {}  # while nobody is connected: where to go on in each topic
         self.pins: dict[str, dict[int, Pin]] = {}  # client -> packet id -> what is out at QoS 2
+        self._behind = behind  # of all shares; each puts itself in
         self._turn = 0  # whose turn it is among the members
 
     @property
@@ -70,6 +75,12 @@ class Share:
     def has_room(self) -> bool:
         """May some member be sent a message right now?"""
         return any(room_for(member, 1) > 0 for member in self.members)
+
+    def lag(self, topic_id: int, offset: int) -> None:
+        """Go on from the log in this topic."""
+        self.lags[topic_id] = offset
+        self.is_busy = True
+        self._behind.add(self)
 
     def group(self, topic_id: int, next_offset: int = 0) -> Group:
         """The group of a topic; a new one begins at `next_offset`."""
@@ -90,8 +101,7 @@ class Share:
             return 0  # reading the log will bring it
         given = self.give(topic_id, base_offset, run, members)
         if given < run.count:
-            self.lags[topic_id] = base_offset + given
-            self.is_busy = True
+            self.lag(topic_id, base_offset + given)
         return given
 
     def give(self, topic_id: int, base_offset: int, run: Run, members: list[Member]) -> int:
@@ -195,7 +205,7 @@ class Share:
     def join(self, member: Member) -> None:
         """A session is connected and subscribed, or subscribed anew with other options."""
         others = [one for one in self.members if one.session is not member.session]
-        self.members = [*others, member]
+        self._set_members([*others, member])
 
     def member(self, session: Session) -> Member | None:
         """A connected session as a member."""
@@ -206,14 +216,25 @@ class Share:
 
     def part(self, client_id: str) -> None:
         """A session is no longer connected, or no longer subscribed."""
-        self.members = [one for one in self.members if one.session.client_id != client_id]
+        self._set_members([one for one in self.members if one.session.client_id != client_id])
+
+    def _set_members(self, members: list[Member]) -> None:
+        self.members = members
+        self.principals = {member.outbox.principal for member in members}
 
     def leave(self, client_id: str) -> None:
         """What is out to a client goes to others, except at QoS 2: that waits for it."""
         self.is_busy = True
         for topic_id, group in self.groups.items():
             if group.leave(client_id):
-                self.returned.add(topic_id)
+                self.give_back(topic_id)
+        if not self.holders:
+            self.drop_waiting()
+
+    def give_back(self, topic_id: int) -> None:
+        """Something of this topic is to be given out again."""
+        self.returned.add(topic_id)
+        self._behind.add(self)
 
     def forget(self, client_id: str) -> int:
         """A session is gone: nobody gets what it was being sent at QoS 2; how many those are."""

@@ -30,6 +30,7 @@ class Shares:
         self._engine = engine
         self._catalog = catalog
         self._spawn = spawn
+        self.behind: set[Share] = set()  # those that are, or were a moment ago
         self._by_key: dict[str, Share] = {}
         self._of: dict[str, set[Share]] = {}  # client -> what it holds or is being sent
         self._next_id = 1
@@ -43,7 +44,7 @@ class Shares:
         """A session subscribes; a share that nobody held begins at the end of every topic."""
         share = self._by_key.get(key)
         if share is None:
-            share = self._by_key[key] = Share(key, split_share(key)[1])
+            share = self._by_key[key] = Share(key, split_share(key)[1], self.behind)
         if not share.holders:
             share.away = self.ends()
         share.holders[client_id] = qos
@@ -56,7 +57,7 @@ class Shares:
         share.holders.pop(client_id, None)
         share.is_busy = True
         if client_id not in share.pins:
-            self._of[client_id].discard(share)
+            self._of.get(client_id, set()).discard(share)
         self._tidy(share)
 
     def gone(self, client_id: str) -> None:
@@ -77,6 +78,7 @@ class Shares:
             return
         share.drop_waiting()
         share.lags.clear()
+        self.behind.discard(share)
         if not share.pins:
             del self._by_key[share.key]
             if share.id:
@@ -102,7 +104,7 @@ class Shares:
         """Take over what the catalog knows; nobody is connected."""
         for stored in found:
             state = stored.state
-            share = Share(state.filter, split_share(state.filter)[1])
+            share = Share(state.filter, split_share(state.filter)[1], self.behind)
             share.id = state.share_id
             share.holders = dict(stored.holders)
             share.is_busy = True
@@ -126,7 +128,7 @@ class Shares:
             group.put_done(row.offset)
         elif row.qos == 1:
             group.put_waiting(row.offset)
-            share.returned.add(row.topic_id)
+            share.give_back(row.topic_id)
         else:
             self._restore_pin(share, group, row)
 
@@ -147,12 +149,17 @@ class Shares:
 
     async def keep(self, shares: Sequence[Share]) -> None:
         """Sessions that outlive their connection hold these; durable on return."""
-        fresh = [share for share in shares if not share.id]
-        for share in fresh:
-            share.id = self._next_id
-            self._next_id += 1
+        fresh = [share for share in shares if self.number(share)]
         if fresh:
             await self._catalog.save([self._state(share, is_whole=True) for share in fresh])
+
+    def number(self, share: Share) -> bool:
+        """A share belongs in the catalog, from the next checkpoint on; False if it is there."""
+        if share.id:
+            return False
+        share.id = self._next_id
+        self._next_id += 1
+        return True
 
     def take_changes(self) -> tuple[list[ShareState], list[Share]]:
         """What the next checkpoint saves, and the shares it is of."""

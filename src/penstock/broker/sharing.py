@@ -53,10 +53,15 @@ class Sharing:
         self.wake(self.join(self.hold(subscription)))
 
     def hold(self, subscription: Subscription) -> Subscription:
-        """A session holds a share from now on; one that was stored does so again."""
         client_id = subscription.session.client_id
         subscription.share = self._shares.hold(subscription.filter, client_id, subscription.qos)
         return subscription
+
+    def hold_again(self, subscription: Subscription) -> None:
+        """A session that was away comes back to a share that it holds."""
+        share = self.hold(subscription).share
+        assert isinstance(share, Share)
+        self._shares.number(share)
 
     def restore(self, session: Session) -> None:
         """Give a session back what it was being sent at QoS 2, beside what is its own.
@@ -82,8 +87,7 @@ class Sharing:
         if not share.members:
             self._begin(share)
         share.join(Member(session, [subscription]))
-        if share not in session.shares:
-            session.shares.append(share)
+        session.shares.add(share)
         self._router.refresh(share)
         return share
 
@@ -94,7 +98,7 @@ class Sharing:
         for topic in self._engine.topics.all():
             offset = share.away.get(topic.id, 0)  # a topic born since counts from its beginning
             if offset < topic.log.bounds().end:
-                share.lags[topic.id] = offset
+                share.lag(topic.id, offset)
         share.away = {}
         share.is_busy = True
 
@@ -102,8 +106,7 @@ class Sharing:
         """A member goes; when it is the last one, the share stays where it is."""
         share, session = subscription.share, subscription.session
         assert isinstance(share, Share)
-        if share in session.shares:
-            session.shares.remove(share)
+        session.shares.discard(share)
         share.part(session.client_id)
         if not share.members:
             share.away = self._shares.ends() | share.lags
@@ -121,27 +124,31 @@ class Sharing:
     def detach(self, session: Session) -> None:
         """The connection is gone; what was out goes to others, at QoS 2 it waits or ends."""
         client_id = session.client_id
-        held = [one.share for one in session.subscriptions.values()]
+        is_over = session.vault is None or session.expiry_s == 0
+        held = [one.share for one in session.subscriptions.values() if one.share is not None]
         for share in {*held, *session.shared.values()}:
-            if isinstance(share, Share):
-                if session.vault is None or session.expiry_s == 0:
-                    self._shares.forget(share, client_id)
-                else:
-                    share.leave(client_id)
-                self.wake(share)
+            assert isinstance(share, Share)
+            if is_over:
+                self._shares.forget(share, client_id)
+            else:
+                share.leave(client_id)
+            self.wake(share)
+        if is_over:
+            self._shares.gone(client_id)
 
     # Catching up
 
     def resume(self, session: Session) -> None:
         """The session has room again: its shares go on where they are behind."""
-        for share in session.shares:
-            if share.is_behind:
-                assert isinstance(share, Share)
-                self.wake(share)
+        for share in self._shares.behind & session.shares:
+            self.wake(share)
 
     def wake(self, share: Share) -> None:
         """Go on from the logs if somebody has room."""
-        if not share.is_behind or not share.has_room:
+        if not share.is_behind:
+            self._shares.behind.discard(share)
+            return
+        if not share.has_room:
             return
         for topic_id in list(share.returned | share.lags.keys()):
             topic = self._engine.topics.by_id(topic_id)
