@@ -50,6 +50,7 @@ class OneTopic:
 
     id = TOPIC_ID
     declared = "only"
+    refusal = ""
 
     def __init__(self, log: MemoryLog) -> None:
         self.log = log
