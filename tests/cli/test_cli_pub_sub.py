@@ -66,9 +66,13 @@ class Sub:
             stderr=subprocess.PIPE,
         )
         self.debug = b""
+        self.wait_for(b"received Suback")
+
+    def wait_for(self, beginning: bytes) -> None:
+        """Until it says a line that begins so on standard error."""
         for line in self._stderr:
             self.debug += line
-            if line.startswith(b"received Suback"):
+            if line.startswith(beginning):
                 return
         raise AssertionError(self.debug.decode())
 
@@ -292,7 +296,7 @@ def test_nobody_there_is_3_and_says_so() -> None:
 
 def test_a_server_that_goes_away_is_3(tmp_path: Path) -> None:
     broker = Served(tmp_path).start()
-    with Sub(broker.port, "-t", "a", "-V", "311") as reader:
+    with Sub(broker.port, "-t", "a", "-V", "311", "--no-reconnect") as reader:
         broker.kill()
         code, _ = reader.result()
         assert code == 3 and b"the connection is lost" in reader.debug
@@ -320,7 +324,15 @@ def test_a_refused_message_is_1(broker: Served) -> None:
         (["pub", "-t", "a", "-m", "x", "-D", "puback", "a", "b"], 1, "is none of connect"),
         (["pub", "-t", "a", "-m", "x", "-D", "publish", "user-property", "a"], 1, "2 values"),
         (["sub", "-t", "a/#/b"], 1, "has a level after '#'"),
+        (["sub", "-v"], 2, "say -t FILTER"),
         (["sub", "-t", "a", "-c"], 1, "needs --id"),
+        (["sub", "-t", "a", "--from", "yesterday"], 1, "is not a position"),
+        (["sub", "-t", "a", "--where", "payload ="], 1, "a value is missing"),
+        (["sub", "-t", "a", "--from", "-1h", "-V", "311"], 1, "need MQTT 5"),
+        (["sub", "-t", "a", "-F", "%t %y"], 1, "%y is none of"),
+        (["sub", "-t", "a", "-F", "\\q"], 1, "is none of"),
+        (["sub", "-L", "http://localhost/a"], 1, "is not mqtt"),
+        (["pub", "-L", "mqtt://localhost:99999/a", "-m", "x"], 1, "is not mqtt"),
         (["sub", "-t", "a", "-C", "0"], 2, "from 1 to"),
     ],
 )

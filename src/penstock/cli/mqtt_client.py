@@ -1,8 +1,8 @@
 """A small MQTT client for the command line: 3.1, 3.1.1 and 5, QoS 0 to 2, one connection.
 
-It does not reconnect: a lost connection is an UnavailableError. What it may have in flight is
-bounded by the server's receive maximum and by IN_FLIGHT_MAX. A message of QoS 2 is handed out once,
-when it first arrives.
+It does not reconnect: a lost connection is an UnavailableError. A client made after it takes over
+what was in flight (`cli.line` does that). What may be in flight is bounded by the server's receive
+maximum and by IN_FLIGHT_MAX. A message of QoS 2 is handed out once, when it first arrives.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import sys
 from collections.abc import AsyncIterator
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from penstock.cli.offers import Offers
 from penstock.model.errors import PeerError, RefusedError, UnavailableError
@@ -63,6 +63,17 @@ IN_FLIGHT_MAX: Final = 100  # unacknowledged messages of ours
 MESSAGES_MAX: Final = 1_000  # received and not yet taken; then nothing more is read
 ANSWER_S_MAX: Final = 30.0  # for CONNACK, SUBACK, UNSUBACK
 CLOSE_S_MAX: Final = 5.0  # for the last bytes to leave
+_NOT_FOUND: Final = Reason.PACKET_IDENTIFIER_NOT_FOUND
+PASSING: Final = frozenset(  # reasons that will be gone by themselves
+    {
+        Reason.SERVER_UNAVAILABLE,
+        Reason.SERVER_BUSY,
+        Reason.SERVER_SHUTTING_DOWN,
+        Reason.KEEP_ALIVE_TIMEOUT,
+        Reason.CONNECTION_RATE_EXCEEDED,
+        Reason.MAXIMUM_CONNECT_TIME,
+    }
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +92,7 @@ class Target:
 class _Sent:
     """A message of ours above QoS 0."""
 
+    message: Publish
     state: Outgoing
     done: asyncio.Future[Reason] = field(repr=False)
 
@@ -91,6 +103,7 @@ class MqttClient:
     def __init__(
         self, target: Target, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
+        self.is_session_present = False
         self._target = target
         self._reader = reader
         self._writer = writer
@@ -98,7 +111,7 @@ class MqttClient:
         self._intake = Intake(self._version, PACKET_BYTES_MAX, Role.SERVER)
         self._loop = asyncio.get_running_loop()
         self._connack: asyncio.Future[Connack] = self._loop.create_future()
-        self._answers: dict[int, asyncio.Future[tuple[Reason, ...]]] = {}
+        self._answers: dict[int, asyncio.Future[Suback | Unsuback]] = {}
         self._sent: dict[int, _Sent] = {}
         self._incoming: dict[int, Incoming] = {}
         self._messages: asyncio.Queue[Publish | None] = asyncio.Queue(MESSAGES_MAX)
@@ -107,18 +120,22 @@ class MqttClient:
         self._names: dict[int, str] = {}  # topic alias of the server -> the name it stands for
         self._next_id = 0
         self._error: Exception | None = None
+        self._ended: asyncio.Future[None] = self._loop.create_future()
         self._reading = self._loop.create_task(self._read())
         self._pinging: asyncio.Task[None] | None = None
         self._last_sent_s = self._last_seen_s = self._loop.time()
 
     # Coming and going
 
-    async def start(self) -> Connack:
-        """Send CONNECT; RefusedError says why the server does not want us."""
+    async def start(self, before: MqttClient | None = None) -> None:
+        """Send CONNECT; RefusedError says why the server does not want us.
+
+        What the connection before this one had in flight is sent again.
+        """
         self.write(self._target.connect)
         answer = await self._wait(self._connack, "CONNACK")
         if answer.reason:
-            raise refused("the server refused the connection:", answer.reason, answer.properties)
+            raise ended("the server refused the connection:", answer.reason, answer.properties)
         if answer.session_present and self._target.connect.clean_start:
             raise protocol_error("a session is present after a clean start", "MQTT-3.2.2-4")
         self._offers = Offers(answer.properties)
@@ -128,12 +145,31 @@ class MqttClient:
             keep_alive_s = self._target.connect.keep_alive_s
         if keep_alive_s:
             self._pinging = self._loop.create_task(self._ping(keep_alive_s))
-        return answer
+        self.is_session_present = answer.session_present
+        if before is not None:
+            self._take_over(before)
 
-    async def stop(self) -> None:
+    def _take_over(self, before: MqttClient) -> None:
+        """Go on with what was in flight (MQTT 5 §4.4); without its session it is sent anew."""
+        self._next_id = before._next_id
+        if self.is_session_present:
+            self._incoming = before._incoming
+        for packet_id, sent in before._sent.items():
+            if sent.state is not Outgoing.WAIT_PUBCOMP:
+                self.write(replace(sent.message, dup=self.is_session_present))
+            elif self.is_session_present:
+                self.write(Pubrel(packet_id))
+            else:  # the server had it: there is nothing left to say
+                sent.done.set_result(Reason.SUCCESS)
+                continue
+            self._sent[packet_id] = sent
+        most = min(self._offers.receive_max, IN_FLIGHT_MAX)
+        self._window = asyncio.Semaphore(max(most - len(self._sent), 0))
+
+    async def stop(self, properties: Properties = NO_PROPERTIES) -> None:
         """Take leave, as far as anybody is there to hear it."""
         if self._error is None:
-            self.write(Disconnect())
+            self.write(Disconnect(properties=properties))
         await self.drop()
 
     async def drop(self) -> None:
@@ -157,35 +193,50 @@ class MqttClient:
         retain: bool = False,
         properties: Properties = NO_PROPERTIES,
     ) -> asyncio.Future[Reason]:
-        """Send a message as soon as the window has room; the future has the server's answer."""
+        """Send a message as soon as the window has room; the future has the server's answer.
+
+        Above QoS 0 a message that was taken stays in flight when the connection is lost.
+        """
         done: asyncio.Future[Reason] = self._loop.create_future()
         message = Publish(name, payload, qos, retain, properties=properties)
         self._offers.check(message)
         if qos:
             await self._window.acquire()
-            message = replace(message, packet_id=self._take_id())
-            state = Outgoing.WAIT_PUBACK if qos == 1 else Outgoing.WAIT_PUBREC
-            self._sent[message.packet_id] = _Sent(state, done)
         self._check()
+        if qos:
+            message = replace(message, packet_id=self._take_id())
         self.write(message)
-        await self._drain()
-        if not qos:
+        if qos:
+            state = Outgoing.WAIT_PUBACK if qos == 1 else Outgoing.WAIT_PUBREC
+            self._sent[message.packet_id] = _Sent(message, state, done)
+            with suppress(UnavailableError):  # whoever takes over sends it again
+                await self._drain()
+        else:
+            await self._drain()
             done.set_result(Reason.SUCCESS)
         return done
 
+    async def wait_acknowledged(self, done: asyncio.Future[Reason]) -> Reason:
+        """Suspends until the server has answered; UnavailableError if the connection is lost."""
+        either: set[asyncio.Future[Any]] = {done, self._ended}
+        await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+        if not done.done():
+            self._check()
+        return done.result()
+
     async def subscribe(
         self, subscriptions: tuple[Subscription, ...], properties: Properties = NO_PROPERTIES
-    ) -> tuple[Reason, ...]:
+    ) -> Suback | Unsuback:
         packet_id, answer = self._ask()
         self.write(Subscribe(packet_id, subscriptions, properties))
         return await self._wait(answer, "SUBACK")
 
-    async def unsubscribe(self, filters: tuple[str, ...]) -> tuple[Reason, ...]:
+    async def unsubscribe(self, filters: tuple[str, ...]) -> Suback | Unsuback:
         packet_id, answer = self._ask()
         self.write(Unsubscribe(packet_id, filters))
         return await self._wait(answer, "UNSUBACK")
 
-    def _ask(self) -> tuple[int, asyncio.Future[tuple[Reason, ...]]]:
+    def _ask(self) -> tuple[int, asyncio.Future[Suback | Unsuback]]:
         packet_id = self._take_id()
         answer = self._answers[packet_id] = self._loop.create_future()
         return packet_id, answer
@@ -263,12 +314,12 @@ class MqttClient:
         elif isinstance(packet, Suback | Unsuback):
             answer = self._answers.pop(packet.packet_id, None)
             if answer is not None and not answer.done():
-                answer.set_result(packet.reasons)
+                answer.set_result(packet)
         elif isinstance(packet, Connack):
             if not self._connack.done():
                 self._connack.set_result(packet)
         elif isinstance(packet, Disconnect):
-            raise refused("the server ended the connection:", packet.reason, packet.properties)
+            raise ended("the server ended the connection:", packet.reason, packet.properties)
         elif isinstance(packet, Auth):
             raise protocol_error("the server wants to go on with AUTH, which is not spoken here")
 
@@ -304,22 +355,24 @@ class MqttClient:
             sent.state = step.state
             self.write(Pubrel(packet.packet_id))
         elif step.duty is Duty.SEND_PUBREL_NOT_FOUND:
-            self.write(Pubrel(packet.packet_id, Reason.PACKET_IDENTIFIER_NOT_FOUND))
+            self.write(Pubrel(packet.packet_id, _NOT_FOUND))
         elif step.duty is Duty.FINISH:
             assert sent is not None
             del self._sent[packet.packet_id]
             self._window.release()
+            # A PUBREL said again after a reconnect may find nothing left (MQTT 5 §3.7.2.1).
+            is_over = isinstance(packet, Pubcomp) and packet.reason == _NOT_FOUND
             if not sent.done.done():
-                sent.done.set_result(packet.reason)
+                sent.done.set_result(Reason.SUCCESS if is_over else packet.reason)
 
     async def _end(self, error: Exception) -> None:
         """Whoever waits for something hears why it will not come."""
         if self._error is not None:
             return
         self._error = error
-        waiting: list[asyncio.Future[Connack] | asyncio.Future[Reason]] = [self._connack]
-        waiting += [sent.done for sent in self._sent.values()]
-        for one in [*waiting, *self._answers.values()]:
+        self._ended.set_result(None)
+        waiting: list[asyncio.Future[Any]] = [self._connack, *self._answers.values()]
+        for one in waiting:
             if not one.done():
                 one.set_exception(error)
                 one.exception()  # it may be that nobody asks
@@ -350,8 +403,11 @@ class MqttClient:
             print(f"{what:<8} {shown[:200]}", file=sys.stderr, flush=True)
 
 
-async def open_client(target: Target) -> MqttClient:
-    """Connect; UnavailableError when nobody answers, RefusedError when the server says no."""
+async def open_client(target: Target, before: MqttClient | None = None) -> MqttClient:
+    """Connect; UnavailableError when nobody answers, RefusedError when the server says no.
+
+    What `before`, whose connection is lost, had in flight is taken over.
+    """
     where = f"{target.host}:{target.port}"
     try:
         async with asyncio.timeout(target.wait_s_max):
@@ -371,7 +427,7 @@ async def open_client(target: Target) -> MqttClient:
         ) from failed
     client = MqttClient(target, reader, writer)
     try:
-        await client.start()
+        await client.start(before)
     except BaseException:
         await client.drop()
         raise
@@ -382,6 +438,12 @@ def refused(what: str, reason: Reason, properties: Properties = NO_PROPERTIES) -
     """The server understood and said no."""
     text = f": {properties.reason_string}" if properties.reason_string else ""
     return RefusedError(f"{what} {describe(reason)}{text}")
+
+
+def ended(what: str, reason: Reason, properties: Properties) -> RefusedError | UnavailableError:
+    """The server does not want us, now or at all."""
+    error = refused(what, reason, properties)
+    return UnavailableError(str(error)) if reason in PASSING else error
 
 
 def lost(failed: OSError | None) -> UnavailableError:

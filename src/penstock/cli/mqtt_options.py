@@ -7,6 +7,7 @@ import secrets
 import ssl
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import unquote, urlsplit
 
 from penstock.cli.mqtt_client import ANSWER_S_MAX, Target
 from penstock.core.names import check_name
@@ -37,10 +38,18 @@ _ALIASES: Final = {
 }
 
 
-def make_parser(commands: Any, name: str, says: str) -> argparse.ArgumentParser:
+def make_parser(
+    commands: Any, name: str, says: str, usage: str, examples: str
+) -> argparse.ArgumentParser:
     """A command whose -h is a host."""
     parser: argparse.ArgumentParser = commands.add_parser(
-        name, help=says, description=says + ".", add_help=False
+        name,
+        help=says,
+        description=says + ".",
+        usage=f"penstock {name} {usage}",
+        epilog="for example:\n" + examples,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        add_help=False,
     )
     parser.add_argument("--help", action="help", help="show this text")
     return parser
@@ -48,6 +57,12 @@ def make_parser(commands: Any, name: str, says: str) -> argparse.ArgumentParser:
 
 def add_connection(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument_group("connection").add_argument
+    add(
+        "-L",
+        "--url",
+        metavar="URL",
+        help="all at once: mqtt[s]://[user[:password]@]host[:port]/name or filter",
+    )
     add("-h", "--host", default="localhost", help="broker's host (localhost)")
     add("-p", "--port", type=number(1, 65_535), help="its port (1883; 8883 with TLS)")
     add("-u", "--username", metavar="USER")
@@ -55,7 +70,14 @@ def add_connection(parser: argparse.ArgumentParser) -> None:
     add("--password-file", metavar="FILE", help="read the password from its first line")
     add("-i", "--id", metavar="ID", help="client id (chosen at random)")
     add("-I", "--id-prefix", metavar="PREFIX", help="client id that begins with this")
-    add("-V", "--protocol-version", choices=sorted(VERSIONS), default="5", help="MQTT version (5)")
+    add(
+        "-V",
+        "--protocol-version",
+        choices=sorted(VERSIONS),
+        default="5",
+        metavar="VERSION",
+        help="MQTT version: 31, 311 or 5 (5)",
+    )
     add("-k", "--keepalive", type=number(0, 65_535), default=60, metavar="S", help="seconds (60)")
     add(
         "-c",
@@ -81,6 +103,8 @@ def add_connection(parser: argparse.ArgumentParser) -> None:
     )
     add("-d", "--debug", action="store_true", help="show packets on standard error")
     add("--json", action="store_true", help="answer in JSON")
+    add("--no-reconnect", action="store_true", help="stop when the connection is lost")
+    add("--quiet", action="store_true", help="say nothing about lost connections")
     _add_tls(parser)
     _add_will(parser)
 
@@ -113,6 +137,29 @@ def number(least: int, most: int) -> Any:
         return int(text)
 
     return parse
+
+
+def take_url(options: argparse.Namespace) -> None:
+    """Put what --url says into the options that mean the same."""
+    if options.url is None:
+        return
+    parts = urlsplit(options.url)
+    topic = unquote(parts.path.removeprefix("/"))
+    try:
+        port = parts.port
+    except ValueError:
+        port = 0
+    if parts.scheme not in ("mqtt", "mqtts") or not parts.hostname or not topic or port == 0:
+        raise InvalidSetting(
+            f"--url {options.url!r} is not mqtt[s]://[user[:password]@]host[:port]/name"
+        )
+    options.host, options.port = parts.hostname, port
+    options.tls = options.tls or parts.scheme == "mqtts"
+    if parts.username is not None:
+        options.username = unquote(parts.username)
+    if parts.password is not None:
+        options.pw = unquote(parts.password)
+    options.topic = [*options.topic, topic] if isinstance(options.topic, list) else topic
 
 
 def target(options: argparse.Namespace) -> Target:

@@ -8,24 +8,41 @@ import os
 import sys
 import threading
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
-from penstock.cli.mqtt_client import MqttClient, is_failure, open_client, refused
-from penstock.cli.mqtt_options import add_connection, make_parser, number, read_properties, target
+from penstock.cli.line import Line
+from penstock.cli.mqtt_client import Target, is_failure, refused
+from penstock.cli.mqtt_options import (
+    add_connection,
+    make_parser,
+    number,
+    read_properties,
+    take_url,
+    target,
+)
 from penstock.cli.output import show_json
 from penstock.core.names import check_name
 from penstock.model.limits import KIB
+from penstock.mqtt.kinds import MQTT_5
 from penstock.mqtt.properties import Properties
 from penstock.mqtt.reasons import Reason
 
+EXAMPLES: Final = """\
+  penstock pub -t sensors/42/temp -m 21.5 -q 1
+  tail -f log | penstock pub -t log -l -q 1     each line a message
+  penstock pub -t state -m on -r -q 1           kept for who comes later
+"""
 CHUNK_BYTES: Final = 64 * KIB
 CHUNKS_MAX: Final = 4  # read ahead of what was published
+KEPT_S: Final = 300  # a session for QoS 2, after a connection was lost
 
 
 def add_commands(commands: Any) -> None:
-    parser = make_parser(commands, "pub", "publish to an MQTT broker")
-    parser.add_argument("-t", "--topic", required=True, metavar="NAME", help="published under")
+    usage = "-t NAME -m TEXT | -f FILE | -l | -s | -n [options]"
+    parser = make_parser(commands, "pub", "publish to an MQTT broker", usage, EXAMPLES)
+    parser.add_argument("-t", "--topic", metavar="NAME", help="published under")
     source = parser.add_mutually_exclusive_group(required=True)
     source.add_argument("-m", "--message", metavar="TEXT", help="the message")
     source.add_argument("-f", "--file", metavar="FILE", help="the message is a file's content")
@@ -45,35 +62,52 @@ def add_commands(commands: Any) -> None:
         "--repeat-delay", type=float, default=0.0, metavar="S", help="seconds in between"
     )
     add_connection(parser)
-    parser.set_defaults(run=publish)
+    parser.set_defaults(run=publish, refuse_usage=parser.error)
 
 
 def publish(options: argparse.Namespace) -> None:
+    take_url(options)
+    if not options.topic:
+        options.refuse_usage("a name to publish under is missing: say -t NAME")
     check_name(options.topic)
-    where = target(options)
+    where, forgets = _kept(options, target(options))
     properties = read_properties(options, "publish")
     messages = _lines() if options.stdin_line else _repeated(options, _message(options))
 
     async def run() -> int:
-        client = await open_client(where)
+        line = Line(where, comes_back=not options.no_reconnect, is_quiet=options.quiet)
+        is_clean = False
         try:
-            count = await _publish_all(client, options, messages, properties)
+            await line.open()
+            count = await _publish_all(line, options, messages, properties)
+            is_clean = True
+            return count
         except asyncio.CancelledError:  # Ctrl-C is no accident: the will stays unpublished
-            await client.stop()
+            is_clean = True
             raise
-        except BaseException:
-            await client.drop()
-            raise
-        await client.stop()
-        return count
+        finally:
+            await line.close(is_clean=is_clean, forgets=forgets)
 
     count = asyncio.run(run())
     if options.json:
         show_json({"published": count, "name": options.topic, "qos": options.qos})
 
 
+def _kept(options: argparse.Namespace, where: Target) -> tuple[Target, bool]:
+    """At QoS 2 the session outlives a lost connection, so that nothing is stored twice.
+
+    Whether it is ours to forget in the end.
+    """
+    connect = where.connect
+    is_asked = connect.properties.session_expiry_interval is not None or not connect.clean_start
+    if options.qos < 2 or options.no_reconnect or connect.version != MQTT_5 or is_asked:
+        return where, False
+    properties = replace(connect.properties, session_expiry_interval=KEPT_S)
+    return replace(where, connect=replace(connect, properties=properties)), True
+
+
 async def _publish_all(
-    client: MqttClient,
+    line: Line,
     options: argparse.Namespace,
     messages: AsyncIterator[bytes],
     properties: Properties,
@@ -82,7 +116,7 @@ async def _publish_all(
     waiting: set[asyncio.Future[Reason]] = set()
     count = 0
     async for payload in messages:
-        done = await client.publish(
+        done = await line.publish(
             options.topic, payload, qos=options.qos, retain=options.retain, properties=properties
         )
         count += 1
@@ -91,7 +125,7 @@ async def _publish_all(
             waiting.discard(one)
             _check(one.result())
     for one in waiting:
-        _check(await one)
+        _check(await line.wait_acknowledged(one))
     return count
 
 

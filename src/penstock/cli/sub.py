@@ -4,117 +4,223 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import base64
-import sys
-from dataclasses import fields
-from typing import Any
+from dataclasses import replace
+from typing import Any, Final
 
-from penstock.cli.mqtt_client import MqttClient, is_failure, open_client, refused
-from penstock.cli.mqtt_options import add_connection, make_parser, number, read_properties, target
-from penstock.cli.output import EXIT_DONE, EXIT_UNAVAILABLE, show_json
-from penstock.core.names import check_filter
-from penstock.mqtt.packets import Publish, Subscription
-from penstock.mqtt.properties import Properties
+from penstock.cli.history import History, place_of
+from penstock.cli.line import Line
+from penstock.cli.mqtt_client import MqttClient, is_failure, refused
+from penstock.cli.mqtt_options import (
+    add_connection,
+    make_parser,
+    number,
+    read_properties,
+    take_url,
+    target,
+)
+from penstock.cli.output import EXIT_DONE, EXIT_UNAVAILABLE
+from penstock.cli.showing import make_show, show
+from penstock.cli.target import allow_negative_positions
+from penstock.core.names import check_filter, matches
+from penstock.model.errors import InvalidSetting, UnavailableError
+from penstock.mqtt.kinds import MQTT_5
+from penstock.mqtt.packets import Publish, Suback, Subscription, Unsuback
+
+EXAMPLES: Final = """\
+  penstock sub -t 'sensors/#' -v
+  penstock sub -t 'sensors/#' -v --from -24h --where 'payload.celsius > 30'
+  penstock sub -t jobs -q 1 -i worker -c        keeps its place while it is away
+  penstock sub -t '$SYS/broker/clients/#' -v    what the broker says about itself
+"""
+NEVER: Final = 2  # retain handling: what was retained came with the first subscription
 
 
 def add_commands(commands: Any) -> None:
-    parser = make_parser(commands, "sub", "show messages from an MQTT broker")
+    usage = "-t FILTER [--from POSITION] [--where EXPRESSION] [options]"
+    parser = make_parser(commands, "sub", "show messages from an MQTT broker", usage, EXAMPLES)
+    allow_negative_positions(parser)
     add = parser.add_argument
     add(
         "-t",
         "--topic",
         action="append",
-        required=True,
+        default=[],
         metavar="FILTER",
         help="what to read; may stand several times",
     )
+    add("-T", "--filter-out", action="append", default=[], metavar="FILTER", help="but not this")
     add("-q", "--qos", type=number(0, 2), default=0, help="highest QoS: 0, 1 or 2 (0)")
+    add(
+        "--from",
+        dest="start",
+        metavar="POSITION",
+        help="history first, from there on: earliest, 123, -24h, or a time such as "
+        "2026-01-02T03:04:05Z",
+    )
+    add("--where", metavar="EXPRESSION", help='only what passes: "payload.celsius > 30"')
     add("-U", "--unsubscribe", action="append", default=[], metavar="FILTER", help="give it back")
     add("-v", "--verbose", action="store_true", help="names in front of messages")
+    add(
+        "-F",
+        "--format",
+        metavar="FORMAT",
+        help="such as '%%t %%p': %%t name, %%p payload, %%q QoS, %%r retained, %%l length, "
+        "%%x hex, %%j JSON, %%I time of day; with --from or --where also %%T topic, %%o offset, "
+        "%%w time when it was stored",
+    )
     add("-C", "--count", type=number(1, 1 << 31), metavar="N", help="stop after N messages")
     add("-W", "--timeout", type=float, metavar="S", help="stop after so many seconds")
     add("-N", "--no-newline", action="store_true", help="no line end behind a message")
     add("-R", "--no-stale", action="store_true", help="leave out what was retained before")
+    add("--retained-only", action="store_true", help="show nothing else, and stop after it")
     add("-E", "--exit-after-subscribe", action="store_true", help="stop once it is subscribed")
     add_connection(parser)
-    parser.set_defaults(run=subscribe)
+    parser.set_defaults(run=subscribe, refuse_usage=parser.error)
 
 
-def subscribe(options: argparse.Namespace) -> int:
-    for filter in (*options.topic, *options.unsubscribe):
-        check_filter(filter)
-    where = target(options)
-    properties = read_properties(options, "subscribe")
+class Wish:
+    """A filter that is asked for."""
 
-    async def run() -> int:
-        client = await open_client(where)
+    def __init__(self, filter: str, history: History, identifier: int) -> None:
+        self.filter = filter
+        self.history = history
+        self.identifier = identifier  # tells its messages from those of others; 0: there are none
+
+
+class Reading:
+    """One run of the command."""
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        take_url(options)
+        for filter in (*options.topic, *options.filter_out, *options.unsubscribe):
+            check_filter(filter)
+        if not options.topic:
+            options.refuse_usage("a filter to read is missing: say -t FILTER")
+        self._options = options
+        self._target = target(options)
+        self._given = read_properties(options, "subscribe")
+        self._show = make_show(options)
+        self._wishes = self._make_wishes()
+        self._left = options.count
+        self._has_warned = False
+
+    def _make_wishes(self) -> list[Wish]:
+        options = self._options
+        asks = options.start is not None or options.where is not None
+        if asks and self._target.connect.version != MQTT_5:
+            raise InvalidSetting("--from and --where need MQTT 5: leave out -V")
+        is_alone = len(options.topic) == 1
+        if asks and not is_alone and self._given.subscription_identifiers:
+            raise InvalidSetting(
+                "-D subscribe subscription-identifier tells filters apart that --from and --where "
+                "must tell apart: leave it out, or read one filter"
+            )
+        return [
+            Wish(filter, History(options.start, options.where), 0 if is_alone else number)
+            for number, filter in enumerate(options.topic, 1)
+        ]
+
+    @property
+    def _asks(self) -> bool:
+        return self._wishes[0].history.is_asked
+
+    async def run(self) -> int:
+        options = self._options
+        line = Line(self._target, comes_back=not options.no_reconnect, is_quiet=options.quiet)
+        is_clean = False
         try:
             async with asyncio.timeout(options.timeout):
-                await _subscribe(client, options, properties)
-                if not options.exit_after_subscribe:
-                    await _show_messages(client, options)
+                await self._read(line)
+            is_clean = True
         except TimeoutError:
-            await client.stop()
+            is_clean = True
             # Somebody who asked for N messages did not get them.
             return EXIT_DONE if options.count is None else EXIT_UNAVAILABLE
         except asyncio.CancelledError:  # Ctrl-C is no accident: the will stays unpublished
-            await client.stop()
+            is_clean = True
             raise
-        except BaseException:
-            await client.drop()
-            raise
-        await client.stop()
+        finally:
+            await line.close(is_clean=is_clean)
         return EXIT_DONE
 
-    return asyncio.run(run())
+    async def _read(self, line: Line) -> None:
+        client = await line.open()
+        is_first = True
+        while True:
+            try:
+                await self._subscribe(client, line, is_first=is_first)
+                if not self._options.exit_after_subscribe:
+                    await self._show_messages(client, line)
+                return
+            except UnavailableError as lost:
+                client = await line.renew(lost)
+                is_first = False
+
+    # Subscribing
+
+    async def _subscribe(self, client: MqttClient, line: Line, *, is_first: bool) -> None:
+        if self._options.unsubscribe and is_first:
+            await client.unsubscribe(tuple(self._options.unsubscribe))
+        if not self._asks:
+            wanted = tuple(Subscription(one.filter, self._options.qos) for one in self._wishes)
+            self._check(await client.subscribe(wanted, self._given))
+        elif is_first and client.is_session_present:
+            line.note("the session goes on where it was; --from and --where count for a new one")
+        else:
+            for wish in self._wishes:
+                await self._subscribe_feed(client, wish)
+
+    async def _subscribe_feed(self, client: MqttClient, wish: Wish) -> None:
+        history = wish.history
+        given = self._given
+        if wish.identifier:
+            given = replace(given, subscription_identifiers=(wish.identifier,))
+        handling = NEVER if history.has_begun else 0
+        wanted = (Subscription(wish.filter, self._options.qos, retain_handling=handling),)
+        answer = await client.subscribe(wanted, history.properties(given, by_offset=True))
+        if is_failure(answer.reasons[0]) and history.is_under_way:  # several topics: the long way
+            answer = await client.subscribe(wanted, history.properties(given, by_offset=False))
+        self._check(answer, wish.filter)
+
+    def _check(self, answer: Suback | Unsuback, *filters: str) -> None:
+        for filter, reason in zip(filters or self._options.topic, answer.reasons, strict=False):
+            if is_failure(reason):
+                what = f"the server refused the filter {filter!r}:"
+                raise refused(what, reason, answer.properties)
+
+    # Showing
+
+    async def _show_messages(self, client: MqttClient, line: Line) -> None:
+        """Show first, acknowledge then: what was not shown is sent again."""
+        options = self._options
+        async for message in client.messages():
+            if options.retained_only and not message.retain:
+                return
+            if self._is_shown(message, line):
+                show(self._show(message))
+                self._left = self._left and self._left - 1
+            client.acknowledge(message)
+            if self._left == 0:
+                return
+
+    def _is_shown(self, message: Publish, line: Line) -> bool:
+        options = self._options
+        if options.no_stale and message.retain:
+            return False
+        if self._asks and not self._is_new(message, line):
+            return False
+        return not any(matches(filter, message.name) for filter in options.filter_out)
+
+    def _is_new(self, message: Publish, line: Line) -> bool:
+        if not place_of(message) and not self._has_warned:
+            self._has_warned = True
+            line.note("this broker does not know --from and --where: it sends what is new")
+        identifiers = message.properties.subscription_identifiers
+        for wish in self._wishes:
+            if wish.identifier == 0 or wish.identifier in identifiers:
+                return wish.history.is_new(message)
+        return True
 
 
-async def _subscribe(
-    client: MqttClient, options: argparse.Namespace, properties: Properties
-) -> None:
-    if options.unsubscribe:
-        await client.unsubscribe(tuple(options.unsubscribe))
-    wanted = tuple(Subscription(filter, options.qos) for filter in options.topic)
-    reasons = await client.subscribe(wanted, properties)
-    for filter, reason in zip(options.topic, reasons, strict=False):
-        if is_failure(reason):
-            raise refused(f"the server refused the filter {filter!r}:", reason)
-
-
-async def _show_messages(client: MqttClient, options: argparse.Namespace) -> None:
-    """Show first, acknowledge then: what was not shown is sent again."""
-    left = options.count
-    async for message in client.messages():
-        if not (options.no_stale and message.retain):
-            _show(message, options)
-            left = left and left - 1
-        client.acknowledge(message)
-        if left == 0:
-            return
-
-
-def _show(message: Publish, options: argparse.Namespace) -> None:
-    if options.json:
-        show_json(_as_json(message))
-        return
-    head = f"{message.name} ".encode() if options.verbose else b""
-    shown = message.payload
-    if options.verbose and not shown:
-        shown = b"(null)"
-    sys.stdout.buffer.write(head + shown + (b"" if options.no_newline else b"\n"))
-    sys.stdout.buffer.flush()
-
-
-def _as_json(message: Publish) -> dict[str, Any]:
-    shown: dict[str, Any] = {"name": message.name, "qos": message.qos, "retain": message.retain}
-    try:
-        shown["payload"] = message.payload.decode()
-    except UnicodeDecodeError:
-        shown["payload_base64"] = base64.b64encode(message.payload).decode()
-    for field in fields(Properties):
-        value = getattr(message.properties, field.name)
-        if isinstance(value, bytes):
-            value = base64.b64encode(value).decode()
-        if value not in (None, ()):
-            shown[field.name] = value
-    return shown
+def subscribe(options: argparse.Namespace) -> int:
+    return asyncio.run(Reading(options).run())
