@@ -14,6 +14,7 @@ from penstock.broker.settings import topic_settings
 from penstock.broker.wills import Wills
 from penstock.core.placement import DEFAULT_TOPIC
 from penstock.doors.mqtt.aliases import ALIASES_MAX
+from penstock.doors.mqtt.answers import explained
 from penstock.doors.mqtt.connection import PACKET_BYTES_MAX, Connection
 from penstock.doors.mqtt.limits import MqttLimits
 from penstock.doors.mqtt.login import Logins
@@ -28,6 +29,9 @@ from penstock.mqtt.reasons import Reason
 from penstock.mqtt.state import event_of, next_state
 
 WINDOW_MAX: Final = 1_000  # messages out to one client, whatever it allows
+NOT_EXTENDED: Final = (
+    "extended authentication is not offered: log in with a user name and password, or a certificate"
+)
 
 # Goes on in the background; a mistake in it costs this client its connection.
 Spawn = Callable[[Connection, Coroutine[Any, Any, None]], None]
@@ -59,7 +63,7 @@ class Arrivals:
         self.exchange.engine.metrics.traffic.connects += 1
         connection.version = packet.version
         if packet.properties.authentication_method is not None:
-            self._refuse(connection, Reason.BAD_AUTHENTICATION_METHOD)
+            self._refuse(connection, Reason.BAD_AUTHENTICATION_METHOD, NOT_EXTENDED)
             return
         self._logins.ask(connection, packet)
 
@@ -183,8 +187,8 @@ class Arrivals:
         connection.state = next_state(connection.state, Role.SERVER, event_of(answer))
         connection.go_on()
 
-    def _refuse(self, connection: Connection, reason: Reason) -> None:
-        connection.put_packet(Connack(reason=reason))
+    def _refuse(self, connection: Connection, reason: Reason, why: str = "") -> None:
+        connection.put_packet(Connack(reason=reason, properties=explained(why)))
         connection.flush()
         connection.close()
 
