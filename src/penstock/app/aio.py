@@ -32,6 +32,7 @@ from penstock.log.interface import Draft
 from penstock.log.sealer import ServingWorkers
 from penstock.model.errors import Gap, InvalidSetting, UnavailableError
 from penstock.model.record import ConsumerInfo, Record, TopicInfo
+from penstock.model.runs import PipelineRun
 
 DEFAULT_PATH: Final = DEFAULT_DATA
 STREAM_TAKE_MAX: Final = 1_000  # records a stream hands over at once
@@ -260,6 +261,10 @@ class AsyncBroker:
         if consumer is None:
             return end - first
         return end - max(engine.consumers.get(target, consumer).next_offset, first)
+
+    async def pipeline_runs(self) -> list[PipelineRun]:
+        """The runs of pipeline jobs on this directory, oldest first."""
+        return await self.engine.pipelines.load()
 
     # Streaming
 

@@ -17,6 +17,7 @@ from penstock.app.aio import DEFAULT_PATH, STREAM_TAKE_MAX, AsyncBroker, Attach,
 from penstock.core.messages import HeadersLike
 from penstock.model.errors import UnavailableError
 from penstock.model.record import ConsumerInfo, Record, TopicInfo
+from penstock.model.runs import PipelineRun
 
 T = TypeVar("T")
 
@@ -209,6 +210,10 @@ class Broker:
     def size(self, topic: str, consumer: str | None = None) -> int:
         """Records kept in the topic, or those the consumer has not been given yet."""
         return self._call(self._broker.size(topic, consumer))
+
+    def pipeline_runs(self) -> list[PipelineRun]:
+        """The runs of pipeline jobs on this directory, oldest first."""
+        return self._call(self._broker.pipeline_runs())
 
     def stream(
         self,

@@ -72,6 +72,7 @@ async def open_directory(
         parts.push_async_callback(engine.close)
         await engine.open()
         store.notes += engine.topics.notes
+        engine.pipelines.directory = path
         store.notes += await finish_staged(path, engine, clock)
         opened_parts = parts.pop_all()
 

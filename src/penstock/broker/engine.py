@@ -15,6 +15,7 @@ from penstock.broker.access import Access
 from penstock.broker.consumers import ON_GAP, Consumers, resolve
 from penstock.broker.groups import Groups
 from penstock.broker.metrics import Metrics
+from penstock.broker.pipelines import PipelineRuns
 from penstock.broker.queue import Queue
 from penstock.broker.settings import BrokerSettings
 from penstock.broker.streams import Stream
@@ -70,6 +71,8 @@ class Engine:
             settings.disk_free_percent_min,
             settings.upkeep_s,
         )
+        self.pipelines = PipelineRuns(catalog.runs, clock)
+        self.upkeep.errands.append(self.pipelines.take_reports)
         self.on_batch: Callable[[Topic, Batch], None] | None = None  # hears every commit first
         self.on_visible: Callable[[Topic, Batch], None] | None = None  # hears of new records
         self.on_forget: Callable[[Topic], None] | None = None  # hears of topics that go

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import Final
 
 from penstock.broker.metrics import Metrics
@@ -31,6 +32,7 @@ class Upkeep:
     ) -> None:
         self.refusal = ""  # why publishes are refused; empty while there is space
         self.troubles: dict[int, str] = {}  # by topic id: why a log could not be looked after
+        self.errands: list[Callable[[], Awaitable[None]]] = []  # what else is done every round
         self._topics = topics
         self._clock = clock
         self._metrics = metrics
@@ -68,6 +70,9 @@ class Upkeep:
                 self.troubles[topic.id] = f"{topic.declared}: {trouble}"
             else:
                 self._note_damage(topic)
+        for errand in self.errands:
+            with suppress(OSError, PenstockError):  # the next round tries again
+                await errand()
 
     def _note_damage(self, topic: Topic) -> None:
         damage = topic.log.damage

@@ -15,6 +15,7 @@ from penstock.catalog.database import Database
 from penstock.catalog.groups import GroupCatalog
 from penstock.catalog.migrations import migrate
 from penstock.catalog.queue import QueueCatalog
+from penstock.catalog.runs import RunCatalog
 from penstock.catalog.sessions import SessionCatalog
 from penstock.catalog.thread import Runner
 from penstock.catalog.wills import WillCatalog
@@ -78,6 +79,7 @@ class Catalog:
         self.queue = QueueCatalog(runner, clock)
         self.groups = GroupCatalog(runner, clock)
         self.wills = WillCatalog(runner)
+        self.runs = RunCatalog(runner)
 
     @classmethod
     async def open(cls, runner: Runner, clock: Clock | None = None) -> Catalog:

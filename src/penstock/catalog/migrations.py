@@ -382,6 +382,29 @@ MIGRATIONS: Final = (
             "create index idempotency_keys_by_age on idempotency_keys (tenant, stored_at)",
         ),
     ),
+    Migration(
+        10,
+        (
+            """
+            create table pipeline_runs (
+                tenant text not null references tenants (tenant),
+                run_id text not null,
+                job text not null,
+                arguments text not null,
+                state text not null,
+                started_at bigint not null,
+                updated_at bigint not null,
+                ended_at bigint not null,
+                row_count bigint not null,
+                batch_count bigint not null,
+                lag bigint not null,
+                offsets text not null,
+                error text not null,
+                primary key (tenant, run_id)
+            )
+            """,
+        ),
+    ),
 )
 
 

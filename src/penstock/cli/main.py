@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 
 from penstock import __version__
-from penstock.cli import logs, pub, records, serve, settings, sub, topics, users
+from penstock.cli import logs, pipeline, pub, records, serve, settings, sub, topics, users
 from penstock.cli.output import EXIT_DONE, EXIT_INTERRUPTED, EXIT_REFUSED, EXIT_UNAVAILABLE
 from penstock.model.errors import PenstockError, UnavailableError
 
@@ -32,7 +32,7 @@ def make_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"penstock {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    for module in (serve, pub, sub, topics, records, users, logs, settings):
+    for module in (serve, pub, sub, topics, records, users, logs, pipeline, settings):
         module.add_commands(commands)
     return parser
 
@@ -40,6 +40,7 @@ def make_parser() -> argparse.ArgumentParser:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; the exit code."""
     options = make_parser().parse_args(arguments)
+    options.typed = list(sys.argv[1:] if arguments is None else arguments)
     try:
         code = options.run(options) or EXIT_DONE
         sys.stdout.flush()  # here, where a closed pipe is understood

@@ -7,11 +7,12 @@ known. Everything is imported when first asked for, so that tasks load only what
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from penstock.pipeline.jobs.archive import archive
     from penstock.pipeline.spark import session
 
-__all__ = ["session"]
+__all__ = ["archive", "session"]
 
-_LATE = {"session": "penstock.pipeline.spark"}
+_LATE = {"archive": "penstock.pipeline.jobs.archive", "session": "penstock.pipeline.spark"}
 
 
 def __getattr__(name: str) -> Any:

@@ -1,0 +1,129 @@
+"""`penstock pipeline run|list|status`: jobs on Spark, and how they went."""
+
+from __future__ import annotations
+
+import argparse
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+
+from penstock.catalog.reports import read_reports
+from penstock.cli.output import Progress as Line
+from penstock.cli.output import show_json, show_table
+from penstock.cli.target import add_target, existing_path, open_broker
+from penstock.model.clock import SystemClock
+from penstock.model.errors import PenstockError, RefusedError, UnavailableError
+from penstock.model.runs import PipelineRun
+from penstock.pipeline.jobs import JOBS, Progress, find_job
+from penstock.pipeline.recorder import Recorder, reason
+
+
+def add_commands(commands: Any) -> None:
+    parser = commands.add_parser("pipeline", help="run jobs on Spark, and see how they went")
+    actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
+    running = actions.add_parser("run", help="run a job")
+    jobs = running.add_subparsers(dest="job", metavar="JOB", required=True)
+    for name in JOBS:
+        job = find_job(name)
+        one = jobs.add_parser(name, help=job.SAYS, description=job.SAYS)
+        job.add_arguments(one)
+        one.add_argument(
+            "--master", metavar="URL", default="local[*]", help="where Spark runs (local[*])"
+        )
+        add_target(one)
+        one.set_defaults(run=run_job)
+    listing = actions.add_parser("list", help="all runs")
+    listing.set_defaults(run=list_runs)
+    shown = actions.add_parser("status", help="one run; without its name the newest")
+    shown.add_argument("run_id", metavar="RUN", nargs="?")
+    shown.set_defaults(run=show_run)
+    for action in (listing, shown):
+        add_target(action)
+
+
+def run_job(options: argparse.Namespace) -> None:
+    data = existing_path(options)
+    line = Line(options.job)
+    arguments = options.typed[3:]  # after `pipeline run JOB`
+    with Recorder(data, options.job, arguments, SystemClock()) as recorder:
+
+        def report(progress: Progress) -> None:
+            recorder.tell(progress)
+            line.tell(progress.words())
+
+        line.tell("starting Spark")
+        try:
+            done = find_job(options.job).run(options, report)
+        except (PenstockError, KeyboardInterrupt):
+            raise
+        except Exception as failed:
+            raise RefusedError(f"{options.job} failed: {reason(failed)}") from failed
+        finally:
+            line.done()
+        recorder.tell(done)
+    if options.json:
+        show_json(msgspec.to_builtins(recorder.run))
+    else:
+        print(f"{options.job}: {done.words()}")
+
+
+def list_runs(options: argparse.Namespace) -> None:
+    runs = _runs(options)
+    if options.json:
+        show_json([msgspec.to_builtins(run) for run in runs])
+    elif not runs:
+        print("no runs yet: penstock pipeline run JOB")
+    else:
+        show_table(
+            ["run", "state", "started", "rows", "batches", "lag"],
+            [
+                [run.run_id, run.state, _time(run.started_at), run.rows, run.batches, run.lag]
+                for run in runs
+            ],
+        )
+
+
+def show_run(options: argparse.Namespace) -> None:
+    runs = _runs(options)
+    if not runs:
+        raise RefusedError("there are no runs yet: penstock pipeline run JOB")
+    found = [run for run in runs if options.run_id in (None, run.run_id)][-1:]
+    if not found:
+        raise RefusedError(
+            f"there is no run {options.run_id!r}: penstock pipeline list has their names"
+        )
+    (run,) = found
+    if options.json:
+        show_json(msgspec.to_builtins(run))
+        return
+    facts = [
+        ("run", run.run_id),
+        ("arguments", " ".join(run.arguments)),
+        ("state", run.state),
+        ("error", run.error),
+        ("started", _time(run.started_at)),
+        ("updated", _time(run.updated_at)),
+        ("rows", run.rows),
+        ("batches", run.batches),
+        ("lag", run.lag),
+        *((f"offset in {topic}", offset) for topic, offset in run.offsets.items()),
+    ]
+    width = max(len(label) for label, _ in facts)
+    for label, value in facts:
+        if value != "":
+            print(f"{label:<{width}}  {value}")
+
+
+def _runs(options: argparse.Namespace) -> list[PipelineRun]:
+    """From the catalog; of a directory that a broker holds, what the newer runs report."""
+    data = existing_path(options)
+    try:
+        with open_broker(options) as broker:
+            return broker.pipeline_runs()
+    except UnavailableError:
+        return read_reports(data)
+
+
+def _time(stamp_us: int) -> str:
+    return datetime.fromtimestamp(stamp_us / 1e6, UTC).strftime("%Y-%m-%d %H:%M:%S")

@@ -1,0 +1,29 @@
+"""One run of a pipeline job, as it is reported, kept and shown."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+RUNNING: Final = "running"
+DONE: Final = "done"
+FAILED: Final = "failed"
+INTERRUPTED: Final = "interrupted"  # its process is gone without having said anything
+
+
+class PipelineRun(msgspec.Struct, frozen=True):
+    """Times are µs since 1970, UTC; `ended_at` is 0 while it runs."""
+
+    run_id: str
+    job: str
+    arguments: list[str]
+    state: str
+    started_at: int
+    updated_at: int
+    ended_at: int = 0
+    rows: int = 0
+    batches: int = 0
+    lag: int = 0
+    offsets: dict[str, int] = {}
+    error: str = ""

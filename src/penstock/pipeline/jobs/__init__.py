@@ -1,0 +1,84 @@
+"""The built-in jobs: what `penstock pipeline run` knows, and what all of them share.
+
+A job is a module with `SAYS`, `add_arguments(parser)` and `run(options, report)`, and a function of
+the same name for programs. Adding one is adding its name to JOBS. Modules import Spark only when
+they run.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from importlib import import_module
+from typing import TYPE_CHECKING, Final, Protocol, cast
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+JOBS: Final = ("archive",)
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a job is; told after every batch."""
+
+    rows: int  # since the job began
+    batches: int
+    rows_per_s: float
+    offsets: dict[str, int] = field(default_factory=dict)  # of each topic: the next one
+    lag: int = 0  # records that wait
+
+    def words(self) -> str:
+        """One line for people."""
+        where = ", ".join(f"{topic} {offset:,}" for topic, offset in self.offsets.items())
+        return (
+            f"{self.rows:,} rows · {self.rows_per_s:,.0f}/s · offset {where or '–'} · "
+            f"lag {self.lag:,} · {self.batches} batches"
+        )
+
+
+Report = Callable[[Progress], None]
+
+
+class Job(Protocol):
+    """A module of this package."""
+
+    SAYS: str  # one line for people
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None: ...
+
+    def run(self, options: argparse.Namespace, report: Report) -> Progress:
+        """Do the work; `options` also has `at`, the data directory, and `master`."""
+        ...
+
+
+def find_job(name: str) -> Job:
+    """The job of this name, which is one of JOBS."""
+    return cast(Job, import_module(f"penstock.pipeline.jobs.{name}"))
+
+
+def ignore_progress(progress: Progress) -> None:
+    """Nobody wants to know."""
+
+
+@contextmanager
+def local_session(spark: SparkSession | None, master: str = "local[*]") -> Iterator[SparkSession]:
+    """The session that was given or is open already; else one that ends with the job."""
+    from penstock.pipeline.java import check_pyspark
+
+    check_pyspark()
+    from pyspark.sql import SparkSession
+
+    found = spark or SparkSession.getActiveSession()
+    if found is not None:
+        yield found
+        return
+    from penstock.pipeline.spark import session
+
+    opened = session("penstock job", master=master)
+    try:
+        yield opened
+    finally:
+        opened.stop()

@@ -1,0 +1,79 @@
+"""Keeping the report of a run up to date, from its first moment to its last."""
+
+from __future__ import annotations
+
+import secrets
+from datetime import UTC, datetime
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Self
+
+import msgspec
+
+from penstock.catalog.reports import RunReport
+from penstock.model.clock import Clock
+from penstock.model.runs import DONE, FAILED, RUNNING, PipelineRun
+from penstock.pipeline.jobs import Progress
+
+TELL_EVERY_S: Final = 1.0
+ERROR_CHARS_MAX: Final = 1_000  # the sentence is what counts, not Java's stack
+
+
+class Recorder:
+    """One run. Where the data directory may only be read the run is not recorded."""
+
+    def __init__(self, data: Path, job: str, arguments: list[str], clock: Clock) -> None:
+        now_us = clock.now_us()
+        begun = datetime.fromtimestamp(now_us / 1e6, UTC)
+        run_id = f"{job}-{begun:%Y%m%dT%H%M%S}-{secrets.token_hex(2)}"
+        self.run = PipelineRun(run_id, job, arguments, RUNNING, now_us, now_us)
+        self._clock = clock
+        self._told_s = clock.monotonic_s()
+        self._report: RunReport | None = RunReport(data, self.run)
+
+    def __enter__(self) -> Self:
+        assert self._report is not None
+        try:
+            self._report.__enter__()
+        except OSError:
+            self._report = None
+        return self
+
+    def tell(self, progress: Progress) -> None:
+        """Note how far the run is; the file is written about once a second."""
+        self._note(
+            rows=progress.rows, batches=progress.batches, lag=progress.lag, offsets=progress.offsets
+        )
+        if self._clock.monotonic_s() - self._told_s >= TELL_EVERY_S:
+            self._write()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        state = DONE if error is None else FAILED
+        self._note(state=state, error=reason(error), ended_at=self._clock.now_us())
+        self._write()
+        if self._report is not None:
+            self._report.__exit__(kind, error, trace)
+
+    def _note(self, **changes: Any) -> None:
+        changes["updated_at"] = self._clock.now_us()
+        self.run = msgspec.structs.replace(self.run, **changes)
+
+    def _write(self) -> None:
+        self._told_s = self._clock.monotonic_s()
+        if self._report is not None:
+            self._report.tell(self.run)
+
+
+def reason(error: BaseException | None) -> str:
+    """Why a run failed, in a sentence: of what Spark brings along, the Python error inside it."""
+    if error is None:
+        return ""
+    lines = [line for line in str(error).splitlines() if line.strip()]
+    inner = [line for line in lines if line.startswith("penstock.model.errors.")]
+    text = inner[-1].partition(": ")[2] if inner else (lines[0] if lines else type(error).__name__)
+    return text[:ERROR_CHARS_MAX]

@@ -1,0 +1,40 @@
+"""Do `pipeline list` and `pipeline status` tell how runs went?"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from penstock import Broker
+from penstock.model.clock import SystemClock
+from penstock.pipeline.jobs import Progress
+from penstock.pipeline.recorder import Recorder
+from tests.cli.conftest import Command
+
+PROGRESS = Progress(10, 2, 5.0, {"t": 10}, 3)
+
+
+def test_the_command_lists_runs_and_shows_one(run: Command, data: Path) -> None:
+    run("topic", "create", "t")
+    assert run("pipeline", "list").out == "no runs yet: penstock pipeline run JOB\n"
+    assert "there are no runs yet" in run("pipeline", "status").err
+    with Recorder(data, "archive", ["t", "--to", "x"], SystemClock()) as recorder:
+        recorder.tell(PROGRESS)
+    listed = run("pipeline", "list", "--json").json
+    assert [one["run_id"] for one in listed] == [recorder.run.run_id]
+    shown = run("pipeline", "status", recorder.run.run_id)
+    assert "arguments    t --to x\n" in shown.out
+    assert "offset in t  10\n" in shown.out
+    assert run("pipeline", "status", "--json").json["state"] == "done"
+    refused = run("pipeline", "status", "nobody")
+    assert refused.code == 1 and "there is no run 'nobody'" in refused.err
+    with Broker(data):  # held: the files tell
+        assert recorder.run.run_id in run("pipeline", "list").out
+
+
+def test_the_command_refuses_a_job_and_a_directory_that_do_not_exist(
+    run: Command,
+    data: Path,
+) -> None:
+    assert run("pipeline", "run", "nothing").code == 2
+    refused = run("pipeline", "run", "archive", "t", "--to", "x")
+    assert refused.code == 1 and "there is no data directory" in refused.err
