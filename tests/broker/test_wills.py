@@ -137,7 +137,7 @@ def test_a_will_without_delay_is_published_as_soon_as_its_client_is_lost() -> No
 def test_a_will_that_was_withdrawn_is_never_published() -> None:
     async def story(life: Life) -> None:
         session = await life.connect("c", Will("a", b"gone"))
-        life.wills.withdraw(session)
+        life.wills.withdraw(session, lambda: None)
         await life.lose(session)
         assert await life.published() == []
         assert await life.rows() == 0

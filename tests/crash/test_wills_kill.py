@@ -107,6 +107,21 @@ def test_killed_between_the_append_and_the_end_of_the_row_a_will_is_published_on
 
 
 @VERSIONS
+def test_a_client_whose_goodbye_was_answered_leaves_no_will_although_the_broker_is_killed(
+    tmp_path: Path, version: int
+) -> None:
+    broker = serve(tmp_path, 1)
+    for round_number in range(3):
+        broker.start()
+        ids = [f"{round_number}-{number}" for number in range(10)]
+        for wire in [connect(broker, one, version, will_of(one)) for one in ids]:
+            wire.disconnect()
+        broker.kill()
+        assert stored_wills(tmp_path) == []
+    assert published(tmp_path) == {}
+
+
+@VERSIONS
 def test_a_client_that_comes_back_to_a_killed_broker_in_time_has_left_no_will(
     tmp_path: Path, version: int
 ) -> None:

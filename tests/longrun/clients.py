@@ -373,6 +373,10 @@ class Subscriber(Client):
             self._out.add(packet.packet_id)
             if self._arrival.window and len(self._out) > self._arrival.window:
                 self._ledger.complain(f"{self.client_id}: window of {self._arrival} overrun")
+        self._ledger.note(
+            f"{self.client_id} hears {packet.payload!r} QoS {packet.qos} id {packet.packet_id}"
+            f"{' dup' if packet.dup else ''}{' retained' if packet.retain else ''}"
+        )
         if packet.qos < 2 or packet.packet_id not in self._held:
             self.count += 1
             self.receive(packet)
@@ -384,8 +388,11 @@ class Subscriber(Client):
 
     def receive(self, packet: Publish) -> None:
         if packet.payload and not packet.name.startswith("w/"):
+            # Sent again after a second subscribe, what is retained looks like what was live.
+            is_in_doubt = self._is_alone and packet.dup and packet.name.startswith("r/")
+            is_retained = packet.retain or is_in_doubt
             self.receiver.receive(
-                self.client_id, packet.name, packet.payload, packet.qos, packet.retain
+                self.client_id, packet.name, packet.payload, packet.qos, is_retained
             )
 
     def _answer(self, *packets: Packet) -> None:

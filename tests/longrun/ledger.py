@@ -8,12 +8,14 @@ come. What lies between may. `close` forgets what is settled, so a run of hours 
 
 from __future__ import annotations
 
+import re
 from collections import Counter, deque
 from dataclasses import dataclass
 
 from penstock.core.names import matches
 
-EVENTS_MAX = 60  # shown when something is wrong
+EVENTS_MAX = 20_000  # kept for the story behind a problem
+SHOWN_MAX = 60  # of the last ones, and of those about the clients of the first problem
 
 
 @dataclass(slots=True, eq=False)
@@ -65,6 +67,18 @@ class Ledger:
 
     def complain(self, problem: str) -> None:
         self.problems.append(f"at {self.note(f'PROBLEM {problem}')}: {problem}")
+
+    def story(self) -> str:
+        """The events that led to the first problem, and the problems."""
+        words = set(re.findall(r"[a-z]+\d*-[-\w]+|\bp\d\b", self.problems[0]))
+        about = [one for one in self.events if words & set(one.replace(":", "").split())]
+        about += [one for one in self.events if "the broker" in one]
+        parts = {
+            f"events of {', '.join(sorted(words))}": sorted(about)[-SHOWN_MAX:],
+            "the last events": [*self.events][-SHOWN_MAX:],
+            "problems": self.problems[:20],
+        }
+        return "\n\n".join("\n".join([f"{title}:", *lines]) for title, lines in parts.items())
 
     def sent(self, message: Message) -> None:
         self.total += 1

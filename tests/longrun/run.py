@@ -137,9 +137,7 @@ class Run:
 
     def _judge(self) -> None:
         if self.ledger.problems:
-            events = "\n".join(self.ledger.events)
-            problems = "\n".join(self.ledger.problems[:20])
-            raise Failure(f"the last events:\n{events}\n\n{problems}")
+            raise Failure(self.ledger.story())
 
     # Chance
 

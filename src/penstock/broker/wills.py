@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import heapq
 from collections import deque
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any, Final
 
 from penstock.broker.exchange import Exchange
@@ -166,11 +166,19 @@ class Wills:
             raise
         session.will_delay_s = 0 if will is None else will.delay_s
 
-    def withdraw(self, session: Session) -> None:
-        """The client says goodbye: its will is never published."""
+    def withdraw(self, session: Session, then: Callable[[], None]) -> None:
+        """The client says goodbye: its will is never published; `then` once that is durable."""
         will_id, session.will_id = session.will_id, NO_WILL
         if will_id:
-            self._spawn(self._catalog.delete(will_id))
+            self._spawn(self._withdraw(will_id, then))
+        else:
+            then()
+
+    async def _withdraw(self, will_id: int, then: Callable[[], None]) -> None:
+        try:
+            await self._catalog.delete(will_id)
+        finally:
+            then()
 
     def end(self, session: Session, owner: str) -> None:
         """The connection is gone; its will is due after its delay, or with the session."""

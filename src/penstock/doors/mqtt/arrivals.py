@@ -147,8 +147,7 @@ class Arrivals:
             self._refuse(connection, Reason.SERVER_UNAVAILABLE)
             return
         if not self._arrived(session.client_id, connection):
-            self._wills.withdraw(session)
-            connection.close()  # the session belongs to who came later
+            self._wills.withdraw(session, connection.close)  # it belongs to who came later
             return
         if connection.is_closed:
             self._leave(session, is_present=is_present)

@@ -190,8 +190,10 @@ class MqttDoor:
                 return
             session.expiry_s = expiry_s
         if session is not None and packet.reason == Reason.NORMAL_DISCONNECTION:
-            self.wills.withdraw(session)  # [MQTT-3.14.4-3]
-        connection.close()
+            # [MQTT-3.14.4-3]; who sees the connection closed has left no will, also after a kill.
+            self.wills.withdraw(session, connection.close)
+        else:
+            connection.close()
 
     def authenticate(self, connection: Connection, packet: Auth) -> None:
         connection.end(Reason.PROTOCOL_ERROR, "AUTH without extended authentication")
