@@ -9,10 +9,12 @@ from __future__ import annotations
 import asyncio
 import random
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.app.wiring import open_memory
+from penstock.broker import feeds
 from penstock.broker.engine import Engine
 from penstock.broker.sessions import OwnFeed, Subscription
 from penstock.broker.settings import BrokerSettings
@@ -185,8 +187,10 @@ class Story:
         assert client.complaints == []
 
 
-async def play(seed: int) -> None:
+async def play(seed: int, patch: pytest.MonkeyPatch) -> None:
     chance = random.Random(seed)
+    patch.setattr(feeds, "SLICE_RECORDS_MAX", chance.choice([1, 3, 500]))
+    patch.setattr(feeds, "NAMES_MAX", chance.choice([1, 3, 10_000]))
     opened = await open_memory(BrokerSettings())
     await opened.engine.topics.create(DEFAULT_TOPIC, LogSettings(), exist_ok=True)
     story = Story(chance, opened.engine)
@@ -202,7 +206,8 @@ async def play(seed: int) -> None:
 @given(seed=st.integers(0, 1 << 32))
 @settings(max_examples=150, deadline=None)
 def test_every_feed_brings_what_passes_once_and_in_order(seed: int) -> None:
-    asyncio.run(play(seed))
+    with pytest.MonkeyPatch.context() as patch:
+        asyncio.run(play(seed, patch))
 
 
 def test_position_of_a_feed_that_lags_at_qos_0_is_saved() -> None:
@@ -226,5 +231,25 @@ def test_position_of_a_feed_that_lags_at_qos_0_is_saved() -> None:
             await world.keeper.checkpoint()
             stored = await after_a_crash(world, "reader-0")
             assert stored.feeds == {1: {1: (1, 2)}}
+
+    asyncio.run(main())
+
+
+def test_names_that_a_feed_remembers_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(feeds, "NAMES_MAX", 3)
+
+    async def main() -> None:
+        async with opened_world() as world:
+            session = await kept(world, "reader-0")
+            await kept(world, "writer")
+            reader = Reader(random.Random(0), 0)
+            reader.filter, reader.qos, reader.expression = "a/#", 0, ""
+            await subscribe(world, reader)
+            for number in range(10):
+                world.publish("writer", f"a/{number}", [b"x"], 1, False)
+            await world.settle()
+            (feed,) = session.feeds
+            assert len(feed.names) <= 3
+            assert len(world.clients["reader-0"].received) == 10
 
     asyncio.run(main())

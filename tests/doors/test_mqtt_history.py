@@ -318,6 +318,43 @@ def test_history_at_qos_0_waits_for_a_client_that_reads_slowly(broker: Hosted, n
     assert broker.dropped["queue_full"] == before
 
 
+def test_records_larger_than_what_may_wait_for_a_client_come_too(broker: Hosted, name: str) -> None:
+    """Two of them are more than a connection may hold at QoS 0."""
+    publish(broker, name, b"0" + bytes(9 << 20), b"1" + bytes(9 << 20), b"2")
+    before = broker.dropped["queue_full"]
+    with client(broker) as reader:
+        reader.subscribe_feed(name, from_="earliest")
+        assert [payload[:1] for payload in payloads(reader, 3)] == [b"0", b"1", b"2"]
+    assert broker.dropped["queue_full"] == before
+
+
+def test_a_damaged_topic_keeps_its_feed_waiting_and_the_others_go_on(tmp_path: Path) -> None:
+    with Hosted(tmp_path) as broker:
+        broker.run(lambda server: server.broker.create_topic("bad"))
+        broker.run(lambda server: server.broker.create_topic("good"))
+        reader, _ = connect_kept(broker.port, "reader", MQTT_5)
+        reader.subscribe_feed("+/x", qos=1, from_="earliest")
+        reader.disconnect()
+        publish(broker, "bad/x", b"0")
+        publish(broker, "good/x", b"1")
+    (directory,) = (tmp_path / "default").glob("bad-*")
+    directory.rename(tmp_path / "elsewhere")
+    with Hosted(tmp_path) as broker:
+        reader, is_present = connect_kept(broker.port, "reader", MQTT_5)
+        assert is_present
+        assert payloads(reader, 1) == [b"1"]
+        answer = reader.subscribe_feed("bad/#", from_="0")
+        assert answer.reasons == (Reason.IMPLEMENTATION_SPECIFIC_ERROR,)
+        assert "is unavailable" in (answer.properties.reason_string or "")
+        reader.disconnect()
+    (tmp_path / "elsewhere").rename(directory)
+    with Hosted(tmp_path) as broker:
+        reader, _ = connect_kept(broker.port, "reader", MQTT_5)
+        assert payloads(reader, 1) == [b"0"]
+        assert reader.settle() == []
+        reader.close()
+
+
 def test_only_names_that_the_client_may_receive_are_replayed(broker: Hosted, name: str) -> None:
     def no_secrets(principal: Principal, action: str, asked: str) -> bool:
         if action == RECEIVE and asked.endswith("/secret"):

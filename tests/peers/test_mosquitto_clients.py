@@ -148,6 +148,38 @@ def test_their_subscribers_share_what_is_published(penstock: Peer, version: str,
     assert sorted(got) == sorted(lines)
 
 
+def test_their_subscriber_is_given_history_and_a_filter(penstock: Peer) -> None:
+    lines = [b"%d" % number for number in range(5)]
+    penstock.publish("-t", "past", "-l", "-q", "1", stdin=b"\n".join(lines) + b"\n")
+    asked = ("-V", "mqttv5", "-D", "subscribe", "user-property")
+    wanted = (*asked, "from", "-1h", "-D", "subscribe", "user-property", "where", "payload > '1'")
+    got = penstock.read("-t", "past", *wanted, "-C", "3", "-W", "20", "-F", "%p %P")
+    assert got.returncode == 0
+    assert [line.split()[0] for line in got.stdout.splitlines()] == lines[2:]
+    assert b"penstock-offset:" in got.stdout
+
+
+def test_what_mosquitto_says_about_itself_we_say_under_the_same_names(
+    penstock: Peer, mosquitto: Peer
+) -> None:
+    said = []
+    for peer in (penstock, mosquitto):
+        reading = Peer(peer.port, peer.pub, theirs("sub"))
+        found = reading.read("-t", "$SYS/broker/#", "-F", "%t", "-W", "2")
+        said.append(set(found.stdout.decode().splitlines()))
+    ours_said, theirs_said = said
+    assert len(theirs_said) > 20
+    # To know how many bytes the logs take, every file would have to be looked at.
+    assert theirs_said - ours_said == {"$SYS/broker/store/messages/bytes"}
+
+
+def test_our_subscriber_notices_that_a_broker_has_no_history(mosquitto: Peer) -> None:
+    mosquitto.publish("-t", "no/past", "-m", "x", "-r", "-q", "1")
+    got = mosquitto.read("-t", "no/past", "--from", "-1h", "-C", "1", "-W", "20")
+    assert (got.returncode, got.stdout) == (0, b"x\n")
+    assert b"does not know --from" in got.stderr
+
+
 def test_properties_pass(peer: Peer) -> None:
     flags = ("-V", "mqttv5", "-q", "1")
     sent = peer.publish(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import Any, Final, NewType
 
 import msgspec
@@ -62,7 +63,13 @@ def _moment(timestamp_us: int) -> datetime:
 
 def shown_time(timestamp_us: int) -> str:
     """A timestamp as RFC 3339 text, exact: it can be given back as a position."""
-    return _moment(timestamp_us).isoformat(timespec="microseconds").removesuffix("+00:00") + "Z"
+    seconds, microsecond = divmod(timestamp_us, 1_000_000)
+    return f"{_shown_second(seconds)}.{microsecond:06}Z"
+
+
+@lru_cache(maxsize=64)  # records of one second stand together
+def _shown_second(seconds: int) -> str:
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%S")
 
 
 @dataclass(frozen=True, slots=True)
