@@ -154,9 +154,9 @@ class Run:
             self._go(chance.choice(self.clients))
         elif roll < 0.90:
             self._change(chance.choice(self.readers))
-        elif roll < 0.91:
-            self._change_share(chance.choice(self.members))
         elif roll < 0.93:
+            self._change_share(chance.choice([one for one in self.members if one.qos == 1]))
+        elif roll < 0.95:
             self._visit()
         else:
             self._dawdle(chance.choice((*self.readers, *self.members)))
@@ -219,8 +219,8 @@ class Run:
 
     def _change_share(self, member: Subscriber) -> None:
         """The first member of a group stays in it, so that the group stays."""
-        if member.state is State.ONLINE and member.qos == 1 and member.client_id != "m1-0":
-            if self.chance.random() < 0.3:
+        if member.state is State.ONLINE and member.client_id != "m1-0":
+            if self.chance.random() < 0.2:
                 member.unsubscribe(f"$share/g1/{SHARED[1]}")
             else:
                 self._join(member)
