@@ -15,10 +15,10 @@ import asyncio
 from collections.abc import Callable
 from typing import Generic, Protocol, TypeVar
 
+from penstock.broker.consumers import read_batches
 from penstock.broker.metrics import Metrics
 from penstock.broker.topics import Topic
 from penstock.log.batch import Batch
-from penstock.log.segment import StaleSegment
 from penstock.model.errors import CorruptError, Gap, UnavailableError
 
 
@@ -85,7 +85,7 @@ class Lift(Generic[R]):
         try:
             while self.riders:
                 await self._step()
-        except (OSError, CorruptError, UnavailableError, StaleSegment) as trouble:
+        except (CorruptError, UnavailableError) as trouble:
             self._on_trouble(f"{self.topic.declared}: {trouble}")
             self.riders.clear()
         finally:
@@ -97,7 +97,7 @@ class Lift(Generic[R]):
         offset = self._cursor = min(ahead or self.riders.values())
         log = self.topic.log
         try:
-            batches = await log.read(offset)
+            batches = await read_batches(self.topic, offset)
         except Gap:
             self._skip(log.bounds().first)
             return
