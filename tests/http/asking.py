@@ -90,6 +90,13 @@ class Asking:
         data, self._kept = self._kept[:size], self._kept[size:]
         return data
 
+    def some(self, size_max: int) -> bytes:
+        """What has come, at least a byte."""
+        if not self._kept:
+            self._receive()
+        data, self._kept = self._kept[:size_max], self._kept[size_max:]
+        return data
+
     def rest(self) -> bytes:
         """Everything until the server closes."""
         try:

@@ -26,6 +26,7 @@ CHOSEN = CHECKS.get_by_names(
         "unsupported_method",
     ]
 )
+UNENDING = ["GET /v1/topics/{topic}/stream"]  # an answer that never ends cannot be checked whole
 OPERATIONS = [
     "GET /v1/topics",
     "GET /v1/topics/{topic}",
@@ -62,7 +63,7 @@ def test_every_route_of_v1_is_in_the_document_and_nothing_else(
     }
     routes = broker.call(lambda: [(one.method, one.pattern) for one in broker.http.router])
     there = {f"{method} {path}" for method, path in routes if path.startswith("/v1")}
-    assert shown == there == {*OPERATIONS, "GET /v1/openapi.json"}
+    assert shown == there == {*OPERATIONS, *UNENDING, "GET /v1/openapi.json"}
 
 
 POSITIVE, NEGATIVE = GenerationMode.POSITIVE, GenerationMode.NEGATIVE

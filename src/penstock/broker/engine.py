@@ -13,6 +13,7 @@ from typing import Final
 
 from penstock.broker.access import Access
 from penstock.broker.consumers import ON_GAP, Consumers, resolve
+from penstock.broker.decoded import Decoded
 from penstock.broker.groups import Groups
 from penstock.broker.metrics import Metrics
 from penstock.broker.pipelines import PipelineRuns
@@ -80,6 +81,7 @@ class Engine:
         self.will_catalog = catalog.wills
         self._catalog = catalog
         self._streams: dict[int, set[Stream]] = {}
+        self._decoded = Decoded()
         self._upkeep_task: asyncio.Task[None] | None = None
         self._is_closed = False
 
@@ -173,8 +175,19 @@ class Engine:
         self._check_open()
         if self.topics.by_id(topic.id) is not topic:
             raise TopicNotFound(f"topic {quoted(topic.declared)} was deleted meanwhile")
-        stream = Stream(topic, offset, names, where, on_gap, self.metrics, self._detach)
-        self._streams.setdefault(topic.id, set()).add(stream)
+        siblings = self._streams.setdefault(topic.id, set())
+        stream = Stream(
+            topic,
+            offset,
+            names,
+            where,
+            on_gap,
+            self.metrics,
+            siblings,
+            self._decoded,
+            self._detach,
+        )
+        siblings.add(stream)
         topic.log.is_watched = True
         return stream
 

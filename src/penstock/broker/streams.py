@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Final
 
 from penstock.broker.consumers import read_batches
+from penstock.broker.decoded import Decoded
 from penstock.broker.metrics import Metrics
 from penstock.broker.topics import Topic
 from penstock.core.feed import Feed
@@ -36,6 +37,8 @@ class Stream:
         where: Where | None,
         on_gap: str,
         metrics: Metrics,
+        siblings: set[Stream],
+        decoded: Decoded,
         on_close: Callable[[Stream], None],
     ) -> None:
         self.topic = topic
@@ -45,24 +48,54 @@ class Stream:
         self._where = where
         self._on_gap = on_gap
         self._metrics = metrics
+        self._siblings = siblings  # streams of the same topic
+        self._decoded = decoded
         self._on_close = on_close
         self._backlog_bytes = 0
         self._wake: asyncio.Future[None] | None = None
         self._is_closed = False
+        self._is_late = False
+        self.overflows = 0  # how often its reader was too slow for what came
 
     @property
     def next_offset(self) -> int:
         """Everything that matches below it has been handed out."""
         return self._feed.next_offset
 
-    async def take(self, limit: int) -> list[Record]:
-        """At least one record, at most `limit`; waits for one. Empty once closed."""
+    @property
+    def is_closed(self) -> bool:
+        return self._is_closed
+
+    @property
+    def has_siblings(self) -> bool:
+        """Others read the same topic: what is made of a record may serve them too."""
+        return len(self._siblings) > 1
+
+    async def take(self, limit: int, wait_s: float | None = None) -> list[Record]:
+        """At least one record, at most `limit`; waits for one. Empty once closed.
+
+        With `wait_s` also empty when none came in that time.
+        """
+        if wait_s is None:
+            return await self._take(limit)
+        loop = asyncio.get_running_loop()
+        self._is_late = False
+        timer = loop.call_later(wait_s, self._be_late)
+        try:
+            return await self._take(limit)
+        finally:
+            timer.cancel()
+            self._is_late = False
+
+    async def _take(self, limit: int) -> list[Record]:
         while not self._is_closed:
             taken = [record for _, record in self._feed.take(limit)]
             if taken:
                 self._backlog_bytes -= sum(len(record.payload) for record in taken)
                 self._metrics.records_delivered += len(taken)
                 return taken
+            if self._is_late:
+                return []
             if self._feed.is_live:
                 await self._wait()
             else:
@@ -101,7 +134,10 @@ class Stream:
         end = min(end, start + feed.backlog_max)  # more would be decoded for nothing
         records: list[Record] = []
         for batch in batches:
-            records += batch.records(self.topic.declared, start, end)
+            if self.has_siblings:
+                records += self._decoded.records(self.topic, batch, start, end)
+            else:
+                records += batch.records(self.topic.declared, start, end)
         items = self._matching(records)
         feed.supply(items, start, end, log.bounds().end)
         self._backlog_bytes = sum(len(record.payload) for at, record in items if at < feed.level)
@@ -119,6 +155,7 @@ class Stream:
             feed.offer(items, start, end)
         if not feed.is_live:
             self._backlog_bytes = 0
+            self.overflows += 1
         self._notify()
 
     def _matching(self, records: list[Record]) -> list[tuple[int, Record]]:
@@ -129,6 +166,10 @@ class Stream:
             if (names is None or matches(names, record.name))
             and (where is None or where.passes(record))
         ]
+
+    def _be_late(self) -> None:
+        self._is_late = True
+        self._notify()
 
     def _notify(self) -> None:
         if self._wake is not None and not self._wake.done():

@@ -11,7 +11,8 @@ import asyncio
 from collections import deque
 from typing import Final, Protocol
 
-from penstock.doors.http.encode import CONTINUE, LAST_CHUNK, UNSIZED, encode_chunk, encode_head
+from penstock.doors.http.bodies import BodyStream
+from penstock.doors.http.encode import CONTINUE, UNSIZED, encode_head
 from penstock.doors.http.errors import problem_of
 from penstock.doors.http.intake import Budget, Intake, Stage
 from penstock.doors.http.limits import (
@@ -64,42 +65,6 @@ class Host(Protocol):
         ...
 
     def forget(self, connection: HttpConnection) -> None: ...
-
-
-class BodyStream:
-    """Implements Writer: a streamed body on its way to one client."""
-
-    __slots__ = ("_connection", "_is_chunked", "_room", "answer", "is_silent", "task")
-
-    def __init__(
-        self, connection: HttpConnection, answer: Streamed, *, is_chunked: bool, is_silent: bool
-    ) -> None:
-        self._connection = connection
-        self._is_chunked = is_chunked
-        self._room: asyncio.Future[None] | None = None
-        self.answer = answer
-        self.is_silent = is_silent  # the answer to HEAD
-        self.task: asyncio.Task[None] | None = None
-
-    def write(self, data: bytes) -> None:
-        if data:
-            self._connection.put(encode_chunk(data) if self._is_chunked else data)
-
-    async def wait_room(self) -> None:
-        while not self._connection.has_room and not self._connection.is_closed:
-            self._room = asyncio.get_running_loop().create_future()
-            await self._room
-
-    def on_room(self) -> None:
-        room, self._room = self._room, None
-        if room is not None and not room.done():
-            room.set_result(None)
-
-    def end(self, *, is_whole: bool) -> None:
-        """The body is complete; or it broke off, which only closing can say."""
-        if is_whole and self._is_chunked:
-            self._connection.put(LAST_CHUNK)
-        self._connection.finish_stream(self, is_whole=is_whole)
 
 
 class HttpConnection:
@@ -231,7 +196,8 @@ class HttpConnection:
 
     def answer(self, request: Request, answer: Answer) -> None:
         if self.is_closed or self.current is not request or self._stream is not None:
-            return  # it is gone, and so is who asked
+            _drop(answer)  # who asked is gone
+            return
         headers = self._host.shared_headers(request) if b"origin" in request.headers else ()
         if isinstance(answer, Upgrade):
             self._upgrade(request, answer)
@@ -298,12 +264,14 @@ class HttpConnection:
         )
         self.put(head)
         if is_silent:
+            _drop(answer)
             self._is_last = not is_kept
             self._finish(request)
             return
         request.is_kept = is_kept
-        self._stream = BodyStream(self, answer, is_chunked=is_chunked, is_silent=is_silent)
+        self._stream = BodyStream(self, answer, is_chunked=is_chunked)
         self._stream.task = self._host.produce(self._stream)
+        self._stream.task.add_done_callback(lambda task: _drop(answer))
 
     def finish_stream(self, stream: BodyStream, *, is_whole: bool) -> None:
         request = self.current
@@ -322,6 +290,7 @@ class HttpConnection:
         """Go on as a WebSocket, or say why not."""
         protocol = accept(request, upgrade)
         if isinstance(protocol, HttpError):
+            _drop(upgrade)
             self.answer(request, problem_of(protocol))
             return
         rest, self._intake.rest = self._intake.rest or b"", b""
@@ -479,3 +448,9 @@ class HttpConnection:
         if self._socket is not None:
             self._socket.on_gone()
         self._host.forget(self)
+
+
+def _drop(answer: Answer) -> None:
+    """It is over, or will never begin: let go of what it holds."""
+    if not isinstance(answer, Response) and answer.on_end is not None:
+        answer.on_end()

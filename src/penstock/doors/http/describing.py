@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from penstock.doors.http.messages import JSON
+
 
 @dataclass(frozen=True, slots=True)
 class Facts:
@@ -12,6 +14,7 @@ class Facts:
 
     summary: str
     gives: Any = None
+    gives_as: str = JSON
     takes: Any = None
     query: tuple[tuple[str, str], ...] = ()
     statuses: tuple[int, ...] = (200,)

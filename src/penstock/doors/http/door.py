@@ -15,7 +15,8 @@ from typing import Any
 
 from penstock.broker.engine import Engine
 from penstock.core.access import Principal
-from penstock.doors.http.connection import BodyStream, HttpConnection
+from penstock.doors.http.bodies import BodyStream
+from penstock.doors.http.connection import HttpConnection
 from penstock.doors.http.errors import problem_of
 from penstock.doors.http.intake import Budget
 from penstock.doors.http.limits import BODIES_BYTES_MAX, DEFAULT_LIMITS, HttpLimits

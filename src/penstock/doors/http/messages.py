@@ -61,12 +61,18 @@ Produce = Callable[[Writer], Coroutine[Any, Any, None]]
 class Streamed:
     """An answer whose body is made while it is sent; `produce` is cancelled if the client goes."""
 
-    __slots__ = ("content_type", "headers", "produce", "status")
+    __slots__ = ("content_type", "headers", "on_end", "produce", "status")
 
     def __init__(
-        self, produce: Produce, content_type: str, headers: Pairs = (), status: int = 200
+        self,
+        produce: Produce,
+        content_type: str,
+        headers: Pairs = (),
+        status: int = 200,
+        on_end: Callable[[], None] | None = None,
     ) -> None:
         self.produce = produce
+        self.on_end = on_end  # called once, also if nothing was ever produced
         self.content_type = content_type
         self.headers = headers
         self.status = status
@@ -75,15 +81,17 @@ class Streamed:
 class Upgrade:
     """The connection goes on as a WebSocket, which `begin` is given once it is open."""
 
-    __slots__ = ("begin", "message_bytes_max", "subprotocols")
+    __slots__ = ("begin", "message_bytes_max", "on_end", "subprotocols")
 
     def __init__(
         self,
         begin: Callable[[Any], Any],
         subprotocols: tuple[str, ...] = (),
         message_bytes_max: int = 65_536,
+        on_end: Callable[[], None] | None = None,
     ) -> None:
         self.begin = begin
+        self.on_end = on_end  # called if there is no WebSocket after all
         self.subprotocols = subprotocols
         self.message_bytes_max = message_bytes_max
 

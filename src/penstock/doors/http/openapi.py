@@ -90,7 +90,7 @@ def _operation(route: Route, schemas: dict[str, Any]) -> dict[str, Any]:
 def _response(facts: Facts, status: int, schemas: dict[str, Any]) -> dict[str, Any]:
     response: dict[str, Any] = {"description": TITLES[status]}
     if facts.gives is not None and status != 204:
-        response["content"] = {JSON: {"schema": schemas[str(facts.gives)]}}
+        response["content"] = {facts.gives_as: {"schema": schemas[str(facts.gives)]}}
         for kind in facts.also_gives:
             response["content"][kind] = {}
     return response

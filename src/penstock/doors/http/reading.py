@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import base64
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Literal, TypeVar
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from penstock.broker.settings import seconds
 from penstock.core.names import check_filter
@@ -23,7 +24,11 @@ LIMIT_MAX: Final = 10_000
 READ_BYTES_MAX: Final = 8 * MIB  # of payloads in one answer; the first record always fits
 WAIT_S_MAX: Final = 60.0
 
-_KINDS: Final = {KIND_TEXT: "text", KIND_JSON: "json", KIND_BYTES: "bytes"}
+_KINDS: Final[dict[int, Literal["text", "json", "bytes"]]] = {
+    KIND_TEXT: "text",
+    KIND_JSON: "json",
+    KIND_BYTES: "bytes",
+}
 
 
 def read_body(request: Request, kind: type[T]) -> T:
@@ -74,25 +79,28 @@ def read_filters(query: dict[str, str]) -> tuple[Where | None, str | None]:
 
 def record_out(record: Record) -> RecordOut:
     """A record as JSON shows it."""
-    out = RecordOut(record.offset, record.timestamp, record.name)
-    if record.kind == KIND_TEXT:
-        out.payload = record.payload.decode()
-    elif record.kind == KIND_JSON:
-        out.kind = "json"
-        out.payload = msgspec.Raw(record.payload)
+    payload: Any = UNSET
+    coded: str | UnsetType = UNSET
+    if record.kind == KIND_JSON:
+        payload = msgspec.Raw(record.payload)
     else:
-        out.kind = "bytes"
         try:
-            out.payload = record.payload.decode()
+            payload = record.payload.decode()
         except UnicodeDecodeError:
-            out.payload_base64 = base64.b64encode(record.payload).decode()
-    if record.headers:
-        out.headers = list(record.headers)
-    out.publisher = record.publisher
-    out.qos = record.qos
-    out.retain = record.retain
-    out.expires_at = record.expires_at
-    return out
+            coded = base64.b64encode(record.payload).decode()
+    return RecordOut(
+        record.offset,
+        record.timestamp,
+        record.name,
+        payload,
+        coded,
+        _KINDS[record.kind],
+        list(record.headers) if record.headers else UNSET,
+        record.publisher,
+        record.qos,
+        record.retain,
+        record.expires_at,
+    )
 
 
 def decode_base64(text: str) -> bytes:
@@ -100,7 +108,3 @@ def decode_base64(text: str) -> bytes:
         return base64.b64decode(text, validate=True)
     except ValueError:
         raise HttpError(400, "payload_base64 is not base64") from None
-
-
-def as_bytes(value: Any) -> bytes:
-    return msgspec.json.encode(value)

@@ -4,7 +4,17 @@ from __future__ import annotations
 
 from penstock.broker.exchange import Exchange
 from penstock.broker.submissions import Submissions
-from penstock.doors.http import consumers, groups, mqtt, openapi, queue, records, status, topics
+from penstock.doors.http import (
+    consumers,
+    groups,
+    mqtt,
+    openapi,
+    queue,
+    records,
+    status,
+    streams,
+    topics,
+)
 from penstock.doors.http.door import HttpDoor
 from penstock.doors.mqtt.door import MqttDoor
 
@@ -18,4 +28,5 @@ def add_all(door: HttpDoor, exchange: Exchange, mqtt_door: MqttDoor) -> None:
     records.add_routes(door, submissions, exchange.keeper)
     consumers.add_routes(door)
     groups.add_routes(door)
+    streams.add_routes(door)
     openapi.add_routes(door)  # last: it shows the others
