@@ -42,6 +42,12 @@ OPERATIONS = [
     "POST /v1/topics/{topic}/consumers/{consumer}/fetch",
     "POST /v1/topics/{topic}/consumers/{consumer}/commit",
     "POST /v1/topics/{topic}/consumers/{consumer}/seek",
+    "GET /v1/topics/{topic}/groups",
+    "GET /v1/topics/{topic}/groups/{group}",
+    "DELETE /v1/topics/{topic}/groups/{group}",
+    "POST /v1/topics/{topic}/groups/{group}/fetch",
+    "POST /v1/topics/{topic}/groups/{group}/ack",
+    "POST /v1/topics/{topic}/groups/{group}/nack",
 ]
 
 
@@ -90,11 +96,13 @@ def test_no_request_made_from_the_document_meets_an_answer_it_does_not_know(
     )
     @given(operation.as_strategy(generation_mode=mode))
     def check(case: schemathesis.Case) -> None:
+        if isinstance(case.body, dict) and isinstance(case.body.get("wait"), int | float):
+            case.body["wait"] = min(case.body["wait"], 0.01)  # nobody comes to end it
         case.call_and_validate(base_url=address, checks=CHOSEN, timeout=20)
         if case.path_parameters:
             for method, path in (("PUT", "/v1/topics/t"), ("PUT", "/v1/topics/t/consumers/c")):
                 client.ask(method, path)
-            real = {"topic": "t", "consumer": "c"}
+            real = {"topic": "t", "consumer": "c", "group": "g"}
             case.path_parameters = {key: real[key] for key in case.path_parameters}
             case.call_and_validate(base_url=address, checks=CHOSEN, timeout=20)
 
