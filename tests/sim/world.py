@@ -13,6 +13,7 @@ from dataclasses import replace
 from random import Random
 from typing import Any, Final
 
+from penstock.log.broken import DamagedLog
 from penstock.log.embedded import EmbeddedLog
 from penstock.log.endfile import read_end
 from penstock.log.interface import FSYNC, OS, LogSettings
@@ -228,6 +229,11 @@ class World:
                 demand(not house.is_made, f"{slug}: its directory or topic.json is gone")
                 log = await store.create(house.identity, slug, house.settings)
         except UnavailableError:
+            self._demand_failed_sync("opening")
+            return False
+        except DamagedLog as broken:  # the disk failed right then; damage would be a broken promise
+            if not isinstance(broken.__cause__, OSError):
+                raise
             self._demand_failed_sync("opening")
             return False
         self._say(f"{slug} opened at {log.bounds()}, epoch {log.epoch}: {store.notes}")
