@@ -29,7 +29,7 @@ NEEDED = [
     "sync in EmbeddedStore._open_files",
     "sync in _settle",
     "sync in create_segment",
-    "sync in seal_segment",
+    "sync in write_sealed",
     "sync in write_file",
     "sync_dir in EmbeddedLog._remove",
     "sync_dir in create_segment",
@@ -43,7 +43,7 @@ NEEDED = [
 # Left out, nothing that was promised is lost; each has another reason.
 OTHER_REASONS = {
     "sync_dir in EmbeddedStore._delete_files": "a log whose creation failed; nobody was told of it",
-    "sync_dir in seal_segment": "the old file may come back; it holds the same records",
+    "sync_dir in adopt_sealed": "the old file may come back; it holds the same records",
     "sync_dir in open_end": "an `end` that is gone counts as the worst that it may have said",
     "truncate in ActiveSegment.cut_back": "gives space back; what is left does not chain",
     "truncate in ActiveSegment.write": "the same, before the batch is tried without zeros",
