@@ -360,7 +360,8 @@ def _leftover_problems(directory: Path, promises: Promises) -> list[str]:
     return [
         f"{directory.name} holds {name}"
         for name in DISK.list(directory)
-        if name.endswith((".damaged", ".log.tmp")) or ".log.sealing" in name
+        if name.endswith((".damaged", ".log.tmp"))
+        or ".log.sealing" in name
         or (".cut-at-" in name and not is_loose)
     ]
 
