@@ -16,11 +16,11 @@ import msgspec
 
 from penstock.broker.settings import BrokerSettings
 from penstock.catalog.database import Database
+from penstock.catalog.outside import CATALOG_NAME
 from penstock.catalog.sqlite import SqliteDatabase
 from penstock.log.files import RealDisk, write_file
 from penstock.model.errors import CorruptError, InvalidSetting, RefusedError
 
-CATALOG_NAME: Final = "catalog.db"
 STORAGE_NAME: Final = "storage.json"
 SQLITE: Final = "sqlite"
 POSTGRES: Final = "postgres"

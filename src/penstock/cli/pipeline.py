@@ -12,6 +12,7 @@ from penstock.catalog.reports import read_reports
 from penstock.cli.output import Progress as Line
 from penstock.cli.output import show_json, show_table
 from penstock.cli.target import add_target, existing_path, open_broker
+from penstock.config import storage_settings
 from penstock.model.clock import SystemClock
 from penstock.model.errors import PenstockError, RefusedError, UnavailableError
 from penstock.model.runs import PipelineRun
@@ -44,6 +45,7 @@ def add_commands(commands: Any) -> None:
 
 def run_job(options: argparse.Namespace) -> None:
     data = existing_path(options)
+    options.storage = storage_settings()
     line = Line(options.job)
     arguments = options.typed[3:]  # after `pipeline run JOB`
     with Recorder(data, options.job, arguments, SystemClock()) as recorder:

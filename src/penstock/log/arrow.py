@@ -27,11 +27,20 @@ SCHEMA: Final = pa.schema(
         pa.field("publisher", pa.string(), nullable=False),
     ]
 )
+# What a reader gets only when it asks for it by name.
+EXTRA: Final = pa.schema(
+    [
+        pa.field("qos", pa.int32(), nullable=False),
+        pa.field("retain", pa.bool_(), nullable=False),
+        pa.field("expires_at", pa.timestamp("us", tz="UTC")),
+    ]
+)
+_FIELDS: Final = {field.name: field for field in [*SCHEMA, *EXTRA]}
 
 
 def schema_of(columns: Iterable[str]) -> pa.Schema:
     """The part of the schema a reader asked for, in its order."""
-    return pa.schema([SCHEMA.field(name) for name in columns])
+    return pa.schema([_FIELDS[name] for name in columns])
 
 
 def to_arrow(
@@ -128,6 +137,27 @@ def _headers(batch: Batch, topic: str, first: int, last: int) -> pa.Array:
     return pa.array([list(row.items()) for row in rows], kind)
 
 
+def _flags(batch: Batch, first: int, last: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
+    return np.frombuffer(batch.flags(first, last), np.uint8)
+
+
+def _qos(batch: Batch, topic: str, first: int, last: int) -> pa.Array:
+    return pa.array((_flags(batch, first, last) & fmt.QOS_MASK).astype(np.int32))
+
+
+def _retain(batch: Batch, topic: str, first: int, last: int) -> pa.Array:
+    return pa.array(_flags(batch, first, last) & fmt.RETAIN != 0)
+
+
+def _expires_at(batch: Batch, topic: str, first: int, last: int) -> pa.Array:
+    count = last - first
+    kind = pa.timestamp("us", tz="UTC")
+    if batch.plan.expires < 0:
+        return pa.nulls(count, kind)
+    stamps = np.frombuffer(batch.columns, np.int64, count, batch.plan.expires + 8 * first)
+    return pa.array(stamps, mask=stamps == 0).view(kind)
+
+
 _COLUMNS: Final = {
     "topic": _topic,
     "partition": _partition,
@@ -137,4 +167,7 @@ _COLUMNS: Final = {
     "headers": _headers,
     "payload": _payload,
     "publisher": _publisher,
+    "qos": _qos,
+    "retain": _retain,
+    "expires_at": _expires_at,
 }

@@ -8,11 +8,16 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from penstock.pipeline.jobs.archive import archive
+    from penstock.pipeline.jobs.dispatch import dispatch
     from penstock.pipeline.spark import session
 
-__all__ = ["archive", "session"]
+__all__ = ["archive", "dispatch", "session"]
 
-_LATE = {"archive": "penstock.pipeline.jobs.archive", "session": "penstock.pipeline.spark"}
+_LATE = {
+    "archive": "penstock.pipeline.jobs.archive",
+    "dispatch": "penstock.pipeline.jobs.dispatch",
+    "session": "penstock.pipeline.spark",
+}
 
 
 def __getattr__(name: str) -> Any:

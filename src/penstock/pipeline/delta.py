@@ -1,7 +1,7 @@
-"""A Delta table that archives topics: Parquet files by Spark, and how far they go, in one commit.
+"""A Delta table that follows topics: Parquet files by Spark, and how far they go, in one commit.
 
-How far each topic is archived lies in the table itself, as transactions of the same commit that
-adds its records. So the table is its own checkpoint: whatever happens to the job, what the table
+How far it has followed each topic lies in the table itself, as transactions of the same commit that
+adds its rows. So the table is its own checkpoint: whatever happens to the job, what the table
 says it holds it holds exactly once.
 """
 
@@ -12,14 +12,16 @@ import os
 import shutil
 import uuid
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from deltalake import CommitProperties, DeltaTable, Transaction
+from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from deltalake.exceptions import CommitFailedError, TableNotFoundError
 from deltalake.transaction import AddAction
 
@@ -29,9 +31,10 @@ from penstock.model.limits import MIB
 from penstock.pipeline.offsets import Place, Places
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
 
 PARTITION: Final = "date"
+_TIMES: Final = ("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
 SMALL_BYTES: Final = 16 * MIB  # a file below this is worth merging
 SMALL_FILES_MAX: Final = 24  # of one date, before they are merged
 MERGED_BYTES: Final = 128 * MIB
@@ -46,6 +49,7 @@ SCHEMA: Final = pa.schema(
         pa.field("headers", pa.map_(pa.string(), pa.string())),
         pa.field("payload", pa.binary()),
         pa.field("publisher", pa.string()),
+        pa.field("expires_at", pa.timestamp("us", tz="UTC")),
         pa.field(PARTITION, pa.date32()),
     ]
 )
@@ -54,8 +58,10 @@ SCHEMA: Final = pa.schema(
 class ArchiveTable:
     """The table in a directory of this machine, made if it is missing."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, schema: pa.Schema = SCHEMA, what: str = "an archive") -> None:
         self.path = path.absolute()
+        self._schema = schema  # its last column is the date
+        self._what = what
         self._table = self._open()
 
     def _open(self) -> DeltaTable:
@@ -67,32 +73,26 @@ class ArchiveTable:
                     f"{quoted(str(self.path))} holds files and is no Delta table: "
                     "name another directory"
                 ) from None
-            return DeltaTable.create(str(self.path), SCHEMA, "ignore", [PARTITION])
+            return DeltaTable.create(str(self.path), self._schema, "ignore", [PARTITION])
         columns = [field.name for field in table.schema().fields]
-        if columns != SCHEMA.names:
+        if columns != self._schema.names:
             raise RefusedError(
-                f"table {quoted(str(self.path))} has the columns {', '.join(columns)} and an "
-                f"archive {', '.join(SCHEMA.names)}: name another table"
+                f"table {quoted(str(self.path))} has the columns {', '.join(columns)} and "
+                f"{self._what} {', '.join(self._schema.names)}: name another table"
             )
         return table
 
     def place(self, topic: str) -> Place | None:
-        """How far a topic is archived; None: nothing of it is."""
+        """How far a topic was followed; None: nothing of it was."""
         offset, topic_id, epoch = map(self._table.transaction_version, _transactions(topic))
         return None if offset is None else Place(offset, topic_id or 0, epoch or 0)
 
     def append(self, rows: DataFrame, places: Places) -> int:
-        """Add rows, after which the topics are archived up to `places`; how many there were.
+        """Add rows, after which the topics are followed up to `places`; how many there were.
 
         UnavailableError when somebody else changed these places meanwhile: nothing was added.
         """
-        directory = self.path / f"rows-{uuid.uuid4().hex}"
-        (
-            rows.write.partitionBy(PARTITION)
-            .option("mapreduce.fileoutputcommitter.marksuccessfuljobs", "false")
-            .parquet(str(directory))
-        )
-        added = [self._added(path) for path in _written(directory)]
+        new = write_files(rows, self.path, [PARTITION])
         marks = [
             Transaction(name, version)
             for topic, place in places.items()
@@ -102,14 +102,14 @@ class ArchiveTable:
         ]
         try:
             self._table.create_write_transaction(
-                [*added], "append", SCHEMA, [PARTITION],
+                [*new.actions], "append", self._schema, [PARTITION],
                 commit_properties=CommitProperties(app_transactions=marks),
             )  # fmt: skip
         except CommitFailedError as failed:
-            shutil.rmtree(directory)
+            new.discard()
             self._table.update_incremental()
             raise UnavailableError(f"another job writes this table: {failed}") from failed
-        return sum(json.loads(action.stats)["numRecords"] for action in added)
+        return new.rows
 
     def merge_small_files(self) -> int:
         """Merge the files of dates that have many small ones; how many files went."""
@@ -128,27 +128,79 @@ class ArchiveTable:
                 merged += int(done["numFilesRemoved"])
         return merged
 
-    def _added(self, path: Path) -> AddAction:
-        """A file as the table's log names it."""
-        facts = pq.read_metadata(path)
-        column = SCHEMA.get_field_index("offset")
-        groups = [facts.row_group(n).column(column).statistics for n in range(facts.num_row_groups)]
-        stats = {
-            "numRecords": facts.num_rows,
-            "minValues": {"offset": min(group.min for group in groups)},
-            "maxValues": {"offset": max(group.max for group in groups)},
-            "nullCount": {"offset": 0},
-        }
-        _, _, date = path.parent.name.partition("=")
-        found = path.stat()
-        return AddAction(
-            str(path.relative_to(self.path)),
-            found.st_size,
-            {PARTITION: unquote(date)},
-            int(found.st_mtime * 1000),
-            True,
-            json.dumps(stats),
+
+def replace_table(path: Path, columns: Mapping[str, str], rows: Sequence[tuple[Any, ...]]) -> None:
+    """Let a small table hold these rows and no others, in one commit."""
+    _check_table(path)
+    kinds = [pa.type_for_alias(kind) for kind in columns.values()]
+    arrays = [pa.array([row[at] for row in rows], kind) for at, kind in enumerate(kinds)]
+    table = pa.table(arrays, list(columns))
+    write_deltalake(str(path), table, mode="overwrite", schema_mode="overwrite")
+
+
+def replace_rows(path: Path, rows: DataFrame | None, schema: pa.Schema) -> int:
+    """Let a table hold what Spark computes and nothing else, in one commit; how many rows."""
+    _check_table(path)
+    table = DeltaTable.create(str(path), schema, "ignore")
+    if rows is None:
+        table.create_write_transaction([], "overwrite", schema)
+        return 0
+    new = write_files(rows, path.absolute())
+    table.create_write_transaction([*new.actions], "overwrite", schema)
+    return new.rows
+
+
+def _check_table(path: Path) -> None:
+    if path.exists() and not (path / "_delta_log").is_dir():
+        raise RefusedError(f"{quoted(str(path))} is no Delta table: name another directory")
+
+
+@dataclass(frozen=True, slots=True)
+class NewFiles:
+    """Files in a directory of the table that nothing names yet."""
+
+    directory: Path
+    actions: list[AddAction]
+
+    @property
+    def rows(self) -> int:
+        return sum(json.loads(action.stats)["numRecords"] for action in self.actions)
+
+    def discard(self) -> None:
+        shutil.rmtree(self.directory, ignore_errors=True)
+
+
+def write_files(rows: DataFrame, root: Path, partitions: Sequence[str] = ()) -> NewFiles:
+    """Let Spark write rows into files of the table in `root`, and make them durable."""
+    directory = root / f"rows-{uuid.uuid4().hex}"
+    with _micros(rows.sparkSession):
+        writer = rows.write.partitionBy(*partitions) if partitions else rows.write
+        writer.option("mapreduce.fileoutputcommitter.marksuccessfuljobs", "false").parquet(
+            str(directory)
         )
+    return NewFiles(directory, [_add_action(root, path) for path in _written(directory)])
+
+
+def _add_action(root: Path, path: Path) -> AddAction:
+    """A file of the table in `root`, as the table's log names it."""
+    facts = pq.read_metadata(path)
+    stats: dict[str, Any] = {"numRecords": facts.num_rows}
+    if "offset" in facts.schema.names:
+        column = facts.schema.names.index("offset")
+        groups = [facts.row_group(n).column(column).statistics for n in range(facts.num_row_groups)]
+        stats["minValues"] = {"offset": min(group.min for group in groups)}
+        stats["maxValues"] = {"offset": max(group.max for group in groups)}
+        stats["nullCount"] = {"offset": 0}
+    key, is_partition, value = path.parent.name.partition("=")
+    found = path.stat()
+    return AddAction(
+        str(path.relative_to(root)),
+        found.st_size,
+        {key: unquote(value)} if is_partition else {},
+        int(found.st_mtime * 1000),
+        True,
+        json.dumps(stats),
+    )
 
 
 def _transactions(topic: str) -> tuple[str, str, str]:
@@ -173,3 +225,16 @@ def _sync(path: Path) -> None:
         os.fsync(fd)
     finally:
         os.close(fd)
+
+
+@contextmanager
+def _micros(spark: SparkSession) -> Iterator[None]:
+    """Parquet files with the times that Delta tables hold."""
+    key, value = _TIMES
+    before = spark.conf.get(key)
+    spark.conf.set(key, value)
+    try:
+        yield
+    finally:
+        if before is not None:
+            spark.conf.set(key, before)

@@ -72,6 +72,11 @@ def stream_offset(stored: Mapping[str, Any]) -> StreamOffset:
     )
 
 
+def places_text(places: Places) -> str:
+    """Places as an option in JSON that holds all that is known of them."""
+    return json.dumps(StreamOffset(places).to_json())
+
+
 def places_from_text(option: str, text: str) -> Places:
     """An option in JSON; InvalidSetting says what is wrong with it."""
     try:

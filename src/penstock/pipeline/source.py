@@ -21,6 +21,7 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import (
     BinaryType,
+    BooleanType,
     IntegerType,
     LongType,
     MapType,
@@ -59,6 +60,14 @@ SCHEMA: Final = StructType(
         StructField("headers", MapType(StringType(), StringType()), False),
         StructField("payload", BinaryType(), False),
         StructField("publisher", StringType(), False),
+    ]
+)
+# Columns that only a schema that names them brings.
+EXTRA: Final = StructType(
+    [
+        StructField("qos", IntegerType(), False),
+        StructField("retain", BooleanType(), False),
+        StructField("expires_at", TimestampType()),
     ]
 )
 _KAFKA_COLUMNS: Final = {"key": "name", "value": "payload"}  # what people may be used to
@@ -136,7 +145,7 @@ def wanted_of(options: SourceOptions, schema: StructType) -> Wanted:
 
 def check_schema(schema: StructType) -> None:
     """A given schema picks columns; InvalidSetting when there is none like it."""
-    known = {field.name: field.dataType for field in SCHEMA}
+    known = {field.name: field.dataType for field in [*SCHEMA, *EXTRA]}
     for field in schema:
         if field.name not in known:
             near = [_KAFKA_COLUMNS[field.name]] if field.name in _KAFKA_COLUMNS else []

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final, Protocol, cast
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-JOBS: Final = ("archive",)
+JOBS: Final = ("archive", "dispatch")
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +29,7 @@ class Progress:
     rows_per_s: float
     offsets: dict[str, int] = field(default_factory=dict)  # of each topic: the next one
     lag: int = 0  # records that wait
+    says: str = ""  # what else is worth knowing
 
     def words(self) -> str:
         """One line for people."""
@@ -36,7 +37,7 @@ class Progress:
         return (
             f"{self.rows:,} rows · {self.rows_per_s:,.0f}/s · offset {where or '–'} · "
             f"lag {self.lag:,} · {self.batches} batches"
-        )
+        ) + (f" · {self.says}" if self.says else "")
 
 
 Report = Callable[[Progress], None]

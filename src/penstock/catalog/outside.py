@@ -1,0 +1,183 @@
+"""The catalog as others may see it: read in one moment, beside the broker that holds it.
+
+Nothing is changed and no lock is kept: a look is one short read transaction. It sees what the
+broker has committed: sessions of clients that are away are exact, those of connected clients are as
+the newest checkpoint has them.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from penstock.catalog.database import Row
+from penstock.core.names import quoted
+from penstock.model.errors import RefusedError, UnavailableError
+from penstock.model.record import DEFAULT_TENANT
+
+CATALOG_NAME: Final = "catalog.db"  # in the data directory
+BUSY_S_MAX: Final = 5.0
+
+Fetch = Callable[..., list[Row]]  # SQL and its arguments
+At = tuple[int, int]  # epoch, next offset
+
+
+@dataclass(frozen=True, slots=True)
+class CatalogPlace:
+    """Where a broker keeps its catalog: in its data directory unless `url` names a PostgreSQL."""
+
+    data: Path
+    url: str = ""
+    schema: str = "penstock"
+
+
+@dataclass(frozen=True, slots=True)
+class FilterSeen:
+    """A filter of a persistent session."""
+
+    client_id: str
+    filter: str
+    qos: int
+    no_local: bool
+    since: dict[int, int]  # by topic id
+    feed_id: int  # 0: it has no feed of its own
+    expression: str
+
+
+@dataclass(slots=True)
+class SessionsSeen:
+    """All persistent sessions at one moment."""
+
+    connected: dict[str, bool] = field(default_factory=dict)  # by client id
+    filters: list[FilterSeen] = field(default_factory=list)
+    levels: dict[int, At] = field(default_factory=dict)  # by topic id
+    positions: dict[str, dict[int, At]] = field(default_factory=dict)  # by client, topic id
+    feeds: dict[tuple[str, int], dict[int, At]] = field(default_factory=dict)  # (client, feed id)
+
+    def at(self, client_id: str, feed_id: int, topic_id: int) -> At:
+        """Where a session, or one of its feeds, goes on in a topic."""
+        own = self.positions.get(client_id, {}).get(topic_id)
+        is_connected = self.connected[client_id]
+        if feed_id:
+            fed = self.feeds.get((client_id, feed_id), {}).get(topic_id)
+            own = fed if fed is not None or is_connected else own
+        if own is not None:
+            return own
+        if is_connected:  # level with the topic, as of the newest checkpoint
+            return self.levels.get(topic_id, (0, 0))
+        return 0, 0  # the topic was born while the client was away
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerSeen:
+    """Who reads a topic, and where it goes on."""
+
+    kind: str  # consumer or group
+    name: str
+    topic_id: int
+    epoch: int
+    next_offset: int
+
+
+@contextmanager
+def look(place: CatalogPlace) -> Iterator[Fetch]:
+    """Queries that all see the same moment."""
+    if place.url:
+        with _look_postgres(place) as fetch:
+            yield fetch
+        return
+    file = place.data / CATALOG_NAME
+    if not file.exists():
+        raise RefusedError(
+            f"{quoted(str(place.data))} holds no catalog: name a broker's data directory, and if "
+            "its catalog is in PostgreSQL, say where (PENSTOCK_CATALOG__URL)"
+        )
+    address = f"{file.absolute().as_uri()}?mode=ro"
+    try:
+        connection = sqlite3.connect(address, BUSY_S_MAX, isolation_level=None, uri=True)
+        try:
+            connection.execute("begin")
+            yield lambda sql, *args: connection.execute(sql, _named(args)).fetchall()
+        finally:
+            connection.close()
+    except sqlite3.OperationalError as failed:
+        raise UnavailableError(f"catalog {file} cannot be read: {failed}") from failed
+
+
+@contextmanager
+def _look_postgres(place: CatalogPlace) -> Iterator[Fetch]:
+    from penstock.postgres.connection import connect
+
+    connection = connect(place.url, place.schema)
+    try:
+        connection.execute("begin transaction isolation level repeatable read, read only")
+        yield lambda sql, *args: connection.execute(sql, args).fetchall()
+    finally:
+        connection.close()
+
+
+def see_sessions(fetch: Fetch) -> SessionsSeen:
+    """The persistent sessions of the tenant, whole."""
+    seen = SessionsSeen()
+    for client_id, is_connected in fetch(
+        "select client_id, is_connected from sessions where tenant = $1 order by client_id",
+        DEFAULT_TENANT,
+    ):
+        seen.connected[client_id] = bool(is_connected)
+    seen.filters = [
+        FilterSeen(client_id, filter, qos, bool(options & 1), _since(since), feed_id, expression)
+        for client_id, filter, qos, options, since, feed_id, expression in fetch(
+            "select client_id, filter, qos, options, since, feed_id, expression from subscriptions"
+            " where tenant = $1 order by client_id, filter",
+            DEFAULT_TENANT,
+        )
+    ]
+    for topic_id, epoch, offset in fetch("select topic_id, epoch, level_offset from levels"):
+        seen.levels[topic_id] = (epoch, offset)
+    for client_id, topic_id, epoch, offset in fetch(
+        "select client_id, topic_id, epoch, next_offset from session_positions where tenant = $1",
+        DEFAULT_TENANT,
+    ):
+        seen.positions.setdefault(client_id, {})[topic_id] = (epoch, offset)
+    for client_id, feed_id, topic_id, epoch, offset in fetch(
+        "select client_id, feed_id, topic_id, epoch, next_offset from feed_positions"
+        " where tenant = $1",
+        DEFAULT_TENANT,
+    ):
+        seen.feeds.setdefault((client_id, feed_id), {})[topic_id] = (epoch, offset)
+    return seen
+
+
+def see_consumers(fetch: Fetch) -> list[ConsumerSeen]:
+    """Consumers and groups with their saved positions."""
+    consumers = fetch(
+        "select c.consumer, c.topic_id, coalesce(p.epoch, 0), coalesce(p.next_offset, 0)"
+        " from consumers c left join positions p on p.tenant = c.tenant"
+        " and p.topic_id = c.topic_id and p.consumer = c.consumer where c.tenant = $1"
+        " order by c.consumer",
+        DEFAULT_TENANT,
+    )
+    groups = fetch(
+        "select group_name, topic_id, epoch, next_offset from groups where tenant = $1"
+        " order by group_name",
+        DEFAULT_TENANT,
+    )
+    return [ConsumerSeen("consumer", *row) for row in consumers] + [
+        ConsumerSeen("group", *row) for row in groups
+    ]
+
+
+@lru_cache(maxsize=1_000)  # clients that subscribed at about the same time say the same
+def _since(text: str) -> dict[int, int]:
+    return msgspec.json.decode(text, type=dict[int, int])
+
+
+def _named(args: tuple[Any, ...]) -> dict[str, Any]:
+    return {str(number): value for number, value in enumerate(args, 1)}

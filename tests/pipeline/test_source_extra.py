@@ -1,0 +1,54 @@
+"""Are QoS, retain and expiry read where they are asked for, and only there?"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from pyspark.sql.types import StructType
+
+from penstock.mqtt.kinds import MQTT_5
+from penstock.mqtt.packets import Puback, Publish
+from penstock.mqtt.properties import Properties
+from penstock.pipeline.source import EXTRA, SCHEMA
+from tests.doors.hosted import Hosted
+from tests.doors.wire import Wire
+from tests.pipeline.reading import rows
+
+ASKED = StructType([*EXTRA, SCHEMA["offset"]])
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    with Hosted(tmp_path) as broker, Wire(broker.port, "p", MQTT_5) as wire:
+        wire.connect()
+        for qos in (0, 1, 2):
+            wire.publish("n", b"x", qos, retain=qos == 1)
+        expiring = Properties(message_expiry_interval=60)
+        wire.send(Publish("n", b"x", 1, packet_id=wire.take_id(), properties=expiring))
+        wire.pick(Puback)
+    return tmp_path
+
+
+def test_extra_columns_say_how_a_record_was_published(data: Path) -> None:
+    found = rows(data, ASKED, topic="default")
+    assert [(row["qos"], row["retain"]) for row in found] == [
+        (0, False),
+        (1, True),
+        (2, False),
+        (1, False),
+    ]
+    stamps = rows(data, StructType([SCHEMA["timestamp"]]), topic="default")
+    assert [row["expires_at"] for row in found[:3]] == [None] * 3
+    left_s = (found[3]["expires_at"] - stamps[3]["timestamp"]).total_seconds()
+    assert abs(left_s - 60) < 1
+
+
+def test_a_piece_of_a_batch_has_the_columns_of_its_own_records(data: Path) -> None:
+    found = rows(data, ASKED, topic="default", startingOffsets="2", endingOffsets="3")
+    assert [(row["offset"], row["qos"]) for row in found] == [(2, 2)]
+
+
+def test_nobody_gets_extra_columns_without_asking(data: Path) -> None:
+    (row, *_) = rows(data, topic="default")
+    assert list(row) == SCHEMA.names
