@@ -112,7 +112,8 @@ def away_rows(bench: Bench) -> Iterator[Row]:
         def turn(server: Server) -> float:
             publisher = connect(server)
             try:
-                return ingest([publisher], packet * BATCH, BATCH, bench.turn_s)
+                sent = packet * BATCH
+                return ingest([publisher], sent, len(sent), bench.turn_s) / len(packet)
             finally:
                 publisher.close()
 
