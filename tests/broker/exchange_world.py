@@ -29,7 +29,7 @@ class FakeEncoding:
 
     def forward_bytes(self, run: Run) -> bytes:
         handle = b"%d %d" % (id(self), id(run))
-        ENCODINGS[handle] = self
+        ENCODINGS[handle] = self, run
         return handle
 
     def message(self, run: Run, index: int) -> Message:
@@ -39,7 +39,7 @@ class FakeEncoding:
         return Message(run.name, payload, self.qos, retain, self.identifiers)
 
 
-ENCODINGS: dict[bytes, FakeEncoding] = {}
+ENCODINGS: dict[bytes, tuple[FakeEncoding, Run]] = {}
 
 
 @dataclass
@@ -73,9 +73,10 @@ class Client:
     def fits(self, size: int) -> bool:
         return True
 
-    def forward(self, run: Run, data: bytes) -> None:
-        encoding = ENCODINGS.pop(data)
-        self.received += [encoding.message(run, at) for at in range(run.count)]
+    def forward(self, name: str, count: int, data: bytes) -> None:
+        encoding, run = ENCODINGS.pop(data)
+        assert (name, count) == (run.name, run.count)
+        self.received += [encoding.message(run, at) for at in range(count)]
 
     def send(
         self, run: Run, first: int, packet_ids: list[int], encoding: Encoding, dup: bool

@@ -56,6 +56,25 @@ def test_appending_nothing_is_durable_at_once_and_leaves_nothing(run: Run) -> No
     run(scenario)
 
 
+def test_messages_of_several_names_appended_at_once_keep_their_order(run: Run) -> None:
+    async def scenario(bench: Bench) -> None:
+        log = await bench.create()
+        log.append_names(["orders/1", "orders/2"], [2, 1], b"..a..bc", [2, 5, 6], [1] * 3, "till")
+        assert await log.append(Draft("orders/1", [b"d"])) == 3
+        records = await read_all(log)
+        assert [(one.name, one.payload) for one in records] == [
+            ("orders/1", b"a"),
+            ("orders/1", b"b"),
+            ("orders/2", b"c"),
+            ("orders/1", b"d"),
+        ]
+        assert [one.publisher for one in records] == ["till", "till", "till", ""]
+        await log.close()
+        log.append_names(["orders/1"], [1], b"e", [0], [1], "")  # nobody waits, nobody is told
+
+    run(scenario)
+
+
 def test_offsets_are_dense_and_records_come_back_as_appended(run: Run) -> None:
     async def scenario(bench: Bench) -> None:
         log = await bench.create()

@@ -50,6 +50,36 @@ def test_a_batch_comes_back_as_it_was_handed_over(plans: list[RunPlan]) -> None:
     assert len(data) % 8 == 0
 
 
+@given(plan_lists, st.lists(run_plans(gapped=True), min_size=1, max_size=6))
+def test_runs_of_several_names_added_at_once_make_the_same_batch_as_one_by_one(
+    before: list[RunPlan], plans: list[RunPlan]
+) -> None:
+    together, apart = BatchBuilder(T), BatchBuilder(T)
+    for builder in (together, apart):
+        model = ModelLog()
+        for plan in before:
+            model.take(builder, plan)
+    chunk = b""
+    starts: list[int] = []
+    lengths: list[int] = []
+    for plan in plans:
+        assert plan.junk is not None
+        first, own = len(chunk), []
+        for junk, payload in zip(plan.junk, plan.payloads, strict=True):
+            own.append(len(chunk) - first + len(junk))
+            chunk += junk + payload
+        sizes = list(map(len, plan.payloads))
+        apart.add_gapped(plan.name, chunk[first:], own, sizes, model.clock, 0, "p")
+        starts += [first + start for start in own]
+        lengths += sizes
+    names = [plan.name for plan in plans]
+    counts = [len(plan.payloads) for plan in plans]
+    together.add_names(names, counts, chunk, starts, lengths, model.clock, "p")
+    records = [builder.encode(0, 0, 0).records(TOPIC, 0, 2**62) for builder in (together, apart)]
+    assert records[0] == records[1]
+    assert (together.bytes, together.count) == (apart.bytes, apart.count)
+
+
 @given(plan_lists)
 def test_the_second_reader_agrees_on_any_batch(plans: list[RunPlan]) -> None:
     model = ModelLog()

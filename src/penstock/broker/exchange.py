@@ -112,6 +112,10 @@ class Exchange:
                 spread(route.shares, run, self._metrics)
         return log.is_congested
 
+    def is_level(self, topic: Topic) -> bool:
+        """Nothing of the topic waits for its commit, and it takes messages: QoS 0 may go ahead."""
+        return not self._upkeep.refusal and not self._waiting.get(topic.id, 0)
+
     def publish_once(
         self, route: Route, run: Run, session: Session, packet_ids: list[int], on_done: OnDone
     ) -> bool:

@@ -236,7 +236,7 @@ def send_one(feed: OwnFeed, place: int, offset: int, run: Run, as_published: boo
     identifiers = (subscription.identifier,) if subscription.identifier else ()
     encoding = outbox.encoding(qos, as_published, identifiers)
     if qos == 0:
-        outbox.forward(run, encoding.forward_bytes(run))
+        outbox.forward(run.name, run.count, encoding.forward_bytes(run))
     else:
         session.send(place, offset, run, encoding)
     return True

@@ -115,7 +115,7 @@ class Handover:
         if not outbox.has_room or (qos and not session.has_room):
             return False
         if qos == 0:
-            outbox.forward(run, encoding.forward_bytes(run))
+            outbox.forward(run.name, 1, encoding.forward_bytes(run))
         else:
             session.send(row.topic_id, row.offset & OFFSET_MASK, run, encoding)
         return True

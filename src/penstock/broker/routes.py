@@ -46,6 +46,7 @@ class Route:
     """What becomes of messages of one name."""
 
     __slots__ = (
+        "is_single",
         "lanes",
         "lanes_weak",
         "may_publish",
@@ -74,6 +75,9 @@ class Route:
         self.lanes = _lanes(list(members.values()))  # everybody, for messages of QoS 0
         self.lanes_weak = _lanes([one for one in members.values() if one.qos == 0])
         self.strong = [one for one in members.values() if one.qos > 0]
+        # Allowed, and everybody who reads it takes the same bytes, whoever they are from.
+        is_alike = len(self.lanes) < 2 and not any(one.no_local for one in members.values())
+        self.is_single = may_publish and is_alike and not shares
 
 
 def _lanes(members: list[Member]) -> list[Lane]:
@@ -96,7 +100,7 @@ def forward(lanes: list[Lane], run: Run) -> int:
             if member.no_local:
                 handed += _forward_selected(member, run, data)
                 continue
-            member.outbox.forward(run, data)
+            member.outbox.forward(run.name, run.count, data)
             handed += run.count
     return handed
 
@@ -108,7 +112,7 @@ def _forward_selected(member: Member, run: Run, data: bytes) -> int:
         return 0
     if reading is not member:
         data = reading.encodings[0].forward_bytes(run)
-    reading.outbox.forward(run, data)
+    reading.outbox.forward(run.name, run.count, data)
     return run.count
 
 
@@ -121,7 +125,8 @@ def offer_selected(member: Member, topic_id: int, offset: int, run: Run) -> int:
     if qos:
         reading.session.offer(topic_id, offset, run, reading.encodings[qos])
     else:
-        reading.outbox.forward(run, reading.encodings[0].forward_bytes(run))
+        data = reading.encodings[0].forward_bytes(run)
+        reading.outbox.forward(run.name, run.count, data)
     return run.count
 
 
@@ -144,19 +149,31 @@ class Router:
         self._shares: FilterTrie[Share] = FilterTrie()  # those with a connected member
         self._routes: dict[tuple[Principal, str], Route] = {}
         self._version = -1  # of the placement that the routes were made from
+        self._edition = 0  # how often all routes were forgotten
 
     def find(self, name: str, principal: Principal = BROKER) -> Route:
         """The route of a checked name, for messages from this principal."""
         if self._version != self._topics.placement.version:
-            self._version = self._topics.placement.version
-            self._routes.clear()
+            self._forget()
         key = (principal, name)
         route = self._routes.get(key)
         if route is None:
             if len(self._routes) >= ROUTES_MAX:
-                self._routes.clear()
+                self._forget()
             route = self._routes[key] = self._make(name, principal)
         return route
+
+    @property
+    def edition(self) -> int:
+        """Another number whenever routes that were found before may no longer be true."""
+        if self._version != self._topics.placement.version:
+            self._forget()
+        return self._edition
+
+    def _forget(self) -> None:
+        self._version = self._topics.placement.version
+        self._edition += 1
+        self._routes.clear()
 
     def _make(self, name: str, principal: Principal) -> Route:
         by_session: dict[Session, list[Subscription]] = {}
@@ -183,11 +200,11 @@ class Router:
 
     def add(self, subscription: Subscription) -> None:
         self._filters.add(subscription.filter, subscription)
-        self._routes.clear()
+        self._forget()
 
     def remove(self, subscription: Subscription) -> None:
         self._filters.remove(subscription.filter, subscription)
-        self._routes.clear()
+        self._forget()
 
     def refresh(self, share: Share) -> None:
         """The members of a share have changed."""
@@ -195,7 +212,7 @@ class Router:
             self._shares.add(share.filter, share)
         else:
             self._shares.remove(share.filter, share)
-        self._routes.clear()
+        self._forget()
 
     @property
     def is_empty(self) -> bool:

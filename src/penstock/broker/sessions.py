@@ -41,8 +41,8 @@ class Outbox(Protocol):
         self, qos: int, retain_as_published: bool, identifiers: tuple[int, ...]
     ) -> Encoding: ...
 
-    def forward(self, run: Run, data: bytes) -> None:
-        """Messages without acknowledgement; dropped and counted when there is no room."""
+    def forward(self, name: str, count: int, data: bytes) -> None:
+        """Encoded messages without acknowledgement; dropped and counted when there is no room."""
         ...
 
     def send(

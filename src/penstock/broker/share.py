@@ -268,4 +268,4 @@ def forward_one(member: Member, run: Run) -> None:
     """Hand a run to one reader without waiting for acknowledgements."""
     encoding = member.encodings[0]
     data = run.data if run.wire is encoding else encoding.forward_bytes(run)
-    member.outbox.forward(run, data)
+    member.outbox.forward(run.name, run.count, data)

@@ -59,6 +59,17 @@ class BrokenLog:
         if waiter is not None:
             waiter.refused(UnavailableError(self._refusal))
 
+    def append_names(
+        self,
+        names: list[str],
+        counts: list[int],
+        data: bytes,
+        starts: list[int],
+        lengths: list[int],
+        publisher: str,
+    ) -> None:
+        """Nobody waits for these: there is nobody to tell."""
+
     def _refused_offset(self) -> Awaitable[int]:
         future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         future.set_exception(UnavailableError(self._refusal))

@@ -166,12 +166,48 @@ class BatchBuilder:
         headers: bytes = b"",
     ) -> int:
         """Add payloads that lie inside `chunk` with other bytes between them, without copying."""
+        self._add_starts(starts)
+        return self._add_run(name, chunk, lengths, timestamp, flags, publisher, expires_at, headers)
+
+    def _add_starts(self, starts: list[int]) -> None:
+        """Where the payloads of the next chunk lie, with other bytes between them."""
         if not self._has_gaps:
             self._has_gaps = True
             self._starts = list(accumulate(self._lengths, initial=0))[: self.count]
         base = self._blob_length
         self._starts.extend([base + start for start in starts])
-        return self._add_run(name, chunk, lengths, timestamp, flags, publisher, expires_at, headers)
+
+    def add_names(
+        self,
+        names: list[str],
+        counts: list[int],
+        chunk: bytes,
+        starts: list[int],
+        lengths: list[int],
+        timestamp: int,
+        publisher: str,
+    ) -> None:
+        """As `add_gapped`, for plain records of several names: counts[i] of names[i] in turn."""
+        self._add_starts(starts)
+        if timestamp < self.last_timestamp:
+            timestamp = self.last_timestamp
+        self.last_timestamp = timestamp
+        strings = self._strings
+        runs = len(names)
+        # Names come first: the one string of a batch with one name is its number 0.
+        self._name_ids += [strings.setdefault(name, len(strings)) for name in names]
+        publisher_id = strings.setdefault(publisher, len(strings)) if publisher else fmt.NO_STRING
+        self._counts += counts
+        self._times += [timestamp] * runs
+        self._publisher_ids += [publisher_id] * runs
+        self._flags += [0] * runs
+        self._expiries += [0] * runs
+        self._headers += [b""] * runs
+        self._chunks.append(chunk)
+        self._lengths += lengths
+        self._blob_length += len(chunk)
+        self.count += len(lengths)
+        self.bytes += len(chunk) + RECORD_BYTES * len(lengths)
 
     def _add_run(
         self,

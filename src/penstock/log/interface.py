@@ -135,6 +135,21 @@ class KeptLog(Log, Protocol):
         """
         ...
 
+    def append_names(
+        self,
+        names: list[str],
+        counts: list[int],
+        data: bytes,
+        starts: list[int],
+        lengths: list[int],
+        publisher: str,
+    ) -> None:
+        """As `append_run`, for plain messages of several names that nobody waits for.
+
+        They lie inside one `data`, counts[i] of names[i] in turn.
+        """
+        ...
+
     def append_batch(self, batch: Batch) -> Awaitable[int]:
         """Append a batch that was encoded elsewhere: it gets its offset and its stamp here.
 

@@ -100,6 +100,20 @@ class MemoryLog:
         if waiter is not None:
             self._publishers.append((waiter, index))
 
+    def append_names(
+        self,
+        names: list[str],
+        counts: list[int],
+        data: bytes,
+        starts: list[int],
+        lengths: list[int],
+        publisher: str,
+    ) -> None:
+        if not self._is_closed:
+            self._schedule()
+            now_us = self._clock.now_us()
+            self._pending.add_names(names, counts, data, starts, lengths, now_us, publisher)
+
     def append_batch(self, batch: Batch) -> Awaitable[int]:
         future: asyncio.Future[int] = self._loop.create_future()
         if self._is_closed:

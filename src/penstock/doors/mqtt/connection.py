@@ -19,6 +19,7 @@ from penstock.doors.mqtt.answers import explained, unexplained
 from penstock.doors.mqtt.encoding import Encodings, MqttEncoding, packets_within
 from penstock.doors.mqtt.publishing import Publishing
 from penstock.doors.mqtt.receipts import PUBACK, PUBCOMP, PUBREC, PUBREL
+from penstock.doors.mqtt.weave import plain_neighbours
 from penstock.doors.wired import Link
 from penstock.model.limits import KIB, MIB
 from penstock.mqtt.decode import decode_packet
@@ -142,15 +143,25 @@ class Connection:
 
     def _take(self, chunk: Chunk) -> None:
         traffic = self._traffic
-        for item in chunk.items:
-            if self.is_closed:
-                return
+        items = chunk.items
+        at = 0
+        while at < len(items) and not self.is_closed:
+            item = items[at]
+            at += 1
             if isinstance(item, PublishRun):
-                traffic.publishes_received += item.end_message - item.first_message
-                traffic.publish_bytes_received += item.end - item.start
                 if self.state is not _CONNECTED:
                     self.state = next_state(self.state, Role.CLIENT, Event.PUBLISH)
-                self._publishes().publish(chunk, item)
+                neighbours = plain_neighbours(items, at - 1) if at < len(items) else []
+                last = item
+                if len(neighbours) > 1:
+                    last = neighbours[-1]
+                    at += len(neighbours) - 1
+                traffic.publishes_received += last.end_message - item.first_message
+                traffic.publish_bytes_received += last.end - item.start
+                if last is item:
+                    self._publishes().publish(chunk, item)
+                else:
+                    self._publishes().publish_plain(chunk, neighbours)
             elif isinstance(item, AckRun):
                 traffic.controls_received += item.end_id - item.first_id
                 self.take_acks(item.first_byte, chunk.packet_ids[item.first_id : item.end_id])
@@ -266,19 +277,19 @@ class Connection:
     ) -> Encoding:
         return self._host.encodings.get(self.version, qos, retain_as_published, identifiers)
 
-    def forward(self, run: Run, data: bytes) -> None:
+    def forward(self, name: str, count: int, data: bytes) -> None:
         if self.is_closed:
             return
         if not self.fits(len(data)):
-            self._exchange.engine.metrics.dropped["queue_full"] += run.count
+            self._exchange.engine.metrics.dropped["queue_full"] += count
             return
         if len(data) > self.packet_bytes_max:  # then one of its packets may be
             data, too_large = packets_within(data, self.packet_bytes_max)
             self._exchange.engine.metrics.dropped["too_large"] += too_large
             self._traffic.publishes_sent -= too_large
-        self._traffic.publishes_sent += run.count
+        self._traffic.publishes_sent += count
         if data:
-            self._put_messages(run.name, data)
+            self._put_messages(name, data)
 
     def send(
         self, run: Run, first: int, packet_ids: list[int], encoding: Encoding, dup: bool

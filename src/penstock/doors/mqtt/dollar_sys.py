@@ -64,7 +64,7 @@ class DollarSys:
                 outbox.principal, RECEIVE, name
             ):
                 run = _run(name, value)
-                outbox.forward(run, encoding.forward_bytes(run))
+                outbox.forward(name, 1, encoding.forward_bytes(run))
 
     def _update(self) -> None:
         self._timer = self._loop.call_later(self._interval_s, self._update)

@@ -16,6 +16,7 @@ from penstock.doors.mqtt.aliases import IncomingAliases
 from penstock.doors.mqtt.answers import acknowledgement, reason_of
 from penstock.doors.mqtt.encoding import MqttEncoding, stored_headers
 from penstock.doors.mqtt.receipts import PUBACK, PUBCOMP, PUBREC, Receipt, Receipts
+from penstock.doors.mqtt.weave import PLAIN_PUBLISH, Weave
 from penstock.model.limits import HEADERS_BYTES_MAX, NAME_LEVELS_MAX
 from penstock.mqtt.errors import ProtocolViolation
 from penstock.mqtt.kinds import MQTT_5
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
 
 UNACKED_MAX: Final = 65_535  # publishes of one client that wait for their commit
 RECEIVE_MAX: Final = 10_000  # the same for MQTT 5 clients, which are told and have to obey
-_PLAIN_PUBLISH: Final = 0x30  # QoS 0, not retained: can be forwarded as it is
 
 
 class Publishing:
@@ -42,6 +42,7 @@ class Publishing:
         "_plain",
         "_receipts",
         "_session",
+        "_weave",
     )
 
     def __init__(
@@ -55,6 +56,7 @@ class Publishing:
         self._congested: Topic | None = None  # more waited for its commit than there should
         self._opened_before = set(session.opened)  # QoS 2 ids of earlier connections
         self._receipts: Receipts | None = None  # while an answer is due
+        self._weave: Weave | None = None
 
     def publish(self, chunk: Chunk, item: PublishRun) -> None:
         """Consecutive PUBLISH packets that are alike; ProtocolViolation if they break a rule."""
@@ -77,6 +79,27 @@ class Publishing:
             is_much = exchange.publish_once(route, run, session, ids, receipt.done)
         if is_much or self.is_overdue:
             self._hold(route.topic)
+
+    def publish_plain(self, chunk: Chunk, neighbours: list[PublishRun]) -> None:
+        """Runs of QoS 0 side by side, of different names; else as `publish` of each."""
+        if self._weave is None:
+            principal = self._connection.principal
+            self._weave = Weave(self, self._exchange, principal, self._plain)
+        self._weave.publish(chunk, neighbours)
+
+    def store_plain(
+        self,
+        topic: Topic,
+        names: list[str],
+        counts: list[int],
+        data: bytes,
+        starts: list[int],
+        lengths: list[int],
+    ) -> None:
+        """Store plain messages of several names, of a topic that is level, with one append."""
+        topic.log.append_names(names, counts, data, starts, lengths, self._session.client_id)
+        if topic.log.is_congested:
+            self._hold(topic)
 
     def _run(self, chunk: Chunk, item: PublishRun) -> Run:
         name = item.name
@@ -106,7 +129,7 @@ class Publishing:
         )
         if item.property_bytes:
             self._add_properties(run, item)
-        elif item.first_byte == _PLAIN_PUBLISH:
+        elif item.first_byte == PLAIN_PUBLISH:
             run.wire = self._plain
         return run
 
