@@ -356,6 +356,11 @@ def default_target() -> str:
     return os.environ.get("PENSTOCK_AT", DEFAULT_DATA)
 
 
+def default_key() -> str:
+    """The key that commands log in with at a broker, if they are not told another one."""
+    return os.environ.get("PENSTOCK_KEY", "")
+
+
 def storage_settings(variables: Mapping[str, str] | None = None) -> dict[str, Any]:
     """Where a data directory keeps things, for commands that open it and know no settings file."""
     given = environment() if variables is None else variables

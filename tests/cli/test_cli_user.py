@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pty
 import sys
@@ -15,6 +16,7 @@ from penstock.mqtt.reasons import Reason
 from tests.cli.conftest import Command
 from tests.doors.served import Served
 from tests.doors.wire import Wire
+from tests.http.asking import Asking
 
 
 def reason_for(port: int, name: str, password: bytes) -> Reason:
@@ -148,3 +150,27 @@ def test_only_add_makes_the_directory(data: Path, run: Command) -> None:
         assert answer.code == 1 and "there is no data directory" in answer.err
     assert not data.exists()
     assert run("user", "add", "a", stdin="x").code == 0
+
+
+def test_a_key_is_shown_once_and_works_over_http_until_it_is_revoked(
+    data: Path, run: Command
+) -> None:
+    run("user", "add", "alice", stdin="wonder\n")
+    key = run("user", "key", "alice").out.strip()
+    assert key.startswith("psk_")
+    assert json.loads(run("user", "key", "alice", "--json").out)["user"] == "alice"
+    listed = json.loads(run("user", "keys", "--json").out)
+    assert [row["user"] for row in listed] == ["alice", "alice"] and key not in str(listed)
+
+    def status() -> int:
+        with Served(data) as broker, Asking(broker.http_port) as client:
+            return client.ask("GET", "/v1/topics", Authorization=f"Bearer {key}").status
+
+    assert status() == 200
+    for row in listed:
+        assert "revoked" in run("user", "revoke", row["key_id"]).out
+    assert status() == 401
+    assert run("user", "keys").out == "no keys yet: penstock user key NAME\n"
+    refused = run("user", "revoke", "unknown")
+    assert refused.code == 1 and "there is no key 'unknown'" in refused.err
+    assert run("user", "key", "nobody").code == 1

@@ -46,7 +46,9 @@ def test_a_user_of_mqtt_is_a_user_here(guarded: Hosted) -> None:
         (basic("bob", "wön:der"), "do not fit"),
         ("Basic !!!", "holds no user:password"),
         ("Basic YWxpY2U=", "holds no user:password"),
-        ("Digest x", "is not Basic"),
+        ("Digest x", "is neither Basic nor Bearer"),
+        ("Bearer psk_nobodys", "lets nobody in"),
+        ("Bearer", "lets nobody in"),
     ],
 )
 def test_whoever_does_not_fit_is_asked_to_log_in(
@@ -58,6 +60,29 @@ def test_whoever_does_not_fit_is_asked_to_log_in(
         assert (answer.status, complaint in answer.detail) == (401, True)
         assert answer.headers["www-authenticate"].startswith("Basic realm=")
         assert client.ask("GET", "/healthz").status == 200
+
+
+def test_a_key_lets_its_user_in_until_it_is_revoked(tmp_path: Path) -> None:
+    add_users(tmp_path, alice="wonder", bob="builder")
+
+    def asked(client: Asking, key: str) -> int:
+        return client.ask("GET", "/metrics", Authorization=f"Bearer {key}").status
+
+    with Hosted(tmp_path) as broker, Asking(broker.ports["http"]) as client:
+        access = broker.exchange.engine.access
+        key = broker.run(lambda server: access.make_key("alice"))
+        other = broker.run(lambda server: access.make_key("bob"))
+        assert key.startswith("psk_") and asked(client, key) == asked(client, other) == 200
+    with Hosted(tmp_path) as broker, Asking(broker.ports["http"]) as client:
+        access = broker.exchange.engine.access
+        assert asked(client, key) == asked(client, other) == 200
+        (mine,) = [row for row in access.access_keys() if row.user == "alice"]
+        broker.run(lambda server: access.revoke_key(mine.key_id))
+        assert (asked(client, key), asked(client, other)) == (401, 200)
+        broker.run(lambda server: access.remove_user("bob"))
+        assert asked(client, other) == 401
+    with Hosted(tmp_path) as broker, Asking(broker.ports["http"]) as client:
+        assert asked(client, key) == asked(client, other) == 401
 
 
 def test_health_and_readiness_ask_for_no_login(guarded: Hosted) -> None:

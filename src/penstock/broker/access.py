@@ -12,6 +12,7 @@ costs.
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import ipaddress
 import secrets
 from contextlib import suppress
@@ -19,6 +20,7 @@ from typing import Final
 
 from penstock.broker.metrics import Metrics
 from penstock.broker.passwords import Passwords
+from penstock.catalog.access_keys import AccessKeyRow
 from penstock.catalog.credentials import CredentialRow, Credentials
 from penstock.core.access import Principal, Principals, check_user
 from penstock.model.errors import InvalidName, InvalidSetting, NotAuthorized, UnavailableError
@@ -26,6 +28,9 @@ from penstock.model.record import DEFAULT_TENANT
 
 LOGINS_MAX: Final = 1_000  # under way; as many as 10 s, a client's patience, are enough for
 LOGINS_PER_SOURCE_MAX: Final = 8  # under way at once; the others of that network wait in line
+KEY_PREFIX: Final = "psk_"  # so that a key is recognised where it should not be
+KEY_BYTES: Final = 32
+KEY_ID_CHARS: Final = 10
 WRONG_LOGIN_S: Final = 1.0  # how long a wrong login keeps its place
 
 
@@ -56,12 +61,14 @@ class Access:
         self._passwords = Passwords()
         self._principals = Principals()
         self._users: dict[str, CredentialRow] = {}
+        self._keys: dict[str, AccessKeyRow] = {}  # by digest
         self._decoy = ""  # a hash that no password was made for
         self._sources: dict[str, _Source] = {}
         self._logins: set[asyncio.Task[Principal | None]] = set()
 
     async def load(self) -> None:
         self._users = {row.user: row for row in await self._credentials.load()}
+        self._keys = {row.digest: row for row in await self._credentials.keys.load()}
 
     async def prepare_logins(self) -> None:
         """Make ready to tell unknown users from known ones by nothing, not even the first time."""
@@ -99,11 +106,31 @@ class Access:
     async def remove_user(self, user: str) -> None:
         await self._credentials.delete(DEFAULT_TENANT, user)
         self._forget(user)
+        self._keys = {digest: row for digest, row in self._keys.items() if row.user != user}
 
     def _forget(self, user: str) -> None:
         row = self._users.pop(user, None)
         if row is not None:
             self._passwords.forget(row.password_hash)
+
+    # Keys
+
+    def access_keys(self) -> list[AccessKeyRow]:
+        return sorted(self._keys.values(), key=lambda row: (row.user, row.created_at))
+
+    async def make_key(self, user: str) -> str:
+        """A new key of a user; it is shown once and cannot be found out again."""
+        key = KEY_PREFIX + secrets.token_urlsafe(KEY_BYTES)
+        digest = _digest(key.encode())
+        keys = self._credentials.keys
+        row = await keys.insert(DEFAULT_TENANT, user, digest[:KEY_ID_CHARS], digest)
+        self._keys[digest] = row
+        return key
+
+    async def revoke_key(self, key_id: str) -> None:
+        """The key is good for nothing on return."""
+        await self._credentials.keys.delete(DEFAULT_TENANT, key_id)
+        self._keys = {digest: row for digest, row in self._keys.items() if row.key_id != key_id}
 
     # Coming in
 
@@ -122,6 +149,14 @@ class Access:
         with suppress(InvalidName):
             return self._principals.get(check_user(common_name))
         return None
+
+    def keyed(self, key: bytes) -> Principal | None:
+        """Whose key this is; None if nobody's."""
+        row = self._keys.get(_digest(key))
+        if row is None:
+            self._metrics.refused["login"] += 1
+            return None
+        return self._principals.get(row.user)
 
     def count_stranger(self) -> None:
         """A client was refused because it did not log in."""
@@ -187,6 +222,10 @@ class Access:
                 f"listening on {host} would let anybody in: add a user first (penstock user add), "
                 "listen on 127.0.0.1, or say --allow-anonymous"
             )
+
+
+def _digest(key: bytes) -> str:
+    return hashlib.sha256(key).hexdigest()
 
 
 def is_loopback(host: str) -> bool:

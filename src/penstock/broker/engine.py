@@ -78,6 +78,7 @@ class Engine:
         self.on_visible: Callable[[Topic, Batch], None] | None = None  # hears of new records
         self.on_forget: Callable[[Topic], None] | None = None  # hears of topics that go
         self.session_catalog = catalog.sessions
+        self.session_list = catalog.session_list
         self.will_catalog = catalog.wills
         self._catalog = catalog
         self._streams: dict[int, set[Stream]] = {}

@@ -315,6 +315,13 @@ class Keeper:
             )
         )
 
+    async def forget(self, client_id: str) -> None:
+        """Drop the session of a client that is not connected; durable on return."""
+        await self._catalog.forget(client_id)
+        self.stored.pop(client_id, None)
+        self._opened.pop(client_id, None)
+        self.shares.gone(client_id)
+
     async def subscribe(self, session: Session, subscriptions: list[Subscription]) -> None:
         """Durable on return; a feed has not begun before that."""
         feeds: list[FeedRow] = []

@@ -19,7 +19,7 @@ from penstock.core.messages import check_payload
 from penstock.core.names import quoted
 from penstock.log.format import KIND_SHIFT, RETAIN
 from penstock.log.marks import Mark, encode_headers
-from penstock.model.errors import NotAuthorized, PenstockError, UnavailableError
+from penstock.model.errors import NotAuthorized, UnavailableError
 
 HOLD_S: Final = 0.002  # between looks whether a full log has room again
 RECORDS_MAX: Final = 50_000  # of one submission; a batch holds many
@@ -65,7 +65,7 @@ class Submissions:
     def __init__(self, exchange: Exchange) -> None:
         self._exchange = exchange
         self._engine = exchange.engine
-        self._held: deque[Submission] = deque()  # their logs had no room
+        self._held: dict[int, deque[Submission]] = {}  # by topic id: the log had no room
 
     def submit(
         self,
@@ -81,12 +81,14 @@ class Submissions:
         """
         self._check(principal, runs)
         submission = Submission(self._exchange, topic, runs, on_stored, marks)
-        if self._held or topic.log.is_congested:
-            if not self._held:
-                asyncio.get_running_loop().call_later(HOLD_S, self._go_on)
-            self._held.append(submission)
-        else:
+        held = self._held.get(topic.id)
+        if held is None and not topic.log.is_congested:
             self._append(submission)
+            return
+        if held is None:
+            held = self._held[topic.id] = deque()
+            asyncio.get_running_loop().call_later(HOLD_S, self._go_on, topic, held)
+        held.append(submission)
 
     def _check(self, principal: Principal, runs: Sequence[Run]) -> None:
         engine = self._engine
@@ -125,14 +127,11 @@ class Submissions:
             )
             waiter, marks = None, ()  # a log that refuses the first refuses them all
 
-    def _go_on(self) -> None:
+    def _go_on(self, topic: Topic, held: deque[Submission]) -> None:
         """Hand over what waited, in order, as far as there is room."""
-        held = self._held
-        while held and not held[0].topic.log.is_congested:
-            submission = held.popleft()
-            try:
-                self._append(submission)
-            except PenstockError as refused:
-                submission.refused(refused)
+        while held and not topic.log.is_congested:
+            self._append(held.popleft())
         if held:
-            asyncio.get_running_loop().call_later(HOLD_S, self._go_on)
+            asyncio.get_running_loop().call_later(HOLD_S, self._go_on, topic, held)
+        else:
+            del self._held[topic.id]

@@ -16,6 +16,7 @@ from penstock.catalog.groups import GroupCatalog
 from penstock.catalog.migrations import migrate
 from penstock.catalog.queue import QueueCatalog
 from penstock.catalog.runs import RunCatalog
+from penstock.catalog.session_list import SessionList
 from penstock.catalog.sessions import SessionCatalog
 from penstock.catalog.thread import Runner
 from penstock.catalog.wills import WillCatalog
@@ -76,6 +77,7 @@ class Catalog:
         self._clock = clock
         self.credentials = Credentials(runner, clock)
         self.sessions = SessionCatalog(runner, clock)
+        self.session_list = SessionList(runner)
         self.queue = QueueCatalog(runner, clock)
         self.groups = GroupCatalog(runner, clock)
         self.wills = WillCatalog(runner)

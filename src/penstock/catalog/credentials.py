@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from penstock.catalog.access_keys import AccessKeys
 from penstock.catalog.database import Database
 from penstock.catalog.thread import Runner
 from penstock.model.clock import Clock
@@ -30,6 +31,7 @@ class Credentials:
     """The users of all tenants, over the catalog's runner."""
 
     def __init__(self, runner: Runner, clock: Clock) -> None:
+        self.keys = AccessKeys(runner, clock)
         self._runner = runner
         self._clock = clock
 

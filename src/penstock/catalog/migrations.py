@@ -405,6 +405,23 @@ MIGRATIONS: Final = (
             """,
         ),
     ),
+    Migration(
+        11,
+        (
+            """
+            create table access_keys (
+                tenant text not null,
+                key_id text not null,
+                user_name text not null,
+                digest text not null,
+                created_at bigint not null,
+                primary key (tenant, key_id),
+                foreign key (tenant, user_name) references credentials (tenant, user_name)
+                    on delete cascade
+            )
+            """,
+        ),
+    ),
 )
 
 

@@ -8,7 +8,18 @@ import sys
 from collections.abc import Sequence
 
 from penstock import __version__
-from penstock.cli import logs, pipeline, pub, records, serve, settings, sub, topics, users
+from penstock.cli import (
+    logs,
+    pipeline,
+    pub,
+    records,
+    serve,
+    sessions,
+    settings,
+    sub,
+    topics,
+    users,
+)
 from penstock.cli.output import EXIT_DONE, EXIT_INTERRUPTED, EXIT_REFUSED, EXIT_UNAVAILABLE
 from penstock.model.errors import PenstockError, UnavailableError
 
@@ -32,7 +43,7 @@ def make_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"penstock {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    for module in (serve, pub, sub, topics, records, users, logs, pipeline, settings):
+    for module in (serve, pub, sub, topics, records, sessions, users, logs, pipeline, settings):
         module.add_commands(commands)
     return parser
 

@@ -1,4 +1,7 @@
-"""`penstock user add|passwd|remove|list`. A password is never taken from the command line."""
+"""`penstock user`: who may log in, and with which keys.
+
+A password is never taken from the command line, and a key is shown once, when it is made.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +17,7 @@ from typing import Any, TypeVar
 from penstock.app.users import open_users
 from penstock.broker.access import Access
 from penstock.broker.settings import make_settings
+from penstock.catalog.access_keys import AccessKeyRow
 from penstock.catalog.credentials import CredentialRow
 from penstock.cli.output import show_json, show_table
 from penstock.cli.target import add_target, existing_path, target_path
@@ -40,7 +44,15 @@ def add_commands(commands: Any) -> None:
     listing = actions.add_parser("list", help="all users")
     listing.set_defaults(run=list_users)
 
-    for action in (add, passwd, remove):
+    key = actions.add_parser("key", help="make a key that a program logs in with over HTTP")
+    key.set_defaults(run=make_key)
+    keys = actions.add_parser("keys", help="all keys, by their ids")
+    keys.set_defaults(run=list_keys)
+    revoke = actions.add_parser("revoke", help="a key lets nobody in any more")
+    revoke.add_argument("key_id", help="as `penstock user keys` shows it")
+    revoke.set_defaults(run=revoke_key)
+
+    for action in (add, passwd, remove, key):
         action.add_argument("user", help="name, letter case counts")
     for action in (add, passwd):
         action.add_argument(
@@ -49,7 +61,7 @@ def add_commands(commands: Any) -> None:
             help="read the password from its first line; - is standard input, "
             "which is also read when it is no terminal",
         )
-    for action in (add, passwd, remove, listing):
+    for action in (add, passwd, remove, listing, key, keys, revoke):
         add_target(action)
 
 
@@ -108,6 +120,37 @@ def list_users(options: argparse.Namespace) -> None:
         show_table([heading.replace("_", " ") for heading in headings], rows)
     else:
         print("no users yet: penstock user add NAME")
+
+
+def make_key(options: argparse.Namespace) -> None:
+    made = _with_users(existing_path(options), lambda access: access.make_key(options.user))
+    if options.json:
+        show_json({"user": options.user, "key": made})
+    else:
+        print(made)
+
+
+def list_keys(options: argparse.Namespace) -> None:
+    async def work(access: Access) -> list[AccessKeyRow]:
+        return access.access_keys()
+
+    keys = _with_users(existing_path(options), work)
+    rows = [(row.key_id, row.user, _time(row.created_at)) for row in keys]
+    headings = ("key_id", "user", "created")
+    if options.json:
+        show_json([dict(zip(headings, row, strict=True)) for row in rows])
+    elif rows:
+        show_table([heading.replace("_", " ") for heading in headings], rows)
+    else:
+        print("no keys yet: penstock user key NAME")
+
+
+def revoke_key(options: argparse.Namespace) -> None:
+    _with_users(existing_path(options), lambda access: access.revoke_key(options.key_id))
+    if options.json:
+        show_json({"revoked": options.key_id})
+    else:
+        print(f"revoked key {options.key_id}")
 
 
 def _time(timestamp_us: int) -> str:

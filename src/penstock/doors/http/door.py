@@ -92,8 +92,12 @@ class HttpDoor:
         try:
             serve(connection, link, events)
         except Exception as mistake:
-            self._report("a connection was closed", mistake)
-            connection.close()
+            self._give_up(connection, mistake)
+
+    def _give_up(self, connection: Wired, mistake: Exception) -> None:
+        """A mistake of our own costs this client its connection, and nobody else anything."""
+        self._report("a connection was closed", mistake)
+        connection.close()
 
     def mark_dirty(self, connection: HttpConnection) -> None:
         if not self._dirty and not self._is_serving:
@@ -105,7 +109,10 @@ class HttpDoor:
         while self._dirty:  # an answer that was sent may let the next request of a client begin
             dirty, self._dirty = self._dirty, []
             for connection in dirty:
-                connection.flush()
+                try:
+                    connection.flush()
+                except Exception as mistake:
+                    self._give_up(connection, mistake)
 
     def forget(self, connection: HttpConnection) -> None:
         self._connections.discard(connection)

@@ -70,15 +70,17 @@ class Intake:
         self._fed_bytes = 0  # while a head was not complete
         self._parts: list[bytes] = []
         self._body_bytes = 0
-        self._parser = httptools.HttpRequestParser(self)
+        self._parser: httptools.HttpRequestParser | None = httptools.HttpRequestParser(self)
         self.stage = Stage.IDLE
         self.wants_continue = False
         self.rest: bytes | None = None  # what came behind a request to upgrade
 
     def feed(self, data: bytes) -> list[Request]:
         """The requests that these bytes completed; `take` has them also when this raises."""
+        parser = self._parser
+        assert parser is not None
         try:
-            self._parser.feed_data(data)
+            parser.feed_data(data)
         except httptools.HttpParserUpgrade as upgrade:
             self.rest = data[upgrade.args[0] :]
         except httptools.HttpParserCallbackError as broken:
@@ -102,7 +104,7 @@ class Intake:
         self._body_bytes = 0
         self._parts = []
         self._request = None
-        del self._parser
+        self._parser = None  # it holds us, and we hold it
 
     # Called by the parser; an exception here comes out of feed_data as HttpParserCallbackError
 
@@ -138,6 +140,7 @@ class Intake:
 
     def on_headers_complete(self) -> None:
         parser = self._parser
+        assert parser is not None
         headers = self._headers
         request = Request(self._asker, parser.get_method().decode(), *_split(self._target))
         request.headers = headers

@@ -1,4 +1,4 @@
-"""Who a request comes from: Basic credentials, or nobody in particular.
+"""Who a request comes from: Basic credentials, a key (Bearer), or nobody in particular.
 
 The users are those of MQTT. A password found right before costs microseconds; another one is
 checked beside the event loop while its client waits.
@@ -15,7 +15,9 @@ from penstock.core.access import Principal
 from penstock.doors.http.messages import HttpError, Request
 from penstock.model.errors import NotAuthorized
 
-CHALLENGE: Final = (("WWW-Authenticate", 'Basic realm="penstock", charset="UTF-8"'),)
+CHALLENGE: Final = (
+    ("WWW-Authenticate", 'Basic realm="penstock", charset="UTF-8", Bearer realm="penstock"'),
+)
 
 Credentials = tuple[str, bytes]
 
@@ -30,7 +32,13 @@ def recall(access: Access, request: Request) -> Principal | Credentials:
             access.count_stranger()
             raise HttpError(401, "log in with a user name and password", CHALLENGE)
         return principal
-    user, password = parse_basic(given)
+    scheme, _, rest = given.partition(b" ")
+    if scheme.lower() == b"bearer":
+        principal = access.keyed(rest.strip())
+        if principal is None:
+            raise HttpError(401, "this key lets nobody in", CHALLENGE)
+        return principal
+    user, password = parse_basic(scheme, rest)
     return access.recall(user, password) or (user, password)
 
 
@@ -42,10 +50,9 @@ async def log_in(access: Access, credentials: Credentials, source: str) -> Princ
         raise HttpError(401, str(wrong), CHALLENGE) from None
 
 
-def parse_basic(given: bytes) -> Credentials:
-    scheme, _, rest = given.partition(b" ")
+def parse_basic(scheme: bytes, rest: bytes) -> Credentials:
     if scheme.lower() != b"basic":
-        raise HttpError(401, "the Authorization header is not Basic", CHALLENGE)
+        raise HttpError(401, "the Authorization header is neither Basic nor Bearer", CHALLENGE)
     try:
         user, separator, password = base64.b64decode(rest.strip(), validate=True).partition(b":")
         name = user.decode()

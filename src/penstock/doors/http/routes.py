@@ -5,12 +5,14 @@ from __future__ import annotations
 from penstock.broker.exchange import Exchange
 from penstock.broker.submissions import Submissions
 from penstock.doors.http import (
+    bindings,
     consumers,
     groups,
     mqtt,
     openapi,
     queue,
     records,
+    sessions,
     status,
     streams,
     topics,
@@ -25,8 +27,10 @@ def add_all(door: HttpDoor, exchange: Exchange, mqtt_door: MqttDoor) -> None:
     mqtt.add_routes(door, mqtt_door)
     queue.add_routes(door, submissions)
     topics.add_routes(door)
+    bindings.add_routes(door)
     records.add_routes(door, submissions, exchange.keeper)
     consumers.add_routes(door)
     groups.add_routes(door)
     streams.add_routes(door)
+    sessions.add_routes(door, exchange)
     openapi.add_routes(door)  # last: it shows the others

@@ -146,6 +146,17 @@ class Seek(Struct, forbid_unknown_fields=True, rename={"start": "from"}):
     start: Position
 
 
+class Binding(Struct, forbid_unknown_fields=True):
+    """Names that match `filter` are placed in `topic`."""
+
+    filter: str
+    topic: str
+
+
+class BindingList(Struct):
+    bindings: list[Binding]
+
+
 class SessionOut(Struct):
     """A session of an MQTT client; `waiting` are messages it has not been sent yet."""
 
@@ -155,6 +166,7 @@ class SessionOut(Struct):
     subscriptions: int
     outstanding: int
     waiting: int
+    is_exact: bool  # else at least so many wait
     expiry_s: int
 
 
@@ -168,4 +180,19 @@ class SessionDetail(SessionOut):
 
 
 class SessionList(Struct):
+    """With `after` there are more: ask for those behind it."""
+
     sessions: list[SessionOut]
+    after: str | None
+
+
+class Kick(Struct, omit_defaults=True, forbid_unknown_fields=True):
+    """`forget` drops the session too, with what waits for it."""
+
+    forget: bool = False
+
+
+class Kicked(Struct):
+    client_id: str
+    was_connected: bool
+    forgotten: bool

@@ -1,0 +1,103 @@
+"""`penstock session list|show|kick`: the MQTT clients of a running broker."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+from urllib.parse import quote
+
+from penstock.cli.output import human_duration, show_json, show_table
+from penstock.cli.remote import add_remote, ask
+from penstock.model.errors import RefusedError
+
+NEVER_EXPIRES = 0xFFFF_FFFF
+
+
+def add_commands(commands: Any) -> None:
+    parser = commands.add_parser("session", help="clients of a running broker, and their sessions")
+    actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
+    listing = actions.add_parser("list", help="all sessions, with what each has waiting")
+    listing.set_defaults(run=list_sessions)
+    show = actions.add_parser("show", help="one session with its filters")
+    show.set_defaults(run=show_session)
+    kick = actions.add_parser("kick", help="close a client's connection; it may come back")
+    kick.add_argument(
+        "--forget", action="store_true", help="its session and what waits for it go, too"
+    )
+    kick.set_defaults(run=kick_client)
+    for action in (show, kick):
+        action.add_argument("client_id", help="letter case counts")
+    for action in (listing, show, kick):
+        add_remote(action)
+
+
+def list_sessions(options: argparse.Namespace) -> None:
+    sessions: list[dict[str, Any]] = []
+    after: str | None = None
+    while True:
+        query = "" if after is None else f"?after={quote(after, safe='')}"
+        page = ask(options, "GET", f"/v1/sessions{query}")
+        sessions += page["sessions"]
+        after = page["after"]
+        if after is None:
+            break
+    if options.json:
+        show_json(sessions)
+    elif sessions:
+        headings = ["client", "user", "connected", "filters", "out", "waiting", "stays"]
+        show_table(headings, [_row(one) for one in sessions])
+    else:
+        print("no client is connected or has a session")
+
+
+def _row(one: dict[str, Any]) -> tuple[str, ...]:
+    return (
+        one["client_id"],
+        one["user"] or "-",
+        "yes" if one["is_connected"] else "no",
+        str(one["subscriptions"]),
+        str(one["outstanding"]),
+        _waiting(one),
+        _stays(one["expiry_s"]),
+    )
+
+
+def _waiting(one: dict[str, Any]) -> str:
+    return str(one["waiting"]) if one["is_exact"] else f"{one['waiting']}+"
+
+
+def _stays(expiry_s: int) -> str:
+    """How long the session outlives its connection."""
+    if expiry_s == 0:
+        return "-"
+    return "for ever" if expiry_s == NEVER_EXPIRES else human_duration(float(expiry_s))
+
+
+def show_session(options: argparse.Namespace) -> None:
+    one = ask(options, "GET", f"/v1/sessions/{quote(options.client_id, safe='')}")
+    if options.json:
+        show_json(one)
+        return
+    print(f"client      {one['client_id']}")
+    print(f"user        {one['user'] or '-'}")
+    print(f"connected   {'yes' if one['is_connected'] else 'no'}")
+    print(f"stays       {_stays(one['expiry_s'])}")
+    print(f"out         {one['outstanding']} messages sent and not acknowledged")
+    print(f"waiting     {_waiting(one)} messages")
+    for filter in one["filters"]:
+        print(f"filter      {filter['filter']} (QoS {filter['qos']})")
+
+
+def kick_client(options: argparse.Namespace) -> None:
+    path = f"/v1/sessions/{quote(options.client_id, safe='')}/kick"
+    done = ask(options, "POST", path, {"forget": options.forget})
+    if options.json:
+        show_json(done)
+    elif done["forgotten"]:
+        print(f"forgot the session of {options.client_id}")
+    elif done["was_connected"]:
+        print(f"closed the connection of {options.client_id}")
+    else:
+        raise RefusedError(
+            f"client {options.client_id!r} is not connected: --forget drops its session"
+        )
