@@ -28,6 +28,12 @@ CHOSEN = CHECKS.get_by_names(
 )
 UNENDING = ["GET /v1/topics/{topic}/stream"]  # an answer that never ends cannot be checked whole
 OPERATIONS = [
+    "GET /v1/bindings",
+    "POST /v1/bindings",
+    "DELETE /v1/bindings",
+    "GET /v1/sessions",
+    "GET /v1/sessions/{client_id}",
+    "POST /v1/sessions/{client_id}/kick",
     "GET /v1/topics",
     "GET /v1/topics/{topic}",
     "PUT /v1/topics/{topic}",
@@ -102,7 +108,7 @@ def test_no_request_made_from_the_document_meets_an_answer_it_does_not_know(
         if case.path_parameters:
             for method, path in (("PUT", "/v1/topics/t"), ("PUT", "/v1/topics/t/consumers/c")):
                 client.ask(method, path)
-            real = {"topic": "t", "consumer": "c", "group": "g"}
+            real = {"topic": "t", "consumer": "c", "group": "g", "client_id": "m"}
             case.path_parameters = {key: real[key] for key in case.path_parameters}
             case.call_and_validate(base_url=address, checks=CHOSEN, timeout=20)
 

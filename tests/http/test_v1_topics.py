@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from urllib.parse import quote
+from urllib.parse import quote, urlencode
 
 import pytest
 
@@ -84,6 +84,27 @@ def test_what_cannot_be_declared_says_why(
 ) -> None:
     answer = client.ask("PUT", f"/v1/topics/{path}", body)
     assert (answer.status, complaint in answer.detail) == (status, True), answer
+
+
+def test_names_are_bound_to_topics_and_unbound(broker: Hosted, client: Asking, name: str) -> None:
+    client.ask("PUT", f"/v1/topics/STORE-{name}")
+    body = {"filter": f"{name}/+/x", "topic": f"store-{name}"}
+    for _ in range(2):
+        assert client.ask("POST", "/v1/bindings", body).json == body
+    bound = {"filter": f"{name}/+/x", "topic": f"STORE-{name}"}
+    assert bound in client.ask("GET", "/v1/bindings").json["bindings"]
+    with Wire(broker.port, name) as wire:
+        wire.connect()
+        wire.publish(f"{name}/1/x", b"in it", 1)
+        path = f"/v1/bindings?{urlencode({'filter': body['filter']})}"
+        assert client.ask("DELETE", path).status == 204
+        wire.publish(f"{name}/1/x", b"elsewhere", 1)
+    found = client.ask("GET", f"/v1/topics/store-{name}/records").json["records"]
+    assert [one["payload"] for one in found] == ["in it"]
+    assert client.ask("DELETE", path).status == 400
+    assert client.ask("DELETE", "/v1/bindings").status == 400
+    assert client.ask("POST", "/v1/bindings", body | {"topic": "missing"}).status == 404
+    assert client.ask("POST", "/v1/bindings", body | {"filter": "a/#/b"}).status == 400
 
 
 def test_the_topic_of_mqtt_names_stays_while_clients_may_come(

@@ -18,12 +18,8 @@ from penstock.broker.engine import Engine
 from penstock.broker.keys import Keys
 from penstock.broker.retained import Retained
 from penstock.broker.runs import Encoding, Run
+from penstock.broker.session_rows import outstanding_row, outstanding_rows, subscription_row
 from penstock.broker.sessions import (
-    NO_FEED,
-    OFFSET_MASK,
-    PLACE_SHIFT,
-    TAG_SHIFT,
-    TOPIC_MASK,
     OwnFeed,
     Session,
     Subscription,
@@ -33,12 +29,10 @@ from penstock.broker.shares import Shares, pin_row
 from penstock.broker.topics import Topic
 from penstock.catalog.feeds import FeedRow
 from penstock.catalog.sessions import (
-    NO_PACKET_ID,
     Checkpoint,
     OutstandingRow,
     SessionCatalog,
     StoredSession,
-    SubscriptionRow,
 )
 from penstock.log.interface import Draft
 from penstock.log.marks import (
@@ -329,7 +323,7 @@ class Keeper:
             if one.feed is not None:
                 feeds += self._feed_rows(one.feed, one.feed.lags)
                 self.touch(session)
-        rows = [_subscription_row(one) for one in subscriptions]
+        rows = [subscription_row(one) for one in subscriptions]
         await self.shares.keep([one.share for one in subscriptions if isinstance(one.share, Share)])
         await self._catalog.subscribe(session.client_id, rows, feeds)
 
@@ -347,7 +341,7 @@ class Keeper:
         rows = []
         if encoding.qos == 2:
             rows = [
-                _outstanding_row(tag + at, packet_id, 2, is_released=False)
+                outstanding_row(tag + at, packet_id, 2, is_released=False)
                 for at, packet_id in enumerate(ids)
             ]
         outbox = session.outbox
@@ -359,7 +353,7 @@ class Keeper:
         for packet_id in packet_ids:
             tag = session.window.tag_of(packet_id)
             if tag >= 0:
-                rows.append(_outstanding_row(tag, packet_id, 2, is_released=True))
+                rows.append(outstanding_row(tag, packet_id, 2, is_released=True))
         outbox = session.outbox
         assert outbox is not None
         self._store(session, rows, lambda: outbox.release(packet_ids))
@@ -452,51 +446,3 @@ class Keeper:
             on_done(refused)
         else:
             on_done(None)
-
-
-def outstanding_rows(session: Session) -> list[OutstandingRow]:
-    """What is out to the client, in the order of sending, and what must not be sent again.
-
-    The latter was out when the client came back and is done by now; while the session's position
-    (or its feed's) lies before it, only its row (without a packet id) tells that it is. What came
-    from a share is left out: that is the share's to keep.
-    """
-    out = [one for one in session.window.items() if one[0] not in session.shared]
-    rows = [
-        _outstanding_row(
-            tag,
-            packet_id,
-            2 if packet_id in session.twice else 1,
-            is_released=packet_id in session.released,
-        )
-        for packet_id, tag in out
-    ]
-    done = session.resent.difference([tag for _, tag in out])
-    if done:
-        lags = {feed.id: feed.lags for feed in session.feeds} | {NO_FEED: session.lags}
-        for tag in done:
-            row = _outstanding_row(tag, NO_PACKET_ID, 2, is_released=True)
-            if lags.get(row.feed_id, {}).get(row.topic_id, row.offset + 1) <= row.offset:
-                rows.append(row)
-    return rows
-
-
-def _outstanding_row(tag: int, packet_id: int, qos: int, *, is_released: bool) -> OutstandingRow:
-    place = tag >> TAG_SHIFT
-    return OutstandingRow(
-        place & TOPIC_MASK, tag & OFFSET_MASK, packet_id, qos, is_released, place >> PLACE_SHIFT
-    )
-
-
-def _subscription_row(one: Subscription) -> SubscriptionRow:
-    feed = one.feed
-    return SubscriptionRow(
-        one.filter,
-        one.qos,
-        one.no_local,
-        one.retain_as_published,
-        one.identifier,
-        one.since,
-        NO_FEED if feed is None else feed.id,
-        feed.where.text if feed is not None and feed.where is not None else "",
-    )
