@@ -102,8 +102,9 @@ def test_no_request_made_from_the_document_meets_an_answer_it_does_not_know(
     )
     @given(operation.as_strategy(generation_mode=mode))
     def check(case: schemathesis.Case) -> None:
-        if isinstance(case.body, dict) and isinstance(case.body.get("wait"), int | float):
-            case.body["wait"] = min(case.body["wait"], 0.01)  # nobody comes to end it
+        wait_s = case.body.get("wait") if isinstance(case.body, dict) else None
+        if isinstance(wait_s, int | float) and 0.01 < wait_s <= 60:
+            case.body["wait"] = 0.01  # nobody comes to end it
         case.call_and_validate(base_url=address, checks=CHOSEN, timeout=20)
         if case.path_parameters:
             for method, path in (("PUT", "/v1/topics/t"), ("PUT", "/v1/topics/t/consumers/c")):
