@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -145,15 +146,26 @@ def test_a_changed_or_removed_password_is_good_for_nothing_at_once() -> None:
     asyncio.run(main())
 
 
-def test_a_user_removed_while_the_password_is_checked_does_not_get_in() -> None:
+def test_a_user_removed_while_the_password_is_checked_does_not_get_in(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     async def main() -> None:
         async with access_with("alice") as access:
-            await access.prepare_logins()
+            passwords = access._passwords
+            has_begun, is_removed = threading.Event(), threading.Event()
+            check = passwords._verify
+
+            def check_late(stored: str, password: bytes) -> bool:
+                has_begun.set()
+                return is_removed.wait(FOR_EVER_S) and check(stored, password)
+
+            monkeypatch.setattr(passwords, "_verify", check_late)
             login = asyncio.ensure_future(access.log_in("alice", b"alice-secret", HERE))
-            for _ in range(5):  # until a thread has it
-                await asyncio.sleep(0)
+            await until(has_begun.is_set)
             await access.remove_user("alice")
+            is_removed.set()
             assert await is_refused(login)
+            assert not passwords._right, "remembered for nobody"
 
     asyncio.run(main())
 

@@ -11,7 +11,7 @@ from penstock.broker.returning import restore
 from penstock.broker.runs import Run
 from penstock.broker.sessions import NEVER_EXPIRES, OFFSET_MASK, TAG_SHIFT, Session
 from penstock.broker.settings import BrokerSettings
-from penstock.catalog.sessions import OutstandingRow, StoredSession
+from penstock.catalog.stored_sessions import OutstandingRow, StoredSession
 from penstock.core.access import RECEIVE, Principal
 from penstock.core.placement import DEFAULT_TOPIC
 from penstock.log.interface import LogSettings

@@ -6,13 +6,8 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 from penstock.catalog.catalog import Catalog, TopicRow
-from penstock.catalog.sessions import (
-    Checkpoint,
-    OutstandingRow,
-    SessionCatalog,
-    StoredSession,
-    SubscriptionRow,
-)
+from penstock.catalog.sessions import Checkpoint, SessionCatalog
+from penstock.catalog.stored_sessions import OutstandingRow, StoredSession, SubscriptionRow
 from penstock.catalog.thread import InlineRunner
 from penstock.model.record import DEFAULT_TENANT, TopicId
 from tests.catalog.faults import OpenDatabase

@@ -14,8 +14,9 @@ import pytest
 from penstock.catalog.catalog import BindingRow, Catalog, ConsumerRow, TopicRow
 from penstock.catalog.database import Database
 from penstock.catalog.migrations import MIGRATIONS, Migration, migrate
-from penstock.catalog.sessions import OutstandingRow, SessionCatalog, StoredSession
+from penstock.catalog.sessions import SessionCatalog
 from penstock.catalog.sqlite import SqliteDatabase
+from penstock.catalog.stored_sessions import OutstandingRow, StoredSession
 from penstock.catalog.thread import InlineRunner
 from penstock.model.clock import ManualClock
 from penstock.model.errors import RefusedError

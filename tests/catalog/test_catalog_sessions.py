@@ -8,13 +8,8 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from penstock.catalog.catalog import Catalog, TopicRow
-from penstock.catalog.sessions import (
-    NEVER_EXPIRES,
-    Checkpoint,
-    OutstandingRow,
-    RetainedRow,
-    SubscriptionRow,
-)
+from penstock.catalog.sessions import NEVER_EXPIRES, Checkpoint, RetainedRow
+from penstock.catalog.stored_sessions import OutstandingRow, SubscriptionRow
 from penstock.catalog.thread import InlineRunner
 from penstock.model.clock import ManualClock
 from penstock.model.errors import RefusedError

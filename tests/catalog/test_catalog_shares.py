@@ -7,8 +7,9 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
 from penstock.catalog.catalog import Catalog
-from penstock.catalog.sessions import Checkpoint, SubscriptionRow
+from penstock.catalog.sessions import Checkpoint
 from penstock.catalog.shares import ShareRow, ShareState, StoredShare
+from penstock.catalog.stored_sessions import SubscriptionRow
 from penstock.catalog.thread import InlineRunner
 from tests.catalog.faults import OpenDatabase
 from tests.catalog.test_catalog_feeds import add_topic

@@ -9,7 +9,7 @@ from urllib.parse import quote
 
 import pytest
 
-from penstock.broker import standing
+from penstock.broker import tally
 from penstock.mqtt.kinds import MQTT_3_1_1, MQTT_5
 from penstock.mqtt.packets import (
     Connack,
@@ -158,7 +158,7 @@ def test_a_count_of_too_much_is_a_lower_bound_and_says_so(
 ) -> None:
     leave_session(broker, name, (f"{name}/#", 1))
     publish(broker, *[f"{name}/x"] * 5)
-    monkeypatch.setattr(standing, "SCAN_BYTES_MAX", -1)
+    monkeypatch.setattr(tally, "SCAN_BYTES_MAX", -1)
     found = show(client, name)
     assert (found["waiting"], found["is_exact"]) == (0, False)
 

@@ -198,8 +198,10 @@ class Access:
                 row = self._users.get(user)
                 stored = self._decoy if row is None else row.password_hash
                 is_right = await self._passwords.verify(stored, password)
-                if is_right and row is not None and self._users.get(user) is row:
-                    return self._principals.get(user)
+                if is_right and row is not None:
+                    if self._users.get(user) is row:
+                        return self._principals.get(user)
+                    self._passwords.forget(stored)  # removed or changed meanwhile
                 self._metrics.refused["login"] += 1
                 await asyncio.sleep(self._wrong_login_s)
                 return None

@@ -28,12 +28,9 @@ from penstock.broker.share import Share
 from penstock.broker.shares import Shares, pin_row
 from penstock.broker.topics import Topic
 from penstock.catalog.feeds import FeedRow
-from penstock.catalog.sessions import (
-    Checkpoint,
-    OutstandingRow,
-    SessionCatalog,
-    StoredSession,
-)
+from penstock.catalog.sessions import Checkpoint, SessionCatalog
+from penstock.catalog.stored_sessions import OutstandingRow, StoredSession
+from penstock.core.names import quoted
 from penstock.log.interface import Draft
 from penstock.log.marks import (
     MARK_IDEMPOTENCY_KEY,
@@ -42,7 +39,7 @@ from penstock.log.marks import (
     MARK_WILL,
     Mark,
 )
-from penstock.model.errors import PenstockError
+from penstock.model.errors import PenstockError, UnavailableError
 
 CHECKPOINT_S: Final = 1.0  # how much a crash may make us repeat
 _KEY: Final = struct.Struct(">QH")
@@ -311,7 +308,8 @@ class Keeper:
 
     async def forget(self, client_id: str) -> None:
         """Drop the session of a client that is not connected; durable on return."""
-        await self._catalog.forget(client_id)
+        if not await self._catalog.forget_away(client_id):
+            raise UnavailableError(f"client {quoted(client_id)} is just coming or going: try again")
         self.stored.pop(client_id, None)
         self._opened.pop(client_id, None)
         self.shares.gone(client_id)

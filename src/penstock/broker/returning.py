@@ -12,6 +12,7 @@ from typing import Final
 from penstock.broker.exchange import Exchange
 from penstock.broker.feeds import feed_run
 from penstock.broker.runs import Encoding, Run
+from penstock.broker.session_rows import tag_of
 from penstock.broker.sessions import (
     NO_FEED,
     OFFSET_MASK,
@@ -24,7 +25,7 @@ from penstock.broker.sessions import (
 )
 from penstock.broker.share import Share
 from penstock.broker.stored import stored_run
-from penstock.catalog.sessions import NO_PACKET_ID, OutstandingRow, StoredSession
+from penstock.catalog.stored_sessions import NO_PACKET_ID, OutstandingRow, StoredSession
 from penstock.core.access import RECEIVE
 from penstock.core.names import SHARE_PREFIX
 from penstock.core.where import compile_where
@@ -57,7 +58,7 @@ async def restore(exchange: Exchange, session: Session, stored: StoredSession) -
 def _restore_window(session: Session, outstanding: list[OutstandingRow]) -> None:
     newest: dict[int, OutstandingRow] = {}
     for out in outstanding:
-        session.resent.add(_tag(out))
+        session.resent.add(tag_of(out))
         if out.packet_id == NO_PACKET_ID:
             continue
         known = newest.get(out.packet_id)
@@ -65,15 +66,11 @@ def _restore_window(session: Session, outstanding: list[OutstandingRow]) -> None
             newest.pop(out.packet_id, None)
             newest[out.packet_id] = out  # at its own place: they are sent in this order
     for out in newest.values():
-        session.window.restore(out.packet_id, _tag(out))
+        session.window.restore(out.packet_id, tag_of(out))
         if out.qos == 2:
             session.twice.add(out.packet_id)
         if out.is_released:
             session.released.add(out.packet_id)
-
-
-def _tag(out: OutstandingRow) -> int:
-    return (out.feed_id << PLACE_SHIFT | out.topic_id) << TAG_SHIFT | out.offset
 
 
 def _is_newer(out: OutstandingRow, known: OutstandingRow) -> bool:

@@ -11,7 +11,7 @@ from penstock.broker.sessions import (
     Session,
     Subscription,
 )
-from penstock.catalog.sessions import NO_PACKET_ID, OutstandingRow, SubscriptionRow
+from penstock.catalog.stored_sessions import NO_PACKET_ID, OutstandingRow, SubscriptionRow
 
 
 def outstanding_rows(session: Session) -> list[OutstandingRow]:
@@ -46,6 +46,11 @@ def outstanding_row(tag: int, packet_id: int, qos: int, *, is_released: bool) ->
     return OutstandingRow(
         place & TOPIC_MASK, tag & OFFSET_MASK, packet_id, qos, is_released, place >> PLACE_SHIFT
     )
+
+
+def tag_of(row: OutstandingRow) -> int:
+    """The opposite: the window's tag of a stored message."""
+    return (row.feed_id << PLACE_SHIFT | row.topic_id) << TAG_SHIFT | row.offset
 
 
 def subscription_row(one: Subscription) -> SubscriptionRow:

@@ -16,71 +16,27 @@ import msgspec
 
 from penstock.catalog.database import Database
 from penstock.catalog.feeds import (
-    FeedPositions,
     FeedRow,
     begin_new_topics,
     drop_feeds,
-    load_feeds,
     put_feeds,
     recover_feeds,
 )
 from penstock.catalog.keys import KeyCatalog, KeyRow, save_keys
 from penstock.catalog.retained import RetainedRow, load_retained, save_retained
 from penstock.catalog.shares import ShareCatalog, ShareRow, ShareState, put_share_rows, save_shares
+from penstock.catalog.stored_sessions import (
+    OutstandingRow,
+    StoredSession,
+    SubscriptionRow,
+    load_session,
+)
 from penstock.catalog.thread import Runner
 from penstock.catalog.wills import delete_wills
 from penstock.model.clock import Clock
 from penstock.model.record import DEFAULT_TENANT
 
 NEVER_EXPIRES: Final = 0xFFFF_FFFF
-NO_PACKET_ID: Final = 0  # of an outstanding row that is done, and kept so that it is not sent again
-
-
-@dataclass(frozen=True, slots=True)
-class SubscriptionRow:
-    """One filter of a persistent session. `since` is the end of each topic when it was made."""
-
-    filter: str
-    qos: int
-    no_local: bool
-    retain_as_published: bool
-    identifier: int
-    since: dict[int, int]
-    feed_id: int = 0  # 0: it has no feed of its own
-    expression: str = ""  # of the feed; empty: everything passes
-
-
-@dataclass(frozen=True, slots=True)
-class OutstandingRow:
-    """A message sent and not known to be done."""
-
-    topic_id: int
-    offset: int
-    packet_id: int
-    qos: int
-    is_released: bool
-    feed_id: int = 0  # of the subscription it was sent for, if that has a feed of its own
-
-
-@dataclass(frozen=True, slots=True)
-class StoredSession:
-    """All that is kept of a session while its client is away."""
-
-    client_id: str
-    incarnation: int
-    expiry_s: int
-    subscriptions: list[SubscriptionRow]
-    positions: dict[int, tuple[int, int]]  # topic id -> epoch, next offset
-    outstanding: list[OutstandingRow]  # in the order of sending, as far as offsets tell
-    opened: list[tuple[int, int]]  # QoS 2 received and not released: topic id, packet id
-    feeds: FeedPositions = field(default_factory=dict)
-
-    @property
-    def feed_id_last(self) -> int:
-        """The highest id of a feed that anything stored speaks of."""
-        used = [row.feed_id for row in self.subscriptions]
-        used += [row.feed_id for row in self.outstanding]
-        return max([*used, *self.feeds, 0])
 
 
 BehindRow = tuple[str, int, int, int]  # client id, topic id, epoch, next offset
@@ -185,7 +141,7 @@ class SessionCatalog:
                 _begin_new_topics(database, client_id)
             else:
                 _insert(database, client_id, owner, expiry_s)
-            return _load(database, client_id), bool(found)
+            return load_session(database, client_id), bool(found)
 
         return await self._runner.run(work)
 
@@ -257,6 +213,19 @@ class SessionCatalog:
     async def forget(self, client_id: str) -> None:
         """A client came with a clean start and wants nothing kept."""
         await self._runner.run(lambda database: _delete(database, client_id))
+
+    async def forget_away(self, client_id: str) -> bool:
+        """Remove the session of a client unless it is connected, or about to be; whether it was."""
+
+        def work(database: Database) -> bool:
+            removed = database.execute(
+                "delete from sessions where tenant = $1 and client_id = $2 and is_connected = 0",
+                DEFAULT_TENANT,
+                client_id,
+            )
+            return bool(removed)
+
+        return await self._runner.run(work)
 
     async def expire(self) -> list[str]:
         """Remove sessions whose time has run out; their clients."""
@@ -404,53 +373,6 @@ def _begin_new_topics(database: Database, client_id: str) -> None:
         client_id,
     )
     begin_new_topics(database, client_id)
-
-
-def _load(database: Database, client_id: str) -> StoredSession:
-    key = (DEFAULT_TENANT, client_id)
-    ((incarnation, expiry_s),) = database.fetch(
-        "select incarnation, expiry_s from sessions where tenant = $1 and client_id = $2", *key
-    )
-    subscriptions = database.fetch(
-        "select filter, qos, options, identifier, since, feed_id, expression from subscriptions"
-        " where tenant = $1 and client_id = $2",
-        *key,
-    )
-    positions = database.fetch(
-        "select topic_id, epoch, next_offset from session_positions"
-        " where tenant = $1 and client_id = $2",
-        *key,
-    )
-    outstanding = database.fetch(
-        "select topic_id, message_offset, packet_id, qos, is_released, feed_id from outstanding"
-        " where tenant = $1 and client_id = $2 order by feed_id, topic_id, message_offset",
-        *key,
-    )
-    opened = database.fetch(
-        "select topic_id, packet_id from opened where tenant = $1 and client_id = $2", *key
-    )
-    return StoredSession(
-        client_id,
-        incarnation,
-        expiry_s,
-        [
-            SubscriptionRow(
-                filter,
-                qos,
-                bool(options & 1),
-                bool(options & 2),
-                identifier,
-                msgspec.json.decode(since, type=dict[int, int]),
-                feed_id,
-                expression,
-            )
-            for filter, qos, options, identifier, since, feed_id, expression in subscriptions
-        ],
-        {topic_id: (epoch, offset) for topic_id, epoch, offset in positions},
-        [OutstandingRow(a, b, c, d, bool(e), f) for a, b, c, d, e, f in outstanding],
-        [(topic_id, packet_id) for topic_id, packet_id in opened],
-        load_feeds(database, client_id),
-    )
 
 
 def _save(database: Database, checkpoint: Checkpoint) -> None:

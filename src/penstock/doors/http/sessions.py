@@ -61,7 +61,7 @@ class SessionsDoor:
         known = sorted(set(self._exchange.sessions) | set(self._exchange.keeper.stored))
         if after is not None:
             known = [one for one in known if one > after]
-        standings = await self._describe(known[:limit])
+        standings = await describe_sessions(self._exchange, known[:limit])
         more = known[limit - 1] if len(known) > limit else None
         return json_response(SessionList([_out(one) for one in standings], more))
 
@@ -91,15 +91,10 @@ class SessionsDoor:
         return json_response(Kicked(client_id, was_connected, asked.forget))
 
     async def _find(self, client_id: str) -> list[Standing]:
-        found = await self._describe([client_id])
+        found = await describe_sessions(self._exchange, [client_id])
         if not found:
             raise _unknown(client_id)
         return found
-
-    async def _describe(self, client_ids: list[str]) -> list[Standing]:
-        exchange = self._exchange
-        catalog = exchange.engine.session_list
-        return await describe_sessions(exchange.engine, catalog, exchange.sessions, client_ids)
 
 
 def _unknown(client_id: str) -> HttpError:
