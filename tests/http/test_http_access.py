@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from penstock.doors.http.connection import HttpConnection
 from penstock.doors.http.messages import Request, Response, Streamed, Writer
 from penstock.doors.http.router import Route
 from tests.doors.certificates import Authority
@@ -236,6 +237,49 @@ def test_a_stream_is_whole_and_the_next_request_follows(broker: Hosted) -> None:
         assert client.ask("HEAD", "/numbers").headers["transfer-encoding"] == "chunked"
         client.send(b"GET /numbers HTTP/1.0\r\n\r\n")
         assert client.answer().body == whole
+
+
+@pytest.mark.parametrize("step", ["flush", "look_at_time"])
+def test_a_mistake_of_ours_with_one_connection_leaves_the_others_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    waiting: dict[str, Request] = {}
+    have_come = threading.Event()
+
+    def wait(request: Request) -> None:
+        waiting[request.query["who"]] = request
+        if len(waiting) == 3:
+            have_come.set()
+
+    def answer_all() -> None:
+        for who in ("before", "broken", "after"):  # all go out at the end of this tick
+            waiting[who].reply(Response(200, who.encode()))
+
+    with Hosted(tmp_path) as broker:
+        broker.call(lambda: broker.http.router.add(Route("GET", "/wait", wait)))
+        clients = {who: Asking(broker.ports["http"]) for who in ("before", "broken", "after")}
+        for who, client in clients.items():
+            client.send(f"GET /wait?who={who} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
+        assert have_come.wait(20)
+        broken = waiting["broken"]._asker
+        do = getattr(HttpConnection, step)
+
+        def fail(connection: HttpConnection) -> None:
+            if connection is broken:
+                raise ZeroDivisionError("ours")
+            do(connection)
+
+        monkeypatch.setattr(HttpConnection, step, fail)
+        if step == "flush":
+            broker.call(answer_all)
+        assert clients["broken"].is_closed()
+        if step == "look_at_time":
+            broker.call(answer_all)
+        for who in ("before", "after"):
+            assert clients[who].answer().body == who.encode()
+        (trouble,) = broker.troubles
+        assert "a connection was closed" in trouble and "ZeroDivisionError" in trouble
+        broker.troubles.clear()
 
 
 def test_a_mistake_of_ours_costs_one_answer_and_is_reported(tmp_path: Path) -> None:

@@ -31,6 +31,7 @@ from penstock.log.commit import ThreadWorkers
 from penstock.log.interface import Draft
 from penstock.log.sealer import ServingWorkers
 from penstock.model.errors import Gap, InvalidSetting, UnavailableError
+from penstock.model.groups import GroupInfo
 from penstock.model.record import ConsumerInfo, Record, TopicInfo
 from penstock.model.runs import PipelineRun
 
@@ -226,6 +227,16 @@ class AsyncBroker:
         """The consumers of a topic, how far they are and what they have waiting."""
         engine = self.engine
         return engine.consumers.describe(engine.topics.get(topic))
+
+    async def groups(self, topic: str) -> list[GroupInfo]:
+        """The groups of a topic: how far they are, and what is not done."""
+        engine = self.engine
+        return engine.groups.of(engine.topics.get(topic))
+
+    async def remove_group(self, group: str, topic: str) -> None:
+        """Forget a group and its position; what was given out belongs to nobody."""
+        engine = self.engine
+        await engine.groups.delete(engine.topics.get(topic), group)
 
     async def read(
         self,

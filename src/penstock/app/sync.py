@@ -16,6 +16,7 @@ from typing import Any, Final, Self, TypeVar
 from penstock.app.aio import DEFAULT_PATH, STREAM_TAKE_MAX, AsyncBroker, Attach, PositionLike
 from penstock.core.messages import HeadersLike
 from penstock.model.errors import UnavailableError
+from penstock.model.groups import GroupInfo
 from penstock.model.record import ConsumerInfo, Record, TopicInfo
 from penstock.model.runs import PipelineRun
 
@@ -192,6 +193,14 @@ class Broker:
     def consumers(self, topic: str) -> list[ConsumerInfo]:
         """The consumers of a topic, how far they are and what they have waiting."""
         return self._call(self._broker.consumers(topic))
+
+    def groups(self, topic: str) -> list[GroupInfo]:
+        """The groups of a topic: how far they are, and what is not done."""
+        return self._call(self._broker.groups(topic))
+
+    def remove_group(self, group: str, topic: str) -> None:
+        """Forget a group and its position; what was given out belongs to nobody."""
+        self._call(self._broker.remove_group(group, topic))
 
     def read(
         self,

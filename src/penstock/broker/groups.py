@@ -24,6 +24,7 @@ from penstock.core.position import Position
 from penstock.log.interface import Draft, KeptLog
 from penstock.model.clock import Clock
 from penstock.model.errors import Gap, NotSubscribed, RefusedError
+from penstock.model.groups import GroupInfo, Pending
 from penstock.model.record import Record, TopicId
 
 LEASE_S: Final = 30.0
@@ -44,26 +45,6 @@ class Given:
 
     record: Record
     deliveries: int
-
-
-@dataclass(frozen=True, slots=True)
-class Pending:
-    """A record that is not done."""
-
-    offset: int
-    deliveries: int
-    state: str  # "leased", or "waiting" to be given out again
-    expires_at: int = 0  # of a lease; µs since 1970, UTC
-
-
-@dataclass(frozen=True, slots=True)
-class GroupInfo:
-    """How a group stands."""
-
-    group: str
-    next_offset: int
-    lag: int  # records that were never given out
-    pending: list[Pending]
 
 
 class KeptGroup:

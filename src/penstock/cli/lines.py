@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote, unquote
 
-from penstock.app.sync import Broker
 from penstock.cli.output import Progress, show_json
-from penstock.cli.target import open_broker
+from penstock.cli.remote import AnyBroker, reach_broker
 from penstock.model.errors import RefusedError
+from penstock.model.limits import MIB
 from penstock.model.record import ConsumerInfo
 
 LAYOUT: Final = (
@@ -25,6 +25,7 @@ LAYOUT: Final = (
     "counted from 0. Names, headers and times are not part of it."
 )
 BATCH_LINES: Final = 10_000
+BATCH_BYTES: Final = 4 * MIB  # with the escapes of JSON still far below the body of a request
 FILE_NAME_BYTES_MAX: Final = 255  # of every common file system
 
 
@@ -32,7 +33,7 @@ def export_lines(options: argparse.Namespace) -> None:
     target = Path(options.target)
     summary = []
     made: list[Path] = []
-    with open_broker(options) as broker:
+    with reach_broker(options) as broker:
         known = {one.topic.casefold(): one.topic for one in broker.topics()}
         try:
             for topic in options.topics or known.values():
@@ -51,7 +52,7 @@ def export_lines(options: argparse.Namespace) -> None:
     _answer(options, summary, "exported")
 
 
-def _export_topic(broker: Broker, topic: str, folder: Path, *, escape: bool) -> int:
+def _export_topic(broker: AnyBroker, topic: str, folder: Path, *, escape: bool) -> int:
     consumers = [(_offset_file(one), one.next_offset) for one in broker.consumers(topic)]
     (folder / "subscriptions").mkdir(parents=True)
     progress = Progress(f"exporting {topic}")
@@ -108,7 +109,7 @@ def import_lines(options: argparse.Namespace) -> None:
     if not folders:
         raise RefusedError(f"{source} holds no <topic>/messages.log")
     summary = []
-    with open_broker(options, create=True) as broker:
+    with reach_broker(options, create=True) as broker:
         for folder in folders:
             broker.create_topic(folder.name)
             try:
@@ -120,7 +121,7 @@ def import_lines(options: argparse.Namespace) -> None:
     _answer(options, summary, "imported")
 
 
-def _import_topic(broker: Broker, folder: Path, *, escape: bool) -> int:
+def _import_topic(broker: AnyBroker, folder: Path, *, escape: bool) -> int:
     progress = Progress(f"importing {folder.name}")
     count = 0
     for batch in _line_batches(folder / "messages.log"):
@@ -138,12 +139,14 @@ def _import_topic(broker: Broker, folder: Path, *, escape: bool) -> int:
 
 def _line_batches(path: Path) -> Iterator[list[bytes]]:
     with path.open("rb") as lines:
-        batch = []
+        batch: list[bytes] = []
+        size = 0
         for line in lines:
             batch.append(line.removesuffix(b"\n"))
-            if len(batch) == BATCH_LINES:
+            size += len(line)
+            if len(batch) == BATCH_LINES or size >= BATCH_BYTES:
                 yield batch
-                batch = []
+                batch, size = [], 0
         if batch:
             yield batch
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from penstock.cli.lines import LAYOUT, export_lines, import_lines
 from penstock.cli.output import Progress, human_bytes, record_json, record_line, show_json
+from penstock.cli.remote import add_remote
 from penstock.cli.target import add_target, existing_path, whole_number
 from penstock.log.files import RealDisk
 from penstock.log.marks import NO_RECORD
@@ -59,8 +60,10 @@ def add_commands(commands: Any) -> None:
             action="store_true",
             help="newlines, backslashes and bytes that are no text are written \\n, \\\\ and \\xNN",
         )
-    for action in (verify, dump, export, import_):
+    for action in (verify, dump):
         add_target(action)
+    for action in (export, import_):
+        add_remote(action)
 
 
 def _offset(text: str) -> int:

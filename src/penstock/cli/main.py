@@ -6,9 +6,11 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
+from typing import Any, Final
 
 from penstock import __version__
 from penstock.cli import (
+    groups,
     logs,
     pipeline,
     pub,
@@ -23,6 +25,20 @@ from penstock.cli import (
 from penstock.cli.output import EXIT_DONE, EXIT_INTERRUPTED, EXIT_REFUSED, EXIT_UNAVAILABLE
 from penstock.model.errors import PenstockError, UnavailableError
 
+# In the order in which --help shows their commands.
+MODULES: Final[tuple[Any, ...]] = (
+    serve,
+    pub,
+    sub,
+    topics,
+    records,
+    groups,
+    sessions,
+    users,
+    logs,
+    pipeline,
+    settings,
+)
 EPILOG = """\
 exit codes: 0 done, 1 refused or failed, 2 usage, 3 unavailable (try again)
 
@@ -43,7 +59,7 @@ def make_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"penstock {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    for module in (serve, pub, sub, topics, records, sessions, users, logs, pipeline, settings):
+    for module in MODULES:
         module.add_commands(commands)
     return parser
 

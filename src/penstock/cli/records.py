@@ -1,4 +1,4 @@
-"""`penstock publish`, `penstock consume`, `penstock consumer …` on a data directory."""
+"""`penstock publish`, `penstock consume`, `penstock consumer …`."""
 
 from __future__ import annotations
 
@@ -9,19 +9,16 @@ from dataclasses import asdict
 from itertools import islice
 from typing import Any, Final
 
-from penstock.app.sync import Broker
 from penstock.cli.lines import text_if_possible
 from penstock.cli.output import Progress, record_json, record_line, show_json, show_table
-from penstock.cli.target import (
-    add_target,
-    allow_negative_positions,
-    open_broker,
-    whole_number,
-)
+from penstock.cli.remote import AnyBroker, add_remote, reach_broker
+from penstock.cli.target import allow_negative_positions, whole_number
 from penstock.model.errors import AlreadySubscribed, RefusedError
+from penstock.model.limits import MIB
 from penstock.model.record import Record
 
 BATCH_LINES: Final = 1_000  # lines of standard input that share one acknowledgement
+BATCH_BYTES: Final = MIB  # as much is read at once, or what is there: a slow pipe holds up nothing
 CONSUME_BATCH: Final = 10_000
 
 
@@ -91,7 +88,7 @@ def add_commands(commands: Any) -> None:
     remove.add_argument("consumer")
     remove.set_defaults(run=remove_consumer)
     for parser in (publish, consume, listing, seek, remove):
-        add_target(parser)
+        add_remote(parser)
 
 
 def _headers(pairs: list[str]) -> list[tuple[str, str]]:
@@ -108,14 +105,15 @@ def publish_messages(options: argparse.Namespace) -> None:
     headers = _headers(options.header)
     if options.lines and options.message is not None:
         raise RefusedError("give a message or --lines, not both")
-    with open_broker(options) as broker:
+    with reach_broker(options) as broker:
         first: int | None = None
-        count = 0
+        count = end = 0
         progress = Progress("publishing")
         for batch in _messages(options):
             offsets = broker.publish_many(batch, options.topic, name=options.name, headers=headers)
             first = offsets.start if first is None else first
             count += len(offsets)
+            end = offsets.stop
             progress.tell(f"{count:,} messages")
         progress.done()
     if options.json:
@@ -123,7 +121,9 @@ def publish_messages(options: argparse.Namespace) -> None:
     elif count == 1:
         print(f"stored at offset {first}")
     elif count:
-        print(f"stored {count:,} messages at offsets {first} up to {(first or 0) + count}")
+        # Others may have published to a running broker meanwhile.
+        where = "at" if end - (first or 0) == count else "among"
+        print(f"stored {count:,} messages {where} offsets {first} up to {end}")
     else:
         print("nothing to store")
 
@@ -132,22 +132,32 @@ def _messages(options: argparse.Namespace) -> Iterator[list[str | bytes]]:
     if options.message is not None:
         yield [options.message]
     elif options.lines:
-        lines = (line.removesuffix(b"\n") for line in sys.stdin.buffer)
-        while batch := list(islice(lines, BATCH_LINES)):
-            yield [text_if_possible(line) for line in batch]
+        for lines in _line_batches():
+            yield [text_if_possible(line) for line in lines]
     else:
         yield [text_if_possible(sys.stdin.buffer.read())]
 
 
+def _line_batches() -> Iterator[list[bytes]]:
+    """Lines of standard input as they come; what follows the last newline counts if there is any"""
+    rest = b""
+    while data := sys.stdin.buffer.read1(BATCH_BYTES):
+        *lines, rest = (rest + data).split(b"\n")
+        for at in range(0, len(lines), BATCH_LINES):
+            yield lines[at : at + BATCH_LINES]
+    if rest:
+        yield [rest]
+
+
 def consume_records(options: argparse.Namespace) -> None:
-    with open_broker(options) as broker:
+    with reach_broker(options) as broker:
         if options.consumer is None:
             _read(options, broker)
         else:
             _consume(options, broker)
 
 
-def _consume(options: argparse.Namespace, broker: Broker) -> None:
+def _consume(options: argparse.Namespace, broker: AnyBroker) -> None:
     """From the consumer's own position to the end, moving it."""
     if options.follow or options.names:
         raise RefusedError(
@@ -158,6 +168,14 @@ def _consume(options: argparse.Namespace, broker: Broker) -> None:
     except AlreadySubscribed:
         if options.start is not None:
             broker.seek(options.consumer, options.topic, options.start)
+    if options.no_commit:
+        (position,) = [
+            one.next_offset
+            for one in broker.consumers(options.topic)
+            if one.consumer == options.consumer
+        ]
+        _read_all(options, broker, position)
+        return
     left = options.limit
     while left is None or left > 0:
         records = broker.consume(
@@ -165,27 +183,40 @@ def _consume(options: argparse.Namespace, broker: Broker) -> None:
             options.topic,
             limit=CONSUME_BATCH if left is None else min(left, CONSUME_BATCH),
             where=options.where,
-            commit=not options.no_commit,
         )
         if not records:
-            return
-        _show(options, records)
+            break
+        try:
+            _show(options, records)
+        except BaseException:  # not all of it was seen: it comes again
+            broker.seek(options.consumer, options.topic, records[0].offset)
+            raise
         left = None if left is None else left - len(records)
+    broker.commit(options.consumer, options.topic)
 
 
-def _read(options: argparse.Namespace, broker: Broker) -> None:
+def _read(options: argparse.Namespace, broker: AnyBroker) -> None:
     """From a position to the end, or on and on with --follow; nothing is remembered."""
-    choice: dict[str, Any] = {"where": options.where, "names": options.names}
     if options.follow:
-        stream = broker.stream(options.topic, start=options.start or "latest", **choice)
+        stream = broker.stream(
+            options.topic,
+            start=options.start or "latest",
+            where=options.where,
+            names=options.names,
+        )
         for record in islice(stream, options.limit):
             _show(options, [record])
-        return
-    start: str | int = options.start or "earliest"
+    else:
+        _read_all(options, broker, options.start or "earliest")
+
+
+def _read_all(options: argparse.Namespace, broker: AnyBroker, start: str | int) -> None:
     left = options.limit
     while left is None or left > 0:
         wanted = CONSUME_BATCH if left is None else min(left, CONSUME_BATCH)
-        records = broker.read(options.topic, start=start, limit=wanted, **choice)
+        records = broker.read(
+            options.topic, start=start, limit=wanted, where=options.where, names=options.names
+        )
         if not records:
             return
         _show(options, records)
@@ -203,7 +234,7 @@ def _show(options: argparse.Namespace, records: list[Record]) -> None:
 
 
 def list_consumers(options: argparse.Namespace) -> None:
-    with open_broker(options) as broker:
+    with reach_broker(options) as broker:
         consumers = broker.consumers(options.topic)
     if options.json:
         show_json([asdict(one) for one in consumers])
@@ -217,7 +248,7 @@ def list_consumers(options: argparse.Namespace) -> None:
 
 
 def seek_consumer(options: argparse.Namespace) -> None:
-    with open_broker(options) as broker:
+    with reach_broker(options) as broker:
         offset = broker.seek(options.consumer, options.topic, options.position)
     if options.json:
         show_json({"consumer": options.consumer, "next_offset": offset})
@@ -226,7 +257,7 @@ def seek_consumer(options: argparse.Namespace) -> None:
 
 
 def remove_consumer(options: argparse.Namespace) -> None:
-    with open_broker(options) as broker:
+    with reach_broker(options) as broker:
         broker.unsubscribe(options.consumer, options.topic)
     if options.json:
         show_json({"removed": options.consumer})

@@ -1,4 +1,8 @@
-"""Commands that ask a running broker over HTTP: `--at URL`, or who holds a data directory."""
+"""Which broker a command speaks to: `--at DIR|URL`, `$PENSTOCK_AT`, else ./penstock_data.
+
+A URL is a running broker. A data directory that a broker has open means that broker, over HTTP; one
+that nobody has open is opened here.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +13,16 @@ from typing import Any
 
 import msgspec
 
+from penstock.app.sync import Broker
+from penstock.cli.target import open_broker
+from penstock.client.sync import Client, connect
 from penstock.client.transport import Target, Transport
 from penstock.client.wire import check
 from penstock.config import default_key, default_target
 from penstock.log.directory import read_holder
-from penstock.model.errors import RefusedError, UnavailableError
+from penstock.model.errors import NotAuthorized, RefusedError, UnavailableError
+
+AnyBroker = Broker | Client
 
 
 def add_remote(parser: argparse.ArgumentParser) -> None:
@@ -21,48 +30,91 @@ def add_remote(parser: argparse.ArgumentParser) -> None:
         "--at",
         metavar="DIR|URL",
         default=default_target(),
-        help="the broker at http://[USER:PASSWORD@]HOST:PORT, or the one that holds a data "
-        "directory (default: $PENSTOCK_AT, else ./penstock_data)",
+        help="data directory, which a running broker may have open, or the address of a broker: "
+        "http://[USER:PASSWORD@]HOST:PORT (default: $PENSTOCK_AT, else ./penstock_data)",
     )
     parser.add_argument(
-        "--key-file", metavar="FILE", help="log in with the key in it; else $PENSTOCK_KEY"
+        "--key-file",
+        metavar="FILE",
+        help="log in at a running broker with the key in it (default: the key in $PENSTOCK_KEY)",
     )
     parser.add_argument("--json", action="store_true", help="answer in JSON")
 
 
+def reach_broker(options: argparse.Namespace, *, create: bool = False) -> AnyBroker:
+    """The broker that is meant: a running one, else the directory, opened here.
+
+    Only commands that create may make the directory.
+    """
+    url = served_at(options.at)
+    if url is None:
+        return open_broker(options, create=create)
+    try:
+        return connect(url, token=read_key(options))
+    except NotAuthorized as refused:
+        raise _explained(refused) from None
+
+
 def ask(options: argparse.Namespace, method: str, path: str, body: Any = None) -> Any:
-    """The broker's answer; RefusedError and UnavailableError as it says."""
-    target = Target(broker_url(options.at), token=_key(options))
+    """A running broker's answer; RefusedError and UnavailableError as it says."""
+    url = served_at(options.at)
+    if url is None:
+        raise UnavailableError(
+            f"no broker has {options.at!r} open: start `penstock serve`, or name one with --at URL"
+        )
+    return ask_at(url, read_key(options), method, path, body)
+
+
+def ask_at(
+    url: str,
+    key: str,
+    method: str,
+    path: str,
+    body: Any = None,
+    headers: dict[str, str] | None = None,
+) -> Any:
+    """One request; what the answer holds as JSON, or None if it is empty."""
+    target = Target(url, token=key)
     data = b"" if body is None else msgspec.json.encode(body)
 
     async def run() -> bytes:
         transport = Transport(target)
         try:
-            return check(await transport.ask(method, path, data))
+            return check(await transport.ask(method, path, data, headers))
         finally:
             await transport.close()
 
-    return msgspec.json.decode(asyncio.run(run()))
+    try:
+        answer = asyncio.run(run())
+    except NotAuthorized as refused:
+        raise _explained(refused) from None
+    return msgspec.json.decode(answer) if answer else None
 
 
-def broker_url(at: str) -> str:
-    """Where the broker answers that is meant."""
+def served_at(at: str) -> str | None:
+    """Where the broker answers that is meant; None if it is a directory that no broker has open."""
     if "://" in at:
         return at
     holder = read_holder(Path(at))
-    if holder is None:
-        raise UnavailableError(
-            f"no broker has {at!r} open: start `penstock serve`, or name one with --at URL"
-        )
-    for address in holder.get("addresses") or []:
+    addresses = [] if holder is None else holder.get("addresses") or []
+    for address in addresses:
         if address.startswith(("http://", "https://")):
             return str(address)
-    raise RefusedError(
-        f"the broker that has {at!r} open listens on no HTTP address: start it with --http"
-    )
+    if addresses:
+        raise RefusedError(
+            f"the broker that has {at!r} open listens on no HTTP address: start it with --http"
+        )
+    return None
 
 
-def _key(options: argparse.Namespace) -> str:
+def read_key(options: argparse.Namespace) -> str:
     if options.key_file:
         return Path(options.key_file).read_text().strip()
     return default_key()
+
+
+def _explained(refused: NotAuthorized) -> NotAuthorized:
+    return NotAuthorized(
+        f"{refused}: give the address with user and password, --at http://USER:PASSWORD@HOST:PORT, "
+        "or a key (`penstock user key`) with --key-file or in PENSTOCK_KEY"
+    )

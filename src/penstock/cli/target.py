@@ -1,4 +1,4 @@
-"""Which broker a command works on: `--at DIR`, `$PENSTOCK_AT`, else ./penstock_data."""
+"""Which data directory a command opens: `--at DIR`, `$PENSTOCK_AT`, else ./penstock_data."""
 
 from __future__ import annotations
 
@@ -34,9 +34,12 @@ def whole_number(text: str) -> int:
 
 
 def target_path(options: argparse.Namespace) -> Path:
-    """The data directory; a URL is refused, since this release has no door to talk to."""
+    """The data directory; a URL is refused, since the command works on files."""
     if "://" in options.at:
-        raise RefusedError(f"--at {options.at!r} is an address: give the data directory instead")
+        raise RefusedError(
+            f"--at {options.at!r} is an address, and this command reads files: "
+            "give the data directory instead"
+        )
     return Path(options.at)
 
 

@@ -7,9 +7,8 @@ import sys
 from dataclasses import asdict
 from typing import Any
 
-from penstock.app.sync import Broker
 from penstock.cli.output import human_bytes, human_duration, show_json, show_table
-from penstock.cli.target import add_target, open_broker
+from penstock.cli.remote import AnyBroker, add_remote, reach_broker
 from penstock.model.errors import RefusedError
 from penstock.model.record import TopicInfo
 
@@ -42,7 +41,7 @@ def add_commands(commands: Any) -> None:
     delete.set_defaults(run=delete_topic)
 
     for action in (create, listing, shown, alter, delete):
-        add_target(action)
+        add_remote(action)
 
 
 def _add_settings(parser: argparse.ArgumentParser) -> None:
@@ -62,7 +61,7 @@ def _settings(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def create_topic(options: argparse.Namespace) -> None:
-    with open_broker(options, create=True) as broker:
+    with reach_broker(options, create=True) as broker:
         broker.create_topic(options.topic, exist_ok=options.exist_ok, **_settings(options))
         _answer(options, broker, options.topic, "created")
 
@@ -73,12 +72,12 @@ def alter_topic(options: argparse.Namespace) -> None:
         raise RefusedError(
             "nothing to alter: give --retention-age, --retention-bytes or --durability"
         )
-    with open_broker(options) as broker:
+    with reach_broker(options) as broker:
         broker.alter_topic(options.topic, **settings)
         _answer(options, broker, options.topic, "altered")
 
 
-def _answer(options: argparse.Namespace, broker: Broker, topic: str, what: str) -> None:
+def _answer(options: argparse.Namespace, broker: AnyBroker, topic: str, what: str) -> None:
     found = find(broker, topic)
     if options.json:
         show_json(asdict(found))
@@ -89,7 +88,7 @@ def _answer(options: argparse.Namespace, broker: Broker, topic: str, what: str) 
         )
 
 
-def find(broker: Broker, topic: str) -> TopicInfo:
+def find(broker: AnyBroker, topic: str) -> TopicInfo:
     for one in broker.topics():
         if one.topic.casefold() == topic.casefold():
             return one
@@ -98,7 +97,7 @@ def find(broker: Broker, topic: str) -> TopicInfo:
 
 
 def list_topics(options: argparse.Namespace) -> None:
-    with open_broker(options) as broker:
+    with reach_broker(options) as broker:
         topics = sorted(broker.topics(), key=lambda one: one.topic.casefold())
     if options.json:
         show_json([asdict(one) for one in topics])
@@ -135,7 +134,7 @@ def _state(found: TopicInfo) -> str:
 
 
 def show_topic(options: argparse.Namespace) -> None:
-    with open_broker(options) as broker:
+    with reach_broker(options) as broker:
         found = find(broker, options.topic)
         consumers = broker.consumers(options.topic) if found.is_available else []
     if options.json:
@@ -164,7 +163,7 @@ def show_topic(options: argparse.Namespace) -> None:
 
 
 def delete_topic(options: argparse.Namespace) -> None:
-    with open_broker(options) as broker:
+    with reach_broker(options) as broker:
         found = find(broker, options.topic)
         if not options.yes:
             count = found.end_offset - found.first_offset

@@ -6,26 +6,18 @@ A password is never taken from the command line, and a key is shown once, when i
 from __future__ import annotations
 
 import argparse
-import asyncio
 import getpass
 import sys
-from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
-from penstock.app.users import open_users
-from penstock.broker.access import Access
-from penstock.broker.settings import make_settings
-from penstock.catalog.access_keys import AccessKeyRow
-from penstock.catalog.credentials import CredentialRow
+from penstock.cli.accounts import Accounts, BrokerAccounts, DirectoryAccounts
 from penstock.cli.output import show_json, show_table
-from penstock.cli.target import add_target, existing_path, target_path
-from penstock.config import storage_settings
+from penstock.cli.remote import add_remote, read_key, served_at
+from penstock.cli.target import existing_path, target_path
 from penstock.core.access import check_user
 from penstock.model.errors import RefusedError
-
-T = TypeVar("T")
 
 
 def add_commands(commands: Any) -> None:
@@ -62,31 +54,27 @@ def add_commands(commands: Any) -> None:
             "which is also read when it is no terminal",
         )
     for action in (add, passwd, remove, listing, key, keys, revoke):
-        add_target(action)
+        add_remote(action)
 
 
 def add_user(options: argparse.Namespace) -> None:
     user = check_user(options.user)
     password = _password(options)
-
-    async def work(access: Access) -> bool:
-        is_first = not access.has_users
-        await access.add_user(user, password)
-        return is_first
-
-    is_first = _with_users(target_path(options), work)
+    accounts, is_running = _accounts(options, create=True)
+    is_first = not accounts.users()
+    accounts.add(user, password)
     if options.json:
         show_json({"added": user})
         return
     print(f"added user {user}")
     if is_first:
-        print("from the next start on nobody comes in without a login")
+        start = "now" if is_running else "the next start"
+        print(f"from {start} on nobody comes in without a login")
 
 
 def set_password(options: argparse.Namespace) -> None:
-    path = existing_path(options)
-    password = _password(options)
-    _with_users(path, lambda access: access.set_password(options.user, password))
+    accounts, _ = _accounts(options)
+    accounts.set_password(options.user, _password(options))
     if options.json:
         show_json({"changed": options.user})
     else:
@@ -94,36 +82,26 @@ def set_password(options: argparse.Namespace) -> None:
 
 
 def remove_user(options: argparse.Namespace) -> None:
-    async def work(access: Access) -> bool:
-        await access.remove_user(options.user)
-        return access.has_users
-
-    has_users = _with_users(existing_path(options), work)
+    accounts, _ = _accounts(options)
+    is_last = [one.user for one in accounts.users()] == [options.user]
+    accounts.remove(options.user)
     if options.json:
         show_json({"removed": options.user})
         return
     print(f"removed user {options.user}")
-    if not has_users:
+    if is_last:
         print("no user is left: clients on this machine come in without a login")
 
 
 def list_users(options: argparse.Namespace) -> None:
-    async def work(access: Access) -> list[CredentialRow]:
-        return access.users()
-
-    users = _with_users(existing_path(options), work)
-    rows = [(row.user, _time(row.created_at), _time(row.changed_at)) for row in users]
-    headings = ("user", "created", "password_set")
-    if options.json:
-        show_json([dict(zip(headings, row, strict=True)) for row in rows])
-    elif rows:
-        show_table([heading.replace("_", " ") for heading in headings], rows)
-    else:
-        print("no users yet: penstock user add NAME")
+    accounts, _ = _accounts(options)
+    rows = [(one.user, _time(one.created_at), _time(one.changed_at)) for one in accounts.users()]
+    _show(options, ("user", "created", "password_set"), rows, "no users yet: penstock user add")
 
 
 def make_key(options: argparse.Namespace) -> None:
-    made = _with_users(existing_path(options), lambda access: access.make_key(options.user))
+    accounts, _ = _accounts(options)
+    made = accounts.make_key(options.user)
     if options.json:
         show_json({"user": options.user, "key": made})
     else:
@@ -131,39 +109,46 @@ def make_key(options: argparse.Namespace) -> None:
 
 
 def list_keys(options: argparse.Namespace) -> None:
-    async def work(access: Access) -> list[AccessKeyRow]:
-        return access.access_keys()
-
-    keys = _with_users(existing_path(options), work)
-    rows = [(row.key_id, row.user, _time(row.created_at)) for row in keys]
-    headings = ("key_id", "user", "created")
-    if options.json:
-        show_json([dict(zip(headings, row, strict=True)) for row in rows])
-    elif rows:
-        show_table([heading.replace("_", " ") for heading in headings], rows)
-    else:
-        print("no keys yet: penstock user key NAME")
+    accounts, _ = _accounts(options)
+    rows = [(one.key_id, one.user, _time(one.created_at)) for one in accounts.access_keys()]
+    _show(options, ("key_id", "user", "created"), rows, "no keys yet: penstock user key")
 
 
 def revoke_key(options: argparse.Namespace) -> None:
-    _with_users(existing_path(options), lambda access: access.revoke_key(options.key_id))
+    accounts, _ = _accounts(options)
+    accounts.revoke(options.key_id)
     if options.json:
         show_json({"revoked": options.key_id})
     else:
         print(f"revoked key {options.key_id}")
 
 
+def _show(
+    options: argparse.Namespace,
+    headings: tuple[str, ...],
+    rows: list[tuple[str, str, str]],
+    advice: str,
+) -> None:
+    if options.json:
+        show_json([dict(zip(headings, row, strict=True)) for row in rows])
+    elif rows:
+        show_table([heading.replace("_", " ") for heading in headings], rows)
+    else:
+        print(f"{advice} NAME")
+
+
+def _accounts(options: argparse.Namespace, *, create: bool = False) -> tuple[Accounts, bool]:
+    """The users that are meant, and whether a running broker has them."""
+    url = served_at(options.at)
+    if url is not None:
+        return BrokerAccounts(url, read_key(options)), True
+    path = target_path(options) if create else existing_path(options)
+    return DirectoryAccounts(path), False
+
+
 def _time(timestamp_us: int) -> str:
     moment = datetime.fromtimestamp(timestamp_us // 1_000_000, UTC)
     return moment.isoformat().replace("+00:00", "Z")
-
-
-def _with_users(path: Path, work: Callable[[Access], Awaitable[T]]) -> T:
-    async def run() -> T:
-        async with open_users(path, make_settings(storage_settings())) as access:
-            return await work(access)
-
-    return asyncio.run(run())
 
 
 def _password(options: argparse.Namespace) -> bytes:

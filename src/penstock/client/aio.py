@@ -25,6 +25,7 @@ from penstock.client.wire import (
     encode_position,
 )
 from penstock.model.errors import PenstockError, RefusedError, UnavailableError
+from penstock.model.groups import GroupInfo
 from penstock.model.record import ConsumerInfo, Record, TopicInfo
 
 T = TypeVar("T")
@@ -45,6 +46,10 @@ class _Topics(msgspec.Struct):
 
 class _Consumers(msgspec.Struct):
     consumers: list[ConsumerInfo]
+
+
+class _Groups(msgspec.Struct):
+    groups: list[GroupInfo]
 
 
 class _Offset(msgspec.Struct):
@@ -122,6 +127,13 @@ class AsyncClient:
 
     async def topics(self) -> list[TopicInfo]:
         return msgspec.json.decode(await self._ask("GET", "/v1/topics"), type=_Topics).topics
+
+    async def bind(self, filter: str, topic: str) -> None:
+        """Names that match `filter` are placed in `topic` from now on."""
+        await self._ask("POST", "/v1/bindings", {"filter": filter, "topic": topic})
+
+    async def unbind(self, filter: str) -> None:
+        await self._ask("DELETE", f"/v1/bindings?{urlencode({'filter': filter})}")
 
     async def _topic_info(self, topic: str) -> TopicInfo:
         return msgspec.json.decode(await self._ask("GET", _topic(topic)), type=TopicInfo)
@@ -207,6 +219,15 @@ class AsyncClient:
         """The consumers of a topic, how far they are and what they have waiting."""
         data = await self._ask("GET", f"{_topic(topic)}/consumers")
         return msgspec.json.decode(data, type=_Consumers).consumers
+
+    async def groups(self, topic: str) -> list[GroupInfo]:
+        """The groups of a topic: how far they are, and what is not done."""
+        data = await self._ask("GET", f"{_topic(topic)}/groups")
+        return msgspec.json.decode(data, type=_Groups).groups
+
+    async def remove_group(self, group: str, topic: str) -> None:
+        """Forget a group and its position; what was given out belongs to nobody."""
+        await self._ask("DELETE", f"{_topic(topic)}/groups/{quote(group, safe='')}")
 
     async def read(
         self,

@@ -5,16 +5,20 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Sequence
+from concurrent.futures import CancelledError
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Final, Self, TypeVar
 
 from penstock.client.aio import AsyncClient, Handler
 from penstock.client.groups import AsyncGroup, Delivery
 from penstock.client.wire import HeadersLike, PositionLike
 from penstock.model.errors import UnavailableError
+from penstock.model.groups import GroupInfo
 from penstock.model.record import ConsumerInfo, Record, TopicInfo
 
 T = TypeVar("T")
+
+CLOSED: Final = "the client is closed: connect again"
 
 Call = Callable[[Coroutine[Any, Any, Any]], Any]
 
@@ -25,9 +29,7 @@ class Client:
     def __init__(self, url: str, **options: Any) -> None:
         self._is_closed = False
         self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(
-            target=self._loop.run_forever, name="penstock-client", daemon=True
-        )
+        self._thread = threading.Thread(target=self._run, name="penstock-client", daemon=True)
         self._thread.start()
         try:
             self._client = self._call(_make(url, options))
@@ -35,17 +37,33 @@ class Client:
             self._stop()
             raise
 
+    def _run(self) -> None:
+        loop = self._loop
+        loop.run_forever()
+        late = asyncio.all_tasks(loop)  # a stream that nobody reads any more, say
+        for task in late:
+            task.cancel()
+        loop.run_until_complete(asyncio.gather(*late, return_exceptions=True))
+        loop.run_until_complete(loop.shutdown_asyncgens())
+        loop.close()
+
     def _call(self, work: Coroutine[Any, Any, T]) -> T:
         if self._is_closed:
             work.close()
-            raise UnavailableError("the client is closed: connect again")
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+            raise UnavailableError(CLOSED)
+        answer = asyncio.run_coroutine_threadsafe(work, self._loop)
+        try:
+            return answer.result()
+        except CancelledError:
+            raise UnavailableError(CLOSED) from None
+        except KeyboardInterrupt:
+            answer.cancel()  # nobody waits for it any more
+            raise
 
     def _stop(self) -> None:
         self._is_closed = True
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
-        self._loop.close()
 
     def close(self) -> None:
         """Finish what is on its way. Safe to call twice."""
@@ -82,6 +100,13 @@ class Client:
 
     def topics(self) -> list[TopicInfo]:
         return self._call(self._client.topics())
+
+    def bind(self, filter: str, topic: str) -> None:
+        """Names that match `filter` are placed in `topic` from now on."""
+        self._call(self._client.bind(filter, topic))
+
+    def unbind(self, filter: str) -> None:
+        self._call(self._client.unbind(filter))
 
     # Publishing
 
@@ -140,6 +165,14 @@ class Client:
     def consumers(self, topic: str) -> list[ConsumerInfo]:
         """The consumers of a topic, how far they are and what they have waiting."""
         return self._call(self._client.consumers(topic))
+
+    def groups(self, topic: str) -> list[GroupInfo]:
+        """The groups of a topic: how far they are, and what is not done."""
+        return self._call(self._client.groups(topic))
+
+    def remove_group(self, group: str, topic: str) -> None:
+        """Forget a group and its position; what was given out belongs to nobody."""
+        self._call(self._client.remove_group(group, topic))
 
     def read(
         self,

@@ -239,7 +239,10 @@ class HttpDoor:
         self.tick += 1
         self._note_date()
         for connection in list(self._connections):
-            connection.look_at_time()
+            try:
+                connection.look_at_time()
+            except Exception as mistake:
+                self._give_up(connection, mistake)
 
     def _note_date(self) -> None:
         now_s = self.engine.clock.now_us() / 1_000_000

@@ -11,7 +11,7 @@ from typing import Annotated
 from msgspec import Meta, Struct
 
 from penstock.broker.engine import Engine
-from penstock.broker.groups import DELAY_S_MAX, OPEN_MAX, Given, GroupInfo
+from penstock.broker.groups import DELAY_S_MAX, OPEN_MAX, Given
 from penstock.broker.topics import Topic
 from penstock.core.position import parse_position
 from penstock.doors.http.describing import Facts
@@ -21,6 +21,7 @@ from penstock.doors.http.reading import WAIT_S_MAX, read_body, record_out
 from penstock.doors.http.router import Route
 from penstock.doors.http.types import Position, RecordOut
 from penstock.model.errors import PenstockError, RefusedError
+from penstock.model.groups import GroupInfo
 
 GROUPS = "/v1/topics/{topic}/groups"
 GROUP = GROUPS + "/{group}"

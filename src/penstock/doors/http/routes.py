@@ -16,6 +16,7 @@ from penstock.doors.http import (
     status,
     streams,
     topics,
+    users,
 )
 from penstock.doors.http.door import HttpDoor
 from penstock.doors.mqtt.door import MqttDoor
@@ -33,4 +34,5 @@ def add_all(door: HttpDoor, exchange: Exchange, mqtt_door: MqttDoor) -> None:
     groups.add_routes(door)
     streams.add_routes(door)
     sessions.add_routes(door, exchange)
+    users.add_routes(door, exchange)
     openapi.add_routes(door)  # last: it shows the others

@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
+from penstock.model.limits import PASSWORD_BYTES_MAX
 from penstock.model.record import TopicInfo
 
 Position = Annotated[
@@ -196,3 +197,36 @@ class Kicked(Struct):
     client_id: str
     was_connected: bool
     forgotten: bool
+
+
+class Password(Struct, forbid_unknown_fields=True):
+    password: Annotated[str, Meta(min_length=1, max_length=PASSWORD_BYTES_MAX)]
+
+
+class UserOut(Struct):
+    """A user; times are µs since 1970, UTC."""
+
+    user: str
+    created_at: int
+    changed_at: int
+
+
+class UserList(Struct):
+    users: list[UserOut]
+
+
+class KeyMade(Struct):
+    """`key` is told this once."""
+
+    user: str
+    key: str
+
+
+class KeyOut(Struct):
+    key_id: str
+    user: str
+    created_at: int
+
+
+class KeyList(Struct):
+    keys: list[KeyOut]

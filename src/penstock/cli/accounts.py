@@ -1,0 +1,145 @@
+"""The users that `penstock user` works on: of a running broker, or of a directory nobody has open.
+
+Both have the same methods, so commands need not know which they have.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol, TypeVar
+from urllib.parse import quote
+
+from penstock.app.users import open_users
+from penstock.broker.access import Access
+from penstock.broker.settings import make_settings
+from penstock.cli.remote import ask_at
+from penstock.config import storage_settings
+from penstock.model.errors import RefusedError
+
+T = TypeVar("T")
+
+
+class User(NamedTuple):
+    """Times are µs since 1970, UTC."""
+
+    user: str
+    created_at: int
+    changed_at: int
+
+
+class Key(NamedTuple):
+    key_id: str
+    user: str
+    created_at: int
+
+
+class Accounts(Protocol):
+    """Changes are durable on return; RefusedError says what does not fit."""
+
+    def users(self) -> list[User]: ...
+
+    def add(self, user: str, password: bytes) -> None: ...
+
+    def set_password(self, user: str, password: bytes) -> None: ...
+
+    def remove(self, user: str) -> None: ...
+
+    def make_key(self, user: str) -> str: ...
+
+    def access_keys(self) -> list[Key]: ...
+
+    def revoke(self, key_id: str) -> None: ...
+
+
+class DirectoryAccounts:
+    """Of a data directory that no broker has open; it is opened for each call."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def _with(self, work: Callable[[Access], Awaitable[T]]) -> T:
+        async def run() -> T:
+            async with open_users(self._path, make_settings(storage_settings())) as access:
+                return await work(access)
+
+        return asyncio.run(run())
+
+    def users(self) -> list[User]:
+        async def work(access: Access) -> list[User]:
+            return [User(row.user, row.created_at, row.changed_at) for row in access.users()]
+
+        return self._with(work)
+
+    def add(self, user: str, password: bytes) -> None:
+        self._with(lambda access: access.add_user(user, password))
+
+    def set_password(self, user: str, password: bytes) -> None:
+        self._with(lambda access: access.set_password(user, password))
+
+    def remove(self, user: str) -> None:
+        self._with(lambda access: access.remove_user(user))
+
+    def make_key(self, user: str) -> str:
+        return self._with(lambda access: access.make_key(user))
+
+    def access_keys(self) -> list[Key]:
+        async def work(access: Access) -> list[Key]:
+            return [Key(row.key_id, row.user, row.created_at) for row in access.access_keys()]
+
+        return self._with(work)
+
+    def revoke(self, key_id: str) -> None:
+        self._with(lambda access: access.revoke_key(key_id))
+
+
+class BrokerAccounts:
+    """Of a running broker, over HTTP; what changes holds at once."""
+
+    def __init__(self, url: str, key: str) -> None:
+        self._url = url
+        self._key = key
+
+    def _ask(self, method: str, path: str, body: Any = None, **headers: str) -> Any:
+        return ask_at(self._url, self._key, method, path, body, headers)
+
+    def users(self) -> list[User]:
+        return [User(**one) for one in self._ask("GET", "/v1/users")["users"]]
+
+    def add(self, user: str, password: bytes) -> None:
+        body = {"password": _text(password)}
+        self._ask("PUT", _path(user), body, **{"If-None-Match": "*"})
+
+    def set_password(self, user: str, password: bytes) -> None:
+        if user not in [one.user for one in self.users()]:
+            raise RefusedError(
+                f"there is no user {user!r} (letter case counts): see `penstock user list`"
+            )
+        self._ask("PUT", _path(user), {"password": _text(password)})
+
+    def remove(self, user: str) -> None:
+        self._ask("DELETE", _path(user))
+
+    def make_key(self, user: str) -> str:
+        return str(self._ask("POST", f"{_path(user)}/keys")["key"])
+
+    def access_keys(self) -> list[Key]:
+        return [Key(**one) for one in self._ask("GET", "/v1/keys")["keys"]]
+
+    def revoke(self, key_id: str) -> None:
+        self._ask("DELETE", f"/v1/keys/{quote(key_id, safe='')}")
+
+
+def _path(user: str) -> str:
+    return f"/v1/users/{quote(user, safe='')}"
+
+
+def _text(password: bytes) -> str:
+    try:
+        return password.decode()
+    except UnicodeDecodeError:
+        raise RefusedError(
+            "the password is not UTF-8, which HTTP needs: choose another, or stop the broker and "
+            "name its directory"
+        ) from None
