@@ -1,0 +1,111 @@
+"""One setting, and how its value is checked: InvalidSetting gives key, value and rule."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from penstock.broker.settings import make_settings, seconds, size_bytes
+from penstock.doors.http.pages import parse_origins
+from penstock.model.errors import InvalidSetting
+
+OFF: Final = "off"
+PREFIX: Final = "PENSTOCK_"
+OPTIONAL: Final = "optional"
+REQUIRED: Final = "required"
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One key: what it defaults to, how a value is checked, and what to tell people."""
+
+    path: str  # table and key, with dots
+    default: Any
+    check: Callable[[str, Any], Any]  # (key, value) -> value; raises InvalidSetting
+    says: str
+
+    @property
+    def table(self) -> str:
+        return self.path.rpartition(".")[0]
+
+    @property
+    def key(self) -> str:
+        return self.path.rpartition(".")[2]
+
+    @property
+    def variable(self) -> str:
+        return PREFIX + self.path.replace(".", "__").upper()
+
+
+def parse_address(text: str) -> tuple[str, int]:
+    """HOST:PORT; an IPv6 host stands in brackets."""
+    host, separator, port = text.rpartition(":")
+    host = host.removeprefix("[").removesuffix("]")
+    is_number = port.isascii() and port.isdigit()
+    if not separator or not host or not is_number or int(port) > 65_535:
+        raise InvalidSetting(f"address {text!r} is not HOST:PORT, such as 127.0.0.1:1883")
+    return host, int(port)
+
+
+def address(key: str, value: Any) -> str:
+    given = text(key, value)
+    if given != OFF:
+        try:
+            parse_address(given)
+        except InvalidSetting as wrong:
+            raise InvalidSetting(f"{key}: {wrong}, or 'off'") from None
+    return given
+
+
+def text(key: str, value: Any) -> str:
+    if not isinstance(value, str) or not value:
+        raise InvalidSetting(f"{key} {value!r} is not a text: write it in quotes")
+    return value
+
+
+def file(key: str, value: Any) -> str:
+    """A path; the empty text means none."""
+    return "" if value == "" else text(key, value)
+
+
+def yes_or_no(key: str, value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise InvalidSetting(f"{key} {value!r} is neither true nor false")
+    return value
+
+
+def whole_number(key: str, value: Any, least: int, most: int) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+        raise InvalidSetting(f"{key} {value!r} is not a whole number from {least} to {most}")
+    return value
+
+
+def duration(key: str, value: Any) -> Any:
+    seconds(key, value)
+    return value  # as it was written
+
+
+def certificates(key: str, value: Any) -> str:
+    if value not in (OPTIONAL, REQUIRED):
+        raise InvalidSetting(f"{key} {value!r} is neither 'optional' nor 'required'")
+    return str(value)
+
+
+def size(key: str, value: Any) -> Any:
+    size_bytes(key, value)
+    return value
+
+
+def origins(key: str, value: Any) -> str:
+    return " ".join(parse_origins(key, value))
+
+
+def of_broker(name: str) -> Callable[[str, Any], Any]:
+    """A check that the broker's own settings have already."""
+
+    def check(key: str, value: Any) -> Any:
+        make_settings({name: value})
+        return value
+
+    return check

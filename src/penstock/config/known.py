@@ -1,0 +1,191 @@
+"""All settings there are: reading, the template of `config init` and `serve --check` go by it."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from penstock.broker.settings import BrokerSettings
+from penstock.config.checks import (
+    OFF,
+    OPTIONAL,
+    Setting,
+    address,
+    certificates,
+    duration,
+    file,
+    of_broker,
+    origins,
+    size,
+    text,
+    whole_number,
+    yes_or_no,
+)
+from penstock.core.bus import PROCESSES_MAX
+from penstock.doors.http.limits import HttpLimits
+from penstock.doors.mqtt.limits import MqttLimits
+
+DEFAULT_DATA: Final = "./penstock_data"
+_BROKER: Final = BrokerSettings()
+_LIMITS: Final = MqttLimits()
+_HTTP: Final = HttpLimits()
+
+SETTINGS: Final = (
+    Setting("server.data", DEFAULT_DATA, text, "data directory"),
+    Setting("mqtt.listen", "127.0.0.1:1883", address, "where MQTT clients connect, or 'off'"),
+    Setting("mqtt.tls_listen", OFF, address, "the same with TLS; its usual port is 8883"),
+    Setting("mqtt.tls_cert", "", file, "the server's certificate and chain, PEM"),
+    Setting("mqtt.tls_key", "", file, "its private key, PEM; empty if it is in tls_cert"),
+    Setting(
+        "mqtt.tls_client_ca",
+        "",
+        file,
+        "who signs client certificates; their common name becomes the user",
+    ),
+    Setting(
+        "mqtt.tls_client_certificates",
+        OPTIONAL,
+        certificates,
+        "'optional': without one a client logs in with a password; or 'required'",
+    ),
+    Setting(
+        "mqtt.connect_timeout",
+        f"{_LIMITS.connect_s_max:g}s",
+        duration,
+        "time for a client to connect and log in",
+    ),
+    Setting(
+        "mqtt.connections_max",
+        _LIMITS.connections_max,
+        lambda key, value: whole_number(key, value, 1, 10_000_000),
+        "more are refused",
+    ),
+    Setting(
+        "mqtt.keep_alive_s_max",
+        _LIMITS.keep_alive_s_max,
+        lambda key, value: whole_number(key, value, 0, 65_535),
+        "longest keep alive of an MQTT 5 client, in seconds; 0: no limit",
+    ),
+    Setting(
+        "mqtt.sys_interval_s",
+        _LIMITS.sys_interval_s,
+        lambda key, value: whole_number(key, value, 0, 65_535),
+        "seconds between looks at $SYS/broker/…; 0: nothing is said there",
+    ),
+    Setting("http.listen", "127.0.0.1:8090", address, "where HTTP clients connect, or 'off'"),
+    Setting("http.tls_listen", OFF, address, "the same with TLS; its usual port is 8443"),
+    Setting("http.tls_cert", "", file, "its certificate and chain, PEM; empty: that of [mqtt]"),
+    Setting("http.tls_key", "", file, "its private key, PEM; empty if it is in tls_cert"),
+    Setting(
+        "http.origins",
+        "",
+        origins,
+        "web pages that may ask beside our own, with spaces between: 'https://a.example'; or '*'",
+    ),
+    Setting(
+        "http.connections_max",
+        _HTTP.connections_max,
+        lambda key, value: whole_number(key, value, 1, 10_000_000),
+        "more are refused",
+    ),
+    Setting("http.body_bytes_max", "32 MiB", size, "largest body of a request"),
+    Setting("http.head_timeout", f"{_HTTP.head_s_max:g}s", duration, "time for the headers"),
+    Setting("http.body_timeout", f"{_HTTP.body_s_max:g}s", duration, "time for the body"),
+    Setting("http.idle_timeout", f"{_HTTP.idle_s_max:g}s", duration, "between two requests"),
+    Setting(
+        "http.send_timeout",
+        f"{_HTTP.send_s_max:g}s",
+        duration,
+        "for a client that takes nothing of its answer",
+    ),
+    Setting("bus.path", OFF, text, "where the socket of the local bus is, or 'off'"),
+    Setting(
+        "bus.processes_max",
+        PROCESSES_MAX,
+        lambda key, value: whole_number(key, value, 1, 10_000),
+        "processes that may subscribe on the bus",
+    ),
+    Setting(
+        "mqtt.will_grace_s",
+        _LIMITS.will_grace_s,
+        lambda key, value: whole_number(key, value, 0, 86_400),
+        "seconds after a start for clients to come back before wills are published",
+    ),
+    Setting(
+        "topics.defaults.durability",
+        _BROKER.durability,
+        of_broker("durability"),
+        "what an acknowledgement means: 'fsync', on disk, or 'os', handed to the system",
+    ),
+    Setting(
+        "topics.defaults.retention_age",
+        "7d",
+        of_broker("retention_age"),
+        "records older than this go; or 'unlimited'",
+    ),
+    Setting(
+        "topics.defaults.retention_bytes",
+        "unlimited",
+        of_broker("retention_bytes"),
+        "the oldest records of a larger topic go; '10 GiB', or 'unlimited'",
+    ),
+    Setting("log.segment_bytes", "32 MiB", of_broker("segment_bytes"), "size of a closed file"),
+    Setting("log.segment_age", "1d", of_broker("segment_age"), "a file is closed at this age"),
+    Setting(
+        "log.payload_bytes_max",
+        "16 MiB",
+        of_broker("payload_bytes_max"),
+        "largest message, at most 16 MiB",
+    ),
+    Setting(
+        "log.disk_free_percent_min",
+        _BROKER.disk_free_percent_min,
+        of_broker("disk_free_percent_min"),
+        "publishes are refused below it",
+    ),
+    Setting(
+        "log.upkeep_every",
+        f"{_BROKER.upkeep_s:g}s",
+        duration,
+        "how often retention, sealing and free space are looked after",
+    ),
+    Setting(
+        "catalog.url",
+        _BROKER.catalog_url,
+        of_broker("catalog_url"),
+        "PostgreSQL instead of SQLite: 'postgresql://USER@HOST:PORT/DATABASE'",
+    ),
+    Setting(
+        "catalog.schema",
+        _BROKER.catalog_schema,
+        of_broker("catalog_schema"),
+        "where the tables are in that database; one broker has it at a time",
+    ),
+    Setting(
+        "catalog.position_saves_max",
+        _BROKER.position_saves_max,
+        of_broker("position_saves_max"),
+        "as many moved positions are saved at once",
+    ),
+    Setting(
+        "catalog.position_save_every",
+        f"{_BROKER.position_save_s_max:g}s",
+        duration,
+        "and at the latest after this time",
+    ),
+    Setting(
+        "access.allow_anonymous",
+        False,
+        yes_or_no,
+        "let clients in without a login, from every address",
+    ),
+)
+BY_PATH: Final = {setting.path: setting for setting in SETTINGS}
+# Where BrokerSettings calls a key otherwise than the file does.
+BROKER_NAMES: Final = {
+    "upkeep_every": "upkeep_s",
+    "position_save_every": "position_save_s_max",
+    "url": "catalog_url",
+    "schema": "catalog_schema",
+}
+STORAGE: Final = ("catalog.url", "catalog.schema")
+BROKER_TABLES: Final = ("topics.defaults", "log", "catalog")

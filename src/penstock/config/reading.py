@@ -1,0 +1,152 @@
+"""Putting the sources together: flags, the environment, the file, and defaults below them.
+
+Nothing else in Penstock reads the environment.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import tomllib
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from penstock.config.checks import PREFIX, Setting
+from penstock.config.known import BROKER_NAMES, BY_PATH, DEFAULT_DATA, SETTINGS, STORAGE
+from penstock.core.names import check_filter, check_topic
+from penstock.model.errors import InvalidSetting, RefusedError
+
+
+@dataclass(frozen=True, slots=True)
+class Binding:
+    """Names that match `filter` are placed in `topic`, which is created if it is missing."""
+
+    filter: str
+    topic: str
+
+
+@dataclass(frozen=True, slots=True)
+class Effective:
+    """All values that hold, and where each comes from."""
+
+    values: dict[str, Any]  # by path
+    origins: dict[str, str]
+    bindings: tuple[Binding, ...]
+
+
+def environment() -> dict[str, str]:
+    return dict(os.environ)
+
+
+def default_target() -> str:
+    """The data directory of commands that are not told one."""
+    return os.environ.get("PENSTOCK_AT", DEFAULT_DATA)
+
+
+def default_key() -> str:
+    """The key that commands log in with at a broker, if they are not told another one."""
+    return os.environ.get("PENSTOCK_KEY", "")
+
+
+def storage_settings(variables: Mapping[str, str] | None = None) -> dict[str, Any]:
+    """Where a data directory keeps things, for commands that open it and know no settings file."""
+    given = environment() if variables is None else variables
+    known = [BY_PATH[path].variable for path in STORAGE]
+    values = load(None, {}, {name: given[name] for name in known if name in given}).values
+    return {BROKER_NAMES[path.partition(".")[2]]: values[path] for path in STORAGE}
+
+
+def load(
+    file: Path | None = None,
+    flags: Mapping[str, Any] | None = None,
+    variables: Mapping[str, str] | None = None,
+) -> Effective:
+    """Put the sources together; `flags` are by path, and hold only what was given."""
+    values = {setting.path: setting.default for setting in SETTINGS}
+    origins = dict.fromkeys(values, "default")
+    bindings: tuple[Binding, ...] = ()
+    given: list[tuple[str, Any, str]] = []
+    if file is not None:
+        document = _read(file)
+        bindings = _read_bindings(document.pop("bindings", []), str(file))
+        given += [(path, value, str(file)) for path, value in _flatten(document, str(file))]
+    for variable, text in (environment() if variables is None else variables).items():
+        # One without a double underscore is no setting: PENSTOCK_AT, say.
+        if variable.startswith(PREFIX) and "__" in variable:
+            path = variable.removeprefix(PREFIX).replace("__", ".").lower()
+            given.append((path, _from_text(path, text), variable))
+    given += [(path, value, "flag") for path, value in (flags or {}).items()]
+    for path, value, origin in given:
+        setting = BY_PATH.get(path) or _unknown(path, origin)
+        try:
+            values[path] = setting.check(setting.key, value)
+        except InvalidSetting as wrong:
+            raise InvalidSetting(f"{origin}: [{setting.table}] {wrong}") from None
+        origins[path] = origin
+    return Effective(values, origins, bindings)
+
+
+def _from_text(path: str, text: str) -> Any:
+    """The environment has only text: read it as what the setting is."""
+    default = BY_PATH[path].default if path in BY_PATH else ""
+    if isinstance(default, bool):
+        return {"true": True, "1": True, "false": False, "0": False}.get(text.lower(), text)
+    if isinstance(default, int | float):
+        for kind in (int, float):
+            with suppress(ValueError):
+                return kind(text)
+    return text
+
+
+def _read(file: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(file.read_text())
+    except OSError as failed:
+        raise InvalidSetting(f"{file} cannot be read: {failed.strerror}") from failed
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as wrong:
+        raise InvalidSetting(f"{file} is not TOML: {wrong}") from wrong
+
+
+def _flatten(table: dict[str, Any], origin: str, above: str = "") -> list[tuple[str, Any]]:
+    found: list[tuple[str, Any]] = []
+    for key, value in table.items():
+        path = f"{above}{key}"
+        is_table = any(known.startswith(f"{path}.") for known in BY_PATH)
+        if isinstance(value, dict):
+            if not is_table:
+                _unknown(path, origin)
+            found += _flatten(value, origin, f"{path}.")
+        elif is_table:
+            raise InvalidSetting(f"{origin}: {path} {value!r} is not a table: write [{path}]")
+        else:
+            found.append((path, value))
+    return found
+
+
+def _unknown(path: str, origin: str) -> Setting:
+    tables = sorted({setting.table for setting in SETTINGS} | {"bindings"})
+    near = difflib.get_close_matches(path, [*BY_PATH, *tables], 1)
+    if not near:  # the right key in the wrong table, perhaps
+        key = path.rpartition(".")[2]
+        near = [known for known in BY_PATH if known.endswith(f".{key}")][:1]
+    hint = f"did you mean {near[0]!r}?" if near else f"tables are {', '.join(tables)}"
+    raise InvalidSetting(f"{origin}: setting {path!r} is unknown: {hint}")
+
+
+def _read_bindings(rows: Any, origin: str) -> tuple[Binding, ...]:
+    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+        raise InvalidSetting(f"{origin}: bindings {rows!r} is not a list: write [[bindings]]")
+    found = []
+    for row in rows:
+        if row.keys() != {"filter", "topic"}:
+            raise InvalidSetting(
+                f"{origin}: [[bindings]] {row!r} must have exactly the keys 'filter' and 'topic'"
+            )
+        try:
+            found.append(Binding(check_filter(row["filter"]), check_topic(row["topic"])))
+        except RefusedError as wrong:
+            raise InvalidSetting(f"{origin}: [[bindings]] {wrong}") from None
+    return tuple(found)

@@ -1,0 +1,127 @@
+"""What a server is made from: the settings that hold, in the shapes its parts take."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from penstock.broker.settings import seconds, size_bytes
+from penstock.config.checks import OFF, REQUIRED
+from penstock.config.known import BROKER_NAMES, BROKER_TABLES, SETTINGS
+from penstock.config.reading import Binding, Effective
+from penstock.doors.http.limits import HttpLimits
+from penstock.doors.mqtt.limits import MqttLimits
+from penstock.model.errors import InvalidSetting
+
+
+@dataclass(frozen=True, slots=True)
+class TlsFiles:
+    """What a TLS listener needs."""
+
+    cert: Path
+    key: Path | None  # None: it is in the same file
+    client_ca: Path | None
+    demands_client: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ServerSettings:
+    """Everything `penstock serve` can be told. `off` leaves a listener closed."""
+
+    data: Path
+    mqtt: str
+    mqtts: str
+    tls: TlsFiles | None
+    mqtt_limits: MqttLimits
+    http: str
+    https: str
+    http_tls: TlsFiles | None
+    http_limits: HttpLimits
+    bus: str
+    bus_processes_max: int
+    broker: dict[str, Any]
+    bindings: tuple[Binding, ...]
+    allow_anonymous: bool
+
+
+def server_settings(effective: Effective) -> ServerSettings:
+    """What the server is made from; InvalidSetting where two values do not fit together."""
+    values = effective.values
+    broker = {
+        BROKER_NAMES.get(setting.key, setting.key): values[setting.path]
+        for setting in SETTINGS
+        if setting.table in BROKER_TABLES
+    }
+    return ServerSettings(
+        Path(values["server.data"]),
+        values["mqtt.listen"],
+        values["mqtt.tls_listen"],
+        _tls_files(values),
+        MqttLimits(
+            seconds("connect_timeout", values["mqtt.connect_timeout"]),
+            values["mqtt.connections_max"],
+            values["mqtt.keep_alive_s_max"],
+            values["mqtt.will_grace_s"],
+            values["mqtt.sys_interval_s"],
+        ),
+        values["http.listen"],
+        values["http.tls_listen"],
+        _http_tls_files(values),
+        _http_limits(values),
+        values["bus.path"],
+        values["bus.processes_max"],
+        broker,
+        effective.bindings,
+        values["access.allow_anonymous"],
+    )
+
+
+def _http_limits(values: dict[str, Any]) -> HttpLimits:
+    return HttpLimits(
+        connections_max=values["http.connections_max"],
+        body_bytes_max=size_bytes("body_bytes_max", values["http.body_bytes_max"]),
+        head_s_max=seconds("head_timeout", values["http.head_timeout"]),
+        body_s_max=seconds("body_timeout", values["http.body_timeout"]),
+        idle_s_max=seconds("idle_timeout", values["http.idle_timeout"]),
+        send_s_max=seconds("send_timeout", values["http.send_timeout"]),
+        origins=tuple(values["http.origins"].split()),
+    )
+
+
+def _http_tls_files(values: dict[str, Any]) -> TlsFiles | None:
+    if values["http.tls_listen"] == OFF:
+        return None
+    table = "http" if values["http.tls_cert"] else "mqtt"
+    cert, key = values[f"{table}.tls_cert"], values[f"{table}.tls_key"]
+    if not cert:
+        raise InvalidSetting(
+            f"[http] tls_listen {values['http.tls_listen']!r} needs a certificate: "
+            "set tls_cert and tls_key (--tls-cert, --tls-key)"
+        )
+    return TlsFiles(Path(cert), Path(key) if key else None, None, False)
+
+
+def _tls_files(values: dict[str, Any]) -> TlsFiles | None:
+    cert, key, client_ca = (
+        values[f"mqtt.{name}"] for name in ("tls_cert", "tls_key", "tls_client_ca")
+    )
+    demands_client = values["mqtt.tls_client_certificates"] == REQUIRED
+    if values["mqtt.tls_listen"] == OFF:
+        return None
+    if not cert:
+        raise InvalidSetting(
+            f"[mqtt] tls_listen {values['mqtt.tls_listen']!r} needs a certificate: "
+            "set tls_cert and tls_key (--tls-cert, --tls-key)"
+        )
+    if demands_client and not client_ca:
+        raise InvalidSetting(
+            "[mqtt] tls_client_certificates 'required' needs to know who signs them: "
+            "set tls_client_ca (--tls-client-ca)"
+        )
+    return TlsFiles(
+        Path(cert),
+        Path(key) if key else None,
+        Path(client_ca) if client_ca else None,
+        demands_client,
+    )
