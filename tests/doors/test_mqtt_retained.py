@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from penstock.mqtt.kinds import MQTT_5
+import pytest
+
+from penstock.mqtt.kinds import MQTT_3_1_1, MQTT_5
 from penstock.mqtt.packets import Publish, Subscription
 from tests.doors.served import Served
-from tests.doors.wire import Wire
+from tests.doors.wire import Wire, connect_kept
 
 
 def retained(port: int, filter: str, qos: int = 1) -> dict[str, bytes]:
@@ -96,3 +98,64 @@ def test_retained_messages_of_many_names_do_not_hold_up_others(tmp_path: Path) -
         publisher.publish("b", b"flush", 1)
         found = retained(broker.port, "a/#", qos=0)
         assert found == {f"a/{n}": b"%d" % n for n in range(count)}
+
+
+@pytest.mark.parametrize("qos", [1, 2])
+@pytest.mark.parametrize("version", [MQTT_3_1_1, MQTT_5])
+def test_a_retained_message_says_so_when_it_is_sent_again(
+    tmp_path: Path, version: int, qos: int
+) -> None:
+    """Also if its filter was there before it: RETAIN tells why it was sent (MQTT 5 §3.3.1.3)."""
+    with Served(tmp_path) as broker, Wire(broker.port) as publisher:
+        publisher.connect()
+        reader, _ = connect_kept(broker.port, "reader", version)
+        reader.subscribe("a", qos=qos)
+        publisher.publish("a", b"x", qos, retain=True)
+        live = reader.receive()
+        assert not live.retain
+        reader.subscribe("a", qos=qos)
+        given = reader.expect(Publish)
+        assert given.retain
+        reader.close()
+        reader, _ = connect_kept(broker.port, "reader", version)
+        again = reader.expect(Publish)
+        assert (again.packet_id, again.dup, again.retain) == (given.packet_id, True, True)
+        reader.acknowledge(again)
+        assert reader.settle() == []
+
+
+def test_the_same_message_may_be_out_live_and_because_it_was_retained(tmp_path: Path) -> None:
+    with Served(tmp_path) as broker, Wire(broker.port) as publisher:
+        publisher.connect()
+        reader, _ = connect_kept(broker.port, "reader", MQTT_5)
+        reader.subscribe("a", qos=1)
+        publisher.publish("a", b"x", 1, retain=True)
+        live = reader.expect(Publish)
+        reader.subscribe("a", qos=1)
+        given = reader.expect(Publish)
+        assert (live.retain, given.retain) == (False, True)
+        reader.close()
+        reader, _ = connect_kept(broker.port, "reader", MQTT_5)
+        again = [reader.expect(Publish), reader.expect(Publish)]
+        found = {(one.packet_id, one.dup, one.retain) for one in again}
+        assert found == {(live.packet_id, True, False), (given.packet_id, True, True)}
+
+
+def test_a_retained_message_of_a_filter_with_where_says_so_when_it_is_sent_again(
+    tmp_path: Path,
+) -> None:
+    with Served(tmp_path) as broker, Wire(broker.port) as publisher:
+        publisher.connect()
+        publisher.publish("a", b"x", 1, retain=True)
+        reader, _ = connect_kept(broker.port, "reader", MQTT_5)
+        reader.subscribe_feed("a", qos=1, where="payload = 'x'")
+        given = reader.expect(Publish)
+        reader.close()
+        reader, _ = connect_kept(broker.port, "reader", MQTT_5)
+        again = reader.expect(Publish)
+        assert (given.retain, again.retain, again.dup) == (True, True, True)
+        assert again.properties == given.properties
+        reader.acknowledge(again)
+        reader.subscribe_feed("b", qos=1, where="payload = 'x'")  # a feed with an id of its own
+        publisher.publish("b", b"x", 1)
+        assert reader.receive().name == "b"

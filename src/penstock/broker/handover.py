@@ -15,7 +15,13 @@ from penstock.broker.engine import Engine
 from penstock.broker.feeds import Feeds, feed_run, retained_record, send_one
 from penstock.broker.retained import Retained
 from penstock.broker.runs import Run
-from penstock.broker.sessions import OFFSET_MASK, OwnFeed, Session, Subscription
+from penstock.broker.sessions import (
+    OFFSET_MASK,
+    RETAINED_PLACE,
+    OwnFeed,
+    Session,
+    Subscription,
+)
 from penstock.catalog.retained import RetainedRow
 from penstock.core.access import Principal
 
@@ -117,7 +123,8 @@ class Handover:
         if qos == 0:
             outbox.forward(run.name, 1, encoding.forward_bytes(run))
         else:
-            session.send(row.topic_id, row.offset & OFFSET_MASK, run, encoding)
+            place = row.topic_id | RETAINED_PLACE
+            session.send(place, row.offset & OFFSET_MASK, run, encoding)
         return True
 
     def _hand_feed_retained(self, feed: OwnFeed, row: RetainedRow) -> bool:
@@ -127,4 +134,5 @@ class Handover:
         record = retained_record(row, topic)
         if feed.where is not None and not feed.where.passes(record):
             return True
-        return send_one(feed, feed.place(topic.id), row.offset, feed_run(record), True)
+        place = feed.place(topic.id) | RETAINED_PLACE
+        return send_one(feed, place, row.offset, feed_run(record), True)

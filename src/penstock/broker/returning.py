@@ -17,6 +17,7 @@ from penstock.broker.sessions import (
     NO_FEED,
     OFFSET_MASK,
     PLACE_SHIFT,
+    RETAINED_PLACE,
     TAG_SHIFT,
     TOPIC_MASK,
     OwnFeed,
@@ -127,26 +128,26 @@ async def _resend(exchange: Exchange, session: Session, tag: int, packet_id: int
         return ""
     if not batches:
         return "retention"
-    if place >> PLACE_SHIFT == NO_FEED:
+    if _feed_id(place) == NO_FEED:
         run = stored_run(batches[0], offset)
     else:
         run = feed_run(batches[0].records(topic.declared, offset, offset + 1)[0])
     if not exchange.authorise(outbox.principal, RECEIVE, run.name):
         return "not_authorized"
     qos = 2 if packet_id in session.twice else 1
-    encoding = _encoding(exchange, session, packet_id, tag, run, qos)
+    encoding = _encoding(exchange, session, packet_id, place, run, qos)
     outbox.send(run, 0, [packet_id], encoding, True)
     return ""
 
 
 def _encoding(
-    exchange: Exchange, session: Session, packet_id: int, tag: int, run: Run, qos: int
+    exchange: Exchange, session: Session, packet_id: int, place: int, run: Run, qos: int
 ) -> Encoding:
     """As the message was encoded, if what it was sent for is still there."""
     outbox = session.outbox
     assert outbox is not None
-    place = tag >> TAG_SHIFT
-    feed_id = place >> PLACE_SHIFT
+    feed_id = _feed_id(place)
+    is_retained = place & RETAINED_PLACE != 0  # then it says so, whatever the subscription wants
     if feed_id == NO_FEED:
         member = exchange.router.find(run.name).members.get(session)
         if member is not None:
@@ -154,12 +155,15 @@ def _encoding(
         share = session.shared.get(packet_id)
         if isinstance(share, Share):
             member = share.member(session)
-        elif member is not None and member.as_of(place, tag & OFFSET_MASK)[0] is None:
-            return member.retained_encoding(qos)  # older than any reason to send it but that
-        return member.encodings[qos] if member else outbox.encoding(qos, False, ())
+        if member is not None:
+            return member.retained_encoding(qos) if is_retained else member.encodings[qos]
     for feed in session.feeds:
         if feed.id == feed_id:
             one = feed.subscription
             identifiers = (one.identifier,) if one.identifier else ()
-            return outbox.encoding(qos, one.retain_as_published, identifiers)
-    return outbox.encoding(qos, False, ())
+            return outbox.encoding(qos, one.retain_as_published or is_retained, identifiers)
+    return outbox.encoding(qos, is_retained, ())
+
+
+def _feed_id(place: int) -> int:
+    return (place & ~RETAINED_PLACE) >> PLACE_SHIFT

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Final, Protocol
 
 from penstock.broker.runs import Encoding, Run
+from penstock.catalog.stored_sessions import RETAINED_FEED
 from penstock.core.access import Principal
 from penstock.core.where import Where
 from penstock.core.window import Window
@@ -20,6 +21,8 @@ OFFSET_MASK: Final = (1 << TAG_SHIFT) - 1
 PLACE_SHIFT: Final = 32  # a place is feed id << PLACE_SHIFT | topic id; without a feed, the topic
 TOPIC_MASK: Final = (1 << PLACE_SHIFT) - 1
 NO_FEED: Final = 0  # feed id of what a plain subscription brings
+# In a place: sent because it was retained. Such a message may be out beside the same one sent live.
+RETAINED_PLACE: Final = RETAINED_FEED << PLACE_SHIFT
 NEVER_EXPIRES: Final = 0xFFFF_FFFF  # seconds a session outlives its connection
 
 

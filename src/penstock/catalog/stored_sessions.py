@@ -11,6 +11,7 @@ from penstock.catalog.database import Database
 from penstock.catalog.feeds import FeedPositions, load_feeds
 from penstock.model.record import DEFAULT_TENANT
 
+RETAINED_FEED: Final = 1 << 30  # in a feed id: the message was sent because it was retained
 NO_PACKET_ID: Final = 0  # of an outstanding row that is done, and kept so that it is not sent again
 
 
@@ -37,7 +38,7 @@ class OutstandingRow:
     packet_id: int
     qos: int
     is_released: bool
-    feed_id: int = 0  # of the subscription it was sent for, if that has a feed of its own
+    feed_id: int = 0  # of the subscription it was sent for, if that has one; with RETAINED_FEED
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +58,7 @@ class StoredSession:
     def feed_id_last(self) -> int:
         """The highest id of a feed that anything stored speaks of."""
         used = [row.feed_id for row in self.subscriptions]
-        used += [row.feed_id for row in self.outstanding]
+        used += [row.feed_id & ~RETAINED_FEED for row in self.outstanding]
         return max([*used, *self.feeds, 0])
 
 
@@ -78,7 +79,7 @@ def load_session(database: Database, client_id: str) -> StoredSession:
     )
     outstanding = database.fetch(
         "select topic_id, message_offset, packet_id, qos, is_released, feed_id from outstanding"
-        " where tenant = $1 and client_id = $2 order by feed_id, topic_id, message_offset",
+        " where tenant = $1 and client_id = $2 order by topic_id, message_offset, feed_id",
         *key,
     )
     opened = database.fetch(
