@@ -13,7 +13,9 @@ ENGINE_TESTS := tests/test_engine.py $(wildcard tests/core tests/mqtt tests/log 
 
 help: ## explain the targets
 	@printf '\n  Penstock: MQTT and HTTP in, one fsynced log, Spark tables and streams out\n\n'
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  \033[1mmake %-12s\033[0m %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@[ -t 1 ] && bold=$$(printf '\033[1m') && plain=$$(printf '\033[0m'); \
+		awk -F ':.*## ' -v bold="$$bold" -v plain="$$plain" \
+		'/^[a-z-]+:.*## / { printf "  %smake %-12s%s %s\n", bold, $$1, plain, $$2 }' $(MAKEFILE_LIST)
 	@printf '\n  PENSTOCK_COMPILE=auto|0|1  compile the engine if possible (default), never, or insist\n'
 	@printf '  ARGS="--http off"          more arguments for `make run`\n\n'
 

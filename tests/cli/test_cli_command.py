@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -27,12 +28,14 @@ def plain_environment() -> dict[str, str]:
     return {key: value for key, value in os.environ.items() if key not in ours}
 
 
-def start(*arguments: str, cwd: Path, **environment: str) -> subprocess.Popen[str]:
+def start(
+    *arguments: str, cwd: Path, stdin: Any = subprocess.DEVNULL, **environment: str
+) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [PENSTOCK, *arguments],
         cwd=cwd,
         env={**plain_environment(), **environment},
-        stdin=subprocess.DEVNULL,
+        stdin=stdin,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -79,8 +82,8 @@ def test_reading_commands_make_no_directory(run: Command, data: Path) -> None:
     assert not data.exists()
 
 
-def test_an_address_is_refused_with_the_way_out(run: Command) -> None:
-    done = run("topic", "list", "--at", "http://localhost:8090")
+def test_an_address_is_refused_where_files_are_read(run: Command) -> None:
+    done = run("log", "verify", "--at", "http://localhost:8090")
     assert done.code == 1 and "give the data directory" in done.err
 
 
@@ -117,6 +120,8 @@ def every_command() -> list[list[str]]:
 def test_every_command_explains_itself(run: Command, path: list[str]) -> None:
     done = run(*path, "--help")
     assert done.code == 0 and done.out.startswith("usage: " + " ".join(["penstock", *path]))
+    description = done.out.split("\n\n")[1]
+    assert description[0].isupper() and description.rstrip().endswith((".", "broker"))
 
 
 def test_version(run: Command) -> None:

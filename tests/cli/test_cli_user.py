@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from penstock import Broker
 from penstock.mqtt.kinds import MQTT_5
-from penstock.mqtt.packets import Connack, Connect
+from penstock.mqtt.packets import Connack, Connect, Disconnect
 from penstock.mqtt.reasons import Reason
 from tests.cli.conftest import Command
 from tests.doors.served import Served
@@ -133,15 +134,51 @@ def test_there_is_no_way_to_put_a_password_on_the_command_line(data: Path, run: 
 
 
 @pytest.mark.parametrize("action", ["add", "passwd", "remove", "list"])
-def test_while_a_broker_has_the_directory_the_command_says_what_to_do(
+def test_while_somebody_without_http_has_the_directory_the_command_says_what_to_do(
     data: Path, run: Command, action: str
 ) -> None:
-    with Served(data) as broker:
+    with Broker(data):
         names = [] if action == "list" else ["alice"]
         answer = run("user", action, *names, stdin="secret")
         assert answer.code == 3
-        assert f"process {broker.pid}" in answer.err
+        assert f"process {os.getpid()}" in answer.err
         assert "stop that broker, run this command, and start it again" in answer.err
+
+
+def test_users_and_keys_of_a_running_broker_change_at_once(
+    data: Path, run: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Served(data) as broker:
+        at = f"http://127.0.0.1:{broker.http_port}"
+        assert run("user", "list", "--at", at).out == "no users yet: penstock user add NAME\n"
+        added = run("user", "add", "alice", "--at", at, stdin="wonder\n")
+        assert added.out == "added user alice\nfrom now on nobody comes in without a login\n"
+        assert reason_for(broker.port, "alice", b"wonder") == Reason.SUCCESS
+        refused = run("user", "list")
+        assert refused.code == 1 and "--key-file or in PENSTOCK_KEY" in refused.err
+        with_password = ("--at", f"http://alice:wonder@127.0.0.1:{broker.http_port}")
+        key = run("user", "key", "alice", *with_password).out.strip()
+        monkeypatch.setenv("PENSTOCK_KEY", key)
+        assert run("user", "add", "bob", stdin="builder").out == "added user bob\n"
+        again = run("user", "add", "bob", stdin="builder")
+        assert again.code == 1 and "'bob' exists already" in again.err
+        assert run("user", "passwd", "bob", stdin="changed").code == 0
+        assert reason_for(broker.port, "bob", b"changed") == Reason.SUCCESS
+        unknown = run("user", "passwd", "carol", stdin="x")
+        assert unknown.code == 1 and "no user 'carol'" in unknown.err
+        (listed,) = run("user", "keys", "--json").json
+        assert listed["user"] == "alice"
+        with Wire(broker.port, "", MQTT_5) as wire:
+            wire.send(Connect("", username="bob", password=b"changed"))
+            assert wire.expect(Connack).reason == Reason.SUCCESS
+            assert run("user", "remove", "bob").out == "removed user bob\n"
+            assert wire.expect(Disconnect).reason == Reason.NOT_AUTHORIZED
+        last = run("user", "remove", "alice")
+        assert last.code == 1 and "is the last one" in last.err
+        assert run("user", "revoke", listed["key_id"]).code == 0
+        assert run("user", "list").code == 1
+    monkeypatch.delenv("PENSTOCK_KEY")
+    assert [one["user"] for one in run("user", "list", "--json").json] == ["alice"]
 
 
 def test_only_add_makes_the_directory(data: Path, run: Command) -> None:

@@ -20,7 +20,7 @@ def add_commands(commands: Any) -> None:
         description="A group is several readers of a topic that share one position. It is made by "
         "the first fetch over HTTP; MQTT clients share with $share and have sessions instead.",
     )
-    actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
+    actions = parser.add_subparsers(title="actions", metavar="ACTION")
     listing = actions.add_parser("list", help="groups of a topic and what they have waiting")
     listing.set_defaults(run=list_groups)
     show = actions.add_parser("show", help="one group with every record that is not done")
@@ -28,9 +28,9 @@ def add_commands(commands: Any) -> None:
     remove = actions.add_parser("remove", help="forget a group and its position")
     remove.set_defaults(run=remove_group)
     for action in (listing, show, remove):
-        action.add_argument("topic")
+        action.add_argument("topic", help="its name; letter case does not count")
     for action in (show, remove):
-        action.add_argument("group", help="letter case counts")
+        action.add_argument("group", help="as `penstock group list` shows it; letter case counts")
     for action in (listing, show, remove):
         add_remote(action)
 

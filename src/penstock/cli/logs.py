@@ -21,7 +21,7 @@ from penstock.model.errors import CorruptError, TopicNotFound
 
 def add_commands(commands: Any) -> None:
     parser = commands.add_parser("log", help="verify, dump, export and import the stored logs")
-    actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
+    actions = parser.add_subparsers(title="actions", metavar="ACTION")
     verify = actions.add_parser(
         "verify",
         help="check every byte; exit code 1 if anything is wrong",
@@ -30,7 +30,7 @@ def add_commands(commands: Any) -> None:
     verify.add_argument("topics", nargs="*", metavar="TOPIC", help="default: all")
     verify.set_defaults(run=verify_logs)
     dump = actions.add_parser("dump", help="show batches and records as they are stored")
-    dump.add_argument("topic")
+    dump.add_argument("topic", help="its name; letter case does not count")
     dump.add_argument(
         "--from", dest="start", type=_offset, metavar="OFFSET", help="first offset (default: all)"
     )

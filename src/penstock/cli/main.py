@@ -22,7 +22,13 @@ from penstock.cli import (
     topics,
     users,
 )
-from penstock.cli.output import EXIT_DONE, EXIT_INTERRUPTED, EXIT_REFUSED, EXIT_UNAVAILABLE
+from penstock.cli.output import (
+    EXIT_DONE,
+    EXIT_INTERRUPTED,
+    EXIT_REFUSED,
+    EXIT_UNAVAILABLE,
+    EXIT_USAGE,
+)
 from penstock.model.errors import PenstockError, UnavailableError
 
 # In the order in which --help shows their commands.
@@ -40,13 +46,19 @@ MODULES: Final[tuple[Any, ...]] = (
     settings,
 )
 EPILOG = """\
-exit codes: 0 done, 1 refused or failed, 2 usage, 3 unavailable (try again)
-
-a first look:
+a first look, without a server:
   penstock topic create sensors
   penstock publish sensors 'hello' --name sensors/42/temp
   penstock consume sensors --consumer me
   penstock log verify
+
+with one, each in a terminal of its own:
+  penstock serve
+  penstock sub -t 'sensors/#' -v
+  penstock pub -t sensors/42/temp -m 21.5
+
+`penstock COMMAND --help` says more. Exit codes: 0 done, 1 refused or failed, 2 usage, 3 unavailable
+(try again).
 """
 
 
@@ -58,10 +70,28 @@ def make_parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"penstock {__version__}")
-    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND")
     for module in MODULES:
         module.add_commands(commands)
+    _explain(parser)
     return parser
+
+
+def _explain(parser: argparse.ArgumentParser) -> None:
+    """Let every command begin its help with what it does, and show it if nothing was chosen."""
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            parser.set_defaults(run=lambda options: _show_usage(parser))
+            says = {one.dest: one.help or "" for one in action._choices_actions}
+            for name, below in action.choices.items():
+                if below.description is None:
+                    below.description = says[name][:1].upper() + says[name][1:] + "."
+                _explain(below)
+
+
+def _show_usage(parser: argparse.ArgumentParser) -> int:
+    parser.print_help(sys.stderr)
+    return EXIT_USAGE
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

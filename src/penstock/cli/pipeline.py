@@ -22,9 +22,9 @@ from penstock.pipeline.recorder import Recorder, reason
 
 def add_commands(commands: Any) -> None:
     parser = commands.add_parser("pipeline", help="run jobs on Spark, and see how they went")
-    actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
+    actions = parser.add_subparsers(title="actions", metavar="ACTION")
     running = actions.add_parser("run", help="run a job")
-    jobs = running.add_subparsers(dest="job", metavar="JOB", required=True)
+    jobs = running.add_subparsers(title="jobs", dest="job", metavar="JOB")
     for name in JOBS:
         job = find_job(name)
         one = jobs.add_parser(name, help=job.SAYS, description=job.SAYS)

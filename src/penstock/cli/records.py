@@ -25,11 +25,11 @@ CONSUME_BATCH: Final = 10_000
 def add_commands(commands: Any) -> None:
     publish = commands.add_parser(
         "publish",
-        help="store messages in a topic",
+        help="store messages in a topic; needs no server",
         description="Store one MESSAGE, or standard input as one message, or with --lines each of "
         "its lines. Done means durable. A message that begins with '-' goes after '--'.",
     )
-    publish.add_argument("topic")
+    publish.add_argument("topic", help="its name; letter case does not count")
     publish.add_argument("message", nargs="?", help="text; standard input when left out")
     publish.add_argument("--name", help="publish under this name (default: the topic's)")
     publish.add_argument(
@@ -44,17 +44,21 @@ def add_commands(commands: Any) -> None:
 
     consume = commands.add_parser(
         "consume",
-        help="read what a consumer has not seen yet",
-        description="Print records from a consumer's position on, and move it. Without --consumer "
-        "nothing is remembered.",
+        help="show records of a topic; needs no server",
+        description="Print what is stored in a topic. With --consumer, from that consumer's "
+        "position on, which moves; without it nothing is remembered.",
     )
     allow_negative_positions(consume)
-    consume.add_argument("topic")
+    consume.add_argument("topic", help="its name; letter case does not count")
     consume.add_argument(
         "--consumer", metavar="NAME", help="whose durable position to use; made if missing"
     )
     consume.add_argument(
-        "--from", dest="start", metavar="POSITION", help="earliest, latest, 123, -24h, or a time"
+        "--from",
+        dest="start",
+        metavar="POSITION",
+        help="where to begin: earliest, latest, 123, -24h, or a time (default: where the consumer "
+        "is, else earliest)",
     )
     consume.add_argument("--limit", type=whole_number, metavar="N", help="at most N records")
     consume.add_argument(
@@ -66,26 +70,30 @@ def add_commands(commands: Any) -> None:
         "--names", metavar="FILTER", help="only names that match, such as 'sensors/+/temp'"
     )
     consume.add_argument(
-        "--follow", action="store_true", help="go on with what comes, until Ctrl-C"
+        "--follow",
+        action="store_true",
+        help="go on with what comes, until Ctrl-C; begins at latest unless --from says otherwise",
     )
     consume.add_argument("--no-commit", action="store_true", help="leave the position as it is")
     consume.add_argument("-v", "--verbose", action="store_true", help="offset, time, name, headers")
     consume.set_defaults(run=consume_records)
 
-    consumer = commands.add_parser("consumer", help="list, move and remove consumers")
-    actions = consumer.add_subparsers(dest="action", metavar="ACTION", required=True)
+    consumer = commands.add_parser(
+        "consumer", help="list, move and remove consumers: durable positions in a topic"
+    )
+    actions = consumer.add_subparsers(title="actions", metavar="ACTION")
     listing = actions.add_parser("list", help="consumers of a topic and what they have waiting")
-    listing.add_argument("topic")
+    listing.add_argument("topic", help="its name; letter case does not count")
     listing.set_defaults(run=list_consumers)
     seek = actions.add_parser("seek", help="move a consumer to a position")
     allow_negative_positions(seek)
-    seek.add_argument("topic")
-    seek.add_argument("consumer")
+    seek.add_argument("topic", help="its name; letter case does not count")
+    seek.add_argument("consumer", help="its name; letter case counts")
     seek.add_argument("position", help="earliest, latest, 123, -24h, or a time")
     seek.set_defaults(run=seek_consumer)
     remove = actions.add_parser("remove", help="forget a consumer and its position")
-    remove.add_argument("topic")
-    remove.add_argument("consumer")
+    remove.add_argument("topic", help="its name; letter case does not count")
+    remove.add_argument("consumer", help="its name; letter case counts")
     remove.set_defaults(run=remove_consumer)
     for parser in (publish, consume, listing, seek, remove):
         add_remote(parser)

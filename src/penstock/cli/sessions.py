@@ -14,19 +14,25 @@ NEVER_EXPIRES = 0xFFFF_FFFF
 
 
 def add_commands(commands: Any) -> None:
-    parser = commands.add_parser("session", help="clients of a running broker, and their sessions")
-    actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
-    listing = actions.add_parser("list", help="all sessions, with what each has waiting")
+    parser = commands.add_parser(
+        "session", help="MQTT clients of a running broker: list, show and kick them"
+    )
+    actions = parser.add_subparsers(title="actions", metavar="ACTION")
+    listing = actions.add_parser(
+        "list", help="who is connected or has a session, and what each has waiting"
+    )
     listing.set_defaults(run=list_sessions)
     show = actions.add_parser("show", help="one session with its filters")
     show.set_defaults(run=show_session)
     kick = actions.add_parser("kick", help="close a client's connection; it may come back")
     kick.add_argument(
-        "--forget", action="store_true", help="its session and what waits for it go, too"
+        "--forget", action="store_true", help="drop its session, too, with what waits for it"
     )
     kick.set_defaults(run=kick_client)
     for action in (show, kick):
-        action.add_argument("client_id", help="letter case counts")
+        action.add_argument(
+            "client_id", help="as `penstock session list` shows it; letter case counts"
+        )
     for action in (listing, show, kick):
         add_remote(action)
 

@@ -30,9 +30,11 @@ _BINDINGS: Final = """\
 
 def add_commands(commands: Any) -> None:
     parser = commands.add_parser("config", help="write a settings file")
-    actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
+    actions = parser.add_subparsers(title="actions", metavar="ACTION")
     init = actions.add_parser("init", help="write a commented file with every setting")
-    init.add_argument("file", nargs="?", default=DEFAULT_FILE, help=f"({DEFAULT_FILE})")
+    init.add_argument(
+        "file", nargs="?", default=DEFAULT_FILE, help=f"where to write it (default: {DEFAULT_FILE})"
+    )
     init.add_argument("--json", action="store_true", help="answer in JSON")
     init.set_defaults(run=init_file)
 

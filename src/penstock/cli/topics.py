@@ -15,10 +15,10 @@ from penstock.model.record import TopicInfo
 
 def add_commands(commands: Any) -> None:
     parser = commands.add_parser("topic", help="declare, show, change and delete topics")
-    actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
+    actions = parser.add_subparsers(title="actions", metavar="ACTION")
 
     create = actions.add_parser("create", help="declare a topic")
-    create.add_argument("topic")
+    create.add_argument("topic", help="its name; letter case does not count")
     _add_settings(create)
     create.add_argument("--exist-ok", action="store_true", help="do nothing if it exists")
     create.set_defaults(run=create_topic)
@@ -27,16 +27,16 @@ def add_commands(commands: Any) -> None:
     listing.set_defaults(run=list_topics)
 
     shown = actions.add_parser("info", help="one topic with its settings and consumers")
-    shown.add_argument("topic")
+    shown.add_argument("topic", help="its name; letter case does not count")
     shown.set_defaults(run=show_topic)
 
     alter = actions.add_parser("alter", help="change settings; what is not named stays")
-    alter.add_argument("topic")
+    alter.add_argument("topic", help="its name; letter case does not count")
     _add_settings(alter)
     alter.set_defaults(run=alter_topic)
 
     delete = actions.add_parser("delete", help="delete a topic with all its records")
-    delete.add_argument("topic")
+    delete.add_argument("topic", help="its name; letter case does not count")
     delete.add_argument("--yes", action="store_true", help="do not ask")
     delete.set_defaults(run=delete_topic)
 

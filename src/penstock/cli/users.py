@@ -21,17 +21,21 @@ from penstock.model.errors import RefusedError
 
 
 def add_commands(commands: Any) -> None:
-    parser = commands.add_parser("user", help="who may log in")
-    actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
+    parser = commands.add_parser(
+        "user", help="add, list and remove those who may log in, and their keys"
+    )
+    actions = parser.add_subparsers(title="actions", metavar="ACTION")
 
     # No abbreviations: what somebody takes for --password would be one of --password-file.
     add = actions.add_parser(
-        "add", help="let somebody in; from the first user on nobody else", allow_abbrev=False
+        "add",
+        help="let somebody in; once there is a user, nobody comes in without a login",
+        allow_abbrev=False,
     )
     add.set_defaults(run=add_user)
     passwd = actions.add_parser("passwd", help="set another password", allow_abbrev=False)
     passwd.set_defaults(run=set_password)
-    remove = actions.add_parser("remove", help="do not let a user in any more")
+    remove = actions.add_parser("remove", help="let a user in no more")
     remove.set_defaults(run=remove_user)
     listing = actions.add_parser("list", help="all users")
     listing.set_defaults(run=list_users)
@@ -40,7 +44,7 @@ def add_commands(commands: Any) -> None:
     key.set_defaults(run=make_key)
     keys = actions.add_parser("keys", help="all keys, by their ids")
     keys.set_defaults(run=list_keys)
-    revoke = actions.add_parser("revoke", help="a key lets nobody in any more")
+    revoke = actions.add_parser("revoke", help="let nobody in with a key any more")
     revoke.add_argument("key_id", help="as `penstock user keys` shows it")
     revoke.set_defaults(run=revoke_key)
 

@@ -45,7 +45,11 @@ def add_routes(door: HttpDoor, exchange: Exchange) -> None:
             "DELETE",
             USER,
             users.remove,
-            Facts("let somebody in no more; connections and keys end", statuses=(204,)),
+            Facts(
+                "let somebody in no more; connections and keys end",
+                statuses=(204,),
+                errors=(409,),
+            ),
         ),
         (
             "POST",
@@ -84,6 +88,13 @@ class UsersDoor:
 
     async def remove(self, request: Request) -> Response:
         user = self._find(request)
+        if len(self._access.users()) == 1:
+            # Without users everybody comes in, and this server may listen to the whole world.
+            raise HttpError(
+                409,
+                f"user {quoted(user)} is the last one, and stays while the broker runs: add another "
+                "first, or stop the broker and remove it from the directory",
+            )
         await self._access.remove_user(user)
         for session in list(self._exchange.sessions.values()):
             outbox = session.outbox

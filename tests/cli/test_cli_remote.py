@@ -1,0 +1,217 @@
+"""Commands on a running broker: does it make a difference who has the directory open?"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import penstock
+from penstock import Broker
+from tests.cli.conftest import Command
+from tests.cli.test_cli_command import PATIENCE_S, start
+from tests.doors.served import Served
+from tests.doors.users import add_users
+
+SESSION: tuple[tuple[str, ...], ...] = (
+    ("topic", "list"),
+    ("topic", "create", "Sensors", "--retention-age", "30d"),
+    ("topic", "create", "sensors"),
+    ("topic", "create", "sensors", "--exist-ok", "--json"),
+    ("publish", "sensors", '{"celsius": 21.5}', "--name", "sensors/42/temp", "--header", "unit=C"),
+    ("publish", "sensors", "--lines"),
+    ("publish", "nosuch", "x"),
+    ("publish", "sensors", "x", "--name", "a/#"),
+    ("consume", "sensors", "--consumer", "me", "--limit", "2"),
+    ("consume", "sensors", "--consumer", "me", "--no-commit", "--limit", "1"),
+    ("consume", "sensors", "--consumer", "me", "--limit", "1"),
+    ("consumer", "list", "sensors"),
+    ("consume", "sensors", "--consumer", "me"),
+    ("consume", "sensors", "--consumer", "me"),
+    ("consume", "sensors", "--consumer", "me", "--from", "1", "--where", "payload = 'four'"),
+    ("consume", "sensors", "--from", "-24h", "--where", "payload.celsius > 20", "-v"),
+    ("consume", "sensors", "--names", "sensors/+/temp", "--json"),
+    ("consume", "sensors", "--from", "99"),
+    ("consume", "sensors", "--where", "payload ="),
+    ("consume", "nosuch"),
+    ("consumer", "seek", "sensors", "me", "earliest"),
+    ("consumer", "seek", "sensors", "nobody", "earliest"),
+    ("consumer", "list", "sensors", "--json"),
+    ("group", "list", "sensors"),
+    ("group", "show", "sensors", "nobody"),
+    ("group", "remove", "sensors", "nobody"),
+    ("topic", "alter", "sensors", "--retention-bytes", "10 MiB"),
+    ("topic", "info", "sensors"),
+    ("topic", "info", "nosuch"),
+    ("topic", "list"),
+    ("log", "export", "--lines", "OUT"),
+    ("consumer", "remove", "sensors", "me"),
+    ("topic", "delete", "sensors", "--yes"),
+    ("log", "import", "--lines", "OUT"),
+    ("consume", "sensors", "--consumer", "me"),
+    ("topic", "delete", "nosuch", "--yes"),
+)
+TIMES = re.compile(r"\d{4}-\d\d-\d\dT[\d:.]+Z")
+
+
+def act(run: Command, out: Path, *more: str) -> list[tuple[int, str, str]]:
+    """What every command of the session said, without what differs by nature."""
+    said = []
+    for command in SESSION:
+        arguments = [str(out) if one == "OUT" else one for one in command]
+        done = run(*arguments, *more, stdin="two\nthree\nfour")
+        shown = re.sub(r"(stored  +)[\d.]+ \w*B|[\d.]+ (KiB|B)", "SIZE", done.out)
+        said.append((done.code, TIMES.sub("TIME", shown), done.err))
+    return said
+
+
+@pytest.fixture
+def served(data: Path) -> Iterator[Served]:
+    with Served(data) as broker:
+        yield broker
+
+
+def test_commands_say_the_same_whoever_has_the_directory_open(
+    tmp_path: Path, data: Path, run: Command
+) -> None:
+    alone = act(run, tmp_path / "alone", "--at", str(tmp_path / "closed"))
+    with Served(data) as broker:
+        by_directory = act(run, tmp_path / "held", "--at", str(data))
+        assert run("topic", "delete", "sensors", "--yes").code == 0
+        url = f"http://127.0.0.1:{broker.http_port}"
+        by_url = act(run, tmp_path / "url", "--at", url)
+    for command, here, held, there in zip(SESSION, alone, by_directory, by_url, strict=True):
+        if command == ("topic", "list") and not here[1]:
+            continue
+        ids = re.compile(r"id +\d+|\(id \d+\)|\"id\": \d+")
+        for other in (held, there):
+            assert [ids.sub("ID", str(one)) for one in other] == [
+                ids.sub("ID", str(one)) for one in here
+            ], command
+
+
+def test_groups_are_listed_shown_and_removed(data: Path, run: Command) -> None:
+    with Served(data) as broker:
+        url = f"http://127.0.0.1:{broker.http_port}"
+        with penstock.connect(url) as client:
+            client.create_topic("orders")
+            client.publish_many(["a", "b", "c"], "orders")
+            group = client.group("orders", "packers")
+            first, second = group.fetch(2)
+            group.ack([first])
+        shown = [run("group", "list", "orders", "--at", at).out for at in (url, str(data))]
+        rows = [line.split() for line in shown[0].splitlines()]
+        assert shown[0] == shown[1]
+        assert rows == [
+            ["group", "next", "waiting", "leased", "to", "repeat"],
+            ["packers", "2", "1", "1", "0"],
+        ]
+        one = run("group", "show", "orders", "packers").out
+        assert "next        2" in one and "leased" in one
+        (pending,) = run("group", "show", "orders", "packers", "--json").json["pending"]
+        assert (pending["offset"], pending["state"]) == (second.record.offset, "leased")
+    closed = run("group", "list", "orders", "--json").json
+    assert [(one["group"], one["next_offset"], one["lag"]) for one in closed] == [("packers", 2, 1)]
+    assert run("group", "remove", "orders", "packers").out == "removed group packers\n"
+    assert run("group", "list", "orders").out == "topic orders has no groups\n"
+
+
+def test_follow_shows_what_comes_to_a_running_broker_and_ends_quietly_on_ctrl_c(
+    tmp_path: Path, served: Served, run: Command
+) -> None:
+    run("topic", "create", "t")
+    run("publish", "t", "one")
+    url = f"http://127.0.0.1:{served.http_port}"
+    follow = start("consume", "t", "--follow", "--from", "earliest", "--at", url, cwd=tmp_path)
+    assert follow.stdout is not None
+    assert follow.stdout.readline() == "one\n"
+    run("publish", "t", "two")
+    assert follow.stdout.readline() == "two\n"
+    follow.send_signal(signal.SIGINT)
+    out, err = follow.communicate(timeout=PATIENCE_S)
+    assert (follow.returncode, out, err) == (130, "", "")
+
+
+def test_a_consumer_of_a_running_broker_whose_reader_left_gets_the_batch_again(
+    tmp_path: Path, served: Served, run: Command
+) -> None:
+    run("topic", "create", "t")
+    run("publish", "t", "--lines", stdin="\n".join(f"line {i}" * 10 for i in range(5_000)))
+    url = f"http://127.0.0.1:{served.http_port}"
+    command = start("consume", "t", "--consumer", "me", "--at", url, cwd=tmp_path)
+    assert command.stdout is not None and command.stderr is not None
+    command.stdout.readline()
+    command.stdout.close()
+    assert command.wait(PATIENCE_S) == 0
+    assert command.stderr.read() == ""
+    command.stderr.close()
+    (me,) = run("consumer", "list", "t", "--json").json
+    assert me["waiting"] == 5_000
+
+
+def test_lines_are_stored_as_they_come_not_when_the_pipe_ends(
+    tmp_path: Path, served: Served, run: Command
+) -> None:
+    run("topic", "create", "t")
+    url = f"http://127.0.0.1:{served.http_port}"
+    read_end, write_end = os.pipe()
+    with os.fdopen(read_end, "rb") as lines:
+        publisher = start("publish", "t", "--lines", "--at", url, cwd=tmp_path, stdin=lines)
+    follow = start("consume", "t", "--follow", "--from", "0", "--at", url, cwd=tmp_path)
+    assert follow.stdout is not None
+    os.write(write_end, b"one\ntw")
+    assert follow.stdout.readline() == "one\n"
+    os.write(write_end, b"o\n")
+    assert follow.stdout.readline() == "two\n"
+    os.close(write_end)
+    out, _ = publisher.communicate(timeout=PATIENCE_S)
+    assert out == "stored 2 messages at offsets 0 up to 2\n"
+    follow.send_signal(signal.SIGINT)
+    follow.communicate(timeout=PATIENCE_S)
+
+
+def test_a_broker_that_is_not_there_is_exit_code_3(run: Command, data: Path) -> None:
+    for command in ("topic list", "publish t x", "consume t", "group list t", "user list"):
+        done = run(*command.split(), "--at", "http://127.0.0.1:1")
+        assert done.code == 3 and "there is no broker at 127.0.0.1:1" in done.err, command
+    assert not data.exists()
+
+
+def test_what_is_no_address_is_refused(run: Command) -> None:
+    done = run("topic", "list", "--at", "mqtt://127.0.0.1:1883")
+    assert done.code == 1 and "use http://HOST:PORT" in done.err
+
+
+def test_a_broker_without_http_is_named_with_the_way_out(data: Path, run: Command) -> None:
+    with Served(data, "--http", "off"):
+        done = run("topic", "list")
+    assert done.code == 1 and "start it with --http" in done.err
+
+
+def test_a_directory_that_a_program_has_open_is_exit_code_3(data: Path, run: Command) -> None:
+    with Broker(data):
+        done = run("topic", "list")
+    assert done.code == 3 and f"is open in process {os.getpid()}" in done.err
+
+
+def test_a_guarded_broker_is_asked_with_a_password_or_a_key(
+    tmp_path: Path, data: Path, run: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add_users(data, alice="wonder")
+    key = run("user", "key", "alice").out.strip()
+    (tmp_path / "key").write_text(key + "\n")
+    with Served(data) as broker:
+        refused = run("topic", "list")
+        assert refused.code == 1
+        assert "log in" in refused.err and "--key-file or in PENSTOCK_KEY" in refused.err
+        at = f"http://alice:wonder@127.0.0.1:{broker.http_port}"
+        assert run("topic", "create", "t", "--at", at).code == 0
+        assert run("publish", "t", "x", "--key-file", str(tmp_path / "key")).code == 0
+        monkeypatch.setenv("PENSTOCK_KEY", key)
+        assert run("consume", "t").out == "x\n"
+        wrong = run("topic", "list", "--at", at.replace("wonder", "wander"))
+        assert wrong.code == 1 and "do not fit" in wrong.err
