@@ -92,8 +92,8 @@ class UsersDoor:
             # Without users everybody comes in, and this server may listen to the whole world.
             raise HttpError(
                 409,
-                f"user {quoted(user)} is the last one, and stays while the broker runs: add another "
-                "first, or stop the broker and remove it from the directory",
+                f"user {quoted(user)} is the last one, and stays while the broker runs: add "
+                "another first, or stop the broker and remove it from the directory",
             )
         await self._access.remove_user(user)
         for session in list(self._exchange.sessions.values()):
