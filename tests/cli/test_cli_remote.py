@@ -55,6 +55,7 @@ SESSION: tuple[tuple[str, ...], ...] = (
     ("consume", "sensors", "--consumer", "me"),
     ("topic", "delete", "nosuch", "--yes"),
 )
+SIZES = re.compile(r"\b[\d.]+ (KiB|B)\b")
 TIMES = re.compile(r"\d{4}-\d\d-\d\dT[\d:.]+Z")
 
 
@@ -64,8 +65,8 @@ def act(run: Command, out: Path, *more: str) -> list[tuple[int, str, str]]:
     for command in SESSION:
         arguments = [str(out) if one == "OUT" else one for one in command]
         done = run(*arguments, *more, stdin="two\nthree\nfour")
-        shown = re.sub(r"(stored  +)[\d.]+ \w*B|[\d.]+ (KiB|B)", "SIZE", done.out)
-        said.append((done.code, TIMES.sub("TIME", shown), done.err))
+        shown = SIZES.sub("SIZE", TIMES.sub("TIME", done.out))
+        said.append((done.code, re.sub(" +", " ", shown), done.err))
     return said
 
 

@@ -87,6 +87,10 @@ def everyday(broker: Any, topic: str) -> list[Any]:
     seen.append((info.first_offset, info.end_offset, info.retention_age, info.durability))
     broker.alter_topic(topic, durability="os")
     seen.append([one.durability for one in broker.topics() if one.topic == topic])
+    broker.bind(f"{topic}-elsewhere/#", topic)
+    broker.bind(f"{topic}-elsewhere/#", topic)
+    broker.unbind(f"{topic}-elsewhere/#")
+    seen.append(broker.groups(topic))
     broker.delete_topic(topic)
     return seen
 
@@ -109,6 +113,10 @@ def refusals(broker: Any) -> Iterator[tuple[type[Exception], Any]]:
     yield RefusedError, lambda: broker.read("there", where="payload ==")
     yield RefusedError, lambda: broker.publish(object(), "there")
     yield RefusedError, lambda: broker.create_topic("a/b")
+    yield TopicNotFound, lambda: broker.bind("a/#", "nosuch")
+    yield RefusedError, lambda: broker.bind("a/#/b", "there")
+    yield RefusedError, lambda: broker.unbind("never/bound")
+    yield NotSubscribed, lambda: broker.remove_group("nobody", "there")
 
 
 def test_refusals_have_the_same_classes_on_both_sides(client: Client, tmp_path: Path) -> None:
@@ -247,7 +255,10 @@ def test_readers_of_a_group_share_its_records(client: Client, topic: str) -> Non
         first.ack(mine)
     info = first.info()
     assert info["next_offset"] == 10 and len(info["pending"]) == 6
-    first.delete()
+    (told,) = client.groups(topic)
+    assert (told.group, told.next_offset, len(told.pending)) == ("workers", 10, 6)
+    client.remove_group("workers", topic)
+    assert client.groups(topic) == []
     with pytest.raises(NotSubscribed):
         first.info()
 

@@ -105,7 +105,8 @@ class BrokerAccounts:
         return ask_at(self._url, self._key, method, path, body, headers)
 
     def users(self) -> list[User]:
-        return [User(**one) for one in self._ask("GET", "/v1/users")["users"]]
+        found = self._ask("GET", "/v1/users")["users"]
+        return [User(one["user"], one["created_at"], one["changed_at"]) for one in found]
 
     def add(self, user: str, password: bytes) -> None:
         body = {"password": _text(password)}
@@ -125,7 +126,8 @@ class BrokerAccounts:
         return str(self._ask("POST", f"{_path(user)}/keys")["key"])
 
     def access_keys(self) -> list[Key]:
-        return [Key(**one) for one in self._ask("GET", "/v1/keys")["keys"]]
+        found = self._ask("GET", "/v1/keys")["keys"]
+        return [Key(one["key_id"], one["user"], one["created_at"]) for one in found]
 
     def revoke(self, key_id: str) -> None:
         self._ask("DELETE", f"/v1/keys/{quote(key_id, safe='')}")
