@@ -10,6 +10,7 @@ from urllib.parse import quote
 import pytest
 
 from penstock.broker import tally
+from penstock.catalog.stored_sessions import OutstandingRow
 from penstock.mqtt.kinds import MQTT_3_1_1, MQTT_5
 from penstock.mqtt.packets import (
     Connack,
@@ -105,6 +106,59 @@ def test_a_filter_counts_from_when_it_was_made(broker: Hosted, client: Asking, n
     broker.wait_idle()
     publish(broker, f"{name}/late", f"{name}/early")
     assert show(client, name)["waiting"] == 2
+
+
+def busy(broker: Hosted, name: str) -> Wire:
+    """A client that takes one message at a time, and has not acknowledged the first."""
+    wire = Wire(broker.port, name, MQTT_5)
+    wire.connect(properties=Properties(receive_maximum=1, session_expiry_interval=100))
+    wire.subscribe(f"{name}/first", qos=1)
+    publish(broker, f"{name}/first", f"{name}/first")
+    wire.pick(Publish)
+    return wire
+
+
+def test_what_came_before_a_filter_does_not_wait_for_it_even_if_its_client_lags(
+    broker: Hosted, client: Asking, name: str
+) -> None:
+    with busy(broker, name) as wire:
+        publish(broker, f"{name}/late")
+        wire.subscribe(f"{name}/late", qos=1)
+        assert show(client, name)["waiting"] == 1
+        publish(broker, f"{name}/late")
+        assert show(client, name)["waiting"] == 2
+
+
+def test_what_a_client_published_does_not_wait_for_its_no_local_filters(
+    broker: Hosted, client: Asking, name: str
+) -> None:
+    with busy(broker, name) as wire:
+        wire.subscribe(Subscription(f"{name}/+", 1, no_local=True))
+        publish(broker, f"{name}/x")
+        wire.publish(f"{name}/x", b"mine", 1)
+        wire.publish(f"{name}/first", b"mine, and there is another filter", 1)
+        assert show(client, name)["waiting"] == 3
+
+
+def test_what_was_out_when_the_broker_crashed_is_not_waiting_as_well(
+    broker: Hosted, client: Asking, name: str
+) -> None:
+    """At QoS 2 it is written down before it leaves; the position may be older."""
+    leave_session(broker, name, (f"{name}/#", 2))
+    publish(broker, f"{name}/a", f"{name}/b", qos=2)
+    (topic,) = broker.exchange.engine.topics.all()
+    rows = [OutstandingRow(topic.id, topic.log.bounds().end - 2, 7, 2, False)]
+    catalog = broker.exchange.engine.session_catalog
+    broker.run(lambda server: catalog.put_outstanding(name, rows))
+    found = show(client, name)
+    assert (found["outstanding"], found["waiting"]) == (1, 1)
+    with Wire(broker.port, name) as wire:
+        wire.connect(clean=False)
+        first, second = wire.expect(Publish), wire.expect(Publish)
+        assert [(one.name, one.dup) for one in (first, second)] == [
+            (f"{name}/a", True),
+            (f"{name}/b", False),
+        ]
 
 
 def test_what_is_out_and_what_lies_behind_it_are_told_apart(

@@ -9,6 +9,7 @@ import pytest
 
 from penstock.mqtt.kinds import MQTT_5
 from penstock.mqtt.packets import (
+    Disconnect,
     Puback,
     Pubcomp,
     Publish,
@@ -20,13 +21,14 @@ from penstock.mqtt.packets import (
 )
 from penstock.mqtt.properties import NO_PROPERTIES, Properties
 from tests.doors.hosted import Hosted
-from tests.doors.wire import WAIT_S, Wire
+from tests.doors.wire import Wire
 from tests.http.asking import Asking
 from tests.http.test_v1_sessions import show
 
 STEPS = 120
 CLIENTS = 4
 SOON_S, LATE_S = 1, 3600
+PATIENCE_S = 60.0
 
 
 class World:
@@ -110,14 +112,20 @@ class World:
                 elif packet.qos == 2:
                     wire.send(Pubrec(packet.packet_id))
         wire.settle()
-        wire.disconnect()
-        self._broker.wait_idle()
+        wire.send_and_close(Disconnect())
+        deadline_s = time.monotonic() + PATIENCE_S
+        while not self._broker.call(lambda: self._is_saved(client_id)):
+            assert time.monotonic() < deadline_s
+
+    def _is_saved(self, client_id: str) -> bool:
+        exchange = self._broker.exchange
+        return client_id not in exchange.sessions and not exchange.keeper._tasks
 
     def received(self, client_id: str) -> int:
         """Come back and take everything; how many messages that is."""
         wire = self.connect(client_id)
         count = 0
-        deadline_s = time.monotonic() + WAIT_S
+        deadline_s = time.monotonic() + PATIENCE_S
         while True:
             is_level = self._broker.call(lambda: self._is_level(client_id))
             said = wire.settle()

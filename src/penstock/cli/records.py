@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import io
 import sys
 from collections.abc import Iterator
 from dataclasses import asdict
@@ -148,8 +149,10 @@ def _messages(options: argparse.Namespace) -> Iterator[list[str | bytes]]:
 
 def _line_batches() -> Iterator[list[bytes]]:
     """Lines of standard input as they come; what follows the last newline counts if there is any"""
+    source = sys.stdin.buffer
+    assert isinstance(source, io.BufferedIOBase)
     rest = b""
-    while data := sys.stdin.buffer.read1(BATCH_BYTES):
+    while data := source.read1(BATCH_BYTES):
         *lines, rest = (rest + data).split(b"\n")
         for at in range(0, len(lines), BATCH_LINES):
             yield lines[at : at + BATCH_LINES]
