@@ -25,7 +25,6 @@ SESSION: tuple[tuple[str, ...], ...] = (
     ("publish", "sensors", '{"celsius": 21.5}', "--name", "sensors/42/temp", "--header", "unit=C"),
     ("publish", "sensors", "--lines"),
     ("publish", "nosuch", "x"),
-    ("publish", "sensors", "x", "--name", "a/#"),
     ("consume", "sensors", "--consumer", "me", "--limit", "2"),
     ("consume", "sensors", "--consumer", "me", "--no-commit", "--limit", "1"),
     ("consume", "sensors", "--consumer", "me", "--limit", "1"),
@@ -196,7 +195,7 @@ def test_a_broker_without_http_is_named_with_the_way_out(data: Path, run: Comman
 def test_a_directory_that_a_program_has_open_is_exit_code_3(data: Path, run: Command) -> None:
     with Broker(data):
         done = run("topic", "list")
-    assert done.code == 3 and f"is open in process {os.getpid()}" in done.err
+    assert done.code == 3 and "is open in this process" in done.err
 
 
 def test_a_guarded_broker_is_asked_with_a_password_or_a_key(

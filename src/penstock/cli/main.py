@@ -84,9 +84,12 @@ def _explain(parser: argparse.ArgumentParser) -> None:
             parser.set_defaults(run=lambda options: _show_usage(parser))
             says = {one.dest: one.help or "" for one in action._choices_actions}
             for name, below in action.choices.items():
-                if below.description is None:
-                    below.description = says[name][:1].upper() + says[name][1:] + "."
+                below.description = _sentence(below.description or says[name])
                 _explain(below)
+
+
+def _sentence(text: str) -> str:
+    return text[:1].upper() + text[1:] + ("" if text.endswith(".") else ".")
 
 
 def _show_usage(parser: argparse.ArgumentParser) -> int:

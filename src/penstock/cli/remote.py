@@ -10,6 +10,7 @@ import argparse
 import asyncio
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import msgspec
 
@@ -50,7 +51,7 @@ def reach_broker(options: argparse.Namespace, *, create: bool = False) -> AnyBro
     if url is None:
         return open_broker(options, create=create)
     try:
-        return connect(url, token=read_key(options))
+        return connect(url, token=read_key(options, url))
     except NotAuthorized as refused:
         raise _explained(refused) from None
 
@@ -62,7 +63,7 @@ def ask(options: argparse.Namespace, method: str, path: str, body: Any = None) -
         raise UnavailableError(
             f"no broker has {options.at!r} open: start `penstock serve`, or name one with --at URL"
         )
-    return ask_at(url, read_key(options), method, path, body)
+    return ask_at(url, read_key(options, url), method, path, body)
 
 
 def ask_at(
@@ -107,10 +108,11 @@ def served_at(at: str) -> str | None:
     return None
 
 
-def read_key(options: argparse.Namespace) -> str:
+def read_key(options: argparse.Namespace, url: str) -> str:
+    """The key to log in with; none if the address says who we are."""
     if options.key_file:
         return Path(options.key_file).read_text().strip()
-    return default_key()
+    return "" if urlsplit(url).username else default_key()
 
 
 def _explained(refused: NotAuthorized) -> NotAuthorized:

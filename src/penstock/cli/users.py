@@ -145,7 +145,7 @@ def _accounts(options: argparse.Namespace, *, create: bool = False) -> tuple[Acc
     """The users that are meant, and whether a running broker has them."""
     url = served_at(options.at)
     if url is not None:
-        return BrokerAccounts(url, read_key(options)), True
+        return BrokerAccounts(url, read_key(options, url)), True
     path = target_path(options) if create else existing_path(options)
     return DirectoryAccounts(path), False
 

@@ -39,6 +39,7 @@ class Client:
 
     def _run(self) -> None:
         loop = self._loop
+        asyncio.set_event_loop(loop)
         loop.run_forever()
         late = asyncio.all_tasks(loop)  # a stream that nobody reads any more, say
         for task in late:
