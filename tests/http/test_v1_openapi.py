@@ -86,7 +86,9 @@ def test_every_route_of_v1_is_in_the_document_and_nothing_else(
 
 
 POSITIVE, NEGATIVE = GenerationMode.POSITIVE, GenerationMode.NEGATIVE
+NO_BODY = "POST /v1/users/{user}/keys"
 HAS_BODY = [one for one in OPERATIONS if one.startswith(("PUT", "PATCH", "POST"))]
+HAS_BODY.remove(NO_BODY)
 
 
 @pytest.mark.parametrize(
