@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from penstock import Broker, InvalidSetting, RefusedError, UnavailableError
-from penstock.app.storage import STORAGE_NAME
+from penstock.log.directory import STORAGE_NAME
 from tests.postgres_server import PostgresServer
 
 
@@ -50,10 +50,14 @@ def test_a_directory_is_refused_with_other_backends_than_it_began_with(
 ) -> None:
     there = {"catalog_url": postgres.url, "catalog_schema": postgres.new_schema()}
     Broker(tmp_path / "postgres", **there).close()
-    with pytest.raises(RefusedError, match="in PostgreSQL and was opened with SQLite"):
+    with pytest.raises(
+        RefusedError, match="its catalog in PostgreSQL .* kept its catalog in SQLite"
+    ):
         Broker(tmp_path / "postgres")
     Broker(tmp_path / "sqlite").close()
-    with pytest.raises(RefusedError, match="in SQLite and was opened with PostgreSQL"):
+    with pytest.raises(
+        RefusedError, match="its catalog in SQLite .* kept its catalog in PostgreSQL"
+    ):
         Broker(tmp_path / "sqlite", **there)
     Broker(tmp_path / "postgres", **there).close()
     Broker(tmp_path / "sqlite").close()

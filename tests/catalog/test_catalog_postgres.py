@@ -14,8 +14,7 @@ import pytest
 from penstock.catalog.group import run_group
 from penstock.catalog.postgres import PostgresDatabase
 from penstock.model.errors import UnavailableError
-from penstock.postgres.connection import shown_url
-from penstock.postgres.hold import RETRY_S_MIN
+from penstock.postgres.connection import RETRY_S_MIN, shown_url
 from tests.postgres_proxy import ABANDON, DEAFEN, SWALLOW, PostgresProxy
 from tests.postgres_server import PostgresServer
 

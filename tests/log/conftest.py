@@ -13,8 +13,10 @@ from penstock.log.commit import ThreadWorkers
 from penstock.log.files import RealDisk
 from penstock.log.interface import KeptLog, LogIdentity, LogSettings, LogStore
 from penstock.log.memory import MemoryStore
+from penstock.log.postgres_store import PostgresStore
 from penstock.log.store import EmbeddedStore
 from penstock.model.clock import ManualClock
+from tests.postgres_server import PostgresServer
 
 IDENTITY = LogIdentity("default", 1, "orders")
 
@@ -42,11 +44,21 @@ class Bench:
 
 
 @asynccontextmanager
-async def open_bench(backend: str, root: Path) -> AsyncIterator[Bench]:
+async def open_bench(
+    backend: str, root: Path, server: PostgresServer | None
+) -> AsyncIterator[Bench]:
     loop = asyncio.get_running_loop()
     clock = ManualClock()
     if backend == "memory":
         yield Bench(MemoryStore(clock, loop), clock, is_durable=False)
+        return
+    if backend == "postgres":
+        assert server is not None
+        tables = await PostgresStore.start(server.url, server.new_schema(), clock)
+        try:
+            yield Bench(tables, clock, is_durable=True)
+        finally:
+            await tables.close()
         return
     workers = ThreadWorkers(loop)
     store = EmbeddedStore(root, RealDisk(), clock, loop, workers)
@@ -62,13 +74,16 @@ async def open_bench(backend: str, root: Path) -> AsyncIterator[Bench]:
 Scenario = Callable[[Bench], Awaitable[None]]
 
 
-@pytest.fixture(params=["memory", "files"])
+@pytest.fixture(params=["memory", "files", "postgres"])
 def run(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[Scenario], None]:
     """Run a scenario against each backend."""
+    server: PostgresServer | None = None
+    if request.param == "postgres":
+        server = request.getfixturevalue("postgres")
 
     def runner(scenario: Scenario) -> None:
         async def main() -> None:
-            async with open_bench(request.param, tmp_path) as bench:
+            async with open_bench(request.param, tmp_path, server) as bench:
                 await scenario(bench)
 
         asyncio.run(main())

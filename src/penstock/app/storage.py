@@ -1,4 +1,4 @@
-"""What a broker keeps its catalog in: SQLite in its data directory, or PostgreSQL.
+"""What a broker keeps its catalog and its topics in, as the settings choose.
 
 A directory stays with the backends it began with: what is not in its SQLite file is written down
 in the file `storage.json`, so that nobody opens it with the wrong ones and finds it empty.
@@ -10,31 +10,32 @@ import threading
 from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-import msgspec
-
-from penstock.broker.settings import BrokerSettings
+from penstock.broker.settings import BrokerSettings, check_storage
 from penstock.catalog.database import Database
 from penstock.catalog.outside import CATALOG_NAME
 from penstock.catalog.sqlite import SqliteDatabase
-from penstock.log.files import RealDisk, write_file
-from penstock.model.errors import CorruptError, InvalidSetting, RefusedError
+from penstock.log.directory import (
+    FILES,
+    POSTGRES,
+    SQLITE,
+    Backends,
+    read_backends,
+    write_backends,
+)
+from penstock.model.clock import Clock
+from penstock.model.errors import InvalidSetting, RefusedError
 
-STORAGE_NAME: Final = "storage.json"
-SQLITE: Final = "sqlite"
-POSTGRES: Final = "postgres"
+if TYPE_CHECKING:
+    from penstock.log.postgres_store import PostgresStore
+
 GIVE_UP_S: Final = 10.0  # a close waits this long for a database that is gone
 
 
-class Backends(msgspec.Struct, frozen=True):
-    """Which kind of store holds the catalog."""
-
-    catalog: str = SQLITE
-
-
 def backends(settings: BrokerSettings) -> Backends:
-    """What the settings choose; InvalidSetting when that does not work here."""
+    """What the settings choose; InvalidSetting when it does not work together, or not here."""
+    check_storage(settings)
     if not settings.catalog_url:
         return Backends()
     if find_spec("psycopg") is None:
@@ -42,43 +43,33 @@ def backends(settings: BrokerSettings) -> Backends:
             "a catalog in PostgreSQL needs the package psycopg, which is not installed:"
             " pip install 'penstock[postgres]'"
         )
-    return Backends(POSTGRES)
+    return Backends(POSTGRES, settings.log_backend)
 
 
 def check_backends(path: Path, chosen: Backends) -> None:
     """Refuse a directory that began with other backends."""
-    known = _read(path) or chosen
+    known = _known(path) or chosen
     if known != chosen:
         raise RefusedError(
-            f"{path} keeps its catalog in {_catalog_text(known)} and was opened with"
-            f" {_catalog_text(chosen)}: give the setting it began with ([catalog] url), or use"
-            " another directory"
+            f"{path} keeps {_text(known)} and was opened as if it kept {_text(chosen)}: give the"
+            " settings it began with ([catalog] url, [log] backend), or use another directory"
         )
 
 
 def keep_backends(path: Path, chosen: Backends) -> None:
     """Write down what a new directory began with, once that has worked."""
-    if _read(path) is None:
-        text = msgspec.json.format(msgspec.json.encode(chosen))
-        write_file(RealDisk(), path / STORAGE_NAME, text + b"\n")
+    if _known(path) is None:
+        write_backends(path, chosen)
 
 
-def _catalog_text(kind: Backends) -> str:
-    return "SQLite" if kind.catalog == SQLITE else "PostgreSQL"
-
-
-def _read(path: Path) -> Backends | None:
+def _known(path: Path) -> Backends | None:
     """The backends of a directory; None while it has none."""
-    file = path / STORAGE_NAME
-    try:
-        return msgspec.json.decode(file.read_bytes(), type=Backends)
-    except FileNotFoundError:
-        return Backends() if (path / CATALOG_NAME).exists() else None
-    except msgspec.DecodeError as broken:
-        raise CorruptError(
-            f"{file}: {broken}: it says what holds the catalog, such as"
-            f" {msgspec.json.encode(Backends(POSTGRES)).decode()}; write it anew"
-        ) from broken
+    return read_backends(path) or (Backends() if (path / CATALOG_NAME).exists() else None)
+
+
+def _text(kind: Backends) -> str:
+    names = {FILES: "files", POSTGRES: "PostgreSQL", SQLITE: "SQLite"}
+    return f"its catalog in {names[kind.catalog]} and its topics in {names[kind.log]}"
 
 
 def catalog_opener(
@@ -91,4 +82,15 @@ def catalog_opener(
 
     return lambda: PostgresDatabase(
         settings.catalog_url, settings.catalog_schema, giving_up=giving_up
+    )
+
+
+async def open_store(
+    settings: BrokerSettings, clock: Clock, giving_up: threading.Event
+) -> PostgresStore:
+    """Topics as tables, beside the catalog."""
+    from penstock.log.postgres_store import PostgresStore
+
+    return await PostgresStore.start(
+        settings.catalog_url, settings.catalog_schema, clock, giving_up
     )

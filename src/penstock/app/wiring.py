@@ -7,15 +7,23 @@ import threading
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from penstock.app.storage import GIVE_UP_S, backends, catalog_opener, check_backends, keep_backends
+from penstock.app.storage import (
+    GIVE_UP_S,
+    backends,
+    catalog_opener,
+    check_backends,
+    keep_backends,
+    open_store,
+)
 from penstock.broker.engine import Engine
 from penstock.broker.settings import BrokerSettings
 from penstock.catalog.catalog import Catalog
 from penstock.catalog.sqlite import SqliteDatabase
 from penstock.catalog.thread import CatalogThread, InlineRunner
 from penstock.log.commit import ThreadWorkers
-from penstock.log.directory import DataDirectory
+from penstock.log.directory import FILES, DataDirectory
 from penstock.log.files import RealDisk
 from penstock.log.intake import finish_all
 from penstock.log.interface import KeptLog
@@ -24,6 +32,9 @@ from penstock.log.staging import AREA, StagingArea
 from penstock.log.store import EmbeddedStore
 from penstock.model.clock import Clock, SystemClock
 from penstock.model.errors import InvalidSetting, PenstockError
+
+if TYPE_CHECKING:
+    from penstock.log.postgres_store import PostgresStore
 
 
 class OpenBroker:
@@ -53,10 +64,15 @@ async def open_directory(
         directory.take()
         parts.callback(directory.release)
         check_backends(path, chosen)
-        workers = make_workers(loop)
-        parts.callback(workers.close)
-        store = EmbeddedStore(path, disk, clock, loop, workers, directory.free_reserve)
-        store.finish_deletions()
+        store: EmbeddedStore | PostgresStore
+        if chosen.log == FILES:
+            workers = make_workers(loop)
+            parts.callback(workers.close)
+            store = EmbeddedStore(path, disk, clock, loop, workers, directory.free_reserve)
+            store.finish_deletions()
+        else:
+            store = await open_store(settings, clock, giving_up)
+            parts.push_async_callback(store.close)
         runner = await CatalogThread.start(
             catalog_opener(path, settings, giving_up), on_full=directory.free_reserve
         )
@@ -65,6 +81,8 @@ async def open_directory(
         keep_backends(path, chosen)
 
         def free_space() -> tuple[int, int]:
+            if chosen.log != FILES:
+                return 1, 1  # the database's disk is its own to look after
             directory.set_reserve()  # anew, when space has returned
             return disk.free_bytes(path)
 
@@ -108,9 +126,10 @@ async def finish_staged(path: Path, engine: Engine, clock: Clock) -> list[str]:
 
 async def open_memory(settings: BrokerSettings) -> OpenBroker:
     """A broker that is gone when it is closed."""
-    if settings.catalog_url:
+    if settings.catalog_url or settings.log_backend != FILES:
         raise InvalidSetting(
-            "a broker in memory keeps nothing: leave out catalog_url, or name a data directory"
+            "a broker in memory keeps nothing: leave out catalog_url and log_backend, or name a"
+            " data directory"
         )
     clock = SystemClock()
     store = MemoryStore(clock, asyncio.get_running_loop())

@@ -9,6 +9,7 @@ from dataclasses import dataclass, fields, replace
 from datetime import timedelta
 from typing import Any, Final
 
+from penstock.log.directory import FILES, POSTGRES
 from penstock.log.interface import DURABILITIES, FSYNC, LogSettings
 from penstock.model.errors import InvalidSetting
 from penstock.model.limits import KIB, MIB, PAYLOAD_BYTES_MAX
@@ -39,6 +40,7 @@ class BrokerSettings:
     upkeep_s: float = 5.0  # how often retention, sealing and free space are looked after
     catalog_url: str = ""  # a database of PostgreSQL; empty: SQLite in the data directory
     catalog_schema: str = "penstock"  # of that database
+    log_backend: str = FILES  # where topics lie: in files, or in tables beside the catalog
 
 
 def make_settings(values: dict[str, Any]) -> BrokerSettings:
@@ -46,6 +48,15 @@ def make_settings(values: dict[str, Any]) -> BrokerSettings:
     _check_keys(values, [field.name for field in fields(BrokerSettings)])
     checked: dict[str, Any] = {key: _CHECKS[key](key, value) for key, value in values.items()}
     return replace(BrokerSettings(), **checked)
+
+
+def check_storage(settings: BrokerSettings) -> None:
+    """Refuse a choice of backends that does not work together."""
+    if settings.log_backend == POSTGRES and not settings.catalog_url:
+        raise InvalidSetting(
+            "topics in PostgreSQL lie beside the catalog: give its address too ([catalog] url,"
+            " catalog_url=…), or keep topics in files ([log] backend)"
+        )
 
 
 def topic_settings(defaults: BrokerSettings, values: dict[str, Any]) -> LogSettings:
@@ -197,6 +208,12 @@ def _schema(key: str, value: object) -> str:
     return value
 
 
+def _backend(key: str, value: object) -> str:
+    if value not in (FILES, POSTGRES):
+        raise InvalidSetting(f"{key} {value!r} is unknown: use 'files' or 'postgres'")
+    return str(value)
+
+
 _CHECKS: Final = {
     "durability": _durability,
     "retention_age": _seconds_or_none,
@@ -210,4 +227,5 @@ _CHECKS: Final = {
     "upkeep_s": seconds,
     "catalog_url": _database_url,
     "catalog_schema": _schema,
+    "log_backend": _backend,
 }

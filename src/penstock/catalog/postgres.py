@@ -106,18 +106,11 @@ class PostgresDatabase:
             self._depth -= 1
 
     def _begin(self) -> Connection:
-        """Begin on a living connection: that an idle one was lost shows only now."""
         connection = self._hold.connection()
         try:
             connection.execute("begin", prepare=False)
         except psycopg.Error as failed:
-            if not is_lost(connection):
-                raise
-            connection = self._hold.connection()
-            try:
-                connection.execute("begin", prepare=False)
-            except psycopg.Error:
-                raise lost(self._hold.url, failed) from failed
+            raise lost(self._hold.url, failed) from failed
         if self._hold.has_gone_back:
             connection.execute("rollback")
             raise UnavailableError(

@@ -11,6 +11,7 @@ from penstock.cli.lines import LAYOUT, export_lines, import_lines
 from penstock.cli.output import Progress, human_bytes, record_json, record_line, show_json
 from penstock.cli.remote import add_remote
 from penstock.cli.target import add_target, existing_path, whole_number
+from penstock.log.directory import check_has_files
 from penstock.log.files import RealDisk
 from penstock.log.marks import NO_RECORD
 from penstock.log.reader import FileReader
@@ -75,6 +76,7 @@ def _offset(text: str) -> int:
 def _directories(options: argparse.Namespace, topics: list[str]) -> list[tuple[str, Path]]:
     """(declared name, directory) of the logs asked for, from the files alone."""
     root = existing_path(options)
+    check_has_files(root)
     disk = RealDisk()
     found = []
     for identity in find_logs(disk, root):

@@ -18,6 +18,7 @@ from penstock.cli.settings import show_effective
 from penstock.config import OPTIONAL, REQUIRED, ServerSettings, load, server_settings
 from penstock.doors.loop import DoorLoop
 from penstock.doors.selector import DoorSelector
+from penstock.log.directory import FILES
 
 # flag's name in the options: path of the setting it sets
 FLAGS: Final = {
@@ -131,6 +132,8 @@ async def _greet(server: Server, settings: ServerSettings) -> None:
     if defaults.catalog_url:
         where = mask_password(defaults.catalog_url)
         print(f"catalog     {where}, schema {defaults.catalog_schema}")
+    if defaults.log_backend != FILES:
+        print("topics      tables beside the catalog")
     for address in server.addresses:
         print(f"listening   {address}")
     print(f"access      {_access(len(engine.access.users()), settings.allow_anonymous)}")

@@ -128,6 +128,12 @@ SETTINGS: Final = (
         of_broker("retention_bytes"),
         "the oldest records of a larger topic go; '10 GiB', or 'unlimited'",
     ),
+    Setting(
+        "log.backend",
+        _BROKER.log_backend,
+        of_broker("log_backend"),
+        "where topics lie: 'files', or 'postgres', as tables beside the catalog",
+    ),
     Setting("log.segment_bytes", "32 MiB", of_broker("segment_bytes"), "size of a closed file"),
     Setting("log.segment_age", "1d", of_broker("segment_age"), "a file is closed at this age"),
     Setting(
@@ -186,6 +192,7 @@ BROKER_NAMES: Final = {
     "position_save_every": "position_save_s_max",
     "url": "catalog_url",
     "schema": "catalog_schema",
+    "backend": "log_backend",
 }
-STORAGE: Final = ("catalog.url", "catalog.schema")
+STORAGE: Final = ("catalog.url", "catalog.schema", "log.backend")
 BROKER_TABLES: Final = ("topics.defaults", "log", "catalog")

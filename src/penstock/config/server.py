@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from penstock.broker.settings import seconds, size_bytes
+from penstock.broker.settings import check_storage, make_settings, seconds, size_bytes
 from penstock.config.checks import OFF, REQUIRED
 from penstock.config.known import BROKER_NAMES, BROKER_TABLES, SETTINGS
 from penstock.config.reading import Binding, Effective
@@ -53,6 +53,7 @@ def server_settings(effective: Effective) -> ServerSettings:
         for setting in SETTINGS
         if setting.table in BROKER_TABLES
     }
+    check_storage(make_settings(broker))
     return ServerSettings(
         Path(values["server.data"]),
         values["mqtt.listen"],

@@ -1,4 +1,4 @@
-"""Group commit: one round writes and syncs what all logs collected while the last round ran.
+"""Group commit to files: a round's batches are written, then synced.
 
 A round runs on the writer thread, off the event loop; logs that are dirty together are synced in
 parallel. At most one batch per log is on its way, so a failed write can always be cut back.
@@ -29,8 +29,6 @@ T = TypeVar("T")
 
 INLINE_BYTES_MAX: Final = 64 * KIB  # level `os`: a write this small costs less than a thread switch
 COMPRESS_BYTES_MIN: Final = 64 * KIB  # a smaller batch takes as long to sync whatever its size
-LINGER_S: Final = 0.1  # how long what nobody waits for may gather (docs/decisions/0003)
-LINGER_S_WATCHED: Final = 0.005  # the same while readers wait at the end of the log
 SYNC_THREADS: Final = 4
 READ_THREADS: Final = 2
 
@@ -68,6 +66,11 @@ class CommitJob:
         """It syncs nothing and writes little: done sooner than handed to a thread."""
         syncs = self.needs_sync or self.loosens or self.roll_to is not None
         return not syncs and self.length <= INLINE_BYTES_MAX
+
+    def run(self) -> None:
+        """Do it here and now."""
+        self.write()
+        self.sync()
 
     def write(self) -> None:
         """Write the batch, after rolling to a new segment if asked to."""
@@ -131,14 +134,6 @@ class CommitJob:
             with suppress(OSError):
                 self.end_file.write(0, [self._end_before.with_flags(FENCED).pack()])
                 self.end_file.sync()
-
-
-class CommitTarget(Protocol):
-    """A log's side of a round; called on the event loop."""
-
-    def begin_commit(self) -> CommitJob | None: ...
-
-    def finish_commit(self, job: CommitJob) -> None: ...
 
 
 class Workers(Protocol):
@@ -210,77 +205,3 @@ def run_jobs(
         sync_s = clock.monotonic_s() - started_s
         for job in jobs:
             job.sync_s = sync_s
-
-
-class Committer:
-    """Decides when a round begins. Used on the event loop only."""
-
-    def __init__(self, loop: asyncio.AbstractEventLoop, workers: Workers) -> None:
-        self._loop = loop
-        self._workers = workers
-        self._dirty: dict[CommitTarget, None] = {}
-        self._is_busy = False
-        self._is_scheduled = False
-        self._is_awaited = False  # somebody waits for what is dirty
-        self._is_watched = False  # readers wait at the end of what is dirty
-        self._is_hasty = False  # the timer takes that into account
-        self._timer: asyncio.TimerHandle | None = None
-
-    def touch(self, log: CommitTarget) -> None:
-        """The log has something pending: it takes part in the next round."""
-        self._dirty[log] = None
-        self._is_awaited = True
-        if not self._is_busy and not self._is_scheduled:
-            self._is_scheduled = True
-            self._loop.call_soon(self._begin)  # all that arrives in this tick shares the round
-
-    def touch_soon(self, log: CommitTarget, is_watched: bool) -> None:
-        """The log has something pending that no publisher waits for: let more of it gather."""
-        self._dirty[log] = None
-        if is_watched:
-            self._is_watched = True
-        self._linger()
-
-    def _linger(self) -> None:
-        if self._is_busy or self._is_scheduled:
-            return
-        if self._is_watched and not self._is_hasty and self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        if self._timer is None:
-            self._is_hasty = self._is_watched
-            wait_s = LINGER_S_WATCHED if self._is_hasty else LINGER_S
-            self._timer = self._loop.call_later(wait_s, self._begin)
-
-    def _begin(self) -> None:
-        self._is_scheduled = self._is_awaited = self._is_watched = False
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        if self._is_busy:
-            return
-        logs = list(self._dirty)
-        self._dirty.clear()
-        round_: list[tuple[CommitTarget, CommitJob]] = []
-        for log in logs:
-            job = log.begin_commit()
-            if job is None:
-                continue
-            if job.is_quick:
-                run_jobs([job])
-                log.finish_commit(job)
-            else:
-                round_.append((log, job))
-        if round_:
-            self._is_busy = True
-            self._workers.commit([job for _, job in round_], lambda: self._finish(round_))
-
-    def _finish(self, round_: list[tuple[CommitTarget, CommitJob]]) -> None:
-        self._is_busy = False
-        for log, job in round_:
-            log.finish_commit(job)
-        if self._dirty and not self._is_scheduled:
-            if self._is_awaited:
-                self._begin()
-            else:  # what came during the round may gather as if none had run
-                self._linger()

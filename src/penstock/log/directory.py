@@ -1,7 +1,8 @@
 """A data directory: open once, by one process, and able to work when the disk is full.
 
 The file `lock` is held for as long as the directory is open and says who holds it. The file
-`reserve` is space set aside that positions and trimming may use when nothing else is left.
+`reserve` is space set aside that positions and trimming may use when nothing else is left. The
+file `storage.json` is there when the catalog, or the topics too, lie elsewhere.
 """
 
 from __future__ import annotations
@@ -16,10 +17,14 @@ from typing import Any, Final
 
 import msgspec
 
-from penstock.log.files import RealDisk
-from penstock.model.errors import UnavailableError
+from penstock.log.files import RealDisk, write_file
+from penstock.model.errors import CorruptError, RefusedError, UnavailableError
 from penstock.model.limits import KIB, MIB
 
+STORAGE_NAME: Final = "storage.json"
+FILES: Final = "files"
+POSTGRES: Final = "postgres"
+SQLITE: Final = "sqlite"
 LOCK_NAME: Final = "lock"
 LOCK_TRIES: Final = 20
 LOCK_TRY_S: Final = 0.005  # a look at the lock takes microseconds
@@ -27,6 +32,42 @@ RESERVE_NAME: Final = "reserve"
 RESERVE_BYTES_MAX: Final = 4 * MIB  # a catalog transaction with thousands of positions
 RESERVE_FREE_SHARE: Final = 16  # shrinks with free space, so that a tiny disk stays usable
 RESERVE_STEP: Final = 64 * KIB
+
+
+class Backends(msgspec.Struct, frozen=True):
+    """Which kind of store holds the catalog of a directory, and which its topics."""
+
+    catalog: str = SQLITE
+    log: str = FILES
+
+
+def read_backends(path: Path) -> Backends | None:
+    """What storage.json says; None when there is none."""
+    file = path / STORAGE_NAME
+    try:
+        return msgspec.json.decode(file.read_bytes(), type=Backends)
+    except FileNotFoundError:
+        return None
+    except msgspec.DecodeError as broken:
+        raise CorruptError(
+            f"{file}: {broken}: it says what holds the catalog and the topics, such as"
+            f" {msgspec.json.encode(Backends(POSTGRES, POSTGRES)).decode()}; write it anew"
+        ) from broken
+
+
+def write_backends(path: Path, backends: Backends) -> None:
+    text = msgspec.json.format(msgspec.json.encode(backends))
+    write_file(RealDisk(), path / STORAGE_NAME, text + b"\n")
+
+
+def check_has_files(path: Path) -> None:
+    """Refuse work on the files of topics where topics are no files."""
+    backends = read_backends(path)
+    if backends is not None and backends.log != FILES:
+        raise RefusedError(
+            f"the topics of {path} are tables in PostgreSQL and have no files: look at them with"
+            " SQL (schema topics), or through the broker; pg_amcheck and data checksums verify them"
+        )
 
 
 class DataDirectory:

@@ -18,7 +18,7 @@ from typing import Final
 from penstock.log.batch import Batch, up_to
 from penstock.log.builder import BatchBuilder
 from penstock.log.cache import ChunkCache
-from penstock.log.commit import CommitJob, Committer, Workers
+from penstock.log.commit import CommitJob, Workers
 from penstock.log.endfile import CLEAN, End
 from penstock.log.files import Disk, File, SyncError
 from penstock.log.interface import (
@@ -29,13 +29,14 @@ from penstock.log.interface import (
     LogSettings,
     OnCommit,
     Waiter,
-    draft_flags,
+    add_draft,
 )
 from penstock.log.loading import ChunkLoader
-from penstock.log.marks import NO_RECORD, Mark, encode_headers
+from penstock.log.marks import Mark
 from penstock.log.placing import Placing, place
 from penstock.log.recovery import Recovered
 from penstock.log.retention import first_to_keep
+from penstock.log.rounds import Committer
 from penstock.log.segment import (
     CHUNK_BYTES,
     HEADER_BYTES,
@@ -72,7 +73,7 @@ class EmbeddedLog:
         end_file: File,
         clock: Clock,
         loop: asyncio.AbstractEventLoop,
-        committer: Committer,
+        committer: Committer[CommitJob],
         workers: Workers,
         cache: ChunkCache,
     ) -> None:
@@ -124,21 +125,7 @@ class EmbeddedLog:
         return future
 
     def _accept(self, draft: Draft, marks: Sequence[Mark], future: asyncio.Future[int]) -> None:
-        pending = self._pending
-        index = pending.count
-        if draft.payloads:
-            pending.add(
-                draft.name,
-                draft.payloads,
-                self._clock.now_us(),
-                draft_flags(draft),
-                draft.publisher,
-                draft.expires_at,
-                encode_headers(draft.headers) if draft.headers else b"",
-            )
-        for mark in marks:
-            at = mark.index if mark.index == NO_RECORD else index + mark.index
-            pending.add_mark(mark.kind, mark.key, at)
+        index = add_draft(self._pending, draft, marks, self._clock.now_us())
         self._publishers.append((FutureWaiter(future), index))
         self._committer.touch(self)
 

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from penstock.log.batch import Batch
+from penstock.log.builder import BatchBuilder
 from penstock.log.format import KIND_SHIFT, RETAIN
-from penstock.log.marks import Mark
+from penstock.log.marks import NO_RECORD, Mark, encode_headers
 from penstock.model.record import KIND_BYTES, Headers
 
 FSYNC = "fsync"  # an ack means: on disk, survives power loss
@@ -36,6 +37,25 @@ class Draft:
 def draft_flags(draft: Draft) -> int:
     """The record flags that every message of a draft shares."""
     return draft.qos | (RETAIN if draft.retain else 0) | draft.kind << KIND_SHIFT
+
+
+def add_draft(pending: BatchBuilder, draft: Draft, marks: Sequence[Mark], now_us: int) -> int:
+    """Put a draft and its marks into a batch; the index of its first message there."""
+    index = pending.count
+    if draft.payloads:
+        pending.add(
+            draft.name,
+            draft.payloads,
+            now_us,
+            draft_flags(draft),
+            draft.publisher,
+            draft.expires_at,
+            encode_headers(draft.headers) if draft.headers else b"",
+        )
+    for mark in marks:
+        at = mark.index if mark.index == NO_RECORD else index + mark.index
+        pending.add_mark(mark.kind, mark.key, at)
+    return index
 
 
 class Bounds(NamedTuple):

@@ -15,9 +15,9 @@ from penstock.log.interface import (
     LogSettings,
     OnCommit,
     Waiter,
-    draft_flags,
+    add_draft,
 )
-from penstock.log.marks import NO_RECORD, Mark, encode_headers
+from penstock.log.marks import Mark
 from penstock.log.placing import place
 from penstock.log.segment import CHUNK_BYTES
 from penstock.log.waiting import EndWaiters, FutureWaiter, settle
@@ -55,20 +55,7 @@ class MemoryLog:
             settle(future, self._end)
             return future
         self._schedule()
-        index = self._pending.count
-        if draft.payloads:
-            self._pending.add(
-                draft.name,
-                draft.payloads,
-                self._clock.now_us(),
-                draft_flags(draft),
-                draft.publisher,
-                draft.expires_at,
-                encode_headers(draft.headers),
-            )
-        for mark in marks:
-            at = mark.index if mark.index == NO_RECORD else index + mark.index
-            self._pending.add_mark(mark.kind, mark.key, at)
+        index = add_draft(self._pending, draft, marks, self._clock.now_us())
         self._publishers.append((FutureWaiter(future), index))
         return future
 

@@ -20,12 +20,13 @@ import msgspec
 from penstock.log.active import create_segment
 from penstock.log.broken import DamagedLog
 from penstock.log.cache import ChunkCache
-from penstock.log.commit import Committer, Workers
+from penstock.log.commit import CommitJob, Workers
 from penstock.log.embedded import EmbeddedLog
 from penstock.log.endfile import LOOSE, End, open_end, read_end
 from penstock.log.files import Disk, File, write_file
 from penstock.log.interface import OS, LogIdentity, LogSettings
 from penstock.log.recovery import Recovered, recover
+from penstock.log.rounds import Committer
 from penstock.log.segment import SegmentHeader
 from penstock.model.clock import Clock
 from penstock.model.errors import CorruptError, UnavailableError
@@ -94,7 +95,7 @@ class EmbeddedStore:
         self._loop = loop
         self._workers = workers
         self._on_full = on_full  # frees what it can on a full disk; True when it freed something
-        self._committer = Committer(loop, workers)
+        self._committer: Committer[CommitJob] = Committer(loop, workers)
         self._cache = ChunkCache(CACHE_BYTES_MAX)
 
     async def create(

@@ -6,6 +6,7 @@ whole numbers are always 64 bits wide. A peer that vanished is noticed within VA
 
 from __future__ import annotations
 
+import select
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -14,12 +15,15 @@ from psycopg import errors, sql
 from psycopg.conninfo import conninfo_to_dict
 from psycopg.types.numeric import Int8Dumper
 
+from penstock.model.clock import Clock
 from penstock.model.errors import CorruptError, DiskFull, PenstockError, UnavailableError
 
 Connection = psycopg.Connection[tuple[Any, ...]]
 
 CONNECT_S_MAX: Final = 5
 VANISHED_S_MAX: Final = 15  # a cut network says nothing: keepalives and unanswered bytes do
+RETRY_S_MIN: Final = 0.1  # between attempts to reach a server that is gone; doubles
+RETRY_S_MAX: Final = 5.0
 VERSION_MIN: Final = 130_000  # the oldest that its makers still looked after when this was written
 
 # States that are the server's trouble or its rules, not a mistake in our statement: resources,
@@ -81,6 +85,20 @@ def is_lost(connection: Connection) -> bool:
     return connection.closed
 
 
+def has_ended(connection: Connection) -> bool:
+    """Whether an idle connection has ended meanwhile; then nothing that follows is in doubt."""
+    if connection.closed:
+        return True
+    waiting = select.poll()
+    waiting.register(connection.fileno(), select.POLLIN)
+    try:
+        while waiting.poll(0):  # a server that ends a session says why, then closes it
+            connection.pgconn.consume_input()
+    except psycopg.Error:
+        connection.close()
+    return connection.closed
+
+
 def lost(url: str, error: Exception) -> UnavailableError:
     """The connection ended under our hands."""
     return UnavailableError(
@@ -102,6 +120,34 @@ def verdict(url: str, error: psycopg.Error) -> PenstockError | None:
     if error.sqlstate is not None and error.sqlstate.startswith(_NOT_OURS):
         return UnavailableError(f"{where} refused ({one_line(error)}): nothing was changed")
     return None
+
+
+class Backoff:
+    """When to try a server that is gone again; until then whoever asks is refused at once."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._wait_s = RETRY_S_MIN
+        self._until_s = 0.0
+        self._trouble = ""
+
+    def check(self) -> None:
+        """UnavailableError, with what went wrong last, while it is too early."""
+        left_s = self._until_s - self._clock.monotonic_s()
+        if left_s > 0:
+            raise UnavailableError(self._trouble, left_s)
+
+    def failed(self, error: UnavailableError) -> UnavailableError:
+        """An attempt failed; the error to raise says when the next one is due."""
+        wait_s = self._wait_s
+        self._until_s = self._clock.monotonic_s() + wait_s
+        self._trouble = str(error)
+        self._wait_s = min(2 * wait_s, RETRY_S_MAX)
+        return UnavailableError(self._trouble, wait_s)
+
+    def worked(self) -> None:
+        self._wait_s = RETRY_S_MIN
+        self._until_s = 0.0
 
 
 def shown_url(url: str) -> str:

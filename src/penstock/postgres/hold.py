@@ -16,6 +16,7 @@ import secrets
 import socket
 import threading
 import time
+from collections.abc import Callable
 from datetime import UTC, datetime
 from hashlib import blake2b
 from typing import Final
@@ -23,14 +24,20 @@ from typing import Final
 import psycopg
 from psycopg import sql
 
-from penstock.model.clock import Clock, SystemClock
+from penstock.model.clock import SystemClock
 from penstock.model.errors import UnavailableError
-from penstock.postgres.connection import Connection, connect, is_lost, lost, one_line, shown_url
+from penstock.postgres.connection import (
+    Backoff,
+    Connection,
+    connect,
+    has_ended,
+    lost,
+    one_line,
+    shown_url,
+)
 
 LOCK_S_MAX: Final = 5.0  # the session of a process that was killed ends with its statement
 LOCK_TRY_S: Final = 0.05
-RETRY_S_MIN: Final = 0.1  # between attempts to reach a server that is gone; doubles
-RETRY_S_MAX: Final = 5.0
 
 _CREATE: Final = """
     create table if not exists holders (
@@ -56,7 +63,6 @@ class Hold:
         schema: str,
         part: str,
         giving_up: threading.Event | None = None,
-        clock: Clock | None = None,
         lock_s_max: float = LOCK_S_MAX,
     ) -> None:
         self.url = url
@@ -66,12 +72,10 @@ class Hold:
         self.commits = 0
         self.has_gone_back = False  # the server knows fewer commits than it had confirmed
         self._giving_up = giving_up or threading.Event()
-        self._clock = clock or SystemClock()
+        self._clock = SystemClock()
         self._lock_s_max = lock_s_max
         self._fence = ""
-        self._retry_s = RETRY_S_MIN
-        self._retry_at_s = 0.0
-        self._trouble = ""
+        self._backoff = Backoff(self._clock)
         self._connection = connect(url, schema)
         self._backend = self._connection.info.backend_pid
         try:
@@ -107,7 +111,7 @@ class Hold:
         """The connection, made anew if it was lost and known to be so."""
         if self._fence:
             raise UnavailableError(self._fence)
-        if is_lost(self._connection):
+        if has_ended(self._connection):
             self._regain()
         return self._connection
 
@@ -122,11 +126,11 @@ class Hold:
         """The commit that counted itself is confirmed."""
         self.commits += 1
 
-    def was_stored(self) -> bool:
+    def was_stored(self, on_gone: Callable[[UnavailableError], None] | None = None) -> bool:
         """Whether the commit that was under way when the connection ended happened.
 
         Waits for the server as long as it takes: whoever asked for the commit must not be told
-        anything else meanwhile.
+        anything else meanwhile. `on_gone` hears of every attempt to reach it that failed.
         """
         expected = self.commits + 1
         while True:
@@ -135,6 +139,8 @@ class Hold:
             except UnavailableError as still:
                 if self._fence:
                     raise
+                if on_gone is not None:
+                    on_gone(still)
                 if self._giving_up.wait(still.retry_after_s):
                     raise UnavailableError(
                         f"{still}; the last change was under way, and only opening again tells"
@@ -149,9 +155,8 @@ class Hold:
 
     def _regain(self, *, is_pressing: bool = False) -> None:
         """Connect, lock, and see that nobody was here meanwhile."""
-        now_s = self._clock.monotonic_s()
-        if now_s < self._retry_at_s and not is_pressing:
-            raise UnavailableError(self._trouble, self._retry_at_s - now_s)
+        if not is_pressing:
+            self._backoff.check()
         try:
             self._connection = connect(self.url, self.schema)
             self._look()  # also before waiting for a lock that somebody else has by now
@@ -159,22 +164,14 @@ class Hold:
             commits = self._look()
         except psycopg.Error as failed:
             self._connection.close()
-            raise self._back_off(lost(self.url, failed)) from failed
+            raise self._backoff.failed(lost(self.url, failed)) from failed
         except UnavailableError as failed:
             self._connection.close()
-            raise self._back_off(failed) from failed
+            raise self._backoff.failed(failed) from failed
         self._backend = self._connection.info.backend_pid
-        self._retry_s = RETRY_S_MIN
-        self._retry_at_s = 0.0
+        self._backoff.worked()
         self.has_gone_back = self.has_gone_back or commits < self.commits
         self.commits = commits
-
-    def _back_off(self, failed: UnavailableError) -> UnavailableError:
-        self._retry_at_s = self._clock.monotonic_s() + self._retry_s
-        self._trouble = str(failed)
-        trouble = UnavailableError(self._trouble, self._retry_s)
-        self._retry_s = min(2 * self._retry_s, RETRY_S_MAX)
-        return trouble
 
     def _look(self) -> int:
         """The counter, if the row is still ours."""
