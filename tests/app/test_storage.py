@@ -59,10 +59,76 @@ def test_a_directory_is_refused_with_other_backends_than_it_began_with(
         RefusedError, match="its catalog in SQLite .* kept its catalog in PostgreSQL"
     ):
         Broker(tmp_path / "sqlite", **there)
+    with pytest.raises(RefusedError, match="its topics in files .* its topics in PostgreSQL"):
+        Broker(tmp_path / "postgres", log_backend="postgres", **there)
     Broker(tmp_path / "postgres", **there).close()
     Broker(tmp_path / "sqlite").close()
     text = (tmp_path / "postgres" / STORAGE_NAME).read_text()
     assert postgres.url not in text  # nor a password that may be in it
+
+
+def test_topics_as_tables_work_as_those_in_files(postgres: PostgresServer, tmp_path: Path) -> None:
+    schema = postgres.new_schema()
+    there = {"catalog_url": postgres.url, "catalog_schema": schema, "log_backend": "postgres"}
+    with Broker(tmp_path, **there) as broker:
+        broker.create_topic("Orders", retention_age="1h")
+        broker.create_topic("gone")
+        assert broker.publish({"n": 0}, "orders", headers={"k": "v"}) == 0
+        assert broker.publish_many(["one", b"two"], "orders", name="orders/x") == range(1, 3)
+        broker.subscribe("billing", "orders")
+        found = broker.consume("billing", "orders", where="headers['k'] = 'v'")
+        assert [record.value for record in found] == [{"n": 0}]
+        broker.delete_topic("gone")
+    with Broker(tmp_path, **there) as broker:
+        broker.publish("three", "orders")
+        assert [r.value for r in broker.read("orders", start=1)] == ["one", b"two", "three"]
+        assert [r.value for r in broker.consume("billing", "orders")] == ["three"]
+        (found_topic,) = broker.topics()
+        assert (found_topic.topic, found_topic.end_offset, found_topic.epoch) == ("Orders", 4, 1)
+        assert found_topic.bytes > 0
+        stream = broker.stream("orders", start=3)
+        assert next(stream).value == "three"
+        broker.publish("four", "orders")
+        assert next(stream).value == "four"
+    rows = postgres.fetch(f'select messageid, message from {schema}_topics."Orders"')
+    assert sorted(rows) == [(0, '{"n":0}'), (1, "one"), (2, "two"), (3, "three"), (4, "four")]
+    assert not (tmp_path / "default").exists()
+
+
+def test_tables_left_by_a_crash_while_a_topic_was_made_are_removed_at_the_next_start(
+    postgres: PostgresServer, tmp_path: Path
+) -> None:
+    schema = postgres.new_schema()
+    there = {"catalog_url": postgres.url, "catalog_schema": schema, "log_backend": "postgres"}
+    with Broker(tmp_path, **there) as broker:
+        broker.create_topic("kept")
+        broker.create_topic("orphan")
+    postgres.fetch(f"delete from {schema}.topics where key = 'orphan'")
+    with Broker(tmp_path, **there) as broker:
+        assert [one.topic for one in broker.topics()] == ["kept"]
+    assert postgres.fetch(f"select declared from {schema}.logs") == [("kept",)]
+    postgres.fetch(f"drop table {schema}.topic_1 cascade")
+    with Broker(tmp_path, **there) as broker, pytest.raises(UnavailableError, match="topic_1"):
+        broker.publish("x", "kept")
+
+
+def test_what_only_files_have_is_answered_clearly_for_tables(
+    postgres: PostgresServer, tmp_path: Path
+) -> None:
+    data = tmp_path / "data"
+    where = {
+        "PENSTOCK_AT": str(data),
+        "PENSTOCK_CATALOG__URL": postgres.url,
+        "PENSTOCK_CATALOG__SCHEMA": postgres.new_schema(),
+        "PENSTOCK_LOG__BACKEND": "postgres",
+    }
+    assert penstock("topic", "create", "orders", **where).returncode == 0
+    assert penstock("publish", "orders", "hello", **where).returncode == 0
+    for command in (("log", "verify"), ("log", "dump", "orders")):
+        answer = penstock(*command, **where)
+        assert answer.returncode == 1 and "are tables in PostgreSQL" in answer.stderr
+    assert penstock("log", "export", str(tmp_path / "out"), "--lines", **where).returncode == 0
+    assert (tmp_path / "out" / "orders" / "messages.log").read_text() == "hello\n"
 
 
 def test_an_address_that_did_not_work_binds_a_new_directory_to_nothing(tmp_path: Path) -> None:
@@ -101,6 +167,8 @@ def test_two_directories_cannot_share_a_catalog(postgres: PostgresServer, tmp_pa
         ("catalog_schema", "Penstock", "cannot name a schema"),
         ("catalog_schema", "pg_mine", "cannot name a schema"),
         ("catalog_schema", "x" * 51, "up to 50"),
+        ("log_backend", "postgres", "give its address too"),
+        ("log_backend", "kafka", "use 'files' or 'postgres'"),
     ],
 )
 def test_settings_that_cannot_be_meant_are_refused(key: str, value: object, said: str) -> None:

@@ -14,6 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from penstock.log.broken import DamagedLog
 from penstock.log.interface import OS, Bounds, Draft, KeptLog, LogIdentity, LogSettings
 from penstock.log.marks import MARK_QOS2_OPENED, MARK_QOS2_RELEASED, Mark
 from penstock.log.postgres import PENDING_BYTES_MAX, PostgresLog
@@ -165,7 +166,7 @@ def test_deleting_a_topic_takes_its_table_view_and_marks_along(run: Run) -> None
         there += " and relnamespace::regnamespace::text in ($1, $2)"
         assert world.sql(there, world.schema, world.views) == [(0,)]
         assert world.sql("select count(*) from {s}.marks") == [(0,)]
-        with pytest.raises(TopicNotFound, match="topic_1"):
+        with pytest.raises(DamagedLog, match="no row of topic 1 in table logs"):
             await world.store.open(ORDERS, LogSettings())
 
     run(scenario)
@@ -570,6 +571,25 @@ def test_a_row_that_is_missing_is_named_and_the_others_are_found(run: Run) -> No
             await log.read(1)
         found = [batch.base_offset async for batch in log.batches_since(0)]
         assert found == [0, 3] and "no row 1" in log.damage[0]
+
+    run(scenario)
+
+
+@pytest.mark.parametrize(
+    "damage", ["delete from {s}.topic_1 where messageid = 2", "drop table {s}.topic_1 cascade"]
+)
+def test_a_table_that_is_gone_or_has_lost_its_end_is_damaged_and_keeps_its_word(
+    run: Run, damage: str
+) -> None:
+    async def scenario(world: World) -> None:
+        log = await world.create()
+        await log.append(Draft("n", [b"0", b"1", b"2"]))
+        world.sql(damage)
+        with pytest.raises(DamagedLog, match="rows from 0 up to 3") as damaged:
+            await world.reopen(log)
+        assert (damaged.value.epoch, damaged.value.end) == (1, 3)
+        await world.store.delete(ORDERS)
+        assert world.store.list() == []
 
     run(scenario)
 

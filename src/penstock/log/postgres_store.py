@@ -11,6 +11,7 @@ import msgspec
 import psycopg
 from psycopg import sql
 
+from penstock.log.broken import DamagedLog
 from penstock.log.interface import LogIdentity, LogSettings
 from penstock.log.postgres import PostgresLog
 from penstock.log.postgres_tables import (
@@ -19,6 +20,7 @@ from penstock.log.postgres_tables import (
     NAME_BYTES_MAX,
     VERSION,
     LogState,
+    is_whole,
     read_state,
     set_loose,
     settings_text,
@@ -113,9 +115,19 @@ class PostgresStore:
     async def open(self, identity: LogIdentity, settings: LogSettings) -> PostgresLog:
         state, began = await self._work.change(_open_state, identity.topic_id)
         if state is None:
-            raise TopicNotFound(
-                f"schema {self._work.schema!r} has no table of topic {identity.slug!r}"
-                f" ({topic_table(identity.topic_id)}): restore it from a backup"
+            raise DamagedLog(
+                f"schema {self._work.schema!r} has no row of topic {identity.topic_id} in table"
+                " logs: put it back from a backup, or delete the topic",
+                0,
+                0,
+            )
+        if not await self._work.read(is_whole, state):
+            raise DamagedLog(
+                f"schema {self._work.schema!r} has no table {topic_table(identity.topic_id)} with"
+                f" rows from {state.first_offset} up to {state.end_offset}: put it back from a"
+                " backup, or delete the topic",
+                state.epoch,
+                state.end_offset,
             )
         if began:
             self.notes.append(
@@ -136,7 +148,7 @@ class PostgresStore:
                 table = sql.Identifier(topic_table(identity.topic_id))
                 for text in (
                     sql.SQL("drop view if exists {}").format(view),
-                    sql.SQL("drop table {}").format(table),
+                    sql.SQL("drop table if exists {}").format(table),
                 ):
                     connection.execute(text.as_bytes(connection))
 

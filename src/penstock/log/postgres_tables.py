@@ -319,6 +319,19 @@ def read_state(connection: Connection, topic_id: int) -> LogState | None:
     return LogState(*rows[0]) if rows else None
 
 
+def is_whole(connection: Connection, state: LogState) -> bool:
+    """Whether the table of a topic is there and has its first and its last row."""
+    table = topic_table(state.topic_id)
+    ((found,),) = connection.execute("select to_regclass($1) is not null", (table,)).fetchall()
+    if not found or state.first_offset == state.end_offset:
+        return bool(found)
+    ((count,),) = connection.execute(
+        f"select count(*) from {table} where messageid = $1 or messageid = $2",
+        (state.first_offset, state.end_offset - 1),
+    ).fetchall()
+    return bool(count == min(2, state.end_offset - state.first_offset))
+
+
 def read_batch(
     connection: Connection, topic_id: int, epoch: int, offset: int, end: int
 ) -> Batch | None:

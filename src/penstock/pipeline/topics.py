@@ -7,6 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from penstock.core.names import quoted, topic_key
+from penstock.log.directory import check_has_files
 from penstock.log.files import RealDisk
 from penstock.log.interface import LogIdentity
 from penstock.log.store import find_logs, log_directory, read_facts
@@ -28,6 +29,7 @@ class DirectoryTopics:
             raise RefusedError(
                 f"path {quoted(str(self.path))} is no directory: give the broker's data directory"
             )
+        check_has_files(self.path)
         found = {}
         for identity in find_logs(self.disk, self.path):
             if identity.tenant == DEFAULT_TENANT:
