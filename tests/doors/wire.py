@@ -242,7 +242,13 @@ def kept(expiry_s: int = 3600) -> Properties:
 
 
 def connect_kept(port: int, client_id: str, version: int) -> tuple[Wire, bool]:
-    """A client with a persistent session, and whether the session was there before."""
+    """A client with a persistent session, and whether the session was there before.
+
+    EOFError when it was turned away.
+    """
     wire = Wire(port, client_id, version)
     properties = kept() if version == MQTT_5 else NO_PROPERTIES
-    return wire, wire.connect(clean=False, properties=properties).session_present
+    answer = wire.connect(clean=False, properties=properties)
+    if answer.reason:
+        raise EOFError(answer.reason)
+    return wire, answer.session_present

@@ -256,10 +256,13 @@ async def read_matching(
     return found, offset
 
 
-async def read_batches(topic: Topic, offset: int) -> list[Batch]:
-    """As Log.read; what files that were closed, deleted or broken meanwhile raise is one error."""
+async def read_batches(topic: Topic, offset: int, *, is_patient: bool = False) -> list[Batch]:
+    """As Log.read; what files that were closed, deleted or broken meanwhile raise is one error.
+
+    A patient reader waits for a log that is away, as one in a database may be.
+    """
     try:
-        return await topic.log.read(offset)
+        return await (topic.read(offset) if is_patient else topic.log.read(offset))
     except (OSError, RuntimeError, StaleSegment) as failed:
         raise UnavailableError(
             f"topic {quoted(topic.declared)} cannot be read at {offset}: it was closed or deleted "

@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Final
 
+from penstock.broker.endings import Endings
 from penstock.broker.engine import Engine
 from penstock.broker.keys import Keys
 from penstock.broker.retained import Retained
@@ -74,6 +75,7 @@ class Keeper:
         self._opening: Counter[str] = Counter()  # runs of QoS 2 on their way to the disk
         self._settled: list[asyncio.Future[None]] = []  # wait for some client's to be there
         self._tasks: set[asyncio.Task[Any]] = set()
+        self._endings = Endings(self._spawn)
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.Task[None] | None = None
 
@@ -120,6 +122,7 @@ class Keeper:
     async def close(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
+        self._endings.close()
         while self._tasks:
             await asyncio.gather(*self._tasks, return_exceptions=True)
         await self.checkpoint()
@@ -146,6 +149,7 @@ class Keeper:
 
     async def checkpoint(self) -> None:
         """Save levels, positions behind them, and the views as of now, in one transaction."""
+        await self._endings.wait_all()
         point = Checkpoint()
         levels = {topic.id: (topic.log.epoch, topic.log.bounds().end) for topic in self._working()}
         point.levels = {
@@ -222,6 +226,7 @@ class Keeper:
 
     async def begin(self, session: Session, *, is_clean: bool) -> tuple[StoredSession, bool]:
         """Load or make the session of a client that connects; whether it was there before."""
+        await self._endings.wait(session.client_id)
         while self._opening[session.client_id]:  # sent by an earlier connection: not known yet
             settled = self._loop.create_future()
             self._settled.append(settled)
@@ -271,7 +276,7 @@ class Keeper:
         if session.expiry_s == 0:
             self.end(session)
         else:
-            self._spawn(self._catalog.leave(session.client_id, session.incarnation))
+            self._endings.save(self._catalog.leave, session.client_id, session.incarnation)
 
     def end(self, session: Session) -> None:
         """The client went; what it leaves is saved in the background, in order."""
@@ -279,7 +284,7 @@ class Keeper:
         if session.expiry_s == 0:
             self.stored.pop(session.client_id, None)
             self.shares.gone(session.client_id)
-            self._spawn(self._catalog.remove(session.client_id, session.incarnation))
+            self._endings.save(self._catalog.remove, session.client_id, session.incarnation)
             return
         topics = self._engine.topics.all()
         ends = {topic.id: topic.log.bounds().end for topic in topics}
@@ -293,17 +298,16 @@ class Keeper:
             for packet_id, topic_id in session.opened.items()
             if packet_id not in session.opening
         ]
-        self._spawn(
-            self._catalog.end(
-                session.client_id,
-                session.incarnation,
-                session.expiry_s,
-                positions,
-                outstanding_rows(session),
-                opened,
-                [feed.id for feed in feeds],
-                [row for feed in feeds for row in self._feed_rows(feed, ends | feed.lags)],
-            )
+        self._endings.save(
+            self._catalog.end,
+            session.client_id,
+            session.incarnation,
+            session.expiry_s,
+            positions,
+            outstanding_rows(session),
+            opened,
+            [feed.id for feed in feeds],
+            [row for feed in feeds for row in self._feed_rows(feed, ends | feed.lags)],
         )
 
     async def forget(self, client_id: str) -> None:
@@ -432,15 +436,18 @@ class Keeper:
             if topic_id is not None:
                 by_topic.setdefault(topic_id, []).append(packet_id)
         try:
-            for topic_id, ids in by_topic.items():
+            while by_topic:
+                topic_id, ids = next(iter(by_topic.items()))
                 topic = self._engine.topics.by_id(topic_id)
-                if topic is None:
-                    continue
-                keys = [_KEY.pack(session.incarnation, packet_id) for packet_id in ids]
-                marks = [Mark(MARK_QOS2_RELEASED, key) for key in keys]
-                await topic.log.append(Draft("", []), marks)
-                self._note_opened(session.client_id, topic_id, ids, False)
+                if topic is not None:
+                    keys = [_KEY.pack(session.incarnation, packet_id) for packet_id in ids]
+                    marks = [Mark(MARK_QOS2_RELEASED, key) for key in keys]
+                    await topic.log.append(Draft("", []), marks)
+                    self._note_opened(session.client_id, topic_id, ids, False)
+                del by_topic[topic_id]
         except PenstockError as refused:
+            for topic_id, ids in by_topic.items():  # they are open still, and asked for again
+                session.opened.update(dict.fromkeys(ids, topic_id))
             on_done(refused)
         else:
             on_done(None)

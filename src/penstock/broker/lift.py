@@ -97,7 +97,7 @@ class Lift(Generic[R]):
         offset = self._cursor = min(ahead or self.riders.values())
         log = self.topic.log
         try:
-            batches = await read_batches(self.topic, offset)
+            batches = await read_batches(self.topic, offset, is_patient=True)
         except Gap:
             self._skip(log.bounds().first)
             return

@@ -120,7 +120,7 @@ async def _resend(exchange: Exchange, session: Session, tag: int, packet_id: int
     if topic is None:
         return "retention"
     try:
-        batches = await topic.log.read(offset)
+        batches = await topic.read(offset)
     except PenstockError:
         return "retention"
     outbox = session.outbox

@@ -242,7 +242,7 @@ class Sharing:
     async def _give_some_again(self, share: Share, topic: Topic) -> bool:
         """Read on once from the first that waits; False if nobody takes one of them now."""
         try:
-            batches = await topic.log.read(share.groups[topic.id].first_waiting)
+            batches = await topic.read(share.groups[topic.id].first_waiting)
         except Gap:
             self._drop_below(share, topic.id, topic.log.bounds().first)
             return True

@@ -17,6 +17,7 @@ import msgspec
 from penstock.catalog.catalog import BindingRow, Catalog, TopicRow
 from penstock.core.names import check_topic, quoted, topic_key, topic_slug
 from penstock.core.placement import DEFAULT_TOPIC, Placement
+from penstock.log.batch import Batch
 from penstock.log.broken import BrokenLog, DamagedLog
 from penstock.log.interface import KeptLog, LogIdentity, LogSettings, LogStore
 from penstock.model.clock import Clock
@@ -36,6 +37,17 @@ class Topic:
         self.identity = identity_of(row)
         self.log = log
         self.refusal = refusal
+        self.is_gone = False  # deleted, or closed with the broker
+
+    async def read(self, offset: int) -> list[Batch]:
+        """As Log.read; suspends while what holds the log is away, as a database may be."""
+        while True:
+            try:
+                return await self.log.read(offset)
+            except UnavailableError as away:
+                if self.refusal or self.is_gone:
+                    raise
+                await asyncio.sleep(away.retry_after_s)
 
     async def describe(self) -> TopicInfo:
         settings = self.log.settings
@@ -231,6 +243,7 @@ class Topics:
                 self.placement.add_topic(topic.declared)
                 raise
             del self._by_key[topic.key], self._by_id[topic.id]
+            topic.is_gone = True
             self._on_delete(topic)
             await topic.log.close()
             await self._store.delete(topic.identity)
@@ -267,6 +280,7 @@ class Topics:
         async with self._turn:
             self._is_closed = True
             for topic in self._by_key.values():
+                topic.is_gone = True
                 await topic.log.close()
 
 

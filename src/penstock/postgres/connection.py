@@ -6,6 +6,7 @@ whole numbers are always 64 bits wide. A peer that vanished is noticed within VA
 
 from __future__ import annotations
 
+import logging
 import select
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -19,6 +20,9 @@ from penstock.model.clock import Clock
 from penstock.model.errors import CorruptError, DiskFull, PenstockError, UnavailableError
 
 Connection = psycopg.Connection[tuple[Any, ...]]
+
+# Its complaints about lost connections are for programs that log: we tell whoever asked.
+logging.getLogger("psycopg").addHandler(logging.NullHandler())
 
 CONNECT_S_MAX: Final = 5
 VANISHED_S_MAX: Final = 15  # a cut network says nothing: keepalives and unanswered bytes do

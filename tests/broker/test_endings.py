@@ -1,0 +1,85 @@
+"""Is how a session ended saved, however long the catalog is away, and before all that follows?"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any
+
+import pytest
+
+from penstock.broker.endings import Endings
+from penstock.model.errors import UnavailableError
+
+
+class Catalog:
+    """Away until it is back."""
+
+    def __init__(self) -> None:
+        self.is_away = True
+        self.saved: list[tuple[str, int]] = []
+        self.attempts = 0
+        self.is_missed = asyncio.Event()
+
+    async def end(self, client_id: str, incarnation: int) -> None:
+        self.attempts += 1
+        if self.attempts == 6:
+            self.is_missed.set()
+        if self.is_away:
+            raise UnavailableError("away", 0.001)
+        self.saved.append((client_id, incarnation))
+
+
+def run(scenario: Callable[[Endings, Catalog], Awaitable[None]]) -> list[BaseException | None]:
+    """How the work in the background ended."""
+
+    async def main() -> list[BaseException | None]:
+        tasks: list[asyncio.Task[None]] = []
+
+        def spawn(work: Coroutine[Any, Any, None]) -> None:
+            tasks.append(asyncio.get_running_loop().create_task(work))
+
+        await scenario(Endings(spawn), Catalog())
+        return await asyncio.gather(*tasks, return_exceptions=True)
+
+    return asyncio.run(main())
+
+
+def test_an_ending_is_saved_when_the_catalog_is_back_and_the_client_waits_for_it() -> None:
+    async def scenario(endings: Endings, catalog: Catalog) -> None:
+        endings.save(catalog.end, "a", 1)
+        endings.save(catalog.end, "a", 2)
+        waiting = [asyncio.ensure_future(one) for one in (endings.wait("a"), endings.wait_all())]
+        await asyncio.wait_for(endings.wait("somebody else"), 10)
+        await catalog.is_missed.wait()
+        assert not any(one.done() for one in waiting)
+        catalog.is_away = False
+        await asyncio.gather(*waiting)
+        assert sorted(catalog.saved) == [("a", 1), ("a", 2)]
+        await endings.wait_all()
+
+    assert run(scenario) == [None, None]
+
+
+def test_a_broker_that_closes_does_not_wait_for_a_catalog_that_stays_away() -> None:
+    async def scenario(endings: Endings, catalog: Catalog) -> None:
+        endings.save(catalog.end, "a", 1)
+        endings.close()
+        await endings.wait("a")
+        assert catalog.saved == []
+
+    (error,) = run(scenario)
+    assert isinstance(error, UnavailableError)
+
+
+def test_a_mistake_of_ours_is_not_repeated() -> None:
+    async def scenario(endings: Endings, catalog: Catalog) -> None:
+        async def wrong(client_id: str) -> None:
+            raise KeyError(client_id)
+
+        endings.save(wrong, "a")
+        await endings.wait("a")
+
+    (error,) = run(scenario)
+    with pytest.raises(KeyError):
+        raise error or AssertionError
