@@ -20,20 +20,28 @@ def topic(number: int) -> str:
     return f"bench{number}"
 
 
-def open_broker(kind: str, path: str, topics: int = 1, durability: str = "fsync") -> None:
+def open_broker(
+    kind: str,
+    path: str,
+    topics: int = 1,
+    durability: str = "fsync",
+    settings: dict[str, Any] | None = None,
+) -> None:
     """Open a broker of this kind and declare its topics."""
     names = [topic(number) for number in range(topics)]
     if kind == "Broker":
-        _open["sync"] = broker = Broker(path)
+        _open["sync"] = broker = Broker(path, **settings or {})
         for name in names:
             broker.create_topic(name, durability=durability)
         return
     _open["runner"] = runner = asyncio.Runner()
-    _open["async"] = runner.run(_open_async(path, names, durability))
+    _open["async"] = runner.run(_open_async(path, names, durability, settings or {}))
 
 
-async def _open_async(path: str, names: list[str], durability: str) -> AsyncBroker:
-    broker = await AsyncBroker(path).open()
+async def _open_async(
+    path: str, names: list[str], durability: str, settings: dict[str, Any]
+) -> AsyncBroker:
+    broker = await AsyncBroker(path, **settings).open()
     for name in names:
         await broker.create_topic(name, durability=durability)
     return broker
