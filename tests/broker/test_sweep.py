@@ -19,6 +19,7 @@ from penstock.broker.routes import Router
 from penstock.broker.sessions import Session, Subscription
 from penstock.broker.sweep import Sweep
 from penstock.broker.topics import Topic, Topics
+from penstock.catalog.catalog import TopicRow
 from penstock.core.names import matches
 from penstock.core.placement import Placement
 from penstock.log.batch import Batch
@@ -26,6 +27,7 @@ from penstock.log.interface import Draft, LogSettings
 from penstock.log.memory import MemoryLog
 from penstock.model.clock import SystemClock
 from penstock.model.errors import CorruptError
+from penstock.model.record import DEFAULT_TENANT, TopicId
 from tests.broker.exchange_world import Client
 
 NAMES = ["a", "a/b", "b", "c"]
@@ -46,18 +48,15 @@ class SlowLog(MemoryLog):
 
 
 class OneTopic:
-    """As much of `Topics` and `Topic` as a sweep asks for."""
-
-    id = TOPIC_ID
-    declared = "only"
-    refusal = ""
+    """As much of `Topics` as a router asks for."""
 
     def __init__(self, log: MemoryLog) -> None:
-        self.log = log
+        row = TopicRow(DEFAULT_TENANT, TopicId(TOPIC_ID), "only", "only", "{}", 0)
+        self.only = Topic(row, log)
         self.placement = Placement()
 
     def of_name(self, name: str) -> Topic:
-        return cast(Topic, self)
+        return self.only
 
 
 async def filled(chance: random.Random) -> tuple[SlowLog, list[tuple[str, int, bytes]]]:
@@ -110,7 +109,7 @@ async def ride(seed: int) -> None:
     router = Router(cast(Topics, topic), lambda principal, action, name: True)
     metrics = Metrics()
     troubles: list[str] = []
-    sweep = Sweep(cast(Topic, topic), router, metrics, SystemClock(), troubles.append)
+    sweep = Sweep(topic.only, router, metrics, SystemClock(), troubles.append)
     rides = [Ride(chance, number, len(records)) for number in range(chance.randint(1, 6))]
     for one in rides:
         for subscription in one.session.subscriptions.values():
@@ -163,7 +162,7 @@ def test_trouble_with_the_log_is_told_and_the_riders_keep_their_place() -> None:
         topic = OneTopic(log)
         router = Router(cast(Topics, topic), lambda principal, action, name: True)
         told: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-        sweep = Sweep(cast(Topic, topic), router, Metrics(), SystemClock(), told.set_result)
+        sweep = Sweep(topic.only, router, Metrics(), SystemClock(), told.set_result)
         one = Ride(random.Random(2), 1, 0)
         one.session.lags[TOPIC_ID] = 0
         sweep.lift.board(one.session)
@@ -179,7 +178,7 @@ def test_records_that_retention_took_are_counted() -> None:
         topic = OneTopic(log)
         router = Router(cast(Topics, topic), lambda principal, action, name: True)
         metrics = Metrics()
-        sweep = Sweep(cast(Topic, topic), router, metrics, SystemClock(), pytest.fail)
+        sweep = Sweep(topic.only, router, metrics, SystemClock(), pytest.fail)
         await log.trim(None, 1)
         first = log.bounds().first
         assert 0 < first <= len(records)
