@@ -140,7 +140,25 @@ class PostgresLog:
             pending.add_mark(mark.kind, mark.key, index + mark.index)
         if waiter is not None:
             self._publishers.append((waiter, index))
-        if is_urgent or pending.bytes >= LINGER_BYTES_MAX:
+        self._touch(is_urgent)
+
+    def append_names(
+        self,
+        names: list[str],
+        counts: list[int],
+        data: bytes,
+        starts: list[int],
+        lengths: list[int],
+        publisher: str,
+    ) -> None:
+        if self._refusal() is None:
+            now_us = self._clock.now_us()
+            self._pending.add_names(names, counts, data, starts, lengths, now_us, publisher)
+            self._touch(is_urgent=False)
+
+    def _touch(self, is_urgent: bool) -> None:
+        """Something is pending: it is committed at once, or after more of it gathered."""
+        if is_urgent or self._pending.bytes >= LINGER_BYTES_MAX:
             self._committer.touch(self)
         else:
             is_watched = self.is_watched or not self._end_waiters.is_empty
