@@ -26,7 +26,7 @@ from penstock import (
     UnavailableError,
 )
 from penstock.client.sync import Client
-from tests.client.proxy import CuttingProxy
+from tests.cutting_proxy import CuttingProxy
 from tests.doors.served import Served
 from tests.doors.users import add_users
 
@@ -173,15 +173,16 @@ def test_messages_of_many_threads_are_stored_once_each_and_their_offsets_told(
 
 
 def test_publishing_through_a_line_that_breaks_stores_each_message_once(served: Served) -> None:
-    proxy = CuttingProxy(served.http_port, seed=7, bytes_each=4_000)
     name = f"topic-{next(_numbers)}"
-    with penstock.connect(url(served)) as direct:
+    with (
+        CuttingProxy(served.http_port, seed=7, bytes_each=4_000) as proxy,
+        penstock.connect(url(served)) as direct,
+    ):
         direct.create_topic(name)
         with penstock.connect(f"http://127.0.0.1:{proxy.port}") as client:
             for number in range(100):
                 client.publish({"number": number, "padding": "x" * 100}, name)
         values = [record.value["number"] for record in direct.read(name)]
-    proxy.close()
     assert values == list(range(100))
     assert proxy.cuts > 5
 
@@ -190,10 +191,12 @@ def test_publishing_through_a_line_that_breaks_stores_each_message_once(served: 
 
 
 def test_a_stream_goes_on_after_every_cut_without_gap_or_repeat(served: Served) -> None:
-    proxy = CuttingProxy(served.http_port, seed=3, bytes_each=300_000)
     name = f"topic-{next(_numbers)}"
     total = 2_000
-    with penstock.connect(url(served)) as direct:
+    with (
+        CuttingProxy(served.http_port, seed=3, bytes_each=300_000) as proxy,
+        penstock.connect(url(served)) as direct,
+    ):
         direct.create_topic(name)
 
         def publish() -> None:
@@ -211,7 +214,6 @@ def test_a_stream_goes_on_after_every_cut_without_gap_or_repeat(served: Served) 
                 if len(seen) == total:
                     break
             writer.join()
-    proxy.close()
     assert [record.offset for record in seen] == list(range(total))
     assert [record.value for record in seen] == list(range(total))
 

@@ -16,9 +16,9 @@ import pytest
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from penstock.doors.http import streams
+from tests.cutting_proxy import CuttingProxy
 from tests.doors.hosted import Hosted
 from tests.http.asking import Asking
-from tests.http.cutting import Cutting
 from tests.http.events import Events, Frames
 from tests.http.framed import open_websocket
 
@@ -305,7 +305,7 @@ def test_readers_whose_connections_are_cut_see_every_record_once_while_publisher
 
     threads = [threading.Thread(target=publish, args=(at,)) for at in (0, 10, 20)]
     seen: list[int] = []
-    with Cutting(broker.ports["http"], seed, 200_000) as proxy:
+    with CuttingProxy(broker.ports["http"], seed, 200_000) as proxy:
         for thread in threads:
             thread.start()
         while len(seen) < count:

@@ -11,7 +11,6 @@ from collections.abc import (
     Iterable,
     Sequence,
 )
-from datetime import datetime, timedelta
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
@@ -23,7 +22,7 @@ from penstock.broker.settings import altered, make_settings, topic_settings
 from penstock.broker.streams import Stream
 from penstock.broker.topics import Topic
 from penstock.config import DEFAULT_DATA
-from penstock.core.messages import HeadersLike, check_headers, encode_message
+from penstock.core.messages import check_headers, encode_message
 from penstock.core.names import check_filter, check_name
 from penstock.core.position import AtOffset, Latest, parse_position
 from penstock.core.where import Where, compile_where
@@ -32,13 +31,12 @@ from penstock.log.interface import Draft
 from penstock.log.sealer import ServingWorkers
 from penstock.model.errors import Gap, InvalidSetting, UnavailableError
 from penstock.model.groups import GroupInfo
-from penstock.model.record import ConsumerInfo, Record, TopicInfo
+from penstock.model.record import ConsumerInfo, HeadersLike, PositionLike, Record, TopicInfo
 from penstock.model.runs import PipelineRun
 
 DEFAULT_PATH: Final = DEFAULT_DATA
 STREAM_TAKE_MAX: Final = 1_000  # records a stream hands over at once
 
-PositionLike = str | int | datetime | timedelta
 Attach = Callable[[], Coroutine[Any, Any, Stream]]
 
 

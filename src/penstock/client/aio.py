@@ -17,8 +17,6 @@ from penstock.client.groups import AsyncGroup
 from penstock.client.publishing import TopicPublisher
 from penstock.client.transport import Target, Transport
 from penstock.client.wire import (
-    HeadersLike,
-    PositionLike,
     RecordsIn,
     check,
     encode_message,
@@ -26,7 +24,7 @@ from penstock.client.wire import (
 )
 from penstock.model.errors import PenstockError, RefusedError, UnavailableError
 from penstock.model.groups import GroupInfo
-from penstock.model.record import ConsumerInfo, Record, TopicInfo
+from penstock.model.record import ConsumerInfo, HeadersLike, PositionLike, Record, TopicInfo
 
 T = TypeVar("T")
 

@@ -10,8 +10,8 @@ from urllib.parse import quote
 import msgspec
 
 from penstock.client.transport import Transport
-from penstock.client.wire import PositionLike, RecordsIn, check, encode_position
-from penstock.model.record import Record
+from penstock.client.wire import RecordsIn, check, encode_position
+from penstock.model.record import PositionLike, Record
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
@@ -18,10 +18,14 @@ from penstock.model.errors import (
     RefusedError,
     UnavailableError,
 )
-from penstock.model.record import KIND_BYTES, KIND_JSON, KIND_TEXT, Record
-
-PositionLike = str | int | datetime | timedelta
-HeadersLike = Mapping[str, str] | Iterable[tuple[str, str]] | None
+from penstock.model.record import (
+    KIND_BYTES,
+    KIND_JSON,
+    KIND_TEXT,
+    HeadersLike,
+    PositionLike,
+    Record,
+)
 
 _KINDS: Final = {"text": KIND_TEXT, "json": KIND_JSON, "bytes": KIND_BYTES}
 _encode: Final = msgspec.json.Encoder().encode

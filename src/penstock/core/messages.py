@@ -10,9 +10,7 @@ import msgspec
 
 from penstock.model.errors import RefusedError, TooLarge
 from penstock.model.limits import HEADERS_BYTES_MAX
-from penstock.model.record import KIND_BYTES, KIND_JSON, KIND_TEXT, Headers
-
-HeadersLike = Mapping[str, str] | Iterable[tuple[str, str]] | None
+from penstock.model.record import KIND_BYTES, KIND_JSON, KIND_TEXT, Headers, HeadersLike
 
 
 def encode_message(message: Any) -> tuple[bytes, int]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from typing import Any, Final, NewType
 
@@ -20,6 +21,8 @@ KIND_TEXT: Final = 1
 KIND_JSON: Final = 2
 
 Headers = tuple[tuple[str, str], ...]  # ordered; duplicate keys are kept
+HeadersLike = Mapping[str, str] | Iterable[tuple[str, str]] | None
+PositionLike = str | int | datetime | timedelta
 
 
 class Record(msgspec.Struct, frozen=True):

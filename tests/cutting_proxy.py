@@ -6,6 +6,8 @@ import random
 import socket
 import threading
 from contextlib import suppress
+from types import TracebackType
+from typing import Self
 
 
 class CuttingProxy:
@@ -20,7 +22,6 @@ class CuttingProxy:
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port = int(self._listener.getsockname()[1])
         self.cuts = 0
-        self._is_closed = False
         threading.Thread(target=self._accept, daemon=True).start()
 
     def _accept(self) -> None:
@@ -67,7 +68,16 @@ class CuttingProxy:
         self.cuts += 1
         self._end(*victims)
 
-    def close(self) -> None:
-        self._is_closed = True
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        with suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
         self.cut()
