@@ -24,6 +24,7 @@ SUITES = {
     "scan": "the MQTT codec alone",
     "mqtt": "the broker against Mosquitto over loopback",
     "postgres": "topics as tables against a bare multi-row INSERT",
+    "spark": "topics in Spark against the same rows in Parquet",
 }
 
 

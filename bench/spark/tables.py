@@ -1,0 +1,109 @@
+"""What is measured: a sealed topic, the same rows as Parquet, a topic of small batches."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import Callable
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from bench.log.scans import payload
+from penstock import AsyncBroker, Broker
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+TOPIC: Final = "bench"
+SMALL: Final = "small"
+NAMES: Final = 100
+LARGE_BATCH: Final = 1_000
+SMALL_BATCH: Final = 10
+POOL: Final = 50_000  # payloads that are used again and again
+
+
+class Tables:
+    """Made when first asked for; a directory for each."""
+
+    def __init__(self, spark: SparkSession, scratch: Path, records: int) -> None:
+        self.spark = spark
+        self.scratch = scratch
+        self.records = records
+        choose = random.Random(1)
+        self._pool = [payload("json", number, choose) for number in range(POOL)]
+        self._made = 0
+
+    @cached_property
+    def sealed(self) -> Path:
+        """A data directory whose topic `bench` has all records in sealed segments."""
+        path = self.scratch / "sealed"
+        asyncio.run(self._publish(path, TOPIC, LARGE_BATCH, "32 MiB"))
+        return path
+
+    @cached_property
+    def small(self) -> Path:
+        """A data directory whose topic `small` has all records in batches of ten, unsealed."""
+        path = self.scratch / "small"
+        asyncio.run(self._publish(path, SMALL, SMALL_BATCH, "64 GiB"))
+        return path
+
+    @cached_property
+    def parquet(self) -> Path:
+        """The rows of the sealed topic, as Spark writes them with snappy."""
+        path = self.scratch / "parquet"
+        self.topic().write.parquet(str(path))
+        return path
+
+    async def _publish(self, path: Path, topic: str, batch: int, segment_bytes: str) -> None:
+        settings = {"durability": "os", "segment_bytes": segment_bytes, "upkeep_s": 3_600}
+        async with AsyncBroker(path, **settings) as broker:
+            await broker.create_topic(topic)
+            for first in range(0, self.records, batch):
+                at = first % (POOL - batch)
+                name = f"sensors/{first // batch % NAMES}/temp"
+                await broker.publish_many(self._pool[at : at + batch], topic, name=name)
+            if topic == TOPIC:
+                await broker.alter_topic(topic, segment_age=0.001)
+                await broker.publish(b"begins a segment", topic)
+                await broker.engine.topics.get(topic).log.seal_closed()
+
+    def topic(self, columns: str = "") -> DataFrame:
+        """The sealed topic, pruned to columns such as `offset long`."""
+        return self._read(self.sealed, TOPIC, columns)
+
+    def small_topic(self) -> DataFrame:
+        return self._read(self.small, SMALL, "")
+
+    def _read(self, path: Path, topic: str, columns: str) -> DataFrame:
+        reader = self.spark.read.format("penstock")
+        if columns:
+            reader = reader.schema(columns)
+        return reader.load(str(path), topic=topic, endingOffsets=str(self.records))
+
+    def rows(self) -> DataFrame:
+        return self.spark.read.parquet(str(self.parquet))
+
+    def fresh(self, what: str) -> Path:
+        """A path that nobody has written to."""
+        self._made += 1
+        return self.scratch / f"{what}-{self._made}"
+
+    def empty_topic(self) -> Path:
+        """A closed data directory with an empty topic `bench`."""
+        path = self.fresh("data")
+        with Broker(path) as broker:
+            broker.create_topic(TOPIC)
+        return path
+
+
+def seconds(work: Callable[[], object]) -> float:
+    begin = time.perf_counter()
+    work()
+    return time.perf_counter() - begin
+
+
+def drain(rows: DataFrame) -> float:
+    """Seconds to compute all rows and throw them away."""
+    return seconds(lambda: rows.write.format("noop").mode("overwrite").save())
