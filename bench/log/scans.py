@@ -16,8 +16,8 @@ import pyarrow.parquet as pq
 from penstock import AsyncBroker
 from penstock.log.arrow import SCHEMA, schema_of, to_arrow
 from penstock.log.files import RealDisk
+from penstock.log.layout import find_logs, log_directory
 from penstock.log.reader import FileReader
-from penstock.log.store import find_logs, log_directory
 
 PAYLOAD_BYTES: Final = 100
 BATCH: Final = 1_000

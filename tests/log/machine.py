@@ -10,7 +10,8 @@ from typing import TypeVar
 
 from penstock.log.embedded import EmbeddedLog
 from penstock.log.interface import LogIdentity, LogSettings
-from penstock.log.store import EmbeddedStore, log_directory
+from penstock.log.layout import log_directory
+from penstock.log.store import EmbeddedStore
 from penstock.model.clock import ManualClock
 from tests.sim.fake_disk import FakeDisk
 from tests.sim.workers import SimWorkers, VirtualLoop, bury_task

@@ -13,8 +13,9 @@ from penstock.log.commit import CommitJob, ThreadWorkers
 from penstock.log.embedded import EmbeddedLog
 from penstock.log.files import RealDisk
 from penstock.log.interface import KeptLog, LogIdentity, LogSettings
+from penstock.log.layout import log_directory
 from penstock.log.segment import Segment
-from penstock.log.store import EmbeddedStore, log_directory
+from penstock.log.store import EmbeddedStore
 from penstock.log.verify import verify_log
 from penstock.model.clock import ManualClock
 from penstock.model.record import Record

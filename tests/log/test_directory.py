@@ -23,7 +23,7 @@ from penstock.log.directory import (
 )
 from penstock.log.files import RealDisk
 from penstock.log.interface import Draft, LogIdentity
-from penstock.log.store import find_logs
+from penstock.log.layout import find_logs
 from penstock.model.errors import UnavailableError
 from tests.log.stores import IDENTITY, World, in_world, open_world, read_all
 

@@ -17,10 +17,10 @@ from penstock.log.embedded import EmbeddedLog
 from penstock.log.endfile import End, read_end
 from penstock.log.files import RealDisk
 from penstock.log.interface import Bounds, Draft, LogSettings
+from penstock.log.layout import log_directory
 from penstock.log.marks import MARK_WILL, Mark
 from penstock.log.reader import FileReader
 from penstock.log.segment import SegmentHeader, segment_path
-from penstock.log.store import log_directory
 from penstock.model.errors import CorruptError, Gap
 from penstock.model.limits import KIB
 from penstock.model.record import Record

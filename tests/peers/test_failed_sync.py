@@ -15,7 +15,7 @@ import pytest
 
 from penstock import Broker
 from penstock.log.files import RealDisk
-from penstock.log.store import find_logs, log_directory
+from penstock.log.layout import find_logs, log_directory
 from penstock.log.verify import verify_log
 from tests.peers import fenced_child
 from tests.powerloss.run import compile_library

@@ -13,10 +13,10 @@ from penstock.log.batch import Batch
 from penstock.log.embedded import EmbeddedLog
 from penstock.log.endfile import read_end
 from penstock.log.interface import FSYNC, OS, LogIdentity, LogSettings
+from penstock.log.layout import log_directory
 from penstock.log.marks import NO_RECORD
 from penstock.log.reader import FileReader
 from penstock.log.segment import segment_bases
-from penstock.log.store import log_directory
 from penstock.model.record import Record
 from tests.sim.fake_disk import FakeDisk
 from tests.sim.promises import Promises, demand

@@ -13,9 +13,9 @@ from penstock.cli.remote import add_remote
 from penstock.cli.target import add_target, existing_path, whole_number
 from penstock.log.directory import check_has_files
 from penstock.log.files import RealDisk
+from penstock.log.layout import find_logs, log_directory, read_facts
 from penstock.log.marks import NO_RECORD
 from penstock.log.reader import FileReader
-from penstock.log.store import find_logs, log_directory, read_facts
 from penstock.log.verify import LogReport, verify_log
 from penstock.model.errors import CorruptError, TopicNotFound
 

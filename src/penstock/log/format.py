@@ -23,6 +23,7 @@ VERSION: Final = 1
 HEADER_BYTES: Final = 96
 _HEADER: Final = struct.Struct("<4sBBHIIQqqIIIIIIIIIIIB3xI")
 _CHECKSUM: Final = struct.Struct("<I")
+LENGTHS: Final = struct.Struct("<4s40xI4xI")  # of a header: magic, and what `stored_length` needs
 
 COMPRESSION_NONE: Final = 0
 COMPRESSION_LZ4: Final = 1

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import Final, Protocol, TypeVar
 
 from penstock.log.batch import Batch
 from penstock.log.endfile import End, read_end
@@ -29,11 +29,12 @@ from penstock.log.segment import (
     segment_of,
     segment_path,
     unpack_segment_header,
-    walk_headers,
+    walk_chunks,
 )
 from penstock.model.errors import CorruptError
 
 T = TypeVar("T")
+RAW: Final = 4  # chunks that `read_raw` brings in at once
 Wants = Callable[[str], bool]  # whether a reader is interested in a name
 
 
@@ -80,11 +81,22 @@ class FileReader:
         """The batches that hold records in [start, end), or wanted ones, as far as indexes tell."""
         offset = start
         while offset < end:
-            found, reached = self._again_if_stale(partial(self._read_on, offset, end, wants))
+            found, reached = self.read_on(offset, end, wants)
             yield from found
             if reached == offset:
                 return
             offset = reached
+
+    def read_on(self, offset: int, end: int, wants: Wants | None) -> tuple[list[Batch], int]:
+        """As `batches`, about 1 MiB, and where to go on: at `offset` when nothing is left."""
+        return self._again_if_stale(partial(self._read_on, offset, end, wants))
+
+    def read_raw(self, offset: int, end: int) -> tuple[bytes, int]:
+        """The very bytes of the batches from the one that holds `offset` on, and where to go on.
+
+        About 4 MiB; empty at the end, and where batches are sealed, which `read_on` reads better.
+        """
+        return self._again_if_stale(partial(self._read_raw, offset, end))
 
     def cuts(self, start: int, end: int, count: int) -> list[int]:
         """Where to cut [start, end) into `count` pieces: at the beginning of a batch, if near."""
@@ -127,6 +139,25 @@ class FileReader:
         found = self._read(offset)
         reached = found[-1].end_offset if found else offset
         return [batch for batch in found if batch.base_offset < end], max(offset, reached)
+
+    def _read_raw(self, offset: int, end: int) -> tuple[bytes, int]:
+        segments, durable = self._look()
+        if offset >= min(end, durable.durable_end):
+            return b"", offset
+        segment = segment_of(segments, offset)
+        body = segment.body
+        if body.footer is not None:
+            return b"", offset
+        index = body.index
+        first = index.find(offset)
+        last = first + 1
+        while last < len(index.positions) and index.offsets[last] < end and last < first + RAW:
+            last += 1
+        if last < len(index.positions):
+            return segment.read_bytes(index.positions[first], index.positions[last]), (
+                index.offsets[last]
+            )
+        return segment.read_bytes(index.positions[first], body.length), segment.end_offset
 
     def _read_indexed(
         self, segment: Segment, footer: Footer, offset: int, end: int, wants: Wants
@@ -246,9 +277,8 @@ class FileReader:
             try:
                 if file.read(0, HEADER_BYTES) != body.header.pack():
                     raise StaleSegment(segment.path)
-                for position, batch in walk_headers(file, end.position, body.length):
-                    body.index.note(position, batch.base_offset, batch.base_timestamp)
-                    body.last_timestamp = batch.last_timestamp
+                stamp = walk_chunks(file, end.position, body.index, body.length)
+                body.last_timestamp = max(body.last_timestamp, stamp)
             except StaleSegment:
                 raise
             except CorruptError as broken:

@@ -180,6 +180,10 @@ class Segment:
 
     def read_span(self, start: int, end: int) -> list[Batch]:
         """The batches between two positions of the file at which batches begin or end."""
+        return decode_batches(self.read_bytes(start, end), start, self.path)
+
+    def read_bytes(self, start: int, end: int) -> bytes:
+        """What lies between two positions of the file this Segment describes."""
         file = self.open_file()
         try:
             if file.read(0, HEADER_BYTES) != self.body.header.pack():
@@ -189,7 +193,7 @@ class Segment:
             file.close()
         if len(data) < end - start:
             raise CorruptError(f"{self.path} ends at byte {start + len(data)}, not at {end}")
-        return decode_batches(data, start, self.path)
+        return data
 
     def open_file(self) -> File:
         try:
@@ -267,3 +271,35 @@ def walk_headers(
             raise CorruptError(f"no intact batch header at byte {position}")
         yield position, header
         position += header.stored_length
+
+
+def walk_chunks(file: File, length: int, index: ChunkIndex, position: int) -> int:
+    """Index the batches from `position` to `length`; the newest stamp among them, or 0.
+
+    For those who know that the batches were committed: checksums are for whoever reads them. So
+    it costs a fraction of `walk_headers`, which counts where a segment has very many batches.
+    """
+    window = b""
+    window_at = at = position
+    chunk = index.positions[-1] // CHUNK_BYTES if index.positions else -1
+    stamp = 0
+    lengths = fmt.LENGTHS.unpack_from
+    while at < length:
+        if at + fmt.HEADER_BYTES > window_at + len(window):
+            window_at = at
+            window = file.read(at, min(CHUNK_BYTES, length - at))
+            if len(window) < fmt.HEADER_BYTES:
+                raise CorruptError(f"no batch at byte {at}")
+        magic, columns_length, blob_length = lengths(window, at - window_at)
+        if magic != fmt.MAGIC:
+            raise CorruptError(f"no batch at byte {at}")
+        following = at + fmt.HEADER_BYTES + columns_length + ((blob_length + 7) & ~7)
+        if at // CHUNK_BYTES > chunk or following >= length:
+            header = fmt.unpack_header(window, at - window_at)
+            if header is None:
+                raise CorruptError(f"no intact batch header at byte {at}")
+            index.note(at, header.base_offset, header.base_timestamp)
+            chunk = at // CHUNK_BYTES
+            stamp = header.last_timestamp
+        at = following
+    return stamp

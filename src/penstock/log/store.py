@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import re
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
@@ -25,6 +24,14 @@ from penstock.log.embedded import EmbeddedLog
 from penstock.log.endfile import LOOSE, End, open_end, read_end
 from penstock.log.files import Disk, File, write_file
 from penstock.log.interface import OS, LogIdentity, LogSettings
+from penstock.log.layout import (
+    FACTS_NAME,
+    LOG_DIRECTORY,
+    TopicFacts,
+    find_logs,
+    log_directory,
+    read_facts,
+)
 from penstock.log.recovery import Recovered, recover
 from penstock.log.rounds import Committer
 from penstock.log.segment import SegmentHeader
@@ -35,45 +42,9 @@ from penstock.model.limits import MIB
 T = TypeVar("T")
 
 CACHE_BYTES_MAX: Final = 16 * MIB  # shared by all logs of a store
-FACTS_NAME: Final = "topic.json"
-_LOG_DIRECTORY: Final = re.compile(r"(?P<slug>.+)-(?P<id>[0-9]+)\Z")
 _DELETED_SUFFIX: Final = ".deleted"
 # What the whole machine lacks for the moment: no fault of the log that meets it first.
 _SCARCE: Final = (errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.ENOMEM)
-
-
-def log_directory(root: Path, identity: LogIdentity) -> Path:
-    return root / identity.tenant / f"{identity.slug}-{identity.topic_id}"
-
-
-def find_logs(disk: Disk, root: Path) -> list[LogIdentity]:
-    """The logs below a data directory: whatever holds the file topic.json."""
-    found = []
-    for tenant in disk.list(root):
-        for name in disk.list(root / tenant):
-            match = _LOG_DIRECTORY.match(name)
-            if match and FACTS_NAME in disk.list(root / tenant / name):
-                found.append(LogIdentity(tenant, int(match["id"]), match["slug"]))
-    return found
-
-
-class TopicFacts(msgspec.Struct):
-    """The file topic.json: what the log is called and how it is kept."""
-
-    topic: str
-    settings: LogSettings
-
-
-def read_facts(disk: Disk, directory: Path) -> TopicFacts:
-    """What topic.json says; CorruptError when it cannot be read."""
-    path = directory / FACTS_NAME
-    file = disk.open(path, write=False)
-    try:
-        return msgspec.json.decode(file.read(0, file.size()), type=TopicFacts)
-    except (msgspec.DecodeError, UnicodeDecodeError) as broken:
-        raise CorruptError(f"{path}: {broken}: restore the file from a backup") from broken
-    finally:
-        file.close()
 
 
 class EmbeddedStore:
@@ -234,7 +205,7 @@ class EmbeddedStore:
         """Remove what a crash left of deleted logs. Blocking; called once at start."""
         for tenant in self._disk.list(self.root):
             for name in self._disk.list(self.root / tenant):
-                if name.endswith(_DELETED_SUFFIX) and _LOG_DIRECTORY.match(
+                if name.endswith(_DELETED_SUFFIX) and LOG_DIRECTORY.match(
                     name.removesuffix(_DELETED_SUFFIX)
                 ):
                     # The rename may not be synced: a half emptied directory must not come back.

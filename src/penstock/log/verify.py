@@ -14,6 +14,7 @@ from penstock.log.endfile import NAME as END_NAME
 from penstock.log.endfile import End, read_end
 from penstock.log.files import Disk, File
 from penstock.log.footer import TRAILER_BYTES, Footer, read_footer
+from penstock.log.layout import FACTS_NAME, read_facts
 from penstock.log.recovery import scan_segment
 from penstock.log.segment import (
     HEADER_BYTES,
@@ -23,7 +24,6 @@ from penstock.log.segment import (
     segment_path,
     unpack_segment_header,
 )
-from penstock.log.store import FACTS_NAME, read_facts
 from penstock.model.errors import CorruptError
 
 

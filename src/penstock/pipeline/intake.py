@@ -18,8 +18,9 @@ from penstock.log.commit import ThreadWorkers
 from penstock.log.directory import DataDirectory
 from penstock.log.intake import take_in
 from penstock.log.interface import KeptLog, LogIdentity
+from penstock.log.layout import read_facts
 from penstock.log.staging import StagedFile, StagingArea
-from penstock.log.store import EmbeddedStore, read_facts
+from penstock.log.store import EmbeddedStore
 from penstock.model.clock import SystemClock
 from penstock.model.errors import UnavailableError
 from penstock.pipeline.topics import DirectoryTopics

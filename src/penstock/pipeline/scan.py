@@ -16,6 +16,7 @@ from penstock.core.names import matches
 from penstock.core.where import Where, compile_where
 from penstock.log.arrow import to_arrow
 from penstock.log.batch import Batch
+from penstock.log.gather import gather
 from penstock.log.reader import FileReader
 from penstock.model.errors import Gap
 from penstock.model.limits import MIB
@@ -42,12 +43,21 @@ def _rows(reader: FileReader, piece: Range, end: int, wanted: Wanted) -> Iterato
     offset = piece.start
     while offset < end:
         try:
-            for batch in reader.batches(offset, end, wants):
+            if wants is None and where is None:
+                data, reached = reader.read_raw(offset, end)
+                rows = gather(data, piece.topic, wanted.schema, offset, end) if data else None
+                if rows is not None:
+                    yield rows
+                    offset = reached
+                    continue
+            batches, reached = reader.read_on(offset, end, wants)
+            for batch in batches:
                 keep = kept_records(batch, piece.topic, wants, where)
                 for arrow in to_arrow([batch], piece.topic, wanted.schema, offset, end):
                     yield arrow if keep is None else _kept(arrow, keep, batch, offset)
-                offset = max(offset, batch.end_offset)
-            return
+            if reached == offset:
+                return
+            offset = reached
         except Gap:
             first = min(reader.bounds().first, end)
             if wanted.fails_on_loss:

@@ -1,6 +1,7 @@
 """`format("penstock")`: what Spark asks of a Python data source, and nothing else.
 
-Planning happens on the driver, reading and writing on tasks; neither loads the server. There is no
+Planning happens on the driver, reading and writing on tasks; neither loads the server, and reading
+does not load what writing needs: Spark starts processes for every query. There is no
 filter pushdown: Spark would keep the pushed filter when a DataFrame is used again with another one,
 and count wrongly. Columns are pruned by the schema that the reader is given.
 """
@@ -9,7 +10,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql.datasource import (
     DataSource,
@@ -34,7 +35,6 @@ from pyspark.sql.types import (
 from penstock.model.clock import SystemClock
 from penstock.model.errors import InvalidSetting
 from penstock.pipeline.directory import DirectoryOrigin
-from penstock.pipeline.intake import DirectoryIntake, Intake
 from penstock.pipeline.options import (
     BATCH,
     STREAM,
@@ -46,8 +46,10 @@ from penstock.pipeline.options import (
 )
 from penstock.pipeline.origin import Origin, Wanted
 from penstock.pipeline.plan import batch_ranges
-from penstock.pipeline.sink import BatchWriter, StreamWriter, check_columns
 from penstock.pipeline.stream import Piece, StreamReader, pieces_of, read_piece
+
+if TYPE_CHECKING:
+    from penstock.pipeline.intake import Intake
 
 FORMAT: Final = "penstock"
 SCHEMA: Final = StructType(
@@ -92,10 +94,14 @@ class PenstockSource(DataSource):
         return BatchReader(_origin(options), options, wanted_of(options, schema))
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        from penstock.pipeline.sink import BatchWriter
+
         options = self._sink_options(schema, overwrite)
         return BatchWriter(_intake(options), options.topic, options.key)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
+        from penstock.pipeline.sink import StreamWriter
+
         options = self._sink_options(schema, overwrite)
         if options.key is not None:
             raise InvalidSetting(
@@ -104,6 +110,8 @@ class PenstockSource(DataSource):
         return StreamWriter(_intake(options), options.topic)
 
     def _sink_options(self, schema: StructType, overwrite: bool) -> SinkOptions:
+        from penstock.pipeline.sink import check_columns
+
         options = sink_options(self.options)
         if overwrite:
             raise InvalidSetting(
@@ -165,6 +173,8 @@ def _origin(options: SourceOptions) -> Origin:
 
 def _intake(options: SinkOptions) -> Intake:
     """Where to write; refuses now what could only be refused after the work is done."""
+    from penstock.pipeline.intake import DirectoryIntake
+
     intake = DirectoryIntake(options.connection.path)
     intake.check_free()
     if options.topic is not None:

@@ -10,7 +10,7 @@ from penstock.core.names import quoted, topic_key
 from penstock.log.directory import check_has_files
 from penstock.log.files import RealDisk
 from penstock.log.interface import LogIdentity
-from penstock.log.store import find_logs, log_directory, read_facts
+from penstock.log.layout import find_logs, log_directory, read_facts
 from penstock.model.errors import RefusedError, TopicNotFound
 from penstock.model.record import DEFAULT_TENANT
 
