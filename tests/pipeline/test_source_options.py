@@ -193,7 +193,7 @@ BAD = [
     ({"topic": "or/ders"}, "topic name 'or/ders' contains '/'"),
     ({"topic": "orders,,sensors"}, "topic name '' is empty"),
     ({"topic": "ordres"}, "topic 'ordres' is not declared in .*: did you mean 'Orders'"),
-    ({"topic": "zzz"}, "topics there are Orders, empty, sensors"),
+    ({"topic": "zzz"}, "there are Orders, empty, sensors"),
     ({"names": "a/#/b"}, "names: filter 'a/#/b' has a level after '#'"),
     ({"startingOffsets": "-3"}, "position '-3' is negative"),
     ({"startingOffsets": "soon"}, "position 'soon' is not a position"),

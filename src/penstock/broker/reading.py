@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -25,6 +26,13 @@ class Selection:
     bytes_max: int
     where: Where | None = None
     names: str | None = None
+    until: int | None = None  # nothing at or past this offset
+    columns: tuple[str, ...] = ()  # of Arrow; empty: all
+
+    def end_of(self, topic: Topic) -> int:
+        """One past the last record to look at."""
+        end = topic.log.bounds().end
+        return end if self.until is None else min(end, self.until)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +47,7 @@ class Found:
 
 async def read_records(topic: Topic, offset: int, selection: Selection) -> Found:
     """From `offset`, or the first record if retention has taken that one."""
-    _, end = topic.log.bounds()
+    end = selection.end_of(topic)
     while True:
         start = max(offset, topic.log.bounds().first)
         try:
@@ -53,7 +61,7 @@ async def read_records(topic: Topic, offset: int, selection: Selection) -> Found
                 selection.bytes_max,
                 SCAN_BYTES_MAX,
             )
-            return Found(records, start, max(start, next_offset), end)
+            return Found(records, start, max(start, next_offset), topic.log.bounds().end)
         except Gap:
             continue  # trimmed while we read: the bounds say so now
 
@@ -71,8 +79,8 @@ async def read_arrow(topic: Topic, offset: int, selection: Selection) -> tuple[b
     arrow = _arrow()
     if selection.where is not None or selection.names is not None:
         found = await read_records(topic, offset, selection)
-        return arrow.stream_of_records(found.records), found
-    _, end = topic.log.bounds()
+        return arrow.stream_of_records(found.records, selection.columns), found
+    end = selection.end_of(topic)
     while True:
         start = max(offset, topic.log.bounds().first)
         stop = min(end, start + selection.limit)
@@ -80,8 +88,11 @@ async def read_arrow(topic: Topic, offset: int, selection: Selection) -> tuple[b
             batches, next_offset = await _batches(topic, start, stop, selection.bytes_max)
         except Gap:
             continue
-        data = arrow.stream_of_batches(batches, topic.declared, start, next_offset)
-        return data, Found([], start, next_offset, end)
+        # Beside the loop: a whole answer takes milliseconds to put together.
+        data = await asyncio.to_thread(
+            arrow.stream_of_batches, batches, topic.declared, start, next_offset, selection.columns
+        )
+        return data, Found([], start, next_offset, topic.log.bounds().end)
 
 
 async def _batches(topic: Topic, start: int, stop: int, bytes_max: int) -> tuple[list[Batch], int]:

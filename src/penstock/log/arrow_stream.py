@@ -6,20 +6,24 @@ from collections.abc import Iterable, Sequence
 
 import pyarrow as pa
 
-from penstock.log.arrow import SCHEMA, to_arrow
+from penstock.log.arrow import SCHEMA, schema_of, to_arrow
 from penstock.log.batch import Batch
 from penstock.model.record import Record
 
 
-def stream_of_batches(batches: Iterable[Batch], topic: str, start: int, end: int) -> bytes:
-    """The records of [start, end), one Arrow batch for each stored one."""
-    return _stream(to_arrow(batches, topic, SCHEMA, start, end))
+def stream_of_batches(
+    batches: Iterable[Batch], topic: str, start: int, end: int, columns: Sequence[str] = ()
+) -> bytes:
+    """The records of [start, end), one Arrow batch for each stored one; all columns, or some."""
+    schema = schema_of(columns or SCHEMA.names)
+    return _stream(to_arrow(batches, topic, schema, start, end), schema)
 
 
-def stream_of_records(records: Sequence[Record]) -> bytes:
+def stream_of_records(records: Sequence[Record], columns: Sequence[str] = ()) -> bytes:
     """The records as one Arrow batch."""
+    schema = schema_of(columns or SCHEMA.names)
     if not records:
-        return _stream([])
+        return _stream([], schema)
     rows = [
         {
             "topic": one.topic,
@@ -33,12 +37,12 @@ def stream_of_records(records: Sequence[Record]) -> bytes:
         }
         for one in records
     ]
-    return _stream([pa.RecordBatch.from_pylist(rows, schema=SCHEMA)])
+    return _stream([pa.RecordBatch.from_pylist(rows, schema=schema)], schema)
 
 
-def _stream(batches: Iterable[pa.RecordBatch]) -> bytes:
+def _stream(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> bytes:
     sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, SCHEMA) as writer:
+    with pa.ipc.new_stream(sink, schema) as writer:
         for batch in batches:
             writer.write_batch(batch)
     data: bytes = sink.getvalue().to_pybytes()

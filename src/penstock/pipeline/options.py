@@ -50,9 +50,13 @@ _SPELLED: Final = {name.lower(): name for name in OPTIONS}
 
 @dataclass(frozen=True, slots=True)
 class Connection:
-    """Where the topics are: in the files of a data directory."""
+    """Where the topics are: in the files of a data directory, or at a broker's address."""
 
-    path: Path
+    path: Path | None
+    url: str = ""
+    user: str = ""
+    password: str = ""
+    token: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,22 +189,35 @@ def _topics(given: dict[str, str]) -> tuple[str, ...]:
 
 def _connection(given: dict[str, str]) -> Connection:
     if "url" in given:
-        raise InvalidSetting(
-            f"url {quoted(given['url'])}: this release reads and writes files only; give 'path', "
-            "the broker's data directory, instead"
-        )
+        return _remote(given)
     for name in ("user", "password", "token"):
         if name in given:
             raise InvalidSetting(f"option {name!r} belongs to 'url': files need no login")
     if "path" not in given:
-        raise InvalidSetting("option 'path' is missing: give the broker's data directory")
+        raise InvalidSetting(
+            "neither 'path' nor 'url' is given: name the broker's data directory, or its address"
+        )
     text = given["path"].removeprefix("file://")
     if not text or "://" in text:
         raise InvalidSetting(
-            f"path {quoted(given['path'])} is not a directory of this machine: "
-            "give the broker's data directory"
+            f"path {quoted(given['path'])} is not a directory of this machine: give the broker's "
+            "data directory, or its address as 'url'"
         )
     return Connection(Path(text).absolute())
+
+
+def _remote(given: dict[str, str]) -> Connection:
+    if "path" in given:
+        raise InvalidSetting("options 'path' and 'url' exclude each other: give one of them")
+    if ("user" in given) is not ("password" in given):
+        raise InvalidSetting("options 'user' and 'password' go together: give both")
+    if "token" in given and "user" in given:
+        raise InvalidSetting("options 'token' and 'user' exclude each other: give one of them")
+    url = given["url"]
+    if not url.startswith(("http://", "https://")):
+        raise InvalidSetting(f"url {quoted(url)} is no address of a broker: write http://HOST:PORT")
+    login = [given.get(name, "") for name in ("user", "password", "token")]
+    return Connection(None, url, *login)
 
 
 def _position(

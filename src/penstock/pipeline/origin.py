@@ -7,6 +7,7 @@ planning and reading is looked up anew.
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
@@ -84,3 +85,11 @@ def lost(topic: str, start: int, end: int, why: str) -> Gap:
         f"topic {quoted(topic)}: {which} are gone: {why}. Set the option failOnDataLoss to false "
         "to go on without them"
     )
+
+
+def nearest(wanted: str, known: list[str]) -> str:
+    """What to add to the error of a topic that does not exist."""
+    if not known:
+        return ", nor is any other"
+    near = difflib.get_close_matches(wanted, known, 1)
+    return f": did you mean {near[0]!r}?" if near else f": there are {', '.join(sorted(known))}"

@@ -38,6 +38,7 @@ from penstock.pipeline.directory import DirectoryOrigin
 from penstock.pipeline.options import (
     BATCH,
     STREAM,
+    Connection,
     SinkOptions,
     SourceOptions,
     check_known,
@@ -91,7 +92,7 @@ class PenstockSource(DataSource):
 
     def reader(self, schema: StructType) -> DataSourceReader:
         options = source_options(self.options, BATCH, SystemClock().now_us())
-        return BatchReader(_origin(options), options, wanted_of(options, schema))
+        return BatchReader(origin_of(options.connection), options, wanted_of(options, schema))
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         from penstock.pipeline.sink import BatchWriter
@@ -122,7 +123,7 @@ class PenstockSource(DataSource):
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         options = source_options(self.options, STREAM, SystemClock().now_us())
-        return StreamReader(_origin(options), options, wanted_of(options, schema))
+        return StreamReader(origin_of(options.connection), options, wanted_of(options, schema))
 
 
 class BatchReader(DataSourceReader):
@@ -167,14 +168,26 @@ def check_schema(schema: StructType) -> None:
             )
 
 
-def _origin(options: SourceOptions) -> Origin:
-    return DirectoryOrigin(options.connection.path)
+def origin_of(connection: Connection) -> Origin:
+    """Where the records of a query are."""
+    if connection.path is not None:
+        return DirectoryOrigin(connection.path)
+    from penstock.pipeline.link import BrokerLink
+    from penstock.pipeline.remote import RemoteOrigin
+
+    return RemoteOrigin(
+        BrokerLink(connection.url, connection.user, connection.password, connection.token)
+    )
 
 
 def _intake(options: SinkOptions) -> Intake:
     """Where to write; refuses now what could only be refused after the work is done."""
     from penstock.pipeline.intake import DirectoryIntake
 
+    if options.connection.path is None:
+        raise InvalidSetting(
+            "url: this release writes into closed data directories only; give 'path' instead"
+        )
     intake = DirectoryIntake(options.connection.path)
     intake.check_free()
     if options.topic is not None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from contextlib import suppress
 from pathlib import Path
 
@@ -13,6 +12,7 @@ from penstock.log.interface import LogIdentity
 from penstock.log.layout import find_logs, log_directory, read_facts
 from penstock.model.errors import RefusedError, TopicNotFound
 from penstock.model.record import DEFAULT_TENANT
+from penstock.pipeline.origin import nearest
 
 
 class DirectoryTopics:
@@ -56,10 +56,5 @@ class DirectoryTopics:
         return log_directory(self.path, identity)
 
     def _missing(self, topic: str, found: dict[str, LogIdentity]) -> str:
-        known = sorted(self.name_of(identity) for identity in found.values())
-        where = f"topic {quoted(topic)} is not declared in {str(self.path)!r}"
-        if not known:
-            return f"{where}, nor is any other"
-        near = difflib.get_close_matches(topic, known, 1)
-        hint = f"did you mean {near[0]!r}?" if near else f"topics there are {', '.join(known)}"
-        return f"{where}: {hint}"
+        known = [self.name_of(identity) for identity in found.values()]
+        return f"topic {quoted(topic)} is not declared in {str(self.path)!r}{nearest(topic, known)}"

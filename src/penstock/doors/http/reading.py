@@ -10,6 +10,7 @@ from msgspec import UNSET, UnsetType
 
 from penstock.broker.settings import seconds
 from penstock.core.names import check_filter
+from penstock.core.position import OFFSET_END
 from penstock.core.where import Where, compile_where
 from penstock.doors.http.messages import HttpError, Request
 from penstock.doors.http.types import RecordOut
@@ -21,7 +22,11 @@ T = TypeVar("T")
 
 LIMIT_DEFAULT: Final = 1_000
 LIMIT_MAX: Final = 10_000
+ARROW_LIMIT_MAX: Final = 50_000  # which cost no more than a tenth of it as JSON
 READ_BYTES_MAX: Final = 8 * MIB  # of payloads in one answer; the first record always fits
+COLUMNS: Final = (
+    "topic", "partition", "offset", "timestamp", "name", "headers", "payload", "publisher",
+)  # fmt: skip
 WAIT_S_MAX: Final = 60.0
 
 _KINDS: Final[dict[int, Literal["text", "json", "bytes"]]] = {
@@ -49,11 +54,39 @@ def check_query(request: Request, *known: str) -> dict[str, str]:
     return request.query
 
 
-def read_limit(query: dict[str, str]) -> int:
+def read_limit(query: dict[str, str], limit_max: int = LIMIT_MAX) -> int:
     text = query.get("limit", str(LIMIT_DEFAULT))
-    if not text.isascii() or not text.isdigit() or not 1 <= int(text[:9]) <= LIMIT_MAX:
-        raise HttpError(400, f"limit {text[:200]!r} is not a whole number from 1 to {LIMIT_MAX}")
+    if not text.isascii() or not text.isdigit() or not 1 <= int(text[:9]) <= limit_max:
+        raise HttpError(400, f"limit {text[:200]!r} is not a whole number from 1 to {limit_max}")
     return int(text)
+
+
+def read_offset(query: dict[str, str], field: str) -> int | None:
+    """An offset, or None where the field is not given."""
+    text = query.get(field)
+    if text is None:
+        return None
+    if not text.isascii() or not text.isdigit() or int(text[:20]) >= OFFSET_END:
+        raise HttpError(400, f"{field} {text[:200]!r} is not an offset: a whole number from 0 on")
+    return int(text)
+
+
+def read_columns(query: dict[str, str], is_arrow: bool) -> tuple[str, ...]:
+    """Names of columns of an Arrow stream; empty for all."""
+    text = query.get("columns")
+    if text is None:
+        return ()
+    if not is_arrow:
+        raise HttpError(400, "columns are chosen of an Arrow stream: JSON has all of them")
+    columns = tuple(text.split(","))
+    for column in columns:
+        if column not in COLUMNS:
+            raise HttpError(
+                400, f"column {column[:200]!r} is unknown: there are {', '.join(COLUMNS)}"
+            )
+    if len(set(columns)) < len(columns):
+        raise HttpError(400, f"columns {text[:200]!r} name one twice")
+    return columns
 
 
 def read_wait_s(query: dict[str, str]) -> float:

@@ -29,11 +29,15 @@ from penstock.doors.http.door import HttpDoor
 from penstock.doors.http.errors import problem_of
 from penstock.doors.http.messages import HttpError, Pairs, Request, Response
 from penstock.doors.http.reading import (
+    ARROW_LIMIT_MAX,
+    LIMIT_MAX,
     READ_BYTES_MAX,
     check_query,
     decode_base64,
+    read_columns,
     read_filters,
     read_limit,
+    read_offset,
     read_wait_s,
     record_out,
 )
@@ -86,6 +90,8 @@ def add_routes(door: HttpDoor, submissions: Submissions, keeper: Keeper) -> None
                     ("where", "a filter expression"),
                     ("names", "a filter over names, with + and #"),
                     ("wait", "seconds to wait for a record if there is none"),
+                    ("until", "nothing at or past this offset"),
+                    ("columns", "of an Arrow stream, with commas; all if it is not given"),
                 ),
                 also_gives=(ARROW,),
                 errors=(406,),
@@ -133,11 +139,18 @@ class RecordsDoor:
     # Reading
 
     async def read(self, request: Request) -> Response:
-        query = check_query(request, "from", "limit", "where", "names", "wait")
+        query = check_query(request, "from", "limit", "where", "names", "wait", "until", "columns")
         is_arrow = wants_arrow(request)
         topic = self._engine.topics.get(request.params["topic"])
         where, names = read_filters(query)
-        selection = Selection(read_limit(query), READ_BYTES_MAX, where, names)
+        selection = Selection(
+            read_limit(query, ARROW_LIMIT_MAX if is_arrow else LIMIT_MAX),
+            READ_BYTES_MAX,
+            where,
+            names,
+            read_offset(query, "until"),
+            read_columns(query, is_arrow),
+        )
         wait_s = read_wait_s(query)
         position = parse_position(query.get("from", "earliest"), self._engine.clock.now_us())
         offset = await position_offset(topic, position)

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from penstock.broker.engine import Engine
+from penstock.broker.reading import position_offset
 from penstock.broker.settings import altered, topic_settings
 from penstock.core.placement import DEFAULT_TOPIC
+from penstock.core.position import parse_position
 from penstock.doors.http.describing import Facts
 from penstock.doors.http.door import HttpDoor
 from penstock.doors.http.messages import HttpError, Request, Response, json_response
-from penstock.doors.http.reading import read_body
+from penstock.doors.http.reading import check_query, read_body, read_offset
 from penstock.doors.http.router import Route
-from penstock.doors.http.types import TopicList, TopicSettings
+from penstock.doors.http.types import Place, TopicList, TopicSettings
 from penstock.model.errors import TopicExists
 from penstock.model.record import TopicInfo
 
@@ -22,6 +24,20 @@ def add_routes(door: HttpDoor) -> None:
     for method, path, handler, facts in (
         ("GET", "/v1/topics", topics.list, Facts("all topics", TopicList)),
         ("GET", TOPIC, topics.show, Facts("one topic", TopicInfo)),
+        (
+            "GET",
+            f"{TOPIC}/position",
+            topics.place,
+            Facts(
+                "the offset that a position means; or where an offset of an earlier epoch stands",
+                Place,
+                query=(
+                    ("from", "earliest, latest, an offset, a time, a duration back"),
+                    ("epoch", "with offset: the epoch it was seen in"),
+                    ("offset", "with epoch: records that were lost since then move it back"),
+                ),
+            ),
+        ),
         (
             "PUT",
             TOPIC,
@@ -60,6 +76,20 @@ class TopicsDoor:
     async def show(self, request: Request) -> Response:
         topic = self._engine.topics.find(request.params["topic"])
         return json_response(await topic.describe())
+
+    async def place(self, request: Request) -> Response:
+        query = check_query(request, "from", "epoch", "offset")
+        topic = self._engine.topics.find(request.params["topic"])
+        epoch, offset = read_offset(query, "epoch"), read_offset(query, "offset")
+        if ("from" in query) is (epoch is not None) or (epoch is None) is not (offset is None):
+            raise HttpError(400, "give from, or epoch and offset")
+        if epoch is not None and offset is not None:
+            found = await topic.log.clamp(epoch, offset)
+        else:
+            position = parse_position(query["from"], self._engine.clock.now_us())
+            found = await position_offset(topic, position)
+        first, end = topic.log.bounds()
+        return json_response(Place(topic.declared, topic.log.epoch, found, first, end))
 
     async def declare(self, request: Request) -> Response:
         """With `If-None-Match: *` a topic that is there is refused."""

@@ -48,6 +48,16 @@ class TopicList(Struct):
     topics: list[TopicInfo]
 
 
+class Place(Struct):
+    """Where a position stands: in [first_offset, end_offset] unless retention took it."""
+
+    topic: str
+    epoch: int
+    offset: int
+    first_offset: int
+    end_offset: int
+
+
 Headers = list[tuple[str, str]]
 
 
