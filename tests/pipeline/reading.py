@@ -17,6 +17,8 @@ from penstock.pipeline.stream import Piece
 
 _PICKLE = CloudPickleSerializer()
 
+At = Path | str  # a data directory, or a broker's address
+
 
 def travelled(thing: Any) -> Any:
     """As it arrives on a task."""
@@ -27,8 +29,13 @@ def only(*columns: str) -> StructType:
     return StructType([SCHEMA[name] for name in columns])
 
 
-def reader_of(path: Path, schema: StructType = SCHEMA, **options: str) -> DataSourceReader:
-    source = travelled(PenstockSource({"path": str(path), **options}))
+def connection(at: At) -> dict[str, str]:
+    """The option that leads there."""
+    return {"url": at} if isinstance(at, str) else {"path": str(at)}
+
+
+def reader_of(at: At, schema: StructType = SCHEMA, **options: str) -> DataSourceReader:
+    source = travelled(PenstockSource({**connection(at), **options}))
     found: DataSourceReader = source.reader(schema)
     return found
 
@@ -42,9 +49,9 @@ def read_batches(reader: Any, pieces: Any, schema: StructType = SCHEMA) -> Itera
             yield batch
 
 
-def rows(path: Path, schema: StructType = SCHEMA, **options: str) -> list[dict[str, Any]]:
+def rows(at: At, schema: StructType = SCHEMA, **options: str) -> list[dict[str, Any]]:
     """Everything a batch query gives."""
-    reader = reader_of(path, schema, **options)
+    reader = reader_of(at, schema, **options)
     pieces = reader.partitions()
     found: list[dict[str, Any]] = []
     for batch in read_batches(reader, pieces, schema):
@@ -52,12 +59,12 @@ def rows(path: Path, schema: StructType = SCHEMA, **options: str) -> list[dict[s
     return found
 
 
-def payloads(path: Path, **options: str) -> list[bytes]:
-    return [row["payload"] for row in rows(path, only("payload"), **options)]
+def payloads(at: At, **options: str) -> list[bytes]:
+    return [row["payload"] for row in rows(at, only("payload"), **options)]
 
 
-def offsets(path: Path, **options: str) -> list[int]:
-    return [row["offset"] for row in rows(path, only("offset"), **options)]
+def offsets(at: At, **options: str) -> list[int]:
+    return [row["offset"] for row in rows(at, only("offset"), **options)]
 
 
 def ranges(pieces: Any) -> list[tuple[str, int, int]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 
@@ -13,7 +14,8 @@ from penstock import Broker
 from penstock.model.errors import RefusedError
 from penstock.pipeline.options import OPTIONS
 from penstock.pipeline.source import SCHEMA, PenstockSource
-from tests.pipeline.reading import offsets, only, payloads, ranges, reader_of, rows
+from tests.doors.hosted import Hosted
+from tests.pipeline.reading import At, offsets, only, payloads, ranges, reader_of, rows
 
 DOCUMENTED = [
     "topic",
@@ -38,7 +40,7 @@ DOCUMENTED = [
 
 
 @pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("data")
     with Broker(path) as broker:
         broker.create_topic("Orders")
@@ -51,7 +53,22 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def times(path: Path, topic: str) -> list[int]:
+@pytest.fixture(scope="module")
+def address(directory: Path) -> Iterator[str]:
+    with Hosted(directory) as hosted:
+        yield f"http://127.0.0.1:{hosted.ports['http']}"
+
+
+@pytest.fixture(scope="module", params=["path", "url"])
+def data(request: pytest.FixtureRequest, directory: Path) -> At:
+    """The same topics, in files and at a broker's address."""
+    if request.param == "path":
+        return directory
+    address: str = request.getfixturevalue("address")
+    return address
+
+
+def times(path: At, topic: str) -> list[int]:
     stamps = [row["timestamp"] for row in rows(path, topic=topic)]
     epoch = stamps[0].replace(year=1970, month=1, day=1, hour=0, minute=0, second=0, microsecond=0)
     return [(stamp - epoch) // timedelta(microseconds=1) for stamp in stamps]
@@ -61,7 +78,7 @@ def test_the_list_of_options_is_the_documented_one() -> None:
     assert sorted(OPTIONS) == sorted(DOCUMENTED)
 
 
-def test_a_topic_is_found_in_any_letter_case_and_keeps_its_declared_spelling(data: Path) -> None:
+def test_a_topic_is_found_in_any_letter_case_and_keeps_its_declared_spelling(data: At) -> None:
     found = rows(data, topic="ORDERS")
     assert {row["topic"] for row in found} == {"Orders"}
     assert [row["offset"] for row in found] == list(range(10))
@@ -70,15 +87,15 @@ def test_a_topic_is_found_in_any_letter_case_and_keeps_its_declared_spelling(dat
     assert found[3]["partition"] == 0
 
 
-def test_options_are_known_in_any_letter_case(data: Path) -> None:
+def test_options_are_known_in_any_letter_case(data: At) -> None:
     assert offsets(data, TOPIC="orders", STARTINGOFFSETS="8") == [8, 9]
 
 
-def test_subscribe_means_topic(data: Path) -> None:
+def test_subscribe_means_topic(data: At) -> None:
     assert offsets(data, subscribe="orders") == list(range(10))
 
 
-def test_several_topics_are_read_at_once_each_once(data: Path) -> None:
+def test_several_topics_are_read_at_once_each_once(data: At) -> None:
     found = rows(data, only("topic", "offset"), topic=" orders, sensors ,ORDERS")
     assert sorted((row["topic"], row["offset"]) for row in found) == [
         *(("Orders", number) for number in range(10)),
@@ -86,21 +103,21 @@ def test_several_topics_are_read_at_once_each_once(data: Path) -> None:
     ]
 
 
-def test_names_filters_one_topic(data: Path) -> None:
+def test_names_filters_one_topic(data: At) -> None:
     assert offsets(data, topic="orders", names="orders/1") == [1, 3, 5, 7, 9]
 
 
-def test_names_without_a_topic_reads_all_topics(data: Path) -> None:
+def test_names_without_a_topic_reads_all_topics(data: At) -> None:
     found = rows(data, only("topic", "name"), names="+/0/#")
     assert {row["name"] for row in found} == {"orders/0", "sensors/0/temp"}
     assert len(found) == 5 + 2
 
 
-def test_where_keeps_what_passes(data: Path) -> None:
+def test_where_keeps_what_passes(data: At) -> None:
     assert offsets(data, topic="orders", where="payload.n BETWEEN 3 AND 5") == [3, 4, 5]
 
 
-def test_where_and_names_both_count(data: Path) -> None:
+def test_where_and_names_both_count(data: At) -> None:
     chosen = offsets(data, topic="orders", names="orders/1", where="payload.n >= 5")
     assert chosen == [5, 7, 9]
 
@@ -118,12 +135,12 @@ def test_where_and_names_both_count(data: Path) -> None:
         ('{"orders":{"0":-2}}', '{"orders":{"0":-1}}', range(10)),
     ],
 )
-def test_offsets_bound_what_is_read(data: Path, start: str, end: str, expected: range) -> None:
+def test_offsets_bound_what_is_read(data: At, start: str, end: str, expected: range) -> None:
     found = offsets(data, topic="orders", startingOffsets=start, endingOffsets=end)
     assert found == list(expected)
 
 
-def test_offsets_in_json_bound_several_topics(data: Path) -> None:
+def test_offsets_in_json_bound_several_topics(data: At) -> None:
     found = rows(
         data,
         only("topic", "offset"),
@@ -139,7 +156,7 @@ def test_offsets_in_json_bound_several_topics(data: Path) -> None:
     ]
 
 
-def test_times_bound_what_is_read(data: Path) -> None:
+def test_times_bound_what_is_read(data: At) -> None:
     stamps = times(data, "orders")
     at = f"1970-01-01T00:00:00.{0:06d}Z"
     assert offsets(data, topic="orders", startingTimestamp=at) == list(range(10))
@@ -152,34 +169,34 @@ def test_times_bound_what_is_read(data: Path) -> None:
     )
 
 
-def test_min_partitions_cuts_a_topic_into_that_many_pieces(data: Path) -> None:
+def test_min_partitions_cuts_a_topic_into_that_many_pieces(data: At) -> None:
     pieces = ranges(reader_of(data, topic="orders", minPartitions="4").partitions())
     assert len(pieces) == 4
     assert [start for _, start, _ in pieces] == [0, *(end for _, _, end in pieces[:-1])]
     assert offsets(data, topic="orders", minPartitions="4") == list(range(10))
 
 
-def test_min_partitions_beyond_the_records_gives_one_record_each(data: Path) -> None:
+def test_min_partitions_beyond_the_records_gives_one_record_each(data: At) -> None:
     pieces = ranges(reader_of(data, topic="sensors", minPartitions="50").partitions())
     assert pieces == [("sensors", number, number + 1) for number in range(6)]
 
 
-def test_an_empty_topic_is_an_empty_table(data: Path) -> None:
+def test_an_empty_topic_is_an_empty_table(data: At) -> None:
     assert rows(data, topic="empty") == []
 
 
-def test_a_given_schema_picks_columns_in_its_order(data: Path) -> None:
+def test_a_given_schema_picks_columns_in_its_order(data: At) -> None:
     found = rows(data, only("payload", "offset"), topic="sensors", endingOffsets="1")
     assert found == [{"payload": b"s0", "offset": 0}]
     assert list(found[0]) == ["payload", "offset"]
 
 
-def test_a_path_may_be_written_as_a_file_url(data: Path) -> None:
-    source = PenstockSource({"path": f"file://{data}", "topic": "sensors"})
+def test_a_path_may_be_written_as_a_file_url(directory: Path) -> None:
+    source = PenstockSource({"path": f"file://{directory}", "topic": "sensors"})
     assert ranges(source.reader(SCHEMA).partitions()) == [("sensors", 0, 6)]
 
 
-def test_payloads_come_as_they_were_published(data: Path) -> None:
+def test_payloads_come_as_they_were_published(data: At) -> None:
     assert payloads(data, topic="sensors") == [b"s%d" % number for number in range(6)]
 
 
@@ -228,7 +245,7 @@ BAD = [
     ({"failOnDataLoss": "perhaps"}, "failOnDataLoss 'perhaps' is neither true nor false"),
     ({"where": "payload.n >"}, "where: .*column"),
     ({"where": "drop table x"}, "where: "),
-    ({"url": "http://127.0.0.1:8090"}, "url 'http://127.0.0.1:8090'.* give 'path'"),
+    ({"url": "http://127.0.0.1:8090"}, "options 'path' and 'url' exclude each other"),
     ({"user": "u"}, "option 'user' belongs to 'url'"),
     ({"path": ""}, "path '' is not a directory of this machine"),
     ({"path": "hdfs://there/data"}, "path 'hdfs://there/data' is not a directory of this machine"),
@@ -238,20 +255,42 @@ BAD = [
 
 @pytest.mark.parametrize(("options", "message"), BAD, ids=[str(bad) for bad, _ in BAD])
 def test_a_bad_option_is_refused_with_the_way_out(
-    data: Path, options: dict[str, str], message: str
+    directory: Path, options: dict[str, str], message: str
 ) -> None:
     with pytest.raises(RefusedError, match=message):
-        source = PenstockSource({"path": str(data), "topic": "orders", **options})
+        source = PenstockSource({"path": str(directory), "topic": "orders", **options})
         source.reader(SCHEMA).partitions()
 
 
-def test_a_query_that_names_neither_topic_nor_names_is_refused(data: Path) -> None:
+BAD_REMOTE = [
+    ({"topic": "ordres"}, "topic 'ordres' is not declared by the broker: did you mean 'Orders'"),
+    ({"startingOffsets": "11"}, "startingOffsets: offset 11 is beyond the end .* holds 0 up to 10"),
+    ({"url": "127.0.0.1:8090"}, "url '127.0.0.1:8090' is no address of a broker: write http://"),
+    ({"url": "mqtt://127.0.0.1:1883"}, "is no address of a broker"),
+    ({"user": "u"}, "options 'user' and 'password' go together"),
+    ({"user": "u", "password": "p", "token": "t"}, "options 'token' and 'user' exclude each other"),
+    ({"where": "payload.n >"}, "where: .*column"),
+]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"), BAD_REMOTE, ids=[str(bad) for bad, _ in BAD_REMOTE]
+)
+def test_a_bad_option_beside_an_address_is_refused_with_the_way_out(
+    address: str, options: dict[str, str], message: str
+) -> None:
+    with pytest.raises(RefusedError, match=message):
+        source = PenstockSource({"url": address, "topic": "orders", **options})
+        source.reader(SCHEMA).partitions()
+
+
+def test_a_query_that_names_neither_topic_nor_names_is_refused(data: At) -> None:
     with pytest.raises(RefusedError, match="option 'topic' is missing"):
         reader_of(data)
 
 
-def test_a_query_without_a_path_is_refused() -> None:
-    with pytest.raises(RefusedError, match="option 'path' is missing"):
+def test_a_query_that_says_nowhere_is_refused() -> None:
+    with pytest.raises(RefusedError, match="neither 'path' nor 'url' is given"):
         PenstockSource({"topic": "orders"}).reader(SCHEMA)
 
 
@@ -265,7 +304,7 @@ def test_a_query_without_a_path_is_refused() -> None:
     ],
 )
 def test_a_schema_with_a_strange_column_is_refused(
-    data: Path, column: str, kind: str, message: str
+    data: At, column: str, kind: str, message: str
 ) -> None:
     types = {"binary": BinaryType(), "string": StringType(), "int": IntegerType()}
     with pytest.raises(RefusedError, match=re.escape(message)):

@@ -1,0 +1,196 @@
+"""Does a running broker give Spark what its files would, and say what is gone?"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable
+
+from penstock import Broker, Gap, NotAuthorized, UnavailableError, connect
+from penstock.app.server import Server
+from penstock.model.limits import PAYLOAD_BYTES_MAX
+from penstock.pipeline.source import SCHEMA, PenstockSource
+from tests.doors.hosted import Hosted
+from tests.doors.users import add_users
+from tests.pipeline.reading import (
+    offsets,
+    only,
+    payloads,
+    ranges,
+    read_batches,
+    reader_of,
+    rows,
+    travelled,
+)
+
+NOISE = random.Random(7)
+
+
+@pytest.fixture
+def hosted(tmp_path: Path) -> Iterator[Hosted]:
+    with Hosted(tmp_path, log__segment_bytes="64 KiB", log__upkeep_every="1h") as broker:
+        yield broker
+
+
+def address(hosted: Hosted) -> str:
+    return f"http://127.0.0.1:{hosted.ports['http']}"
+
+
+@pytest.fixture
+def url(hosted: Hosted) -> str:
+    return address(hosted)
+
+
+def trim(hosted: Hosted, topic: str, keep: str) -> int:
+    """Let retention take records; the first offset that is left."""
+
+    async def work(server: Server) -> int:
+        broker = server.broker
+        await broker.alter_topic(topic, retention_bytes=keep)
+        await broker.engine.upkeep.look_after_all()
+        return broker.engine.topics.get(topic).log.bounds().first
+
+    return hosted.run(work)
+
+
+def read_planned(reader: Any, pieces: Any) -> list[int]:
+    batches = read_batches(reader, pieces, only("offset"))
+    return [offset for batch in batches for offset in batch["offset"].to_pylist()]
+
+
+def test_files_and_address_give_the_same_rows(hosted: Hosted, url: str, tmp_path: Path) -> None:
+    with connect(url) as client:
+        client.create_topic("Sensors")
+        for number in range(300):
+            client.publish(
+                {"n": number}, "sensors", name=f"sensors/{number % 7}", headers={"k": str(number)}
+            )
+    for options in (
+        {},
+        {"startingOffsets": "17", "endingOffsets": "251", "minPartitions": "3"},
+        {"names": "sensors/3"},
+        {"where": "payload.n > 250", "names": "sensors/+"},
+        {"where": "payload.n > 1000"},
+    ):
+        for schema in (SCHEMA, only("name", "offset")):
+            assert rows(url, schema, topic="sensors", **options) == rows(
+                tmp_path, schema, topic="sensors", **options
+            )
+
+
+def test_ranges_hold_for_filtered_reads_too(hosted: Hosted, url: str) -> None:
+    """The broker looks at nothing past the end of a piece, however few records pass."""
+    with connect(url) as client:
+        client.create_topic("t")
+        client.publish_many([{"n": number} for number in range(100)], "t")
+    found = offsets(url, topic="t", where="payload.n >= 0", endingOffsets="50", minPartitions="4")
+    assert found == list(range(50))
+
+
+def test_records_of_no_bytes_and_of_16_mib_come_whole(hosted: Hosted, url: str) -> None:
+    large = NOISE.randbytes(PAYLOAD_BYTES_MAX)
+    with connect(url) as client:
+        client.create_topic("t")
+        for payload in (b"", large, b"x", large[:-1]):
+            client.publish(payload, "t")
+    assert payloads(url, topic="t") == [b"", large, b"x", large[:-1]]
+
+
+def test_records_that_retention_takes_are_a_loss_that_is_named(hosted: Hosted, url: str) -> None:
+    with connect(url) as client:
+        client.create_topic("t")
+        for _ in range(40):
+            client.publish(NOISE.randbytes(5_000), "t")
+        strict = reader_of(url, only("offset"), topic="t")
+        easy = reader_of(url, only("offset"), topic="t", failOnDataLoss="false")
+        plans = strict.partitions(), easy.partitions()
+        first = trim(hosted, "t", "100 KiB")
+        assert first > 0
+        with pytest.raises(Gap, match=f"offsets 0 up to {first} are gone: retention"):
+            read_planned(strict, plans[0])
+        assert read_planned(easy, plans[1]) == list(range(first, 40))
+        with pytest.raises(Gap, match=f"offsets 0 up to {first} are gone"):
+            offsets(url, topic="t", startingOffsets="0")
+
+
+def test_a_topic_deleted_and_made_anew_is_a_loss(hosted: Hosted, url: str) -> None:
+    with connect(url) as client:
+        client.create_topic("t")
+        client.publish_many(["a", "b"], "t")
+        reader = reader_of(url, only("offset"), topic="t")
+        plan = reader.partitions()
+        client.delete_topic("t")
+        client.create_topic("t")
+        client.publish_many(["c"], "t")
+        with pytest.raises(Gap, match="offsets 0 up to 2 are gone: the topic was deleted"):
+            read_planned(reader, plan)
+        assert payloads(url, topic="t") == [b"c"]
+
+
+def test_offsets_of_an_earlier_life_of_the_log_are_moved_back(
+    hosted: Hosted, url: str, tmp_path: Path
+) -> None:
+    """The broker answers what an offset of a lost epoch means now."""
+    with connect(url) as client:
+        client.create_topic("t")
+        client.publish_many(["a"] * 10, "t")
+
+    async def pretend(server: Server) -> None:
+        log: Any = server.broker.engine.topics.get("t").log
+        log.epoch = 2  # as if what was past 10 had been lost
+
+    hosted.run(pretend)
+    with pytest.raises(Gap, match="offsets 10 up to 15 are gone: the log lost them"):
+        payloads(url, topic="t", startingOffsets='{"t":{"0":15,"epoch":1}}')
+
+
+def test_a_stream_goes_on_from_its_offsets(hosted: Hosted, url: str) -> None:
+    with connect(url) as client:
+        client.create_topic("t")
+        client.publish_many(["a"] * 5, "t")
+        source = PenstockSource({"url": url, "topic": "t"})
+        reader = travelled(source).streamReader(only("offset"))
+        start = reader.initialOffset()
+        client.publish_many(["b"] * 3, "t")
+        end = reader.latestOffset(start, ReadAllAvailable())
+        assert ranges(reader.partitions(start, end)) == [("t", 5, 8)]
+        assert read_planned(reader, reader.partitions(start, end)) == [5, 6, 7]
+
+
+def test_times_are_found(hosted: Hosted, url: str) -> None:
+    with connect(url) as client:
+        client.create_topic("t")
+        client.publish_many(["a"] * 3, "t")
+    assert offsets(url, topic="t", startingTimestamp="-1h") == [0, 1, 2]
+    assert offsets(url, topic="t", startingTimestamp="32503680000000") == []
+
+
+def test_a_broker_with_users_wants_a_login(tmp_path: Path) -> None:
+    with Broker(tmp_path) as broker:
+        broker.create_topic("t")
+        broker.publish("a", "t")
+    add_users(tmp_path, alice="secret")
+    with Hosted(tmp_path) as hosted:
+        url = address(hosted)
+        with pytest.raises(NotAuthorized):
+            rows(url, topic="t")
+        with pytest.raises(NotAuthorized):
+            rows(url, topic="t", user="alice", password="wrong")
+        assert payloads(url, topic="t", user="alice", password="secret") == [b"a"]
+        with_login = url.replace("http://", "http://alice:secret@")
+        assert payloads(with_login, topic="t") == [b"a"]
+
+
+def test_a_broker_that_is_gone_is_unavailable(tmp_path: Path) -> None:
+    with Hosted(tmp_path) as hosted:
+        url = address(hosted)
+        with connect(url) as client:
+            client.create_topic("t")
+        reader = reader_of(url, topic="t")
+        assert reader.partitions()
+    with pytest.raises(UnavailableError, match="no answer from the broker at 127.0.0.1"):
+        reader.partitions()
