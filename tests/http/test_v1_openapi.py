@@ -60,6 +60,10 @@ OPERATIONS = [
     "POST /v1/topics/{topic}/groups/{group}/fetch",
     "POST /v1/topics/{topic}/groups/{group}/ack",
     "POST /v1/topics/{topic}/groups/{group}/nack",
+    "GET /v1/topics/{topic}/position",
+    "POST /v1/staged",
+    "POST /v1/staged/handover",
+    "POST /v1/staged/discard",
 ]
 
 

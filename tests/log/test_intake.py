@@ -113,7 +113,7 @@ def test_sources_do_not_know_of_each_other(tmp_path: Path) -> None:
 def test_a_source_with_one_number_only_leaves_nothing_at_all(tmp_path: Path) -> None:
     async def scenario(world: World, log: EmbeddedLog, area: StagingArea) -> None:
         files = [stage(area, [[b"a"]])]
-        await take_in(area, QUERY, 0, files, logs((1, log)), world.clock, is_only=True)
+        await take_in(area, QUERY, 0, files, logs((1, log)), world.clock, kept_s=0)
         assert await payloads_of(log) == [b"a"]
         assert os.listdir(tmp_path / AREA) == []
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,10 +15,17 @@ from pyspark.sql.types import StructType
 
 from penstock.pipeline.source import SCHEMA, PenstockSource
 from penstock.pipeline.stream import Piece
+from tests.doors.hosted import Hosted
 
 _PICKLE = CloudPickleSerializer()
 
+NOISE = random.Random(7)
+
 At = Path | str  # a data directory, or a broker's address
+
+
+def address(hosted: Hosted) -> str:
+    return f"http://127.0.0.1:{hosted.ports['http']}"
 
 
 def travelled(thing: Any) -> Any:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,8 @@ from penstock.pipeline.source import SCHEMA, PenstockSource
 from tests.doors.hosted import Hosted
 from tests.doors.users import add_users
 from tests.pipeline.reading import (
+    NOISE,
+    address,
     offsets,
     only,
     payloads,
@@ -27,17 +28,11 @@ from tests.pipeline.reading import (
     travelled,
 )
 
-NOISE = random.Random(7)
-
 
 @pytest.fixture
 def hosted(tmp_path: Path) -> Iterator[Hosted]:
     with Hosted(tmp_path, log__segment_bytes="64 KiB", log__upkeep_every="1h") as broker:
         yield broker
-
-
-def address(hosted: Hosted) -> str:
-    return f"http://127.0.0.1:{hosted.ports['http']}"
 
 
 @pytest.fixture

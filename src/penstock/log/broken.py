@@ -39,7 +39,9 @@ class BrokenLog:
     def append(self, draft: Draft, marks: Sequence[Mark] = ()) -> Awaitable[int]:
         return self._refused_offset()
 
-    def append_batch(self, batch: Batch) -> Awaitable[int]:
+    def append_batch(self, batch: Batch, waiter: Waiter | None = None) -> Awaitable[int]:
+        if waiter is not None:
+            waiter.refused(UnavailableError(self._refusal))
         return self._refused_offset()
 
     def append_run(

@@ -187,12 +187,13 @@ class EmbeddedLog:
             is_watched = self.is_watched or not self._end_waiters.is_empty
             self._committer.touch_soon(self, is_watched)
 
-    def append_batch(self, batch: Batch) -> Awaitable[int]:
+    def append_batch(self, batch: Batch, waiter: Waiter | None = None) -> Awaitable[int]:
         future: asyncio.Future[int] = self._loop.create_future()
+        outcome = FutureWaiter(future, waiter)
         if self._fence or self._is_closed:
-            settle(future, self._refusal())
+            outcome.refused(self._refusal())
         else:
-            self._placing.add(batch, FutureWaiter(future))
+            self._placing.add(batch, outcome)
             self._committer.touch(self)
         return future
 

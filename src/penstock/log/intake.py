@@ -7,17 +7,30 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable
-from typing import Final
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Final, Protocol
 
-from penstock.log.interface import KeptLog
+from penstock.log.batch import Batch
+from penstock.log.interface import Bounds
 from penstock.log.marks import MARK_SPARK_BATCH
-from penstock.log.staging import Manifest, StagedFile, StagingArea, mark_key
+from penstock.log.staging import DONE_S, Manifest, StagedFile, StagingArea, mark_key
 from penstock.model.clock import Clock
-
-LogOf = Callable[[int], Awaitable[KeptLog | None]]  # by topic id; None: the topic was deleted
+from penstock.model.errors import RefusedError
 
 IN_FLIGHT_MAX: Final = 4  # batches of up to 4 MiB that wait for their commit
+
+
+class Taking(Protocol):
+    """A log, as far as taking in needs it."""
+
+    def bounds(self) -> Bounds: ...
+
+    def append_batch(self, batch: Batch) -> Awaitable[int]: ...
+
+    def batches_since(self, offset: int) -> AsyncIterator[Batch]: ...
+
+
+LogOf = Callable[[int], Awaitable[Taking | None]]  # by topic id; None: the topic was deleted
 
 
 async def take_in(
@@ -28,11 +41,12 @@ async def take_in(
     log_of: LogOf,
     clock: Clock,
     *,
-    is_only: bool = False,
+    kept_s: float = DONE_S,
 ) -> bool:
     """Append the files' batches to their logs; False when the number was taken in before.
 
-    What an earlier attempt decided counts, whatever is handed over now.
+    What an earlier attempt decided counts, whatever is handed over now. Once a manifest is decided
+    its files are needed: RefusedError, and nothing is decided, when one of them is not there.
     """
     decided = await asyncio.to_thread(area.decided, source)
     if decided is not None:
@@ -40,12 +54,15 @@ async def take_in(
     if await asyncio.to_thread(area.last_done, source) >= number:
         await asyncio.to_thread(area.discard, source, files)
         return False
+    missing = await asyncio.to_thread(area.missing, source, files)
+    if missing:
+        raise RefusedError(f"{missing[0]!r} is not staged (any more): write it again")
     ends = {}
     for topic_id in {file.topic_id for file in files}:
         log = await log_of(topic_id)
         if log is not None:
             ends[topic_id] = log.bounds().end
-    manifest = Manifest(source, number, files, ends, is_only)
+    manifest = Manifest(source, number, files, ends, kept_s)
     await asyncio.to_thread(area.decide, manifest)
     await finish(area, manifest, log_of, clock)
     return True
@@ -72,7 +89,7 @@ async def finish(area: StagingArea, manifest: Manifest, log_of: LogOf, clock: Cl
 
 
 async def _append(
-    area: StagingArea, manifest: Manifest, files: list[StagedFile], log: KeptLog
+    area: StagingArea, manifest: Manifest, files: list[StagedFile], log: Taking
 ) -> None:
     placed = await _placed_before(manifest, files, log)
     waiting: deque[asyncio.Future[int]] = deque()
@@ -92,7 +109,7 @@ async def _append(
         await asyncio.gather(*waiting, return_exceptions=True)
 
 
-async def _placed_before(manifest: Manifest, files: list[StagedFile], log: KeptLog) -> set[int]:
+async def _placed_before(manifest: Manifest, files: list[StagedFile], log: Taking) -> set[int]:
     """The numbers of the files' batches that are in the log already."""
     numbers = {
         key: number

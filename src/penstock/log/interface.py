@@ -170,11 +170,12 @@ class KeptLog(Log, Protocol):
         """
         ...
 
-    def append_batch(self, batch: Batch) -> Awaitable[int]:
+    def append_batch(self, batch: Batch, waiter: Waiter | None = None) -> Awaitable[int]:
         """Append a batch that was encoded elsewhere: it gets its offset and its stamp here.
 
-        Resolves with the first record's offset once all are durable. Batches appended this way keep
-        their order; other appends may come between them.
+        Resolves with the first record's offset once all are durable; a waiter hears of it before
+        anything with a higher offset becomes visible. Batches appended this way keep their order;
+        other appends may come between them.
         """
         ...
 

@@ -101,12 +101,13 @@ class MemoryLog:
             now_us = self._clock.now_us()
             self._pending.add_names(names, counts, data, starts, lengths, now_us, publisher)
 
-    def append_batch(self, batch: Batch) -> Awaitable[int]:
+    def append_batch(self, batch: Batch, waiter: Waiter | None = None) -> Awaitable[int]:
         future: asyncio.Future[int] = self._loop.create_future()
+        outcome = FutureWaiter(future, waiter)
         if self._is_closed:
-            settle(future, UnavailableError("the log is closed"))
-            return future
-        self._loop.call_soon(self._place, batch, FutureWaiter(future))
+            outcome.refused(UnavailableError("the log is closed"))
+        else:
+            self._loop.call_soon(self._place, batch, outcome)
         return future
 
     def _place(self, batch: Batch, waiter: Waiter) -> None:

@@ -12,9 +12,11 @@ All functions here block for as long as files take.
 from __future__ import annotations
 
 import hashlib
+import re
 import secrets
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -24,7 +26,7 @@ from penstock.log.batch import Batch, decode_batch
 from penstock.log.files import File, RealDisk, write_file
 from penstock.log.marks import MARK_SPARK_BATCH
 from penstock.log.placing import check_placeable
-from penstock.model.errors import CorruptError
+from penstock.model.errors import CorruptError, RefusedError
 from penstock.model.limits import MIB
 
 T = TypeVar("T")
@@ -34,7 +36,10 @@ STAGED_BLOB_BYTES: Final = 4 * MIB  # a batch larger than this is only ever one 
 STAGED_RECORDS: Final = 50_000
 ORPHAN_S: Final = 7 * 86_400.0  # files that no manifest names are removed at this age
 DONE_S: Final = 90 * 86_400.0  # what a source finished is remembered for as long
+ONLY_S: Final = 86_400.0  # or as long, where only a lost answer can make it come again
 _SUFFIX: Final = ".staged"
+_PART: Final = re.compile(r"[0-9]{1,10}(-[0-9]{1,10}){0,3}")
+_NAME: Final = re.compile(r"[0-9]{1,19}(\.[0-9-]{1,60}){1,2}\.[0-9a-f]{8}\.staged")
 _MANIFEST: Final = "manifest.json"
 _DONE: Final = "done.json"
 
@@ -56,7 +61,7 @@ class Manifest(msgspec.Struct, frozen=True):
     number: int
     files: list[StagedFile]  # in the order in which they are appended
     ends: dict[int, int]  # of each topic's log when this was decided: the marks are not before
-    is_only: bool = False  # the source has this number only: nothing needs to be remembered
+    kept_s: float = DONE_S  # how long it is remembered; 0 where it cannot come again
 
 
 class Done(msgspec.Struct, frozen=True):
@@ -65,6 +70,7 @@ class Done(msgspec.Struct, frozen=True):
     source: str
     number: int
     at_us: int
+    kept_s: float = DONE_S
 
 
 def mark_key(source: str, number: int, part: str, batch: int) -> bytes:
@@ -84,16 +90,32 @@ class StagingArea:
     def begin(self, source: str, number: int, part: str, topic_id: int) -> StagingFile:
         """A new file; it counts once a manifest names it."""
         directory = self._directory(source)
-        directory.mkdir(parents=True, exist_ok=True)
         name = f"{number}.{part}.{secrets.token_hex(4)}{_SUFFIX}"
-        file = self._disk.open(directory / name, create=True)
-        return StagingFile(file, name, part, topic_id)
+        while True:
+            directory.mkdir(parents=True, exist_ok=True)
+            try:
+                file = self._disk.open(directory / name, create=True)
+            except FileNotFoundError:
+                continue  # somebody removed the directory, which was empty
+            return StagingFile(file, name, part, topic_id)
+
+    def keep(self, staged: StagedData) -> StagedFile:
+        """Make a whole file durable that came over the network; its name tells what it holds."""
+        batches, records = len(staged.batches), sum(one.header.count for one in staged.batches)
+        facts = _facts(staged.part, staged.topic_id, batches, records)
+        file = self.begin(staged.source, staged.number, facts, staged.topic_id)
+        for batch in staged.batches:
+            file.add(batch)
+        return msgspec.structs.replace(file.finish(), part=staged.part)
 
     def discard(self, source: str, files: Iterable[StagedFile]) -> None:
-        """Remove files that will not be handed over."""
+        """Remove files, except those that a manifest has been decided to bring in."""
         directory = self._directory(source)
+        decided = self.decided(source)
+        needed = {file.name for file in decided.files} if decided is not None else set()
         for file in files:
-            (directory / file.name).unlink(missing_ok=True)
+            if file.name not in needed:
+                (directory / _checked_name(file.name)).unlink(missing_ok=True)
         with suppress(OSError):  # others are still there
             directory.rmdir()
 
@@ -105,6 +127,12 @@ class StagingArea:
         self._disk.make_dir(directory)
         self._disk.sync_dir(directory)  # the files' entries; their bytes are synced already
         write_file(self._disk, directory / _MANIFEST, msgspec.json.encode(manifest))
+
+    def missing(self, source: str, files: Iterable[StagedFile]) -> list[str]:
+        """The names of files that are not there."""
+        directory = self._directory(source)
+        names = [_checked_name(file.name) for file in files]
+        return [name for name in names if not (directory / name).exists()]
 
     def decided(self, source: str) -> Manifest | None:
         """What was decided for a source and is not known to be finished."""
@@ -122,13 +150,13 @@ class StagingArea:
     def finish(self, manifest: Manifest, now_us: int) -> None:
         """All of it is in the logs: remember that, then forget the rest."""
         directory = self._directory(manifest.source)
-        if not manifest.is_only:
-            done = Done(manifest.source, manifest.number, now_us)
+        if manifest.kept_s:
+            done = Done(manifest.source, manifest.number, now_us, manifest.kept_s)
             write_file(self._disk, directory / _DONE, msgspec.json.encode(done))
         (directory / _MANIFEST).unlink(missing_ok=True)
         self._disk.sync_dir(directory)
         for path in directory.glob(f"*{_SUFFIX}"):  # also what failed attempts left
-            if manifest.is_only or int(path.name.split(".")[0]) <= manifest.number:
+            if int(path.name.split(".")[0]) <= manifest.number:
                 path.unlink(missing_ok=True)
         with suppress(OSError):
             directory.rmdir()
@@ -143,18 +171,14 @@ class StagingArea:
                 f"{path} is gone, although it was to be appended: restore the file, or remove "
                 f"{path.parent / _MANIFEST} to give its records up"
             ) from None
-        at = batches = records = 0
-        while at < len(data):
-            try:
-                batch = decode_batch(data, at)
-                check_placeable(batch)
-                _check_mark(batch, mark_key(manifest.source, manifest.number, file.part, batches))
-            except CorruptError as broken:
-                raise CorruptError(f"{path} at byte {at}: {broken}") from broken
-            yield batch
-            at += batch.header.stored_length
-            batches += 1
-            records += batch.header.count
+        batches = records = 0
+        try:
+            for batch in read_batches(data, manifest.source, manifest.number, file.part):
+                yield batch
+                batches += 1
+                records += batch.header.count
+        except CorruptError as broken:
+            raise CorruptError(f"{path} {broken}") from broken
         if (batches, records) != (file.batches, file.records):
             raise CorruptError(f"{path} holds {records} records, not {file.records}")
 
@@ -167,7 +191,7 @@ class StagingArea:
                 if now_us / 1e6 - path.stat().st_mtime > ORPHAN_S:
                     path.unlink(missing_ok=True)
             done = _read(directory / _DONE, Done)
-            if done is not None and (now_us - done.at_us) / 1e6 > DONE_S:
+            if done is not None and (now_us - done.at_us) / 1e6 > done.kept_s:
                 (directory / _DONE).unlink(missing_ok=True)
             with suppress(OSError):
                 directory.rmdir()
@@ -186,6 +210,7 @@ class StagingFile:
         self._part = part
         self._topic_id = topic_id
         self._length = 0
+        self._is_open = True
         self.batches = 0
         self._records = 0
 
@@ -200,8 +225,68 @@ class StagingFile:
         try:
             self._file.sync()
         finally:
+            self.close()
+        return self._facts()
+
+    def close(self) -> StagedFile:
+        """As `finish`, for a file that is going to be discarded. Safe to call again."""
+        if self._is_open:
+            self._is_open = False
             self._file.close()
+        return self._facts()
+
+    def _facts(self) -> StagedFile:
         return StagedFile(self._name, self._part, self._topic_id, self.batches, self._records)
+
+
+@dataclass(frozen=True, slots=True)
+class StagedData:
+    """A file that came over the network: its batches are checked, and not yet on disk."""
+
+    source: str
+    number: int
+    part: str
+    topic_id: int
+    batches: list[Batch]
+
+
+def read_batches(data: memoryview, source: str, number: int, part: str) -> Iterator[Batch]:
+    """The batches of a file, checked; CorruptError names the byte at which one is wrong."""
+    at = count = 0
+    while at < len(data):
+        try:
+            batch = decode_batch(data, at)
+            check_placeable(batch)
+            _check_mark(batch, mark_key(source, number, part, count))
+        except CorruptError as broken:
+            raise CorruptError(f"at byte {at}: {broken}") from broken
+        yield batch
+        at += batch.header.stored_length
+        count += 1
+
+
+def check_part(part: str) -> str:
+    """Parts are numbers with hyphens between them: they are found in the names of files."""
+    if not _PART.fullmatch(part):
+        raise RefusedError(f"part {part[:200]!r} is not of the form 0 or 0-7-1")
+    return part
+
+
+def check_kept(number: int, file: StagedFile) -> None:
+    """Refuse a file that `keep` did not give out just like this."""
+    facts = _facts(file.part, file.topic_id, file.batches, file.records)
+    if not file.name.startswith(f"{number}.{facts}."):
+        raise RefusedError(f"{file.name[:200]!r} was not staged as what it is handed over as")
+
+
+def _facts(part: str, topic_id: int, batches: int, records: int) -> str:
+    return f"{part}.{topic_id}-{batches}-{records}"
+
+
+def _checked_name(name: str) -> str:
+    if not _NAME.fullmatch(name):
+        raise RefusedError(f"{name[:200]!r} is not the name of a staged file")
+    return name
 
 
 def _check_mark(batch: Batch, key: bytes) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import errno
 from typing import Final
 
+from penstock.log.interface import Waiter
 from penstock.model.errors import UnavailableError
 
 FULL_RETRY_S: Final = 1.0
@@ -39,17 +40,22 @@ def forget_failure(task: asyncio.Task[object]) -> None:
 
 
 class FutureWaiter:
-    """Hands the outcome of a commit to a future."""
+    """Hands the outcome of a commit to a future; another waiter may hear of it at once."""
 
-    __slots__ = ("_future",)
+    __slots__ = ("_future", "_other")
 
-    def __init__(self, future: asyncio.Future[int]) -> None:
+    def __init__(self, future: asyncio.Future[int], other: Waiter | None = None) -> None:
         self._future = future
+        self._other = other
 
     def committed(self, offset: int) -> None:
+        if self._other is not None:
+            self._other.committed(offset)
         settle(self._future, offset)
 
     def refused(self, error: Exception) -> None:
+        if self._other is not None:
+            self._other.refused(error)
         settle(self._future, error)
 
 

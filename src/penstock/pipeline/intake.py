@@ -19,7 +19,7 @@ from penstock.log.directory import DataDirectory
 from penstock.log.intake import take_in
 from penstock.log.interface import KeptLog, LogIdentity
 from penstock.log.layout import read_facts
-from penstock.log.staging import StagedFile, StagingArea
+from penstock.log.staging import DONE_S, StagedFile, StagingArea, StagingFile, mark_key
 from penstock.log.store import EmbeddedStore
 from penstock.model.clock import SystemClock
 from penstock.model.errors import UnavailableError
@@ -30,14 +30,20 @@ LOCK_TRY_S: Final = 0.1
 
 
 class Staging(Protocol):
-    """A file that a task is staging."""
+    """What a task stages for one topic."""
 
-    batches: int
+    def next_key(self) -> bytes:
+        """The key of the mark that the next batch must carry."""
+        ...
 
     def add(self, batch: Batch) -> None: ...
 
-    def finish(self) -> StagedFile:
+    def finish(self) -> list[StagedFile]:
         """Make it durable; it counts once it is handed over."""
+        ...
+
+    def give_up(self) -> list[StagedFile]:
+        """Stage nothing more; what has to be discarded."""
         ...
 
 
@@ -83,7 +89,7 @@ class DirectoryIntake:
         return self._topics.name_of(identity), identity.topic_id
 
     def stage(self, source: str, number: int, part: str, topic_id: int) -> Staging:
-        return self._area.begin(source, number, part, topic_id)
+        return _OneFile(self._area.begin(source, number, part, topic_id), source, number, part)
 
     def discard(self, source: str, files: list[StagedFile]) -> None:
         self._area.discard(source, files)
@@ -129,7 +135,8 @@ class DirectoryIntake:
             return logs.get(topic_id)
 
         try:
-            return await take_in(self._area, source, number, files, log_of, clock, is_only=is_only)
+            kept_s = 0.0 if is_only else DONE_S  # nobody else knows of a source that comes once
+            return await take_in(self._area, source, number, files, log_of, clock, kept_s=kept_s)
         finally:
             for log in logs.values():
                 await log.close()
@@ -137,3 +144,23 @@ class DirectoryIntake:
 
     def _settings(self, identity: LogIdentity) -> Any:
         return read_facts(self._topics.disk, self._topics.directory_of(identity)).settings
+
+
+class _OneFile:
+    """Implements `Staging` with a file of the data directory."""
+
+    def __init__(self, file: StagingFile, source: str, number: int, part: str) -> None:
+        self._file = file
+        self._key = (source, number, part)
+
+    def next_key(self) -> bytes:
+        return mark_key(*self._key, self._file.batches)
+
+    def add(self, batch: Batch) -> None:
+        self._file.add(batch)
+
+    def finish(self) -> list[StagedFile]:
+        return [self._file.finish()]
+
+    def give_up(self) -> list[StagedFile]:
+        return [self._file.close()]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import ssl
+import time
 from contextlib import suppress
 from typing import Any, Final
 from urllib.parse import quote, urlencode
@@ -13,6 +14,7 @@ from penstock.client.wire import check
 from penstock.model.errors import UnavailableError
 
 ANSWER_S_MAX: Final = 60.0
+AGAIN_S: Final = 0.25  # between tries
 
 
 class BrokerLink:
@@ -21,6 +23,7 @@ class BrokerLink:
     def __init__(self, url: str, user: str = "", password: str = "", token: str = "") -> None:
         self._given = (url, user, password, token)
         self._target = Target(url, user, password, token)
+        self._answer_s = ANSWER_S_MAX
         self._connection: http.client.HTTPConnection | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -34,12 +37,34 @@ class BrokerLink:
         body: bytes = b"",
         headers: dict[str, str] | None = None,
         *,
-        may_repeat: bool = True,
+        answer_s: float = ANSWER_S_MAX,
+        patience_s: float = 0.0,
     ) -> Answer:
         """The broker's answer if it is as wished for; else the error it stands for.
 
-        A kept connection may have been closed meanwhile: what may be repeated is, once.
+        Whatever is asked here may be asked again: it is, once, when a kept connection was closed
+        meanwhile; and for as long as `patience_s` while the broker is unavailable.
         """
+        self._answer_s = answer_s
+        deadline_s: float | None = None
+        while True:
+            try:
+                return self._ask(method, path, query, body, headers)
+            except UnavailableError:
+                now_s = time.monotonic()
+                deadline_s = now_s + patience_s if deadline_s is None else deadline_s
+                if now_s >= deadline_s:
+                    raise
+                time.sleep(AGAIN_S)
+
+    def _ask(
+        self,
+        method: str,
+        path: str,
+        query: dict[str, str] | None,
+        body: bytes,
+        headers: dict[str, str] | None,
+    ) -> Answer:
         target = path + (f"?{urlencode(query)}" if query else "")
         sent = dict(headers or {})
         if self._target.authorization:
@@ -49,7 +74,7 @@ class BrokerLink:
             answer = self._exchange(method, target, body, sent)
         except (OSError, http.client.HTTPException) as failed:
             self.close()
-            if not (is_kept and may_repeat):
+            if not is_kept:
                 raise self._unavailable(failed) from failed
             try:
                 answer = self._exchange(method, target, body, sent)
@@ -62,6 +87,8 @@ class BrokerLink:
     def _exchange(self, method: str, target: str, body: bytes, headers: dict[str, str]) -> Answer:
         if self._connection is None:
             self._connection = self._connect()
+        elif self._connection.sock is not None:
+            self._connection.sock.settimeout(self._answer_s)
         self._connection.request(method, target, body or None, headers)
         response = self._connection.getresponse()
         answer = Answer()
@@ -75,9 +102,9 @@ class BrokerLink:
         if target.is_tls:
             context = ssl.create_default_context()
             return http.client.HTTPSConnection(
-                target.host, target.port, timeout=ANSWER_S_MAX, context=context
+                target.host, target.port, timeout=self._answer_s, context=context
             )
-        return http.client.HTTPConnection(target.host, target.port, timeout=ANSWER_S_MAX)
+        return http.client.HTTPConnection(target.host, target.port, timeout=self._answer_s)
 
     def _unavailable(self, failed: Exception) -> UnavailableError:
         return UnavailableError(f"no answer from the broker at {self._target.address}: {failed}")

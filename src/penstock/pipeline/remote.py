@@ -110,7 +110,15 @@ class RemoteOrigin:
         while offset < end:
             limit = min(FETCH_RECORDS, end - offset)
             asked = {"from": str(offset), "limit": str(limit), **query}
-            answer = self._link.ask("GET", path, asked, headers={"Accept": ARROW})
+            try:
+                answer = self._link.ask("GET", path, asked, headers={"Accept": ARROW})
+                is_same = int(answer.headers["penstock-topic-id"]) == piece.topic_id
+            except TopicNotFound:
+                is_same = False
+            if not is_same:
+                if wanted.fails_on_loss:
+                    raise lost(piece.topic, offset, end, DELETED)
+                return
             first = int(answer.headers["penstock-first-offset"])
             if first > offset and wanted.fails_on_loss:
                 raise lost(piece.topic, offset, min(first, end), TRIMMED)

@@ -51,6 +51,7 @@ from penstock.pipeline.stream import Piece, StreamReader, pieces_of, read_piece
 
 if TYPE_CHECKING:
     from penstock.pipeline.intake import Intake
+    from penstock.pipeline.link import BrokerLink
 
 FORMAT: Final = "penstock"
 SCHEMA: Final = StructType(
@@ -172,24 +173,29 @@ def origin_of(connection: Connection) -> Origin:
     """Where the records of a query are."""
     if connection.path is not None:
         return DirectoryOrigin(connection.path)
-    from penstock.pipeline.link import BrokerLink
     from penstock.pipeline.remote import RemoteOrigin
 
-    return RemoteOrigin(
-        BrokerLink(connection.url, connection.user, connection.password, connection.token)
-    )
+    return RemoteOrigin(link_to(connection))
+
+
+def link_to(connection: Connection) -> BrokerLink:
+    from penstock.pipeline.link import BrokerLink
+
+    return BrokerLink(connection.url, connection.user, connection.password, connection.token)
 
 
 def _intake(options: SinkOptions) -> Intake:
     """Where to write; refuses now what could only be refused after the work is done."""
-    from penstock.pipeline.intake import DirectoryIntake
-
+    intake: Intake
     if options.connection.path is None:
-        raise InvalidSetting(
-            "url: this release writes into closed data directories only; give 'path' instead"
-        )
-    intake = DirectoryIntake(options.connection.path)
-    intake.check_free()
+        from penstock.pipeline.remote_intake import RemoteIntake
+
+        intake = RemoteIntake(link_to(options.connection))
+    else:
+        from penstock.pipeline.intake import DirectoryIntake
+
+        intake = DirectoryIntake(options.connection.path)
+        intake.check_free()
     if options.topic is not None:
         intake.find(options.topic)
     return intake

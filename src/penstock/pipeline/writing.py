@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.log.staging import StagedFile, mark_key
+from penstock.log.staging import StagedFile
 from penstock.model.errors import RefusedError
 from penstock.pipeline.intake import Intake, Staging
 from penstock.pipeline.rows import TopicRows, kind_of
@@ -38,13 +38,11 @@ class TaskWrite:
                     self._take(batch)
             for file in self._files.values():
                 file.flush()
+            return [one for file in self._files.values() for one in file.staging.finish()]
         except BaseException:
-            self._intake.discard(self._source, self._finish())
+            left = [one for file in self._files.values() for one in file.staging.give_up()]
+            self._intake.discard(self._source, left)
             raise
-        return self._finish()
-
-    def _finish(self) -> list[StagedFile]:
-        return [file.staging.finish() for file in self._files.values()]
 
     def _take(self, batch: pa.RecordBatch) -> None:
         rows = pa.record_batch(
@@ -81,18 +79,16 @@ class TaskWrite:
                 part = f"{self._partition}-{topic_id}"
                 staging = self._intake.stage(self._source, self._number, part, topic_id)
                 rows = TopicRows(declared, kind_of(payload))
-                key = (self._source, self._number, part)
-                self._files[topic_id] = _TopicFile(rows, staging, key)
+                self._files[topic_id] = _TopicFile(rows, staging)
         return self._files[self._ids[topic]]
 
 
 class _TopicFile:
-    """The rows and the file of one topic."""
+    """The rows of one topic, and what is staged of them."""
 
-    def __init__(self, rows: TopicRows, staging: Staging, key: tuple[str, int, str]) -> None:
+    def __init__(self, rows: TopicRows, staging: Staging) -> None:
         self.staging = staging
         self._rows = rows
-        self._key = key
 
     def add(self, rows: pa.RecordBatch) -> None:
         for full in self._rows.add(*rows.columns):
@@ -103,7 +99,7 @@ class _TopicFile:
             self._write(self._rows.take())
 
     def _write(self, rows: pa.RecordBatch) -> None:
-        self.staging.add(self._rows.encode(rows, mark_key(*self._key, self.staging.batches)))
+        self.staging.add(self._rows.encode(rows, self.staging.next_key()))
 
 
 def _column(batch: pa.RecordBatch, name: str, kind: pa.DataType) -> Any:

@@ -73,8 +73,10 @@ def _operation(route: Route, schemas: dict[str, Any]) -> dict[str, Any]:
         ]
     if parameters:
         operation["parameters"] = parameters
-    if facts.takes is not None:
-        content: dict[str, Any] = {JSON: {"schema": schemas[str(facts.takes)]}}
+    if facts.takes is not None or facts.also_takes:
+        content: dict[str, Any] = {}
+        if facts.takes is not None:
+            content[JSON] = {"schema": schemas[str(facts.takes)]}
         content |= {kind: {"schema": {"type": "string"}} for kind in facts.also_takes}
         operation["requestBody"] = {"content": content}
     responses: dict[str, Any] = {}

@@ -174,7 +174,7 @@ class RecordsDoor:
                 break
         self._engine.metrics.records_delivered += len(found.records)
         if is_arrow:
-            return Response(200, data, ARROW, _positions(found))
+            return Response(200, data, ARROW, _positions(topic, found))
         return records_response(topic, found, first_offset)
 
 
@@ -184,9 +184,11 @@ def records_response(topic: Topic, found: Found, first_offset: int) -> Response:
     return Response(200, _encode(body))
 
 
-def _positions(found: Found) -> Pairs:
+def _positions(topic: Topic, found: Found) -> Pairs:
     """An Arrow stream has no place for them."""
     return (
+        ("Penstock-Topic-Id", str(topic.id)),
+        ("Penstock-Epoch", str(topic.log.epoch)),
         ("Penstock-First-Offset", str(found.first_offset)),
         ("Penstock-Next-Offset", str(found.next_offset)),
         ("Penstock-End-Offset", str(found.end_offset)),

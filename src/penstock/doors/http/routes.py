@@ -13,6 +13,7 @@ from penstock.doors.http import (
     queue,
     records,
     sessions,
+    staging,
     status,
     streams,
     topics,
@@ -35,4 +36,5 @@ def add_all(door: HttpDoor, exchange: Exchange, mqtt_door: MqttDoor) -> None:
     streams.add_routes(door)
     sessions.add_routes(door, exchange)
     users.add_routes(door, exchange)
+    staging.add_routes(door, exchange)
     openapi.add_routes(door)  # last: it shows the others

@@ -1,0 +1,116 @@
+"""`/v1/staged`: how Spark writes into topics, exactly once (docs/PIPELINES.md).
+
+Tasks stage files of batches; their driver hands over which of them count, under a number that is
+taken once. Both may be sent again when an answer was lost.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Final
+
+from msgspec import Meta, Struct
+
+from penstock.broker.exchange import Exchange
+from penstock.broker.staged import Staged, StagedFile
+from penstock.doors.http.describing import Facts
+from penstock.doors.http.door import HttpDoor
+from penstock.doors.http.messages import HttpError, Request, Response, json_response
+from penstock.doors.http.reading import check_query, read_body, read_offset
+from penstock.doors.http.router import Route
+from penstock.model.errors import TopicNotFound, UnavailableError
+
+STAGED: Final = "/v1/staged"
+FILES_MAX: Final = 100_000  # of one hand-over
+
+Source = Annotated[str, Meta(min_length=1, max_length=512)]
+Files = Annotated[list[StagedFile], Meta(max_length=FILES_MAX)]
+
+
+class HandOver(Struct, forbid_unknown_fields=True):
+    """What a source hands over under one number; with `is_only` it will have no other."""
+
+    source: Source
+    number: Annotated[int, Meta(ge=0, lt=1 << 63)]
+    files: Files
+    is_only: bool = False
+
+
+class HandedOver(Struct):
+    is_new: bool  # false: that number had been handed over before, and nothing was stored now
+
+
+class Discard(Struct, forbid_unknown_fields=True):
+    source: Source
+    files: Files
+
+
+def add_routes(door: HttpDoor, exchange: Exchange) -> None:
+    staging = StagingDoor(door, Staged(exchange))
+    for path, handler, facts in (
+        (
+            STAGED,
+            staging.stage,
+            Facts(
+                "keep a file of batches (docs/FORMATS.md §12) until it is handed over",
+                StagedFile,
+                also_takes=("application/octet-stream",),
+                query=(
+                    ("source", "who will hand it over"),
+                    ("number", "under which number"),
+                    ("part", "which part of that number, such as 0-7-1"),
+                    ("topic_id", "where its records go"),
+                ),
+                statuses=(201,),
+            ),
+        ),
+        (
+            f"{STAGED}/handover",
+            staging.hand_over,
+            Facts(
+                "store what was staged, exactly once; durable with the answer",
+                HandedOver,
+                takes=HandOver,
+            ),
+        ),
+        (
+            f"{STAGED}/discard",
+            staging.discard,
+            Facts("forget what was staged", takes=Discard, statuses=(204,)),
+        ),
+    ):
+        door.router.add(Route("POST", path, handler, facts=facts))
+
+
+class StagingDoor:
+    def __init__(self, door: HttpDoor, staged: Staged) -> None:
+        self._topics = door.engine.topics
+        self._staged = staged
+
+    async def stage(self, request: Request) -> Response:
+        query = check_query(request, "source", "number", "part", "topic_id")
+        for field in ("source", "number", "part", "topic_id"):
+            if field not in query:
+                raise HttpError(400, f"query field {field!r} is missing")
+        number, topic_id = read_offset(query, "number"), read_offset(query, "topic_id")
+        assert number is not None and topic_id is not None, "they are given"
+        topic = self._topics.by_id(topic_id)
+        if topic is None:
+            raise TopicNotFound(f"no topic has the id {topic_id}: it was deleted")
+        if topic.refusal:
+            raise UnavailableError(topic.refusal)
+        file = await self._staged.stage(
+            request.principal, query["source"], number, query["part"], topic, request.body
+        )
+        return json_response(file, 201)
+
+    async def hand_over(self, request: Request) -> Response:
+        asked = read_body(request, HandOver)
+        is_new = await self._staged.hand_over(
+            asked.source, asked.number, asked.files, is_only=asked.is_only
+        )
+        return json_response(HandedOver(is_new))
+
+    async def discard(self, request: Request) -> Response:
+        asked = read_body(request, Discard)
+        await self._staged.discard(asked.source, asked.files)
+        return Response(204)
