@@ -31,7 +31,9 @@ def _tables(bench: Bench, scratch: Path) -> Iterator[Tables]:
 
     memory = {"spark.driver.memory": "2g", "spark.local.dir": str(scratch / "local")}
     spark = session("bench", conf=memory | {"spark.sql.shuffle.partitions": "4"})
+    tables = Tables(spark, scratch, QUICK_RECORDS if bench.is_quick else FULL_RECORDS)
     try:
-        yield Tables(spark, scratch, QUICK_RECORDS if bench.is_quick else FULL_RECORDS)
+        yield tables
     finally:
+        tables.close()
         spark.stop()

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from bench.measure import Bar, Figure, Row, alternate
 from bench.run import Bench
+from bench.spark.latency import latency_rows
 from bench.spark.tables import TOPIC, Tables, drain, seconds
 from penstock.pipeline import archive
 
@@ -130,6 +131,56 @@ def sink_rows(tables: Tables, bench: Bench) -> Iterator[Row]:
     )
 
 
+def url_rows(tables: Tables, bench: Bench) -> Iterator[Row]:
+    yield _row(
+        tables,
+        bench,
+        "full scan by address against the files",
+        Bar(1.3, at_most=True, goal=1.1),
+        lambda: drain(tables.remote_topic()),
+        ("path", lambda: drain(tables.topic())),
+    )
+    yield _row(
+        tables,
+        bench,
+        "two columns by address against the files",
+        Bar(1.3, at_most=True, is_required=False, goal=1.1),
+        lambda: drain(tables.remote_topic(TWO)),
+        ("path", lambda: drain(tables.topic(TWO))),
+    )
+
+
+def url_sink_rows(tables: Tables, bench: Bench) -> Iterator[Row]:
+    def write(**where: str) -> float:
+        rows = tables.rows().select("payload", "name")
+        return seconds(
+            lambda: rows.write.format("penstock").mode("append").save(topic=TOPIC, **where)
+        )
+
+    def into_files() -> float:
+        path = tables.empty_topic()
+        took_s = write(path=str(path))
+        shutil.rmtree(path)
+        return took_s
+
+    def into_broker() -> float:
+        path = tables.empty_topic()
+        url = tables.serve(path)
+        took_s = write(url=url)
+        tables.close()
+        shutil.rmtree(path)
+        return took_s
+
+    yield _row(
+        tables,
+        bench,
+        "writing into a topic by address against into its files",
+        Bar(1.5, at_most=True, is_required=False),
+        into_broker,
+        ("path", into_files),
+    )
+
+
 def active_rows(tables: Tables, bench: Bench) -> Iterator[Row]:
     yield _row(
         tables,
@@ -147,5 +198,8 @@ PARTS: Final[dict[str, Callable[[Tables, Bench], Iterator[Row]]]] = {
     "window": window_rows,
     "archive": archive_rows,
     "sink": sink_rows,
+    "url": url_rows,
+    "address": url_sink_rows,
     "active": active_rows,
+    "latency": latency_rows,
 }

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from bench.log.scans import payload
+from bench.spark.serving import Serving
 from penstock import AsyncBroker, Broker
 
 if TYPE_CHECKING:
@@ -34,6 +35,7 @@ class Tables:
         choose = random.Random(1)
         self._pool = [payload("json", number, choose) for number in range(POOL)]
         self._made = 0
+        self._serving: dict[Path, Serving] = {}
 
     @cached_property
     def sealed(self) -> Path:
@@ -81,6 +83,25 @@ class Tables:
         if columns:
             reader = reader.schema(columns)
         return reader.load(str(path), topic=topic, endingOffsets=str(self.records))
+
+    def remote_topic(self, columns: str = "") -> DataFrame:
+        """The sealed topic, read from a broker that serves it."""
+        reader = self.spark.read.format("penstock")
+        if columns:
+            reader = reader.schema(columns)
+        end = str(self.records)
+        return reader.load(url=self.serve(self.sealed), topic=TOPIC, endingOffsets=end)
+
+    def serve(self, data: Path) -> str:
+        """The address of a broker process on a data directory."""
+        if data not in self._serving:
+            self._serving[data] = Serving(data)
+        return self._serving[data].url
+
+    def close(self) -> None:
+        for one in self._serving.values():
+            one.stop()
+        self._serving.clear()
 
     def rows(self) -> DataFrame:
         return self.spark.read.parquet(str(self.parquet))
