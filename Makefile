@@ -9,7 +9,7 @@ JOBS   ?= 2
 ENGINE_TESTS := tests/test_engine.py $(wildcard tests/core tests/mqtt tests/log tests/broker)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test test-long test-peers nightly check format bench demo constraints clean
+.PHONY: help setup run test test-peers nightly check format bench demo constraints clean
 
 help: ## explain the targets
 	@printf '\n  Penstock: MQTT and HTTP in, one fsynced log, Spark tables and streams out\n\n'
@@ -34,16 +34,14 @@ test: setup ## everything that needs only Python packages and a JDK; skips nothi
 	@printf '\n== the engine again, interpreted\n'
 	@$(VENV)/python -m tools.interpreted $(PYTEST) -n $(JOBS) --no-skips $(ENGINE_TESTS)
 
-test-long: setup ## kill Spark drivers in 20 rounds per sink; about half an hour
-	@PENSTOCK_ROUNDS=20 $(PYTEST) --no-skips -m java tests/pipeline
-
 test-peers: setup ## what needs other programs; installs them (Debian packages) if missing
 	@$(PYTHON) -m tools.peers
 	@$(PYTEST) --no-skips tests/peers
 
-nightly: setup ## a million broken packets, and random traffic for minutes
+nightly: setup ## a million broken packets, random traffic, Spark drivers killed 20 times per sink
 	@$(VENV)/python -m tests.abuse.fuzz 1_000_000
 	@$(VENV)/python -m tests.longrun 10
+	@PENSTOCK_ROUNDS=20 $(PYTEST) --no-skips -k kill tests/pipeline
 
 check: setup ## ruff, mypy --strict, import rules, fast tests; under a minute
 	@$(VENV)/ruff check .

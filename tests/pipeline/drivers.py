@@ -11,7 +11,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 SEED = int(os.environ.get("PENSTOCK_SEED", random.SystemRandom().randrange(1 << 32)))
-# `make test-long` asks for more; each round starts a Java.
+# `make nightly` asks for more; each round starts a Java.
 ROUNDS = int(os.environ.get("PENSTOCK_ROUNDS", "2"))
 START_S_MAX = 240.0
 
@@ -48,6 +48,13 @@ def has_ended_within(process: subprocess.Popen[str], seconds: float) -> bool:
         return False
     assert process.returncode == 0, errors
     return True
+
+
+def run_to_its_death(module: str, *arguments: str) -> None:
+    """A driver that kills itself on its way."""
+    process = start(module, *arguments)
+    _, errors = process.communicate(timeout=START_S_MAX)
+    assert process.returncode == -signal.SIGKILL, errors
 
 
 def run_to_the_end(module: str, *arguments: str) -> None:

@@ -9,22 +9,50 @@ import pytest
 from deltalake import DeltaTable
 
 from penstock import Broker
-from tests.pipeline.drivers import ROUNDS, SEED, kill_again_and_again, run_to_the_end
+from tests.pipeline.drivers import (
+    ROUNDS,
+    SEED,
+    kill_again_and_again,
+    run_to_its_death,
+    run_to_the_end,
+)
 
 RECORDS = 1_000
+
+
+def prepare(tmp_path: Path) -> tuple[str, ...]:
+    """A topic to archive; how to start the driver."""
+    with Broker(tmp_path / "data") as broker:
+        broker.create_topic("in")
+        broker.publish_many([str(number) for number in range(RECORDS)], "in")
+    places = (str(tmp_path / name) for name in ("data", "table", "scratch"))
+    return ("tests.pipeline.archiving_child", *places)
+
+
+def archived(tmp_path: Path) -> list[tuple[int, int]]:
+    table = DeltaTable(str(tmp_path / "table")).to_pyarrow_table(columns=["offset", "payload"])
+    return sorted((row["offset"], int(row["payload"])) for row in table.to_pylist())
 
 
 @pytest.mark.java
 @pytest.mark.timeout(300 + 120 * ROUNDS)
 def test_a_table_holds_every_record_once_after_its_driver_was_killed(tmp_path: Path) -> None:
     print(f"PENSTOCK_SEED={SEED}")
-    data, table = tmp_path / "data", tmp_path / "table"
-    with Broker(data) as broker:
-        broker.create_topic("in")
-        broker.publish_many([str(number) for number in range(RECORDS)], "in")
-    arguments = ("tests.pipeline.archiving_child", str(data), str(table), str(tmp_path / "scratch"))
+    arguments = prepare(tmp_path)
     deaths = kill_again_and_again(random.Random(SEED), *arguments, longest_s=15.0)
     run_to_the_end(*arguments)
-    rows = DeltaTable(str(table)).to_pyarrow_table(columns=["offset", "payload"]).to_pylist()
-    found = sorted((row["offset"], int(row["payload"])) for row in rows)
-    assert found == [(number, number) for number in range(RECORDS)], deaths
+    assert archived(tmp_path) == [(number, number) for number in range(RECORDS)], deaths
+
+
+@pytest.mark.java
+@pytest.mark.timeout(600)
+def test_a_driver_that_dies_beside_the_commit_of_the_table_loses_and_doubles_nothing(
+    tmp_path: Path,
+) -> None:
+    """Spark's files are there and the commit is not; then the commit is, and nobody heard of it."""
+    arguments = prepare(tmp_path)
+    run_to_its_death(*arguments, "before", "2")
+    run_to_its_death(*arguments, "after", "3")
+    assert len(archived(tmp_path)) == 600
+    run_to_the_end(*arguments)
+    assert archived(tmp_path) == [(number, number) for number in range(RECORDS)]

@@ -3,14 +3,27 @@
 from __future__ import annotations
 
 import random
+import subprocess
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
 from penstock import Broker
 from penstock.log.files import RealDisk
+from penstock.log.staging import AREA
 from penstock.log.verify import verify_log
-from tests.pipeline.drivers import ROUNDS, SEED, kill_again_and_again, run_to_the_end
+from tests.doors.served import Served
+from tests.pipeline.drivers import (
+    ROUNDS,
+    SEED,
+    has_ended_within,
+    kill,
+    kill_again_and_again,
+    run_to_its_death,
+    run_to_the_end,
+    start,
+)
 from tests.pipeline.handing_child import ROWS, TOTAL
 
 RECORDS = 1_000  # of the copy: micro-batches of 100
@@ -45,25 +58,84 @@ def test_what_is_handed_over_counts_once_although_the_process_is_killed_at_any_m
     assert problems(data) == []
 
 
-@pytest.mark.java
-@pytest.mark.timeout(300 + 120 * ROUNDS)
-def test_a_topic_holds_every_record_once_after_its_driver_was_killed(tmp_path: Path) -> None:
-    print(f"PENSTOCK_SEED={SEED}")
-    data = tmp_path / "data"
+def copy_arguments(tmp_path: Path, where: str) -> tuple[str, ...]:
+    places = (str(tmp_path / "checkpoint"), str(tmp_path / "scratch"))
+    return ("tests.pipeline.copying_child", where, *places)
+
+
+def prepare(data: Path) -> None:
     with Broker(data, segment_bytes="64 KiB") as broker:
         broker.create_topic("in")
         broker.create_topic("out")
         broker.publish_many([str(number) for number in range(RECORDS)], "in")
-    arguments = (
-        "tests.pipeline.copying_child",
-        str(data),
-        str(tmp_path / "checkpoint"),
-        str(tmp_path / "scratch"),
-    )
-    deaths = kill_again_and_again(random.Random(SEED), *arguments)
-    run_to_the_end(*arguments)
+
+
+def check_copy(data: Path, deaths: object = "") -> None:
+    """Every record is there, once; the log is whole; nothing is left to be taken in."""
     with Broker(data) as broker:
         found = broker.read("out")
     assert sorted(int(record.value) for record in found) == list(range(RECORDS)), deaths
     assert {record.name for record in found} == {f"copy/{number}" for number in range(RECORDS)}
     assert problems(data) == []
+    assert list((data / AREA).rglob("manifest.json")) == []
+
+
+@pytest.mark.java
+@pytest.mark.timeout(300 + 120 * ROUNDS)
+def test_a_topic_holds_every_record_once_after_its_driver_was_killed(tmp_path: Path) -> None:
+    print(f"PENSTOCK_SEED={SEED}")
+    data = tmp_path / "data"
+    prepare(data)
+    arguments = copy_arguments(tmp_path, str(data))
+    deaths = kill_again_and_again(random.Random(SEED), *arguments)
+    run_to_the_end(*arguments)
+    check_copy(data, deaths)
+
+
+@pytest.mark.java
+@pytest.mark.timeout(300 + 120 * ROUNDS)
+def test_a_running_broker_holds_every_record_once_after_driver_and_broker_were_killed(
+    tmp_path: Path,
+) -> None:
+    print(f"PENSTOCK_SEED={SEED}")
+    data = tmp_path / "data"
+    prepare(data)
+    chance = random.Random(SEED)
+    deaths = []
+    with Served(data) as served:
+        arguments = copy_arguments(tmp_path, f"http://127.0.0.1:{served.http_port}")
+        for _ in range(ROUNDS):
+            driver = start(*arguments)
+            if chance.random() < 0.5 and not has_ended_within(driver, chance.uniform(0, 2)):
+                served.kill()
+                served.start()
+                deaths.append("broker")
+            if driver.returncode is None:
+                try:
+                    driver.communicate(timeout=chance.uniform(0, 4))
+                except subprocess.TimeoutExpired:
+                    kill(driver)
+                    deaths.append("driver")
+        run_to_the_end(*arguments)
+        served.stop()
+    check_copy(data, deaths)
+
+
+@pytest.mark.java
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("remote", [False, True])
+def test_a_driver_that_dies_beside_the_hand_over_loses_and_doubles_nothing(
+    tmp_path: Path, remote: bool
+) -> None:
+    """All is staged and not handed over; then handed over, and Spark has not noted it."""
+    data = tmp_path / "data"
+    prepare(data)
+    with ExitStack() as parts:
+        where = str(data)
+        if remote:
+            where = f"http://127.0.0.1:{parts.enter_context(Served(data)).http_port}"
+        arguments = copy_arguments(tmp_path, where)
+        run_to_its_death(*arguments, "before", "2")
+        run_to_its_death(*arguments, "after", "3")
+        run_to_the_end(*arguments)
+    check_copy(data)
