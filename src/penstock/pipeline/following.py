@@ -10,13 +10,13 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from penstock.model.errors import InvalidSetting, UnavailableError
-from penstock.pipeline.directory import DirectoryOrigin
+from penstock.pipeline.connecting import origin_of
 from penstock.pipeline.jobs import Progress, Report
 from penstock.pipeline.offsets import Places, places_text
+from penstock.pipeline.options import Connection
 from penstock.pipeline.plan import beginning, limited, place_at
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ class Follower:
     def __init__(
         self,
         spark: SparkSession,
-        path: Path,
+        connection: Connection,
         table: ArchiveTable,
         topics: tuple[str, ...],
         batch_records: int,
@@ -55,8 +55,8 @@ class Follower:
         self.batches = 0
         self.is_behind = False  # the last batch took as much as one may
         self._spark = spark
-        self._path = path.absolute()
-        self._origin = DirectoryOrigin(self._path)
+        self._connection = connection
+        self._origin = origin_of(connection)
         self._topics = topics
         self._batch_records = batch_records
         self._columns = columns
@@ -123,7 +123,7 @@ class Follower:
 
     def _read(self, start: Places, end: Places) -> DataFrame:
         options = {
-            "path": str(self._path),
+            **self._connection.options(),
             "topic": ",".join(start),
             "startingOffsets": places_text(start),
             "endingOffsets": places_text(end),

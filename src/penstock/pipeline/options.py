@@ -58,6 +58,13 @@ class Connection:
     password: str = ""
     token: str = ""
 
+    def options(self) -> dict[str, str]:
+        """The same as options of `format("penstock")`."""
+        if self.path is not None:
+            return {"path": str(self.path)}
+        login = {"user": self.user, "password": self.password, "token": self.token}
+        return {"url": self.url} | {name: value for name, value in login.items() if value}
+
 
 @dataclass(frozen=True, slots=True)
 class SourceOptions:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from pyspark.sql.datasource import (
     DataSource,
@@ -34,11 +34,10 @@ from pyspark.sql.types import (
 
 from penstock.model.clock import SystemClock
 from penstock.model.errors import InvalidSetting
-from penstock.pipeline.directory import DirectoryOrigin
+from penstock.pipeline.connecting import intake_of, origin_of
 from penstock.pipeline.options import (
     BATCH,
     STREAM,
-    Connection,
     SinkOptions,
     SourceOptions,
     check_known,
@@ -48,10 +47,6 @@ from penstock.pipeline.options import (
 from penstock.pipeline.origin import Origin, Wanted
 from penstock.pipeline.plan import batch_ranges
 from penstock.pipeline.stream import Piece, StreamReader, pieces_of, read_piece
-
-if TYPE_CHECKING:
-    from penstock.pipeline.intake import Intake
-    from penstock.pipeline.link import BrokerLink
 
 FORMAT: Final = "penstock"
 SCHEMA: Final = StructType(
@@ -99,7 +94,7 @@ class PenstockSource(DataSource):
         from penstock.pipeline.sink import BatchWriter
 
         options = self._sink_options(schema, overwrite)
-        return BatchWriter(_intake(options), options.topic, options.key)
+        return BatchWriter(intake_of(options), options.topic, options.key)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
         from penstock.pipeline.sink import StreamWriter
@@ -109,7 +104,7 @@ class PenstockSource(DataSource):
             raise InvalidSetting(
                 "option 'idempotencyKey' has no meaning for a stream: it is exactly once by itself"
             )
-        return StreamWriter(_intake(options), options.topic)
+        return StreamWriter(intake_of(options), options.topic)
 
     def _sink_options(self, schema: StructType, overwrite: bool) -> SinkOptions:
         from penstock.pipeline.sink import check_columns
@@ -167,35 +162,3 @@ def check_schema(schema: StructType) -> None:
                 f"column {field.name!r} is {known[field.name].simpleString()}, not "
                 f"{field.dataType.simpleString()}: cast it after reading"
             )
-
-
-def origin_of(connection: Connection) -> Origin:
-    """Where the records of a query are."""
-    if connection.path is not None:
-        return DirectoryOrigin(connection.path)
-    from penstock.pipeline.remote import RemoteOrigin
-
-    return RemoteOrigin(link_to(connection))
-
-
-def link_to(connection: Connection) -> BrokerLink:
-    from penstock.pipeline.link import BrokerLink
-
-    return BrokerLink(connection.url, connection.user, connection.password, connection.token)
-
-
-def _intake(options: SinkOptions) -> Intake:
-    """Where to write; refuses now what could only be refused after the work is done."""
-    intake: Intake
-    if options.connection.path is None:
-        from penstock.pipeline.remote_intake import RemoteIntake
-
-        intake = RemoteIntake(link_to(options.connection))
-    else:
-        from penstock.pipeline.intake import DirectoryIntake
-
-        intake = DirectoryIntake(options.connection.path)
-        intake.check_free()
-    if options.topic is not None:
-        intake.find(options.topic)
-    return intake

@@ -1,4 +1,7 @@
-"""A SparkSession that works as it is: Java found, workers on this Python, loopback only."""
+"""A SparkSession that works as it is: Java found, workers on this Python, loopback only.
+
+Here, on a cluster, or through Spark Connect, which needs no Java on this side.
+"""
 
 from __future__ import annotations
 
@@ -21,20 +24,30 @@ _SETTINGS: Final = {
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",  # what Delta tables hold
     "spark.sql.execution.arrow.pyspark.enabled": "true",
 }
+# Of a driver that runs here, wherever its tasks do.
+_DRIVER: Final = {
+    "spark.ui.showConsoleProgress": "false",
+    "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={_LOGGING.as_uri()}",
+}
 _LOCAL: Final = {
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.host": "127.0.0.1",
     "spark.ui.enabled": "false",
-    "spark.ui.showConsoleProgress": "false",
-    "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={_LOGGING.as_uri()}",
 }
+CONNECT: Final = "sc://"  # how the address of a Spark Connect server begins
 
 
 def session(
     app: str = "penstock", *, master: str = "local[*]", conf: Mapping[str, str] | None = None
 ) -> SparkSession:
-    """The running session, or a new one; `conf` adds to the settings or replaces them."""
+    """The running session, or a new one; `conf` adds to the settings or replaces them.
+
+    `master` is `local[*]`, a cluster such as `spark://host:7077`, or a Spark Connect server,
+    `sc://host:15002`. Tasks that run on other machines read and write through `url`.
+    """
     check_pyspark()
+    if master.startswith(CONNECT):
+        return _connected(app, master, conf or {})
     os.environ["JAVA_HOME"] = str(find_java())
     # Else workers run on whatever python3 is first on the PATH.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
@@ -45,6 +58,15 @@ def session(
 
     builder = SparkSession.builder.master(master).appName(app)
     local = _LOCAL if master.startswith("local") else {}
-    for key, value in {**_SETTINGS, **local, **(conf or {})}.items():
+    for key, value in {**_SETTINGS, **_DRIVER, **local, **(conf or {})}.items():
+        builder = builder.config(key, value)
+    return builder.getOrCreate()
+
+
+def _connected(app: str, remote: str, conf: Mapping[str, str]) -> SparkSession:
+    from pyspark.sql import SparkSession
+
+    builder = SparkSession.builder.remote(remote).appName(app)
+    for key, value in {**_SETTINGS, **conf}.items():
         builder = builder.config(key, value)
     return builder.getOrCreate()

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 from penstock.model.errors import InvalidSetting
 from penstock.pipeline.following import BATCH_RECORDS, DATE, Follower
 from penstock.pipeline.jobs import Progress, Report, ignore_progress, local_session
+from penstock.pipeline.options import Connection
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -32,6 +33,10 @@ def archive(
     table: str | Path,
     *,
     path: str | Path = "./penstock_data",
+    url: str = "",
+    user: str = "",
+    password: str = "",
+    token: str = "",
     follow: bool = False,
     every_s: float = EVERY_S,
     batch_records: int = BATCH_RECORDS,
@@ -42,6 +47,7 @@ def archive(
 ) -> Progress:
     """Archive topics into the Delta table `table`; what was done.
 
+    The records are in the data directory `path`, or at the address `url` of a running broker.
     Goes on where the table ends. Without `follow` up to the ends that the topics have now; else
     until `stop` is set, adding what came every `every_s` seconds.
     """
@@ -50,10 +56,11 @@ def archive(
     if every_s <= 0:
         raise InvalidSetting(f"every_s {every_s!r} must be above 0")
     names = tuple([topics] if isinstance(topics, str) else topics)
+    connection = Connection(None if url else Path(path).absolute(), url, user, password, token)
     with local_session(spark) as used:
         follower = Follower(
             used,
-            Path(path),
+            connection,
             ArchiveTable(Path(table)),
             names,
             batch_records,

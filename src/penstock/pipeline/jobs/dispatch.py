@@ -22,6 +22,7 @@ from penstock.pipeline.directory import DirectoryOrigin
 from penstock.pipeline.following import BATCH_RECORDS, DATE, Follower
 from penstock.pipeline.jobs import Progress, Report, ignore_progress, local_session
 from penstock.pipeline.offsets import places_text
+from penstock.pipeline.options import Connection
 from penstock.pipeline.plan import place_at
 from penstock.pipeline.sessions import begins, every_reader, waiting_readers
 
@@ -128,7 +129,7 @@ def _deliver(
     to.mkdir(parents=True, exist_ok=True)
     follower = Follower(
         spark,
-        data,
+        Connection(data.absolute()),
         ArchiveTable(to / DELIVERIES, dispatching.DELIVERIES, "a table of deliveries"),
         tuple(state.topic for state in states),
         batch_records,

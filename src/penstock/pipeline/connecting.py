@@ -1,0 +1,49 @@
+"""Which origin and which intake a connection leads to: files, or a broker's address.
+
+Each is imported when it is used: Spark starts processes for every query.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from penstock.pipeline.options import Connection, SinkOptions
+from penstock.pipeline.origin import Origin
+
+if TYPE_CHECKING:
+    from penstock.pipeline.intake import Intake
+    from penstock.pipeline.link import BrokerLink
+
+
+def origin_of(connection: Connection) -> Origin:
+    """Where the records of a query are."""
+    if connection.path is not None:
+        from penstock.pipeline.directory import DirectoryOrigin
+
+        return DirectoryOrigin(connection.path)
+    from penstock.pipeline.remote import RemoteOrigin
+
+    return RemoteOrigin(link_to(connection))
+
+
+def intake_of(options: SinkOptions) -> Intake:
+    """Where to write; refuses now what could only be refused after the work is done."""
+    intake: Intake
+    if options.connection.path is None:
+        from penstock.pipeline.remote_intake import RemoteIntake
+
+        intake = RemoteIntake(link_to(options.connection))
+    else:
+        from penstock.pipeline.intake import DirectoryIntake
+
+        intake = DirectoryIntake(options.connection.path)
+        intake.check_free()
+    if options.topic is not None:
+        intake.find(options.topic)
+    return intake
+
+
+def link_to(connection: Connection) -> BrokerLink:
+    from penstock.pipeline.link import BrokerLink
+
+    return BrokerLink(connection.url, connection.user, connection.password, connection.token)
