@@ -12,6 +12,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 from penstock import Broker, Gap, NotAuthorized, UnavailableError, connect
 from penstock.app.server import Server
 from penstock.model.limits import PAYLOAD_BYTES_MAX
+from penstock.pipeline import remote
 from penstock.pipeline.source import SCHEMA, PenstockSource
 from tests.doors.hosted import Hosted
 from tests.doors.users import add_users
@@ -124,6 +125,54 @@ def test_a_topic_deleted_and_made_anew_is_a_loss(hosted: Hosted, url: str) -> No
         with pytest.raises(Gap, match="offsets 0 up to 2 are gone: the topic was deleted"):
             read_planned(reader, plan)
         assert payloads(url, topic="t") == [b"c"]
+
+
+def test_a_topic_that_goes_while_a_task_reads_it_is_a_loss(
+    hosted: Hosted, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(remote, "FETCH_RECORDS", 10)
+    for made_anew in (False, True):
+        with connect(url) as client:
+            client.create_topic("t", exist_ok=True)
+            client.publish_many(["a"] * 30, "t")
+            for loss, found in (("true", list(range(10))), ("false", list(range(10)))):
+                reader = reader_of(url, only("offset"), topic="t", failOnDataLoss=loss)
+                batches = reader.read(reader.partitions()[0])
+                assert next(iter(batches)).column(0).to_pylist() == found
+                client.delete_topic("t")
+                if made_anew:
+                    client.create_topic("t")
+                    client.publish_many(["b"] * 30, "t")
+                if loss == "true":
+                    with pytest.raises(Gap, match="offsets 10 up to 30 are gone: the topic was"):
+                        list(batches)
+                else:
+                    assert list(batches) == []
+                client.create_topic("t", exist_ok=True)
+                if not made_anew:
+                    client.publish_many(["a"] * 30, "t")
+
+
+def test_a_reader_beside_a_broker_that_writes_seals_and_trims_reads_a_dense_range(
+    hosted: Hosted, url: str
+) -> None:
+    with connect(url) as client:
+        client.create_topic("t")
+        client.publish_many([NOISE.randbytes(2_000) for _ in range(100)], "t")
+        for _ in range(15):
+            client.publish_many([NOISE.randbytes(2_000) for _ in range(40)], "t")
+            reader = reader_of(url, only("offset"), topic="t", minPartitions="3")
+            pieces = reader.partitions()
+            client.publish_many([NOISE.randbytes(2_000) for _ in range(40)], "t")
+            first = trim(hosted, "t", "256 KiB")
+            (_, begin, _), *_, (_, _, end) = ranges(pieces)
+            if first > begin:
+                with pytest.raises(Gap, match=f"offsets {begin} up to"):
+                    read_planned(reader, pieces)
+                begin = first
+                reader = reader_of(url, only("offset"), topic="t", endingOffsets=str(end))
+                pieces = reader.partitions()
+            assert read_planned(reader, pieces) == list(range(begin, end))
 
 
 def test_offsets_of_an_earlier_life_of_the_log_are_moved_back(

@@ -47,6 +47,17 @@ def test_a_topic_is_a_table_wherever_the_broker_is(spark: SparkSession, hosted: 
     assert slim.load(url=address(hosted), topic="in").columns == ["offset"]
 
 
+def test_a_table_used_again_never_counts_wrongly(spark: SparkSession, hosted: Hosted) -> None:
+    df = table(spark, hosted, topic="in")
+    assert df.count() == 20
+    assert df.where("offset < 5").count() == 5
+    assert df.where("offset >= 5").count() == 15
+    with connect(address(hosted)) as client:
+        client.publish_many(["x"] * 5, "in")
+    assert (df.count(), df.where("offset < 5").count()) == (20, 5)
+    assert table(spark, hosted, topic="in").count() == 25
+
+
 def test_what_is_wrong_is_told_before_any_work(spark: SparkSession, hosted: Hosted) -> None:
     with pytest.raises(PySparkException, match="did you mean 'in'"):
         table(spark, hosted, topic="inn").count()
