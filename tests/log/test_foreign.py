@@ -69,7 +69,7 @@ def test_payloads_have_the_limit_of_any_publish() -> None:
 
 def test_a_blob_that_claims_to_be_huge_is_not_unpacked() -> None:
     batch = batch_of([b"a" * 5_000, b"b" * 5_000], ["x", "x"], compressed=True)
-    batch.header.blob_raw_length = STAGED_BLOB_BYTES + 1
+    batch.header.blob_raw_length = 2 * STAGED_BLOB_BYTES + 1
     with pytest.raises(CorruptError, match="too many"):
         check_batch(remade(batch), 10_000)
 

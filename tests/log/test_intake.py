@@ -132,7 +132,7 @@ def test_what_was_decided_is_finished_after_a_crash_wherever_it_struck(
         area = StagingArea(tmp_path)
         files = [
             stage(area, [[b"1"], [b"2"]], number=7, part="0"),
-            stage(area, [[b"x"]], number=7, part="0x", topic_id=2),
+            stage(area, [[b"x"]], number=7, part="0-2", topic_id=2),
             stage(area, [[b"3"], [b"4"]], number=7, part="1"),
         ]
         both = logs((1, log), (2, other))

@@ -23,6 +23,7 @@ from penstock.app.server import Server
 from penstock.log.staging import AREA, StagedFile
 from penstock.model.limits import PAYLOAD_BYTES_MAX
 from penstock.model.record import Record
+from penstock.mqtt.kinds import MQTT_5
 from penstock.pipeline import remote_intake
 from penstock.pipeline.link import BrokerLink
 from penstock.pipeline.remote_intake import RemoteIntake
@@ -152,11 +153,13 @@ def test_rows_that_cannot_be_stored_leave_nothing_behind(hosted: Hosted, tmp_pat
 def test_connected_subscribers_are_given_what_is_written(hosted: Hosted) -> None:
     """In the order of the topic, among what others publish, at every QoS."""
     with (
-        Wire(hosted.port, 5, "strong") as strong,
-        Wire(hosted.port, 4, "weak") as weak,
-        Wire(hosted.port, 5, "deaf") as deaf,
-        Wire(hosted.port, 5, "publisher") as publisher,
+        Wire(hosted.port, "strong", MQTT_5) as strong,
+        Wire(hosted.port, "weak") as weak,
+        Wire(hosted.port, "deaf") as deaf,
+        Wire(hosted.port, "publisher") as publisher,
     ):
+        for one in (strong, weak, deaf, publisher):
+            one.connect()
         strong.subscribe("orders/#", qos=1)
         weak.subscribe("orders/#", qos=0)
         deaf.subscribe("something/else", qos=1)
@@ -179,7 +182,8 @@ def test_connected_subscribers_are_given_what_is_written(hosted: Hosted) -> None
 
 
 def test_a_subscriber_with_a_small_window_is_given_all_of_a_large_write(hosted: Hosted) -> None:
-    with Wire(hosted.port, 4, "slow") as slow:
+    with Wire(hosted.port, "slow") as slow:
+        slow.connect()
         slow.subscribe("#", qos=1)
         write(hosted, rows(pa.array([str(number) for number in range(3_000)])))
         found = []

@@ -44,9 +44,8 @@ def check_batch(batch: Batch, payload_bytes_max: int) -> set[str]:
 
 def _check_payloads(batch: Batch, payload_bytes_max: int) -> None:
     header = batch.header
-    if header.count == 1:
-        check_payload_size(header.blob_raw_length, payload_bytes_max)
-    elif header.blob_raw_length > STAGED_BLOB_BYTES:
+    # A batch ends with the record that fills it, which may be a large one.
+    if header.blob_raw_length > STAGED_BLOB_BYTES + max(STAGED_BLOB_BYTES, payload_bytes_max):
         raise CorruptError(f"{header.blob_raw_length} bytes of payloads are too many")
     starts = _check_starts(batch, batch.plan.starts, header.blob_raw_length)
     check_payload_size(max(map(sub, starts[1:], starts)), payload_bytes_max)

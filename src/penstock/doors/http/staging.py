@@ -30,7 +30,7 @@ class HandOver(Struct, forbid_unknown_fields=True):
     """What a source hands over under one number; with `is_only` it will have no other."""
 
     source: Source
-    number: Annotated[int, Meta(ge=0, lt=1 << 63)]
+    number: Annotated[int, Meta(ge=0, lt=1 << 62)]
     files: Files
     is_only: bool = False
 
