@@ -29,7 +29,6 @@ def environment(scratch: Path) -> dict[str, str]:
         "SPARK_HOME": str(SPARK_HOME),
         "SPARK_LOCAL_IP": "127.0.0.1",
         "SPARK_LOCAL_DIRS": str(scratch / "local"),
-        "SPARK_DAEMON_MEMORY": "256m",
         "PYSPARK_PYTHON": sys.executable,
         "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path]),
     }
@@ -72,7 +71,6 @@ def connect_server(scratch: Path) -> Iterator[str]:
     port = free_port()
     settings = {
         "spark.master": "local[1]",
-        "spark.driver.memory": "768m",
         "spark.driver.host": "127.0.0.1",
         "spark.ui.enabled": "false",
         "spark.connect.grpc.binding.address": "127.0.0.1",
@@ -87,12 +85,15 @@ def connect_server(scratch: Path) -> Iterator[str]:
         "connect",
         f"org.apache.spark.deploy.SparkSubmit --class {name} {given} spark-internal",
         "Spark Connect server started at",
+        "768m",
     ):
         yield f"sc://127.0.0.1:{port}"
 
 
 @contextmanager
-def _running(scratch: Path, name: str, command: str, ready: str) -> Iterator[None]:
+def _running(
+    scratch: Path, name: str, command: str, ready: str, memory: str = "256m"
+) -> Iterator[None]:
     """A process of Spark's; begins once its log says that it is ready."""
     scratch.mkdir(exist_ok=True)
     log = scratch / f"{name}.log"
@@ -101,7 +102,7 @@ def _running(scratch: Path, name: str, command: str, ready: str) -> Iterator[Non
             [str(SPARK_HOME / "bin" / "spark-class"), *command.split()],
             stdout=output,
             stderr=subprocess.STDOUT,
-            env=environment(scratch) | {"SPARK_CONNECT_MODE": "0"},
+            env=environment(scratch) | {"SPARK_CONNECT_MODE": "0", "SPARK_DAEMON_MEMORY": memory},
             start_new_session=True,
         )
     try:
@@ -112,5 +113,6 @@ def _running(scratch: Path, name: str, command: str, ready: str) -> Iterator[Non
             time.sleep(0.1)
         yield
     finally:
-        os.killpg(process.pid, signal.SIGKILL)
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
         process.wait()

@@ -46,12 +46,12 @@ def check(master: str, broker: Hosted, scratch: Path) -> None:
     assert driver.returncode == 0, driver.stderr
     told = json.loads(driver.stdout.splitlines()[-1])
     assert told == {"offsets": list(range(RECORDS)), "archived": RECORDS}
-    wanted = [str(number) for number in range(RECORDS)]
+    wanted = [b"%d" % number for number in range(RECORDS)]
     with connect(address(broker)) as client:
         out, copy = client.read("out"), client.read("copy")
-    assert [record.value for record in out] == wanted
+    assert [record.payload for record in out] == wanted
     assert {record.name for record in out} == {"in/x"}
-    assert [record.value for record in copy] == wanted
+    assert [record.payload for record in copy] == wanted
     assert [record.name for record in copy] == [f"copy/{number}" for number in range(RECORDS)]
     table = DeltaTable(str(scratch / "table")).to_pyarrow_table(columns=["offset"])
     assert sorted(table["offset"].to_pylist()) == list(range(RECORDS))
