@@ -13,7 +13,7 @@ from penstock.mqtt.properties import Properties
 from penstock.pipeline.source import EXTRA, SCHEMA
 from tests.doors.hosted import Hosted
 from tests.doors.wire import Wire
-from tests.pipeline.reading import rows
+from tests.pipeline.reading import address, rows
 
 ASKED = StructType([*EXTRA, SCHEMA["offset"]])
 
@@ -42,6 +42,13 @@ def test_extra_columns_say_how_a_record_was_published(data: Path) -> None:
     assert [row["expires_at"] for row in found[:3]] == [None] * 3
     left_s = (found[3]["expires_at"] - stamps[3]["timestamp"]).total_seconds()
     assert abs(left_s - 60) < 1
+
+
+def test_a_running_broker_gives_the_same(data: Path) -> None:
+    wanted = rows(data, ASKED, topic="default")
+    with Hosted(data) as broker:
+        for options in ({}, {"names": "n"}, {"where": "offset >= 0"}):
+            assert rows(address(broker), ASKED, topic="default", **options) == wanted
 
 
 def test_a_piece_of_a_batch_has_the_columns_of_its_own_records(data: Path) -> None:

@@ -34,6 +34,9 @@ def stream_of_records(records: Sequence[Record], columns: Sequence[str] = ()) ->
             "headers": list(dict(reversed(one.headers)).items()),  # the first value counts
             "payload": one.payload,
             "publisher": one.publisher,
+            "qos": one.qos,
+            "retain": one.retain,
+            "expires_at": one.expires_at,
         }
         for one in records
     ]

@@ -25,12 +25,13 @@ _HEADER: Final = np.dtype(
         "names": [
             "version", "compression", "flags", "base_offset", "base_timestamp", "count",
             "columns", "blob", "string_count", "strings", "headers", "marks", "publisher",
+            "record_flags",
         ],
         "formats": [
             "u1", "u1", "<u2", "<i8", "<i8", "<u4", "<u4", "<u4", "<u4", "<u4", "<u4", "<u4",
-            "<u4",
+            "<u4", "u1",
         ],
-        "offsets": [4, 5, 6, 16, 24, 40, 44, 52, 64, 68, 72, 76, 80],
+        "offsets": [4, 5, 6, 16, 24, 40, 44, 52, 64, 68, 72, 76, 80, 84],
         "itemsize": fmt.HEADER_BYTES,
     }
 )  # fmt: skip
@@ -78,9 +79,9 @@ class _Batches:
 
     def __init__(self, data: bytes, positions: Ints) -> None:
         self._buffer = pa.py_buffer(data)
+        self._u8 = bytes_ = np.frombuffer(data, np.uint8)
         self._u32 = np.frombuffer(data, np.uint32, len(data) // 4)
         self._u64 = np.frombuffer(data, np.int64, len(data) // 8)
-        bytes_ = np.frombuffer(data, np.uint8)
         heads = bytes_[positions[:, None] + np.arange(fmt.HEADER_BYTES)]
         self._head = head = heads.reshape(-1).view(_HEADER)
         self._counts = head["count"].astype(np.int64)
@@ -102,6 +103,7 @@ class _Batches:
     def _lay_out(self, at: Ints) -> None:
         """Where the columns begin, in the order of `fmt.ColumnPlan`."""
         counts = self._counts
+        self._expiries = at
         at = at + 8 * counts * self._has(fmt.EXPIRES)
         self._wide_times = at
         at = at + 8 * counts * self._has(fmt.WIDE_TIMES)
@@ -118,6 +120,7 @@ class _Batches:
         at = at + 4 * counts * self._has(fmt.PUBLISHERS)
         self._string_starts = at
         at = at + 4 * (self._string_counts + 1)
+        self._flags = at
         self._strings = at + counts * self._has(fmt.FLAGS)
 
     def _fits(self, columns: Ints) -> bool:
@@ -163,11 +166,20 @@ class _Batches:
             case "publisher":
                 ids = self._ids(fmt.PUBLISHERS, self._publishers, self._head["publisher"])
                 return self._texts(ids)
-            case _:
+            case "headers":
                 nothing = pa.array([], pa.string())
                 return pa.MapArray.from_arrays(
                     pa.array(np.zeros(total + 1, np.int32)), nothing, nothing
                 )
+            case "qos":
+                return pa.array((self._record_flags() & fmt.QOS_MASK).astype(np.int32))
+            case "retain":
+                return pa.array(self._record_flags() & fmt.RETAIN != 0)
+            case "expires_at":
+                stamps = self._chosen(fmt.EXPIRES, self._u64, 8, self._expiries, 0)
+                return pa.array(stamps, mask=stamps == 0).view(pa.timestamp("us", tz="UTC"))
+            case _:
+                return None
 
     def _spread(self, values: Any) -> Any:
         """One entry of each batch for each of its records."""
@@ -195,11 +207,18 @@ class _Batches:
 
     def _ids(self, flag: int, at: Ints, constant: Any) -> Any:
         """The number of a string in its batch's dictionary, for each record."""
+        return self._chosen(flag, self._u32, 4, at, constant)
+
+    def _record_flags(self) -> Any:
+        return self._chosen(fmt.FLAGS, self._u8, 1, self._flags, self._head["record_flags"])
+
+    def _chosen(self, flag: int, view: Any, width: int, at: Ints, constant: Any) -> Any:
+        """A column for each record, from the batches that store it; the others have a constant."""
         has = self._has(flag)
-        ids = self._spread(np.broadcast_to(constant, has.shape).astype(np.uint32))
+        values = self._spread(np.broadcast_to(constant, has.shape).astype(view.dtype))
         if has.any():
-            ids[self._spread(has)] = _ragged(self._u32, at[has], self._counts[has], 4)
-        return ids
+            values[self._spread(has)] = _ragged(view, at[has], self._counts[has], width)
+        return values
 
     def _texts(self, ids: Any) -> pa.Array | None:
         """The strings of these numbers; nobody's is the empty text."""

@@ -26,6 +26,7 @@ ARROW_LIMIT_MAX: Final = 50_000  # which cost no more than a tenth of it as JSON
 READ_BYTES_MAX: Final = 8 * MIB  # of payloads in one answer; the first record always fits
 COLUMNS: Final = (
     "topic", "partition", "offset", "timestamp", "name", "headers", "payload", "publisher",
+    "qos", "retain", "expires_at",
 )  # fmt: skip
 WAIT_S_MAX: Final = 60.0
 
