@@ -164,13 +164,14 @@ class PostgresLog:
             is_watched = self.is_watched or not self._end_waiters.is_empty
             self._committer.touch_soon(self, is_watched)
 
-    def append_batch(self, batch: Batch) -> Awaitable[int]:
+    def append_batch(self, batch: Batch, waiter: Waiter | None = None) -> Awaitable[int]:
         future: asyncio.Future[int] = self._loop.create_future()
+        outcome = FutureWaiter(future, waiter)
         refusal = self._refusal()
         if refusal is not None:
-            settle(future, refusal)
+            outcome.refused(refusal)
         else:
-            self._placing.add(batch, FutureWaiter(future))
+            self._placing.add(batch, outcome)
             self._committer.touch(self)
         return future
 
