@@ -7,7 +7,12 @@ from collections.abc import Awaitable, Callable
 
 from penstock.catalog.catalog import Catalog, TopicRow
 from penstock.catalog.sessions import Checkpoint, SessionCatalog
-from penstock.catalog.stored_sessions import OutstandingRow, StoredSession, SubscriptionRow
+from penstock.catalog.stored_sessions import (
+    RETAINED_FEED,
+    OutstandingRow,
+    StoredSession,
+    SubscriptionRow,
+)
 from penstock.catalog.thread import InlineRunner
 from penstock.model.record import DEFAULT_TENANT, TopicId
 from tests.catalog.faults import OpenDatabase
@@ -114,3 +119,11 @@ def test_one_record_can_be_out_for_several_feeds(open_database: OpenDatabase) ->
         assert (await loaded(catalog.sessions)).outstanding == rows
 
     play(open_database, story)
+
+
+def test_what_was_sent_because_it_was_retained_takes_no_feed_id() -> None:
+    out = [
+        OutstandingRow(1, 5, 7, 1, False, RETAINED_FEED),
+        OutstandingRow(1, 6, 8, 1, False, RETAINED_FEED | 3),
+    ]
+    assert StoredSession("c", 1, 0, [], {}, out, []).feed_id_last == 3

@@ -251,6 +251,39 @@ def test_a_forgotten_session_is_gone(
         assert not wire.connect(clean=False).session_present
 
 
+@pytest.mark.parametrize("is_connected", [True, False])
+def test_a_forgotten_session_holds_nothing_of_its_share_any_more(
+    broker: Hosted, client: Asking, name: str, is_connected: bool
+) -> None:
+    """What was out at QoS 2 was its alone (MQTT 5 §4.8.2); a share that nobody holds is gone."""
+    shares = broker.exchange.keeper.shares
+    before = len(shares)
+    with Wire(broker.port, name) as wire:
+        wire.connect(clean=False)
+        wire.subscribe(f"$share/workers/{name}/#", qos=2)
+        publish(broker, f"{name}/job", qos=2)
+        wire.expect(Publish)
+        if not is_connected:
+            wire.disconnect()
+            broker.wait_idle()
+        assert show(client, name)["outstanding"] == 1 and len(shares) == before + 1
+        dropped = broker.dropped["session_ended"]
+        client.ask("POST", f"/v1/sessions/{name}/kick", {"forget": True})
+        broker.wait_idle()
+        assert (len(shares), broker.dropped["session_ended"]) == (before, dropped + 1)
+
+
+def test_a_client_that_is_just_connecting_is_not_forgotten_under_its_feet(
+    broker: Hosted, client: Asking, name: str
+) -> None:
+    leave_session(broker, name, ("x/#", 1))
+    catalog = broker.exchange.engine.session_catalog
+    broker.run(lambda server: catalog.begin(name, "", 100, is_clean=False))  # and not told yet
+    answer = client.ask("POST", f"/v1/sessions/{name}/kick", {"forget": True})
+    assert answer.status == 503 and "try again" in answer.detail
+    assert show(client, name)["subscriptions"] == 1
+
+
 @pytest.mark.parametrize(
     "ask",
     [
