@@ -12,8 +12,10 @@ import pytest
 
 import penstock
 from penstock import Broker
+from penstock.log.directory import read_holder
 from tests.cli.conftest import Command
 from tests.cli.test_cli_command import PATIENCE_S, start
+from tests.doors.certificates import Authority
 from tests.doors.served import Served
 from tests.doors.users import add_users
 
@@ -196,6 +198,23 @@ def test_a_directory_that_a_program_has_open_is_exit_code_3(data: Path, run: Com
     with Broker(data):
         done = run("topic", "list")
     assert done.code == 3 and "is open in this process" in done.err
+
+
+def test_a_broker_with_a_certificate_of_ones_own_is_trusted_by_naming_who_signed_it(
+    tmp_path: Path, run: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    authority = Authority(tmp_path)
+    cert, key = authority.sign("server")
+    flags = ("--https", "127.0.0.1:0", "--tls-cert", str(cert), "--tls-key", str(key))
+    with Served(tmp_path / "served", *flags) as broker:
+        holder = read_holder(tmp_path / "served")
+        assert holder is not None and broker.http_port
+        (port,) = [one.rsplit(":", 1)[1] for one in holder["addresses"] if "https" in one]
+        at = ("--at", f"https://localhost:{port}")
+        unknown = run("topic", "list", *at)
+        assert unknown.code == 3 and "certificate verify failed" in unknown.err
+        monkeypatch.setenv("SSL_CERT_FILE", str(authority.cert))
+        assert run("topic", "list", *at).code == 0
 
 
 def test_a_guarded_broker_is_asked_with_a_password_or_a_key(
