@@ -23,7 +23,8 @@ def test_the_snippets_of_the_guide_run_in_order(spark: SparkSession, tmp_path: P
     try:
         for snippet in blocks("docs/PIPELINES.md", "python"):
             placed = snippet.replace("./penstock_data", str(tmp_path / "data"))
-            placed = placed.replace("./archive", str(tmp_path / "archive"))
+            for folder in ("archive", "stats", "replay"):
+                placed = placed.replace(f"./{folder}", str(tmp_path / folder))
             exec(compile(checked(placed), "docs/PIPELINES.md", "exec"), names)
     finally:
         names["broker"].close()

@@ -4,15 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
 from penstock.app.aio import serving_broker
+from penstock.app.schedule import Schedule
 from penstock.broker.exchange import Exchange
 from penstock.broker.keeper import Keeper
 from penstock.broker.wills import Wills
-from penstock.config import OFF, ServerSettings, TlsFiles, parse_address
+from penstock.config import (
+    OFF,
+    ServerSettings,
+    TlsFiles,
+    environment,
+    parse_address,
+    storage_variables,
+)
 from penstock.core.placement import DEFAULT_TOPIC
 from penstock.doors.bus.door import BusDoor
 from penstock.doors.http.door import HttpDoor
@@ -48,6 +57,7 @@ class Server:
         self._bus: BusDoor | None = None
         self._keeper: Keeper | None = None
         self._wills: Wills | None = None
+        self._schedule: Schedule | None = None
 
     async def open(self) -> None:
         """Open the data directory first, the doors last."""
@@ -66,6 +76,8 @@ class Server:
             if settings.bus != OFF:
                 await self._open_bus(Path(settings.bus))
             self.broker.announce(self.addresses)
+            if settings.schedule:
+                self._start_schedule()
         except BaseException:
             await self.close()
             raise
@@ -101,6 +113,20 @@ class Server:
         await self._bus.open(path)
         self.addresses.append(f"bus:{path}")
 
+    def _start_schedule(self) -> None:
+        settings = self._settings
+        engine = self.broker.engine
+        self._schedule = Schedule(
+            settings.schedule,
+            settings.data,
+            engine.pipelines,
+            engine.clock,
+            environment() | storage_variables(settings.broker),
+            lambda text: print(f"penstock: {text}", file=sys.stderr, flush=True),
+            settings.jobs_max,
+        )
+        self._schedule.start()
+
     def _listen(self, listen: Listen, one: Listener) -> None:
         try:
             bound = listen(one.host, one.port, one.context)
@@ -114,6 +140,9 @@ class Server:
     async def close(self) -> None:
         """Close the doors first, the data directory last."""
         self.broker.hurry()
+        schedule, self._schedule = self._schedule, None
+        if schedule is not None:
+            await schedule.close()
         wills, self._wills = self._wills, None
         if wills is not None:
             wills.stop()

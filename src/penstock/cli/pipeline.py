@@ -3,21 +3,33 @@
 from __future__ import annotations
 
 import argparse
+import os
+import signal
+import sys
+import threading
 from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
 
+from penstock.app.schedule import WITH_BROKER
 from penstock.catalog.reports import read_reports
 from penstock.cli.output import Progress as Line
 from penstock.cli.output import show_json, show_table
-from penstock.cli.target import add_target, existing_path, open_broker
+from penstock.cli.target import (
+    add_target,
+    allow_negative_positions,
+    existing_path,
+    open_broker,
+)
 from penstock.config import storage_settings
 from penstock.model.clock import SystemClock
 from penstock.model.errors import PenstockError, RefusedError, UnavailableError
 from penstock.model.runs import PipelineRun
 from penstock.pipeline.jobs import JOBS, Progress, find_job
 from penstock.pipeline.recorder import Recorder, reason
+
+NICENESS = 10  # of a job that the broker started: its clients go first
 
 
 def add_commands(commands: Any) -> None:
@@ -29,9 +41,11 @@ def add_commands(commands: Any) -> None:
         job = find_job(name)
         one = jobs.add_parser(name, help=job.SAYS, description=job.SAYS)
         job.add_arguments(one)
+        allow_negative_positions(one)
         one.add_argument(
             "--master", metavar="URL", default="local[*]", help="where Spark runs (local[*])"
         )
+        one.add_argument(WITH_BROKER, action="store_true", help=argparse.SUPPRESS)
         add_target(one)
         one.set_defaults(run=run_job)
     listing = actions.add_parser("list", help="all runs")
@@ -46,6 +60,8 @@ def add_commands(commands: Any) -> None:
 def run_job(options: argparse.Namespace) -> None:
     data = existing_path(options)
     options.storage = storage_settings()
+    if options.with_broker:
+        end_with_input()
     line = Line(options.job)
     arguments = options.typed[3:]  # after `pipeline run JOB`
     with Recorder(data, options.job, arguments, SystemClock()) as recorder:
@@ -68,6 +84,18 @@ def run_job(options: argparse.Namespace) -> None:
         show_json(msgspec.to_builtins(recorder.run))
     else:
         print(f"{options.job}: {done.words()}")
+
+
+def end_with_input() -> None:
+    """End this process and all it started when whoever holds its standard input goes."""
+
+    def watch() -> None:
+        while sys.stdin.buffer.read(1):
+            pass
+        os.killpg(0, signal.SIGTERM)
+
+    os.nice(NICENESS)
+    threading.Thread(target=watch, name="penstock-parent", daemon=True).start()
 
 
 def list_runs(options: argparse.Namespace) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
@@ -12,6 +13,7 @@ from penstock.broker.settings import mask_password
 from penstock.cli.output import show_json
 from penstock.config import SETTINGS, Effective, Setting
 from penstock.model.errors import RefusedError
+from penstock.pipeline.schedule import Scheduled
 
 DEFAULT_FILE: Final = "penstock.toml"
 
@@ -25,6 +27,10 @@ _BINDINGS: Final = """\
 # [[bindings]]
 # filter = "plant/+/temperature"
 # topic = "temperatures"
+
+# Jobs that the broker starts by itself; `run` is what follows `penstock pipeline run`.
+# [spark.schedule]
+# clean = { every = "1d", run = "clean ./archive --older-than 30d" }
 """
 
 
@@ -75,6 +81,7 @@ def show_effective(effective: Effective, *, as_json: bool) -> None:
                 "settings": {path: _shown(value) for path, value in effective.values.items()},
                 "origins": effective.origins,
                 "bindings": bindings,
+                "schedule": {one.name: shown_entry(one) for one in effective.schedule},
             }
         )
         return
@@ -88,6 +95,20 @@ def show_effective(effective: Effective, *, as_json: bool) -> None:
         print("[[bindings]]")
         print(f"filter = {toml_value(binding.filter)}")
         print(f"topic = {toml_value(binding.topic)}\n")
+    if effective.schedule:
+        print("[spark.schedule]")
+    for one in effective.schedule:
+        pairs = [f"{key} = {toml_value(value)}" for key, value in shown_entry(one).items()]
+        print(f"{toml_value(one.name)} = {{ {', '.join(pairs)} }}")
+
+
+def shown_entry(one: Scheduled) -> dict[str, str]:
+    """An entry of the schedule as it may be written."""
+    return {
+        "every": f"{one.every_s:g}s",
+        "run": shlex.join([one.job, *one.arguments]),
+        "at_most": f"{one.at_most_s:g}s",
+    }
 
 
 def _shown(value: Any) -> Any:

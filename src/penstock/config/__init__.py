@@ -17,6 +17,7 @@ from penstock.config.reading import (
     environment,
     load,
     storage_settings,
+    storage_variables,
 )
 from penstock.config.server import ServerSettings, TlsFiles, server_settings
 
@@ -39,4 +40,5 @@ __all__ = [
     "parse_address",
     "server_settings",
     "storage_settings",
+    "storage_variables",
 ]

@@ -184,6 +184,12 @@ SETTINGS: Final = (
         yes_or_no,
         "let clients in without a login, from every address",
     ),
+    Setting(
+        "spark.jobs_max",
+        2,
+        lambda key, value: whole_number(key, value, 1, 100),
+        "jobs of [spark.schedule] that run at the same time",
+    ),
 )
 BY_PATH: Final = {setting.path: setting for setting in SETTINGS}
 # Where BrokerSettings calls a key otherwise than the file does.

@@ -18,6 +18,7 @@ from penstock.config.checks import PREFIX, Setting
 from penstock.config.known import BROKER_NAMES, BY_PATH, DEFAULT_DATA, SETTINGS, STORAGE
 from penstock.core.names import check_filter, check_topic
 from penstock.model.errors import InvalidSetting, RefusedError
+from penstock.pipeline.schedule import Scheduled, read_schedule
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +36,7 @@ class Effective:
     values: dict[str, Any]  # by path
     origins: dict[str, str]
     bindings: tuple[Binding, ...]
+    schedule: tuple[Scheduled, ...] = ()
 
 
 def environment() -> dict[str, str]:
@@ -59,6 +61,14 @@ def storage_settings(variables: Mapping[str, str] | None = None) -> dict[str, An
     return {BROKER_NAMES[path.partition(".")[2]]: values[path] for path in STORAGE}
 
 
+def storage_variables(broker: Mapping[str, Any]) -> dict[str, str]:
+    """The opposite of `storage_settings`: for programs that a broker starts."""
+    return {
+        BY_PATH[path].variable: str(broker[BROKER_NAMES[path.partition(".")[2]]])
+        for path in STORAGE
+    }
+
+
 def load(
     file: Path | None = None,
     flags: Mapping[str, Any] | None = None,
@@ -68,10 +78,13 @@ def load(
     values = {setting.path: setting.default for setting in SETTINGS}
     origins = dict.fromkeys(values, "default")
     bindings: tuple[Binding, ...] = ()
+    schedule: tuple[Scheduled, ...] = ()
     given: list[tuple[str, Any, str]] = []
     if file is not None:
         document = _read(file)
         bindings = _read_bindings(document.pop("bindings", []), str(file))
+        if isinstance(document.get("spark"), dict):
+            schedule = read_schedule(document["spark"].pop("schedule", {}), str(file))
         given += [(path, value, str(file)) for path, value in _flatten(document, str(file))]
     for variable, text in (environment() if variables is None else variables).items():
         # One without a double underscore is no setting: PENSTOCK_AT, say.
@@ -86,7 +99,7 @@ def load(
         except InvalidSetting as wrong:
             raise InvalidSetting(f"{origin}: [{setting.table}] {wrong}") from None
         origins[path] = origin
-    return Effective(values, origins, bindings)
+    return Effective(values, origins, bindings, schedule)
 
 
 def _from_text(path: str, text: str) -> Any:

@@ -13,6 +13,7 @@ from penstock.config.reading import Binding, Effective
 from penstock.doors.http.limits import HttpLimits
 from penstock.doors.mqtt.limits import MqttLimits
 from penstock.model.errors import InvalidSetting
+from penstock.pipeline.schedule import Scheduled
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +44,8 @@ class ServerSettings:
     broker: dict[str, Any]
     bindings: tuple[Binding, ...]
     allow_anonymous: bool
+    schedule: tuple[Scheduled, ...]
+    jobs_max: int
 
 
 def server_settings(effective: Effective) -> ServerSettings:
@@ -75,6 +78,8 @@ def server_settings(effective: Effective) -> ServerSettings:
         broker,
         effective.bindings,
         values["access.allow_anonymous"],
+        effective.schedule,
+        values["spark.jobs_max"],
     )
 
 

@@ -8,15 +8,21 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from penstock.pipeline.jobs.archive import archive
+    from penstock.pipeline.jobs.clean import clean
     from penstock.pipeline.jobs.dispatch import dispatch
+    from penstock.pipeline.jobs.replay import replay
+    from penstock.pipeline.jobs.stats import stats
     from penstock.pipeline.spark import session
 
-__all__ = ["archive", "dispatch", "session"]
+__all__ = ["archive", "clean", "dispatch", "replay", "session", "stats"]
 
 _LATE = {
     "archive": "penstock.pipeline.jobs.archive",
+    "clean": "penstock.pipeline.jobs.clean",
     "dispatch": "penstock.pipeline.jobs.dispatch",
+    "replay": "penstock.pipeline.jobs.replay",
     "session": "penstock.pipeline.spark",
+    "stats": "penstock.pipeline.jobs.stats",
 }
 
 

@@ -124,7 +124,11 @@ class ArchiveTable:
         merged = 0
         for date, count in small.items():
             if count > SMALL_FILES_MAX:
-                done = self._table.optimize.compact([(PARTITION, "=", date)], MERGED_BYTES)
+                try:
+                    done = self._table.optimize.compact([(PARTITION, "=", date)], MERGED_BYTES)
+                except CommitFailedError:  # somebody cleans the table: another time
+                    self._table.update_incremental()
+                    break
                 merged += int(done["numFilesRemoved"])
         return merged
 

@@ -17,7 +17,9 @@ from typing import TYPE_CHECKING, Final, Protocol, cast
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-JOBS: Final = ("archive", "dispatch")
+JOBS: Final = ("archive", "clean", "dispatch", "replay", "stats")
+
+LOCAL: Final = "local[*]"  # where Spark runs unless told otherwise
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +67,7 @@ def ignore_progress(progress: Progress) -> None:
 
 
 @contextmanager
-def local_session(spark: SparkSession | None, master: str = "local[*]") -> Iterator[SparkSession]:
+def local_session(spark: SparkSession | None, master: str = LOCAL) -> Iterator[SparkSession]:
     """The session that was given or is open already; else one that ends with the job."""
     from penstock.pipeline.java import check_pyspark
 

@@ -20,7 +20,7 @@ from penstock.catalog.outside import CatalogPlace, SessionsSeen, look, see_sessi
 from penstock.model.clock import SystemClock
 from penstock.pipeline.directory import DirectoryOrigin
 from penstock.pipeline.following import BATCH_RECORDS, DATE, Follower
-from penstock.pipeline.jobs import Progress, Report, ignore_progress, local_session
+from penstock.pipeline.jobs import LOCAL, Progress, Report, ignore_progress, local_session
 from penstock.pipeline.offsets import places_text
 from penstock.pipeline.options import Connection
 from penstock.pipeline.plan import place_at
@@ -56,6 +56,7 @@ def dispatch(
     batch_records: int = BATCH_RECORDS,
     fail_on_data_loss: bool = True,
     spark: SparkSession | None = None,
+    master: str = LOCAL,
     report: Report = ignore_progress,
 ) -> Dispatched:
     """Match what the topics hold, all of them if none is named, with the sessions' filters.
@@ -69,7 +70,7 @@ def dispatch(
         seen = see_sessions(fetch)
     origin = DirectoryOrigin(data.absolute())
     states = origin.states(names)
-    with local_session(spark) as used:
+    with local_session(spark, master) as used:
         done = Progress(0, 0, 0.0)
         if to is not None and states:
             done = _deliver(
@@ -96,17 +97,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace, report: Report) -> Progress:
-    with local_session(None, options.master) as spark:
-        return dispatch(
-            options.topics,
-            options.to,
-            path=options.at,
-            batch_records=options.batch_records,
-            fail_on_data_loss=not options.skip_lost,
-            spark=spark,
-            report=report,
-            **options.storage,
-        ).progress
+    return dispatch(
+        options.topics,
+        options.to,
+        path=options.at,
+        batch_records=options.batch_records,
+        fail_on_data_loss=not options.skip_lost,
+        master=options.master,
+        report=report,
+        **options.storage,
+    ).progress
 
 
 def _deliver(

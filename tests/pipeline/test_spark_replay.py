@@ -1,0 +1,215 @@
+"""Do the records of a range come once more, once each and in order, when they are due?"""
+
+from __future__ import annotations
+
+import time
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from penstock import Broker, InvalidPosition, InvalidSetting, RefusedError, TopicNotFound
+from penstock.cli.main import main
+from penstock.model.errors import UnavailableError
+from penstock.model.record import Record
+from penstock.pipeline import archive, clean, replay, replaying
+from penstock.pipeline.jobs import Progress
+from penstock.pipeline.jobs.replay import SLICE_RECORDS_MAX, _Replayer
+from penstock.pipeline.replaying import Slice
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+RECORDS = 30
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    with Broker(tmp_path / "data") as broker:
+        for topic in ("In", "out"):
+            broker.create_topic(topic)
+        for number in range(RECORDS):
+            headers = {"n": str(number)}
+            broker.publish(str(number), "in", name=f"in/{number % 3}", headers=headers)
+    return tmp_path / "data"
+
+
+def records(data: Path, topic: str = "out") -> list[Record]:
+    with Broker(data) as broker:
+        return broker.read(topic)
+
+
+def told(found: list[Record]) -> list[tuple[Any, ...]]:
+    return [(one.name, one.payload, one.headers) for one in found]
+
+
+def test_everything_comes_once_more_with_its_name_and_headers_in_order(
+    spark: SparkSession, data: Path, tmp_path: Path
+) -> None:
+    reported: list[Progress] = []
+    done = replay(
+        "in", "OUT", checkpoint=tmp_path / "c", path=data, speed=None, spark=spark,
+        report=reported.append,
+    )  # fmt: skip
+    assert (done.rows, done.batches, done.offsets, done.lag) == (RECORDS, 1, {"In": RECORDS}, 0)
+    assert len(reported) == 1
+    assert told(records(data)) == told(records(data, "in"))
+    again = replay("in", "out", checkpoint=tmp_path / "c", path=data, spark=spark)
+    assert (again.rows, len(records(data))) == (0, RECORDS)
+    replay("in", "out", checkpoint=tmp_path / "other", path=data, speed=None, spark=spark)
+    assert len(records(data)) == 2 * RECORDS
+
+
+def test_a_range_is_given_by_offsets_or_by_times(
+    spark: SparkSession, data: Path, tmp_path: Path
+) -> None:
+    replay(
+        "in", "out", checkpoint=tmp_path / "1", path=data, start=5, until=8, speed=None,
+        spark=spark,
+    )  # fmt: skip
+    assert [one.payload for one in records(data)] == [b"5", b"6", b"7"]
+    times = [one.time for one in records(data, "in")]
+    replay(
+        "in", "out", checkpoint=tmp_path / "2", path=data, start=times[20],
+        until=times[-1] + timedelta(microseconds=1), speed=None, spark=spark,
+    )  # fmt: skip
+    from_time = next(at for at, one in enumerate(times) if one >= times[20])
+    assert [int(one.payload) for one in records(data)[3:]] == list(range(from_time, RECORDS))
+
+
+def test_an_archive_is_replayed_like_the_topic_it_was_made_of(
+    spark: SparkSession, data: Path, tmp_path: Path
+) -> None:
+    table = tmp_path / "table"
+    archive("in", table, path=data, batch_records=7, spark=spark)
+    clean(table, latest=True, spark=spark)
+    with Broker(data) as broker:
+        broker.delete_topic("in")
+    done = replay(
+        "in", "out", checkpoint=tmp_path / "c", archive=table, path=data, speed=1_000.0,
+        spark=spark,
+    )  # fmt: skip
+    assert done.rows == 3
+    assert [int(one.payload) for one in records(data)] == list(range(RECORDS - 3, RECORDS))
+    with pytest.raises(TopicNotFound, match="holds nothing of topic 'other': it has In"):
+        replay("other", "out", checkpoint=tmp_path / "d", archive=table, path=data, spark=spark)
+
+
+def test_a_slice_that_was_decided_comes_in_once_whatever_happened_to_its_driver(
+    spark: SparkSession, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("penstock.pipeline.jobs.replay.SLICE_RECORDS_MAX", 10)
+    real = replaying.put
+
+    def dies_before(*arguments: Any) -> int:
+        raise KeyboardInterrupt
+
+    def dies_after(*arguments: Any) -> int:
+        real(*arguments)
+        raise KeyboardInterrupt
+
+    for dying in (dies_before, dies_after, dies_after, dies_before):
+        monkeypatch.setattr(replaying, "put", dying)
+        with pytest.raises(KeyboardInterrupt):
+            replay("in", "out", checkpoint=tmp_path / "c", path=data, speed=None, spark=spark)
+    monkeypatch.setattr(replaying, "put", real)
+    replay("in", "out", checkpoint=tmp_path / "c", path=data, speed=None, spark=spark)
+    assert [int(one.payload) for one in records(data)] == list(range(RECORDS))
+
+
+def test_a_checkpoint_belongs_to_one_replay(
+    spark: SparkSession, data: Path, tmp_path: Path
+) -> None:
+    replay("in", "out", checkpoint=tmp_path / "c", path=data, speed=None, spark=spark)
+    with Broker(data) as broker:
+        broker.create_topic("other")
+    with pytest.raises(RefusedError, match=r"belongs to the replay of topic In .* into out"):
+        replay("in", "other", checkpoint=tmp_path / "c", path=data, spark=spark)
+    with Broker(data) as broker:
+        broker.delete_topic("in")
+        broker.create_topic("in")
+    with pytest.raises(RefusedError, match="belongs to the replay of topic In"):
+        replay("in", "out", checkpoint=tmp_path / "c", path=data, spark=spark)
+
+
+def test_a_topic_that_a_broker_holds_is_not_written_by_files(
+    spark: SparkSession, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("penstock.pipeline.intake.LOCK_S_MAX", 0.1)
+    with Broker(data), pytest.raises(UnavailableError):
+        replay("in", "out", checkpoint=tmp_path / "c", path=data, spark=spark)
+    assert not (tmp_path / "c").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"speed": 0.0}, InvalidSetting, "speed 0.0 must be above 0"),
+        ({"rate": -1.0}, InvalidSetting, "rate -1.0 must be above 0"),
+        ({"start": 99}, InvalidPosition, "from: offset 99 is not in 'In', which holds 0 up to 30"),
+        ({"start": 9, "until": 3}, InvalidSetting, "begins at offset 9 and ends at 3"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused(
+    spark: SparkSession,
+    data: Path,
+    tmp_path: Path,
+    options: dict[str, Any],
+    error: type[Exception],
+    message: str,
+) -> None:
+    with pytest.raises(error, match=message):
+        replay("in", "out", checkpoint=tmp_path / "c", path=data, spark=spark, **options)
+    assert records(data) == []
+
+
+def test_the_command_replays_at_a_rate(
+    spark: SparkSession, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    to = ["--into", "out", "--checkpoint", str(tmp_path / "c"), "--at", str(data)]
+    main(["pipeline", "run", "replay", "in", *to, "--rate", "100", "--from", "10"])
+    assert "replay: 20 rows" in capsys.readouterr().out
+    main(["pipeline", "run", "replay", "in", *to, "--speed", "max"])
+    assert len(records(data)) == 20
+
+
+class SteadyLog:
+    """A record every second from the first offset on."""
+
+    name = identity = "steady"
+
+    def due(self, timestamp_us: int) -> int:
+        return max(0, timestamp_us // 1_000_000 + 1)
+
+    def stamp(self, offset: int) -> int:
+        return offset * 1_000_000
+
+
+@pytest.mark.parametrize(
+    ("speed", "rate", "gone_s", "due"),
+    [
+        (1.0, None, 0.0, 101),  # the first comes at once
+        (1.0, None, 10.5, 111),
+        (60.0, None, 10.0, 701),
+        (0.5, None, 10.0, 106),
+        (1.0, 7.0, 10.0, 170),
+        (1.0, 0.5, 1.0, 100),
+        (None, None, 0.0, 100 + SLICE_RECORDS_MAX),
+        (1.0, 1e9, 100.0, 100 + SLICE_RECORDS_MAX),
+        (1e9, None, 1.0, 100 + SLICE_RECORDS_MAX),
+    ],
+)
+def test_what_is_due_follows_the_clock(
+    monkeypatch: pytest.MonkeyPatch,
+    speed: float | None,
+    rate: float | None,
+    gone_s: float,
+    due: int,
+) -> None:
+    now_s = time.monotonic()
+    monkeypatch.setattr("penstock.pipeline.jobs.replay.time.monotonic", lambda: now_s)
+    state = Slice("id", "source", 0, 10**9, 3, 50, 100)
+    replayer = _Replayer(SteadyLog(), state, speed, rate)  # type: ignore[arg-type]
+    monkeypatch.setattr("penstock.pipeline.jobs.replay.time.monotonic", lambda: now_s + gone_s)
+    assert replayer._due() == due
