@@ -105,7 +105,8 @@ def run(options: argparse.Namespace, report: Report) -> Progress:
         fail_on_data_loss=not options.skip_lost,
         master=options.master,
         report=report,
-        **options.storage,
+        catalog_url=options.storage["catalog_url"],
+        catalog_schema=options.storage["catalog_schema"],
     ).progress
 
 

@@ -111,7 +111,8 @@ def run(options: argparse.Namespace, report: Report) -> Progress:
         chart=not options.no_chart,
         master=options.master,
         report=report,
-        **options.storage,
+        catalog_url=options.storage["catalog_url"],
+        catalog_schema=options.storage["catalog_schema"],
     )
 
 
