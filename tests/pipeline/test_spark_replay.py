@@ -17,6 +17,7 @@ from penstock.pipeline import archive, clean, replay, replaying
 from penstock.pipeline.jobs import Progress
 from penstock.pipeline.jobs.replay import SLICE_RECORDS_MAX, _Replayer
 from penstock.pipeline.replaying import Slice
+from tests.doors.hosted import Hosted
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -140,6 +141,21 @@ def test_a_topic_that_a_broker_holds_is_not_written_by_files(
     with Broker(data), pytest.raises(UnavailableError):
         replay("in", "out", checkpoint=tmp_path / "c", path=data, spark=spark)
     assert not (tmp_path / "c").exists()
+
+
+def test_a_running_broker_takes_the_records_by_its_address(
+    spark: SparkSession, data: Path, tmp_path: Path
+) -> None:
+    with Hosted(data) as broker:
+        url = f"http://127.0.0.1:{broker.ports['http']}"
+        done = replay(
+            "in", "out", checkpoint=tmp_path / "c", path=data, url=url, speed=None, until=20,
+            spark=spark,
+        )  # fmt: skip
+        assert done.rows == 20
+        to = ["--into", "out", "--checkpoint", str(tmp_path / "d"), "--at", str(data)]
+        main(["pipeline", "run", "replay", "in", *to, "--speed", "max", "--from", "20"])
+    assert told(records(data)) == told(records(data, "in"))
 
 
 @pytest.mark.parametrize(

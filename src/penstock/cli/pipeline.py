@@ -8,6 +8,7 @@ import signal
 import sys
 import threading
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -16,13 +17,14 @@ from penstock.app.schedule import WITH_BROKER
 from penstock.catalog.reports import read_reports
 from penstock.cli.output import Progress as Line
 from penstock.cli.output import show_json, show_table
+from penstock.cli.remote import served_at
 from penstock.cli.target import (
     add_target,
     allow_negative_positions,
     existing_path,
     open_broker,
 )
-from penstock.config import storage_settings
+from penstock.config import default_key, storage_settings
 from penstock.model.clock import SystemClock
 from penstock.model.errors import PenstockError, RefusedError, UnavailableError
 from penstock.model.runs import PipelineRun
@@ -60,6 +62,8 @@ def add_commands(commands: Any) -> None:
 def run_job(options: argparse.Namespace) -> None:
     data = existing_path(options)
     options.storage = storage_settings()
+    options.serving = partial(served_at, options.at)
+    options.key = default_key()
     if options.with_broker:
         end_with_input()
     line = Line(options.job)

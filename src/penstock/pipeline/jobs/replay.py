@@ -63,13 +63,14 @@ def replay(
     for as fast as it goes; `rate`, in records a second, counts instead if it is given. A checkpoint
     directory belongs to one replay: the second run with it goes on, whatever became of the first.
     """
+    from penstock.pipeline.connecting import intake_of
     from penstock.pipeline.options import sink_options
     from penstock.pipeline.replaying import Checkpoint, TableLog, TopicLog
-    from penstock.pipeline.source import intake_of
 
     _check(speed, rate)
-    where = {"url": url, "user": user, "password": password, "token": token}
-    given = {key: text for key, text in where.items() if text} or {"path": str(path)}
+    login = {"user": user, "password": password, "token": token}
+    given = {key: text for key, text in login.items() if text} if url else {}
+    given |= {"url": url} if url else {"path": str(path)}
     data = Path(path)
     with local_session(spark, master) as used:
         intake = intake_of(sink_options({**given, "topic": into}))
@@ -107,7 +108,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help=f"of the original one, or {MAX} (1)",
     )
     parser.add_argument("--rate", metavar="N", type=float, help="records a second instead")
-    parser.add_argument("--url", metavar="URL", default="", help="broker that takes the records")
+    parser.add_argument(
+        "--url", metavar="URL", default="", help="broker that takes the records (who has --at open)"
+    )
     parser.add_argument("--user", metavar="NAME", default="")
     parser.add_argument("--password-file", metavar="FILE", help="that user's password")
     parser.add_argument("--key-file", metavar="FILE", help="log in with the key in it instead")
@@ -124,10 +127,10 @@ def run(options: argparse.Namespace, report: Report) -> Progress:
         until=options.until,
         speed=options.speed,
         rate=options.rate,
-        url=options.url,
+        url=options.url or options.serving() or "",
         user=options.user,
         password=_read(options.password_file),
-        token=_read(options.key_file),
+        token=_read(options.key_file) or ("" if options.user else options.key),
         master=options.master,
         report=report,
     )
