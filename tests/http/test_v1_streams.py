@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import selectors
 import socket
@@ -341,24 +342,34 @@ def read_frames(port: int, topic: str, seen: list[int], count: int) -> None:
 def test_a_thousand_readers_of_the_same_history_read_each_chunk_from_disk_once(
     tmp_path: Path,
 ) -> None:
-    readers, count = 1_000, 20
-    filler = [{"payload": "x" * 10_000, "name": "filler"}] * 100
-    with Hosted(tmp_path, log__segment_bytes="1 MiB") as broker:
-        port = broker.ports["http"]
-        with Asking(port) as client:
-            client.ask("PUT", "/v1/topics/t")
-            for at in range(count):
-                body = [{"payload": at, "name": "wanted"}, *filler]
-                assert client.ask("POST", "/v1/topics/t/records", body).status == 200
-        log: Any = broker.exchange.engine.topics.get("t").log
-        before = broker.call(lambda: log.loads)
-        request = "GET /v1/topics/t/stream?from=0&names=wanted HTTP/1.1\r\nHost: localhost\r\n\r\n"
-        sockets = [socket.create_connection(("127.0.0.1", port)) for _ in range(readers)]
-        for one in sockets:
-            one.sendall(request.encode())
-        assert drain(sockets, count) == [[101 * at for at in range(count)]] * readers
-        loads = broker.call(lambda: log.loads) - before
-    assert 0 < loads <= count  # 20 MB in chunks of about 1 MiB, the newest still in memory
+    count = 8
+    settings = {"log__segment_bytes": "2 MiB"}  # most are closed, the newest is not
+    with Hosted(tmp_path, **settings) as broker, Asking(broker.ports["http"]) as client:
+        client.ask("PUT", "/v1/topics/t")
+        for at in range(count):  # about 1 MB each, which does not shrink
+            fillers = [{"payload": os.urandom(5_000).hex(), "name": "filler"} for _ in range(100)]
+            body = [{"payload": at, "name": "wanted"}, *fillers]
+            assert client.ask("POST", "/v1/topics/t/records", body).status == 200
+    reads = {}
+    for readers in (1, 1_000):
+        with Hosted(tmp_path, **settings) as broker:  # with nothing in memory
+            assert resume(broker, readers, count) == [[101 * at for at in range(count)]] * readers
+            log: Any = broker.exchange.engine.topics.get("t").log
+            reads[readers] = broker.call(lambda log=log: log.loads)
+            with Asking(broker.ports["http"]) as client:
+                said = f"\npenstock_read_chunks_total {reads[readers]}\n"
+                assert said in client.ask("GET", "/metrics").body.decode()
+    assert reads[1_000] == reads[1] > 2
+
+
+def resume(broker: Hosted, readers: int, count: int) -> list[list[int]]:
+    """The offsets that each reader of the whole history is given, all at once."""
+    port = broker.ports["http"]
+    request = "GET /v1/topics/t/stream?from=0&names=wanted HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    sockets = [socket.create_connection(("127.0.0.1", port)) for _ in range(readers)]
+    for one in sockets:
+        one.sendall(request.encode())
+    return drain(sockets, count)
 
 
 def drain(sockets: list[socket.socket], count: int) -> list[list[int]]:

@@ -102,6 +102,24 @@ def test_a_cache_never_holds_more_than_its_bytes(tmp_path: Path) -> None:
     assert cache.bytes == 0 and cache.get(segment, 5) is None
 
 
+def test_the_newest_chunk_is_read_again_only_after_it_grew(tmp_path: Path) -> None:
+    async def scenario(world: World) -> None:
+        log = await world.create(LogSettings())
+        await fill(log, 3, KIB)
+        log = await world.reopen(log)  # with an empty tail
+        for _ in range(2):
+            assert [batch.base_offset for batch in await log.read(0)] == [0, 1, 2]
+        assert log.loads == 1
+        await log.append(Draft("n", [b"more"]))
+        for _ in range(2):
+            assert [batch.base_offset for batch in await log.read(1)] == [1, 2, 3]
+        assert log.loads == 2
+        held = world.store._cache.bytes
+        assert held == sum(batch.memory_bytes for batch in await log.read(0)), "the older one went"
+
+    in_world(tmp_path, scenario)
+
+
 def test_a_hundred_readers_of_one_cold_chunk_load_it_once(tmp_path: Path) -> None:
     async def scenario(world: World) -> None:
         log = await world.create(SMALL)

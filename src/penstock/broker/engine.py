@@ -203,7 +203,14 @@ class Engine:
         """The topic's streams end, its consumers and records go."""
         await self.topics.delete(name)
 
+    def counters(self) -> dict[str, float]:
+        """All that is counted, by the names under which it is exported."""
+        topics = self.topics.all()
+        chunks = self.metrics.chunks_read + sum(topic.log.loads for topic in topics)
+        return self.metrics.snapshot() | {"penstock_read_chunks_total": chunks}
+
     def _forget(self, topic: Topic) -> None:
+        self.metrics.chunks_read += topic.log.loads
         self.consumers.forget(topic)
         self.groups.forget(topic)
         self.queue.forget(topic)

@@ -45,6 +45,7 @@ class Metrics:
         self.records_published = 0
         self.bytes_published = 0
         self.records_delivered = 0
+        self.chunks_read = 0  # of topics that are gone
         self.traffic = Traffic()  # of the MQTT door
         self.commit_records = Histogram(RECORD_BOUNDS)  # records that shared a commit
         self.sync_seconds = Histogram(SYNC_BOUNDS_S)

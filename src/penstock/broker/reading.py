@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Any, Final
 
 from penstock.broker.consumers import read_batches, read_matching, resolve
@@ -11,9 +13,10 @@ from penstock.broker.topics import Topic
 from penstock.core.position import Position
 from penstock.core.where import Where
 from penstock.log.batch import Batch
+from penstock.log.format import KIND_MASK, KIND_SHIFT, QOS_MASK, RETAIN
 from penstock.model.errors import Gap, RefusedError
 from penstock.model.limits import MIB
-from penstock.model.record import Record
+from penstock.model.record import Headers, Record
 
 SCAN_BYTES_MAX: Final = 64 * MIB  # looked at for one answer, however few records pass
 
@@ -45,6 +48,22 @@ class Found:
     end_offset: int
 
 
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """Neighbours of one topic that were published alike, column by column."""
+
+    offsets: range
+    timestamps: list[int]
+    names: list[str]
+    payloads: list[bytes]
+    headers: list[Headers] | None  # None: nobody has any
+    publishers: list[str]
+    expiries: list[int | None]
+    qos: int
+    retain: bool
+    kind: int
+
+
 async def read_records(topic: Topic, offset: int, selection: Selection) -> Found:
     """From `offset`, or the first record if retention has taken that one."""
     end = selection.end_of(topic)
@@ -64,6 +83,83 @@ async def read_records(topic: Topic, offset: int, selection: Selection) -> Found
             return Found(records, start, max(start, next_offset), topic.log.bounds().end)
         except Gap:
             continue  # trimmed while we read: the bounds say so now
+
+
+async def read_page(topic: Topic, offset: int, selection: Selection) -> tuple[list[Columns], Found]:
+    """As `read_records` where nothing is filtered; no record is made an object."""
+    end = selection.end_of(topic)
+    while True:
+        start = max(offset, topic.log.bounds().first)
+        stop = min(end, start + selection.limit)
+        try:
+            columns = await _columns(topic, start, stop, selection.bytes_max)
+        except Gap:
+            continue  # trimmed while we read: the bounds say so now
+        return columns, Found([], start, columns[-1].offsets.stop if columns else start, end)
+
+
+async def _columns(topic: Topic, start: int, stop: int, bytes_max: int) -> list[Columns]:
+    """[start, stop), or as much as fits `bytes_max`; the first record always does."""
+    found: list[Columns] = []
+    left_bytes = bytes_max
+    offset = start
+    while offset < stop:
+        try:
+            batches = await read_batches(topic, offset)
+        except Gap:
+            if found:
+                return found
+            raise
+        for batch in batches:
+            first = max(offset - batch.base_offset, 0)
+            last = min(stop - batch.base_offset, batch.header.count)
+            if first >= last:
+                continue
+            fitting = _fitting(batch, first, last, left_bytes)
+            if not fitting and not found:
+                fitting = 1
+            left_bytes -= batch.header.blob_raw_length
+            found += _stretches(batch, first, first + fitting)
+            if first + fitting < last:
+                return found
+            offset = batch.base_offset + last
+    return found
+
+
+def _fitting(batch: Batch, first: int, last: int, bytes_max: int) -> int:
+    """How many of the records fit into so many bytes."""
+    if batch.header.blob_raw_length <= bytes_max:
+        return last - first
+    for count, length in enumerate(map(len, batch.payloads(first, last))):
+        bytes_max -= length
+        if bytes_max < 0:
+            return count
+    return last - first
+
+
+def _stretches(batch: Batch, first: int, last: int) -> Iterator[Columns]:
+    """The records with index in [first, last), cut where it changes how they were published."""
+    has_headers = batch.plan.header_starts >= 0
+    stretches = [(batch.header.record_flags, last - first)]
+    if batch.plan.flags >= 0:
+        alike = groupby(batch.flags(first, last))
+        stretches = [(flags, len(list(group))) for flags, group in alike]
+    at = first
+    for flags, count in stretches:
+        end = at + count
+        yield Columns(
+            range(batch.base_offset + at, batch.base_offset + end),
+            batch.timestamps(at, end),
+            batch.names(at, end),
+            batch.payloads(at, end),
+            batch.record_headers(at, end) if has_headers else None,
+            batch.publishers(at, end),
+            batch.expiries(at, end),
+            flags & QOS_MASK,
+            flags & RETAIN != 0,
+            flags >> KIND_SHIFT & KIND_MASK,
+        )
+        at = end
 
 
 async def position_offset(topic: Topic, position: Position) -> int:

@@ -189,6 +189,8 @@ class Batch:
         blob = self.blob
         if plan.lengths < 0:
             bounds = self.u32(plan.starts + 4 * first, last - first + 1).tolist()
+            if isinstance(blob, bytes):  # a slice is bytes: half the time of copying each
+                return [blob[a:b] for a, b in pairwise(bounds)]
             return [bytes(blob[a:b]) for a, b in pairwise(bounds)]
         starts = self.u32(plan.starts + 4 * first, last - first)
         lengths = self.u32(plan.lengths + 4 * first, last - first)

@@ -115,6 +115,10 @@ class BrokenLog:
         return 0
 
     @property
+    def loads(self) -> int:
+        return 0
+
+    @property
     def fence(self) -> str:
         return self._refusal
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from typing import Final
 
 from penstock.log.batch import Batch
 from penstock.log.segment import Segment
 
 ChunkKey = tuple[int, int]  # identity of the Segment object, chunk number
+WHOLE: Final = 0  # the length of a chunk that does not grow any more
 
 
 class ChunkCache:
@@ -16,25 +18,28 @@ class ChunkCache:
     def __init__(self, bytes_max: int) -> None:
         self._bytes_max = bytes_max
         self._bytes = 0
-        self._chunks: OrderedDict[ChunkKey, tuple[Segment, list[Batch], int]] = OrderedDict()
+        self._chunks: OrderedDict[ChunkKey, tuple[Segment, list[Batch], int, int]] = OrderedDict()
 
-    def get(self, segment: Segment, number: int) -> list[Batch] | None:
+    def get(self, segment: Segment, number: int, length: int = WHOLE) -> list[Batch] | None:
+        """A chunk, if it is held as it was when its segment had this length, or WHOLE."""
         key = (id(segment), number)
         entry = self._chunks.get(key)
-        if entry is None:
+        if entry is None or entry[3] != length:
             return None
         self._chunks.move_to_end(key)
         return entry[1]
 
-    def put(self, segment: Segment, number: int, batches: list[Batch]) -> None:
+    def put(self, segment: Segment, number: int, batches: list[Batch], length: int = WHOLE) -> None:
+        """Hold a chunk, in place of what it was at another length."""
         size = sum(batch.memory_bytes for batch in batches)
-        key = (id(segment), number)
-        if size > self._bytes_max or key in self._chunks:
+        if size > self._bytes_max:
             return
-        self._chunks[key] = (segment, batches, size)
-        self._bytes += size
+        key = (id(segment), number)
+        before = self._chunks.pop(key, None)
+        self._chunks[key] = (segment, batches, size, length)
+        self._bytes += size - (before[2] if before is not None else 0)
         while self._bytes > self._bytes_max:
-            _, (_, _, freed) = self._chunks.popitem(last=False)
+            _, (_, _, freed, _) = self._chunks.popitem(last=False)
             self._bytes -= freed
 
     def drop(self, segment: Segment) -> None:

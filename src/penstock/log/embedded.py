@@ -328,7 +328,6 @@ class EmbeddedLog:
 
     @property
     def loads(self) -> int:
-        """Chunks read from disk, for those who count."""
         return self._loader.loads
 
     def bounds(self) -> Bounds:

@@ -202,6 +202,11 @@ class KeptLog(Log, Protocol):
         ...
 
     @property
+    def loads(self) -> int:
+        """Chunks read from where they lie, since it was opened; what memory had does not count."""
+        ...
+
+    @property
     def fence(self) -> str:
         """Why the log takes no appends; empty while it does."""
         ...

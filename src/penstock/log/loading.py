@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from penstock.log.batch import Batch
-from penstock.log.cache import ChunkCache
+from penstock.log.cache import WHOLE, ChunkCache
 from penstock.log.commit import Workers
 from penstock.log.segment import Segment
 from penstock.log.waiting import forget_failure
@@ -24,30 +24,29 @@ class ChunkLoader:
         self._loading: dict[tuple[int, int, int], asyncio.Task[list[Batch]]] = {}
 
     async def load(self, segment: Segment, number: int, *, is_whole: bool) -> list[Batch]:
-        """The batches of a chunk; one that may still grow is not `is_whole`, and not kept."""
-        cached = self._cache.get(segment, number)
+        """The batches of a chunk; one that may still grow is not `is_whole`."""
+        # The newest chunk is what was there when it was read: it serves while none came since.
+        length = WHOLE if is_whole else segment.body.length
+        cached = self._cache.get(segment, number, length)
         if cached is not None:
             return cached
-        # A load of the newest chunk brings what was there when it began: share it only so far.
-        key = (id(segment), number, 0 if is_whole else segment.body.length)
+        key = (id(segment), number, length)
         loading = self._loading.get(key)
         if loading is None:
             # A task of its own: whoever asked first may give up, the others go on.
-            loading = self._loop.create_task(self._fetch(segment, number, key, is_whole))
+            loading = self._loop.create_task(self._fetch(segment, key))
             self._loading[key] = loading
             loading.add_done_callback(forget_failure)
         return await asyncio.shield(loading)
 
-    async def _fetch(
-        self, segment: Segment, number: int, key: tuple[int, int, int], is_whole: bool
-    ) -> list[Batch]:
+    async def _fetch(self, segment: Segment, key: tuple[int, int, int]) -> list[Batch]:
+        _, number, length = key
         try:
             self.loads += 1
             batches = await self._workers.run(lambda: segment.read_chunk(number))
         finally:
             del self._loading[key]
-        if is_whole:
-            self._cache.put(segment, number, batches)
+        self._cache.put(segment, number, batches, length)
         return batches
 
     def forget(self, segment: Segment) -> None:

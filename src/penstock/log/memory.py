@@ -207,6 +207,10 @@ class MemoryLog:
         return 0
 
     @property
+    def loads(self) -> int:
+        return 0
+
+    @property
     def fence(self) -> str:
         return ""
 

@@ -83,6 +83,7 @@ class PostgresLog:
         self._is_committing = False
         self._fence = ""
         self._damage: list[str] = []
+        self._loads = 0
         self._is_closed = False
         self._end_waiters = EndWaiters()
         self._idle_waiters: list[asyncio.Future[None]] = []
@@ -276,6 +277,10 @@ class PostgresLog:
         return None
 
     @property
+    def loads(self) -> int:
+        return self._loads
+
+    @property
     def fence(self) -> str:
         return self._fence
 
@@ -325,6 +330,7 @@ class PostgresLog:
 
     def _fetch(self, offset: int) -> Awaitable[Batch | None]:
         end = self._state.end_offset
+        self._loads += 1
         return self._work.read(read_batch, self.topic_id, self.epoch, offset, end)
 
     async def batches_since(self, offset: int) -> AsyncIterator[Batch]:

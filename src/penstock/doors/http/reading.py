@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import base64
+from collections.abc import Iterable, Iterator
+from itertools import repeat
 from typing import Any, Final, Literal, TypeVar
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from penstock.broker.reading import Columns
 from penstock.broker.settings import seconds
 from penstock.core.names import check_filter
 from penstock.core.position import OFFSET_END
@@ -113,15 +116,12 @@ def read_filters(query: dict[str, str]) -> tuple[Where | None, str | None]:
 
 def record_out(record: Record) -> RecordOut:
     """A record as JSON shows it."""
-    payload: Any = UNSET
-    coded: str | UnsetType = UNSET
+    payload: Any
+    coded: str | UnsetType
     if record.kind == KIND_JSON:
-        payload = msgspec.Raw(record.payload)
+        payload, coded = msgspec.Raw(record.payload), UNSET
     else:
-        try:
-            payload = record.payload.decode()
-        except UnicodeDecodeError:
-            coded = base64.b64encode(record.payload).decode()
+        payload, coded = _shown(record.payload)
     return RecordOut(
         record.offset,
         record.timestamp,
@@ -135,6 +135,45 @@ def record_out(record: Record) -> RecordOut:
         record.retain,
         record.expires_at,
     )
+
+
+def columns_out(columns: Columns) -> Iterator[RecordOut]:
+    """As `record_out`, for many at a time."""
+    payloads: Iterable[Any] = repeat(UNSET)
+    coded: Iterable[str | UnsetType] = repeat(UNSET)
+    if columns.kind == KIND_JSON:
+        payloads = map(msgspec.Raw, columns.payloads)
+    else:
+        try:
+            payloads = [payload.decode() for payload in columns.payloads]
+        except UnicodeDecodeError:
+            pairs = [_shown(payload) for payload in columns.payloads]
+            payloads, coded = [text for text, _ in pairs], [code for _, code in pairs]
+    headers: Iterable[Any] = repeat(UNSET)
+    if columns.headers is not None:
+        headers = [list(pairs) if pairs else UNSET for pairs in columns.headers]
+    return map(
+        RecordOut,
+        columns.offsets,
+        columns.timestamps,
+        columns.names,
+        payloads,
+        coded,
+        repeat(_KINDS[columns.kind]),
+        headers,
+        columns.publishers,
+        repeat(columns.qos),
+        repeat(columns.retain),
+        columns.expiries,
+    )
+
+
+def _shown(payload: bytes) -> tuple[str | UnsetType, str | UnsetType]:
+    """Bytes as text, or else in base64."""
+    try:
+        return payload.decode(), UNSET
+    except UnicodeDecodeError:
+        return UNSET, base64.b64encode(payload).decode()
 
 
 def decode_base64(text: str) -> bytes:

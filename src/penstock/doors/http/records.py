@@ -17,7 +17,14 @@ from msgspec import UNSET
 from penstock.broker.idempotency import StoringOnce
 from penstock.broker.keeper import Keeper
 from penstock.broker.keys import KEY_CHARS_MAX
-from penstock.broker.reading import Found, Selection, position_offset, read_arrow, read_records
+from penstock.broker.reading import (
+    Found,
+    Selection,
+    position_offset,
+    read_arrow,
+    read_page,
+    read_records,
+)
 from penstock.broker.runs import Run
 from penstock.broker.submissions import RECORDS_MAX, Submissions
 from penstock.broker.topics import Topic
@@ -33,6 +40,7 @@ from penstock.doors.http.reading import (
     LIMIT_MAX,
     READ_BYTES_MAX,
     check_query,
+    columns_out,
     decode_base64,
     read_columns,
     read_filters,
@@ -42,7 +50,7 @@ from penstock.doors.http.reading import (
     record_out,
 )
 from penstock.doors.http.router import Route
-from penstock.doors.http.types import Message, Records, Results
+from penstock.doors.http.types import Message, RecordOut, Records, Results
 from penstock.model.errors import PenstockError
 from penstock.model.record import KIND_BYTES, KIND_TEXT, Headers
 
@@ -151,6 +159,7 @@ class RecordsDoor:
             read_offset(query, "until"),
             read_columns(query, is_arrow),
         )
+        is_plain = where is None and names is None
         wait_s = read_wait_s(query)
         position = parse_position(query.get("from", "earliest"), self._engine.clock.now_us())
         offset = await position_offset(topic, position)
@@ -160,8 +169,11 @@ class RecordsDoor:
             if is_arrow:
                 data, found = await read_arrow(topic, offset, selection)
                 is_empty = found.next_offset == found.first_offset or not (
-                    found.records or (where is None and names is None)
+                    found.records or is_plain
                 )
+            elif is_plain:
+                columns, found = await read_page(topic, offset, selection)
+                is_empty = not columns
             else:
                 found = await read_records(topic, offset, selection)
                 is_empty = not found.records
@@ -172,14 +184,21 @@ class RecordsDoor:
             await self._door.wait(topic.log.wait_past(offset), left_s)
             if self._door.is_stopping:
                 break
-        self._engine.metrics.records_delivered += len(found.records)
+        plain_count = found.next_offset - found.first_offset if is_plain else 0
+        self._engine.metrics.records_delivered += len(found.records) + plain_count
         if is_arrow:
             return Response(200, data, ARROW, _positions(topic, found))
+        if is_plain:
+            records = [one for part in columns for one in columns_out(part)]
+            return _records(topic, found, first_offset, records)
         return records_response(topic, found, first_offset)
 
 
 def records_response(topic: Topic, found: Found, first_offset: int) -> Response:
-    records = [record_out(record) for record in found.records]
+    return _records(topic, found, first_offset, [record_out(record) for record in found.records])
+
+
+def _records(topic: Topic, found: Found, first_offset: int, records: list[RecordOut]) -> Response:
     body = Records(topic.declared, first_offset, found.next_offset, found.end_offset, records)
     return Response(200, _encode(body))
 

@@ -41,8 +41,7 @@ class Status:
         return json_response({"ready": is_ready, "reasons": reasons}, 200 if is_ready else 503)
 
     def metrics(self, request: Request) -> Response:
-        values = self._engine.metrics.snapshot()
-        return Response(200, prometheus(values.items()), METRICS)
+        return Response(200, prometheus(self._engine.counters().items()), METRICS)
 
 
 def refusals(engine: Engine) -> list[str]:
