@@ -2,16 +2,30 @@
 
 from __future__ import annotations
 
+import re
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tests.test_readme import blocks, checked
+import pytest
+
+from penstock.cli.main import main
+from tests.test_readme import ROOT, checked
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+BLOCK = re.compile(r"^```(python|toml|console)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 
-def test_the_snippets_of_the_guide_run_in_order(spark: SparkSession, tmp_path: Path) -> None:
+
+def test_the_snippets_of_the_guide_run_in_order(
+    spark: SparkSession,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("PENSTOCK_AT", raising=False)
     checks = 0
 
     def expect(found: Any, wanted: Any, line: str) -> None:
@@ -21,12 +35,24 @@ def test_the_snippets_of_the_guide_run_in_order(spark: SparkSession, tmp_path: P
 
     names: dict[str, Any] = {"expect": expect, "__name__": "guide"}
     try:
-        for snippet in blocks("docs/PIPELINES.md", "python"):
-            placed = snippet.replace("./penstock_data", str(tmp_path / "data"))
-            for folder in ("archive", "stats", "replay"):
-                placed = placed.replace(f"./{folder}", str(tmp_path / folder))
-            exec(compile(checked(placed), "docs/PIPELINES.md", "exec"), names)
+        for language, block in BLOCK.findall((ROOT / "docs" / "PIPELINES.md").read_text()):
+            if language == "toml":
+                name = re.match(r"# (\w+\.toml)$", block, re.MULTILINE)
+                if name is not None:  # else it is shown only
+                    (tmp_path / name[1]).write_text(block)
+            elif language == "console":
+                for part in re.split(r"^\$ penstock ", block, flags=re.MULTILINE)[1:]:
+                    command, _, expected = part.partition("\n")
+                    assert main(shlex.split(command)) == 0, command
+                    pattern = ".+".join(re.escape(piece) for piece in expected.split("…"))
+                    shown = capsys.readouterr().out
+                    assert re.fullmatch(pattern, shown), f"{command}: {shown}"
+                    checks += 1
+            else:
+                # Spark's own processes have another directory.
+                placed = re.sub(r'"\./([\w/]+)"', lambda at: f'"{tmp_path / at[1]}"', block)
+                exec(compile(checked(placed), "docs/PIPELINES.md", "exec"), names)
     finally:
         names["broker"].close()
     assert names["spark"] is spark
-    assert checks >= 4
+    assert checks >= 10

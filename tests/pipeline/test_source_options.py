@@ -35,7 +35,9 @@ DOCUMENTED = [
     "password",
     "token",
     "idempotencyKey",
+    "idempotencyNumber",
     "checkpointLocation",
+    "queryName",
 ]
 
 

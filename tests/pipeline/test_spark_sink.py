@@ -88,6 +88,17 @@ def test_a_write_with_a_key_counts_once_and_one_without_each_time(
     assert len(stored(data, "other")) == 6
 
 
+def test_numbers_of_a_key_count_upward_each_once(spark: SparkSession, data: Path) -> None:
+    for number in (0, 0, 1, 1, 0, 7):
+        options = {"idempotencyKey": "load", "idempotencyNumber": str(number)}
+        save(numbers(spark, number + 1), data, topic="out", **options)
+    assert len(stored(data)) == 1 + 2 + 8
+    with pytest.raises(PySparkException, match="'idempotencyNumber' counts batches of an 'idemp"):
+        save(numbers(spark, 1), data, topic="out", idempotencyNumber="1")
+    with pytest.raises(PySparkException, match="'-1' is not a whole number from 0 on"):
+        save(numbers(spark, 1), data, topic="out", idempotencyKey="k", idempotencyNumber="-1")
+
+
 def test_no_rows_are_no_records(spark: SparkSession, data: Path) -> None:
     save(numbers(spark, 0), data, topic="out")
     assert stored(data) == []

@@ -6,17 +6,15 @@ import difflib
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
-from datetime import timedelta
 from typing import Any, Final
 
+from penstock.core.durations import seconds
 from penstock.log.directory import FILES, POSTGRES
 from penstock.log.interface import DURABILITIES, FSYNC, LogSettings
 from penstock.model.errors import InvalidSetting
 from penstock.model.limits import KIB, MIB, PAYLOAD_BYTES_MAX
 
 _DAY_S: Final = 86_400.0
-_UNITS_S: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3_600.0, "d": _DAY_S}
-_DURATION: Final = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
 _SIZE: Final = re.compile(r"(\d+)\s*(|B|KiB|MiB|GiB|TiB)", re.IGNORECASE)
 _SCHEMA: Final = re.compile(r"[a-z_][a-z0-9_]{0,49}")  # and a suffix fits behind it
 URL_SCHEMES: Final = ("postgresql://", "postgres://")
@@ -101,25 +99,6 @@ _TOPIC_KEYS: Final = (
     "segment_bytes",
     "segment_age",
 )
-
-
-def seconds(key: str, value: object) -> float:
-    """A duration: seconds, a timedelta, or text such as '90s', '1h30m', '7d'."""
-    result = -1.0
-    if isinstance(value, timedelta):
-        result = value.total_seconds()
-    elif isinstance(value, int | float) and not isinstance(value, bool):
-        result = float(value)
-    elif isinstance(value, str):
-        text = value.strip().lower()
-        parts = _DURATION.findall(text)
-        if parts and "".join(number + unit for number, unit in parts) == text:
-            result = sum(float(number) * _UNITS_S[unit] for number, unit in parts)
-    if not 0 < result < 1e12:
-        raise InvalidSetting(
-            f"{key} {value!r} is not a duration above 0: write seconds, '12h', '7d', or a timedelta"
-        )
-    return result
 
 
 def size_bytes(key: str, value: object) -> int:

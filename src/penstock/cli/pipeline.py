@@ -1,4 +1,4 @@
-"""`penstock pipeline run|list|status`: jobs on Spark, and how they went."""
+"""`penstock pipeline run|check|list|status`: jobs on Spark, and how they went."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ import msgspec
 
 from penstock.app.schedule import WITH_BROKER
 from penstock.catalog.reports import read_reports
+from penstock.cli.checking import add_check
 from penstock.cli.output import Progress as Line
 from penstock.cli.output import show_json, show_table
 from penstock.cli.remote import served_at
@@ -50,6 +51,7 @@ def add_commands(commands: Any) -> None:
         one.add_argument(WITH_BROKER, action="store_true", help=argparse.SUPPRESS)
         add_target(one)
         one.set_defaults(run=run_job)
+    add_check(actions)
     listing = actions.add_parser("list", help="all runs")
     listing.set_defaults(run=list_runs)
     shown = actions.add_parser("status", help="one run; without its name the newest")

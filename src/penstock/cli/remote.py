@@ -34,12 +34,16 @@ def add_remote(parser: argparse.ArgumentParser) -> None:
         help="data directory, which a running broker may have open, or the address of a broker: "
         "http://[USER:PASSWORD@]HOST:PORT (default: $PENSTOCK_AT, else ./penstock_data)",
     )
+    add_key(parser)
+    parser.add_argument("--json", action="store_true", help="answer in JSON")
+
+
+def add_key(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--key-file",
         metavar="FILE",
         help="log in at a running broker with the key in it (default: the key in $PENSTOCK_KEY)",
     )
-    parser.add_argument("--json", action="store_true", help="answer in JSON")
 
 
 def reach_broker(options: argparse.Namespace, *, create: bool = False) -> AnyBroker:

@@ -6,7 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
-from penstock.broker.settings import make_settings, seconds, size_bytes
+from penstock.broker.settings import make_settings, size_bytes
+from penstock.core.durations import seconds
 from penstock.doors.http.pages import parse_origins
 from penstock.model.errors import InvalidSetting
 

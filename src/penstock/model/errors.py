@@ -68,6 +68,10 @@ class InvalidSetting(RefusedError):
     """A setting has an unknown key or a value outside its range."""
 
 
+class InvalidPipeline(RefusedError):
+    """A declared pipeline cannot run; the text says what is wrong in which line of its file."""
+
+
 class AlreadySubscribed(RefusedError):
     """The consumer already reads this topic."""
 

@@ -11,17 +11,20 @@ if TYPE_CHECKING:
     from penstock.pipeline.jobs.clean import clean
     from penstock.pipeline.jobs.dispatch import dispatch
     from penstock.pipeline.jobs.replay import replay
+    from penstock.pipeline.jobs.sql import check, sql
     from penstock.pipeline.jobs.stats import stats
     from penstock.pipeline.spark import session
 
-__all__ = ["archive", "clean", "dispatch", "replay", "session", "stats"]
+__all__ = ["archive", "check", "clean", "dispatch", "replay", "session", "sql", "stats"]
 
 _LATE = {
     "archive": "penstock.pipeline.jobs.archive",
+    "check": "penstock.pipeline.jobs.sql",
     "clean": "penstock.pipeline.jobs.clean",
     "dispatch": "penstock.pipeline.jobs.dispatch",
     "replay": "penstock.pipeline.jobs.replay",
     "session": "penstock.pipeline.spark",
+    "sql": "penstock.pipeline.jobs.sql",
     "stats": "penstock.pipeline.jobs.stats",
 }
 

@@ -38,6 +38,7 @@ _TIMES: Final = ("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
 SMALL_BYTES: Final = 16 * MIB  # a file below this is worth merging
 SMALL_FILES_MAX: Final = 24  # of one date, before they are merged
 MERGED_BYTES: Final = 128 * MIB
+_NULL_PARTITION: Final = "__HIVE_DEFAULT_PARTITION__"  # what Spark calls the directory of NULL
 
 SCHEMA: Final = pa.schema(
     [
@@ -188,23 +189,39 @@ def write_files(rows: DataFrame, root: Path, partitions: Sequence[str] = ()) -> 
 def _add_action(root: Path, path: Path) -> AddAction:
     """A file of the table in `root`, as the table's log names it."""
     facts = pq.read_metadata(path)
-    stats: dict[str, Any] = {"numRecords": facts.num_rows}
-    if "offset" in facts.schema.names:
-        column = facts.schema.names.index("offset")
-        groups = [facts.row_group(n).column(column).statistics for n in range(facts.num_row_groups)]
-        stats["minValues"] = {"offset": min(group.min for group in groups)}
-        stats["maxValues"] = {"offset": max(group.max for group in groups)}
-        stats["nullCount"] = {"offset": 0}
-    key, is_partition, value = path.parent.name.partition("=")
+    stats: dict[str, Any] = {"numRecords": facts.num_rows} | _offsets(facts)
+    parts = [part.partition("=") for part in path.relative_to(root).parts[1:-1]]
     found = path.stat()
     return AddAction(
         str(path.relative_to(root)),
         found.st_size,
-        {key: unquote(value)} if is_partition else {},
+        {unquote(key): _partition_value(value) for key, _, value in parts},
         int(found.st_mtime * 1000),
         True,
         json.dumps(stats),
     )
+
+
+def _offsets(facts: pq.FileMetaData) -> dict[str, Any]:
+    """Between which offsets the rows of a file are, where a column says that of every row."""
+    if "offset" not in facts.schema.names:
+        return {}
+    column = facts.schema.names.index("offset")
+    groups = [facts.row_group(n).column(column).statistics for n in range(facts.num_row_groups)]
+    if not groups or not all(
+        group and group.has_min_max and group.null_count == 0 and isinstance(group.min, int)
+        for group in groups
+    ):
+        return {}
+    return {
+        "minValues": {"offset": min(group.min for group in groups)},
+        "maxValues": {"offset": max(group.max for group in groups)},
+        "nullCount": {"offset": 0},
+    }
+
+
+def _partition_value(text: str) -> str | None:
+    return None if text == _NULL_PARTITION else unquote(text)
 
 
 def _transactions(topic: str) -> tuple[str, str, str]:
@@ -219,7 +236,7 @@ def _written(directory: Path) -> Iterator[Path]:
     for path in sorted(directory.rglob("*.parquet")):
         _sync(path)
         yield path
-    for folder in [*directory.glob("*/"), directory, directory.parent]:
+    for folder in [*directory.glob("**/"), directory.parent]:
         _sync(folder)
 
 

@@ -27,6 +27,7 @@ WRITE: Final = "write"
 KEY_CHARS_MAX: Final = 255  # as a consumer's name
 
 _CONNECTION: Final = ("path", "url", "user", "password", "token")
+_OF_SPARK: Final = ("checkpointLocation", "queryName")
 _READ: Final = (
     "topic",
     "subscribe",
@@ -41,8 +42,8 @@ _READ: Final = (
 _OF_USE: Final = {
     BATCH: (*_READ, "endingOffsets", "endingTimestamp"),
     STREAM: (*_READ, "maxOffsetsPerTrigger"),
-    # Spark hands its own option of a streaming query to the sink as well.
-    WRITE: ("topic", "idempotencyKey", "checkpointLocation", *_CONNECTION),
+    # Spark hands its own options of a streaming query to the sink as well.
+    WRITE: ("topic", "idempotencyKey", "idempotencyNumber", *_OF_SPARK, *_CONNECTION),
 }
 OPTIONS: Final = tuple(dict.fromkeys(name for names in _OF_USE.values() for name in names))
 _SPELLED: Final = {name.lower(): name for name in OPTIONS}
@@ -88,6 +89,7 @@ class SinkOptions:
     connection: Connection
     topic: str | None
     key: str | None  # makes a batch count once, however often it is written
+    number: int = 0  # of a key's batches, which come one after the other
 
 
 def check_known(options: Mapping[str, str]) -> None:
@@ -141,10 +143,13 @@ def sink_options(options: Mapping[str, str]) -> SinkOptions:
         raise InvalidSetting(
             f"topic {quoted(topic)} names several: a row goes to one; give them a column topic"
         )
+    if "idempotencyNumber" in given and "idempotencyKey" not in given:
+        raise InvalidSetting("option 'idempotencyNumber' counts batches of an 'idempotencyKey'")
     return SinkOptions(
         _connection(given),
         _checked(given, "topic", check_topic),
         _checked(given, "idempotencyKey", _key),
+        _checked(given, "idempotencyNumber", _number) or 0,
     )
 
 
@@ -171,7 +176,7 @@ _USES: Final = {BATCH: "a batch read", STREAM: "a streaming read", WRITE: "a wri
 
 
 def _fit(use: str) -> str:
-    names = [name for name in _OF_USE[use] if name not in ("subscribe", "checkpointLocation")]
+    names = [name for name in _OF_USE[use] if name not in ("subscribe", *_OF_SPARK)]
     return f"options here are {', '.join(names)}"
 
 
@@ -270,6 +275,12 @@ def _where(text: str) -> object:
     from penstock.core.where import compile_where  # most queries have none
 
     return compile_where(text)
+
+
+def _number(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and len(text) < 18):
+        raise InvalidSetting(f"{quoted(text)} is not a whole number from 0 on")
+    return int(text)
 
 
 def _key(text: str) -> str:

@@ -40,19 +40,20 @@ class Written(WriterCommitMessage):
 class BatchWriter(DataSourceArrowWriter):
     """One write; a source of its own unless an idempotency key names it."""
 
-    def __init__(self, intake: Intake, topic: str | None, key: str | None) -> None:
+    def __init__(self, intake: Intake, topic: str | None, key: str | None, number: int = 0) -> None:
         self._intake = intake
         self._topic = topic
         self._source = f"write {uuid.uuid4()}" if key is None else f"key {key}"
+        self._number = number
         self._is_only = key is None
 
     def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
-        return _write(self._intake, self._topic, self._source, 0, iterator)
+        return _write(self._intake, self._topic, self._source, self._number, iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         files = _files(messages)
         if files:
-            self._intake.hand_over(self._source, 0, files, is_only=self._is_only)
+            self._intake.hand_over(self._source, self._number, files, is_only=self._is_only)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         self._intake.discard(self._source, _files(messages))

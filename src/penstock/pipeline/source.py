@@ -94,7 +94,7 @@ class PenstockSource(DataSource):
         from penstock.pipeline.sink import BatchWriter
 
         options = self._sink_options(schema, overwrite)
-        return BatchWriter(intake_of(options), options.topic, options.key)
+        return BatchWriter(intake_of(options), options.topic, options.key, options.number)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
         from penstock.pipeline.sink import StreamWriter

@@ -11,7 +11,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from penstock.broker.reading import Columns
-from penstock.broker.settings import seconds
+from penstock.core.durations import seconds
 from penstock.core.names import check_filter
 from penstock.core.position import OFFSET_END
 from penstock.core.where import Where, compile_where

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final, Protocol, cast
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-JOBS: Final = ("archive", "clean", "dispatch", "replay", "stats")
+JOBS: Final = ("archive", "clean", "dispatch", "replay", "sql", "stats")
 
 LOCAL: Final = "local[*]"  # where Spark runs unless told otherwise
 

@@ -1,0 +1,52 @@
+"""`penstock pipeline check FILE`: whether a declared pipeline would run, and what it gives."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from penstock.cli.output import Progress, show_json
+from penstock.cli.remote import add_key, read_key
+from penstock.cli.target import add_target, existing_path
+
+if TYPE_CHECKING:
+    from penstock.pipeline.jobs.sql import Checked
+
+
+def add_check(actions: Any) -> None:
+    parser = actions.add_parser("check", help="check a declared pipeline without running it")
+    parser.add_argument("file", metavar="FILE", help="what declares the pipeline, in TOML")
+    add_target(parser)
+    add_key(parser)
+    parser.set_defaults(run=check_pipeline)
+
+
+def check_pipeline(options: argparse.Namespace) -> None:
+    from penstock.pipeline.declared.reading import read_declaration
+    from penstock.pipeline.jobs.sql import check
+
+    declared = read_declaration(Path(options.file))
+    data = existing_path(options)
+    line = Progress("check")
+    line.tell("starting Spark")
+    try:
+        parts = check(options.file, path=data, token=read_key(options, ""))
+    finally:
+        line.done()
+    if options.json:
+        show_json([asdict(part) for part in parts])
+        return
+    for part in parts:
+        _show(part)
+    count = len(declared.sinks)
+    print(f"{declared.name} is fine: {count} sink{'s' if count > 1 else ''}, nothing was started")
+
+
+def _show(part: Checked) -> None:
+    print(f"{part.kind} {part.name}")
+    width = max(len(name) for name, _ in part.columns)
+    for name, kind in part.columns:
+        print(f"  {name:<{width}}  {kind}")
+    print()

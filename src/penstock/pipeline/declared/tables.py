@@ -1,0 +1,199 @@
+"""Delta tables that a pipeline reads, and those it writes: each micro-batch exactly once.
+
+Spark writes Parquet files; one commit adds them together with the number of the micro-batch, so a
+micro-batch that is tried again after a crash changes nothing.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import unquote
+
+import pyarrow as pa
+from deltalake import CommitProperties, DeltaTable, Schema, Transaction
+from deltalake.exceptions import CommitFailedError, TableNotFoundError
+
+from penstock.model.errors import RefusedError, UnavailableError
+from penstock.pipeline.delta import MERGED_BYTES, SMALL_BYTES, SMALL_FILES_MAX, write_files
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+MERGE_EVERY: Final = 20  # commits
+# What Spark's reader of Parquet files would get wrong.
+_UNREADABLE: Final = ("deletionVectors", "columnMapping")
+
+
+def read_delta(spark: SparkSession, path: Path) -> DataFrame:
+    """The table as it is now."""
+    from pyspark.sql import functions as sf
+
+    try:
+        table = DeltaTable(str(path))
+    except TableNotFoundError:
+        raise RefusedError(f"{str(path)!r} is no Delta table") from None
+    features = table.protocol().reader_features or []
+    if table.protocol().min_reader_version > 1 and set(features) & set(_UNREADABLE):
+        raise RefusedError(
+            f"table {str(path)!r} needs a reader that knows {', '.join(features)}: "
+            "rewrite it without"
+        )
+    schema = _spark_schema(table)
+    partitions = table.metadata().partition_columns
+    files = [unquote(uri) for uri in table.file_uris()]
+    if not files:
+        return spark.createDataFrame([], schema)
+    stored = type(schema)([field for field in schema if field.name not in partitions])
+    rows = spark.read.schema(stored).parquet(*files)
+    if not partitions:
+        return rows
+    # Values of partition columns are not in the files: they are known for each file.
+    actions = pa.table(table.get_add_actions(flatten=True)).to_pylist()
+    known = [
+        (f"file:{path / unquote(one['path'])}", *(one[f"partition.{key}"] for key in partitions))
+        for one in actions
+    ]
+    file = type(stored)().add("_file", "string")
+    for key in partitions:
+        file.add(schema[key])
+    of_files = spark.createDataFrame(known, file)
+    plus = sf.replace(sf.col("_metadata.file_path"), sf.lit("+"), sf.lit("%2B"))  # is a plus there
+    file_path = sf.regexp_replace(sf.url_decode(plus), "^file:/+", "file:/")
+    joined = rows.withColumn("_file", file_path)
+    return joined.join(sf.broadcast(of_files), "_file").select(*schema.names)
+
+
+class PipelineTable:
+    """The table of one sink, made if it is missing. Columns are those of the rows."""
+
+    def __init__(
+        self, path: Path, schema: StructType, partition_by: tuple[str, ...], *, replaces: bool
+    ) -> None:
+        self.path = path.absolute()
+        self._partition_by = list(partition_by)
+        self._replaces = replaces
+        self._arrow = _arrow_schema(schema)
+        self._commits = 0
+        check_table(self.path, schema, partition_by)
+        self._table = DeltaTable.create(
+            str(self.path), self._arrow, "ignore", self._partition_by or None
+        )
+
+    def add(self, rows: DataFrame, query: str, number: int) -> int:
+        """Add a micro-batch of a query, or replace what is there; how many rows were added.
+
+        A number that was added before changes nothing.
+        """
+        self._table.update_incremental()
+        done = self._table.transaction_version(query)
+        if done is not None and done >= number:
+            return 0
+        new = write_files(rows, self.path, self._partition_by)
+        try:
+            self._table.create_write_transaction(
+                [*new.actions],
+                "overwrite" if self._replaces else "append",
+                self._arrow,
+                self._partition_by or None,
+                commit_properties=CommitProperties(app_transactions=[Transaction(query, number)]),
+            )
+        except CommitFailedError as failed:
+            new.discard()
+            raise UnavailableError(f"table {self.path} is written by others: {failed}") from failed
+        self._commits += 1
+        if self._commits % MERGE_EVERY == 0:
+            self._merge_small_files()
+        return new.rows
+
+    def _merge_small_files(self) -> None:
+        actions = pa.table(self._table.get_add_actions(flatten=True))
+        small = [size for size in actions.column("size_bytes").to_pylist() if size < SMALL_BYTES]
+        if len(small) > SMALL_FILES_MAX:
+            self._table.optimize.compact(target_size=MERGED_BYTES)
+
+
+def check_partitions(schema: StructType, partition_by: tuple[str, ...]) -> None:
+    for key in partition_by:
+        if key not in schema.names:
+            columns = ", ".join(schema.names)
+            raise RefusedError(f"partition_by: there is no column {key!r}; there are {columns}")
+
+
+def check_table(path: Path, schema: StructType, partition_by: tuple[str, ...]) -> None:
+    """Refuse rows that no table can hold, or not this one."""
+    wanted = _fields(_delta_schema(schema))
+    if not _is_table(path):
+        if path.exists() and (not path.is_dir() or any(path.iterdir())):
+            raise RefusedError(
+                f"{str(path)!r} holds files and is no Delta table: name another directory"
+            )
+        return
+    table = DeltaTable(str(path))
+    there = _fields(table.schema())
+    if there != wanted:
+        raise RefusedError(
+            f"table {str(path)!r} has the columns {_listed(there)}, and the step gives "
+            f"{_listed(wanted)}: change the step, or name another table"
+        )
+    if table.metadata().partition_columns != list(partition_by):
+        parts = ", ".join(table.metadata().partition_columns) or "nothing"
+        raise RefusedError(f"table {str(path)!r} is partitioned by {parts}: say the same")
+
+
+def _is_table(path: Path) -> bool:
+    return DeltaTable.is_deltatable(str(path))
+
+
+def _arrow_schema(schema: StructType) -> pa.Schema:
+    from pyspark.errors import PySparkException
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    try:
+        found: pa.Schema = to_arrow_schema(schema, timezone="UTC")
+    except PySparkException as wrong:
+        raise RefusedError(f"a table cannot hold this: {wrong}; cast it in the step") from None
+    # Whether a column may be NULL changes with the query: a table takes both.
+    return pa.schema([pa.field(field.name, field.type) for field in found])
+
+
+def _delta_schema(schema: StructType) -> Schema:
+    for field in schema:
+        if field.dataType.typeName() in ("variant", "void"):
+            raise RefusedError(
+                f"column {field.name!r} is {field.dataType.simpleString()}, which a table cannot "
+                "hold: cast it in the step"
+            )
+    return Schema.from_arrow(_arrow_schema(schema))
+
+
+def _fields(schema: Schema) -> list[tuple[str, str]]:
+    """Names and types, whether or not they may be NULL."""
+    fields = json.loads(schema.to_json())["fields"]
+    return [(one["name"], json.dumps(_without_nullable(one["type"]))) for one in fields]
+
+
+def _without_nullable(kind: Any) -> Any:
+    if isinstance(kind, dict):
+        plain = {key: _without_nullable(value) for key, value in kind.items()}
+        for key in ("nullable", "containsNull", "valueContainsNull", "metadata"):
+            plain.pop(key, None)
+        return plain
+    return [_without_nullable(one) for one in kind] if isinstance(kind, list) else kind
+
+
+def _listed(fields: list[tuple[str, str]]) -> str:
+    return ", ".join(f"{name} {kind.strip(chr(34))}" for name, kind in fields)
+
+
+def _spark_schema(table: DeltaTable) -> StructType:
+    """Delta writes its types as Spark does."""
+    from pyspark.sql.types import StructType
+
+    return StructType.fromJson(json.loads(table.schema().to_json()))
+
+
+def _decoded(uri: str) -> str:
+    return unquote(uri)

@@ -1,0 +1,493 @@
+"""Does a pipeline that a file declares do what the file says, once, and go on where it ended?"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from deltalake import DeltaTable
+
+from penstock import Broker, RefusedError, UnavailableError, connect
+from penstock.cli.main import main
+from penstock.pipeline import archive, sql
+from penstock.pipeline.jobs import Progress
+from tests.doors.served import Served
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+Declare = Callable[[str], Path]
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    with Broker(tmp_path / "data") as broker:
+        for topic in ("sensors", "rooms", "out"):
+            broker.create_topic(topic)
+    return tmp_path / "data"
+
+
+@pytest.fixture
+def declare(tmp_path: Path) -> Declare:
+    def write(text: str) -> Path:
+        file = tmp_path / "flow.toml"
+        file.write_text(text)
+        return file
+
+    return write
+
+
+def publish(data: Path, *values: Any, topic: str = "sensors", name: str | None = None) -> None:
+    with Broker(data) as broker:
+        for value in values:
+            broker.publish(value, topic, name=name)
+
+
+def values(data: Path, topic: str = "out") -> list[Any]:
+    with Broker(data) as broker:
+        return [record.value for record in broker.read(topic)]
+
+
+def rows_of(table: Path) -> list[dict[str, Any]]:
+    return sorted(DeltaTable(str(table)).to_pyarrow_table().to_pylist(), key=repr)
+
+
+def at(minute: int, second: int, device: str = "a", celsius: float = 20.0) -> dict[str, Any]:
+    return {"at": f"2026-01-01T10:{minute:02}:{second:02}Z", "device": device, "celsius": celsius}
+
+
+WINDOWS = """
+[sources.readings]
+topic = "sensors"
+payload = "at timestamp, device string, celsius double"
+event_time = "payload.at"
+watermark = "30s"
+
+[steps.means]
+sql = '''
+SELECT concat('means/', payload.device) AS name,
+       window.start AS since,
+       avg(payload.celsius) AS mean,
+       count(*) AS readings
+FROM readings
+GROUP BY window(event_time, '1 minute'), payload.device
+'''
+
+[sinks.out]
+step = "means"
+topic = "out"
+"""
+
+
+def test_windows_come_into_a_topic_once_they_are_complete(
+    spark: SparkSession, data: Path, declare: Declare
+) -> None:
+    file = declare(WINDOWS)
+    publish(data, at(0, 10), at(0, 50, celsius=30.0), at(0, 55, "b"), at(1, 10))
+    done = sql(file, path=data, spark=spark)
+    assert (done.rows, done.offsets, done.lag) == (4, {"sensors": 4}, 0)
+    assert values(data) == []  # more may come for the first minute: the watermark is at 0:40
+    publish(data, at(0, 59, celsius=40.0), at(1, 45))
+    assert sql(file, path=data, spark=spark).rows == 2
+    with Broker(data) as broker:
+        found = {record.name: record.value for record in broker.read("out")}
+    since = "2026-01-01T10:00:00Z"
+    assert found == {
+        "means/a": {"since": since, "mean": 30.0, "readings": 3},
+        "means/b": {"since": since, "mean": 20.0, "readings": 1},
+    }
+    publish(data, at(0, 58), at(3, 0))  # too late for its minute, which does not come again
+    sql(file, path=data, spark=spark)
+    assert len(values(data)) == 3
+    assert sql(file, path=data, spark=spark).rows == 0
+
+
+def test_in_mode_update_every_change_of_a_group_is_published(
+    spark: SparkSession, data: Path, declare: Declare
+) -> None:
+    text = WINDOWS.replace('watermark = "30s"\n', "") + 'mode = "update"\n'
+    file = declare(text)
+    publish(data, at(0, 10))
+    sql(file, path=data, spark=spark)
+    publish(data, at(0, 20), at(1, 0))
+    sql(file, path=data, spark=spark)
+    found = [(one["since"][14:16], one["readings"]) for one in values(data)]
+    assert found[0] == ("00", 1)
+    assert sorted(found[1:]) == [("00", 2), ("01", 1)]
+
+
+JSON = """
+[sources.readings]
+topic = "sensors"
+payload = "{payload}"
+
+[steps.picked]
+sql = "SELECT offset, {columns} FROM readings"
+
+[sinks.table]
+step = "picked"
+table = "./table"
+"""
+PAYLOADS = [
+    {"a": {"b": 1}, "list": ["x", "y"], "n": 1.5, "text": "ü"},
+    {"a": 5, "n": "no number"},
+    b'{"n": 1, "n": 2}',
+    b"not JSON",
+    b"\xff\xfe",
+    {},
+]
+
+
+@pytest.mark.parametrize(
+    ("payload", "columns", "wanted"),
+    [
+        (
+            "a struct<b: int>, list array<string>, n double, text string",
+            "payload.a.b AS b, payload.list[0] AS first, payload.n AS n, payload.text AS text",
+            [(1, "x", 1.5, "ü"), *[(None, None, n, None) for n in (None, 2.0, None, None, None)]],
+        ),
+        (
+            "json",
+            "payload:a.b::int AS b, payload:list[0]::string AS first, "
+            "try_variant_get(payload, '$.n', 'double') AS n, payload:text::string AS text",
+            [(1, "x", 1.5, "ü"), *[(None, None, n, None) for n in (None, 2.0, None, None, None)]],
+        ),
+        (
+            "text",
+            "length(payload) AS b, payload LIKE 'not%' AS first, payload IS NULL AS n, '' AS text",
+            [
+                *((49, False, False, ""), (23, False, False, ""), (16, False, False, "")),
+                *((8, True, False, ""), (None, None, True, ""), (2, False, False, "")),
+            ],
+        ),
+    ],
+    ids=["fields", "json", "text"],
+)
+def test_json_is_at_hand_and_what_does_not_fit_is_null(
+    spark: SparkSession,
+    data: Path,
+    declare: Declare,
+    tmp_path: Path,
+    payload: str,
+    columns: str,
+    wanted: list[Any],
+) -> None:
+    publish(data, *PAYLOADS)
+    sql(declare(JSON.format(payload=payload, columns=columns)), path=data, spark=spark)
+    found = sorted(rows_of(tmp_path / "table"), key=lambda row: row["offset"])
+    assert [tuple(row.values())[1:] for row in found] == wanted
+
+
+JOINS = """
+[pipeline]
+name = "joins"
+checkpoint = "./notes"
+
+[steps.warm]  # stands before what it reads
+sql = "SELECT * FROM named WHERE celsius > 18"
+
+[steps.named]
+sql = '''
+SELECT r.offset, r.payload.celsius AS celsius, d.room, day
+FROM readings r JOIN devices d ON r.payload.device = d.device
+'''
+
+[sources.readings]
+topic = "sensors"
+payload = "device string, celsius double"
+
+[sources.devices]
+table = "./devices"
+
+[sinks.table]
+step = "warm"
+table = "./table"
+partition_by = ["room", "day"]
+
+[sinks.topic]
+step = "warm"
+topic = "out"
+"""
+
+
+@pytest.mark.parametrize("kind", ["delta", "csv", "parquet", "json"])
+def test_a_table_is_joined_to_a_stream_and_two_sinks_get_the_same(
+    spark: SparkSession, data: Path, declare: Declare, tmp_path: Path, kind: str
+) -> None:
+    devices = spark.createDataFrame(
+        [("a", "kitchen & hall", "2026-01-01"), ("b", None, "2026-01-02")],
+        "device string, room string, day string",
+    ).selectExpr("device", "room", "date(day) AS day")
+    text = JOINS
+    if kind == "delta":
+        from penstock.pipeline.declared.tables import PipelineTable
+
+        table = PipelineTable(tmp_path / "devices", devices.schema, ("day",), replaces=False)
+        table.add(devices, "test", 0)
+    else:
+        devices.write.option("header", True).format(kind).save(str(tmp_path / "devices"))
+        text = text.replace('"./devices"', f'"./devices"\nformat = "{kind}"')
+    publish(data, at(0, 0), at(0, 1, "b", 19.5), at(0, 2, "c"), at(0, 3, "b", 10.0))
+    sql(declare(text), path=data, spark=spark)
+    rows = rows_of(tmp_path / "table")
+    assert [(row["offset"], row["celsius"], row["room"], str(row["day"])) for row in rows] == [
+        (0, 20.0, "kitchen & hall", "2026-01-01"),
+        (1, 19.5, None, "2026-01-02"),
+    ]
+    assert sorted(values(data), key=lambda row: row["offset"]) == [
+        {"offset": 0, "celsius": 20.0, "room": "kitchen & hall", "day": "2026-01-01"},
+        {"offset": 1, "celsius": 19.5, "day": "2026-01-02"},
+    ]
+    assert sorted(path.name for path in (tmp_path / "notes").iterdir()) == [
+        *("lock", "table", "topic"),
+    ]
+
+
+def test_two_streams_are_joined_within_a_time(
+    spark: SparkSession, data: Path, declare: Declare
+) -> None:
+    publish(data, at(0, 0, "a"), at(0, 30, "b"))
+    publish(data, at(0, 10, "a", 1.0), at(9, 0, "b", 2.0), topic="rooms")
+    file = declare(
+        """
+[sources.readings]
+topic = "sensors"
+payload = "at timestamp, device string"
+event_time = "payload.at"
+watermark = "1m"
+
+[sources.visits]
+topic = "rooms"
+payload = "at timestamp, device string, celsius double"
+event_time = "payload.at"
+watermark = "1m"
+
+[steps.pairs]
+sql = '''
+SELECT r.payload.device AS name, to_json(named_struct('n', v.payload.celsius)) AS payload
+FROM readings r JOIN visits v
+  ON r.payload.device = v.payload.device
+ AND v.event_time BETWEEN r.event_time AND r.event_time + INTERVAL 1 MINUTE
+'''
+
+[sinks.out]
+step = "pairs"
+topic = "out"
+"""
+    )
+    done = sql(file, path=data, spark=spark)
+    assert done.offsets == {"rooms": 2, "sensors": 2}
+    with Broker(data) as broker:
+        assert [(one.name, one.value) for one in broker.read("out")] == [("a", '{"n":1.0}')]
+
+
+TOTALS = """
+[sources.readings]
+topic = "sensors"
+batch_records = 2
+
+[steps.totals]
+sql = "SELECT name, count(*) AS n FROM readings GROUP BY name"
+
+[sinks.table]
+step = "totals"
+table = "./table"
+mode = "complete"
+"""
+
+
+def test_in_mode_complete_a_table_is_replaced_by_the_newest_totals(
+    spark: SparkSession, data: Path, declare: Declare, tmp_path: Path
+) -> None:
+    publish(data, "x", "y", name="sensors/1")
+    publish(data, "z", name="sensors/2")
+    told: list[Progress] = []
+    sql(declare(TOTALS), path=data, spark=spark, report=told.append)
+    assert told[-1].batches == 2 and told[-1].rows == 3
+    assert rows_of(tmp_path / "table") == [
+        {"name": "sensors/1", "n": 2},
+        {"name": "sensors/2", "n": 1},
+    ]
+    publish(data, "z", name="sensors/2")
+    sql(declare(TOTALS), path=data, spark=spark)
+    assert rows_of(tmp_path / "table") == [
+        {"name": "sensors/1", "n": 2},
+        {"name": "sensors/2", "n": 2},
+    ]
+
+
+COPY = """
+[pipeline]
+trigger = "200ms"
+
+[sources.readings]
+topic = "sensors"
+payload = "text"
+
+[sinks.topic]
+step = "copied"
+topic = "out"
+
+[steps.copied]
+sql = "SELECT payload, name FROM readings"
+
+[sinks.table]
+step = "readings"
+table = "./table"
+"""
+
+
+def test_with_a_trigger_it_goes_on_until_it_is_stopped_beside_a_broker_that_serves(
+    spark: SparkSession, data: Path, declare: Declare, tmp_path: Path
+) -> None:
+    stop = threading.Event()
+    with Served(data) as served, connect(f"http://127.0.0.1:{served.http_port}") as client:
+        client.publish("first", "sensors")
+
+        def report(progress: Progress) -> None:
+            if progress.offsets == {"sensors": 1} and client.size("sensors") == 1:
+                client.publish("second", "sensors")
+            if progress.offsets == {"sensors": 2}:  # of both queries
+                stop.set()
+
+        done = sql(declare(COPY), path=data, spark=spark, report=report, stop=stop)
+        assert done.offsets == {"sensors": 2}
+        assert [record.value for record in client.read("out")] == ["first", "second"]
+        # Tasks on other machines see no files: all of it by address.
+        client.publish("third", "sensors")
+        sql(declare(COPY), url=f"http://127.0.0.1:{served.http_port}", once=True, spark=spark)
+        assert [record.value for record in client.read("out")] == ["first", "second", "third"]
+    assert [row["payload"] for row in rows_of(tmp_path / "table")] == ["first", "second", "third"]
+    assert spark.streams.active == []
+
+
+def test_a_micro_batch_whose_end_spark_never_noted_is_not_written_twice(
+    spark: SparkSession, data: Path, declare: Declare, tmp_path: Path
+) -> None:
+    """The sink's commit was done and Spark's was not: the forced failure between the two."""
+    file = declare(COPY)
+    publish(data, "first", "second")
+    sql(file, path=data, once=True, spark=spark)
+    for sink in ("topic", "table"):
+        last = max((tmp_path / "flow.checkpoint" / sink / "commits").glob("[0-9]*"))
+        last.unlink()
+        (last.parent / f".{last.name}.crc").unlink(missing_ok=True)
+    publish(data, "third")
+    sql(file, path=data, once=True, spark=spark)
+    assert values(data) == ["first", "second", "third"]
+    rows = [row["payload"] for row in rows_of(tmp_path / "table")]
+    assert rows == ["first", "second", "third"]
+
+
+def test_options_of_a_source_choose_its_records(
+    spark: SparkSession, data: Path, declare: Declare, tmp_path: Path
+) -> None:
+    publish(data, {"n": 0}, {"n": 1}, {"n": 2}, {"n": 3}, name="sensors/1")
+    publish(data, {"n": 4}, name="other")
+    publish(data, {"n": 5}, topic="rooms", name="sensors/2")
+    file = declare(
+        COPY.replace(
+            'topic = "sensors"',
+            'topic = ["sensors", "ROOMS"]\nnames = "sensors/+"\nwhere = "payload.n > 1"\n'
+            'batch_records = 3\nskip_lost = true\nfrom = "-1h"',
+        )
+    )
+    done = sql(file, path=data, once=True, spark=spark)
+    assert done.batches == 4  # two of each sink
+    assert sorted(json.loads(value)["n"] for value in values(data)) == [2, 3, 5]
+
+
+def test_from_latest_is_the_end_of_the_topic_at_the_first_start(
+    spark: SparkSession, data: Path, declare: Declare
+) -> None:
+    file = declare(COPY.replace('topic = "sensors"', 'topic = "sensors"\nfrom = "latest"'))
+    publish(data, "before")
+    sql(file, path=data, once=True, spark=spark)
+    publish(data, "after")
+    sql(file, path=data, once=True, spark=spark)
+    assert values(data) == ["after"]
+
+
+def test_a_query_that_fails_ends_the_others_and_says_why(
+    spark: SparkSession, data: Path, declare: Declare
+) -> None:
+    publish(data, "x")
+    file = declare(
+        COPY.replace("SELECT payload, name", "SELECT nullif(payload, 'x') AS payload, name")
+    )
+    with pytest.raises(
+        RefusedError, match="^sink 'topic' failed: topic 'out': a row has no payload"
+    ):
+        sql(file, path=data, spark=spark)
+    assert spark.streams.active == []
+
+
+def test_a_pipeline_runs_once_at_a_time(spark: SparkSession, data: Path, declare: Declare) -> None:
+    file = declare(COPY)
+    again: list[BaseException] = []
+    stop = threading.Event()
+
+    def report(progress: Progress) -> None:
+        with pytest.raises(UnavailableError, match="this pipeline runs already") as refused:
+            sql(file, path=data, spark=spark)
+        again.append(refused.value)
+        stop.set()
+
+    publish(data, "x")
+    sql(file, path=data, spark=spark, report=report, stop=stop)
+    assert len(again) >= 1
+
+
+def test_an_archive_is_a_source(
+    spark: SparkSession, data: Path, declare: Declare, tmp_path: Path
+) -> None:
+    publish(data, at(0, 0), at(0, 1))
+    archive("sensors", tmp_path / "archive", path=data, spark=spark)
+    publish(data, "x", topic="rooms")
+    file = declare(
+        """
+[sources.old]
+table = "./archive"
+
+[sources.new]
+topic = "rooms"
+payload = "text"
+
+[steps.both]
+sql = "SELECT string(old.payload) || new.payload AS payload, date FROM old CROSS JOIN new"
+
+[sinks.table]
+step = "both"
+table = "./table"
+"""
+    )
+    sql(file, path=data, spark=spark)
+    found = [json.loads(row["payload"][:-1])["at"][-3:] for row in rows_of(tmp_path / "table")]
+    assert found == ["00Z", "01Z"]
+
+
+def test_the_command_runs_a_pipeline_and_keeps_what_it_did(
+    spark: SparkSession, data: Path, declare: Declare, capsys: pytest.CaptureFixture[str]
+) -> None:
+    publish(data, "x", "y")
+    file = declare(COPY)
+    assert main(["pipeline", "run", "sql", str(file), "--once", "--at", str(data)]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("sql: 2 rows · ") and "offset sensors 2 · lag 0 · 2 batches" in out
+    assert main(["pipeline", "status", "--at", str(data), "--json"]) == 0
+    run = json.loads(capsys.readouterr().out)
+    assert (run["job"], run["state"], run["rows"], run["offsets"]) == (
+        "sql",
+        "done",
+        2,
+        {"sensors": 2},
+    )
+    shutil.rmtree(file.parent / "flow.checkpoint")
+    file.write_text(COPY.replace("sensors", "sensor"))
+    assert main(["pipeline", "run", "sql", str(file), "--at", str(data)]) == 1
+    assert "flow.toml:6: topic 'sensor' is not declared in " in capsys.readouterr().err
