@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from bench.measure import Bar, Figure, Row, alternate
 from bench.run import Bench
+from bench.spark.dispatch import dispatch_rows
 from bench.spark.latency import latency_rows
 from bench.spark.tables import TOPIC, Tables, drain, seconds
 from penstock.pipeline import archive
@@ -202,4 +203,5 @@ PARTS: Final[dict[str, Callable[[Tables, Bench], Iterator[Row]]]] = {
     "address": url_sink_rows,
     "active": active_rows,
     "latency": latency_rows,
+    "dispatch": dispatch_rows,
 }

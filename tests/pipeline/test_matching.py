@@ -45,7 +45,8 @@ def readers(draw: st.DrawFn) -> Readers:
         feed_id = draw(st.integers(0, 1))
         positions = draw(st.one_of(st.none(), SINCE))
         where = draw(WHERE) if feed_id else ""
-        made.append(Reader(f"c{number % 3}", feed_id, where, positions))
+        out = draw(st.frozensets(st.tuples(st.sampled_from([1, 2]), OFFSET), max_size=3))
+        made.append(Reader(f"c{number % 3}", feed_id, where, positions, out))
         for text in draw(st.lists(FILTERS, min_size=1, max_size=3, unique=True)):
             since = draw(SINCE)
             filters.append(
@@ -83,6 +84,8 @@ def one_by_one(readers: Readers, row: dict[str, Any], number: int) -> int | None
     reader = readers.readers[number]
     topic_id = readers.topics[row["topic"]]
     if reader.positions is not None and row["offset"] < reader.positions.get(topic_id, 1 << 40):
+        return None
+    if (topic_id, row["offset"]) in reader.out:
         return None
     if reader.where:
         record = Record(

@@ -152,6 +152,28 @@ def test_two_that_clean_the_same_files_drop_each_row_once(spark: SparkSession, t
     assert offsets_of(table) == [7, 8, 9]
 
 
+def test_a_job_that_died_before_its_commit_has_changed_nothing_and_is_done_again(
+    spark: SparkSession, table: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = DeltaTable.create_write_transaction
+
+    def dies_before(*arguments: Any, **options: Any) -> None:
+        raise KeyboardInterrupt
+
+    def dies_after(*arguments: Any, **options: Any) -> None:
+        real(*arguments, **options)
+        raise KeyboardInterrupt
+
+    for dying, left in ((dies_before, 10), (dies_after, 3)):
+        monkeypatch.setattr(DeltaTable, "create_write_transaction", dying)
+        with pytest.raises(KeyboardInterrupt):
+            clean(table, latest=True, spark=spark)
+        assert len(rows_of(table)) == left
+    monkeypatch.setattr(DeltaTable, "create_write_transaction", real)
+    assert clean(table, latest=True, spark=spark).rows == 0
+    assert offsets_of(table) == [7, 8, 9]
+
+
 def test_small_files_are_merged_and_files_that_no_version_needs_are_removed(
     spark: SparkSession, tmp_path: Path
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 from collections import Counter
@@ -111,8 +112,17 @@ def random_sessions(broker: Hosted, chance: random.Random) -> None:
             publish(broker, *chance.choices(names, k=20), qos=qos)
 
 
+def counted_by_the_broker(data: Path, capsys: pytest.CaptureFixture[str]) -> dict[str, int]:
+    """What `penstock session list` says, of clients that are away."""
+    capsys.readouterr()
+    assert main(["session", "list", "--json", "--at", str(data)]) == 0
+    listed = json.loads(capsys.readouterr().out)
+    assert all(one["is_exact"] for one in listed)
+    return {one["client_id"]: one["waiting"] for one in listed if not one["is_connected"]}
+
+
 def test_what_waits_and_what_is_delivered_is_what_the_broker_sends(
-    spark: SparkSession, tmp_path: Path
+    spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     print(f"PENSTOCK_SEED={SEED}")
     with Hosted(tmp_path / "data") as broker:
@@ -121,6 +131,7 @@ def test_what_waits_and_what_is_delivered_is_what_the_broker_sends(
         found = dispatch(path=tmp_path / "data", to=tmp_path / "out", spark=spark)
         assert found.waiting.keys() == {f"client-{number}" for number in range(CLIENTS)}
         assert sum(found.waiting.values()) > 0
+        assert counted_by_the_broker(tmp_path / "data", capsys) == found.waiting
         by_client: dict[str, Counter[tuple[str, int]]] = {}
         for row in rows_of(tmp_path / "out" / "deliveries"):
             by_client.setdefault(row["client_id"], Counter())[row["name"], row["qos"]] += 1

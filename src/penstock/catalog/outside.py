@@ -60,6 +60,8 @@ class SessionsSeen:
     levels: dict[int, At] = field(default_factory=dict)  # by topic id
     positions: dict[str, dict[int, At]] = field(default_factory=dict)  # by client, topic id
     feeds: dict[tuple[str, int], dict[int, At]] = field(default_factory=dict)  # (client, feed id)
+    # What was sent to a session or a feed, wherever it stands: (topic id, offset).
+    out: dict[tuple[str, int], set[tuple[int, int]]] = field(default_factory=dict)
 
     def at(self, client_id: str, feed_id: int, topic_id: int) -> At:
         """Where a session, or one of its feeds, goes on in a topic."""
@@ -152,6 +154,11 @@ def see_sessions(fetch: Fetch) -> SessionsSeen:
         DEFAULT_TENANT,
     ):
         seen.feeds.setdefault((client_id, feed_id), {})[topic_id] = (epoch, offset)
+    for client_id, feed_id, topic_id, offset in fetch(
+        "select client_id, feed_id, topic_id, message_offset from outstanding where tenant = $1",
+        DEFAULT_TENANT,
+    ):
+        seen.out.setdefault((client_id, feed_id), set()).add((topic_id, offset))
     return seen
 
 

@@ -36,6 +36,7 @@ class Reader:
     # Topic id -> the offset it goes on at; nothing below counts. A topic that is missing does not
     # count at all.
     positions: dict[int, int] | None = None  # None: from the beginning of every topic
+    out: frozenset[tuple[int, int]] = frozenset()  # (topic id, offset): it had these already
 
 
 class Filter(NamedTuple):
@@ -95,6 +96,7 @@ class Matcher:
             for number, one in enumerate(readers.readers)
             if one.where
         }
+        self._outs = {number: one.out for number, one in enumerate(readers.readers) if one.out}
 
     def pairs(self, batch: pa.RecordBatch) -> Iterator[Pairs]:
         """What of the batch goes where, some at a time, in the order of its records.
@@ -119,7 +121,7 @@ class Matcher:
             keep = (offsets[rows] >= joined.starts[at]) & (offsets[rows] < joined.ends[at])
             keep &= self._fits_publisher(batch, rows, joined.readers[at], joined.publishers[at])
             found = Pairs(rows, joined.readers[at], np.minimum(qos[rows], joined.qos[at]))
-            yield self._passing(batch, found.kept(keep))
+            yield self._without_out(batch, self._passing(batch, found.kept(keep)))
 
     def _names(self, batch: pa.RecordBatch) -> tuple[Ints, list[_Found]]:
         """For each row a number, and what the name and topic of that number come to."""
@@ -171,6 +173,18 @@ class Matcher:
             is_own = names[rows[asked]] == self._clients[readers[asked]]
             fits[asked] = is_own == (publishers[asked] == OWN)
         return fits
+
+    def _without_out(self, batch: pa.RecordBatch, found: Pairs) -> Pairs:
+        """Without what a reader was sent before a crash moved its position back."""
+        if not self._outs:
+            return found
+        keep = np.ones(len(found.rows), np.bool_)
+        for at in np.flatnonzero(np.isin(found.readers, list(self._outs))).tolist():
+            row = int(found.rows[at])
+            topic_id = self.readers.topics[batch.column("topic")[row].as_py()]
+            place = (topic_id, batch.column("offset")[row].as_py())
+            keep[at] = place not in self._outs[int(found.readers[at])]
+        return found.kept(keep)
 
     def _passing(self, batch: pa.RecordBatch, found: Pairs) -> Pairs:
         """Without the records that a feed's expression does not let pass."""

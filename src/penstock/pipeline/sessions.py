@@ -62,11 +62,20 @@ def _readers(
             numbers[key] = len(readers)
             is_placed = is_waiting or one.feed_id != 0
             positions = places.of(seen, one) if is_placed else None
-            readers.append(Reader(one.client_id, one.feed_id, one.expression, positions))
+            out = _out(seen, key, positions or {}) if is_waiting else frozenset()
+            readers.append(Reader(one.client_id, one.feed_id, one.expression, positions, out))
         since = {} if one.feed_id else one.since
         filters.append(Filter(one.filter, numbers[key], one.qos, one.no_local, since))
     topics = {state.topic: state.topic_id for state in states}
     return Readers(uuid.uuid4().hex, readers, filters, topics)
+
+
+def _out(
+    seen: SessionsSeen, key: tuple[str, int], positions: dict[int, int]
+) -> frozenset[tuple[int, int]]:
+    """What was sent of the records that the position has yet to pass."""
+    sent = seen.out.get(key, ())
+    return frozenset(place for place in sent if place[1] >= positions.get(place[0], 0))
 
 
 class _Places:
