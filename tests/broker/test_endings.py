@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from penstock.broker.endings import Endings
+from penstock.catalog.sessions import Ending
 from penstock.model.errors import UnavailableError
 
 
@@ -28,6 +29,9 @@ class Catalog:
         if self.is_away:
             raise UnavailableError("away", 0.001)
         self.saved.append((client_id, incarnation))
+
+    async def end_session(self, ending: Ending) -> None:
+        await self.end(ending.client_id, ending.incarnation)
 
 
 def run(scenario: Callable[[Endings, Catalog], Awaitable[None]]) -> list[BaseException | None]:
@@ -49,16 +53,54 @@ def test_an_ending_is_saved_when_the_catalog_is_back_and_the_client_waits_for_it
     async def scenario(endings: Endings, catalog: Catalog) -> None:
         endings.save(catalog.end, "a", 1)
         endings.save(catalog.end, "a", 2)
-        waiting = [asyncio.ensure_future(one) for one in (endings.wait("a"), endings.wait_all())]
+        waiting = asyncio.ensure_future(endings.wait("a"))
         await asyncio.wait_for(endings.wait("somebody else"), 10)
         await catalog.is_missed.wait()
-        assert not any(one.done() for one in waiting)
+        assert not waiting.done()
         catalog.is_away = False
-        await asyncio.gather(*waiting)
+        await waiting
         assert sorted(catalog.saved) == [("a", 1), ("a", 2)]
-        await endings.wait_all()
 
     assert run(scenario) == [None, None]
+
+
+def ending(client_id: str) -> Ending:
+    return Ending(client_id, 1, 60, 0, [], [], [], [], [])
+
+
+def test_a_checkpoint_carries_what_is_not_saved_and_nothing_saves_it_meanwhile() -> None:
+    async def scenario(endings: Endings, catalog: Catalog) -> None:
+        one = ending("a")
+        endings.save_end(catalog.end_session, one)
+        carried = endings.carry()  # in the same breath: the catalog has not been asked yet
+        assert carried == [one]
+        catalog.is_away = False
+        waiting = asyncio.ensure_future(endings.wait("a"))
+        for _ in range(10):
+            await asyncio.sleep(0)
+        assert catalog.attempts == 0 and not waiting.done()
+        endings.put_down(carried, is_saved=True)
+        await waiting
+        assert catalog.saved == [] and endings.carry() == []
+
+    assert run(scenario) == [None]
+
+
+def test_what_a_checkpoint_could_not_save_is_saved_on_its_own() -> None:
+    async def scenario(endings: Endings, catalog: Catalog) -> None:
+        endings.save_end(catalog.end_session, ending("a"))
+        await catalog.is_missed.wait()
+        first, second = endings.carry(), endings.carry()
+        catalog.is_away = False
+        endings.put_down(first, is_saved=False)
+        for _ in range(10):
+            await asyncio.sleep(0.002)  # longer than it waits before it tries again
+        assert catalog.saved == [], "another checkpoint still carries it"
+        endings.put_down(second, is_saved=False)
+        await endings.wait("a")
+        assert catalog.saved == [("a", 1)] and endings.carry() == []
+
+    assert run(scenario) == [None]
 
 
 def test_a_broker_that_closes_does_not_wait_for_a_catalog_that_stays_away() -> None:

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 from penstock.catalog.catalog import Catalog, TopicRow
-from penstock.catalog.sessions import Checkpoint, SessionCatalog
+from penstock.catalog.sessions import Checkpoint, Ending, SessionCatalog
 from penstock.catalog.stored_sessions import (
     RETAINED_FEED,
     OutstandingRow,
@@ -87,7 +87,8 @@ def test_topics_born_while_the_client_was_away_are_read_from_0(open_database: Op
         stored = await loaded(catalog.sessions)
         rows = [(1, 1, 1, 5), (1, 2, 1, 6)]
         incarnation = stored.incarnation
-        await catalog.sessions.end("c", incarnation, 9, [(1, 1, 7), (2, 1, 7)], [], [], [1], rows)
+        positions = [(1, 1, 7), (2, 1, 7)]
+        await catalog.sessions.end(Ending("c", incarnation, 9, 0, positions, [], [], [1], rows))
         await add_topic(catalog, 3)
         await loaded(catalog.sessions)
         await catalog.sessions.save(Checkpoint({3: (1, 100)}))

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from penstock.catalog.catalog import Catalog, TopicRow
-from penstock.catalog.sessions import NEVER_EXPIRES, Checkpoint, RetainedRow
+from penstock.catalog.sessions import NEVER_EXPIRES, Checkpoint, Ending, RetainedRow
 from penstock.catalog.stored_sessions import OutstandingRow, SubscriptionRow
 from penstock.catalog.thread import InlineRunner
 from penstock.model.clock import ManualClock
@@ -56,7 +56,10 @@ def test_a_session_comes_back_with_all_it_had(on_catalog: Callable[[Scenario], N
         await sessions.unsubscribe("c", ["nothing"])
         out = [OutstandingRow(1, 4, 11, 2, True), OutstandingRow(1, 3, 10, 1, False)]
         feeds = [(4, 1, 1, 2), (4, 999, 1, 0)]  # a topic that is gone is left out
-        await sessions.end("c", stored.incarnation, 60, [(1, 1, 3)], out, [(1, 77)], [4], feeds)
+        positions = [(1, 1, 3)]
+        await sessions.end(
+            Ending("c", stored.incarnation, 60, 0, positions, out, [(1, 77)], [4], feeds)
+        )
         again, was_there = await sessions.begin("c", "alice", 120, is_clean=False)
         assert was_there and again.incarnation == stored.incarnation and again.expiry_s == 120
         by_filter = {one.filter: one for one in again.subscriptions}
@@ -79,11 +82,27 @@ def test_a_clean_start_forgets_everything_and_is_another_incarnation(
         await sessions.subscribe("c", [SubscriptionRow("a", 1, False, False, 0, {})])
         new, was_there = await sessions.begin("c", "", 60, is_clean=True)
         assert not was_there and new.subscriptions == [] and new.incarnation > old.incarnation
-        late = ("c", old.incarnation, 60, [(1, 1, 9)], [], [], [], [])  # of the older one
-        await sessions.end(*late)
+        late = Ending("c", old.incarnation, 60, 0, [(1, 1, 9)], [], [], [], [])  # of the older one
+        await sessions.end(late)
         positions = (await sessions.begin("c", "", 60, is_clean=False))[0].positions
         assert positions == {1: (0, 0)}, "what the older one left does not count"
         assert await sessions.incarnations() == {new.incarnation: "c"}
+
+    on_catalog(scenario)
+
+
+def test_a_checkpoint_saves_how_a_session_ended_before_its_own_changes(
+    on_catalog: Callable[[Scenario], None],
+) -> None:
+    async def scenario(catalog: Catalog, clock: ManualClock) -> None:
+        sessions = catalog.sessions
+        stored, _ = await sessions.begin("c", "", 60, is_clean=False)
+        ending = Ending("c", stored.incarnation, 60, 0, [(1, 1, 3)], [], [(1, 7)], [], [])
+        await sessions.save(Checkpoint(levels={1: (1, 50)}, endings=[ending], opened=[("c", 1, 8)]))
+        await sessions.recover()
+        again, _ = await sessions.begin("c", "", 60, is_clean=False)
+        assert again.positions == {1: (1, 3)}, "not the level: it was behind"
+        assert again.opened == [(1, 7), (1, 8)]
 
     on_catalog(scenario)
 

@@ -388,11 +388,8 @@ class Subscriber(Client):
 
     def receive(self, packet: Publish) -> None:
         if packet.payload and not packet.name.startswith("w/"):
-            # Sent again after a second subscribe, what is retained looks like what was live.
-            is_in_doubt = self._is_alone and packet.dup and packet.name.startswith("r/")
-            is_retained = packet.retain or is_in_doubt
             self.receiver.receive(
-                self.client_id, packet.name, packet.payload, packet.qos, is_retained
+                self.client_id, packet.name, packet.payload, packet.qos, packet.retain
             )
 
     def _answer(self, *packets: Packet) -> None:

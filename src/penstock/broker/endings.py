@@ -1,26 +1,32 @@
 """How sessions ended, on its way to the catalog, however long the catalog is away.
 
 Invariant: between the end of a client's connection and the moment it is saved the client's next
-session does not begin, and no checkpoint is made: it would take the session for one that is level.
+session does not begin, and no checkpoint is made without it: that would take the session for one
+that is level. A checkpoint carries the endings that are not known to be saved, and saves them
+itself; until it is done they are not saved in any other way, which could undo what it says.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Concatenate, ParamSpec
 
+from penstock.catalog.sessions import Ending
 from penstock.model.errors import UnavailableError
 
 P = ParamSpec("P")
 
 
 class Endings:
-    """The endings that are not saved yet, by client id; used on the event loop."""
+    """The endings that are not saved yet; used on the event loop."""
 
     def __init__(self, spawn: Callable[[Coroutine[Any, Any, None]], None]) -> None:
         self._spawn = spawn
-        self._pending: dict[str, int] = {}
+        self._pending: Counter[str] = Counter()  # by client id
+        self._unsaved: dict[Ending, None] = {}
+        self._carried: Counter[Ending] = Counter()  # by checkpoints that are being saved
         self._settled: list[asyncio.Future[None]] = []  # wait for any of them
         self._is_closing = False
 
@@ -32,43 +38,76 @@ class Endings:
         **kwargs: P.kwargs,
     ) -> None:
         """Save in the background; again while the catalog is away, unless the broker closes."""
-        self._pending[client_id] = self._pending.get(client_id, 0) + 1
-        self._spawn(self._insist(client_id, lambda: save(client_id, *args, **kwargs)))
+        self._begin(client_id, self._insist(lambda: save(client_id, *args, **kwargs)))
+
+    def save_end(self, save: Callable[[Ending], Awaitable[None]], ending: Ending) -> None:
+        """The same for a session that stays, unless a checkpoint saves it first."""
+        self._unsaved[ending] = None
+
+        async def save_unless_saved() -> None:
+            while ending in self._carried:
+                await self._wait_for_any()
+            if ending in self._unsaved:
+                await save(ending)
+                self._unsaved.pop(ending, None)
+
+        self._begin(ending.client_id, self._insist(save_unless_saved))
+
+    def carry(self) -> list[Ending]:
+        """For a checkpoint: what is not known to be saved; `put_down` has to follow."""
+        endings = list(self._unsaved)
+        self._carried.update(endings)
+        return endings
+
+    def put_down(self, endings: list[Ending], *, is_saved: bool) -> None:
+        """A checkpoint that carried these has been saved, or could not be."""
+        for one in endings:
+            self._carried[one] -= 1
+            if not self._carried[one]:
+                del self._carried[one]
+            if is_saved:
+                self._unsaved.pop(one, None)
+        self._settle()
 
     async def wait(self, client_id: str) -> None:
         """Suspends until what this client left is saved."""
         while client_id in self._pending:
             await self._wait_for_any()
 
-    async def wait_all(self) -> None:
-        """Suspends until what was pending at the call is saved."""
-        for client_id in list(self._pending):
-            await self.wait(client_id)
-
     def close(self) -> None:
         """Try once more at the most: what is not saved then is as after a crash."""
         self._is_closing = True
 
-    async def _insist(self, client_id: str, save: Callable[[], Awaitable[None]]) -> None:
+    def _begin(self, client_id: str, work: Coroutine[Any, Any, None]) -> None:
+        self._pending[client_id] += 1
+        self._spawn(self._finish(client_id, work))
+
+    async def _finish(self, client_id: str, work: Coroutine[Any, Any, None]) -> None:
         try:
-            while True:
-                try:
-                    await save()
-                    return
-                except UnavailableError as away:
-                    if self._is_closing:
-                        raise
-                    await asyncio.sleep(away.retry_after_s)
+            await work
         finally:
-            left = self._pending.pop(client_id) - 1
-            if left:
-                self._pending[client_id] = left
-            settled, self._settled = self._settled, []
-            for one in settled:
-                if not one.done():
-                    one.set_result(None)
+            self._pending[client_id] -= 1
+            if not self._pending[client_id]:
+                del self._pending[client_id]
+            self._settle()
+
+    async def _insist(self, save: Callable[[], Awaitable[None]]) -> None:
+        while True:
+            try:
+                await save()
+                return
+            except UnavailableError as away:
+                if self._is_closing:
+                    raise
+                await asyncio.sleep(away.retry_after_s)
 
     async def _wait_for_any(self) -> None:
         settled: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._settled.append(settled)
         await settled
+
+    def _settle(self) -> None:
+        settled, self._settled = self._settled, []
+        for one in settled:
+            if not one.done():
+                one.set_result(None)

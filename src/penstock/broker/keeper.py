@@ -29,7 +29,7 @@ from penstock.broker.share import Share
 from penstock.broker.shares import Shares, pin_row
 from penstock.broker.topics import Topic
 from penstock.catalog.feeds import FeedRow
-from penstock.catalog.sessions import Checkpoint, SessionCatalog
+from penstock.catalog.sessions import Checkpoint, Ending, SessionCatalog
 from penstock.catalog.stored_sessions import OutstandingRow, StoredSession
 from penstock.core.names import quoted
 from penstock.log.interface import Draft
@@ -149,8 +149,7 @@ class Keeper:
 
     async def checkpoint(self) -> None:
         """Save levels, positions behind them, and the views as of now, in one transaction."""
-        await self._endings.wait_all()
-        point = Checkpoint()
+        point = Checkpoint(endings=self._endings.carry())
         levels = {topic.id: (topic.log.epoch, topic.log.bounds().end) for topic in self._working()}
         point.levels = {
             topic_id: level
@@ -172,10 +171,12 @@ class Keeper:
         point.keys = self.keys.take_changes()
         changes_any = point.busy or point.retained or point.forgotten or opened or wills
         if not (point.levels or point.shares or point.keys or changes_any):
+            self._endings.put_down(point.endings, is_saved=False)  # its own way will do
             return
         try:
             await self._catalog.save(point)
         except BaseException:
+            self._endings.put_down(point.endings, is_saved=False)
             self.retained.put_back(point.retained, point.forgotten)
             for client_id, changes in opened.items():
                 self._opened[client_id] = changes | self._opened.get(client_id, {})
@@ -185,6 +186,7 @@ class Keeper:
                 share.is_busy = True
             self.keys.settle(is_saved=False)
             raise
+        self._endings.put_down(point.endings, is_saved=True)
         self.keys.settle(is_saved=True)
         self._levels.update(point.levels)
 
@@ -298,17 +300,18 @@ class Keeper:
             for packet_id, topic_id in session.opened.items()
             if packet_id not in session.opening
         ]
-        self._endings.save(
-            self._catalog.end,
+        ending = Ending(
             session.client_id,
             session.incarnation,
             session.expiry_s,
+            self._engine.clock.now_us(),
             positions,
             outstanding_rows(session),
             opened,
             [feed.id for feed in feeds],
             [row for feed in feeds for row in self._feed_rows(feed, ends | feed.lags)],
         )
+        self._endings.save_end(self._catalog.end, ending)
 
     async def forget(self, client_id: str) -> None:
         """Drop the session of a client that is not connected; durable on return."""

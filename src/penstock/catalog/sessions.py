@@ -43,6 +43,21 @@ BehindRow = tuple[str, int, int, int]  # client id, topic id, epoch, next offset
 OpenedRow = tuple[str, int, int]  # client id, topic id, packet id
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Ending:
+    """Where a session stood when its client went."""
+
+    client_id: str
+    incarnation: int
+    expiry_s: int
+    at_us: int
+    positions: Sequence[tuple[int, int, int]]  # topic id, epoch, next offset
+    outstanding: Sequence[OutstandingRow]
+    opened: Sequence[tuple[int, int]]  # topic id, packet id
+    feed_ids: Sequence[int]
+    feeds: Sequence[FeedRow]
+
+
 @dataclass(slots=True)
 class Checkpoint:
     """Changes since the last one; applied whole or not at all."""
@@ -59,6 +74,7 @@ class Checkpoint:
     wills: list[int] = field(default_factory=list)  # ids of wills that are in the logs by now
     shares: list[ShareState] = field(default_factory=list)
     keys: list[KeyRow] = field(default_factory=list)  # idempotency keys that are in the logs by now
+    endings: list[Ending] = field(default_factory=list)  # not known to be saved; before the rest
 
 
 # Owner of each stored session by client id, levels by topic id, retained messages.
@@ -145,41 +161,9 @@ class SessionCatalog:
 
         return await self._runner.run(work)
 
-    async def end(
-        self,
-        client_id: str,
-        incarnation: int,
-        expiry_s: int,
-        positions: Sequence[tuple[int, int, int]],
-        outstanding: Sequence[OutstandingRow],
-        opened: Sequence[tuple[int, int]],
-        feed_ids: Sequence[int],
-        feeds: Sequence[FeedRow],
-    ) -> None:
+    async def end(self, ending: Ending) -> None:
         """The client went: keep where it stands. Nothing happens to a newer incarnation."""
-        now_us = self._clock.now_us()
-
-        def work(database: Database) -> None:
-            key = (DEFAULT_TENANT, client_id)
-            if not database.execute(
-                "update sessions set is_connected = 0, disconnected_at = $4, expiry_s = $5"
-                " where tenant = $1 and client_id = $2 and incarnation = $3",
-                *key,
-                incarnation,
-                now_us,
-                expiry_s,
-            ):
-                return
-            for table in ("session_positions", "outstanding", "opened"):
-                database.execute(f"delete from {table} where tenant = $1 and client_id = $2", *key)
-            database.execute_many(_PUT_POSITION, [(*key, *position) for position in positions])
-            database.execute_many(
-                _PUT_OUTSTANDING, [_outstanding(client_id, r) for r in outstanding]
-            )
-            database.execute_many(_PUT_OPENED, [(*key, *one) for one in opened])
-            put_feeds(database, client_id, feed_ids, feeds)
-
-        await self._runner.run(work)
+        await self._runner.run(lambda database: _end(database, ending))
 
     async def leave(self, client_id: str, incarnation: int) -> None:
         """The client went before its session changed: only its time begins anew."""
@@ -375,8 +359,31 @@ def _begin_new_topics(database: Database, client_id: str) -> None:
     begin_new_topics(database, client_id)
 
 
+def _end(database: Database, ending: Ending) -> None:
+    key = (DEFAULT_TENANT, ending.client_id)
+    if not database.execute(
+        "update sessions set is_connected = 0, disconnected_at = $4, expiry_s = $5"
+        " where tenant = $1 and client_id = $2 and incarnation = $3",
+        *key,
+        ending.incarnation,
+        ending.at_us,
+        ending.expiry_s,
+    ):
+        return
+    for table in ("session_positions", "outstanding", "opened"):
+        database.execute(f"delete from {table} where tenant = $1 and client_id = $2", *key)
+    database.execute_many(_PUT_POSITION, [(*key, *position) for position in ending.positions])
+    database.execute_many(
+        _PUT_OUTSTANDING, [_outstanding(ending.client_id, row) for row in ending.outstanding]
+    )
+    database.execute_many(_PUT_OPENED, [(*key, *one) for one in ending.opened])
+    put_feeds(database, ending.client_id, ending.feed_ids, ending.feeds)
+
+
 def _save(database: Database, checkpoint: Checkpoint) -> None:
     tenant = DEFAULT_TENANT
+    for ending in checkpoint.endings:
+        _end(database, ending)
     database.execute_many(
         "insert into levels (topic_id, epoch, level_offset) select $1, $2, $3"
         " where exists (select 1 from topics where topic_id = $1)"
