@@ -58,13 +58,13 @@ bench: setup ## measure speed as ratios against a bare loop or a peer in the sam
 	-@$(PYTHON) -m tools.peers
 	@$(VENV)/python -m bench $(ARGS)
 
-demo:
-	@echo 'error: there is no demo yet; it arrives with the Spark pipeline' >&2; exit 1
+demo: setup ## devices over MQTT, Spark, back over MQTT, a table and a picture; under two minutes
+	@$(VENV)/python -m demo $(ARGS)
 
 constraints: ## pin the newest versions that fit into constraints.txt
 	@$(PYTHON) -m tools.constraints
 
 clean: ## remove .venv/, builds and caches; data directories stay
 	@rm -rf .venv build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
-	@find src tests tools bench -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
+	@find src tests tools bench demo -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
 	@find src \( -name '*.so' -o -name '*.egg-info' \) -prune -exec rm -rf {} +

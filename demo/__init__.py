@@ -1,0 +1,1 @@
+"""A demonstration: devices over MQTT, the broker, Spark, and back over MQTT; `make demo`."""
