@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -16,6 +16,8 @@ from penstock.log.memory import MemoryStore
 from penstock.log.postgres_store import PostgresStore
 from penstock.log.store import EmbeddedStore
 from penstock.model.clock import ManualClock
+from tests.log.postgres_world import PostgresScenario, opened
+from tests.postgres_proxy import PostgresProxy
 from tests.postgres_server import PostgresServer
 
 IDENTITY = LogIdentity("default", 1, "orders")
@@ -89,3 +91,18 @@ def run(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[Scenario], 
         asyncio.run(main())
 
     return runner
+
+
+@pytest.fixture
+def on_postgres(postgres: PostgresServer) -> Iterator[Callable[[PostgresScenario], None]]:
+    """Runs a scenario on a log in tables, behind a network that fails when told to."""
+
+    def runner(scenario: PostgresScenario) -> None:
+        async def main() -> None:
+            async with opened(postgres, proxy) as world:
+                await asyncio.wait_for(scenario(world), 120)
+
+        asyncio.run(main())
+
+    with PostgresProxy(postgres.url) as proxy:
+        yield runner
