@@ -30,6 +30,7 @@ from penstock.model.record import ConsumerInfo, Record, TopicInfo
 from penstock.model.version import VERSION as __version__
 
 if TYPE_CHECKING:
+    from penstock import aio
     from penstock.app.aio import AsyncBroker
     from penstock.app.bus import Bus
     from penstock.app.sync import Broker
@@ -61,6 +62,7 @@ __all__ = [
     "TopicNotFound",
     "UnavailableError",
     "__version__",
+    "aio",
     "connect",
 ]
 
@@ -68,6 +70,7 @@ _LATE = {
     "AsyncBroker": "penstock.app.aio",
     "Broker": "penstock.app.sync",
     "Bus": "penstock.app.bus",
+    "aio": "penstock.aio",
     "connect": "penstock.client.sync",
 }
 
@@ -77,7 +80,8 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module
 
-    value = globals()[name] = getattr(import_module(_LATE[name]), name)
+    module = import_module(_LATE[name])
+    value = globals()[name] = module if name == "aio" else getattr(module, name)
     return value
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
@@ -16,11 +17,17 @@ import penstock
 from penstock import (
     AlreadySubscribed,
     Broker,
+    InvalidExpression,
+    InvalidFilter,
+    InvalidName,
     InvalidPosition,
+    InvalidSetting,
+    InvalidTopic,
     NotAuthorized,
     NotSubscribed,
     Record,
     RefusedError,
+    TooLarge,
     TopicExists,
     TopicNotFound,
     UnavailableError,
@@ -107,16 +114,46 @@ def refusals(broker: Any) -> Iterator[tuple[type[Exception], Any]]:
     yield AlreadySubscribed, lambda: broker.subscribe("reader", "there")
     yield NotSubscribed, lambda: broker.consume("nobody", "there")
     yield NotSubscribed, lambda: broker.unsubscribe("nobody", "there")
-    yield RefusedError, lambda: broker.read("there", start=99)
+    yield InvalidPosition, lambda: broker.read("there", start=99)
     yield InvalidPosition, lambda: broker.read("there", start=1.5)
     yield InvalidPosition, lambda: broker.read("there", start="tomorrow-ish")
-    yield RefusedError, lambda: broker.read("there", where="payload ==")
+    yield InvalidExpression, lambda: broker.read("there", where="payload ==")
     yield RefusedError, lambda: broker.publish(object(), "there")
-    yield RefusedError, lambda: broker.create_topic("a/b")
+    yield InvalidTopic, lambda: broker.create_topic("a/b")
     yield TopicNotFound, lambda: broker.bind("a/#", "nosuch")
-    yield RefusedError, lambda: broker.bind("a/#/b", "there")
+    yield InvalidFilter, lambda: broker.bind("a/#/b", "there")
     yield RefusedError, lambda: broker.unbind("never/bound")
     yield NotSubscribed, lambda: broker.remove_group("nobody", "there")
+    yield InvalidTopic, lambda: broker.create_topic(5)
+    yield InvalidTopic, lambda: broker.create_topic("")
+    yield InvalidTopic, lambda: broker.publish("x", 5)
+    yield InvalidSetting, lambda: broker.create_topic("new", durability="none")
+    yield InvalidSetting, lambda: broker.create_topic("new", retention_age=-1)
+    yield InvalidSetting, lambda: broker.create_topic("new", colour="red")
+    yield InvalidSetting, lambda: broker.alter_topic("there", durability="none")
+    yield InvalidName, lambda: broker.publish("x", "there", name="a/#")
+    yield InvalidName, lambda: broker.publish("x", "there", name=5)
+    yield RefusedError, lambda: broker.publish("x", "there", headers={"a": 5})
+    yield RefusedError, lambda: broker.publish(float("nan"), "there")
+    yield RefusedError, lambda: broker.publish({"deep": [float("inf")]}, "there")
+    yield RefusedError, lambda: broker.publish("\ud800", "there")
+    yield TooLarge, lambda: broker.publish(bytes(17 << 20), "there")
+    yield InvalidName, lambda: broker.subscribe("", "there")
+    yield InvalidName, lambda: broker.subscribe("x" * 256, "there")
+    yield InvalidPosition, lambda: broker.subscribe("late", "there", start=99)
+    yield InvalidPosition, lambda: broker.subscribe("late", "there", start=datetime(2026, 1, 1))
+    yield InvalidPosition, lambda: broker.seek("reader", "there", -1)
+    yield InvalidPosition, lambda: broker.commit("reader", "there", -1)
+    yield InvalidPosition, lambda: broker.commit("reader", "there", 99)
+    yield InvalidSetting, lambda: broker.consume("reader", "there", limit=0)
+    yield InvalidSetting, lambda: broker.consume("reader", "there", limit="3")
+    yield InvalidSetting, lambda: broker.consume("reader", "there", on_gap="maybe")
+    yield InvalidExpression, lambda: broker.consume("reader", "there", where="((")
+    yield InvalidSetting, lambda: broker.read("there", limit=True)
+    yield InvalidPosition, lambda: broker.stream("there", start=99)
+    yield InvalidExpression, lambda: broker.stream("there", where="((")
+    yield InvalidFilter, lambda: broker.stream("there", names="a/#/b")
+    yield TopicNotFound, lambda: broker.stream("nosuch")
 
 
 def test_refusals_have_the_same_classes_on_both_sides(client: Client, tmp_path: Path) -> None:
@@ -128,7 +165,8 @@ def test_refusals_have_the_same_classes_on_both_sides(client: Client, tmp_path: 
             for kind, act in (here, there):
                 with pytest.raises(kind) as caught:
                     act()
-                assert str(caught.value)
+                assert type(caught.value) is kind and str(caught.value)
+            assert here[0] is there[0]
     client.delete_topic("there")
 
 
@@ -233,6 +271,45 @@ def test_a_stream_survives_a_restart_of_the_broker(tmp_path: Path) -> None:
     broker.stop()
 
 
+def test_latest_is_the_end_when_the_stream_was_asked_for(client: Client, topic: str) -> None:
+    client.publish("before", topic)
+    records = client.stream(topic)
+    client.publish("after", topic)
+    assert next(records).value == "after"
+
+
+def test_what_a_client_publishes_behind_its_stream_comes(served: Served) -> None:
+    async def main() -> None:
+        async with penstock.aio.connect(url(served)) as client:
+            await client.create_topic("behind")
+            await client.publish("before", "behind")
+            streams = [client.stream("behind") for _ in range(3)]
+            unread = client.stream("nosuch")  # never asked for a record: nobody need hear of it
+            await client.publish("after", "behind")
+            for records in streams:
+                assert (await anext(records)).value == "after"
+            await client.publish_many(["more"], "behind")
+            assert (await anext(streams[0])).value == "more"
+            with pytest.raises(TopicNotFound):
+                await anext(unread)
+
+    asyncio.run(main())
+
+
+def test_a_stream_ends_with_its_client(served: Served) -> None:
+    async def main() -> None:
+        client = await penstock.aio.connect(url(served)).open()
+        await client.create_topic("ending")
+        records = client.stream("ending", start="earliest")
+        await client.publish("only", "ending")
+        assert (await anext(records)).value == "only"
+        await client.close()
+        with pytest.raises(UnavailableError, match="closed"):
+            await anext(records)
+
+    asyncio.run(main())
+
+
 def test_a_stream_filters_where_the_broker_is(client: Client, topic: str) -> None:
     client.publish_many([{"n": n} for n in range(20)], topic, name=f"{topic}/a")
     client.publish({"n": 100}, topic, name=f"{topic}/b")
@@ -290,6 +367,22 @@ def test_handlers_are_given_what_their_model_says_and_may_answer(
     answer = client.request({"celsius": 100}, topic, name=f"{topic}/2/temp", timeout_s=WAIT_S)
     assert answer.value == {"fahrenheit": 212}
     assert seen == [0, 100]
+
+
+def test_a_handler_may_say_which_topic_holds_its_names(
+    served: Served, client: Client, topic: str
+) -> None:
+    worker = penstock.connect(url(served))
+    with pytest.raises(InvalidFilter, match="topic="):
+        worker.handler("+/temp")
+
+    @worker.handler("+/temp", topic=topic)
+    def echo(record: Record) -> Any:
+        return record.value
+
+    threading.Thread(target=_run_until_closed, args=(worker,), daemon=True).start()
+    answer = client.request("hello", topic, name="elsewhere/temp", timeout_s=WAIT_S)
+    assert answer.value == "hello"
 
 
 def _run_until_closed(client: Client) -> None:

@@ -338,7 +338,7 @@ def test_a_request_that_is_not_as_it_should_be_is_400(
 
 def test_a_message_is_a_text(client: Asking, name: str) -> None:
     body = {"topic": name, "producer_id": register_producer(client, name), "message": 5}
-    assert "'message' 5 is not a text" in fails(client.ask("POST", "/producer/produce", body), 400)
+    assert "'message' is a number, 5" in fails(client.ask("POST", "/producer/produce", body), 400)
 
 
 # Body or query string
@@ -359,7 +359,8 @@ def test_fields_may_come_in_the_query_string(client: Asking, name: str) -> None:
 def test_body_and_query_string_that_disagree_are_400(client: Asking, name: str) -> None:
     create(client, name)
     answer = client.ask("POST", f"/consumer/register?topic={name}", {"topic": "another"})
-    assert "disagree about 'topic'" in fails(answer, 400)
+    told = fails(answer, 400)
+    assert "'topic'" in told and "'another'" in told and name in told
     succeeds(client.ask("POST", f"/consumer/register?topic={name}", {"topic": name}))
     assert "named twice" in fails(client.ask("POST", "/topics", {"name": "a", "topic": "b"}), 400)
 

@@ -139,7 +139,7 @@ def test_many_different_names_in_one_request_keep_their_order(client: Asking, re
         ({"payload": "x", "payload_base64": "AA=="}, "message 0 has both"),
         ([{"payload": "a"}, {"payload": "b", "payload_base64": "AA=="}], "message 1 has both"),
         ([{"payload": "a"}, {}], "message 1 has neither"),
-        ({"payload_base64": "!"}, "payload_base64 is not base64"),
+        ({"payload_base64": "!"}, "payload_base64 '!' is not base64"),
         ({"payload_base64": 1}, "payload_base64"),
         ({"payload": "x", "typo": 1}, "typo"),
         ({"payload": "x", "name": "a/+"}, "message 0: name 'a/+'"),

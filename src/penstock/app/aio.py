@@ -22,7 +22,6 @@ from penstock.broker.settings import altered, make_settings, topic_settings
 from penstock.broker.streams import Stream
 from penstock.broker.topics import Topic
 from penstock.config import DEFAULT_DATA
-from penstock.core.messages import check_headers, encode_message
 from penstock.core.names import check_filter, check_name
 from penstock.core.position import AtOffset, Latest, parse_position
 from penstock.core.where import Where, compile_where
@@ -31,6 +30,7 @@ from penstock.log.interface import Draft
 from penstock.log.sealer import ServingWorkers
 from penstock.model.errors import Gap, InvalidSetting, UnavailableError
 from penstock.model.groups import GroupInfo
+from penstock.model.messages import check_headers, encode_message
 from penstock.model.record import ConsumerInfo, HeadersLike, PositionLike, Record, TopicInfo
 from penstock.model.runs import PipelineRun
 

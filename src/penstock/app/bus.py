@@ -21,10 +21,10 @@ from typing import Final, Self
 from penstock.app.sync import Broker
 from penstock.broker.bus import NOBODY, BusLoop, Subscriber
 from penstock.core.bus import BusTable, Ring, split_id
-from penstock.core.messages import encode_message
 from penstock.doors.bus import wire
 from penstock.doors.bus.wire import FrameReader, encode_frame
 from penstock.model.errors import PeerError, RefusedError, TooLarge, UnavailableError
+from penstock.model.messages import encode_message
 
 Handler = Callable[[int, bytes], object]  # called with the id and the data
 

@@ -24,7 +24,6 @@ from penstock.broker.topics import Topic, Topics
 from penstock.broker.upkeep import FreeSpace, Upkeep
 from penstock.catalog.catalog import Catalog
 from penstock.catalog.positions import PositionSaver
-from penstock.core.messages import check_payload
 from penstock.core.names import quoted
 from penstock.core.position import Position
 from penstock.core.where import Where
@@ -33,6 +32,7 @@ from penstock.log.interface import Draft, LogStore
 from penstock.model.clock import Clock
 from penstock.model.errors import InvalidSetting, TopicNotFound, UnavailableError
 from penstock.model.limits import MIB
+from penstock.model.messages import check_payload
 from penstock.model.record import TopicInfo
 
 DRAFT_BYTES_MAX: Final = 4 * MIB  # publish_many hands over this much at a time

@@ -19,11 +19,11 @@ from penstock.broker.metrics import Metrics
 from penstock.broker.topics import Topic, Topics
 from penstock.catalog.groups import GroupCatalog, GroupRow
 from penstock.core.groups import NO_LEASE, Group
-from penstock.core.names import check_consumer, quoted
+from penstock.core.names import check_group, quoted
 from penstock.core.position import Position
 from penstock.log.interface import Draft, KeptLog
 from penstock.model.clock import Clock
-from penstock.model.errors import Gap, NotSubscribed, RefusedError
+from penstock.model.errors import Gap, InvalidSetting, NotSubscribed, RefusedError
 from penstock.model.groups import GroupInfo, Pending
 from penstock.model.record import Record, TopicId
 
@@ -96,7 +96,7 @@ class Groups:
     def get(self, topic: Topic, name: str) -> KeptGroup:
         kept = self._groups.get((topic.id, name))
         if kept is None:
-            check_consumer(name)
+            check_group(name)
             raise NotSubscribed(
                 f"topic {quoted(topic.declared)} has no group {quoted(name)}: "
                 "the first fetch makes it"
@@ -141,7 +141,7 @@ class Groups:
         kept = self._groups.get((topic.id, name))
         if kept is not None:
             return kept
-        check_consumer(name)
+        check_group(name)
         if sum(topic_id == topic.id for topic_id, _ in self._groups) >= GROUPS_MAX:
             raise RefusedError(
                 f"topic {quoted(topic.declared)} has {GROUPS_MAX} groups: delete one first"
@@ -243,14 +243,27 @@ class Groups:
         held = kept.group.held(receipt)
         if offsets is None:
             offsets = list(held)
+            if not offsets:
+                raise RefusedError(
+                    f"receipt {quoted(receipt)} does not hold anything: {self._why_gone()}"
+                )
         missing = [offset for offset in offsets if offset not in held]
-        if missing or not offsets:
-            shown = ", ".join(map(str, missing[:10])) or "nothing"
+        if missing:
+            shown = ", ".join(map(str, missing[:10]))
             raise RefusedError(
-                f"the receipt does not hold {shown}: its lease of {self.lease_s:g} s ran out, or "
-                "it was answered before"
+                f"receipt {quoted(receipt)} does not hold {shown}: {self._why_gone()}"
+            )
+        if not offsets:
+            raise InvalidSetting(
+                "offsets [] names no record: name some, or leave it out for all of the receipt"
             )
         return list(dict.fromkeys(offsets))
+
+    def _why_gone(self) -> str:
+        return (
+            f"its lease of {self.lease_s:g} s ran out, it was answered before, or another fetch "
+            "gave it; fetch again"
+        )
 
     # Keeping house
 

@@ -15,11 +15,11 @@ from penstock.broker.exchange import Exchange
 from penstock.broker.runs import Run
 from penstock.broker.topics import Topic
 from penstock.core.access import PUBLISH, Principal
-from penstock.core.messages import check_payload
 from penstock.core.names import quoted
 from penstock.log.format import KIND_SHIFT, RETAIN
 from penstock.log.marks import Mark, encode_headers
 from penstock.model.errors import NotAuthorized, UnavailableError
+from penstock.model.messages import check_payload
 
 HOLD_S: Final = 0.002  # between looks whether a full log has room again
 RECORDS_MAX: Final = 50_000  # of one submission; a batch holds many

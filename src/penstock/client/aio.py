@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
 from contextlib import suppress
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
-from urllib.parse import quote, urlencode
+from urllib.parse import urlencode
 from uuid import uuid4
 
 import msgspec
@@ -19,10 +19,14 @@ from penstock.client.transport import Target, Transport
 from penstock.client.wire import (
     RecordsIn,
     check,
-    encode_message,
+    check_limit,
+    consumer_path,
     encode_position,
+    group_path,
+    message_body,
+    topic_path,
 )
-from penstock.model.errors import PenstockError, RefusedError, UnavailableError
+from penstock.model.errors import InvalidFilter, PenstockError, RefusedError, UnavailableError
 from penstock.model.groups import GroupInfo
 from penstock.model.record import ConsumerInfo, HeadersLike, PositionLike, Record, TopicInfo
 
@@ -68,7 +72,8 @@ class AsyncClient:
     ) -> None:
         self._transport = Transport(Target(url, user, password, token), tls)
         self._publishers: dict[str, TopicPublisher] = {}
-        self._handlers: list[tuple[str, Handler, Any]] = []
+        self._openings: set[asyncio.Task[RecordsIn]] = set()  # streams without a position yet
+        self._handlers: list[tuple[str, str, Handler, Any]] = []
 
     async def open(self) -> Self:
         """See that the broker is there and lets us in."""
@@ -113,15 +118,15 @@ class AsyncClient:
     async def create_topic(self, topic: str, *, exist_ok: bool = False, **settings: Any) -> None:
         """Declare a topic: retention_age, retention_bytes, durability; else the defaults."""
         headers = {} if exist_ok else {"If-None-Match": "*"}
-        await self._ask("PUT", _topic(topic), settings, headers=headers)
+        await self._ask("PUT", topic_path(topic), settings, headers=headers)
 
     async def alter_topic(self, topic: str, **settings: Any) -> None:
         """Change settings of a topic; those not named stay as they are."""
-        await self._ask("PATCH", _topic(topic), settings)
+        await self._ask("PATCH", topic_path(topic), settings)
 
     async def delete_topic(self, topic: str) -> None:
         """Delete a topic with all its records and consumers."""
-        await self._ask("DELETE", _topic(topic))
+        await self._ask("DELETE", topic_path(topic))
 
     async def topics(self) -> list[TopicInfo]:
         return msgspec.json.decode(await self._ask("GET", "/v1/topics"), type=_Topics).topics
@@ -134,7 +139,7 @@ class AsyncClient:
         await self._ask("DELETE", f"/v1/bindings?{urlencode({'filter': filter})}")
 
     async def _topic_info(self, topic: str) -> TopicInfo:
-        return msgspec.json.decode(await self._ask("GET", _topic(topic)), type=TopicInfo)
+        return msgspec.json.decode(await self._ask("GET", topic_path(topic)), type=TopicInfo)
 
     # Publishing
 
@@ -145,7 +150,10 @@ class AsyncClient:
 
         What is published at the same time goes to the broker together.
         """
-        return await self._publisher(topic).publish(encode_message(message, name, headers))
+        body = message_body(message, name, headers)
+        if self._openings:
+            await asyncio.wait(self._openings)
+        return await self._publisher(topic).publish(body)
 
     async def publish_many(
         self,
@@ -156,10 +164,12 @@ class AsyncClient:
         headers: HeadersLike = None,
     ) -> range:
         """Store messages in order, next to each other; their offsets, once all are durable."""
-        bodies = [encode_message(message, name, headers) for message in messages]
+        bodies = [message_body(message, name, headers) for message in messages]
         if not bodies:
             end = (await self._topic_info(topic)).end_offset
             return range(end, end)
+        if self._openings:
+            await asyncio.wait(self._openings)
         return await self._publisher(topic).publish_together(bodies)
 
     def _publisher(self, topic: str) -> TopicPublisher:
@@ -175,10 +185,10 @@ class AsyncClient:
     ) -> None:
         """Give a consumer a durable position in a topic."""
         body = {"from": encode_position(start)}
-        await self._ask("PUT", _consumer(topic, consumer), body, headers={"If-None-Match": "*"})
+        await self._ask("PUT", consumer_path(topic, consumer), body, headers={"If-None-Match": "*"})
 
     async def unsubscribe(self, consumer: str, topic: str) -> None:
-        await self._ask("DELETE", _consumer(topic, consumer))
+        await self._ask("DELETE", consumer_path(topic, consumer))
 
     async def consume(
         self,
@@ -191,12 +201,13 @@ class AsyncClient:
         on_gap: str = "skip",
     ) -> list[Record]:
         """What the consumer has not seen yet, up to the end at this call."""
+        check_limit(limit)
         end = (await self._topic_info(topic)).end_offset if limit is None else -1
         found: list[Record] = []
         while True:
             asked = READ_MAX if limit is None else min(limit - len(found), READ_MAX)
             body = {"limit": asked, "where": where, "commit": commit, "on_gap": on_gap}
-            data = await self._ask("POST", f"{_consumer(topic, consumer)}/fetch", body)
+            data = await self._ask("POST", f"{consumer_path(topic, consumer)}/fetch", body)
             page = msgspec.json.decode(data, type=RecordsIn)
             found += page.all()
             is_done = page.next_offset >= end if limit is None else len(found) >= limit
@@ -205,27 +216,27 @@ class AsyncClient:
 
     async def commit(self, consumer: str, topic: str, offset: int | None = None) -> None:
         """Save the position: all that was handed out, or all before `offset`, is handled."""
-        await self._ask("POST", f"{_consumer(topic, consumer)}/commit", {"offset": offset})
+        await self._ask("POST", f"{consumer_path(topic, consumer)}/commit", {"offset": offset})
 
     async def seek(self, consumer: str, topic: str, position: PositionLike) -> int:
         """Go on reading at `position`; the offset that is."""
         body = {"from": encode_position(position)}
-        data = await self._ask("POST", f"{_consumer(topic, consumer)}/seek", body)
+        data = await self._ask("POST", f"{consumer_path(topic, consumer)}/seek", body)
         return msgspec.json.decode(data, type=_Offset).offset
 
     async def consumers(self, topic: str) -> list[ConsumerInfo]:
         """The consumers of a topic, how far they are and what they have waiting."""
-        data = await self._ask("GET", f"{_topic(topic)}/consumers")
+        data = await self._ask("GET", f"{topic_path(topic)}/consumers")
         return msgspec.json.decode(data, type=_Consumers).consumers
 
     async def groups(self, topic: str) -> list[GroupInfo]:
         """The groups of a topic: how far they are, and what is not done."""
-        data = await self._ask("GET", f"{_topic(topic)}/groups")
+        data = await self._ask("GET", f"{topic_path(topic)}/groups")
         return msgspec.json.decode(data, type=_Groups).groups
 
     async def remove_group(self, group: str, topic: str) -> None:
         """Forget a group and its position; what was given out belongs to nobody."""
-        await self._ask("DELETE", f"{_topic(topic)}/groups/{quote(group, safe='')}")
+        await self._ask("DELETE", group_path(topic, group))
 
     async def read(
         self,
@@ -237,6 +248,7 @@ class AsyncClient:
         names: str | None = None,
     ) -> list[Record]:
         """Records from `start` up to the end at this call; no position is kept."""
+        check_limit(limit)
         found: list[Record] = []
         position = encode_position(start)
         end: int | None = None
@@ -262,7 +274,7 @@ class AsyncClient:
         if wait_s:
             asked["wait"] = f"{wait_s:g}"
         query = urlencode({key: value for key, value in asked.items() if value is not None})
-        data = await self._ask("GET", f"{_topic(topic)}/records?{query}", wait_s=wait_s)
+        data = await self._ask("GET", f"{topic_path(topic)}/records?{query}", wait_s=wait_s)
         return msgspec.json.decode(data, type=RecordsIn)
 
     async def size(self, topic: str, consumer: str | None = None) -> int:
@@ -270,12 +282,12 @@ class AsyncClient:
         if consumer is None:
             info = await self._topic_info(topic)
             return info.end_offset - info.first_offset
-        data = await self._ask("GET", _consumer(topic, consumer))
+        data = await self._ask("GET", consumer_path(topic, consumer))
         return msgspec.json.decode(data, type=ConsumerInfo).waiting
 
     # Streaming
 
-    async def stream(
+    def stream(
         self,
         topic: str,
         *,
@@ -285,25 +297,62 @@ class AsyncClient:
     ) -> AsyncIterator[Record]:
         """Records as they become visible, from `start` on; goes on after any loss of connection.
 
-        No record is left out and none comes twice: the next request names the next offset.
+        No record is left out and none comes twice: the next request names the next offset. What
+        this client publishes after the call is behind `latest`.
         """
-        position = encode_position(start)
-        if position == "latest":
-            position = (await self._topic_info(topic)).end_offset
+        opening = asyncio.create_task(self._first_page(topic, start, where, names))
+        self._openings.add(opening)
+        opening.add_done_callback(self._on_opened)
+        return self._follow(opening, topic, where, names)
+
+    async def open_stream(
+        self,
+        topic: str,
+        *,
+        start: PositionLike = "latest",
+        where: str | None = None,
+        names: str | None = None,
+    ) -> AsyncIterator[Record]:
+        """As `stream`, once the broker has said where it begins; refusals are raised here."""
+        page = await self._first_page(topic, start, where, names)
+        return self._follow(page, topic, where, names)
+
+    async def _first_page(
+        self, topic: str, start: PositionLike, where: str | None, names: str | None
+    ) -> RecordsIn:
+        return await self._next_page(topic, encode_position(start), where, names, 0.0)
+
+    async def _next_page(
+        self, topic: str, position: str | int, where: str | None, names: str | None, wait_s: float
+    ) -> RecordsIn:
+        """Asks until the broker is there to answer."""
         failures = 0
         while True:
             try:
-                page = await self._page(
-                    topic, position, STREAM_READ_MAX, where, names, STREAM_WAIT_S
-                )
+                return await self._page(topic, position, STREAM_READ_MAX, where, names, wait_s)
             except UnavailableError:
+                if self._transport.is_closed:
+                    raise
                 await asyncio.sleep(RETRY_S[min(failures, len(RETRY_S) - 1)])
                 failures += 1
-                continue
-            failures = 0
-            position = page.next_offset
+
+    async def _follow(
+        self,
+        first: RecordsIn | asyncio.Task[RecordsIn],
+        topic: str,
+        where: str | None,
+        names: str | None,
+    ) -> AsyncIterator[Record]:
+        page = await first if isinstance(first, asyncio.Task) else first
+        while True:
             for record in page.all():
                 yield record
+            page = await self._next_page(topic, page.next_offset, where, names, STREAM_WAIT_S)
+
+    def _on_opened(self, opening: asyncio.Task[RecordsIn]) -> None:
+        self._openings.discard(opening)
+        if not opening.cancelled():
+            opening.exception()  # told when the stream is read; nobody may ever read it
 
     # Groups
 
@@ -313,15 +362,23 @@ class AsyncClient:
 
     # Handlers
 
-    def handler(self, names: str, *, model: Any = None) -> Callable[[Handler], Handler]:
+    def handler(
+        self, names: str, *, model: Any = None, topic: str = ""
+    ) -> Callable[[Handler], Handler]:
         """Have a function called with every record whose name matches, once `run` is awaited.
 
         With a `model` (a msgspec Struct, a dataclass, a TypedDict) it is given the payload, decoded
-        and checked. The topic is the first level of the filter.
+        and checked. The topic is the first level of the filter unless it is named.
         """
+        found = topic or names.partition("/")[0]
+        if found in ("+", "#"):
+            raise InvalidFilter(
+                f"filter {names!r} begins with {found!r}, which names no topic: a handler reads "
+                "one, so say which with topic="
+            )
 
         def register(function: Handler) -> Handler:
-            self._handlers.append((names, function, model))
+            self._handlers.append((found, names, function, model))
             return function
 
         return register
@@ -333,8 +390,9 @@ class AsyncClient:
         works = [self._handle(*one, start=start) for one in self._handlers]
         await asyncio.gather(*works)
 
-    async def _handle(self, names: str, function: Handler, model: Any, start: PositionLike) -> None:
-        topic = names.partition("/")[0]
+    async def _handle(
+        self, topic: str, names: str, function: Handler, model: Any, start: PositionLike
+    ) -> None:
         async for record in self.stream(topic, start=start, names=names):
             try:
                 given = record if model is None else msgspec.json.decode(record.payload, type=model)
@@ -381,11 +439,3 @@ class AsyncClient:
                 name=reply_to,
                 headers={CORRELATION_HEADER: headers.get(CORRELATION_HEADER, "")},
             )
-
-
-def _topic(topic: str) -> str:
-    return f"/v1/topics/{quote(topic, safe='')}"
-
-
-def _consumer(topic: str, consumer: str) -> str:
-    return f"{_topic(topic)}/consumers/{quote(consumer, safe='')}"

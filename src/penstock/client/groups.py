@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import quote
 
 import msgspec
 
 from penstock.client.transport import Transport
-from penstock.client.wire import RecordsIn, check, encode_position
+from penstock.client.wire import RecordsIn, check, encode_position, group_path
 from penstock.model.record import PositionLike, Record
 
 
@@ -28,7 +27,7 @@ class AsyncGroup:
 
     def __init__(self, transport: Transport, topic: str, group: str) -> None:
         self._transport = transport
-        self._path = f"/v1/topics/{quote(topic, safe='')}/groups/{quote(group, safe='')}"
+        self._path = group_path(topic, group)
 
     async def fetch(
         self, limit: int = 100, *, wait_s: float = 0.0, start: PositionLike = "earliest"

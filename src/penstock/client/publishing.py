@@ -9,13 +9,12 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from typing import Final, NamedTuple
-from urllib.parse import quote
 from uuid import uuid4
 
 import msgspec
 
 from penstock.client.transport import Transport
-from penstock.client.wire import check
+from penstock.client.wire import check, topic_path
 from penstock.model.errors import PenstockError, RefusedError, UnavailableError
 from penstock.model.limits import MIB
 
@@ -39,7 +38,7 @@ class TopicPublisher:
 
     def __init__(self, transport: Transport, topic: str) -> None:
         self._transport = transport
-        self._path = f"/v1/topics/{quote(topic, safe='')}/records"
+        self._path = f"{topic_path(topic)}/records"
         self._waiting: deque[_Message] = deque()
         self._room = asyncio.Semaphore(WINDOW_MAX)
         self._task: asyncio.Task[None] | None = None

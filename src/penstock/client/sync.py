@@ -58,9 +58,12 @@ class Client(Blocking):
         where: str | None = None,
         names: str | None = None,
     ) -> Iterator[Record]:
-        """Records as they become visible, from `start` on; goes on after any loss of connection."""
-        records = self._client.stream(topic, start=start, where=where, names=names)
-        return self._iterate(records)
+        """Records as they become visible, from `start` on; goes on after any loss of connection.
+
+        `latest` means the end at this call, not at the first record asked for.
+        """
+        work = self._client.open_stream(topic, start=start, where=where, names=names)
+        return self._iterate(self._call(work))
 
     def _iterate(self, records: AsyncIterator[Record]) -> Iterator[Record]:
         while not self._thread.is_closed:
@@ -72,9 +75,11 @@ class Client(Blocking):
         """One reader of a group."""
         return Group(self._client.group(topic, group), self._call)
 
-    def handler(self, names: str, *, model: Any = None) -> Callable[[Handler], Handler]:
+    def handler(
+        self, names: str, *, model: Any = None, topic: str = ""
+    ) -> Callable[[Handler], Handler]:
         """Have a function called with every record whose name matches, once `run` is called."""
-        return self._client.handler(names, model=model)
+        return self._client.handler(names, model=model, topic=topic)
 
     def run(self, *, start: PositionLike = "latest") -> None:
         """Call the handlers until the program is interrupted."""

@@ -116,7 +116,7 @@ class Transport:
         self._context = (context or ssl.create_default_context()) if target.is_tls else None
         self._idle: list[Link] = []
         self._slots = asyncio.Semaphore(CONNECTIONS_MAX)
-        self._is_closed = False
+        self.is_closed = False
 
     async def ask(
         self,
@@ -129,7 +129,7 @@ class Transport:
         may_repeat: bool = False,
     ) -> Answer:
         """The broker's answer, whatever its status; UnavailableError when there is none."""
-        if self._is_closed:
+        if self.is_closed:
             raise UnavailableError("the client is closed: connect again")
         data = self._encode(method, path, body, headers or {})
         async with self._slots:
@@ -192,7 +192,7 @@ class Transport:
         return "\r\n".join([*lines, "", ""]).encode("latin-1") + body
 
     async def close(self) -> None:
-        self._is_closed = True
+        self.is_closed = True
         for link in self._idle:
             link.close()
             with suppress(OSError, asyncio.TimeoutError):

@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
+from urllib.parse import quote
 
 import msgspec
 
 from penstock.client.transport import Answer
 from penstock.model import errors
 from penstock.model.errors import (
+    InvalidName,
     InvalidPosition,
+    InvalidSetting,
+    InvalidTopic,
     NotAuthorized,
     PenstockError,
     RefusedError,
     UnavailableError,
 )
+from penstock.model.messages import check_headers, encode_message
 from penstock.model.record import (
     KIND_BYTES,
     KIND_JSON,
@@ -85,24 +90,56 @@ class RecordsIn(msgspec.Struct):
         return [one.record(self.topic) for one in self.records]
 
 
-def encode_message(message: Any, name: str | None, headers: HeadersLike) -> bytes:
-    """One message for `POST …/records`; RefusedError names what cannot be JSON."""
+def message_body(message: Any, name: str | None, headers: HeadersLike) -> bytes:
+    """One message for `POST …/records`, refused here for what a Broker would refuse it for."""
+    payload, kind = encode_message(message)
     body: dict[str, Any] = {}
-    if isinstance(message, bytes | bytearray | memoryview):
-        body["payload_base64"] = base64.b64encode(message).decode()
+    if kind == KIND_BYTES:
+        body["payload_base64"] = base64.b64encode(payload).decode()
     else:
-        body["payload"] = message
+        body["payload"] = message if kind == KIND_TEXT else msgspec.Raw(payload)
     if name is not None:
+        if not isinstance(name, str):
+            raise InvalidName(f"name {name!r} is not text: pass a str")
         body["name"] = name
-    if headers is not None:
-        pairs = headers.items() if isinstance(headers, Mapping) else headers
-        body["headers"] = [list(pair) for pair in pairs]
+    if headers:
+        body["headers"] = check_headers(headers)
     try:
         return _encode(body)
-    except (TypeError, ValueError, OverflowError) as wrong:
-        raise RefusedError(
-            f"{type(message).__name__} is neither text, bytes nor JSON: {wrong}"
-        ) from None
+    except UnicodeEncodeError as broken:
+        raise InvalidName(f"name {name!r} cannot be sent: {broken.reason}") from None
+
+
+def topic_path(topic: str) -> str:
+    """Where a topic is under `/v1`; InvalidTopic for what a path cannot hold."""
+    return f"/v1/topics/{_segment(topic, 'topic name', InvalidTopic)}"
+
+
+def consumer_path(topic: str, consumer: str) -> str:
+    return f"{topic_path(topic)}/consumers/{_segment(consumer, 'consumer name', InvalidName)}"
+
+
+def group_path(topic: str, group: str) -> str:
+    return f"{topic_path(topic)}/groups/{_segment(group, 'group name', InvalidName)}"
+
+
+def _segment(text: str, what: str, error: type[RefusedError]) -> str:
+    """One part of a path. What the broker can judge is left to it: an empty part it never sees."""
+    if not isinstance(text, str):
+        raise error(f"{what} {text!r} is not text: pass a str")
+    if not text:
+        raise error(f"{what} '' is empty: it needs at least one character; give it one")
+    try:
+        return quote(text, safe="")
+    except UnicodeEncodeError as broken:
+        raise error(f"{what} {text!r} cannot be sent: {broken.reason}") from None
+
+
+def check_limit(limit: int | None) -> None:
+    """InvalidSetting unless it is a count of records, or None for all."""
+    is_count = isinstance(limit, int) and not isinstance(limit, bool) and limit > 0
+    if limit is not None and not is_count:
+        raise InvalidSetting(f"limit {limit!r} is not a whole number above 0, or None for all")
 
 
 def encode_position(position: PositionLike) -> str | int:

@@ -118,6 +118,12 @@ def check_consumer(name: str) -> str:
     return name
 
 
+def check_group(name: str) -> str:
+    """A text that may name a group of readers, case-sensitive; else InvalidName."""
+    _check_label(name, "group name", CONSUMER_CHARS_MAX, InvalidName)
+    return name
+
+
 def first_level(name: str) -> str:
     """The part of a name before its first '/'."""
     return name.partition("/")[0]

@@ -11,12 +11,12 @@ from typing import Final
 
 import lz4.block
 
-from penstock.core.messages import check_headers, check_payload_size
 from penstock.core.names import check_name
 from penstock.log import format as fmt
 from penstock.log.batch import Batch
 from penstock.log.staging import STAGED_BLOB_BYTES, STAGED_RECORDS
 from penstock.model.errors import CorruptError
+from penstock.model.messages import check_headers, check_payload_size
 from penstock.model.record import KIND_BYTES, KIND_JSON, KIND_TEXT
 
 _FLAGS: Final = fmt.CONTIGUOUS | fmt.NAMES | fmt.HEADERS

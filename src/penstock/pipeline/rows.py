@@ -14,7 +14,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.core.messages import check_headers, check_numbers, check_payload_size
 from penstock.core.names import check_name
 from penstock.log import format as fmt
 from penstock.log.batch import Batch
@@ -24,6 +23,7 @@ from penstock.log.marks import MARK_SPARK_BATCH, Mark, encode_headers
 from penstock.log.staging import STAGED_BLOB_BYTES, STAGED_RECORDS
 from penstock.model.errors import RefusedError
 from penstock.model.limits import PAYLOAD_BYTES_MAX
+from penstock.model.messages import check_headers, check_numbers, check_payload_size
 from penstock.model.record import KIND_BYTES, KIND_JSON, KIND_TEXT
 
 QOS: Final = 1  # as what a program publishes

@@ -12,6 +12,7 @@ from penstock.doors.http.messages import HttpError, Request, Response, json_resp
 from penstock.doors.http.reading import check_query, read_body
 from penstock.doors.http.router import Route
 from penstock.doors.http.types import Binding, BindingList
+from penstock.model.errors import PenstockError, RefusedError
 
 BINDINGS: Final = "/v1/bindings"
 
@@ -23,7 +24,12 @@ def add_routes(door: HttpDoor) -> None:
         (
             "POST",
             bindings.bind,
-            Facts("place names that match in a topic from now on", Binding, takes=Binding),
+            Facts(
+                "place names that match in a topic from now on; 409 if they are in another",
+                Binding,
+                takes=Binding,
+                errors=(409,),
+            ),
         ),
         (
             "DELETE",
@@ -51,12 +57,25 @@ class BindingsDoor:
     async def bind(self, request: Request) -> Response:
         """Binding the same again changes nothing."""
         asked = read_body(request, Binding)
-        await self._engine.topics.bind(check_filter(asked.filter), asked.topic)
+        try:
+            await self._engine.topics.bind(check_filter(asked.filter), asked.topic)
+        except RefusedError as refused:
+            raise _plain(refused, 409) from None
         return json_response(asked)
 
     async def unbind(self, request: Request) -> Response:
         query = check_query(request, "filter")
         if "filter" not in query:
-            raise HttpError(400, "query field 'filter' is missing")
-        await self._engine.topics.unbind(query["filter"])
+            raise HttpError(400, "query field 'filter' is missing: say which one was bound")
+        try:
+            await self._engine.topics.unbind(query["filter"])
+        except RefusedError as refused:
+            raise _plain(refused, 404) from None
         return Response(204)
+
+
+def _plain(refused: RefusedError, status: int) -> PenstockError:
+    """How a binding stands has no class of its own, but a status."""
+    if type(refused) is not RefusedError:
+        return refused
+    return HttpError(status, str(refused), error=RefusedError.__name__)

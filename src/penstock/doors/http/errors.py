@@ -52,6 +52,8 @@ def problem_of(error: Exception) -> Response:
     if not isinstance(error, PenstockError):
         return problem(500, "the server made a mistake; its log says more")
     if isinstance(error, HttpError):
+        if error.error:
+            return problem(status, str(error), error.headers, error=error.error)
         return problem(status, str(error), error.headers)
     headers: Pairs = ()
     if isinstance(error, UnavailableError):

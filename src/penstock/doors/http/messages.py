@@ -25,10 +25,11 @@ Pairs = tuple[tuple[str, str], ...]
 class HttpError(PenstockError):
     """A request that is answered with this status; the message says why and the way out."""
 
-    def __init__(self, status: int, message: str, headers: Pairs = ()) -> None:
+    def __init__(self, status: int, message: str, headers: Pairs = (), error: str = "") -> None:
         super().__init__(message)
         self.status = status
         self.headers = headers
+        self.error = error  # the class that clients raise for it, if the status does not say
 
 
 class Response:

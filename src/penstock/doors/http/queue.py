@@ -24,9 +24,9 @@ from penstock.doors.http.errors import problem_of
 from penstock.doors.http.messages import HttpError, Request, Response, json_response
 from penstock.doors.http.router import Route
 from penstock.model.errors import InvalidTopic, NotAuthorized, PenstockError, RefusedError, TooLarge
-from penstock.model.limits import TOPIC_CHARS_MAX
 from penstock.model.record import KIND_JSON, KIND_TEXT, Record
 
+SHOWN_CHARS_MAX: Final = 200  # of a value that is told back
 SUCCESS: Final = Response(200, b'{"status":"success"}')
 _encode: Final = msgspec.json.Encoder().encode
 
@@ -68,7 +68,8 @@ class QueueDoor:
         keys = [key for key in ("topic_name", "name", "topic") if key in fields]
         name = topic_name(fields, keys[0] if keys else "topic_name")
         if any(fields[key] != name for key in keys):
-            raise HttpError(400, "the topic is named twice, and not alike")
+            said = ", ".join(f"{key} {quoted(str(fields[key]))}" for key in keys)
+            raise HttpError(400, f"the topic is named twice, and not alike ({said}): say it once")
         engine = self._engine
         await engine.topics.create(name, topic_settings(engine.settings, {}), exist_ok=False)
         return SUCCESS
@@ -120,7 +121,8 @@ class QueueDoor:
         )
         if not found:
             raise RefusedError(
-                f"consumer {consumer_id} has read all there is in topic {quoted(topic.declared)}"
+                f"consumer {consumer_id} has read all there is in topic {quoted(topic.declared)}: "
+                "ask again when more was produced"
             )
         return Response(200, message_body(found[0]))
 
@@ -168,10 +170,14 @@ def read_fields(request: Request) -> dict[str, Any]:
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as wrong:
             raise HttpError(400, f"the body is not JSON: {wrong}") from None
         if not isinstance(fields, dict):
-            raise HttpError(400, "the body is not a JSON object")
+            raise HttpError(400, f"the body is {_json_kind(fields)}: send a JSON object")
     for key, value in request.query.items():
         if key in fields and str(fields[key]) != value:
-            raise HttpError(400, f"body and query string disagree about {key!r}")
+            raise HttpError(
+                400,
+                f"the body says {key!r} is {quoted(str(fields[key]))}, the query string "
+                f"{quoted(value)}: say it once",
+            )
         fields.setdefault(key, value)
     return fields
 
@@ -179,16 +185,28 @@ def read_fields(request: Request) -> dict[str, Any]:
 def text(fields: dict[str, Any], key: str) -> str:
     value = fields.get(key)
     if not isinstance(value, str):
-        is_there = "is missing" if key not in fields else f"{value!r} is not a text"
-        raise HttpError(400, f"field {key!r} {is_there}"[:500])
+        if key not in fields:
+            raise HttpError(
+                400, f"field {key!r} is missing: put it into the body or the query string"
+            )
+        shown = _encode(value).decode()
+        shown = shown if len(shown) <= SHOWN_CHARS_MAX else shown[:SHOWN_CHARS_MAX] + "…"
+        raise HttpError(
+            400, f"field {key!r} is {_json_kind(value)}, {shown}: it has to be text, in quotes"
+        )
     return value
 
 
+def _json_kind(value: Any) -> str:
+    """What JSON calls it."""
+    if value is None or isinstance(value, bool):
+        return "null" if value is None else "true or false"
+    kinds = ((str, "a text"), (int | float, "a number"), (list, "a list"), (dict, "an object"))
+    return next(told for kind, told in kinds if isinstance(value, kind))
+
+
 def topic_name(fields: dict[str, Any], key: str) -> str:
-    name = text(fields, key)
-    if len(name) > TOPIC_CHARS_MAX:
-        raise HttpError(400, f"a topic name of {len(name)} letters: at most {TOPIC_CHARS_MAX}")
-    return check_topic(name)
+    return check_topic(text(fields, key))
 
 
 def read_id(fields: dict[str, Any], key: str) -> str:

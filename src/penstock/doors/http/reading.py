@@ -9,6 +9,7 @@ from typing import Any, Final, Literal, TypeVar
 
 import msgspec
 from msgspec import UNSET, UnsetType
+from msgspec.inspect import LiteralType, StructType, UnionType, type_info
 
 from penstock.broker.reading import Columns
 from penstock.core.durations import seconds
@@ -44,17 +45,34 @@ def read_body(request: Request, kind: type[T]) -> T:
     """The body as this type; an empty one is `{}`. HttpError 400 says where it is wrong."""
     try:
         return msgspec.json.decode(request.body or b"{}", type=kind)
+    except msgspec.ValidationError as wrong:
+        told = f"the body is not as it should be: {wrong}; it has {told_fields(kind)}"
+        raise HttpError(400, told, error="InvalidSetting") from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as wrong:
-        raise HttpError(400, f"the body is not as it should be: {wrong}") from None
+        raise HttpError(
+            400, f"the body is not JSON: {wrong}; it is an object with {told_fields(kind)}"
+        ) from None
+
+
+def told_fields(kind: type[Any]) -> str:
+    """What a body of this type may say, in words."""
+    info = type_info(kind)
+    assert isinstance(info, StructType), kind
+    told = []
+    for field in info.fields:
+        kinds = field.type.types if isinstance(field.type, UnionType) else (field.type,)
+        values = [value for one in kinds if isinstance(one, LiteralType) for value in one.values]
+        which = f" ({' or '.join(map(repr, values))})" if values else ""
+        told.append(f"{field.encode_name!r}{which}")
+    return "the field " + told[0] if len(told) == 1 else "the fields " + ", ".join(told)
 
 
 def check_query(request: Request, *known: str) -> dict[str, str]:
     """The query string; HttpError 400 names a field that does not exist."""
     for key in request.query:
         if key not in known:
-            raise HttpError(
-                400, f"query field {key[:200]!r} is unknown: there are {', '.join(known)}"
-            )
+            there = f"there are {', '.join(known)}" if known else "there is none here"
+            raise HttpError(400, f"query field {key[:200]!r} is unknown: {there}")
     return request.query
 
 
@@ -71,7 +89,8 @@ def read_offset(query: dict[str, str], field: str) -> int | None:
     if text is None:
         return None
     if not text.isascii() or not text.isdigit() or int(text[:20]) >= OFFSET_END:
-        raise HttpError(400, f"{field} {text[:200]!r} is not an offset: a whole number from 0 on")
+        what = "an offset" if field != "epoch" else "an epoch"
+        raise HttpError(400, f"{field} {text[:200]!r} is not {what}: a whole number from 0 on")
     return int(text)
 
 
@@ -98,8 +117,10 @@ def read_wait_s(query: dict[str, str]) -> float:
     text = query.get("wait", "0")
     try:
         wait_s = float(text) if text.replace(".", "", 1).isdigit() else seconds("wait", text)
-    except InvalidSetting as wrong:
-        raise HttpError(400, str(wrong)) from None
+    except InvalidSetting:
+        raise HttpError(
+            400, f"wait {text[:200]!r} is not a duration: write seconds, or '30s'"
+        ) from None
     if wait_s > WAIT_S_MAX:
         raise HttpError(400, f"wait {text[:200]!r} is too long: at most {WAIT_S_MAX:g} s")
     return wait_s
@@ -176,8 +197,13 @@ def _shown(payload: bytes) -> tuple[str | UnsetType, str | UnsetType]:
         return UNSET, base64.b64encode(payload).decode()
 
 
-def decode_base64(text: str) -> bytes:
+def decode_base64(text: str, at: int) -> bytes:
+    """The bytes of message `at`."""
     try:
         return base64.b64decode(text, validate=True)
-    except ValueError:
-        raise HttpError(400, "payload_base64 is not base64") from None
+    except ValueError as wrong:
+        raise HttpError(
+            400,
+            f"message {at}: payload_base64 {text[:60]!r} is not base64 ({wrong}): use A-Z a-z 0-9 "
+            "+ / and = up to a multiple of four",
+        ) from None

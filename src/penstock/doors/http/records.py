@@ -28,7 +28,6 @@ from penstock.broker.reading import (
 from penstock.broker.runs import Run
 from penstock.broker.submissions import RECORDS_MAX, Submissions
 from penstock.broker.topics import Topic
-from penstock.core.messages import check_headers, encode_message
 from penstock.core.names import check_name
 from penstock.core.position import parse_position
 from penstock.doors.http.describing import Facts
@@ -51,7 +50,8 @@ from penstock.doors.http.reading import (
 )
 from penstock.doors.http.router import Route
 from penstock.doors.http.types import Message, RecordOut, Records, Results
-from penstock.model.errors import PenstockError
+from penstock.model.errors import RefusedError
+from penstock.model.messages import check_headers, encode_message
 from penstock.model.record import KIND_BYTES, KIND_TEXT, Headers
 
 RECORDS: Final = "/v1/topics/{topic}/records"
@@ -268,9 +268,11 @@ def read_messages(request: Request) -> list[Message]:
             "them, or text/plain",
         ) from None
     if not messages:
-        raise HttpError(400, "the body holds no message")
+        raise HttpError(400, "the body holds no message: send one or more")
     if len(messages) > RECORDS_MAX:
-        raise HttpError(413, f"{len(messages)} messages at once: at most {RECORDS_MAX}")
+        raise HttpError(
+            413, f"{len(messages)} messages at once: at most {RECORDS_MAX}; send several requests"
+        )
     return messages
 
 
@@ -312,7 +314,7 @@ def read_payload(message: Message, at: int) -> tuple[bytes, int]:
             f"{'nor' if is_none else 'and'} 'payload_base64': give one of them",
         )
     if coded is not UNSET:
-        return decode_base64(coded), KIND_BYTES
+        return decode_base64(coded, at), KIND_BYTES
     return encode_message(payload)
 
 
@@ -324,8 +326,8 @@ def _run(topic: Topic, like: Message, payloads: list[bytes], kind: int, end: int
             name = check_name(like.name)
         if like.headers is not UNSET:
             headers = check_headers(like.headers)
-    except PenstockError as wrong:
-        raise HttpError(400, f"message {end - len(payloads)}: {wrong}") from None
+    except RefusedError as wrong:
+        raise type(wrong)(f"message {end - len(payloads)}: {wrong}") from None
     lengths = list(map(len, payloads))
     if len(payloads) == 1:
         run = Run(name, payloads[0], [0], lengths, 1, like.retain)

@@ -144,7 +144,7 @@ class Fetch(Struct, omit_defaults=True, forbid_unknown_fields=True):
 class Commit(Struct, omit_defaults=True, forbid_unknown_fields=True):
     """All before `offset` is handled; without it, all that was given out."""
 
-    offset: Annotated[int, Meta(ge=0)] | None = None
+    offset: int | None = None
 
 
 class Committed(Struct):
