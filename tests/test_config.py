@@ -22,6 +22,8 @@ from penstock.config import (
     load,
     parse_address,
     server_settings,
+    spark_master,
+    spark_variables,
 )
 from penstock.doors.mqtt.limits import MqttLimits
 from penstock.model.errors import InvalidSetting
@@ -293,3 +295,24 @@ def test_only_the_settings_read_the_environment() -> None:
     ]
     # Spark and its Java are set up through the environment, there is no other way.
     assert sorted(readers) == ["config/reading.py", "pipeline/java.py", "pipeline/spark.py"]
+
+
+@pytest.mark.parametrize(
+    ("given", "master"),
+    [
+        ({}, "local[*]"),
+        ({"PENSTOCK_SPARK__MASTER": "spark://h:7077"}, "spark://h:7077"),
+        ({"PENSTOCK_SPARK__REMOTE": "sc://h:15002"}, "sc://h:15002"),
+    ],
+)
+def test_jobs_run_where_master_or_remote_say(given: dict[str, str], master: str) -> None:
+    assert spark_master(given) == master
+    assert spark_master(spark_variables(master)) == master
+
+
+def test_master_and_remote_exclude_each_other_and_a_remote_is_an_address_of_connect() -> None:
+    both = {"PENSTOCK_SPARK__MASTER": "spark://h:1", "PENSTOCK_SPARK__REMOTE": "sc://h:2"}
+    with pytest.raises(InvalidSetting, match="exclude each other"):
+        spark_master(both)
+    with pytest.raises(InvalidSetting, match="is no Spark Connect server"):
+        spark_master({"PENSTOCK_SPARK__REMOTE": "http://h:2"})

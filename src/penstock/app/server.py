@@ -20,6 +20,7 @@ from penstock.config import (
     TlsFiles,
     environment,
     parse_address,
+    spark_variables,
     storage_variables,
 )
 from penstock.core.placement import DEFAULT_TOPIC
@@ -121,7 +122,9 @@ class Server:
             settings.data,
             engine.pipelines,
             engine.clock,
-            environment() | storage_variables(settings.broker),
+            environment()
+            | storage_variables(settings.broker)
+            | spark_variables(settings.spark_master),
             lambda text: print(f"penstock: {text}", file=sys.stderr, flush=True),
             settings.jobs_max,
         )

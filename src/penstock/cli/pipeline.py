@@ -25,7 +25,7 @@ from penstock.cli.target import (
     existing_path,
     open_broker,
 )
-from penstock.config import default_key, storage_settings
+from penstock.config import default_key, spark_master, storage_settings
 from penstock.model.clock import SystemClock
 from penstock.model.errors import PenstockError, RefusedError, UnavailableError
 from penstock.model.runs import PipelineRun
@@ -46,7 +46,10 @@ def add_commands(commands: Any) -> None:
         job.add_arguments(one)
         allow_negative_positions(one)
         one.add_argument(
-            "--master", metavar="URL", default="local[*]", help="where Spark runs (local[*])"
+            "--master",
+            metavar="URL",
+            default=None,
+            help="where Spark runs (local[*]): a cluster, or sc://HOST:15002",
         )
         one.add_argument(WITH_BROKER, action="store_true", help=argparse.SUPPRESS)
         add_target(one)
@@ -62,6 +65,7 @@ def add_commands(commands: Any) -> None:
 
 
 def run_job(options: argparse.Namespace) -> None:
+    options.master = options.master or spark_master()
     data = existing_path(options)
     options.storage = storage_settings()
     options.serving = partial(served_at, options.at)

@@ -16,6 +16,8 @@ from penstock.config.reading import (
     default_target,
     environment,
     load,
+    spark_master,
+    spark_variables,
     storage_settings,
     storage_variables,
 )
@@ -39,6 +41,8 @@ __all__ = [
     "load",
     "parse_address",
     "server_settings",
+    "spark_master",
+    "spark_variables",
     "storage_settings",
     "storage_variables",
 ]

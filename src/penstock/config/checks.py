@@ -102,6 +102,12 @@ def origins(key: str, value: Any) -> str:
     return " ".join(parse_origins(key, value))
 
 
+def connect_server(key: str, value: Any) -> str:
+    if value != "" and not text(key, value).startswith("sc://"):
+        raise InvalidSetting(f"{key} {value!r} is no Spark Connect server: write 'sc://HOST:15002'")
+    return str(value)
+
+
 def of_broker(name: str) -> Callable[[str, Any], Any]:
     """A check that the broker's own settings have already."""
 

@@ -11,6 +11,7 @@ from penstock.config.checks import (
     Setting,
     address,
     certificates,
+    connect_server,
     duration,
     file,
     of_broker,
@@ -25,6 +26,7 @@ from penstock.doors.http.limits import HttpLimits
 from penstock.doors.mqtt.limits import MqttLimits
 
 DEFAULT_DATA: Final = "./penstock_data"
+LOCAL: Final = "local[*]"
 _BROKER: Final = BrokerSettings()
 _LIMITS: Final = MqttLimits()
 _HTTP: Final = HttpLimits()
@@ -183,6 +185,18 @@ SETTINGS: Final = (
         False,
         yes_or_no,
         "let clients in without a login, from every address",
+    ),
+    Setting(
+        "spark.master",
+        LOCAL,
+        text,
+        "where jobs run: on this machine with all cores, or a cluster such as 'spark://HOST:7077'",
+    ),
+    Setting(
+        "spark.remote",
+        "",
+        connect_server,
+        "instead of master: a Spark Connect server, 'sc://HOST:15002'",
     ),
     Setting(
         "spark.jobs_max",

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from penstock.config.checks import PREFIX, Setting
-from penstock.config.known import BROKER_NAMES, BY_PATH, DEFAULT_DATA, SETTINGS, STORAGE
+from penstock.config.known import BROKER_NAMES, BY_PATH, DEFAULT_DATA, LOCAL, SETTINGS, STORAGE
 from penstock.core.names import check_filter, check_topic
 from penstock.model.errors import InvalidSetting, RefusedError
 from penstock.pipeline.schedule import Scheduled, read_schedule
@@ -66,6 +66,33 @@ def storage_variables(broker: Mapping[str, Any]) -> dict[str, str]:
     return {
         BY_PATH[path].variable: str(broker[BROKER_NAMES[path.partition(".")[2]]])
         for path in STORAGE
+    }
+
+
+def spark_master(variables: Mapping[str, str] | None = None) -> str:
+    """Where jobs run, for commands that are not told."""
+    given = environment() if variables is None else variables
+    known = [BY_PATH[path].variable for path in ("spark.master", "spark.remote")]
+    effective = load(None, {}, {name: given[name] for name in known if name in given})
+    return chosen_master(effective.values)
+
+
+def chosen_master(values: Mapping[str, Any]) -> str:
+    """`master`, or `remote` where that is set; InvalidSetting when both are."""
+    master, remote = str(values["spark.master"]), str(values["spark.remote"])
+    if remote and master != LOCAL:
+        raise InvalidSetting(
+            f"[spark] master {master!r} and remote {remote!r} exclude each other: give one of them"
+        )
+    return remote or master
+
+
+def spark_variables(master: str) -> dict[str, str]:
+    """The opposite of `spark_master`: for programs that a broker starts."""
+    remote = master if master.startswith("sc://") else ""
+    return {
+        BY_PATH["spark.master"].variable: LOCAL if remote else master,
+        BY_PATH["spark.remote"].variable: remote,
     }
 
 

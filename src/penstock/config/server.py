@@ -9,7 +9,7 @@ from typing import Any
 from penstock.broker.settings import check_storage, make_settings, size_bytes
 from penstock.config.checks import OFF, REQUIRED
 from penstock.config.known import BROKER_NAMES, BROKER_TABLES, SETTINGS
-from penstock.config.reading import Binding, Effective
+from penstock.config.reading import Binding, Effective, chosen_master
 from penstock.core.durations import seconds
 from penstock.doors.http.limits import HttpLimits
 from penstock.doors.mqtt.limits import MqttLimits
@@ -47,6 +47,7 @@ class ServerSettings:
     allow_anonymous: bool
     schedule: tuple[Scheduled, ...]
     jobs_max: int
+    spark_master: str
 
 
 def server_settings(effective: Effective) -> ServerSettings:
@@ -81,6 +82,7 @@ def server_settings(effective: Effective) -> ServerSettings:
         values["access.allow_anonymous"],
         effective.schedule,
         values["spark.jobs_max"],
+        chosen_master(values),
     )
 
 

@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from penstock.core.names import topic_key
 from penstock.log.interface import LogIdentity
 from penstock.log.reader import FileReader
 from penstock.model.errors import CorruptError, TopicNotFound
-from penstock.model.limits import MIB
-from penstock.pipeline.origin import DELETED, Range, TopicState, Wanted, lost
+from penstock.pipeline.origin import DELETED, Range, TopicState, Wanted, lost, piece_count
 from penstock.pipeline.topics import DirectoryTopics
-
-TASK_BYTES: Final = 64 * MIB  # of files, for one task: a second or so of work
-TASK_RECORDS_MIN: Final = 50_000  # fewer are not worth a task of their own
 
 
 class DirectoryOrigin:
@@ -50,9 +45,8 @@ class DirectoryOrigin:
     def cut(self, wanted: Range, pieces_min: int) -> list[Range]:
         records = wanted.end - wanted.start
         reader = self._reader(wanted.topic_id)
-        by_size = -(-reader.stored_bytes(wanted.start, wanted.end) // TASK_BYTES)
-        by_cores = min(os.cpu_count() or 1, records // TASK_RECORDS_MIN)
-        count = min(records, max(pieces_min, by_size, by_cores, 1))
+        stored = reader.stored_bytes(wanted.start, wanted.end)
+        count = piece_count(records, stored, pieces_min)
         edges = [wanted.start, *reader.cuts(wanted.start, wanted.end, count), wanted.end]
         return [
             Range(wanted.topic, wanted.topic_id, wanted.epoch, start, end)

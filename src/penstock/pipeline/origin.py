@@ -8,12 +8,17 @@ planning and reading is looked up anew.
 from __future__ import annotations
 
 import difflib
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 from penstock.core.names import quoted
 from penstock.model.errors import Gap
+from penstock.model.limits import MIB
+
+TASK_BYTES: Final = 64 * MIB  # of files, for one task: a second or so of work
+TASK_RECORDS_MIN: Final = 50_000  # fewer are not worth a task of their own
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +90,19 @@ def lost(topic: str, start: int, end: int, why: str) -> Gap:
         f"topic {quoted(topic)}: {which} are gone: {why}. Set the option failOnDataLoss to false "
         "to go on without them"
     )
+
+
+def piece_count(records: int, size_bytes: int, pieces_min: int) -> int:
+    """Into how many pieces to cut a range: worth their tasks, and no core idle in the last round.
+
+    The cores are this machine's; a cluster with more is told by `minPartitions`.
+    """
+    cores = os.cpu_count() or 1
+    by_size = -(-size_bytes // TASK_BYTES)
+    if by_size > cores:
+        by_size = -(-by_size // cores) * cores
+    by_cores = min(cores, records // TASK_RECORDS_MIN)
+    return min(records, max(pieces_min, by_size, by_cores, 1))
 
 
 def nearest(wanted: str, known: list[str]) -> str:

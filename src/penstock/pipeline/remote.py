@@ -5,7 +5,6 @@ The broker filters by `names` and `where`, and sends only the columns that are w
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
@@ -14,7 +13,6 @@ import msgspec
 
 from penstock.core.names import quoted, topic_key
 from penstock.model.errors import TopicNotFound
-from penstock.model.limits import MIB
 from penstock.model.record import TopicInfo
 from penstock.pipeline.link import BrokerLink, topic_path
 from penstock.pipeline.origin import (
@@ -26,12 +24,11 @@ from penstock.pipeline.origin import (
     Wanted,
     lost,
     nearest,
+    piece_count,
 )
 
 ARROW: Final = "application/vnd.apache.arrow.stream"
 FETCH_RECORDS: Final = 50_000  # what one answer holds at most; the broker also bounds its bytes
-TASK_BYTES: Final = 64 * MIB
-TASK_RECORDS_MIN: Final = 50_000
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -74,13 +71,11 @@ class RemoteOrigin:
 
     def cut(self, wanted: Range, pieces_min: int) -> list[Range]:
         records = wanted.end - wanted.start
-        by_size = 0
+        stored = 0
         for info in self._all():
             if info.id == wanted.topic_id and info.end_offset > info.first_offset:
-                share = records / (info.end_offset - info.first_offset)
-                by_size = -(-int(info.bytes * share) // TASK_BYTES)
-        by_cores = min(os.cpu_count() or 1, records // TASK_RECORDS_MIN)
-        count = min(records, max(pieces_min, by_size, by_cores, 1))
+                stored = info.bytes * records // (info.end_offset - info.first_offset)
+        count = piece_count(records, stored, pieces_min)
         edges = [wanted.start + records * number // count for number in range(count + 1)]
         return [
             Range(wanted.topic, wanted.topic_id, wanted.epoch, edges[number], edges[number + 1])
