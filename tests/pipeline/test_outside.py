@@ -15,6 +15,7 @@ from penstock.catalog.outside import (
     see_consumers,
     see_sessions,
 )
+from tests.postgres_server import PostgresServer
 
 
 def see(data: Path) -> SessionsSeen:
@@ -43,6 +44,20 @@ def test_consumers_are_seen_with_their_saved_positions_while_the_broker_runs_and
     assert consumers(CatalogPlace(tmp_path)) == wanted
     with Broker(tmp_path) as broker:  # nothing is left behind that would be in its way
         assert broker.size("t", "late") == 1
+
+
+def test_a_catalog_in_postgres_is_read_as_well(tmp_path: Path, postgres: PostgresServer) -> None:
+    schema = postgres.new_schema()
+    where = CatalogPlace(tmp_path, postgres.url, schema)
+    with Broker(tmp_path, catalog_url=postgres.url, catalog_schema=schema) as broker:
+        broker.create_topic("t")
+        broker.publish("x", "t")
+        broker.subscribe("c", "t")
+        assert [(one.kind, one.name) for one in consumers(where)] == [("consumer", "c")]
+        with look(where) as fetch:
+            assert see_sessions(fetch) == SessionsSeen()
+    with pytest.raises(RefusedError, match="PENSTOCK_CATALOG__URL"):
+        see(tmp_path)
 
 
 def test_a_directory_without_a_catalog_says_what_to_give(tmp_path: Path) -> None:

@@ -74,7 +74,8 @@ def test_rows_older_than_an_age_go_and_the_others_stay_as_they_were(
     before = {row["offset"]: row for row in rows_of(table)}
     told: list[Progress] = []
     done = clean(table, older_than="30d", spark=spark, report=told.append)
-    assert (done.rows, told) == (5, [done])
+    assert (done.rows, told[-1]) == (5, done)
+    assert "looking at" in told[0].says
     assert "5 rows stay" in done.says
     assert rows_of(table) == [before[number] for number in range(1, 10, 2)]
     assert clean(table, older_than=30 * DAY, spark=spark).rows == 0
@@ -209,7 +210,7 @@ def test_a_table_without_partitions_or_topics_is_merged_too(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"older_than": "soon"}, "older_than 'soon' is not an age: write it as 90s"),
+        ({"older_than": "soon"}, "older_than 'soon' is not a duration above 0"),
         ({"vacuum": "10m"}, "keep them for 1h at least"),
     ],
 )

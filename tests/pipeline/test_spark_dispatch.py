@@ -159,6 +159,7 @@ def test_a_table_of_deliveries_goes_on_where_it_ended(spark: SparkSession, tmp_p
         assert (first.progress.rows, first.progress.batches, first.progress.lag) == (4, 3, 0)
         assert first.waiting == {"one": 2, "other": 0}
         assert told[-1].offsets == {"default": 5}
+        assert told[-1].says == "counting what waits"
         again = dispatch(path=tmp_path / "data", to=tmp_path / "out", spark=spark)
         assert (again.progress.rows, again.waiting) == (0, first.waiting)
         publish(broker, "x/1", qos=2)

@@ -14,8 +14,8 @@ import shlex
 from dataclasses import dataclass
 from typing import Any, Final, NoReturn
 
+from penstock.core.durations import seconds
 from penstock.model.errors import InvalidSetting
-from penstock.pipeline.ages import age_us
 from penstock.pipeline.jobs import JOBS, find_job
 
 EVERY_S_MIN: Final = 1.0
@@ -62,10 +62,10 @@ def _entry(name: str, entry: Any) -> Scheduled:
             raise InvalidSetting(f"{key!r} is unknown: {hint}")
     if "every" not in entry or "run" not in entry:
         raise InvalidSetting("it needs 'every', how often, and 'run', the job and its arguments")
-    every_s = age_us("every", entry["every"]) / 1e6
-    at_most_s = age_us("at_most", entry.get("at_most", AT_MOST)) / 1e6
-    if every_s < EVERY_S_MIN or at_most_s <= 0:
-        raise InvalidSetting(f"every must be {EVERY_S_MIN:g}s at least, and at_most above 0")
+    every_s = seconds("every", entry["every"])
+    at_most_s = seconds("at_most", entry.get("at_most", AT_MOST))
+    if every_s < EVERY_S_MIN:
+        raise InvalidSetting(f"every {entry['every']!r} is too often: {EVERY_S_MIN:g}s at least")
     job, *arguments = _words(entry["run"])
     _check_job(job, arguments)
     return Scheduled(name, job, tuple(arguments), every_s, at_most_s)

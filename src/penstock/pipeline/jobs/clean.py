@@ -9,12 +9,13 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from penstock.core.durations import seconds
 from penstock.model.clock import SystemClock
-from penstock.pipeline.ages import age_us
 from penstock.pipeline.jobs import LOCAL, Progress, Report, ignore_progress, local_session
 
 if TYPE_CHECKING:
@@ -43,14 +44,17 @@ def clean(
     from penstock.pipeline.cleaning import CleanTable, Keep
 
     now_us = SystemClock().now_us()
-    since_us = None if older_than is None else now_us - age_us("older_than", older_than)
-    vacuum_s = age_us("vacuum", vacuum) / 1e6
+    since_us = None
+    if older_than is not None:
+        since_us = now_us - round(seconds("older_than", older_than) * 1e6)
+    vacuum_s = seconds("vacuum", vacuum)
     paths = [tables] if isinstance(tables, str | Path) else list(tables)
     began_s = time.monotonic()
     dropped = kept = merged = removed = commits = 0
     done = Progress(0, 0, 0.0)
     with local_session(spark, master) as used:
         for path in paths:
+            report(replace(done, says=f"looking at {path}"))
             table = CleanTable(used, Path(path))
             expires_us = now_us if table.has("expires_at") else None
             went, left = table.drop(Keep(since_us, expires_us, latest))

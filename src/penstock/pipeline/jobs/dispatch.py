@@ -77,6 +77,7 @@ def dispatch(
                 used, data, Path(to), every_reader(seen, origin, states), states,
                 batch_records, fail_on_data_loss, report,
             )  # fmt: skip
+        report(replace(done, says="counting what waits"))
         found = _count(used, data, waiting_readers(seen, origin, states), states)
         if to is not None:
             _replace_waiting(Path(to) / WAITING, found)

@@ -72,6 +72,7 @@ def stats(
         from penstock.pipeline.delta import replace_table
         from penstock.pipeline.minutes import Minutes
 
+        report(Progress(0, 0, 0.0, says=f"counting {count:,} records"))
         counted = Minutes(_read(used, data, begin, end))
         counted.save(folder / MINUTES)
         replace_table(folder / LAG, _LAG_COLUMNS, lags)
