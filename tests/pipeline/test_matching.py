@@ -27,8 +27,12 @@ COLUMNS = (
 )
 
 LEVEL = st.sampled_from(["a", "b", "", "$x"])
-NAMES = st.lists(LEVEL, min_size=1, max_size=3).map("/".join).filter(bool)
+NAMES = st.one_of(
+    st.sampled_from(["a/b", "a", "$x/b"]),
+    st.lists(LEVEL, min_size=1, max_size=3).map("/".join).filter(bool),
+)
 FILTERS = st.one_of(
+    st.sampled_from(["#", "a/#", "+/b", "a/b", "a/+", "$x/#"]),  # several match the same name
     st.lists(st.sampled_from(["a", "b", "+", "$x"]), min_size=1, max_size=3).map("/".join),
     st.lists(st.sampled_from(["a", "+", "$x"]), max_size=2).map(lambda le: "/".join([*le, "#"])),
 )
