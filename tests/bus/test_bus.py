@@ -6,13 +6,15 @@ import queue
 import socket
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from penstock import AlreadySubscribed, Broker, Bus, NotSubscribed, RefusedError, UnavailableError
-from penstock.app.bus import RemoteBus
+from penstock.app.bus import WAITING_MAX, RemoteBus
 from penstock.broker.bus import NOBODY
 from penstock.core.bus import RING_MAX, join_id
 from penstock.doors.bus.wire import CALL, PUBLISH, FrameReader, encode_frame
@@ -237,12 +239,64 @@ def test_refusals_of_the_broker_reach_the_process(served: tuple[Served, Path]) -
     _, path = served
     with Bus.connect(path) as bus:
         bus.subscribe(7, Heard())
-        with pytest.raises(RefusedError, match="unsubscribe first"):
+        with pytest.raises(AlreadySubscribed, match="unsubscribe first"):
             bus.subscribe(join_id(5, 7), Heard())
-        with pytest.raises(RefusedError, match="has not subscribed"):
+        with pytest.raises(NotSubscribed, match="has not subscribed"):
             bus.unsubscribe(8)
         with pytest.raises(RefusedError, match="is no bus id"):
             bus.publish(-1, b"")
+
+
+def publish_all(path: Path, id: int, count: int) -> None:
+    """Wait for room whenever the ring is full."""
+    with Bus.connect(path) as bus:
+        for n in range(count):
+            while True:
+                try:
+                    bus.publish(id, str(n))
+                    break
+                except RefusedError:
+                    time.sleep(0.001)
+
+
+def test_a_handler_publishes_however_many_calls_wait_for_it(served: tuple[Served, Path]) -> None:
+    _, path = served
+    count = WAITING_MAX + 2 * RING_MAX
+    heard, all_out = Heard(), threading.Event()
+    with Bus.connect(path) as busy, Bus.connect(path) as listener:
+
+        def pass_on(id: int, data: bytes) -> None:
+            assert all_out.wait(WAIT_S)
+            while True:
+                try:
+                    return busy.publish(12, data)
+                except RefusedError:
+                    time.sleep(0.001)
+
+        listener.subscribe(12, heard)
+        busy.subscribe(11, pass_on)
+        publish_all(path, 11, count)
+        all_out.set()
+        assert [heard.next() for _ in range(count)] == [(12, b"%d" % n) for n in range(count)]
+
+
+def test_a_handler_may_unsubscribe_and_leave_while_calls_wait(served: tuple[Served, Path]) -> None:
+    _, path = served
+    left: queue.SimpleQueue[str] = queue.SimpleQueue()
+    all_out = threading.Event()
+    bus = Bus.connect(path)
+
+    def leave(id: int, data: bytes) -> None:
+        assert all_out.wait(WAIT_S)
+        if data == b"0":
+            bus.unsubscribe(id)
+            bus.close()
+            left.put("left")
+
+    bus.subscribe(13, leave)
+    publish_all(path, 13, WAITING_MAX + 2 * RING_MAX)
+    all_out.set()
+    assert left.get(timeout=WAIT_S) == "left"
 
 
 def test_a_process_hears_that_its_broker_is_gone(tmp_path: Path) -> None:

@@ -12,8 +12,9 @@ import socket
 import sys
 import threading
 import traceback
-from collections.abc import Callable
-from contextlib import suppress
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
@@ -30,6 +31,7 @@ Handler = Callable[[int, bytes], object]  # called with the id and the data
 
 WAITING_MAX: Final = 1_024  # messages that wait for this process's handlers
 ANSWER_S_MAX: Final = 30.0
+CLOSED: Final = "the bus is closed, or its broker is gone: connect again"
 RECEIVE_BYTES: Final = 1 << 16
 
 
@@ -38,7 +40,10 @@ class Handlers:
 
     def __init__(self) -> None:
         self._handlers: dict[int, Handler] = {}  # by topic
-        self._waiting: queue.Queue[tuple[int, bytes] | None] = queue.Queue(WAITING_MAX)
+        self._waiting: deque[tuple[int, bytes]] = deque()
+        self._changed = threading.Condition()
+        self._is_asking = False  # a handler waits for an answer that comes behind calls
+        self._is_closed = False
         self._thread = threading.Thread(target=self._run, name="penstock-bus", daemon=True)
         self._thread.start()
 
@@ -50,18 +55,45 @@ class Handlers:
 
     def call(self, id: int, data: bytes) -> bool:
         """Have the handler called; False if too many wait already."""
-        try:
-            self._waiting.put_nowait((id, data))
-        except queue.Full:
-            return False
+        with self._changed:
+            if len(self._waiting) >= WAITING_MAX:
+                return False
+            self._waiting.append((id, data))
+            self._changed.notify_all()
         return True
 
     def wait_and_call(self, id: int, data: bytes) -> None:
         """As `call`, but wait for room: what is not read stays where it is bounded."""
-        self._waiting.put((id, data))
+        with self._changed:
+            self._changed.wait_for(self._may_come)
+            if not self._is_closed:
+                self._waiting.append((id, data))
+                self._changed.notify_all()
+
+    def _may_come(self) -> bool:
+        # A handler that asks would wait for ever behind calls that wait for it. So much more may
+        # come meanwhile as the broker holds for one process.
+        return len(self._waiting) < WAITING_MAX or self._is_asking or self._is_closed
+
+    @contextmanager
+    def asking(self) -> Iterator[None]:
+        """Around a question whose answer comes on the connection that brings calls."""
+        if threading.current_thread() is not self._thread:
+            yield
+            return
+        self._set_asking(True)
+        try:
+            yield
+        finally:
+            self._set_asking(False)
+
+    def _set_asking(self, is_asking: bool) -> None:
+        with self._changed:
+            self._is_asking = is_asking
+            self._changed.notify_all()
 
     def _run(self) -> None:
-        while (message := self._waiting.get()) is not None:
+        while (message := self._next()) is not None:
             id, data = message
             handler = self._handlers.get(split_id(id)[1])
             if handler is None:
@@ -72,10 +104,27 @@ class Handlers:
                 print(f"penstock bus: the handler of id {id} raised", file=sys.stderr)
                 traceback.print_exc()
 
+    def _next(self) -> tuple[int, bytes] | None:
+        """The next message; None once it is closed and nothing waits."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._waiting or self._is_closed)
+            if not self._waiting:
+                return None
+            message = self._waiting.popleft()
+            self._changed.notify_all()
+            return message
+
     def close(self) -> None:
-        self._waiting.put(None)
+        """Call the handlers of what waits, then end."""
+        self.stop_waiting()
         if threading.current_thread() is not self._thread:
             self._thread.join()
+
+    def stop_waiting(self) -> None:
+        """Take no more; who waits for room is let go."""
+        with self._changed:
+            self._is_closed = True
+            self._changed.notify_all()
 
 
 class LockedRing(Ring):
@@ -170,18 +219,15 @@ class Bus:
 
 
 class RemoteBus:
-    """A process on the bus of a broker; the same methods as Bus. Usable from several threads."""
+    """A process on the bus of a broker; the same methods as Bus. Usable from several threads.
+
+    Calls come on one connection, messages go out on another: a handler may publish however many
+    calls wait for it.
+    """
 
     def __init__(self, path: str | Path) -> None:
-        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        try:
-            self._socket.connect(str(path))
-        except OSError as failed:
-            self._socket.close()
-            raise UnavailableError(
-                f"there is no bus at {str(path)!r} ({failed.strerror or failed}): "
-                "start `penstock serve --bus PATH`"
-            ) from failed
+        self._publishing = Asking(path)
+        self._socket = _connect(path)
         self._handlers = Handlers()
         self._asking = threading.Lock()
         self._answers: queue.SimpleQueue[wire.Frame | None] = queue.SimpleQueue()
@@ -192,10 +238,10 @@ class RemoteBus:
     def subscribe(self, id: int, handler: Handler) -> None:
         """Have `handler(id, data)` called; a process has one handler for each topic."""
         _check_handler(handler)
-        self._ask(wire.SUBSCRIBE, id, b"", lambda: self._handlers.set(id, handler))
+        self._ask(wire.SUBSCRIBE, id, lambda: self._handlers.set(id, handler))
 
     def unsubscribe(self, id: int) -> None:
-        self._ask(wire.UNSUBSCRIBE, id, b"", lambda: self._handlers.remove(id))
+        self._ask(wire.UNSUBSCRIBE, id, lambda: self._handlers.remove(id))
 
     def publish(self, id: int, data: object) -> None:
         """Enqueue at the broker; RefusedError when 256 messages wait there."""
@@ -204,25 +250,26 @@ class RemoteBus:
             raise TooLarge(
                 f"{len(payload)} bytes are too many for the bus: at most {wire.DATA_BYTES_MAX}"
             )
-        self._ask(wire.PUBLISH, id, payload, lambda: None)
-
-    def _ask(self, kind: int, id: int, data: bytes, on_done: Callable[[], None]) -> None:
         split_id(id)
-        with self._asking:
+        if self._is_closed:
+            raise UnavailableError(CLOSED)
+        _check_answer(self._publishing.ask(encode_frame(wire.PUBLISH, id, payload)))
+
+    def _ask(self, kind: int, id: int, on_done: Callable[[], None]) -> None:
+        split_id(id)
+        with self._asking, self._handlers.asking():
             if self._is_closed:
-                raise UnavailableError("the bus is closed, or its broker is gone: connect again")
+                raise UnavailableError(CLOSED)
             try:
-                self._socket.sendall(encode_frame(kind, id, data))
+                self._socket.sendall(encode_frame(kind, id))
             except OSError as failed:
                 raise UnavailableError(f"the bus is gone ({failed}): connect again") from failed
             try:
                 answer = self._answers.get(timeout=ANSWER_S_MAX)
             except queue.Empty:
+                self.close()  # its answer would be taken for that of the next question
                 raise UnavailableError("the bus does not answer: connect again") from None
-            if answer is None:
-                raise UnavailableError("the broker of the bus is gone: connect again")
-            if answer.kind == wire.REFUSED:
-                raise RefusedError(answer.data.decode())
+            _check_answer(answer)
             on_done()
 
     def _listen(self) -> None:
@@ -246,8 +293,10 @@ class RemoteBus:
     def close(self) -> None:
         """Leave the bus: this process is subscribed to nothing. Safe to call twice."""
         self._is_closed = True
+        self._publishing.close()
         with suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
+        self._handlers.stop_waiting()
         self._listener.join()
         self._socket.close()
         self._handlers.close()
@@ -262,6 +311,58 @@ class RemoteBus:
         trace: TracebackType | None,
     ) -> None:
         self.close()
+
+
+class Asking:
+    """A connection for questions: one at a time, each followed by its answer."""
+
+    def __init__(self, path: str | Path) -> None:
+        self._socket = _connect(path)
+        self._socket.settimeout(ANSWER_S_MAX)
+        self._reader = FrameReader()
+        self._lock = threading.Lock()
+
+    def ask(self, frame: bytes) -> wire.Frame | None:
+        """The answer; None if the broker is gone, which a connection does not survive."""
+        with self._lock:
+            try:
+                self._socket.sendall(frame)
+                while data := self._socket.recv(RECEIVE_BYTES):
+                    for answer in self._reader.feed(data):
+                        return answer
+            except TimeoutError:
+                self._socket.close()
+                raise UnavailableError("the bus does not answer: connect again") from None
+            except (OSError, PeerError):
+                pass
+            self._socket.close()
+            return None
+
+    def close(self) -> None:
+        with suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+        with self._lock:
+            self._socket.close()
+
+
+def _connect(path: str | Path) -> socket.socket:
+    one = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        one.connect(str(path))
+    except OSError as failed:
+        one.close()
+        raise UnavailableError(
+            f"there is no bus at {str(path)!r} ({failed.strerror or failed}): "
+            "start `penstock serve --bus PATH`"
+        ) from failed
+    return one
+
+
+def _check_answer(answer: wire.Frame | None) -> None:
+    if answer is None:
+        raise UnavailableError("the broker of the bus is gone: connect again")
+    if answer.kind == wire.REFUSED:
+        raise wire.decode_refusal(answer.data)
 
 
 def _check_handler(handler: Handler) -> None:

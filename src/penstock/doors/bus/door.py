@@ -18,7 +18,7 @@ from penstock.broker.bus import NOBODY, BusLoop, Subscriber
 from penstock.broker.engine import Engine
 from penstock.core.bus import BusTable, Ring
 from penstock.doors.bus import wire
-from penstock.doors.bus.wire import FrameReader, encode_frame
+from penstock.doors.bus.wire import FrameReader, encode_frame, encode_refusal
 from penstock.model.errors import PeerError, PenstockError, UnavailableError
 from penstock.model.limits import MIB
 
@@ -58,7 +58,7 @@ class BusProcess(asyncio.Protocol):
         try:
             self._door.act(self, frame)
         except PenstockError as refusal:
-            return encode_frame(wire.REFUSED, frame.id, str(refusal).encode())
+            return encode_refusal(frame.id, refusal)
         return encode_frame(wire.DONE, frame.id)
 
     def call(self, id: int, data: bytes) -> bool:

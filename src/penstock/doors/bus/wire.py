@@ -5,7 +5,7 @@
 | 4 | length of all that follows, big-endian |
 | 1 | kind |
 | 2 | bus id |
-| rest | data of a message, or why something was refused, as UTF-8 |
+| rest | data of a message; or the class of a refusal, a newline, and why, as UTF-8 |
 
 A process sends SUBSCRIBE, UNSUBSCRIBE and PUBLISH; each is answered, in order, by DONE or REFUSED.
 The broker sends CALL whenever a handler is to be called.
@@ -16,7 +16,8 @@ from __future__ import annotations
 import struct
 from typing import Final, NamedTuple
 
-from penstock.model.errors import PeerError
+from penstock.model import errors
+from penstock.model.errors import PeerError, PenstockError, RefusedError
 from penstock.model.limits import MIB
 
 SUBSCRIBE: Final = 1
@@ -41,6 +42,19 @@ class Frame(NamedTuple):
 
 def encode_frame(kind: int, id: int, data: bytes = b"") -> bytes:
     return _HEAD.pack(_HEAD.size - _LENGTH_BYTES + len(data), kind, id) + data
+
+
+def encode_refusal(id: int, refusal: PenstockError) -> bytes:
+    return encode_frame(REFUSED, id, f"{type(refusal).__name__}\n{refusal}".encode())
+
+
+def decode_refusal(data: bytes) -> PenstockError:
+    """The error of the other side, as the class it has there."""
+    name, _, text = data.decode(errors="replace").partition("\n")
+    kind = getattr(errors, name, None)
+    if isinstance(kind, type) and issubclass(kind, PenstockError):
+        return kind(text)
+    return RefusedError(text)
 
 
 class FrameReader:
