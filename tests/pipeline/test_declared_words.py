@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.pipeline.declared.words import find_word, is_query, tables_of
+from penstock.pipeline.declared.words import find_word, is_query, may_use, tables_of
 
 READS = {
     "SELECT 1": (),
@@ -74,3 +74,25 @@ def test_words_are_found_outside_of_comments_and_texts() -> None:
     sql = "SELECT 'group by' -- group by\n FROM a GROUP  BY x"
     assert sql[find_word(sql, "group", "by") :] == "GROUP  BY x"
     assert find_word(sql, "having") == 0
+
+
+@pytest.mark.parametrize(
+    ("sql", "uses"),
+    [
+        ("SELECT a.name FROM a", True),
+        ("SELECT `Name` FROM a", True),
+        ("SELECT * FROM a", True),
+        ("SELECT a.* FROM a", True),
+        ("SELECT struct(*) FROM a", True),
+        ("FROM a", True),
+        ("FROM a |> WHERE offset > 1", True),
+        ("SELECT x FROM a UNION ALL TABLE b", True),
+        ("SELECT x FROM a NATURAL JOIN b", True),
+        ("SELECT count(*) FROM a", False),
+        ("SELECT offset, 'name' FROM a -- name", False),
+        ("WITH b AS (SELECT offset FROM a) SELECT offset FROM b", False),
+        ("SELECT names FROM a", False),
+    ],
+)
+def test_a_column_is_left_out_only_where_nobody_can_mean_it(sql: str, uses: bool) -> None:
+    assert may_use(sql, "name") is uses

@@ -15,7 +15,10 @@ from deltalake import DeltaTable
 from penstock import Broker, RefusedError, UnavailableError, connect
 from penstock.cli.main import main
 from penstock.pipeline import archive, sql
+from penstock.pipeline.declared.reading import read_declaration
+from penstock.pipeline.declared.views import Views
 from penstock.pipeline.jobs import Progress
+from penstock.pipeline.source import SCHEMA
 from tests.doors.served import Served
 
 if TYPE_CHECKING:
@@ -366,14 +369,33 @@ def test_with_a_trigger_it_goes_on_until_it_is_stopped_beside_a_broker_that_serv
     assert spark.streams.active == []
 
 
+MODES = (
+    COPY
+    + """
+[steps.counts]
+sql = "SELECT count(*) AS n FROM readings"
+
+[sinks.updates]
+step = "counts"
+topic = "rooms"
+mode = "update"
+
+[sinks.totals]
+step = "counts"
+table = "./totals"
+mode = "complete"
+"""
+)
+
+
 def test_a_micro_batch_whose_end_spark_never_noted_is_not_written_twice(
     spark: SparkSession, data: Path, declare: Declare, tmp_path: Path
 ) -> None:
     """The sink's commit was done and Spark's was not: the forced failure between the two."""
-    file = declare(COPY)
+    file = declare(MODES)
     publish(data, "first", "second")
     sql(file, path=data, once=True, spark=spark)
-    for sink in ("topic", "table"):
+    for sink in ("topic", "table", "updates", "totals"):
         last = max((tmp_path / "flow.checkpoint" / sink / "commits").glob("[0-9]*"))
         last.unlink()
         (last.parent / f".{last.name}.crc").unlink(missing_ok=True)
@@ -382,6 +404,9 @@ def test_a_micro_batch_whose_end_spark_never_noted_is_not_written_twice(
     assert values(data) == ["first", "second", "third"]
     rows = [row["payload"] for row in rows_of(tmp_path / "table")]
     assert rows == ["first", "second", "third"]
+    assert values(data, "rooms") == [{"n": 2}, {"n": 3}]
+    assert rows_of(tmp_path / "totals") == [{"n": 3}]
+    assert len(DeltaTable(str(tmp_path / "totals")).history()) == 3  # made, and two commits
 
 
 def test_options_of_a_source_choose_its_records(
@@ -400,6 +425,24 @@ def test_options_of_a_source_choose_its_records(
     done = sql(file, path=data, once=True, spark=spark)
     assert done.batches == 4  # two of each sink
     assert sorted(json.loads(value)["n"] for value in values(data)) == [2, 3, 5]
+
+
+def test_columns_that_no_step_uses_are_not_read(
+    spark: SparkSession, data: Path, declare: Declare, tmp_path: Path
+) -> None:
+    declared = read_declaration(declare(TOTALS))
+    views = Views(spark.newSession(), declared, {"path": str(data)}, {}, prunes=True)
+    assert views.frames["readings"].columns == ["name"]
+    whole = Views(spark.newSession(), declared, {"path": str(data)}, {})
+    assert whole.frames["readings"].columns == SCHEMA.names
+    file = declare(
+        TOTALS.replace(
+            "name, count(*) AS n FROM readings GROUP BY name", "count(*) AS n FROM readings"
+        )
+    )
+    publish(data, "x", "y")
+    sql(file, path=data, spark=spark)
+    assert rows_of(tmp_path / "table") == [{"n": 2}]
 
 
 def test_from_latest_is_the_end_of_the_topic_at_the_first_start(

@@ -74,14 +74,19 @@ def explain_streaming(
 ) -> tuple[int, str]:
     """Why a step cannot be streamed into a sink, and where in the step that stands."""
     bare = [one.name for one in streams if one.watermark_s is None]
-    index = find_word(step.sql, "group", "by") or find_word(step.sql, "join")
+    group, join = find_word(step.sql, "group", "by"), find_word(step.sql, "join")
     if "watermark" not in str(wrong).lower() or not bare:
-        return index, f"step {step.name!r} cannot go to sink {sink.name!r}: {plain(str(wrong))}"
-    tables = " and ".join(f"[sources.{name}]" for name in bare)
-    ways = [f'add watermark = "1m" to {tables}']
+        said = f"step {step.name!r} cannot go to sink {sink.name!r}: {plain(str(wrong))}"
+        return group or join, said
+    ways = f'add watermark = "1m" to {" and ".join(f"[sources.{name}]" for name in bare)}'
+    if join and not group:
+        return join, (
+            f"step {step.name!r} joins streams without a watermark, so rows would have to wait "
+            f"for a partner for ever: {ways}, and compare their times in ON"
+        )
     if isinstance(sink, TopicSink):
-        ways.append(f'or mode = "{UPDATE}" to [sinks.{sink.name}], which then gets every change')
-    return index, (
-        f"step {step.name!r} groups a stream by time without a watermark, so no group is ever "
-        f"complete: {', '.join(ways)}"
+        ways += f', or mode = "{UPDATE}" to [sinks.{sink.name}], which then gets every change'
+    return group, (
+        f"step {step.name!r} groups a stream without a watermark, so no group is ever complete: "
+        f"{ways}"
     )

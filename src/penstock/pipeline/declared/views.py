@@ -11,6 +11,7 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from pyspark.errors import PySparkException
+from pyspark.sql.types import StructType
 
 from penstock.core.position import AtTime, parse_position
 from penstock.model.errors import InvalidPosition, RefusedError, TopicNotFound
@@ -32,6 +33,7 @@ from penstock.pipeline.declared.explaining import explain, explain_streaming, qu
 from penstock.pipeline.declared.places import Path
 from penstock.pipeline.declared.problems import Problems
 from penstock.pipeline.declared.tables import check_partitions, check_table, read_delta
+from penstock.pipeline.declared.words import may_use
 from penstock.pipeline.source import SCHEMA, PenstockSource
 
 if TYPE_CHECKING:
@@ -51,8 +53,11 @@ class Views:
         declared: Declaration,
         reading: dict[str, str],
         writing: dict[str, str],
+        *,
+        prunes: bool = False,
     ) -> None:
         self._spark = spark
+        self._prunes = prunes  # columns that nobody uses are not read
         self._declared = declared
         self._reading = reading  # where the topics are: options of the source, and of the sink
         self._writing = writing
@@ -87,22 +92,15 @@ class Views:
 
     def _stream(self, source: TopicSource) -> DataFrame:
         from pyspark.sql import functions as sf
-        from pyspark.sql.types import StructType
 
         path = ("sources", source.name)
         options = self._reading | _options(source)
         # Topics and offsets: Spark would ask for them only once the query runs.
         PenstockSource(options).streamReader(SCHEMA).initialOffset()
-        frame = self._spark.readStream.format("penstock").options(**options).load()
+        reader = self._spark.readStream.format("penstock").options(**options)
+        frame = reader.schema(self._columns_of(source)).load()
         with self._noting((*path, "payload"), source.payload):
-            text = sf.try_validate_utf8(sf.col("payload").cast("string"))
-            if source.payload == TEXT:
-                frame = frame.withColumn("payload", text)
-            elif source.payload == JSON:
-                frame = frame.withColumn("payload", sf.try_parse_json(text))
-            elif source.payload != BINARY:
-                fields = cast(StructType, StructType.fromDDL(source.payload))
-                frame = frame.withColumn("payload", sf.from_json(text, fields))
+            frame = _with_payload(frame, source.payload)
         if source.event_time is not None:
             with self._noting((*path, "event_time"), source.event_time):
                 time = sf.expr(source.event_time).cast("timestamp")
@@ -111,6 +109,23 @@ class Views:
             column = EVENT_TIME if source.event_time is not None else "timestamp"
             frame = frame.withWatermark(column, f"{round(source.watermark_s * 1_000)} milliseconds")
         return frame
+
+    def _columns_of(self, source: TopicSource) -> StructType:
+        """Of a topic's columns those that are used: Spark does not tell, and all take time."""
+        key = source.name.lower()
+        queries = [step.sql for step in self._declared.steps if key in step.reads]
+        is_all = not self._prunes or any(sink.step.lower() == key for sink in self._declared.sinks)
+        if source.event_time is not None:
+            queries.append(f"SELECT {source.event_time}")
+        needed = ["timestamp"] if source.watermark_s is not None else []
+        if is_all:
+            return SCHEMA
+        used = [
+            field
+            for field in SCHEMA
+            if field.name in needed or any(may_use(sql, field.name) for sql in queries)
+        ]
+        return StructType(used or [SCHEMA["offset"]])
 
     def _table(self, source: TableSource) -> DataFrame:
         with self._noting(("sources", source.name, "table")):
@@ -191,6 +206,20 @@ class Views:
 
 class _Noted(Exception):
     """Something is wrong, and it is among the problems already."""
+
+
+def _with_payload(frame: DataFrame, kind: str) -> DataFrame:
+    """The column `payload` as the declaration wants it; what does not fit is NULL."""
+    from pyspark.sql import functions as sf
+
+    if kind == BINARY or "payload" not in frame.columns:
+        return frame
+    payload = sf.try_validate_utf8(sf.col("payload").cast("string"))
+    if kind == JSON:
+        payload = sf.try_parse_json(payload)
+    elif kind != TEXT:
+        payload = sf.from_json(payload, cast(StructType, StructType.fromDDL(kind)))
+    return frame.withColumn("payload", payload)
 
 
 def as_records(frame: DataFrame) -> DataFrame:

@@ -75,6 +75,20 @@ def find_word(sql: str, *wanted: str, start: int = 0) -> int:
     return 0
 
 
+def may_use(sql: str, column: str) -> bool:
+    """False only if a query surely does not use a column of this name, of any of its tables."""
+    words = list(words_of(sql))
+    if words[0].plain != "select" and words[0].plain != "with":
+        return True  # FROM and TABLE give all columns
+    for at, word in enumerate(words):
+        if word.name == column or word.plain in ("natural", "table", "|"):
+            return True
+        counts = [one.plain for one in words[max(at - 2, 0) : at + 2]] == ["count", "(", "*", ")"]
+        if word.plain == "*" and not counts:
+            return True
+    return False
+
+
 def tables_of(sql: str) -> tuple[str, ...]:
     """The tables that a query reads, in lower case, in the order in which they are named."""
     words = list(words_of(sql))

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from penstock.log.directory import read_holder
-from penstock.model.errors import RefusedError
+from penstock.model.errors import InvalidPipeline, RefusedError
 from penstock.pipeline.declared.declaration import Declaration
 from penstock.pipeline.declared.reading import read_declaration
 from penstock.pipeline.jobs import Progress, Report, ignore_progress, local_session
@@ -63,7 +63,10 @@ def sql(
     declared = read_declaration(Path(file))
     with held_checkpoint(declared.checkpoint), local_session(spark) as used:
         reading, writing = _connections(Path(path), url, _login(user, password, token))
-        views = _views(used, declared, reading, writing)
+        try:
+            views = _views(used, declared, reading, writing, prunes=True)
+        except InvalidPipeline:  # with all columns in view it can be said better
+            views = _views(used, declared, reading, writing)
         queries = Queries(declared, writing, once=once)
         queries.start(views.outputs)
         return queries.run(report, stop or threading.Event())
@@ -165,7 +168,12 @@ def _login(user: str, password: str, token: str) -> dict[str, str]:
 
 
 def _views(
-    spark: SparkSession, declared: Declaration, reading: dict[str, str], writing: dict[str, str]
+    spark: SparkSession,
+    declared: Declaration,
+    reading: dict[str, str],
+    writing: dict[str, str],
+    *,
+    prunes: bool = False,
 ) -> Views:
     from penstock.pipeline.declared.views import Views
 
@@ -179,7 +187,7 @@ def _views(
         own.conf.set(key, value)
     partitions = declared.partitions or max(2, spark.sparkContext.defaultParallelism)
     own.conf.set("spark.sql.shuffle.partitions", str(partitions))
-    return Views(own, declared, reading, writing)
+    return Views(own, declared, reading, writing, prunes=prunes)
 
 
 _SETTINGS: Final = {
