@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from penstock import __version__
 from penstock.cli import (
+    bench,
     groups,
     logs,
     pipeline,
@@ -44,6 +45,7 @@ MODULES: Final[tuple[Any, ...]] = (
     logs,
     pipeline,
     settings,
+    bench,
 )
 EPILOG = """\
 a first look, without a server:

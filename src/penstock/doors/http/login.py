@@ -30,7 +30,7 @@ def recall(access: Access, request: Request) -> Principal | Credentials:
         principal = access.anonymous()
         if principal is None:
             access.count_stranger()
-            raise HttpError(401, "log in with a user name and password", CHALLENGE)
+            raise HttpError(401, "log in with a user name and password, or with a key", CHALLENGE)
         return principal
     scheme, _, rest = given.partition(b" ")
     if scheme.lower() == b"bearer":
