@@ -125,6 +125,10 @@ class Talk:
     def call(self) -> None:
         """Ask, and wait for the answer."""
         self.ask()
+        self.wait()
+
+    def wait(self) -> None:
+        """For the answer."""
         while not self.hear():
             pass
 

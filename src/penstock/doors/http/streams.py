@@ -144,6 +144,12 @@ class Feeding:
             return [self._lines.get(topic_id, record) for record in records]
         return [_encode(record_out(record)) for record in records]
 
+    def encode_list(self, records: list[Record]) -> bytes:
+        """All of them as a JSON list."""
+        if self.stream.has_siblings:
+            return b"[%b]" % b",".join(self.encode(records))
+        return _encode([record_out(record) for record in records])
+
     async def produce(self, writer: Writer) -> None:
         """Server-sent events; the id of each is its offset."""
         stream = self.stream
@@ -196,9 +202,9 @@ class SocketReader:
             if self._feeding.is_too_slow:
                 socket.close_with(WS_TOO_SLOW, "too slow: come back at your offset")
             elif records:
-                lines = b",".join(self._feeding.encode(records))
-                head = b'{"type":"records","next_offset":%d,"records":[' % stream.next_offset
-                socket.send(head + lines + b"]}", TEXT)
+                lines = self._feeding.encode_list(records)
+                head = b'{"type":"records","next_offset":%d,"records":' % stream.next_offset
+                socket.send(head + lines + b"}", TEXT)
             elif stream.is_closed:
                 socket.close_with(WS_ENDED, "the topic or the server is gone")
             else:
