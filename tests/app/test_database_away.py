@@ -102,9 +102,9 @@ def test_positions_are_saved_by_themselves_when_it_is_back(
 
 def test_who_reads_for_a_client_waits_until_it_is_back(run: Run, tmp_path: Path) -> None:
     async def scenario(broker: AsyncBroker, proxy: PostgresProxy) -> None:
-        await broker.publish("0", "orders")
+        await broker.publish_many(["0", "1"], "orders")
         topic = broker.engine.topics.get("orders")
-        topic.log._tail.drop_before(1)  # type: ignore[attr-defined]  # as if it were long ago
+        topic.log._tail.drop_before(2)  # type: ignore[attr-defined]  # as if it were long ago
         take_away(proxy)
         reading = asyncio.ensure_future(topic.read(0))
         done, _ = await asyncio.wait([reading], timeout=0.3)
@@ -113,7 +113,7 @@ def test_who_reads_for_a_client_waits_until_it_is_back(run: Run, tmp_path: Path)
         (batch,) = await reading
         assert batch.payloads(0, 1) == [b"0"]
         take_away(proxy)
-        reading = asyncio.ensure_future(topic.read(0))
+        reading = asyncio.ensure_future(topic.read(1))  # which is not in memory yet
         await asyncio.sleep(0)
         topic.is_gone = True
         with pytest.raises(UnavailableError):

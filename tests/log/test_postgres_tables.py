@@ -10,6 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from penstock.log.broken import DamagedLog
+from penstock.log.cache import CACHE_BYTES_MAX
 from penstock.log.interface import Bounds, Draft, LogSettings
 from penstock.log.marks import MARK_QOS2_OPENED, MARK_QOS2_RELEASED, Mark
 from penstock.log.postgres import PENDING_BYTES_MAX
@@ -182,6 +183,23 @@ def test_long_topics_are_read_in_parts_and_large_records_alone(on_postgres: Run)
             b"%d" % (count - 1),
             *[bytes([i]) * (MIB * 2 // 3) for i in range(4)],
         ]
+
+    on_postgres(scenario)
+
+
+def test_many_readers_of_one_place_ask_the_server_once(on_postgres: Run) -> None:
+    async def scenario(world: World) -> None:
+        log = await world.create()
+        await log.append(Draft("n", [bytes([i]) * (MIB // 2) for i in range(6)]))
+        log = await world.reopen(log)  # with nothing in memory
+        found = await asyncio.gather(*[payloads(log) for _ in range(100)])
+        found += [await payloads(log)]
+        assert found == [[bytes([i]) * (MIB // 2) for i in range(6)]] * 101
+        assert log.loads == 3, "two records at a time"
+        cache = world.store._cache
+        assert 0 < cache.bytes <= CACHE_BYTES_MAX
+        await log.close()
+        assert cache.bytes == 0
 
     on_postgres(scenario)
 

@@ -8,13 +8,12 @@ from random import Random
 
 import pytest
 
-from penstock.log.cache import ChunkCache
+from penstock.log.cache import CACHE_BYTES_MAX, ChunkCache
 from penstock.log.embedded import READ_BYTES_MAX, TAIL_BYTES_MAX, EmbeddedLog
 from penstock.log.files import RealDisk
 from penstock.log.format import COMPRESSION_LZ4
 from penstock.log.interface import Bounds, Draft, LogSettings
 from penstock.log.segment import Segment
-from penstock.log.store import CACHE_BYTES_MAX
 from penstock.log.tail import Tail
 from penstock.model.errors import Gap
 from penstock.model.limits import KIB, MIB

@@ -6,45 +6,46 @@ from collections import OrderedDict
 from typing import Final
 
 from penstock.log.batch import Batch
-from penstock.log.segment import Segment
+from penstock.model.limits import MIB
 
-ChunkKey = tuple[int, int]  # identity of the Segment object, chunk number
+CACHE_BYTES_MAX: Final = 16 * MIB  # shared by all logs of a store
+ChunkKey = tuple[int, int]  # identity of the Segment, or of the log that has none; chunk number
 WHOLE: Final = 0  # the length of a chunk that does not grow any more
 
 
 class ChunkCache:
-    """Bounded by bytes held. Holds the Segment too, so that its identity stays its own."""
+    """Bounded by bytes held. Holds what owns the chunks too, so that its identity stays its own."""
 
     def __init__(self, bytes_max: int) -> None:
         self._bytes_max = bytes_max
         self._bytes = 0
-        self._chunks: OrderedDict[ChunkKey, tuple[Segment, list[Batch], int, int]] = OrderedDict()
+        self._chunks: OrderedDict[ChunkKey, tuple[object, list[Batch], int, int]] = OrderedDict()
 
-    def get(self, segment: Segment, number: int, length: int = WHOLE) -> list[Batch] | None:
-        """A chunk, if it is held as it was when its segment had this length, or WHOLE."""
-        key = (id(segment), number)
+    def get(self, owner: object, number: int, length: int = WHOLE) -> list[Batch] | None:
+        """A chunk, if it is held as it was when its owner had this length, or WHOLE."""
+        key = (id(owner), number)
         entry = self._chunks.get(key)
         if entry is None or entry[3] != length:
             return None
         self._chunks.move_to_end(key)
         return entry[1]
 
-    def put(self, segment: Segment, number: int, batches: list[Batch], length: int = WHOLE) -> None:
+    def put(self, owner: object, number: int, batches: list[Batch], length: int = WHOLE) -> None:
         """Hold a chunk, in place of what it was at another length."""
         size = sum(batch.memory_bytes for batch in batches)
         if size > self._bytes_max:
             return
-        key = (id(segment), number)
+        key = (id(owner), number)
         before = self._chunks.pop(key, None)
-        self._chunks[key] = (segment, batches, size, length)
+        self._chunks[key] = (owner, batches, size, length)
         self._bytes += size - (before[2] if before is not None else 0)
         while self._bytes > self._bytes_max:
             _, (_, _, freed, _) = self._chunks.popitem(last=False)
             self._bytes -= freed
 
-    def drop(self, segment: Segment) -> None:
-        """Forget a segment that was trimmed or replaced."""
-        for key in [key for key in self._chunks if key[0] == id(segment)]:
+    def drop(self, owner: object) -> None:
+        """Forget what was trimmed, replaced or closed."""
+        for key in [key for key in self._chunks if key[0] == id(owner)]:
             self._bytes -= self._chunks.pop(key)[2]
 
     @property

@@ -17,7 +17,7 @@ from typing import Final
 
 from penstock.log.batch import Batch, up_to
 from penstock.log.builder import BatchBuilder
-from penstock.log.cache import ChunkCache
+from penstock.log.cache import WHOLE, ChunkCache
 from penstock.log.commit import CommitJob, Workers
 from penstock.log.endfile import CLEAN, End
 from penstock.log.files import Disk, File, SyncError
@@ -88,7 +88,7 @@ class EmbeddedLog:
         self._loop = loop
         self._committer = committer
         self._workers = workers
-        self._loader = ChunkLoader(cache, workers, loop)
+        self._loader = ChunkLoader(cache, loop)
         self._segments = recovered.segments
         self._active = recovered.active
         self._checksum = recovered.checksum
@@ -356,7 +356,7 @@ class EmbeddedLog:
                 body = await body_of(segment, self._workers)
                 number = body.index.find(offset)
                 is_whole = segment is not self._segments[-1] or body.index.has_after(number)
-                batches = await self._loader.load(segment, number, is_whole=is_whole)
+                batches = await self._load(segment, number, is_whole=is_whole)
                 # What compressed very well is not unpacked all at once.
                 rest = [batch for batch in batches if batch.end_offset > offset]
                 return up_to(rest, READ_BYTES_MAX)
@@ -366,6 +366,13 @@ class EmbeddedLog:
                 async with self._upkeep:
                     pass  # sealing has put the new file in place, and says so before it lets go
         raise AssertionError("unreachable")
+
+    def _load(self, segment: Segment, number: int, *, is_whole: bool) -> Awaitable[list[Batch]]:
+        def read() -> Awaitable[list[Batch]]:
+            return self._workers.run(lambda: segment.read_chunk(number))
+
+        length = WHOLE if is_whole else segment.body.length
+        return self._loader.load(segment, number, read, length)
 
     def batches_since(self, offset: int) -> AsyncIterator[Batch]:
         return walk_batches(self._segments, offset, self._workers, self._damage)

@@ -15,6 +15,7 @@ from typing import Final
 
 from penstock.log.batch import Batch
 from penstock.log.builder import BatchBuilder
+from penstock.log.cache import ChunkCache
 from penstock.log.interface import (
     FSYNC,
     Bounds,
@@ -24,6 +25,7 @@ from penstock.log.interface import (
     Waiter,
     add_draft,
 )
+from penstock.log.loading import ChunkLoader
 from penstock.log.marks import Mark
 from penstock.log.placing import Placing, place
 from penstock.log.postgres_tables import (
@@ -63,6 +65,7 @@ class PostgresLog:
         loop: asyncio.AbstractEventLoop,
         committer: Committer[PostgresJob],
         work: PostgresWork,
+        cache: ChunkCache,
     ) -> None:
         self.settings = settings
         self.epoch = state.epoch
@@ -83,7 +86,7 @@ class PostgresLog:
         self._is_committing = False
         self._fence = ""
         self._damage: list[str] = []
-        self._loads = 0
+        self._loader = ChunkLoader(cache, loop)
         self._is_closed = False
         self._end_waiters = EndWaiters()
         self._idle_waiters: list[asyncio.Future[None]] = []
@@ -261,6 +264,7 @@ class PostgresLog:
             f"the database lost records of this topic: it ends at {end_offset} there, and records"
             f" up to {self._state.end_offset} had been shown"
         )
+        self._loader.forget(self)
         error = self._refusal()
         assert error is not None
         self.refuse_waiting(error)
@@ -278,7 +282,7 @@ class PostgresLog:
 
     @property
     def loads(self) -> int:
-        return self._loads
+        return self._loader.loads
 
     @property
     def fence(self) -> str:
@@ -311,11 +315,15 @@ class PostgresLog:
         if offset >= self._tail.first_offset:
             return self._tail.read(offset, READ_BYTES_MAX)
         self._check_kept(offset)
-        batch = await self._fetch(offset)
-        if batch is None:
+        found = await self._loader.load(self, offset, lambda: self._fetch_one(offset))
+        if not found:
             self._check_kept(offset)  # trimmed meanwhile
             raise CorruptError(self._missing(offset))
-        return [batch]
+        return found
+
+    async def _fetch_one(self, offset: int) -> list[Batch]:
+        batch = await self._fetch(offset)
+        return [] if batch is None else [batch]
 
     def _missing(self, offset: int) -> str:
         return (
@@ -330,7 +338,6 @@ class PostgresLog:
 
     def _fetch(self, offset: int) -> Awaitable[Batch | None]:
         end = self._state.end_offset
-        self._loads += 1
         return self._work.read(read_batch, self.topic_id, self.epoch, offset, end)
 
     async def batches_since(self, offset: int) -> AsyncIterator[Batch]:
@@ -407,6 +414,7 @@ class PostgresLog:
             self._idle_waiters.append(idle)
             await idle
         self._end_waiters.fail(UnavailableError("the log is closed"))
+        self._loader.forget(self)
         if self._state.is_loose and not self._fence:
             with suppress(UnavailableError):  # then the next opening takes it as lost: an epoch
                 await self._tighten()

@@ -12,6 +12,7 @@ import psycopg
 from psycopg import sql
 
 from penstock.log.broken import DamagedLog
+from penstock.log.cache import CACHE_BYTES_MAX, ChunkCache
 from penstock.log.interface import LogIdentity, LogSettings
 from penstock.log.postgres import PostgresLog
 from penstock.log.postgres_tables import (
@@ -48,6 +49,7 @@ class PostgresStore:
         self._clock = clock
         self._loop = loop
         self._committer: Committer[PostgresJob] = Committer(loop, work)
+        self._cache = ChunkCache(CACHE_BYTES_MAX)
         self._identities: dict[int, LogIdentity] = {}  # all there are, by topic id
         self._open: dict[int, PostgresLog] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -134,7 +136,9 @@ class PostgresStore:
                 f"{identity.slug}-{identity.topic_id}: epoch {state.epoch} begins at offset"
                 f" {state.end_offset}"
             )
-        log = PostgresLog(state, settings, self._clock, self._loop, self._committer, self._work)
+        log = PostgresLog(
+            state, settings, self._clock, self._loop, self._committer, self._work, self._cache
+        )
         self._open[identity.topic_id] = log
         return log
 

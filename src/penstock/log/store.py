@@ -18,7 +18,7 @@ import msgspec
 
 from penstock.log.active import create_segment
 from penstock.log.broken import DamagedLog
-from penstock.log.cache import ChunkCache
+from penstock.log.cache import CACHE_BYTES_MAX, ChunkCache
 from penstock.log.commit import CommitJob, Workers
 from penstock.log.embedded import EmbeddedLog
 from penstock.log.endfile import LOOSE, End, open_end, read_end
@@ -37,11 +37,9 @@ from penstock.log.rounds import Committer
 from penstock.log.segment import SegmentHeader
 from penstock.model.clock import Clock
 from penstock.model.errors import CorruptError, UnavailableError
-from penstock.model.limits import MIB
 
 T = TypeVar("T")
 
-CACHE_BYTES_MAX: Final = 16 * MIB  # shared by all logs of a store
 _DELETED_SUFFIX: Final = ".deleted"
 # What the whole machine lacks for the moment: no fault of the log that meets it first.
 _SCARCE: Final = (errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.ENOMEM)
