@@ -23,14 +23,13 @@ import msgspec
 from penstock.broker.pipelines import PipelineRuns
 from penstock.catalog.reports import RunReport
 from penstock.model.clock import Clock
+from penstock.model.errors import PenstockError
 from penstock.model.runs import DONE, FAILED, PipelineRun
 from penstock.pipeline.schedule import Scheduled
 
 STOP_S_MAX: Final = 5.0  # for a job to end when the broker does; then it is killed
 TAIL_BYTES_MAX: Final = 4_096  # of what a job says on its error output
 WITH_BROKER: Final = "--with-broker"  # ends the job with its standard input
-
-Start = Callable[[list[str], Mapping[str, str]], "JobProcess"]
 
 
 class Schedule:
@@ -72,16 +71,25 @@ class Schedule:
 
     async def _keep_running(self, entry: Scheduled) -> None:
         arguments = self._arguments(entry)
-        due_us = self._clock.now_us()
-        for run in await self._runs.load():
-            if run.job == entry.job and run.arguments == arguments:
-                due_us = max(due_us, run.started_at + round(entry.every_s * 1e6))
+        started_us = await self._last_start(entry, arguments)
         while True:
+            due_us = started_us + round(entry.every_s * 1e6)
             await asyncio.sleep(max(due_us - self._clock.now_us(), 0) / 1e6)
             async with self._room:
                 started_us = self._clock.now_us()
-                await self._run(entry, arguments, started_us)
-            due_us = started_us + round(entry.every_s * 1e6)
+                try:
+                    await self._run(entry, arguments, started_us)
+                except PenstockError as trouble:  # the catalog is away: the next run may be noted
+                    self._on_failure(f"scheduled job {entry.name!r}: {trouble}")
+
+    async def _last_start(self, entry: Scheduled, arguments: list[str]) -> int:
+        """When it was started last, in µs since 1970; 0 if never, or if nobody can tell."""
+        try:
+            runs = await self._runs.load()
+        except PenstockError:
+            return 0
+        mine = [run for run in runs if run.job == entry.job and run.arguments == arguments]
+        return max((run.started_at for run in mine), default=0)
 
     def _arguments(self, entry: Scheduled) -> list[str]:
         return [*entry.arguments, "--at", str(self._data), WITH_BROKER]
@@ -147,7 +155,6 @@ class JobProcess:
             return f"it took longer than {s_max:g} s and was ended"
         finally:
             self._process.stdin.close()
-            self._signal(signal.SIGKILL)  # whatever it started and left behind
         if code == 0 or self._is_ending.is_set():
             return ""
         return said.last_line() or f"it ended with code {code}"
@@ -166,8 +173,9 @@ class JobProcess:
         self._process.wait()
 
     def _signal(self, number: int) -> None:
-        with suppress(ProcessLookupError, PermissionError):
-            os.killpg(self._process.pid, number)
+        if self._process.poll() is None:  # else its number may be somebody else's by now
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(self._process.pid, number)
 
 
 class _Tail:
