@@ -79,4 +79,4 @@ async def _leave(broker: AsyncBroker, number: int, names: int) -> None:
             SubscriptionRow(SHAPES[at % len(SHAPES)].format(device), 1, False, False, 0, {})
         )
     await catalog.subscribe(client_id, rows)
-    await catalog.end(client_id, stored.incarnation, 3_600_000, [], [], [], [], [])
+    await catalog.leave(client_id, stored.incarnation)
