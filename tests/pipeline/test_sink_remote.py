@@ -20,6 +20,9 @@ from penstock import (
     connect,
 )
 from penstock.app.server import Server
+from penstock.broker.runs import Run
+from penstock.broker.staged import LiveLog
+from penstock.log.builder import BatchBuilder
 from penstock.log.staging import AREA, StagedFile
 from penstock.model.limits import PAYLOAD_BYTES_MAX
 from penstock.model.record import Record
@@ -179,6 +182,24 @@ def test_connected_subscribers_are_given_what_is_written(hosted: Hosted) -> None
             assert [(one.name, one.payload) for one in messages] == wanted
             subscriber.settle()
         deaf.settle()
+
+
+def test_nothing_is_forwarded_before_a_batch_that_waits_for_its_commit(hosted: Hosted) -> None:
+    async def both_in_one_tick(server: Server) -> None:
+        exchange = hosted.exchange
+        builder = BatchBuilder(0)
+        builder.add("orders/1", [b"written"], 0, 1)
+        live = LiveLog(exchange, server.broker.engine.topics.get("orders"))
+        placed = live.append_batch(builder.encode(0, 0, 0))
+        run = Run("orders/1", b"published", [0], [9], 0, False)
+        exchange.publish(exchange.router.find("orders/1"), run, None)
+        await placed
+
+    with Wire(hosted.port, "reader") as reader:
+        reader.connect()
+        reader.subscribe("orders/#")
+        hosted.run(both_in_one_tick)
+        assert [reader.receive().payload for _ in range(2)] == [b"written", b"published"]
 
 
 def test_a_subscriber_with_a_small_window_is_given_all_of_a_large_write(hosted: Hosted) -> None:

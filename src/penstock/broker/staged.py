@@ -107,9 +107,9 @@ class Staged:
             raise RefusedError("a broker in memory has no place for staged files: publish instead")
         return StagingArea(directory)
 
-    async def _log_of(self, topic_id: int) -> _LiveLog | None:
+    async def _log_of(self, topic_id: int) -> LiveLog | None:
         topic = self._engine.topics.by_id(topic_id)
-        return None if topic is None else _LiveLog(self._exchange, topic)
+        return None if topic is None else LiveLog(self._exchange, topic)
 
     def _turn(self, source: str) -> _Turn:
         turn = self._turns.get(source)
@@ -163,7 +163,7 @@ class _Turn:
             del self._turns[self._source]
 
 
-class _LiveLog:
+class LiveLog:
     """The log of a topic; what is appended to it reaches connected sessions like any publish."""
 
     def __init__(self, exchange: Exchange, topic: Topic) -> None:

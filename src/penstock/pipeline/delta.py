@@ -34,7 +34,11 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 PARTITION: Final = "date"
-_TIMES: Final = ("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
+_WRITING: Final = {
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",  # what Delta tables hold
+    # So many days at once are written as they come; else Spark sorts all rows by day first.
+    "spark.sql.maxConcurrentOutputFileWriters": "16",
+}
 SMALL_BYTES: Final = 16 * MIB  # a file below this is worth merging
 SMALL_FILES_MAX: Final = 24  # of one date, before they are merged
 MERGED_BYTES: Final = 128 * MIB
@@ -178,7 +182,7 @@ class NewFiles:
 def write_files(rows: DataFrame, root: Path, partitions: Sequence[str] = ()) -> NewFiles:
     """Let Spark write rows into files of the table in `root`, and make them durable."""
     directory = root / f"rows-{uuid.uuid4().hex}"
-    with _micros(rows.sparkSession):
+    with _settings_of_writing(rows.sparkSession):
         writer = rows.write.partitionBy(*partitions) if partitions else rows.write
         writer.option("mapreduce.fileoutputcommitter.marksuccessfuljobs", "false").parquet(
             str(directory)
@@ -249,13 +253,14 @@ def _sync(path: Path) -> None:
 
 
 @contextmanager
-def _micros(spark: SparkSession) -> Iterator[None]:
-    """Parquet files with the times that Delta tables hold."""
-    key, value = _TIMES
-    before = spark.conf.get(key)
-    spark.conf.set(key, value)
+def _settings_of_writing(spark: SparkSession) -> Iterator[None]:
+    """Settings under which tables are written; those of the session come back."""
+    before = {key: spark.conf.get(key) for key in _WRITING}
+    for key, value in _WRITING.items():
+        spark.conf.set(key, value)
     try:
         yield
     finally:
-        if before is not None:
-            spark.conf.set(key, before)
+        for key, old in before.items():
+            if old is not None:
+                spark.conf.set(key, old)
