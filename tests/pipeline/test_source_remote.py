@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from penstock import Broker, Gap, NotAuthorized, UnavailableError, connect
 from penstock.app.server import Server
 from penstock.model.limits import PAYLOAD_BYTES_MAX
 from penstock.pipeline import remote
+from penstock.pipeline.link import BrokerLink
 from penstock.pipeline.source import SCHEMA, PenstockSource
 from tests.doors.hosted import Hosted
 from tests.doors.users import add_users
@@ -224,6 +226,11 @@ def test_a_broker_with_users_wants_a_login(tmp_path: Path) -> None:
         assert payloads(url, topic="t", user="alice", password="secret") == [b"a"]
         with_login = url.replace("http://", "http://alice:secret@")
         assert payloads(with_login, topic="t") == [b"a"]
+        link = BrokerLink(url, "alice", "secret")
+        made = json.loads(link.ask("POST", "/v1/users/alice/keys").body)
+        assert payloads(url, topic="t", token=made["key"]) == [b"a"]
+        with pytest.raises(NotAuthorized, match="this key lets nobody in"):
+            payloads(url, topic="t", token=made["key"] + "x")
 
 
 def test_a_broker_that_is_gone_is_unavailable(tmp_path: Path) -> None:
