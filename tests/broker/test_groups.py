@@ -11,9 +11,10 @@ from pathlib import Path
 import pytest
 
 from penstock import AsyncBroker, NotSubscribed, Record, RefusedError
-from penstock.broker.groups import DELIVERIES_MAX, OPEN_MAX, Given, Groups
+from penstock.broker.groups import DELIVERIES_MAX, OPEN_MAX, Given, Groups, dead_topic
 from penstock.broker.topics import Topic
 from penstock.core.position import Earliest, Latest
+from penstock.model.limits import HEADERS_BYTES_MAX
 
 EARLIEST = Earliest()
 
@@ -149,6 +150,44 @@ def test_a_record_that_nobody_can_handle_is_put_aside_with_its_reason() -> None:
         assert world.groups.describe(world.topic, "workers").pending == []
 
     in_world(scenario)
+
+
+def test_topics_with_the_longest_names_have_dead_letter_topics_of_their_own() -> None:
+    assert dead_topic("x" * 250) == "x" * 250 + ".dead"
+    names = ["x" * 255, "x" * 251, "é" * 255]
+    letters = {dead_topic(name) for name in names}
+    assert len(letters) == 3 and {len(name) for name in letters} == {255}
+    assert dead_topic("X" * 255).casefold() == dead_topic("x" * 255)
+
+    async def scenario(world: World) -> None:
+        for name in names:
+            await world.broker.create_topic(name)
+            await world.broker.publish("job", name)
+            topic = world.broker.engine.topics.get(name)
+            for _ in range(DELIVERIES_MAX):
+                receipt, (_,) = await world.groups.fetch(topic, "workers", 1, 0, EARLIEST)
+                await world.groups.nack(topic, "workers", receipt, None, 0, "no")
+            assert (await world.groups.fetch(topic, "workers", 1, 0, EARLIEST))[1] == []
+            (dead,) = await world.broker.read(dead_topic(name))
+            assert dict(dead.headers)["penstock.dead.topic"] == name
+
+    in_world(scenario)
+
+
+def test_a_record_with_all_the_headers_there_may_be_is_put_aside(tmp_path: Path) -> None:
+    headers = {"k": "v" * (HEADERS_BYTES_MAX - 1)}
+
+    async def scenario(world: World) -> None:
+        await world.broker.publish("job", "jobs", headers=headers)
+        for _ in range(DELIVERIES_MAX):
+            receipt, (_,) = await world.fetch()
+            await world.nack(receipt, 0, reason="r" * 2_000)
+        assert (await world.fetch())[1] == []
+        (dead,) = await world.broker.read("jobs.dead")
+        assert dict(dead.headers)["penstock.dead.offset"] == "0"
+        assert dict(dead.headers).items() >= headers.items()
+
+    in_world(scenario, tmp_path)
 
 
 def test_a_group_waits_for_the_first_record_and_begins_where_it_was_told() -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from hashlib import blake2b
 from typing import Any, Final
 from uuid import uuid4
 
@@ -19,12 +20,13 @@ from penstock.broker.metrics import Metrics
 from penstock.broker.topics import Topic, Topics
 from penstock.catalog.groups import GroupCatalog, GroupRow
 from penstock.core.groups import NO_LEASE, Group
-from penstock.core.names import check_group, quoted
+from penstock.core.names import check_group, quoted, topic_key
 from penstock.core.position import Position
 from penstock.log.interface import Draft, KeptLog
 from penstock.model.clock import Clock
 from penstock.model.errors import Gap, InvalidSetting, NotSubscribed, RefusedError
 from penstock.model.groups import GroupInfo, Pending
+from penstock.model.limits import TOPIC_CHARS_MAX
 from penstock.model.record import Record, TopicId
 
 LEASE_S: Final = 30.0
@@ -37,6 +39,14 @@ REASON_CHARS_MAX: Final = 500
 _US: Final = 1_000_000
 
 Publish = Callable[[Topic, Draft], Awaitable[int]]
+
+
+def dead_topic(topic: str) -> str:
+    """Where records of a topic go that nobody can handle; a long name is cut and told apart."""
+    if len(topic) + len(DEAD_SUFFIX) <= TOPIC_CHARS_MAX:
+        return topic + DEAD_SUFFIX
+    ending = f"~{blake2b(topic_key(topic).encode(), digest_size=8).hexdigest()}{DEAD_SUFFIX}"
+    return topic[: TOPIC_CHARS_MAX - len(ending)] + ending
 
 
 @dataclass(frozen=True, slots=True)
@@ -289,7 +299,7 @@ class Groups:
         self, topic: Topic, kept: KeptGroup, record: Record, deliveries: int
     ) -> None:
         target = await self._topics.create(
-            topic.declared + DEAD_SUFFIX, topic.log.settings, exist_ok=True
+            dead_topic(topic.declared), topic.log.settings, exist_ok=True
         )
         facts = (
             ("penstock.dead.reason", kept.reasons.get(record.offset, "the lease ran out")),
