@@ -121,7 +121,7 @@ class Groups:
     def forget(self, topic: Topic) -> None:
         """The topic is gone, and its groups with it."""
         for key in [key for key in self._groups if key[0] == topic.id]:
-            del self._groups[key]
+            self._groups.pop(key).changed.set()
 
     # Reading
 
@@ -130,7 +130,8 @@ class Groups:
     ) -> tuple[str, list[Given]]:
         """Records for one reader and the receipt it answers with; a new group begins at `start`.
 
-        Waits up to `wait_s` for a first one; then there may be none.
+        Waits up to `wait_s` for a first one; then there may be none. NotSubscribed if the group or
+        its topic was deleted meanwhile.
         """
         kept = await self._get_or_make(topic, name, start)
         receipt = uuid4().hex
@@ -146,6 +147,8 @@ class Groups:
                 self._metrics.records_delivered += len(given)
                 return receipt, given
             await self._wait(topic, kept, left_s)
+            if self.get(topic, name) is not kept:  # deleted, and made anew
+                kept = await self._get_or_make(topic, name, start)
 
     async def _get_or_make(self, topic: Topic, name: str, start: Position) -> KeptGroup:
         kept = self._groups.get((topic.id, name))
@@ -199,7 +202,11 @@ class Groups:
         if group.room:
             waits.append(asyncio.ensure_future(topic.log.wait_past(group.next_offset)))
         try:
-            await asyncio.wait(waits, timeout=max(left_s, 0), return_when=asyncio.FIRST_COMPLETED)
+            done, _ = await asyncio.wait(
+                waits, timeout=max(left_s, 0), return_when=asyncio.FIRST_COMPLETED
+            )
+            for one in done:
+                one.result()  # the log may be closed
         finally:
             for one in waits:
                 one.cancel()
@@ -328,7 +335,9 @@ class Groups:
         """Durable on return; what was given out belongs to nobody."""
         self.get(topic, name)
         await self._catalog.delete(topic.id, name)
-        self._groups.pop((topic.id, name), None)
+        gone = self._groups.pop((topic.id, name), None)
+        if gone is not None:
+            gone.changed.set()
 
     def describe(self, topic: Topic, name: str) -> GroupInfo:
         """Leases that ran out meanwhile count as waiting."""

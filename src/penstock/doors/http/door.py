@@ -35,7 +35,12 @@ from penstock.doors.listening import Listeners
 from penstock.doors.selector import DoorSelector
 from penstock.doors.tcp import SocketLink, serve
 from penstock.doors.wired import Link, Wired
-from penstock.model.errors import PenstockError
+from penstock.model.errors import (
+    NotSubscribed,
+    PenstockError,
+    TopicNotFound,
+    UnavailableError,
+)
 
 
 class HttpDoor:
@@ -178,6 +183,11 @@ class HttpDoor:
         """Say what went wrong; a mistake of our own costs this client its answer, no more."""
         if not isinstance(wrong, PenstockError):
             self._report(f"{request.method} {request.path} failed", wrong)
+        elif isinstance(wrong, UnavailableError | NotSubscribed) and "topic" in request.params:
+            try:
+                self.engine.topics.find(request.params["topic"])
+            except TopicNotFound as gone:  # deleted while the request was under way
+                wrong = gone
         route: Route | None = request.route
         request.reply(route.fail(wrong) if route is not None else problem_of(wrong))
 
@@ -209,7 +219,7 @@ class HttpDoor:
                 self._report("a stream broke off", wrong)
         stream.end(is_whole=is_whole)
 
-    async def wait(self, something: Awaitable[None], wait_s: float) -> None:
+    async def wait(self, something: Awaitable[Any], wait_s: float | None) -> None:
         """Until it happens, the time is over, or the server stops; whatever is first."""
         if self._stopped is None:
             self._stopped = self._loop.create_future()

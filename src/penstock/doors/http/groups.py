@@ -6,11 +6,11 @@ back. What is not answered in time goes to another reader.
 
 from __future__ import annotations
 
+import asyncio
 from typing import Annotated
 
 from msgspec import Meta, Struct
 
-from penstock.broker.engine import Engine
 from penstock.broker.groups import DELAY_S_MAX, OPEN_MAX, Given
 from penstock.broker.topics import Topic
 from penstock.core.position import parse_position
@@ -78,7 +78,7 @@ class GroupList(Struct):
 
 
 def add_routes(door: HttpDoor) -> None:
-    groups = GroupsDoor(door.engine)
+    groups = GroupsDoor(door)
     for method, path, handler, facts in (
         ("GET", GROUPS, groups.list, Facts("the groups of a topic", GroupList)),
         ("GET", GROUP, groups.show, Facts("how a group stands, with what is not done", GroupInfo)),
@@ -112,8 +112,9 @@ def add_routes(door: HttpDoor) -> None:
 
 
 class GroupsDoor:
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
+    def __init__(self, door: HttpDoor) -> None:
+        self._door = door
+        self._engine = door.engine
 
     def list(self, request: Request) -> Response:
         return json_response(GroupList(self._engine.groups.of(self._topic(request))))
@@ -132,7 +133,10 @@ class GroupsDoor:
         start = parse_position(asked.start, self._engine.clock.now_us())
         groups = self._engine.groups
         name = request.params["group"]
-        receipt, given = await groups.fetch(topic, name, asked.limit, asked.wait, start)
+        fetching = asyncio.ensure_future(groups.fetch(topic, name, asked.limit, asked.wait, start))
+        await self._door.wait(fetching, None)
+        # A server that stops answers who waits; what it gave out at that moment comes again.
+        receipt, given = fetching.result() if fetching.done() else ("", [])
         next_offset = groups.get(topic, name).group.next_offset
         records = [_given_out(one) for one in given]
         return json_response(
