@@ -33,7 +33,7 @@ from penstock.core.position import parse_position
 from penstock.doors.http.describing import Facts
 from penstock.doors.http.door import HttpDoor
 from penstock.doors.http.errors import problem_of
-from penstock.doors.http.messages import HttpError, Pairs, Request, Response
+from penstock.doors.http.messages import JSON, HttpError, Pairs, Request, Response
 from penstock.doors.http.reading import (
     ARROW_LIMIT_MAX,
     LIMIT_MAX,
@@ -241,7 +241,9 @@ def results(topic: Topic, offset: int, count: int, headers: Pairs = ()) -> Respo
 
 def read_messages(request: Request) -> list[Message]:
     """The messages of a body, in whatever form they came."""
-    content_type = request.header(b"content-type").partition(";")[0].strip().lower()
+    content_type = request.header(b"content-type")
+    if content_type != JSON:
+        content_type = content_type.partition(";")[0].strip().lower()
     body = request.body
     kind = RAW.get(content_type)
     if kind is not None:
@@ -253,7 +255,8 @@ def read_messages(request: Request) -> list[Message]:
             except UnicodeDecodeError:
                 raise HttpError(400, "the body is no UTF-8: send it as octet-stream") from None
         return [message]
-    check_query(request)
+    if request.query_text:
+        check_query(request)
     try:
         if content_type in NDJSON:
             messages = _one.decode_lines(body)
