@@ -16,6 +16,7 @@ from penstock import Broker, RefusedError, UnavailableError, connect
 from penstock.cli.main import main
 from penstock.pipeline import archive, sql
 from penstock.pipeline.declared.reading import read_declaration
+from penstock.pipeline.declared.tables import PipelineTable, read_delta
 from penstock.pipeline.declared.views import Views
 from penstock.pipeline.jobs import Progress
 from penstock.pipeline.source import SCHEMA
@@ -228,8 +229,6 @@ def test_a_table_is_joined_to_a_stream_and_two_sinks_get_the_same(
     ).selectExpr("device", "room", "date(day) AS day")
     text = JOINS
     if kind == "delta":
-        from penstock.pipeline.declared.tables import PipelineTable
-
         table = PipelineTable(tmp_path / "devices", devices.schema, ("day",), replaces=False)
         table.add(devices, "test", 0)
     else:
@@ -247,7 +246,7 @@ def test_a_table_is_joined_to_a_stream_and_two_sinks_get_the_same(
         {"offset": 1, "celsius": 19.5, "day": "2026-01-02"},
     ]
     assert sorted(path.name for path in (tmp_path / "notes").iterdir()) == [
-        *("lock", "table", "topic"),
+        *(".lock", "table", "topic"),
     ]
 
 
@@ -322,6 +321,24 @@ def test_in_mode_complete_a_table_is_replaced_by_the_newest_totals(
         {"name": "sensors/1", "n": 2},
         {"name": "sensors/2", "n": 2},
     ]
+
+
+def test_small_files_of_a_table_are_merged_and_empty_batches_leave_none(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("penstock.pipeline.declared.tables.MERGE_EVERY", 3)
+    monkeypatch.setattr("penstock.pipeline.declared.tables.SMALL_FILES_MAX", 2)
+    batch = spark.range(1).selectExpr("id AS n", "'x + y' AS kind")
+    table = PipelineTable(tmp_path / "table+1", batch.schema, ("kind",), replaces=False)
+    added = [table.add(batch, "query", number) for number in (0, 1, 2, 2, 1)]
+    assert added == [1, 1, 1, 0, 0]
+    found = DeltaTable(str(tmp_path / "table+1"))
+    assert len(found.file_uris()) == 1 and found.version() == 4
+    assert table.add(batch.where("n > 5"), "query", 3) == 0
+    assert table.add(batch, "another", 0) == 1
+    rows = read_delta(spark, tmp_path / "table+1").collect()
+    assert [(row.n, row.kind) for row in rows] == [(0, "x + y")] * 4
+    assert len(list((tmp_path / "table+1").glob("rows-*"))) == 4
 
 
 COPY = """

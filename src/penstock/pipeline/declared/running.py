@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 Add = Callable[["DataFrame", str, int], None]  # rows, the query's id, the micro-batch's number
 
 LOOK_S: Final = 0.2  # how often queries are asked how far they are
-LOCK_NAME: Final = "lock"
+LOCK_NAME: Final = ".lock"  # no sink is called so
 ID_S_MAX: Final = 60.0  # between the start of a query and knowing its id
 
 
@@ -46,6 +46,14 @@ class Queries:
         self._began_s = time.monotonic()
 
     def start(self, outputs: dict[str, DataFrame]) -> None:
+        """Start all, or none."""
+        try:
+            self._start_all(outputs)
+        except BaseException:
+            self._stop()
+            raise
+
+    def _start_all(self, outputs: dict[str, DataFrame]) -> None:
         for sink in self._declared.sinks:
             frame = outputs[sink.name]
             writer = (

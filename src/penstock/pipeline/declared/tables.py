@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 MERGE_EVERY: Final = 20  # commits
 # What Spark's reader of Parquet files would get wrong.
 _UNREADABLE: Final = ("deletionVectors", "columnMapping")
+_COLUMN_MAPPING: Final = 2  # the version of readers that brought it
 
 
 def read_delta(spark: SparkSession, path: Path) -> DataFrame:
@@ -35,15 +36,16 @@ def read_delta(spark: SparkSession, path: Path) -> DataFrame:
         table = DeltaTable(str(path))
     except TableNotFoundError:
         raise RefusedError(f"{str(path)!r} is no Delta table") from None
-    features = table.protocol().reader_features or []
-    if table.protocol().min_reader_version > 1 and set(features) & set(_UNREADABLE):
+    protocol = table.protocol()
+    features = set(protocol.reader_features or ()) & set(_UNREADABLE)
+    if protocol.min_reader_version == _COLUMN_MAPPING or features:
+        needed = ", ".join(sorted(features)) or "columnMapping"
         raise RefusedError(
-            f"table {str(path)!r} needs a reader that knows {', '.join(features)}: "
-            "rewrite it without"
+            f"table {str(path)!r} needs a reader that knows {needed}: rewrite it without"
         )
     schema = _spark_schema(table)
     partitions = table.metadata().partition_columns
-    files = [unquote(uri) for uri in table.file_uris()]
+    files = table.file_uris()
     if not files:
         return spark.createDataFrame([], schema)
     stored = type(schema)([field for field in schema if field.name not in partitions])
@@ -60,7 +62,8 @@ def read_delta(spark: SparkSession, path: Path) -> DataFrame:
     for key in partitions:
         file.add(schema[key])
     of_files = spark.createDataFrame(known, file)
-    plus = sf.replace(sf.col("_metadata.file_path"), sf.lit("+"), sf.lit("%2B"))  # is a plus there
+    # A plus in a path is one; url_decode would make it a blank.
+    plus = sf.replace(sf.col("_metadata.file_path"), sf.lit("+"), sf.lit("%2B"))
     file_path = sf.regexp_replace(sf.url_decode(plus), "^file:/+", "file:/")
     joined = rows.withColumn("_file", file_path)
     return joined.join(sf.broadcast(of_files), "_file").select(*schema.names)
@@ -92,6 +95,9 @@ class PipelineTable:
         if done is not None and done >= number:
             return 0
         new = write_files(rows, self.path, self._partition_by)
+        if not new.rows and not self._replaces:
+            new.discard()
+            return 0
         try:
             self._table.create_write_transaction(
                 [*new.actions],
@@ -109,6 +115,7 @@ class PipelineTable:
         return new.rows
 
     def _merge_small_files(self) -> None:
+        self._table.update_incremental()
         actions = pa.table(self._table.get_add_actions(flatten=True))
         small = [size for size in actions.column("size_bytes").to_pylist() if size < SMALL_BYTES]
         if len(small) > SMALL_FILES_MAX:
