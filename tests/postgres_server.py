@@ -9,14 +9,18 @@ from __future__ import annotations
 
 import itertools
 import shutil
+import subprocess
 import tempfile
 import warnings
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import psycopg
 
 _numbers = itertools.count(1)
+
+STARTS_MAX = 6  # of ten seconds each
 
 
 class PostgresServer:
@@ -58,6 +62,10 @@ class PostgresServer:
         server = self._server
         arguments = ("-w", "-D", str(self._data), "-m", "immediate", "stop")
         pgexec("pg_ctl", arguments, bin_path=server.bin_path, user=server.system_user)
+        for _ in range(STARTS_MAX - 1):
+            with suppress(subprocess.TimeoutExpired):  # its recovery takes longer: look again
+                server.ensure_postgres_running()
+                return
         server.ensure_postgres_running()
 
     def stop(self) -> None:

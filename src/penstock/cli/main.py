@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+import warnings
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -121,6 +122,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"penstock: {error}", file=sys.stderr)
         return EXIT_REFUSED
     except KeyboardInterrupt:
+        # Work that was about to be handed to another thread is left undone, which is no mistake.
+        warnings.filterwarnings("ignore", "coroutine .* was never awaited", RuntimeWarning)
         return EXIT_INTERRUPTED
 
 
