@@ -168,7 +168,8 @@ def test_a_mistake_in_the_environment_names_the_variable(
 
 
 def test_other_variables_are_none_of_its_business() -> None:
-    load(variables={"PENSTOCK_AT": "x", "PENSTOCK_COMPILE": "0", "PATH": "/bin", "A__B": "c"})
+    others = {"PENSTOCK_AT": "x", "PENSTOCK_COMPILE": "0", "PATH": "/bin", "A__B": "c"}
+    assert load(variables=others) == load(variables={})
 
 
 @pytest.mark.parametrize(

@@ -105,7 +105,12 @@ def test_the_lock_is_not_inherited_by_programs_that_are_started(tmp_path: Path) 
     child = subprocess.Popen(["sleep", "60"], close_fds=False)
     try:
         directory.release()
-        DataDirectory(tmp_path).take()
+        assert child.poll() is None
+        again = DataDirectory(tmp_path)
+        again.take()
+        holder = read_holder(tmp_path)
+        assert holder is not None and holder["pid"] == os.getpid()
+        again.release()
     finally:
         child.kill()
         child.wait()
