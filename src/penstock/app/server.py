@@ -94,11 +94,12 @@ class Server:
         engine = self.broker.engine
         self._keeper = Keeper(engine, engine.session_catalog)
         await self._keeper.open()
-        exchange = Exchange(engine, self._keeper)
+        limits = settings.mqtt_limits
+        engine.topics.automatic_max = limits.auto_create_topics
+        exchange = Exchange(engine, self._keeper, keeps_qos0=limits.queue_qos0)
         if self._keeper.stored or await engine.will_catalog.held():
             # Clients were here before. Where none was, the first one brings this topic.
             await self.broker.create_topic(DEFAULT_TOPIC, exist_ok=True)
-        limits = settings.mqtt_limits
         self._wills = Wills(exchange, engine.will_catalog, engine.clock, limits.will_grace_s)
         await self._wills.open()
         loop = asyncio.get_running_loop()

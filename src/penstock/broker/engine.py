@@ -18,7 +18,7 @@ from penstock.broker.groups import Groups
 from penstock.broker.metrics import Metrics
 from penstock.broker.pipelines import PipelineRuns
 from penstock.broker.queue import Queue
-from penstock.broker.settings import BrokerSettings
+from penstock.broker.settings import BrokerSettings, topic_settings
 from penstock.broker.streams import Stream
 from penstock.broker.topics import Topic, Topics
 from penstock.broker.upkeep import FreeSpace, Upkeep
@@ -77,6 +77,7 @@ class Engine:
         self.on_batch: Callable[[Topic, Batch], None] | None = None  # hears every commit first
         self.on_visible: Callable[[Topic, Batch], None] | None = None  # hears of new records
         self.on_forget: Callable[[Topic], None] | None = None  # hears of topics that go
+        self._on_topic: Callable[[Topic], None] | None = None
         self.session_catalog = catalog.sessions
         self.session_list = catalog.session_list
         self.will_catalog = catalog.wills
@@ -137,8 +138,17 @@ class Engine:
             if len(payload) > self.settings.payload_bytes_max:
                 check_payload(payload, self.settings.payload_bytes_max)
 
+    def watch_all(self, on_topic: Callable[[Topic], None]) -> None:
+        """Somebody waits for every commit, of all topics that are there or will be."""
+        self._on_topic = on_topic
+        for topic in self.topics.all():
+            self._watch(topic)
+
     def _watch(self, topic: Topic) -> None:
         topic.log.on_commit = lambda batch: self._committed(topic, batch)
+        topic.log.is_watched = self._on_topic is not None
+        if self._on_topic is not None:
+            self._on_topic(topic)
 
     def _committed(self, topic: Topic, batch: Batch) -> None:
         metrics = self.metrics
@@ -197,7 +207,11 @@ class Engine:
         streams.discard(stream)
         if not streams:
             self._streams.pop(stream.topic.id, None)
-            stream.topic.log.is_watched = False
+            stream.topic.log.is_watched = self._on_topic is not None
+
+    async def create_wanted(self, name: str) -> None:
+        """A topic that a publish asks for; see Topics.wanted_by."""
+        await self.topics.create_wanted(name, topic_settings(self.settings, {}))
 
     async def delete_topic(self, name: str) -> None:
         """The topic's streams end, its consumers and records go."""

@@ -2,7 +2,8 @@
 
 A message above QoS 0 is delivered after its commit. One of QoS 0 is forwarded in the tick it
 arrived, but only while everything published before it in its topic has been handed on; else it
-waits for the commit like the others (the fast lane, docs/ARCHITECTURE.md).
+waits for the commit like the others (the fast lane, docs/ARCHITECTURE.md). With `keeps_qos0` it
+always waits: what is kept for sessions is known by its offset.
 """
 
 from __future__ import annotations
@@ -13,7 +14,14 @@ from penstock.broker.engine import Engine
 from penstock.broker.feeds import Feeds
 from penstock.broker.handover import Handover
 from penstock.broker.keeper import Keeper, opened_mark
-from penstock.broker.routes import Route, Router, forward, offer_selected, spread
+from penstock.broker.routes import (
+    Route,
+    Router,
+    forward,
+    offer_kept,
+    offer_selected,
+    spread,
+)
 from penstock.broker.runs import Run
 from penstock.broker.sessions import (
     Session,
@@ -56,11 +64,19 @@ class Publication:
 class Exchange:
     """Connected sessions, and the way of messages between them and the logs."""
 
-    def __init__(self, engine: Engine, keeper: Keeper, authorise: Authorise = authorise) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        keeper: Keeper,
+        authorise: Authorise = authorise,
+        *,
+        keeps_qos0: bool = False,
+    ) -> None:
         self.engine = engine
+        self.keeps_qos0 = keeps_qos0
         self.keeper = keeper
         self.authorise = authorise
-        self.router = Router(engine.topics, authorise)
+        self.router = Router(engine.topics, authorise, keeps_qos0=keeps_qos0)
         self.payload_bytes_max = engine.settings.payload_bytes_max
         self._upkeep = engine.upkeep
         self._metrics = engine.metrics
@@ -68,8 +84,14 @@ class Exchange:
         self._waiting: dict[int, int] = {}  # topic id -> runs that wait for their commit
         self._sweeps: dict[int, Sweep] = {}  # by topic id
         self.feeds = Feeds(engine, authorise, self._on_trouble)
-        self.sharing = Sharing(engine, self.router, keeper.shares, self._on_trouble)
+        self.sharing = Sharing(engine, self.router, keeper.shares, self._on_trouble, keeps_qos0)
         self._handover = Handover(engine, keeper.retained, self._may_receive, self.feeds)
+        if keeps_qos0:
+            engine.watch_all(self._never_level)
+
+    def _never_level(self, topic: Topic) -> None:
+        """As if something of the topic always waited: nothing of it is forwarded early."""
+        self._waiting[topic.id] = 1
 
     # Publishing
 
@@ -173,7 +195,7 @@ class Exchange:
         if self.router.is_empty:
             return
         route = self.router.find(run.name)
-        delivered = forward(route.lanes if run.qos == 0 else route.lanes_weak, run)
+        delivered = forward(route.lanes_later if run.qos == 0 else route.lanes_weak, run)
         if run.qos > 0:
             for member in route.strong:
                 if member.no_local:
@@ -185,8 +207,14 @@ class Exchange:
             for one in route.shares:
                 delivered += one.share.offer(topic.id, offset, run, one.members)
         elif route.shares:
-            spread(route.shares, run, self._metrics)
-        self.engine.metrics.records_delivered += delivered
+            if self.keeps_qos0:
+                for one in route.shares:
+                    delivered += one.share.offer(topic.id, offset, run, one.members)
+            else:
+                spread(route.shares, run, self._metrics)
+        if route.kept:
+            delivered += offer_kept(route, topic.id, offset, run)
+        self._metrics.records_delivered += delivered
 
     def enter(self, topic: Topic) -> None:
         """One run more waits in this topic for its commit, and is delivered or withdrawn then."""
@@ -314,7 +342,12 @@ class Exchange:
             if sweep is None:
                 engine = self.engine
                 sweep = self._sweeps[topic_id] = Sweep(
-                    topic, self.router, engine.metrics, engine.clock, self._on_trouble
+                    topic,
+                    self.router,
+                    engine.metrics,
+                    engine.clock,
+                    self._on_trouble,
+                    self.keeps_qos0,
                 )
             sweep.lift.board(session)
 

@@ -22,6 +22,15 @@ from penstock.core.trie import FilterTrie
 ROUTES_MAX: Final = 100_000  # names are unbounded: a full cache starts anew
 
 
+class TopicWanted(Exception):
+    """A name is to have a topic of its own, which has to be created before its first message."""
+
+    def __init__(self, name: str, topic: str) -> None:
+        super().__init__(topic)
+        self.name = name
+        self.topic = topic
+
+
 class Lane:
     """Readers that take the same bytes."""
 
@@ -47,7 +56,9 @@ class Route:
 
     __slots__ = (
         "is_single",
+        "kept",
         "lanes",
+        "lanes_later",
         "lanes_weak",
         "may_publish",
         "members",
@@ -65,6 +76,7 @@ class Route:
         members: dict[Session, Member],
         shares: list[Sharers],
         may_publish: bool,
+        keeps_qos0: bool,
     ) -> None:
         self.name = name
         self.may_publish = may_publish
@@ -72,9 +84,14 @@ class Route:
         self.topic_id = topic.id
         self.members = members
         self.shares = shares
-        self.lanes = _lanes(list(members.values()))  # everybody, for messages of QoS 0
-        self.lanes_weak = _lanes([one for one in members.values() if one.qos == 0])
-        self.strong = [one for one in members.values() if one.qos > 0]
+        everybody = list(members.values())
+        # Those that messages of QoS 0 are kept for: they are handed each by its offset.
+        self.kept = [one for one in everybody if keeps_qos0 and one.session.vault is not None]
+        others = [one for one in everybody if one not in self.kept] if self.kept else everybody
+        self.lanes = _lanes(everybody)  # for messages of QoS 0
+        self.lanes_later = _lanes(others) if self.kept else self.lanes  # the same, when durable
+        self.lanes_weak = _lanes([one for one in others if one.qos == 0])
+        self.strong = [one for one in others if one.qos > 0]
         # Allowed, and everybody who reads it takes the same bytes, whoever they are from.
         is_alike = len(self.lanes) < 2 and not any(one.no_local for one in members.values())
         self.is_single = may_publish and is_alike and not shares
@@ -130,6 +147,22 @@ def offer_selected(member: Member, topic_id: int, offset: int, run: Run) -> int:
     return run.count
 
 
+def offer_kept(route: Route, topic_id: int, offset: int, run: Run) -> int:
+    """Offer a run to those for whom also QoS 0 is kept; to how many, times its messages."""
+    offered = 0
+    for member in route.kept:
+        reading = member.reading(run)
+        if reading is None:
+            continue
+        qos = min(run.qos, reading.qos)
+        if qos:
+            reading.session.offer(topic_id, offset, run, reading.encodings[qos])
+        else:
+            reading.session.offer_plain(topic_id, offset, run, reading.encodings[0])
+        offered += run.count
+    return offered
+
+
 def spread(shares: list[Sharers], run: Run, metrics: Metrics) -> None:
     """Hand a run of QoS 0 to one member of each share, or some of it to each of several."""
     for one in shares:
@@ -142,9 +175,12 @@ def spread(shares: list[Sharers], run: Run, metrics: Metrics) -> None:
 class Router:
     """Subscriptions of connected sessions, and the routes worked out from them."""
 
-    def __init__(self, topics: Topics, authorise: Authorise = authorise) -> None:
+    def __init__(
+        self, topics: Topics, authorise: Authorise = authorise, *, keeps_qos0: bool = False
+    ) -> None:
         self._topics = topics
         self._authorise = authorise
+        self._keeps_qos0 = keeps_qos0
         self._filters: FilterTrie[Subscription] = FilterTrie()
         self._shares: FilterTrie[Share] = FilterTrie()  # those with a connected member
         self._routes: dict[tuple[Principal, str], Route] = {}
@@ -152,7 +188,10 @@ class Router:
         self._edition = 0  # how often all routes were forgotten
 
     def find(self, name: str, principal: Principal = BROKER) -> Route:
-        """The route of a checked name, for messages from this principal."""
+        """The route of a checked name, for messages from this principal.
+
+        TopicWanted, but not for the broker itself, where publishing creates topics.
+        """
         if self._version != self._topics.placement.version:
             self._forget()
         key = (principal, name)
@@ -176,6 +215,11 @@ class Router:
         self._routes.clear()
 
     def _make(self, name: str, principal: Principal) -> Route:
+        may_publish = self._authorise(principal, PUBLISH, name)
+        if self._topics.automatic_max and may_publish and principal is not BROKER:
+            wanted = self._topics.wanted_by(name)
+            if wanted:
+                raise TopicWanted(name, wanted)
         by_session: dict[Session, list[Subscription]] = {}
         for one in self._filters.match(name):
             by_session.setdefault(one.session, []).append(one)
@@ -184,11 +228,11 @@ class Router:
             member = Member(session, mine)
             if self._authorise(member.outbox.principal, RECEIVE, name):
                 members[session] = member
-        may_publish = self._authorise(principal, PUBLISH, name)
         shares = [self._sharers(share, name) for share in self._shares.match(name)]
         shares = [one for one in shares if one.members]
         topic = self._topics.of_name(name)
-        return Route(name, topic, members, shares, may_publish and not topic.refusal)
+        may_publish = may_publish and not topic.refusal
+        return Route(name, topic, members, shares, may_publish, self._keeps_qos0)
 
     def _sharers(self, share: Share, name: str) -> Sharers:
         """Who of a share may have a name; routes have the list in common if all may."""
@@ -230,7 +274,9 @@ __all__ = [
     "Route",
     "Router",
     "Sharers",
+    "TopicWanted",
     "forward",
+    "offer_kept",
     "offer_selected",
     "spread",
 ]

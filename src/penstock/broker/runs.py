@@ -7,9 +7,13 @@ that want exactly these bytes. Compiled by mypyc; the same source runs interpret
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Iterator
+from typing import Final, Protocol
 
+from penstock.model.limits import KIB
 from penstock.model.record import KIND_BYTES, Headers
+
+PIECE_BYTES: Final = 64 * KIB  # of payloads: what is handed over before looking for room again
 
 
 class Encoding(Protocol):
@@ -93,3 +97,14 @@ class Run:
         rest.headers = self.headers
         rest.expires_at = self.expires_at
         return rest
+
+
+def pieces(run: Run) -> Iterator[tuple[int, Run]]:
+    """(number of its first message, piece) of a run, about PIECE_BYTES each; most runs are one."""
+    first = size = 0
+    for at, length in enumerate(run.lengths):
+        if size and size + length > PIECE_BYTES:
+            yield first, run.cut(first, at)
+            first, size = at, 0
+        size += length
+    yield first, run if first == 0 else run.cut(first, run.count)

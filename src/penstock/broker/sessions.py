@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Final, Protocol
 
-from penstock.broker.runs import Encoding, Run
+from penstock.broker.runs import Encoding, Run, pieces
 from penstock.catalog.stored_sessions import RETAINED_FEED
 from penstock.core.access import Principal
 from penstock.core.where import Where
@@ -225,6 +225,28 @@ class Session:
             self.lags[topic_id] = base_offset + sent
             if self.vault is not None:
                 self.vault.touch(self)
+
+    def offer_plain(self, topic_id: int, base_offset: int, run: Run, encoding: Encoding) -> None:
+        """As `offer`, for messages at QoS 0 that are kept for the session."""
+        if topic_id in self.lags:
+            return
+        sent = self.forward(run, encoding)
+        if sent < run.count:
+            self.lags[topic_id] = base_offset + sent
+            if self.vault is not None:
+                self.vault.touch(self)
+
+    def forward(self, run: Run, encoding: Encoding) -> int:
+        """Hand over a run at QoS 0 from its beginning, as far as there is room; how many."""
+        for first, piece in pieces(run):
+            outbox = self.outbox
+            if outbox is None or not self.has_room:
+                return first
+            data = piece.data if piece.wire is encoding else encoding.forward_bytes(piece)
+            if not outbox.fits(len(data)):
+                return first
+            outbox.forward(run.name, piece.count, data)
+        return run.count
 
     @property
     def feeds(self) -> list[OwnFeed]:

@@ -15,7 +15,7 @@ from penstock.broker.engine import Engine
 from penstock.broker.lift import Lift
 from penstock.broker.members import Member
 from penstock.broker.routes import Router, Sharers
-from penstock.broker.runs import Run
+from penstock.broker.runs import Run, pieces
 from penstock.broker.sessions import Session, Subscription
 from penstock.broker.share import Share
 from penstock.broker.shares import Shares
@@ -31,13 +31,19 @@ class Sharing:
     """The shares of connected sessions, and the way of messages from the logs to them."""
 
     def __init__(
-        self, engine: Engine, router: Router, shares: Shares, on_trouble: Callable[[str], None]
+        self,
+        engine: Engine,
+        router: Router,
+        shares: Shares,
+        on_trouble: Callable[[str], None],
+        keeps_qos0: bool = False,
     ) -> None:
         self._engine = engine
         self._metrics = engine.metrics
         self._router = router
         self._shares = shares
         self._on_trouble = on_trouble
+        self._keeps_qos0 = keeps_qos0
         self._lifts: dict[int, Lift[Share]] = {}  # by topic id
         self._giving: dict[tuple[Share, int], asyncio.Task[None]] = {}  # again; by topic id
 
@@ -93,7 +99,7 @@ class Sharing:
 
     def _begin(self, share: Share) -> None:
         """Somebody is connected again: go on where the share was."""
-        if not any(share.holders.values()):
+        if not self._keeps_qos0 and not any(share.holders.values()):
             share.away = self._shares.ends()  # at QoS 0 nothing is kept for those away
         for topic in self._engine.topics.all():
             offset = share.away.get(topic.id, 0)  # a topic born since counts from its beginning
@@ -195,11 +201,12 @@ class Sharing:
         for base, run in stored_runs(batch, min(riders[share] for share in here), wanted):
             if here.isdisjoint(riders):
                 return
-            if run.qos == 0:  # forwarded when it came, to whoever was there
+            if run.qos == 0 and not self._keeps_qos0:  # forwarded to whoever was there
                 continue
             for one in self._router.find(run.name).shares:
-                if one.share in here and one.share in riders:
-                    self._hand(topic, one, base, run)
+                for first, piece in pieces(run) if run.qos == 0 else ((0, run),):
+                    if one.share in here and one.share in riders:
+                        self._hand(topic, one, base + first, piece)
 
     def _hand(self, topic: Topic, sharers: Sharers, base: int, run: Run) -> None:
         """Give out what the share has not passed, and nobody was given before a crash."""

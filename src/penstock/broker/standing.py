@@ -45,7 +45,8 @@ async def describe_sessions(exchange: Exchange, client_ids: list[str]) -> list[S
     for client_id in client_ids:
         session = connected.get(client_id)
         if session is not None:
-            standings.append(_of_session(session))
+            is_kept = exchange.keeps_qos0 and session.vault is not None
+            standings.append(_of_session(session, keeps_qos0=is_kept))
         elif client_id in rows:
             standings.append(await _of_row(exchange, rows[client_id]))
     readers = [reader for standing in standings for reader in standing.readers]
@@ -54,10 +55,11 @@ async def describe_sessions(exchange: Exchange, client_ids: list[str]) -> list[S
     return standings
 
 
-def _of_session(session: Session) -> Standing:
+def _of_session(session: Session, *, keeps_qos0: bool) -> Standing:
     client_id, subscriptions = session.client_id, session.subscriptions.values()
-    plain = [_wish(one) for one in subscriptions if one.is_plain and one.qos]
-    readers = [Reader(client_id, dict(session.lags), plain, session.resent)]
+    plain = [_wish(one) for one in subscriptions if one.is_plain and (one.qos or keeps_qos0)]
+    lags, out = dict(session.lags), session.resent
+    readers = [Reader(client_id, lags, plain, out, keeps_qos0=keeps_qos0)]
     readers += [
         Reader(
             client_id,
@@ -88,12 +90,13 @@ async def _of_row(exchange: Exchange, row: SessionRow) -> Standing:
     plain = [
         _wish(one)
         for one in stored.subscriptions
-        if one.qos and not one.feed_id and not one.filter.startswith(SHARE_PREFIX)
+        if one.qos or exchange.keeps_qos0
+        if not one.feed_id and not one.filter.startswith(SHARE_PREFIX)
     ]
     positions = await keeper.offsets(stored)
     if row.is_connected:  # it is coming or going: without a position it is level
         positions = {one: positions[one] for one in stored.positions if one in positions}
-    readers = [Reader(client_id, positions, plain, out)]
+    readers = [Reader(client_id, positions, plain, out, keeps_qos0=exchange.keeps_qos0)]
     for one in stored.subscriptions:
         if one.feed_id:
             readers.append(

@@ -33,8 +33,10 @@ class Sweep:
         metrics: Metrics,
         clock: Clock,
         on_trouble: Callable[[str], None],
+        keeps_qos0: bool = False,
     ) -> None:
         self._topic = topic
+        self._keeps_qos0 = keeps_qos0
         self._router = router
         self._metrics = metrics
         self._clock = clock
@@ -74,10 +76,16 @@ class Sweep:
         topic_id = self._topic.id
         member = reader.reading(run)
         qos = 0 if member is None else min(run.qos, member.qos)
-        if member is None or qos == 0:  # not kept for those away, forwarded to those who are not
+        if member is None:
+            return
+        is_kept = self._keeps_qos0 and session.vault is not None
+        if qos == 0 and not is_kept:  # forwarded to those who were there, and to nobody else
             return
         if run.expires_at and run.expires_at <= self._clock.now_us():
             self._metrics.dropped["expired"] += run.count
+            return
+        if qos == 0:
+            self._note(session, base, session.forward(run, member.encodings[0]), run.count)
             return
         while run.count and session.is_sent(topic_id, base):
             run = run.part(1)  # out already, from before a crash
@@ -85,7 +93,11 @@ class Sweep:
         if not run.count:
             return
         sent = session.send(topic_id, base, run, member.encodings[qos]) if session.has_room else 0
+        self._note(session, base, sent, run.count)
+
+    def _note(self, session: Session, base: int, sent: int, count: int) -> None:
+        """The rider was sent that many of a run; with a full window it gets off."""
         self._metrics.records_delivered += sent
         self.lift.move(session, base + sent)
-        if sent < run.count:
+        if sent < count:
             self.lift.leave(session)

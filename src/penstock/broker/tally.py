@@ -45,6 +45,7 @@ class Reader:
     out: set[int]  # tags of what was sent, or is done, although it lies behind the position
     feed_id: int = 0  # a feed is sent messages of QoS 0, too
     where: Where | None = None
+    keeps_qos0: bool = False  # so is the session, where the broker keeps them
     waiting: int = 0
     is_exact: bool = True
 
@@ -107,7 +108,7 @@ class _Pass:
             for reader, number in self._filters.match(name):
                 wishes.setdefault(reader, []).append(reader.wishes[number])
             for reader, mine in wishes.items():
-                offsets = found.all if reader.feed_id else found.kept
+                offsets = found.all if reader.feed_id or reader.keeps_qos0 else found.kept
                 reader.waiting += self._count(batch, reader, mine, offsets)
             self._done += len(wishes) + 1
             if self._done >= TURN_MAX:

@@ -21,7 +21,13 @@ from penstock.log.batch import Batch
 from penstock.log.broken import BrokenLog, DamagedLog
 from penstock.log.interface import KeptLog, LogIdentity, LogSettings, LogStore
 from penstock.model.clock import Clock
-from penstock.model.errors import CorruptError, TopicExists, TopicNotFound, UnavailableError
+from penstock.model.errors import (
+    CorruptError,
+    InvalidTopic,
+    TopicExists,
+    TopicNotFound,
+    UnavailableError,
+)
 from penstock.model.record import DEFAULT_TENANT, TopicId, TopicInfo
 
 TROUBLES_SHOWN_MAX: Final = 3  # of one topic; `penstock log verify` finds them all
@@ -34,6 +40,7 @@ class Topic:
         self.id = row.topic_id
         self.key = row.key
         self.declared = row.declared
+        self.is_automatic = row.is_automatic == 1  # made by a publish
         self.identity = identity_of(row)
         self.log = log
         self.refusal = refusal
@@ -86,6 +93,7 @@ class Topics:
         on_delete: Callable[[Topic], None],
     ) -> None:
         self.placement = Placement()
+        self.automatic_max = 0  # topics that publishes may create
         self._catalog = catalog
         self._store = store
         self._clock = clock
@@ -147,7 +155,14 @@ class Topics:
         await self._catalog.adopt_topic(row)
         return [row]
 
-    def _row(self, topic_id: TopicId, declared: str, settings: LogSettings) -> TopicRow:
+    def _row(
+        self,
+        topic_id: TopicId,
+        declared: str,
+        settings: LogSettings,
+        *,
+        is_automatic: bool = False,
+    ) -> TopicRow:
         return TopicRow(
             DEFAULT_TENANT,
             topic_id,
@@ -155,6 +170,7 @@ class Topics:
             declared,
             msgspec.json.encode(asdict(settings)).decode(),
             self._clock.now_us(),
+            int(is_automatic),
         )
 
     def _add(self, topic: Topic) -> None:
@@ -207,17 +223,42 @@ class Topics:
                     f"topic {quoted(name)} exists as {quoted(existing.declared)}: letter case "
                     "does not count; use it, or choose another name"
                 )
-            row = self._row(await self._catalog.reserve_topic_id(), name, settings)
-            log = await self._store.create(identity_of(row), name, settings)
-            try:
-                await self._catalog.insert_topic(row)
-            except BaseException:
-                await log.close()
-                await self._store.delete(identity_of(row))
-                raise
-            topic = Topic(row, log)
-            self._add(topic)
-            return topic
+            return await self._create(name, settings, is_automatic=False)
+
+    async def _create(self, name: str, settings: LogSettings, *, is_automatic: bool) -> Topic:
+        topic_id = await self._catalog.reserve_topic_id()
+        row = self._row(topic_id, name, settings, is_automatic=is_automatic)
+        log = await self._store.create(identity_of(row), name, settings)
+        try:
+            await self._catalog.insert_topic(row)
+        except BaseException:
+            await log.close()
+            await self._store.delete(identity_of(row))
+            raise
+        topic = Topic(row, log)
+        self._add(topic)
+        return topic
+
+    def wanted_by(self, name: str) -> str:
+        """The topic that a publish under a checked name creates first; empty if it creates none."""
+        if self._automatic_room <= 0:
+            return ""
+        first = self.placement.homeless(name)
+        try:
+            return check_topic(first) if first else ""
+        except InvalidTopic:
+            return ""  # a fine name for messages: `default` takes them
+
+    async def create_wanted(self, name: str, settings: LogSettings) -> None:
+        """Create what `wanted_by` said, unless it is there by now or there are enough."""
+        async with self._changing():
+            if self._automatic_room > 0 and topic_key(name) not in self._by_key:
+                await self._create(name, settings, is_automatic=True)
+
+    @property
+    def _automatic_room(self) -> int:
+        """How many topics publishes may still create."""
+        return self.automatic_max - sum(topic.is_automatic for topic in self._by_key.values())
 
     async def alter(self, name: str, settings: LogSettings) -> Topic:
         """New settings; records already stored keep the promise they were stored under."""

@@ -19,6 +19,7 @@ from typing import Any, Final
 
 from penstock.broker.exchange import Exchange
 from penstock.broker.keeper import will_mark
+from penstock.broker.routes import TopicWanted
 from penstock.broker.runs import Run
 from penstock.broker.sessions import Session
 from penstock.catalog.wills import NOT_DUE, StoredWill, WillCatalog
@@ -271,12 +272,22 @@ class Wills:
         """Publish some; the ids of those that have to be tried again."""
         try:
             stored = await self._catalog.load(will_ids)
+            for one in stored:
+                await self._make_topic(one)
         except PenstockError as trouble:
             self._note_trouble(trouble)
             return set(will_ids)
         self._exchange.engine.upkeep.troubles.pop(_TROUBLE, None)
         errors = await asyncio.gather(*[self._publish(one) for one in stored])
         return {one.will_id for one, error in zip(stored, errors, strict=True) if error is not None}
+
+    async def _make_topic(self, stored: StoredWill) -> None:
+        """Create the topic of a will's name, where publishing does that."""
+        exchange = self._exchange
+        try:
+            exchange.router.find(stored.will.name, exchange.engine.access.principal(stored.owner))
+        except TopicWanted as wanted:
+            await exchange.engine.create_wanted(wanted.topic)
 
     def _publish(self, stored: StoredWill) -> asyncio.Future[Exception | None]:
         """Append the message with its mark; why it has to be tried again, if it has to."""
@@ -300,7 +311,11 @@ class Wills:
         if will.expiry_s is not None:
             run.expires_at = self._clock.now_us() + will.expiry_s * 1_000_000
         principal = exchange.engine.access.principal(stored.owner)
-        route = exchange.router.find(will.name, principal)
+        try:
+            route = exchange.router.find(will.name, principal)
+        except TopicWanted as wanted:  # its topic was deleted just now
+            done.set_result(wanted)
+            return done
         exchange.publish(route, run, on_done, [will_mark(stored.will_id)])
         return done
 

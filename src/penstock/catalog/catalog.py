@@ -43,6 +43,7 @@ class TopicRow:
     declared: str  # the name as it was spelled when declared
     settings: str  # JSON, which the catalog does not read
     created_at: int  # µs since 1970, UTC
+    is_automatic: int = 0  # 1: made by a publish, and not by somebody who asked for it
 
 
 @dataclass(frozen=True, slots=True)
@@ -294,7 +295,8 @@ class Catalog:
 
 def _load(database: Database) -> Snapshot:
     topics = database.fetch(
-        "select tenant, topic_id, key, declared, settings, created_at from topics order by topic_id"
+        "select tenant, topic_id, key, declared, settings, created_at, is_automatic from topics"
+        " order by topic_id"
     )
     bindings = database.fetch(
         "select tenant, position, filter, topic_id from bindings order by tenant, position"
@@ -311,14 +313,16 @@ def _load(database: Database) -> Snapshot:
 
 def _insert_topic(database: Database, row: TopicRow) -> None:
     inserted = database.execute(
-        "insert into topics (tenant, topic_id, key, declared, settings, created_at)"
-        " values ($1, $2, $3, $4, $5, $6) on conflict (tenant, key) do nothing",
+        "insert into topics"
+        " (tenant, topic_id, key, declared, settings, created_at, is_automatic)"
+        " values ($1, $2, $3, $4, $5, $6, $7) on conflict (tenant, key) do nothing",
         row.tenant,
         row.topic_id,
         row.key,
         row.declared,
         row.settings,
         row.created_at,
+        row.is_automatic,
     )
     if not inserted:
         raise TopicExists(

@@ -422,6 +422,7 @@ MIGRATIONS: Final = (
             """,
         ),
     ),
+    Migration(12, ("alter table topics add column is_automatic bigint not null default 0",)),
 )
 
 

@@ -73,6 +73,18 @@ SETTINGS: Final = (
         lambda key, value: whole_number(key, value, 0, 65_535),
         "seconds between looks at $SYS/broker/…; 0: nothing is said there",
     ),
+    Setting(
+        "mqtt.queue_qos0",
+        _LIMITS.queue_qos0,
+        yes_or_no,
+        "keep messages of QoS 0, too, for sessions whose clients are away",
+    ),
+    Setting(
+        "mqtt.auto_create_topics",
+        _LIMITS.auto_create_topics,
+        lambda key, value: whole_number(key, value, 0, 100_000),
+        "topics that publishing may create, one for each first level of names; 0: none",
+    ),
     Setting("http.listen", "127.0.0.1:8090", address, "where HTTP clients connect, or 'off'"),
     Setting("http.tls_listen", OFF, address, "the same with TLS; its usual port is 8443"),
     Setting("http.tls_cert", "", file, "its certificate and chain, PEM; empty: that of [mqtt]"),

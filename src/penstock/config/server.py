@@ -70,6 +70,8 @@ def server_settings(effective: Effective) -> ServerSettings:
             values["mqtt.keep_alive_s_max"],
             values["mqtt.will_grace_s"],
             values["mqtt.sys_interval_s"],
+            values["mqtt.queue_qos0"],
+            values["mqtt.auto_create_topics"],
         ),
         values["http.listen"],
         values["http.tls_listen"],

@@ -81,6 +81,12 @@ class Placement:
         key = topic_key(first_level(name))
         return key if key in self._spellings else DEFAULT_TOPIC
 
+    def homeless(self, name: str) -> str:
+        """The first level of a checked name that only `default` takes; empty if another does."""
+        first = first_level(name)
+        is_placed = self._filters.match(name) or topic_key(first) in self._spellings
+        return "" if is_placed else first
+
     def places(self, filter: str) -> set[str]:
         """The keys of the topics that may hold names which a checked filter matches.
 

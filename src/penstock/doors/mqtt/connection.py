@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Final, Protocol
 
 from penstock.broker.exchange import Exchange
+from penstock.broker.routes import TopicWanted
 from penstock.broker.runs import Encoding, Run
 from penstock.broker.sessions import Session
 from penstock.core.access import NOBODY, Principal
@@ -65,6 +66,10 @@ class Host(Protocol):
         """Too much waits to be written: stop reading from this client for a moment."""
         ...
 
+    def create_topic(self, connection: Connection, topic: str, chunk: Chunk, at: int) -> None:
+        """Create a topic, then have the connection take the items of the chunk from `at` on."""
+        ...
+
     def give_up(self, connection: Connection, mistake: Exception) -> None:
         """A mistake of our own costs this client its connection, and nobody else anything."""
         ...
@@ -90,6 +95,7 @@ class Connection:
         "_traffic",
         "is_closed",
         "is_dirty",
+        "is_paused",
         "keep_alive_s",
         "last_seen",
         "packet_bytes_max",
@@ -106,7 +112,7 @@ class Connection:
         self._traffic = host.exchange.engine.metrics.traffic
         self._link = link
         self._intake = Intake(UNKNOWN_VERSION, PACKET_BYTES_MAX)
-        self._early: list[bytes] = []  # came before the CONNACK was sent
+        self._early: list[bytes] = []  # came before the CONNACK was sent, or during a pause
         self._out: list[bytes] = []
         self._rest: memoryview | None = None  # of a write the socket did not take whole
         self._out_bytes = 0
@@ -123,6 +129,7 @@ class Connection:
         self.last_seen = host.tick
         self.is_closed = False
         self.is_dirty = False
+        self.is_paused = False  # a topic is being created for what the client publishes
 
     # Bytes in
 
@@ -130,21 +137,27 @@ class Connection:
         """Bytes from the client; a violation ends the connection with its reason."""
         if self.session is not None:  # until then only the connect timeout counts
             self.last_seen = self._host.tick
-        if self.state is _WAIT_CONNACK:
+            if self.is_paused:
+                self._keep_early(data)
+                return
+        elif self.state is _WAIT_CONNACK:
             self._keep_early(data)
             return
         self._traffic.bytes_received += len(data)
         try:
-            self._take(self._intake.feed(data))
-        except ProtocolViolation as violation:
-            self.end(violation.reason, str(violation))
-        except Exception as mistake:  # whatever carries the bytes: nobody else may notice
-            self._host.give_up(self, mistake)
+            self._take(self._intake.feed(data), 0)
+        except Exception as error:  # whatever carries the bytes: nobody else may notice
+            self._fail(error)
 
-    def _take(self, chunk: Chunk) -> None:
+    def _fail(self, error: Exception) -> None:
+        if isinstance(error, ProtocolViolation):
+            self.end(error.reason, str(error))
+        else:
+            self._host.give_up(self, error)
+
+    def _take(self, chunk: Chunk, at: int) -> None:
         traffic = self._traffic
         items = chunk.items
-        at = 0
         while at < len(items) and not self.is_closed:
             item = items[at]
             at += 1
@@ -158,10 +171,14 @@ class Connection:
                     at += len(neighbours) - 1
                 traffic.publishes_received += last.end_message - item.first_message
                 traffic.publish_bytes_received += last.end - item.start
-                if last is item:
-                    self._publishes().publish(chunk, item)
-                else:
-                    self._publishes().publish_plain(chunk, neighbours)
+                try:
+                    if last is item:
+                        self._publishes().publish(chunk, item)
+                    else:
+                        self._publishes().publish_plain(chunk, neighbours)
+                except TopicWanted as wanted:
+                    self._pause(chunk, item, last, wanted)
+                    return
             elif isinstance(item, AckRun):
                 traffic.controls_received += item.end_id - item.first_id
                 self.take_acks(item.first_byte, chunk.packet_ids[item.first_id : item.end_id])
@@ -171,6 +188,35 @@ class Connection:
                 self._host.handle(self, self._decode(item.first_byte, body))
         if chunk.violation is not None:
             raise chunk.violation
+
+    def _pause(
+        self, chunk: Chunk, first: PublishRun, last: PublishRun, wanted: TopicWanted
+    ) -> None:
+        """Of the runs from `first` to `last`, one has to wait for its topic, and all behind it."""
+        at = chunk.items.index(first)
+        run = first
+        while run is not last and run.name.decode() != wanted.name:
+            at += 1
+            following = chunk.items[at]
+            assert isinstance(following, PublishRun)
+            run = following
+        self._traffic.publishes_received -= last.end_message - run.first_message
+        self._traffic.publish_bytes_received -= last.end - run.start
+        self.is_paused = True
+        self._link.want_read(False)
+        self._host.create_topic(self, wanted.topic, chunk, at)
+
+    def unpause(self, chunk: Chunk, at: int) -> None:
+        """Go on with the items of a chunk from `at` on, then with what came behind it."""
+        if self.is_closed:
+            return
+        self.is_paused = False
+        try:
+            self._take(chunk, at)
+        except Exception as error:
+            self._fail(error)
+        if not self.is_paused:
+            self.go_on()
 
     def _decode(self, first_byte: int, body: bytes) -> Packet:
         """The packet; a CONNECT that cannot be accepted is answered, where its sender reads it."""

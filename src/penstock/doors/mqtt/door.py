@@ -15,6 +15,7 @@ from penstock.broker.exchange import Exchange
 from penstock.broker.wills import Wills
 from penstock.doors.listening import Listeners
 from penstock.doors.mqtt.acks import check_refused
+from penstock.doors.mqtt.answers import reason_of
 from penstock.doors.mqtt.arrivals import Arrivals
 from penstock.doors.mqtt.connection import Connection
 from penstock.doors.mqtt.dollar_sys import DollarSys
@@ -25,6 +26,7 @@ from penstock.doors.mqtt.subscribing import Subscribing
 from penstock.doors.selector import DoorSelector
 from penstock.doors.tcp import SocketLink, serve
 from penstock.doors.wired import Link, Wired
+from penstock.model.errors import PenstockError
 from penstock.model.version import VERSION
 from penstock.mqtt.kinds import Role, first_byte
 from penstock.mqtt.packets import (
@@ -43,6 +45,7 @@ from penstock.mqtt.packets import (
     Unsubscribe,
 )
 from penstock.mqtt.reasons import FAILURE, Reason
+from penstock.mqtt.scanner import Chunk
 from penstock.mqtt.state import event_of, next_state
 
 WINDOW_MAX: Final = 1_000  # messages out to one client, whatever it allows
@@ -159,6 +162,19 @@ class MqttDoor:
                 self.hold(connection)
             else:
                 connection.read_on(True)
+
+    def create_topic(self, connection: Connection, topic: str, chunk: Chunk, at: int) -> None:
+        self._spawn(connection, self._create_topic(connection, topic, chunk, at))
+
+    async def _create_topic(
+        self, connection: Connection, topic: str, chunk: Chunk, at: int
+    ) -> None:
+        try:
+            await self.exchange.engine.create_wanted(topic)
+        except PenstockError as failed:  # nothing was acknowledged: the client sends it again
+            connection.end(reason_of(failed), str(failed))
+        else:
+            connection.unpause(chunk, at)
 
     def give_up(self, connection: Wired, mistake: Exception) -> None:
         context = {"message": "a connection was closed", "exception": mistake}

@@ -18,6 +18,8 @@ class MqttLimits:
     keep_alive_s_max: int = 0  # what an MQTT 5 client is given if it asks for more; 0: no limit
     will_grace_s: int = GRACE_S  # after a start, for clients to come back before wills are due
     sys_interval_s: int = 10  # between updates of what the broker says about itself; 0: never
+    queue_qos0: bool = False  # keep messages of QoS 0 for sessions whose clients are away
+    auto_create_topics: int = 0  # topics that publishing may create; 0: none
 
     def keep_alive_s(self, version: int, asked_s: int) -> int:
         """The keep alive that counts; before MQTT 5 a client cannot be told another one."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from penstock.broker.exchange import Exchange
-from penstock.broker.routes import Route
+from penstock.broker.routes import Route, TopicWanted
 from penstock.core.access import Principal
 from penstock.doors.mqtt.encoding import MqttEncoding
 from penstock.model.limits import NAME_LEVELS_MAX
@@ -82,7 +82,10 @@ class Weave:
     def _find(self, name: bytes) -> Route | None:
         route: Route | None = None
         if name.count(b"/") < NAME_LEVELS_MAX:
-            route = self._exchange.router.find(name.decode(), self._principal)
+            try:
+                route = self._exchange.router.find(name.decode(), self._principal)
+            except TopicWanted:
+                return None  # on its own way it asks for its topic
             lanes = route.lanes
             if not route.is_single or (lanes and lanes[0].encoding is not self._plain):
                 route = None
