@@ -341,6 +341,18 @@ def test_retained_messages_go_with_their_topic() -> None:
     play(story)
 
 
+def test_a_message_of_qos_0_that_a_log_refuses_while_it_waits_is_counted() -> None:
+    async def story(world: World) -> None:
+        topic = world.engine.topics.get(DEFAULT_TOPIC)
+        await topic.log.close()
+        world.exchange.enter(topic)  # something before it waits for its commit, so it waits, too
+        run = Run("a", b"xy", [0, 1], [1, 1], 0, False)
+        world.exchange.publish(world.exchange.router.find("a"), run, None)
+        assert world.engine.metrics.dropped["log_unavailable"] == 2
+
+    play(story)
+
+
 def test_what_is_done_is_not_sent_again_although_the_position_lies_before_it() -> None:
     """Back after a crash, released, killed again before the sweep: does it come twice?"""
 

@@ -215,7 +215,7 @@ def test_serve_names_topics_whose_files_are_damaged_or_missing(tmp_path: Path) -
         line = served.stdout.readline()
         assert line, served.communicate()
         greeting += line
-    assert "unavailable bad: its files are damaged or missing" in greeting
+    assert "unavailable: bad, its files are damaged or missing" in greeting
     assert "good" not in greeting
     served.send_signal(signal.SIGTERM)
     _, err = served.communicate(timeout=PATIENCE_S)
@@ -233,7 +233,7 @@ def test_serve_says_what_it_promises_and_stops_cleanly(
         line = served.stdout.readline()
         assert line, served.communicate()
         greeting += line
-    for fact in ("data        data (0 topics)", "durability  fsync", "retention   7d", "engine  "):
+    for fact in ("data: data (0 topics)", "durability: fsync", "retention: 7d", "engine: "):
         assert fact in greeting
     holder = json.loads((tmp_path / "data" / "lock").read_text())
     assert holder["pid"] == served.pid

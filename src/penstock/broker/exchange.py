@@ -59,6 +59,8 @@ class Publication:
         self._exchange.withdraw(self._topic)
         if self._on_done is not None:
             self._on_done(error)
+        else:  # of QoS 0: nobody else hears of it
+            self._exchange.engine.metrics.dropped["log_unavailable"] += self._run.count
 
 
 class Exchange:

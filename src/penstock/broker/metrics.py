@@ -12,6 +12,18 @@ from penstock.broker.traffic import Traffic
 RECORD_BOUNDS: Final = (1, 10, 100, 1_000, 10_000, 100_000)
 SYNC_BOUNDS_S: Final = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.1, 1.0)
 
+# Why messages are dropped; exported from the start, so that the first drop is seen as one.
+DROPS: Final = (
+    "epoch",
+    "expired",
+    "log_unavailable",
+    "not_authorized",
+    "queue_full",
+    "retention",
+    "session_ended",
+    "too_large",
+)
+
 
 class Histogram:
     """How often a value fell below each bound, their number and their sum."""
@@ -68,7 +80,7 @@ class Metrics:
         }
         values |= self.commit_records.export("penstock_commit_records")
         values |= self.sync_seconds.export("penstock_sync_seconds")
-        for reason, count in sorted(self.dropped.items()):
+        for reason, count in sorted((dict.fromkeys(DROPS, 0) | self.dropped).items()):
             values[f'penstock_dropped_total{{reason="{reason}"}}'] = count
         for reason, count in sorted(self.refused.items()):
             values[f'penstock_refused_total{{reason="{reason}"}}'] = count

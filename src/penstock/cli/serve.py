@@ -125,24 +125,24 @@ async def _greet(server: Server, settings: ServerSettings) -> None:
     topics = await server.broker.topics()
     for note in server.broker.notes:
         print(f"recovered: {note}", file=sys.stderr)
-    print(f"data        {settings.data} ({len(topics)} topics)")
+    print(f"data: {settings.data} ({len(topics)} topics)")
     for topic in topics:
         if not topic.is_available:
-            print(f"unavailable {topic.topic}: its files are damaged or missing")
+            print(f"unavailable: {topic.topic}, its files are damaged or missing")
     if defaults.catalog_url:
         where = mask_password(defaults.catalog_url)
-        print(f"catalog     {where}, schema {defaults.catalog_schema}")
+        print(f"catalog: {where}, schema {defaults.catalog_schema}")
     if defaults.log_backend != FILES:
-        print("topics      tables beside the catalog")
+        print("topics: tables beside the catalog")
     for address in server.addresses:
-        print(f"listening   {address}")
-    print(f"access      {_access(len(engine.access.users()), settings.allow_anonymous)}")
-    print(f"durability  {defaults.durability}")
+        print(f"listening: {address}")
+    print(f"access: {_access(len(engine.access.users()), settings.allow_anonymous)}")
+    print(f"durability: {defaults.durability}")
     print(
-        f"retention   {human_duration(defaults.retention_age)}, "
+        f"retention: {human_duration(defaults.retention_age)}, "
         f"{human_bytes(defaults.retention_bytes)}"
     )
-    print(f"engine      {engine_kind()}")
+    print(f"engine: {engine_kind()}")
     print("ready; stop with Ctrl-C", flush=True)
 
 
