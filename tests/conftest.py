@@ -17,6 +17,10 @@ settings.register_profile("ci", max_examples=300, deadline=None, print_blob=True
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci" if os.environ.get("CI") else "dev"))
 
 
+# A Java that lives for seconds gains nothing from its second compiler, which takes a core from it.
+BRIEF_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+os.environ.setdefault("SPARK_SUBMIT_OPTS", BRIEF_JAVA)  # read by whatever starts a driver
+
 # Tests here start real brokers, many of them: `make test` runs them, `make check` does not.
 PROCESS_TESTS = (
     *("abuse", "bus", "cli", "client", "conformance", "crash", "doors", "http", "longrun"),

@@ -10,10 +10,10 @@ from deltalake import DeltaTable
 
 from penstock.mqtt.packets import Subscription
 from tests.doors.hosted import Hosted
-from tests.pipeline.drivers import ROUNDS, SEED, kill_again_and_again, run_to_the_end
+from tests.pipeline.drivers import BATCHES, ROUNDS, SEED, kill_again_and_again, run_to_the_end
 from tests.pipeline.test_spark_dispatch import leave, publish
 
-RECORDS = 1_000
+RECORDS = 100 * BATCHES
 CLIENTS = ("one", "other")
 
 

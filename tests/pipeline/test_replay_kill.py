@@ -10,7 +10,7 @@ import pytest
 from penstock import Broker
 from tests.pipeline.drivers import ROUNDS, SEED, kill_again_and_again, run_to_the_end
 
-RECORDS = 1_500
+RECORDS = 600 + 900 * ROUNDS  # at 300 a second
 
 
 @pytest.mark.java

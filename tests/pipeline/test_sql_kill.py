@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import random
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import pytest
 from deltalake import DeltaTable
 
 from penstock import Broker
-from tests.pipeline.drivers import ROUNDS, SEED, kill_again_and_again, run_to_the_end
+from tests.pipeline.drivers import BATCHES, ROUNDS, SEED, kill_again_and_again, run_to_the_end
 from tests.pipeline.test_sink_kill import problems
 
-RECORDS = 600
+RECORDS = 100 * BATCHES  # one a second
 WINDOW = 20  # records
 
 FLOW = """
@@ -55,8 +56,8 @@ def test_topic_and_table_hold_every_row_once_after_the_driver_was_killed(tmp_pat
     with Broker(data, segment_bytes="64 KiB") as broker:
         broker.create_topic("in")
         broker.create_topic("out")
-        times = [f"2026-01-01T10:{n // 60:02}:{n % 60:02}Z" for n in range(RECORDS)]
-        broker.publish_many([{"at": at, "n": n} for n, at in enumerate(times)], "in")
+        times = [datetime(2026, 1, 1, 10) + timedelta(seconds=n) for n in range(RECORDS)]
+        broker.publish_many([{"at": f"{at}Z", "n": n} for n, at in enumerate(times)], "in")
     arguments = ("tests.pipeline.sql_child", str(data), str(file), str(tmp_path / "scratch"))
     deaths = kill_again_and_again(random.Random(SEED), *arguments, longest_s=20.0)
     run_to_the_end(*arguments)

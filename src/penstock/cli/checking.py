@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from penstock.cli.output import Progress, show_json
-from penstock.cli.remote import add_key, read_key
-from penstock.cli.target import add_target, existing_path
+from penstock.cli.remote import add_remote, explained, job_place
+from penstock.model.errors import NotAuthorized
 
 if TYPE_CHECKING:
     from penstock.pipeline.jobs.sql import Checked
@@ -18,8 +18,7 @@ if TYPE_CHECKING:
 def add_check(actions: Any) -> None:
     parser = actions.add_parser("check", help="check a declared pipeline without running it")
     parser.add_argument("file", metavar="FILE", help="what declares the pipeline, in TOML")
-    add_target(parser)
-    add_key(parser)
+    add_remote(parser)
     parser.set_defaults(run=check_pipeline)
 
 
@@ -28,11 +27,13 @@ def check_pipeline(options: argparse.Namespace) -> None:
     from penstock.pipeline.jobs.sql import check
 
     declared = read_declaration(Path(options.file))
-    data = existing_path(options)
+    place: Any = job_place(options)
     line = Progress("check")
     line.tell("starting Spark")
     try:
-        parts = check(options.file, path=data, token=read_key(options, ""))
+        parts = check(options.file, **place)
+    except NotAuthorized as refused:
+        raise explained(refused) from None
     finally:
         line.done()
     if options.json:

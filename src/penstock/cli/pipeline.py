@@ -18,7 +18,7 @@ from penstock.catalog.reports import read_reports
 from penstock.cli.checking import add_check
 from penstock.cli.output import Progress as Line
 from penstock.cli.output import show_json, show_table
-from penstock.cli.remote import served_at
+from penstock.cli.remote import add_remote, explained, job_place, served_at
 from penstock.cli.target import (
     add_target,
     allow_negative_positions,
@@ -27,9 +27,9 @@ from penstock.cli.target import (
 )
 from penstock.config import default_key, spark_master, storage_settings
 from penstock.model.clock import SystemClock
-from penstock.model.errors import PenstockError, RefusedError, UnavailableError
+from penstock.model.errors import NotAuthorized, PenstockError, RefusedError, UnavailableError
 from penstock.model.runs import PipelineRun
-from penstock.pipeline.jobs import JOBS, Progress, find_job
+from penstock.pipeline.jobs import BY_ADDRESS, JOBS, Progress, find_job
 from penstock.pipeline.recorder import Recorder, reason
 
 NICENESS = 10  # of a job that the broker started: its clients go first
@@ -52,7 +52,7 @@ def add_commands(commands: Any) -> None:
             help="where Spark runs (local[*]): a cluster, or sc://HOST:15002",
         )
         one.add_argument(WITH_BROKER, action="store_true", help=argparse.SUPPRESS)
-        add_target(one)
+        (add_remote if name in BY_ADDRESS else add_target)(one)
         one.set_defaults(run=run_job)
     add_check(actions)
     listing = actions.add_parser("list", help="all runs")
@@ -66,7 +66,10 @@ def add_commands(commands: Any) -> None:
 
 def run_job(options: argparse.Namespace) -> None:
     options.master = options.master or spark_master()
-    data = existing_path(options)
+    is_remote = options.job in BY_ADDRESS and "://" in options.at
+    data = None if is_remote else existing_path(options)
+    if options.job in BY_ADDRESS:
+        options.place = job_place(options)
     options.storage = storage_settings()
     options.serving = partial(served_at, options.at)
     options.key = default_key()
@@ -83,6 +86,8 @@ def run_job(options: argparse.Namespace) -> None:
         line.tell("starting Spark")
         try:
             done = find_job(options.job).run(options, report)
+        except NotAuthorized as refused:
+            raise explained(refused) from None
         except (PenstockError, KeyboardInterrupt):
             raise
         except Exception as failed:

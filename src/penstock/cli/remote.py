@@ -10,12 +10,12 @@ import argparse
 import asyncio
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit, urlunsplit
 
 import msgspec
 
 from penstock.app.sync import Broker
-from penstock.cli.target import open_broker
+from penstock.cli.target import existing_path, open_broker
 from penstock.client.sync import Client, connect
 from penstock.client.transport import Target, Transport
 from penstock.client.wire import check
@@ -57,7 +57,7 @@ def reach_broker(options: argparse.Namespace, *, create: bool = False) -> AnyBro
     try:
         return connect(url, token=read_key(options, url))
     except NotAuthorized as refused:
-        raise _explained(refused) from None
+        raise explained(refused) from None
 
 
 def ask(options: argparse.Namespace, method: str, path: str, body: Any = None) -> Any:
@@ -92,7 +92,7 @@ def ask_at(
     try:
         answer = asyncio.run(run())
     except NotAuthorized as refused:
-        raise _explained(refused) from None
+        raise explained(refused) from None
     return msgspec.json.decode(answer) if answer else None
 
 
@@ -119,7 +119,23 @@ def read_key(options: argparse.Namespace, url: str) -> str:
     return "" if urlsplit(url).username else default_key()
 
 
-def _explained(refused: NotAuthorized) -> NotAuthorized:
+def job_place(options: argparse.Namespace) -> dict[str, str]:
+    """Where topics are, in the words of a job's function.
+
+    Files are read beside a broker that has them open; the key is for that broker.
+    """
+    key = read_key(options, options.at)
+    if "://" not in options.at:
+        return {"path": str(existing_path(options)), "token": key}
+    parts = urlsplit(options.at)
+    url = urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
+    if key:
+        return {"url": url, "token": key}
+    user, password = unquote(parts.username or ""), unquote(parts.password or "")
+    return {"url": url, "user": user, "password": password}
+
+
+def explained(refused: NotAuthorized) -> NotAuthorized:
     return NotAuthorized(
         f"{refused}: give the address with user and password, --at http://USER:PASSWORD@HOST:PORT, "
         "or a key (`penstock user key`) with --key-file or in PENSTOCK_KEY"

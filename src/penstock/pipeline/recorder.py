@@ -20,23 +20,23 @@ ERROR_CHARS_MAX: Final = 1_000  # the sentence is what counts, not Java's stack
 
 
 class Recorder:
-    """One run. Where the data directory may only be read the run is not recorded."""
+    """One run. Where there is no data directory, or only to read, the run is not recorded."""
 
-    def __init__(self, data: Path, job: str, arguments: list[str], clock: Clock) -> None:
+    def __init__(self, data: Path | None, job: str, arguments: list[str], clock: Clock) -> None:
         now_us = clock.now_us()
         begun = datetime.fromtimestamp(now_us / 1e6, UTC)
         run_id = f"{job}-{begun:%Y%m%dT%H%M%S}-{secrets.token_hex(2)}"
         self.run = PipelineRun(run_id, job, arguments, RUNNING, now_us, now_us)
         self._clock = clock
         self._told_s = clock.monotonic_s()
-        self._report: RunReport | None = RunReport(data, self.run)
+        self._report = None if data is None else RunReport(data, self.run)
 
     def __enter__(self) -> Self:
-        assert self._report is not None
-        try:
-            self._report.__enter__()
-        except OSError:
-            self._report = None
+        if self._report is not None:
+            try:
+                self._report.__enter__()
+            except OSError:
+                self._report = None
         return self
 
     def tell(self, progress: Progress) -> None:

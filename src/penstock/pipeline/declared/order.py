@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Final
 
-from penstock.pipeline.declared.declaration import Sink, Source, Step, TopicSource
+from penstock.pipeline.declared.declaration import Declaration, Sink, Source, Step, TopicSource
 from penstock.pipeline.declared.places import Places
 from penstock.pipeline.declared.problems import Problem, Problems, nearest
 from penstock.pipeline.declared.words import find_word
@@ -68,6 +68,27 @@ def find_unused(
                 f"{sink.step!r} reads no topic, so nothing would ever come here: join it with a "
                 "source that has one",
             )
+
+
+def inputs_of(steps: Sequence[Step], name: str) -> set[str]:
+    """A source or step, in lower case, and all that it reads, directly or not."""
+    found = {name}
+    for step in reversed(steps):
+        if step.name.lower() in found:
+            found.update(step.reads)
+    return found
+
+
+def part_of(declared: Declaration, sink: Sink) -> Declaration:
+    """The declaration as if it had this sink alone, and what leads to it."""
+    needed = inputs_of(declared.steps, sink.step.lower())
+    return replace(
+        declared,
+        sources=tuple(one for one in declared.sources if one.name.lower() in needed),
+        steps=tuple(one for one in declared.steps if one.name.lower() in needed),
+        sinks=(sink,),
+        unused=(),
+    )
 
 
 class _Order:

@@ -30,6 +30,7 @@ from penstock.pipeline.declared.declaration import (
     TopicSource,
 )
 from penstock.pipeline.declared.explaining import explain, explain_streaming, quiet_errors
+from penstock.pipeline.declared.order import inputs_of
 from penstock.pipeline.declared.places import Path
 from penstock.pipeline.declared.problems import Problems
 from penstock.pipeline.declared.tables import check_partitions, check_table, read_delta
@@ -179,12 +180,7 @@ class Views:
                     raise _Noted
 
     def _inputs(self, name: str) -> set[str]:
-        """A step and all that it reads, directly or not."""
-        found = {name}
-        for step in reversed(self._declared.steps):
-            if step.name.lower() in found:
-                found.update(step.reads)
-        return found
+        return inputs_of(self._declared.steps, name)
 
     @contextmanager
     def _noting(self, path: Path, sql: str = "") -> Iterator[None]:

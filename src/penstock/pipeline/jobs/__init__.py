@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 JOBS: Final = ("archive", "clean", "dispatch", "replay", "sql", "stats")
+BY_ADDRESS: Final = ("archive", "sql", "stats")  # their topics may be at a broker's address
 
 LOCAL: Final = "local[*]"  # where Spark runs unless told otherwise
 
@@ -53,7 +54,11 @@ class Job(Protocol):
     def add_arguments(self, parser: argparse.ArgumentParser) -> None: ...
 
     def run(self, options: argparse.Namespace, report: Report) -> Progress:
-        """Do the work; `options` also has `at`, the data directory, and `master`."""
+        """Do the work.
+
+        `options` also has `master`, and `at`, the data directory; of jobs in BY_ADDRESS also
+        `place`, which says where the topics are in the words of the job's function.
+        """
         ...
 
 

@@ -91,7 +91,7 @@ def run(options: argparse.Namespace, report: Report) -> Progress:
         return archive(
             options.topics,
             options.to,
-            path=options.at,
+            **options.place,
             follow=options.follow,
             every_s=options.every,
             batch_records=options.batch_records,

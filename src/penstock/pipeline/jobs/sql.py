@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Final
 from penstock.log.directory import read_holder
 from penstock.model.errors import InvalidPipeline, RefusedError
 from penstock.pipeline.declared.declaration import Declaration
+from penstock.pipeline.declared.order import part_of
 from penstock.pipeline.declared.reading import read_declaration
 from penstock.pipeline.jobs import Progress, Report, ignore_progress, local_session
 
@@ -63,12 +64,14 @@ def sql(
     declared = read_declaration(Path(file))
     with held_checkpoint(declared.checkpoint), local_session(spark) as used:
         reading, writing = _connections(Path(path), url, _login(user, password, token))
-        try:
-            views = _views(used, declared, reading, writing, prunes=True)
-        except InvalidPipeline:  # with all columns in view it can be said better
-            views = _views(used, declared, reading, writing)
+        outputs = _planned(used, declared, reading, writing)  # all that is wrong is said at once
+        if len(declared.sinks) > 1:
+            # Each query has plans of its own: Spark changes them as it runs, in several threads.
+            parts = [part_of(declared, sink) for sink in declared.sinks]
+            planned = [_planned(used, part, reading, writing) for part in parts]
+            outputs = {name: frame for one in planned for name, frame in one.items()}
         queries = Queries(declared, writing, once=once)
-        queries.start(views.outputs)
+        queries.start(outputs)
         return queries.run(report, stop or threading.Event())
 
 
@@ -103,9 +106,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--once", action="store_true", help="take what is there and end, whatever the trigger is"
     )
-    parser.add_argument(
-        "--key-file", metavar="FILE", help="log in with the key in it at the broker that writes"
-    )
 
 
 def run(options: argparse.Namespace, report: Report) -> Progress:
@@ -116,8 +116,7 @@ def run(options: argparse.Namespace, report: Report) -> Progress:
             spark.sparkContext.setLogLevel("OFF")
         return sql(
             options.file,
-            path=options.at,
-            token=Path(options.key_file).read_text().strip() if options.key_file else options.key,
+            **options.place,
             once=options.once,
             spark=spark,
             report=report,
@@ -165,6 +164,16 @@ def _connections(
 def _login(user: str, password: str, token: str) -> dict[str, str]:
     given = {"user": user, "password": password, "token": token}
     return {key: value for key, value in given.items() if value}
+
+
+def _planned(
+    spark: SparkSession, declared: Declaration, reading: dict[str, str], writing: dict[str, str]
+) -> dict[str, DataFrame]:
+    """What each sink writes, by its name; read are the columns that are used."""
+    try:
+        return _views(spark, declared, reading, writing, prunes=True).outputs
+    except InvalidPipeline:  # with all columns in view it can be said better
+        return _views(spark, declared, reading, writing).outputs
 
 
 def _views(

@@ -12,21 +12,23 @@ import time
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
-from penstock.catalog.outside import CatalogPlace, look, see_consumers
+from penstock.catalog.outside import CatalogPlace
 from penstock.core.position import AtOffset, parse_position
 from penstock.model.clock import SystemClock
 from penstock.model.errors import InvalidPosition
-from penstock.pipeline.directory import DirectoryOrigin
+from penstock.pipeline.connecting import link_to, origin_of
 from penstock.pipeline.jobs import LOCAL, Progress, Report, ignore_progress, local_session
+from penstock.pipeline.lags import saved_lags, told_lags
 from penstock.pipeline.offsets import Places, places_text
+from penstock.pipeline.options import Connection
 from penstock.pipeline.plan import place_at, resolve
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from penstock.pipeline.origin import TopicState
+    from penstock.pipeline.origin import Origin, TopicState
 
 SAYS: Final = "messages, bytes and pauses by topic, name and minute; lag of readers; a chart"
 MINUTES: Final = "minutes"  # tables below --to
@@ -49,6 +51,10 @@ def stats(
     to: str | Path = "./stats",
     *,
     path: str | Path = "./penstock_data",
+    url: str = "",
+    user: str = "",
+    password: str = "",
+    token: str = "",
     start: str | int | datetime | timedelta = SINCE,
     chart: bool = True,
     catalog_url: str = "",
@@ -57,14 +63,21 @@ def stats(
     master: str = LOCAL,
     report: Report = ignore_progress,
 ) -> Progress:
-    """Look at topics, all of them if none is named, from a position up to their ends."""
+    """Look at topics, all of them if none is named, from a position up to their ends.
+
+    They are in the data directory `path`, or at the address `url` of a running broker.
+    """
     names = tuple([topics] if isinstance(topics, str) else topics)
     data, folder = Path(path), Path(to)
+    connection = Connection(None if url else data.absolute(), url, user, password, token)
     began_s = time.monotonic()
-    origin = DirectoryOrigin(data.absolute())
+    origin = origin_of(connection)
     states = origin.states(names)
     begin = _begin(origin, states, start)
-    lags = _lags(CatalogPlace(data, catalog_url, catalog_schema), origin, states)
+    if url:
+        lags = told_lags(link_to(connection), states)
+    else:
+        lags = saved_lags(CatalogPlace(data, catalog_url, catalog_schema), origin, states)
     end = {state.topic: place_at(state, state.end) for state in states}
     count = sum(end[topic].offset - place.offset for topic, place in begin.items())
     folder.mkdir(parents=True, exist_ok=True)
@@ -73,7 +86,7 @@ def stats(
         from penstock.pipeline.minutes import Minutes
 
         report(Progress(0, 0, 0.0, says=f"counting {count:,} records"))
-        counted = Minutes(_read(used, data, begin, end))
+        counted = Minutes(_read(used, connection, begin, end))
         counted.save(folder / MINUTES)
         replace_table(folder / LAG, _LAG_COLUMNS, lags)
         if chart:
@@ -107,7 +120,7 @@ def run(options: argparse.Namespace, report: Report) -> Progress:
     return stats(
         options.topics,
         options.to,
-        path=options.at,
+        **options.place,
         start=options.start,
         chart=not options.no_chart,
         master=options.master,
@@ -118,7 +131,7 @@ def run(options: argparse.Namespace, report: Report) -> Progress:
 
 
 def _begin(
-    origin: DirectoryOrigin,
+    origin: Origin,
     states: list[TopicState],
     start: str | int | datetime | timedelta,
 ) -> Places:
@@ -136,7 +149,9 @@ def _begin(
     }
 
 
-def _read(spark: SparkSession, data: Path, begin: Places, end: Places) -> DataFrame | None:
+def _read(
+    spark: SparkSession, connection: Connection, begin: Places, end: Places
+) -> DataFrame | None:
     """The records of the range; None if it holds none."""
     asked = [topic for topic, place in begin.items() if place.offset < end[topic].offset]
     if not asked:
@@ -144,28 +159,10 @@ def _read(spark: SparkSession, data: Path, begin: Places, end: Places) -> DataFr
     return (
         spark.read.format("penstock")
         .schema(_COLUMNS)
-        .option("path", str(data.absolute()))
+        .options(**connection.options())
         .option("topic", ",".join(asked))
         .option("startingOffsets", places_text({topic: begin[topic] for topic in asked}))
         .option("endingOffsets", places_text({topic: end[topic] for topic in asked}))
         .option("failOnDataLoss", "false")  # what retention takes meanwhile is of no interest
         .load()
     )
-
-
-def _lags(
-    place: CatalogPlace, origin: DirectoryOrigin, states: list[TopicState]
-) -> list[tuple[Any, ...]]:
-    """How far each reader is behind, as its saved position tells."""
-    by_id = {state.topic_id: state for state in states}
-    with look(place) as fetch:
-        seen = see_consumers(fetch)
-    rows = []
-    for one in seen:
-        state = by_id.get(one.topic_id)
-        if state is None:
-            continue
-        offset = origin.clamp(state, one.epoch, one.next_offset)
-        behind = state.end - max(offset, state.first)
-        rows.append((one.kind, one.name, state.topic, offset, state.end, behind))
-    return rows
