@@ -1,4 +1,5 @@
-"""A driver on a cluster: reads a topic, writes one, copies as a stream, archives; all by address.
+"""A driver on a cluster: reads a topic, writes one, copies as a stream, archives, and runs a
+declared pipeline; all by address.
 
 Arguments: where Spark is, the broker's address, a scratch directory. Says what it found as JSON.
 """
@@ -9,7 +10,28 @@ import json
 import sys
 from pathlib import Path
 
-from penstock.pipeline import archive, session
+from penstock import RefusedError
+from penstock.pipeline import archive, session, sql
+from tests.conftest import BRIEF_JAVA
+
+FLOW = """
+[sources.numbers]
+topic = "in"
+payload = "text"
+
+[steps.halves]
+sql = "SELECT offset % 2 AS half, sum(int(payload)) AS total FROM numbers GROUP BY offset % 2"
+
+[sinks.topic]
+step = "halves"
+topic = "totals"
+mode = "update"
+
+[sinks.table]
+step = "halves"
+table = "./totals"
+mode = "complete"
+"""
 
 
 def main() -> None:
@@ -20,6 +42,7 @@ def main() -> None:
             "spark.driver.host": "127.0.0.1",
             "spark.driver.memory": "768m",
             "spark.executor.memory": "512m",
+            "spark.executor.defaultJavaOptions": BRIEF_JAVA,
             "spark.ui.enabled": "false",
             "spark.sql.warehouse.dir": str(scratch / "warehouse"),
         }
@@ -41,7 +64,12 @@ def main() -> None:
     )
     query.awaitTermination()
     done = archive("in", scratch / "table", url=url, spark=spark)
-    print(json.dumps({"offsets": found, "archived": done.rows}), flush=True)
+    (scratch / "flow.toml").write_text(FLOW)
+    try:
+        declared = sql(scratch / "flow.toml", url=url, spark=spark).rows
+    except RefusedError as refused:
+        declared = str(refused)
+    print(json.dumps({"offsets": found, "archived": done.rows, "sql": declared}), flush=True)
     spark.stop()
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 import pyspark
 
 from penstock.pipeline.java import find_java
+from tests.conftest import BRIEF_JAVA
 
 ROOT = Path(__file__).parents[2]
 SPARK_HOME = Path(pyspark.__file__).parent
@@ -29,6 +30,7 @@ def environment(scratch: Path) -> dict[str, str]:
         "SPARK_HOME": str(SPARK_HOME),
         "SPARK_LOCAL_IP": "127.0.0.1",
         "SPARK_LOCAL_DIRS": str(scratch / "local"),
+        "SPARK_DAEMON_JAVA_OPTS": BRIEF_JAVA,
         "PYSPARK_PYTHON": sys.executable,
         "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path]),
     }

@@ -15,11 +15,13 @@ if TYPE_CHECKING:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests that start a Java are slow, and run on one worker so that there is one at a time."""
+    """Tests that use a Java are slow, and there are two at a time: one that tests share, on one
+    worker, and one of those that are started for a test, on another."""
     for item in items:
-        if "spark" in getattr(item, "fixturenames", ()) or "java" in item.keywords:
+        shares = "spark" in getattr(item, "fixturenames", ())
+        if shares or "java" in item.keywords:
             item.add_marker(pytest.mark.slow)
-            item.add_marker(pytest.mark.xdist_group("spark"))
+            item.add_marker(pytest.mark.xdist_group("spark" if shares else "java"))
 
 
 @pytest.fixture(scope="session")

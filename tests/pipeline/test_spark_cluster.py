@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from deltalake import DeltaTable
@@ -26,14 +27,14 @@ pytestmark = [pytest.mark.java, pytest.mark.timeout(500)]
 def broker(tmp_path: Path) -> Iterator[Hosted]:
     with Hosted(tmp_path / "data") as hosted:
         with connect(address(hosted)) as client:
-            for topic in ("in", "out", "copy"):
+            for topic in ("in", "out", "copy", "totals"):
                 client.create_topic(topic)
             client.publish_many([str(number) for number in range(RECORDS)], "in", name="in/x")
         yield hosted
 
 
-def check(master: str, broker: Hosted, scratch: Path) -> None:
-    """Run the driver; everything it did is there."""
+def check(master: str, broker: Hosted, scratch: Path) -> Any:
+    """Run the driver; everything it did is there. What it says of the declared pipeline."""
     driver = subprocess.run(
         [sys.executable, "-m", "tests.pipeline.cluster_child", master, address(broker), scratch],
         capture_output=True,
@@ -45,7 +46,7 @@ def check(master: str, broker: Hosted, scratch: Path) -> None:
     )
     assert driver.returncode == 0, driver.stderr
     told = json.loads(driver.stdout.splitlines()[-1])
-    assert told == {"offsets": list(range(RECORDS)), "archived": RECORDS}
+    assert (told["offsets"], told["archived"]) == (list(range(RECORDS)), RECORDS)
     wanted = [b"%d" % number for number in range(RECORDS)]
     with connect(address(broker)) as client:
         out, copy = client.read("out"), client.read("copy")
@@ -55,6 +56,7 @@ def check(master: str, broker: Hosted, scratch: Path) -> None:
     assert [record.name for record in copy] == [f"copy/{number}" for number in range(RECORDS)]
     table = DeltaTable(str(scratch / "table")).to_pyarrow_table(columns=["offset"])
     assert sorted(table["offset"].to_pylist()) == list(range(RECORDS))
+    return told["sql"]
 
 
 def test_tasks_on_a_standalone_cluster_read_and_write_through_the_address(
@@ -62,11 +64,18 @@ def test_tasks_on_a_standalone_cluster_read_and_write_through_the_address(
 ) -> None:
     scratch = tmp_path / "scratch"
     with standalone(scratch) as master:
-        check(master, broker, scratch)
+        assert check(master, broker, scratch) == RECORDS
+    wanted = [{"half": half, "total": sum(range(half, RECORDS, 2))} for half in (0, 1)]
+    with connect(address(broker)) as client:
+        totals = [record.value for record in client.read("totals")]
+    assert sorted(totals, key=lambda one: one["half"]) == wanted
+    rows = DeltaTable(str(scratch / "totals")).to_pyarrow_table().to_pylist()
+    assert sorted(rows, key=lambda one: one["half"]) == wanted
     assert list((scratch / "work").glob("app-*/0")), "no executor of the worker had anything to do"
 
 
 def test_a_client_of_spark_connect_uses_topics_as_any_other(broker: Hosted, tmp_path: Path) -> None:
     scratch = tmp_path / "scratch"
     with connect_server(scratch) as remote:
-        check(remote, broker, scratch)
+        refused = check(remote, broker, scratch)
+    assert "give a master, such as local[*] or spark://HOST:7077" in refused

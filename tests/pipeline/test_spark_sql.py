@@ -3,29 +3,24 @@
 from __future__ import annotations
 
 import json
-import shutil
-import threading
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from deltalake import DeltaTable
 
-from penstock import Broker, RefusedError, UnavailableError, connect
-from penstock.cli.main import main
+from penstock import Broker
 from penstock.pipeline import archive, sql
+from penstock.pipeline.declared.order import part_of
 from penstock.pipeline.declared.reading import read_declaration
 from penstock.pipeline.declared.tables import PipelineTable, read_delta
 from penstock.pipeline.declared.views import Views
 from penstock.pipeline.jobs import Progress
 from penstock.pipeline.source import SCHEMA
-from tests.doors.served import Served
+from tests.pipeline.declaring import COPY, Declare, publish, rows_of, values
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-Declare = Callable[[str], Path]
 
 
 @pytest.fixture
@@ -44,21 +39,6 @@ def declare(tmp_path: Path) -> Declare:
         return file
 
     return write
-
-
-def publish(data: Path, *values: Any, topic: str = "sensors", name: str | None = None) -> None:
-    with Broker(data) as broker:
-        for value in values:
-            broker.publish(value, topic, name=name)
-
-
-def values(data: Path, topic: str = "out") -> list[Any]:
-    with Broker(data) as broker:
-        return [record.value for record in broker.read(topic)]
-
-
-def rows_of(table: Path) -> list[dict[str, Any]]:
-    return sorted(DeltaTable(str(table)).to_pyarrow_table().to_pylist(), key=repr)
 
 
 def at(minute: int, second: int, device: str = "a", celsius: float = 20.0) -> dict[str, Any]:
@@ -341,91 +321,6 @@ def test_small_files_of_a_table_are_merged_and_empty_batches_leave_none(
     assert len(list((tmp_path / "table+1").glob("rows-*"))) == 4
 
 
-COPY = """
-[pipeline]
-trigger = "200ms"
-
-[sources.readings]
-topic = "sensors"
-payload = "text"
-
-[sinks.topic]
-step = "copied"
-topic = "out"
-
-[steps.copied]
-sql = "SELECT payload, name FROM readings"
-
-[sinks.table]
-step = "readings"
-table = "./table"
-"""
-
-
-def test_with_a_trigger_it_goes_on_until_it_is_stopped_beside_a_broker_that_serves(
-    spark: SparkSession, data: Path, declare: Declare, tmp_path: Path
-) -> None:
-    stop = threading.Event()
-    with Served(data) as served, connect(f"http://127.0.0.1:{served.http_port}") as client:
-        client.publish("first", "sensors")
-
-        def report(progress: Progress) -> None:
-            if progress.offsets == {"sensors": 1} and client.size("sensors") == 1:
-                client.publish("second", "sensors")
-            if progress.offsets == {"sensors": 2}:  # of both queries
-                stop.set()
-
-        done = sql(declare(COPY), path=data, spark=spark, report=report, stop=stop)
-        assert done.offsets == {"sensors": 2}
-        assert [record.value for record in client.read("out")] == ["first", "second"]
-        # Tasks on other machines see no files: all of it by address.
-        client.publish("third", "sensors")
-        sql(declare(COPY), url=f"http://127.0.0.1:{served.http_port}", once=True, spark=spark)
-        assert [record.value for record in client.read("out")] == ["first", "second", "third"]
-    assert [row["payload"] for row in rows_of(tmp_path / "table")] == ["first", "second", "third"]
-    assert spark.streams.active == []
-
-
-MODES = (
-    COPY
-    + """
-[steps.counts]
-sql = "SELECT count(*) AS n FROM readings"
-
-[sinks.updates]
-step = "counts"
-topic = "rooms"
-mode = "update"
-
-[sinks.totals]
-step = "counts"
-table = "./totals"
-mode = "complete"
-"""
-)
-
-
-def test_a_micro_batch_whose_end_spark_never_noted_is_not_written_twice(
-    spark: SparkSession, data: Path, declare: Declare, tmp_path: Path
-) -> None:
-    """The sink's commit was done and Spark's was not: the forced failure between the two."""
-    file = declare(MODES)
-    publish(data, "first", "second")
-    sql(file, path=data, once=True, spark=spark)
-    for sink in ("topic", "table", "updates", "totals"):
-        last = max((tmp_path / "flow.checkpoint" / sink / "commits").glob("[0-9]*"))
-        last.unlink()
-        (last.parent / f".{last.name}.crc").unlink(missing_ok=True)
-    publish(data, "third")
-    sql(file, path=data, once=True, spark=spark)
-    assert values(data) == ["first", "second", "third"]
-    rows = [row["payload"] for row in rows_of(tmp_path / "table")]
-    assert rows == ["first", "second", "third"]
-    assert values(data, "rooms") == [{"n": 2}, {"n": 3}]
-    assert rows_of(tmp_path / "totals") == [{"n": 3}]
-    assert len(DeltaTable(str(tmp_path / "totals")).history()) == 3  # made, and two commits
-
-
 def test_options_of_a_source_choose_its_records(
     spark: SparkSession, data: Path, declare: Declare, tmp_path: Path
 ) -> None:
@@ -452,6 +347,13 @@ def test_columns_that_no_step_uses_are_not_read(
     assert views.frames["readings"].columns == ["name"]
     whole = Views(spark.newSession(), declared, {"path": str(data)}, {})
     assert whole.frames["readings"].columns == SCHEMA.names
+    both = read_declaration(declare(COPY))
+    parts = [part_of(both, sink) for sink in both.sinks]
+    alone = [
+        Views(spark.newSession(), part, {"path": str(data)}, {"path": str(data)}, prunes=True)
+        for part in parts
+    ]
+    assert [one.frames["readings"].columns for one in alone] == [["name", "payload"], SCHEMA.names]
     file = declare(
         TOTALS.replace(
             "name, count(*) AS n FROM readings GROUP BY name", "count(*) AS n FROM readings"
@@ -471,36 +373,6 @@ def test_from_latest_is_the_end_of_the_topic_at_the_first_start(
     publish(data, "after")
     sql(file, path=data, once=True, spark=spark)
     assert values(data) == ["after"]
-
-
-def test_a_query_that_fails_ends_the_others_and_says_why(
-    spark: SparkSession, data: Path, declare: Declare
-) -> None:
-    publish(data, "x")
-    file = declare(
-        COPY.replace("SELECT payload, name", "SELECT nullif(payload, 'x') AS payload, name")
-    )
-    with pytest.raises(
-        RefusedError, match="^sink 'topic' failed: topic 'out': a row has no payload"
-    ):
-        sql(file, path=data, spark=spark)
-    assert spark.streams.active == []
-
-
-def test_a_pipeline_runs_once_at_a_time(spark: SparkSession, data: Path, declare: Declare) -> None:
-    file = declare(COPY)
-    again: list[BaseException] = []
-    stop = threading.Event()
-
-    def report(progress: Progress) -> None:
-        with pytest.raises(UnavailableError, match="this pipeline runs already") as refused:
-            sql(file, path=data, spark=spark)
-        again.append(refused.value)
-        stop.set()
-
-    publish(data, "x")
-    sql(file, path=data, spark=spark, report=report, stop=stop)
-    assert len(again) >= 1
 
 
 def test_an_archive_is_a_source(
@@ -529,25 +401,3 @@ table = "./table"
     sql(file, path=data, spark=spark)
     found = [json.loads(row["payload"][:-1])["at"][-3:] for row in rows_of(tmp_path / "table")]
     assert found == ["00Z", "01Z"]
-
-
-def test_the_command_runs_a_pipeline_and_keeps_what_it_did(
-    spark: SparkSession, data: Path, declare: Declare, capsys: pytest.CaptureFixture[str]
-) -> None:
-    publish(data, "x", "y")
-    file = declare(COPY)
-    assert main(["pipeline", "run", "sql", str(file), "--once", "--at", str(data)]) == 0
-    out = capsys.readouterr().out
-    assert out.startswith("sql: 2 rows · ") and "offset sensors 2 · lag 0 · 2 batches" in out
-    assert main(["pipeline", "status", "--at", str(data), "--json"]) == 0
-    run = json.loads(capsys.readouterr().out)
-    assert (run["job"], run["state"], run["rows"], run["offsets"]) == (
-        "sql",
-        "done",
-        2,
-        {"sensors": 2},
-    )
-    shutil.rmtree(file.parent / "flow.checkpoint")
-    file.write_text(COPY.replace("sensors", "sensor"))
-    assert main(["pipeline", "run", "sql", str(file), "--at", str(data)]) == 1
-    assert "flow.toml:6: topic 'sensor' is not declared in " in capsys.readouterr().err

@@ -127,6 +127,7 @@ def job_place(options: argparse.Namespace) -> dict[str, str]:
     key = read_key(options, options.at)
     if "://" not in options.at:
         return {"path": str(existing_path(options)), "token": key}
+    Target(options.at)  # refuses what is no address, before Spark is started
     parts = urlsplit(options.at)
     url = urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
     if key:

@@ -30,8 +30,10 @@ if TYPE_CHECKING:
 Add = Callable[["DataFrame", str, int], None]  # rows, the query's id, the micro-batch's number
 
 LOOK_S: Final = 0.2  # how often queries are asked how far they are
+SOURCES_LOOK_S: Final = 0.05
 LOCK_NAME: Final = ".lock"  # no sink is called so
 ID_S_MAX: Final = 60.0  # between the start of a query and knowing its id
+SOURCES_S_MAX: Final = 60.0  # for a query to open its sources before the next one is started
 
 
 class Queries:
@@ -61,8 +63,10 @@ class Queries:
                 .outputMode(sink.mode)
                 .option("checkpointLocation", str(self._declared.checkpoint / sink.name))
             )
-            self._running[sink.name] = self._start(sink, frame, self._triggered(writer))
+            query = self._start(sink, frame, self._triggered(writer))
+            self._running[sink.name] = query
             self._meters[sink.name] = _Meter()
+            _wait_sources_open(query)
 
     def _start(self, sink: Sink, frame: DataFrame, writer: DataStreamWriter) -> StreamingQuery:
         if isinstance(sink, TableSink):
@@ -196,6 +200,15 @@ def _start_adding(writer: DataStreamWriter, add: Add) -> StreamingQuery:
     query = writer.foreachBatch(add_batch).start()
     known.set()
     return query
+
+
+def _wait_sources_open(query: StreamingQuery) -> None:
+    """Each source is a Python process, for which Spark waits 10 s: many at once take longer."""
+    deadline_s = time.monotonic() + SOURCES_S_MAX
+    while query.isActive and query.status["message"].startswith("Initializing"):
+        if time.monotonic() > deadline_s:
+            return
+        time.sleep(SOURCES_LOOK_S)
 
 
 @contextmanager
