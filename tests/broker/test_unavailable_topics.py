@@ -133,6 +133,25 @@ def test_a_sealed_newest_segment_without_its_footer_is_such_damage(tmp_path: Pat
             broker.publish("x", "bad")
 
 
+def test_a_damaged_topic_file_is_named_at_the_start_and_not_used(tmp_path: Path) -> None:
+    make(tmp_path)
+    facts = tmp_path / "default" / "good-2" / "topic.json"
+    whole = facts.read_bytes()
+    facts.write_bytes(whole.replace(b'"fsync"', b'"os"'))  # fine as JSON, and not what was written
+    with Broker(tmp_path) as broker:
+        assert any(f"{facts} is damaged" in note for note in broker.notes)
+        good = next(info for info in broker.topics() if info.topic == "good")
+        assert good.durability == "fsync" and good.is_available
+        broker.publish("x", "good")
+    (tmp_path / "catalog.db").unlink()
+    with Broker(tmp_path) as broker:
+        assert [info.topic for info in broker.topics()] == ["bad"]  # nothing of it is believed
+        assert any(f"{facts} is damaged" in note for note in broker.notes)
+    facts.write_bytes(whole)
+    with Broker(tmp_path) as broker:
+        assert {info.topic for info in broker.topics()} == {"bad", "good"}
+
+
 def test_a_log_that_nobody_knows_and_nobody_can_read_is_left_alone(tmp_path: Path) -> None:
     make(tmp_path)
     stranger = tmp_path / "default" / "stranger-77"

@@ -9,6 +9,7 @@ from __future__ import annotations
 from contextlib import suppress
 from random import Random
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -195,13 +196,25 @@ def test_no_damage_of_the_end_file_loses_a_record(files: Files, records: dict[in
     assert check(without, records) == records
 
 
-def test_a_damaged_topic_file_is_read_or_called_corrupt(files: Files) -> None:
+def test_a_damaged_topic_file_is_called_corrupt_whatever_the_damage(files: Files) -> None:
     whole = files["topic.json"]
+    read_facts(machine_with(files).disk, DIRECTORY)
     for at in range(len(whole)):
+        cut = machine_with({**files, "topic.json": whole[:at]}).disk
+        with pytest.raises(CorruptError, match=r"topic\.json is damaged"):
+            read_facts(cut, DIRECTORY)
         for bit in range(8):
             disk = machine_with({**files, "topic.json": flipped(whole, at, bit)}).disk
-            with suppress(CorruptError):
+            with pytest.raises(CorruptError, match=r"topic\.json is damaged"):
                 read_facts(disk, DIRECTORY)
+
+
+def test_a_topic_file_of_an_earlier_version_has_no_checksum_and_is_read(files: Files) -> None:
+    facts = read_facts(machine_with(files).disk, DIRECTORY)
+    earlier = msgspec.json.format(msgspec.json.encode(facts)) + b"\n"
+    assert b"checksum" not in earlier
+    disk = machine_with({**files, "topic.json": earlier}).disk
+    assert read_facts(disk, DIRECTORY) == facts
 
 
 def test_a_closed_segment_cut_between_two_batches_is_called_corrupt(

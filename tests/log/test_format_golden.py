@@ -16,6 +16,8 @@ from penstock.log.batch import Batch, decode_batch
 from penstock.log.endfile import CLEAN, FENCED, LOOSE, End, unpack_end
 from penstock.log.files import RealDisk
 from penstock.log.format import unpack_header
+from penstock.log.interface import LogSettings
+from penstock.log.layout import TopicFacts, decode_facts, encode_facts
 from penstock.log.marks import NO_RECORD
 from penstock.log.recovery import scan_segment
 from penstock.log.seal import seal_segment
@@ -308,3 +310,29 @@ def test_the_worked_example_of_the_document_is_the_golden_one() -> None:
     bare = parse_segment(bytes(data))
     assert bare.batches[0].records == EXAMPLE_RECORDS
     assert bare.batches[0].marks == EXAMPLE_MARKS
+
+
+TOPIC_JSON = b"""{
+  "topic": "Orders",
+  "settings": {
+    "durability": "fsync",
+    "retention_age_s": 604800.0,
+    "retention_bytes": null,
+    "segment_bytes": 33554432,
+    "segment_age_s": 86400.0
+  },
+  "checksum": "5badfba3"
+}
+"""
+
+
+def test_topic_json_is_written_and_read_exactly() -> None:
+    facts = TopicFacts("Orders", LogSettings())
+    assert encode_facts(facts) == TOPIC_JSON
+    assert decode_facts(TOPIC_JSON) == facts
+
+
+def test_topic_json_of_a_later_version_may_know_more() -> None:
+    start = TOPIC_JSON[: TOPIC_JSON.index(b',\n  "checksum"')] + b',\n  "later": 1'
+    later = start + b',\n  "checksum": "%08x"\n}\n' % crc32c(start)
+    assert decode_facts(later) == TopicFacts("Orders", LogSettings())

@@ -14,8 +14,6 @@ from functools import partial
 from pathlib import Path
 from typing import Final, TypeVar
 
-import msgspec
-
 from penstock.log.active import create_segment
 from penstock.log.broken import DamagedLog
 from penstock.log.cache import CACHE_BYTES_MAX, ChunkCache
@@ -28,6 +26,7 @@ from penstock.log.layout import (
     FACTS_NAME,
     LOG_DIRECTORY,
     TopicFacts,
+    encode_facts,
     find_logs,
     log_directory,
     read_facts,
@@ -93,6 +92,11 @@ class EmbeddedStore:
                 raise UnavailableError(f"{directory} cannot be opened: {failed}") from failed
             raise await self._workers.run(partial(self._damaged, directory, failed)) from failed
         self.notes += [f"{identity.slug}-{identity.topic_id}: {note}" for note in recovered.notes]
+        with suppress(OSError):  # whatever it says, the catalog knows name and settings
+            try:
+                await self._workers.run(partial(read_facts, self._disk, directory))
+            except CorruptError as broken:
+                self.notes.append(str(broken))
         return self._log(recovered, end_file, settings)
 
     async def delete(self, identity: LogIdentity) -> None:
@@ -152,8 +156,8 @@ class EmbeddedStore:
         return self._open_files(directory, settings, is_new=True)
 
     def _write_facts(self, directory: Path, declared: str, settings: LogSettings) -> None:
-        facts = msgspec.json.format(msgspec.json.encode(TopicFacts(declared, settings)))
-        write_file(self._disk, directory / FACTS_NAME, facts + b"\n")
+        facts = encode_facts(TopicFacts(declared, settings))
+        write_file(self._disk, directory / FACTS_NAME, facts)
 
     def _open_files(
         self, directory: Path, settings: LogSettings, *, is_new: bool = False
