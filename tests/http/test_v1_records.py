@@ -11,11 +11,13 @@ from urllib.parse import quote, urlencode
 import pyarrow as pa
 import pytest
 
+from penstock.log.segment import decode_batches
 from tests.doors.hosted import Hosted
 from tests.doors.wire import Wire
 from tests.http.asking import Answer, Asking
 
 ARROW = "application/vnd.apache.arrow.stream"
+BATCHES = "application/vnd.penstock.batches"
 
 
 @pytest.fixture
@@ -380,6 +382,44 @@ def test_arrow_has_the_same_records(client: Asking, numbers: str, name: str) -> 
     assert pa.ipc.open_stream(empty.body).read_all().num_rows == 0
 
 
+def test_batches_come_as_they_are_stored_without_what_lies_beside_the_records(
+    client: Asking, records: str
+) -> None:
+    for number in range(3):
+        answer = client.ask(
+            "POST", records, {"payload": f"p{number}"}, **{"Idempotency-Key": f"secret-{number}"}
+        )
+        assert answer.status == 200
+    answer = client.ask("GET", f"{records}?from=1", Accept=BATCHES)
+    assert answer.headers["content-type"] == BATCHES
+    assert answer.headers["penstock-first-offset"] == "1"
+    assert answer.headers["penstock-next-offset"] == "3"
+    batches = decode_batches(answer.body, 0, "the answer")
+    found = [record for batch in batches for record in batch.records("t", 1, 3)]
+    assert [(one.offset, one.payload) for one in found] == [(1, b"p1"), (2, b"p2")]
+    assert [batch.marks() for batch in batches] == [[]] * len(batches)
+    assert client.ask("GET", f"{records}?from=latest", Accept=BATCHES).body == b""
+
+
+def test_an_answer_of_batches_is_bounded_by_records_and_bytes(
+    client: Asking, records: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for _ in range(4):
+        client.ask("POST", records, {"payload": "x" * 600})
+    answer = client.ask("GET", f"{records}?limit=3", Accept=BATCHES)
+    assert answer.headers["penstock-next-offset"] == "3"
+    monkeypatch.setattr("penstock.doors.http.records.READ_BYTES_MAX", 1_000)
+    answer = client.ask("GET", records, Accept=BATCHES)
+    assert answer.headers["penstock-next-offset"] == "2"
+    assert len(decode_batches(answer.body, 0, "the answer")) == 2
+
+
+@pytest.mark.parametrize("query", ["where=offset>1", "names=%23", "columns=name"])
+def test_batches_are_not_filtered(client: Asking, numbers: str, query: str) -> None:
+    answer = client.ask("GET", f"{numbers}?{query}", Accept=BATCHES)
+    assert (answer.status, "Arrow" in answer.detail) == (400, True), answer
+
+
 def test_what_nobody_can_make_is_406(client: Asking, numbers: str) -> None:
     assert client.ask("GET", numbers, Accept="text/html").status == 406
     assert client.ask("GET", numbers, Accept="text/html, */*;q=0.1").status == 200
@@ -412,7 +452,7 @@ def test_waiting_with_a_filter_waits_for_one_that_passes(
 
 
 def test_waiting_for_nothing_ends_in_time_with_nothing(client: Asking, records: str) -> None:
-    for accept in ("application/json", ARROW):
+    for accept in ("application/json", ARROW, BATCHES):
         answer = client.ask("GET", f"{records}?wait=0.2", Accept=accept)
         assert answer.status == 200
     assert read(client, records, wait="100ms").json["records"] == []

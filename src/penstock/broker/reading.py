@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any, Final
@@ -12,6 +12,7 @@ from penstock.broker.consumers import read_batches, read_matching, resolve
 from penstock.broker.topics import Topic
 from penstock.core.position import Position
 from penstock.core.where import Where
+from penstock.log.bare import bare_bytes
 from penstock.log.batch import Batch
 from penstock.log.format import KIND_MASK, KIND_SHIFT, QOS_MASK, RETAIN
 from penstock.model.errors import Gap, RefusedError
@@ -176,34 +177,58 @@ async def read_arrow(topic: Topic, offset: int, selection: Selection) -> tuple[b
     if selection.where is not None or selection.names is not None:
         found = await read_records(topic, offset, selection)
         return arrow.stream_of_records(found.records, selection.columns), found
+    batches, found = await _whole_batches(topic, offset, selection, _raw_bytes)
+    # Beside the loop: a whole answer takes milliseconds to put together.
+    data = await asyncio.to_thread(
+        arrow.stream_of_batches,
+        batches,
+        topic.declared,
+        found.first_offset,
+        found.next_offset,
+        selection.columns,
+    )
+    return data, found
+
+
+async def read_stored(topic: Topic, offset: int, selection: Selection) -> tuple[bytes, Found]:
+    """Batches as they are stored, from the one that holds `offset` on: who reads decodes them.
+
+    The first and the last may hold records outside of what was found.
+    """
+    batches, found = await _whole_batches(topic, offset, selection, _stored_bytes)
+    return await asyncio.to_thread(bare_bytes, batches), found
+
+
+async def _whole_batches(
+    topic: Topic, offset: int, selection: Selection, size_of: Callable[[Batch], int]
+) -> tuple[list[Batch], Found]:
+    """The batches that hold what is selected, and how far they, or the bytes, reach."""
     end = selection.end_of(topic)
     while True:
         start = max(offset, topic.log.bounds().first)
         stop = min(end, start + selection.limit)
+        batches: list[Batch] = []
+        reached = start
+        size = 0
         try:
-            batches, next_offset = await _batches(topic, start, stop, selection.bytes_max)
+            while reached < stop and size < selection.bytes_max:
+                for batch in await read_batches(topic, reached):
+                    batches.append(batch)
+                    reached = max(reached, min(batch.end_offset, stop))
+                    size += size_of(batch)
+                    if reached >= stop or size >= selection.bytes_max:
+                        break
         except Gap:
-            continue
-        # Beside the loop: a whole answer takes milliseconds to put together.
-        data = await asyncio.to_thread(
-            arrow.stream_of_batches, batches, topic.declared, start, next_offset, selection.columns
-        )
-        return data, Found([], start, next_offset, topic.log.bounds().end)
+            continue  # trimmed while we read: the bounds say so now
+        return batches, Found([], start, reached, topic.log.bounds().end)
 
 
-async def _batches(topic: Topic, start: int, stop: int, bytes_max: int) -> tuple[list[Batch], int]:
-    """The batches that hold [start, …), and how far they, or the bytes, reach."""
-    batches: list[Batch] = []
-    offset = start
-    size = 0
-    while offset < stop and size < bytes_max:
-        for batch in await read_batches(topic, offset):
-            batches.append(batch)
-            offset = min(batch.end_offset, stop)
-            size += batch.header.blob_raw_length
-            if offset >= stop or size >= bytes_max:
-                break
-    return batches, max(offset, start)
+def _raw_bytes(batch: Batch) -> int:
+    return batch.header.blob_raw_length
+
+
+def _stored_bytes(batch: Batch) -> int:
+    return batch.header.stored_length
 
 
 def _arrow() -> Any:

@@ -7,6 +7,7 @@ batch stores them next to each other, which every sealed batch does.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from functools import lru_cache
 from typing import Any, Final
 
 import numpy as np
@@ -14,6 +15,7 @@ import pyarrow as pa
 
 from penstock.log import format as fmt
 from penstock.log.batch import Batch
+from penstock.model.limits import MIB
 
 SCHEMA: Final = pa.schema(
     [
@@ -35,6 +37,8 @@ EXTRA: Final = pa.schema(
         pa.field("expires_at", pa.timestamp("us", tz="UTC")),
     ]
 )
+KEPT_COLUMNS: Final = 8  # of each kind
+KEPT_BYTES_MAX: Final = MIB  # about, of one
 _FIELDS: Final = {field.name: field for field in [*SCHEMA, *EXTRA]}
 
 
@@ -55,16 +59,40 @@ def to_arrow(
             yield pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
+# Most batches of a log have as many records, so columns that say the same of all of them are kept.
+
+
+def _same(text: str, count: int) -> pa.Array:
+    is_small = len(text) * count <= KEPT_BYTES_MAX
+    return _kept(text, count) if is_small else pa.repeat(pa.scalar(text, pa.string()), count)
+
+
+@lru_cache(KEPT_COLUMNS)
+def _kept(text: str, count: int) -> pa.Array:
+    return pa.repeat(pa.scalar(text, pa.string()), count)
+
+
+@lru_cache(KEPT_COLUMNS)
+def _zeros(count: int) -> pa.Array:
+    return pa.repeat(pa.scalar(0, pa.int32()), count)
+
+
+@lru_cache(KEPT_COLUMNS)
+def _no_headers(count: int) -> pa.Array:
+    nothing = pa.array([], pa.string())
+    return pa.MapArray.from_arrays(pa.array(np.zeros(count + 1, np.int32)), nothing, nothing)
+
+
 def _u32(batch: Batch, start: int, count: int) -> np.ndarray[Any, np.dtype[np.uint32]]:
     return np.frombuffer(batch.columns, np.uint32, count, start)
 
 
 def _topic(batch: Batch, topic: str, first: int, last: int) -> pa.Array:
-    return pa.repeat(pa.scalar(topic, pa.string()), last - first)
+    return _same(topic, last - first)
 
 
 def _partition(batch: Batch, topic: str, first: int, last: int) -> pa.Array:
-    return pa.repeat(pa.scalar(0, pa.int32()), last - first)
+    return _zeros(last - first)
 
 
 def _offset(batch: Batch, topic: str, first: int, last: int) -> pa.Array:
@@ -94,7 +122,7 @@ def _dictionary(batch: Batch) -> pa.Array:
 def _name(batch: Batch, topic: str, first: int, last: int) -> pa.Array:
     plan = batch.plan
     if plan.names < 0:
-        return pa.repeat(pa.scalar(batch.strings[0], pa.string()), last - first)
+        return _same(batch.strings[0], last - first)
     ids = _u32(batch, plan.names + 4 * first, last - first)
     return _dictionary(batch).take(pa.array(ids))
 
@@ -104,7 +132,7 @@ def _publisher(batch: Batch, topic: str, first: int, last: int) -> pa.Array:
     if plan.publishers < 0:
         only = batch.header.publisher_id
         text = "" if only == fmt.NO_STRING else batch.strings[only]
-        return pa.repeat(pa.scalar(text, pa.string()), last - first)
+        return _same(text, last - first)
     ids = _u32(batch, plan.publishers + 4 * first, last - first)
     known = pa.array(ids, mask=ids == fmt.NO_STRING)
     return _dictionary(batch).take(known).fill_null("")
@@ -127,14 +155,11 @@ def _payload(batch: Batch, topic: str, first: int, last: int) -> pa.Array:
 
 
 def _headers(batch: Batch, topic: str, first: int, last: int) -> pa.Array:
-    count = last - first
-    kind = SCHEMA.field("headers").type
     if batch.plan.header_starts < 0:
-        nothing = pa.array([], pa.string())
-        return pa.MapArray.from_arrays(pa.array(np.zeros(count + 1, np.int32)), nothing, nothing)
+        return _no_headers(last - first)
     # dict() keeps the last of equal keys, so go backwards: the first value counts.
     rows = [dict(reversed(pairs)) for pairs in batch.record_headers(first, last)]
-    return pa.array([list(row.items()) for row in rows], kind)
+    return pa.array([list(row.items()) for row in rows], SCHEMA.field("headers").type)
 
 
 def _flags(batch: Batch, first: int, last: int) -> np.ndarray[Any, np.dtype[np.uint8]]:

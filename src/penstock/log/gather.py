@@ -39,7 +39,7 @@ _REFUSED: Final = fmt.HEADERS | ~fmt.KNOWN_FLAGS & 0xFFFF
 
 
 def gather(
-    data: bytes, topic: str, schema: pa.Schema, start: int, end: int
+    data: bytes | bytearray, topic: str, schema: pa.Schema, start: int, end: int
 ) -> pa.RecordBatch | None:
     """The records of [start, end) in these batches; None: take them apart one by one instead."""
     positions = _intact(data)
@@ -51,7 +51,7 @@ def gather(
     return batches.rows(topic, schema, start, end)
 
 
-def _intact(data: bytes) -> Ints | None:
+def _intact(data: bytes | bytearray) -> Ints | None:
     """Where each batch begins; None unless all of them match their checksums."""
     found = []
     at = 0
@@ -77,7 +77,7 @@ def _intact(data: bytes) -> Ints | None:
 class _Batches:
     """Batches as columns of their own: one entry for each, addresses counted from `data`."""
 
-    def __init__(self, data: bytes, positions: Ints) -> None:
+    def __init__(self, data: bytes | bytearray, positions: Ints) -> None:
         self._buffer = pa.py_buffer(data)
         self._u8 = bytes_ = np.frombuffer(data, np.uint8)
         self._u32 = np.frombuffer(data, np.uint32, len(data) // 4)

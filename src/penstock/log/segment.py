@@ -241,7 +241,7 @@ def segment_of(segments: list[Segment], offset: int) -> Segment:
     return segments[bisect_right(segments, offset, key=lambda s: s.base_offset) - 1]
 
 
-def decode_batches(data: bytes, file_position: int, path: Path) -> list[Batch]:
+def decode_batches(data: bytes | bytearray, file_position: int, path: Path | str) -> list[Batch]:
     """All batches in `data`, which was read at `file_position`; CorruptError names the place."""
     batches = []
     at = 0

@@ -1,16 +1,19 @@
-"""Implements `Origin` on a running broker: Arrow over HTTP.
+"""Implements `Origin` on a running broker: Arrow or stored batches over HTTP.
 
-The broker filters by `names` and `where`, and sends only the columns that are wanted.
+The broker filters by `names` and `where`, and sends only the columns that are wanted. Where nothing
+is filtered and payloads are wanted it sends batches as they are stored, and tasks decode them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 import msgspec
 
+from penstock.client.transport import Answer
 from penstock.core.names import quoted, topic_key
 from penstock.model.errors import TopicNotFound
 from penstock.model.record import TopicInfo
@@ -28,7 +31,9 @@ from penstock.pipeline.origin import (
 )
 
 ARROW: Final = "application/vnd.apache.arrow.stream"
-FETCH_RECORDS: Final = 50_000  # what one answer holds at most; the broker also bounds its bytes
+BATCHES: Final = "application/vnd.penstock.batches"
+# What one answer holds at most; the broker also bounds its bytes.
+FETCH_RECORDS: Final = {ARROW: 50_000, BATCHES: 1_000_000}
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -95,35 +100,35 @@ class RemoteOrigin:
         return self._fetch(piece, end, wanted)
 
     def _fetch(self, piece: Range, end: int, wanted: Wanted) -> Iterator[Any]:
-        import pyarrow as pa
-
-        query = {"until": str(end), "columns": ",".join(wanted.schema.names)}
-        query |= {"names": wanted.names} if wanted.names is not None else {}
-        query |= {"where": wanted.where} if wanted.where is not None else {}
+        """Answer after answer; the next one is asked for while the last is handed over."""
+        form, query = _asked(wanted, end)
         path = topic_path(piece.topic, "records")
-        offset = piece.start
-        while offset < end:
-            limit = min(FETCH_RECORDS, end - offset)
+
+        def ask(offset: int) -> Answer:
+            limit = min(FETCH_RECORDS[form], end - offset)
             asked = {"from": str(offset), "limit": str(limit), **query}
-            try:
-                answer = self._link.ask("GET", path, asked, headers={"Accept": ARROW})
-                is_same = int(answer.headers["penstock-topic-id"]) == piece.topic_id
-            except TopicNotFound:
-                is_same = False
-            if not is_same:
-                if wanted.fails_on_loss:
-                    raise lost(piece.topic, offset, end, DELETED)
-                return
-            first = int(answer.headers["penstock-first-offset"])
-            if first > offset and wanted.fails_on_loss:
-                raise lost(piece.topic, offset, min(first, end), TRIMMED)
-            for batch in pa.ipc.open_stream(answer.body):
-                if batch.num_rows:
-                    yield pa.RecordBatch.from_arrays(batch.columns, schema=wanted.schema)
-            reached = int(answer.headers["penstock-next-offset"])
-            if reached <= offset:
-                return
-            offset = reached
+            return self._link.ask("GET", path, asked, headers={"Accept": form})
+
+        offset = piece.start
+        with ThreadPoolExecutor(1) as ahead:
+            coming = ahead.submit(ask, offset) if offset < end else None
+            while coming is not None:
+                try:
+                    answer = coming.result()
+                    is_same = int(answer.headers["penstock-topic-id"]) == piece.topic_id
+                except TopicNotFound:
+                    is_same = False
+                if not is_same:
+                    if wanted.fails_on_loss:
+                        raise lost(piece.topic, offset, end, DELETED)
+                    return
+                first = int(answer.headers["penstock-first-offset"])
+                if first > offset and wanted.fails_on_loss:
+                    raise lost(piece.topic, offset, min(first, end), TRIMMED)
+                reached = int(answer.headers["penstock-next-offset"])
+                coming = ahead.submit(ask, reached) if offset < reached < end else None
+                yield from _rows(answer, form, piece, wanted, offset, reached)
+                offset = reached
 
     def _all(self) -> list[TopicInfo]:
         answer = self._link.ask("GET", "/v1/topics")
@@ -132,6 +137,34 @@ class RemoteOrigin:
     def _place(self, topic: str, query: dict[str, str]) -> int:
         answer = self._link.ask("GET", topic_path(topic, "position"), query)
         return msgspec.json.decode(bytes(answer.body), type=_Place).offset
+
+
+def _asked(wanted: Wanted, end: int) -> tuple[str, dict[str, str]]:
+    """In which form to ask for the records, and what to ask for.
+
+    Stored batches cost the broker least, and are compressed; but payloads come with them.
+    """
+    if wanted.names is None and wanted.where is None and "payload" in wanted.schema.names:
+        return BATCHES, {"until": str(end)}
+    query = {"until": str(end), "columns": ",".join(wanted.schema.names)}
+    query |= {"names": wanted.names} if wanted.names is not None else {}
+    query |= {"where": wanted.where} if wanted.where is not None else {}
+    return ARROW, query
+
+
+def _rows(
+    answer: Answer, form: str, piece: Range, wanted: Wanted, start: int, end: int
+) -> Iterator[Any]:
+    import pyarrow as pa
+
+    from penstock.pipeline.scan import stored_rows  # only tasks need it
+
+    if form == BATCHES:
+        yield from stored_rows(answer.body, "what the broker sent", piece, wanted, start, end)
+        return
+    for batch in pa.ipc.open_stream(answer.body):
+        if batch.num_rows:
+            yield pa.RecordBatch.from_arrays(batch.columns, schema=wanted.schema)
 
 
 def _state(info: TopicInfo) -> TopicState:

@@ -18,6 +18,7 @@ from penstock.log.arrow import to_arrow
 from penstock.log.batch import Batch
 from penstock.log.gather import gather
 from penstock.log.reader import FileReader
+from penstock.log.segment import decode_batches
 from penstock.model.errors import Gap
 from penstock.model.limits import MIB
 from penstock.pipeline.origin import SHRUNK, TRIMMED, Range, Wanted, lost
@@ -34,6 +35,17 @@ def scan_files(reader: FileReader, piece: Range, wanted: Wanted) -> Iterator[pa.
     if end < piece.end and wanted.fails_on_loss:
         raise lost(piece.topic, end, piece.end, SHRUNK)
     return _gathered(_rows(reader, piece, end, wanted))
+
+
+def stored_rows(
+    data: bytes | bytearray, source: str, piece: Range, wanted: Wanted, start: int, end: int
+) -> Iterator[pa.RecordBatch]:
+    """The records of [start, end) in batches that came from `source` as they are stored there."""
+    rows = gather(data, piece.topic, wanted.schema, start, end)
+    if rows is not None:
+        return iter((rows,))
+    batches = decode_batches(data, 0, source)
+    return _gathered(to_arrow(batches, piece.topic, wanted.schema, start, end))
 
 
 def _rows(reader: FileReader, piece: Range, end: int, wanted: Wanted) -> Iterator[pa.RecordBatch]:

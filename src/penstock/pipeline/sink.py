@@ -23,6 +23,7 @@ from pyspark.sql.types import BinaryType, DataType, MapType, StringType, StructT
 from penstock.log.staging import StagedFile
 from penstock.model.errors import InvalidSetting
 from penstock.pipeline.intake import Intake
+from penstock.pipeline.settling import settle
 
 COLUMNS: Final = ("payload", "name", "topic", "headers")
 _KAFKA_COLUMNS: Final = {"key": "name", "value": "payload"}
@@ -94,6 +95,7 @@ def _write(
 ) -> Written:
     from penstock.pipeline.writing import TaskWrite  # pyarrow: only tasks need it
 
+    settle()
     partition = _context().partitionId()
     task = TaskWrite(intake, topic, source, number, partition)
     return Written(source, partition, task.write(rows))

@@ -46,6 +46,7 @@ from penstock.pipeline.options import (
 )
 from penstock.pipeline.origin import Origin, Wanted
 from penstock.pipeline.plan import batch_ranges
+from penstock.pipeline.settling import settle
 from penstock.pipeline.stream import Piece, StreamReader, pieces_of, read_piece
 
 FORMAT: Final = "penstock"
@@ -78,6 +79,7 @@ class PenstockSource(DataSource):
     def __init__(self, options: Mapping[str, str]) -> None:
         self.options = dict(options)  # Spark's own kind of dictionary does not outlive a pickle
         check_known(self.options)
+        settle()
 
     @classmethod
     def name(cls) -> str:
@@ -88,7 +90,9 @@ class PenstockSource(DataSource):
 
     def reader(self, schema: StructType) -> DataSourceReader:
         options = source_options(self.options, BATCH, SystemClock().now_us())
-        return BatchReader(origin_of(options.connection), options, wanted_of(options, schema))
+        wanted = wanted_of(options, schema)
+        settle()
+        return BatchReader(origin_of(options.connection), options, wanted)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         from penstock.pipeline.sink import BatchWriter

@@ -24,10 +24,18 @@ _SETTINGS: Final = {
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",  # what Delta tables hold
     "spark.sql.execution.arrow.pyspark.enabled": "true",
 }
+# Arrow on the JVM checks every access to a column twice. What comes here was checked when the log
+# was read (checksums) and when Arrow built it.
+_ARROW: Final = (
+    "-Darrow.enable_unsafe_memory_access=true",
+    "-Darrow.enable_null_check_for_get=false",
+)
 # Of a driver that runs here, wherever its tasks do.
 _DRIVER: Final = {
     "spark.ui.showConsoleProgress": "false",
-    "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={_LOGGING.as_uri()}",
+    "spark.driver.extraJavaOptions": " ".join(
+        (f"-Dlog4j2.configurationFile={_LOGGING.as_uri()}", *_ARROW)
+    ),
 }
 _LOCAL: Final = {
     "spark.driver.bindAddress": "127.0.0.1",

@@ -31,6 +31,7 @@ from penstock.pipeline.plan import (
     ranges_between,
     resolve,
 )
+from penstock.pipeline.settling import settle
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,9 @@ def pieces_of(
 def read_piece(origin: Origin, partition: InputPartition, wanted: Wanted) -> Iterator[Any]:
     """The Arrow batches of a task."""
     assert isinstance(partition, Piece)
-    return iter(()) if partition.range is None else origin.scan(partition.range, wanted)
+    found = iter(()) if partition.range is None else origin.scan(partition.range, wanted)
+    settle()
+    return found
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):

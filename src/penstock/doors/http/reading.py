@@ -27,6 +27,7 @@ T = TypeVar("T")
 LIMIT_DEFAULT: Final = 1_000
 LIMIT_MAX: Final = 10_000
 ARROW_LIMIT_MAX: Final = 50_000  # which cost no more than a tenth of it as JSON
+BATCHES_LIMIT_MAX: Final = 1_000_000  # which are not looked at: their bytes bound an answer
 READ_BYTES_MAX: Final = 8 * MIB  # of payloads in one answer; the first record always fits
 COLUMNS: Final = (
     "topic", "partition", "offset", "timestamp", "name", "headers", "payload", "publisher",
@@ -100,7 +101,7 @@ def read_columns(query: dict[str, str], is_arrow: bool) -> tuple[str, ...]:
     if text is None:
         return ()
     if not is_arrow:
-        raise HttpError(400, "columns are chosen of an Arrow stream: JSON has all of them")
+        raise HttpError(400, "columns are chosen of an Arrow stream: other answers have all")
     columns = tuple(text.split(","))
     for column in columns:
         if column not in COLUMNS:

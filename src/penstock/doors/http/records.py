@@ -24,6 +24,7 @@ from penstock.broker.reading import (
     read_arrow,
     read_page,
     read_records,
+    read_stored,
 )
 from penstock.broker.runs import Run
 from penstock.broker.submissions import RECORDS_MAX, Submissions
@@ -36,6 +37,7 @@ from penstock.doors.http.errors import problem_of
 from penstock.doors.http.messages import JSON, HttpError, Pairs, Request, Response
 from penstock.doors.http.reading import (
     ARROW_LIMIT_MAX,
+    BATCHES_LIMIT_MAX,
     LIMIT_MAX,
     READ_BYTES_MAX,
     check_query,
@@ -56,7 +58,9 @@ from penstock.model.record import KIND_BYTES, KIND_TEXT, Headers
 
 RECORDS: Final = "/v1/topics/{topic}/records"
 ARROW: Final = "application/vnd.apache.arrow.stream"
+BATCHES: Final = "application/vnd.penstock.batches"
 NDJSON: Final = ("application/x-ndjson", "application/ndjson", "application/jsonl")
+_LIMITS: Final = {ARROW: ARROW_LIMIT_MAX, BATCHES: BATCHES_LIMIT_MAX}
 RAW: Final = {"text/plain": KIND_TEXT, "application/octet-stream": KIND_BYTES}
 
 _one: Final = msgspec.json.Decoder(Message)
@@ -101,7 +105,7 @@ def add_routes(door: HttpDoor, submissions: Submissions, keeper: Keeper) -> None
                     ("until", "nothing at or past this offset"),
                     ("columns", "of an Arrow stream, with commas; all if it is not given"),
                 ),
-                also_gives=(ARROW,),
+                also_gives=(ARROW, BATCHES),
                 errors=(406,),
             ),
         )
@@ -148,26 +152,29 @@ class RecordsDoor:
 
     async def read(self, request: Request) -> Response:
         query = check_query(request, "from", "limit", "where", "names", "wait", "until", "columns")
-        is_arrow = wants_arrow(request)
+        form = wanted_form(request)
         topic = self._engine.topics.get(request.params["topic"])
         where, names = read_filters(query)
         selection = Selection(
-            read_limit(query, ARROW_LIMIT_MAX if is_arrow else LIMIT_MAX),
+            read_limit(query, _LIMITS.get(form, LIMIT_MAX)),
             READ_BYTES_MAX,
             where,
             names,
             read_offset(query, "until"),
-            read_columns(query, is_arrow),
+            read_columns(query, form == ARROW),
         )
         is_plain = where is None and names is None
+        if form == BATCHES and not is_plain:
+            raise HttpError(400, f"{BATCHES} has whole batches: where and names need JSON or Arrow")
         wait_s = read_wait_s(query)
         position = parse_position(query.get("from", "earliest"), self._engine.clock.now_us())
         offset = await position_offset(topic, position)
         deadline_s = self._engine.clock.monotonic_s() + wait_s
         first_offset = max(offset, topic.log.bounds().first)
         while True:
-            if is_arrow:
-                data, found = await read_arrow(topic, offset, selection)
+            if form != JSON:
+                read = read_arrow if form == ARROW else read_stored
+                data, found = await read(topic, offset, selection)
                 is_empty = found.next_offset == found.first_offset or not (
                     found.records or is_plain
                 )
@@ -186,8 +193,8 @@ class RecordsDoor:
                 break
         plain_count = found.next_offset - found.first_offset if is_plain else 0
         self._engine.metrics.records_delivered += len(found.records) + plain_count
-        if is_arrow:
-            return Response(200, data, ARROW, _positions(topic, found))
+        if form != JSON:
+            return Response(200, data, form, _positions(topic, found))
         if is_plain:
             records = [one for part in columns for one in columns_out(part)]
             return _records(topic, found, first_offset, records)
@@ -204,7 +211,7 @@ def _records(topic: Topic, found: Found, first_offset: int, records: list[Record
 
 
 def _positions(topic: Topic, found: Found) -> Pairs:
-    """An Arrow stream has no place for them."""
+    """Only JSON has a place for them."""
     return (
         ("Penstock-Topic-Id", str(topic.id)),
         ("Penstock-Epoch", str(topic.log.epoch)),
@@ -214,14 +221,15 @@ def _positions(topic: Topic, found: Found) -> Pairs:
     )
 
 
-def wants_arrow(request: Request) -> bool:
-    """HttpError 406 when the client takes neither JSON nor Arrow."""
+def wanted_form(request: Request) -> str:
+    """JSON, ARROW or BATCHES; HttpError 406 when the client takes none of them."""
     accepted = request.header(b"accept") or "*/*"
-    if ARROW in accepted:
-        return True
+    for form in (BATCHES, ARROW):
+        if form in accepted:
+            return form
     if any(kind in accepted for kind in ("*/*", "application/*", "application/json")):
-        return False
-    raise HttpError(406, f"records come as application/json or {ARROW}")
+        return JSON
+    raise HttpError(406, f"records come as application/json, {ARROW} or {BATCHES}")
 
 
 def results(topic: Topic, offset: int, count: int, headers: Pairs = ()) -> Response:
