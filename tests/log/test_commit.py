@@ -9,8 +9,9 @@ from random import Random
 
 import pytest
 
+from penstock.log.appending import PENDING_BYTES_MAX
 from penstock.log.commit import INLINE_BYTES_MAX
-from penstock.log.embedded import PENDING_BYTES_MAX, EmbeddedLog
+from penstock.log.embedded import EmbeddedLog
 from penstock.log.endfile import read_end
 from penstock.log.files import RealDisk
 from penstock.log.interface import OS, Bounds, Draft, LogIdentity, LogSettings

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from penstock.log.appending import PENDING_BYTES_MAX
 from penstock.log.broken import DamagedLog
 from penstock.log.cache import CACHE_BYTES_MAX
 from penstock.log.interface import Bounds, Draft, LogSettings
 from penstock.log.marks import MARK_QOS2_OPENED, MARK_QOS2_RELEASED, Mark
-from penstock.log.postgres import PENDING_BYTES_MAX
 from penstock.log.postgres_tables import READ_ROWS_MAX
 from penstock.log.postgres_work import STATEMENT_BYTES_MAX
 from penstock.model.errors import (

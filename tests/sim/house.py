@@ -8,7 +8,7 @@ from pathlib import Path
 from random import Random
 from typing import Any, Final
 
-from penstock.log import active, commit, embedded, recovery, seal, segment
+from penstock.log import active, appending, commit, embedded, recovery, seal, segment
 from penstock.log.batch import Batch
 from penstock.log.embedded import EmbeddedLog
 from penstock.log.endfile import read_end
@@ -34,8 +34,8 @@ def small_bounds(rng: Random) -> Iterator[None]:
         (active, "_ZEROS", bytes(rng.choice((100, 1_000, 4_096)))),
         (active, "PREALLOCATE_FREE_SHARE", 2),
         (commit, "INLINE_BYTES_MAX", rng.choice((0, 500, 65_536))),
-        (embedded, "CHUNK_BYTES", chunk),
-        (embedded, "PENDING_BYTES_MAX", rng.choice((200, 5_000, 100_000))),
+        (embedded, "TAIL_READ_BYTES_MAX", chunk),
+        (appending, "PENDING_BYTES_MAX", rng.choice((200, 5_000, 100_000))),
         (embedded, "TAIL_BYTES_MAX", rng.choice((1, 2_000, 20_000))),
         (recovery, "CHUNK_BYTES", chunk),
         (seal, "SEALED_RECORDS", rng.choice((3, 20, 1_000))),

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from penstock.log.batch import Batch
+from penstock.log.endfile import CLEAN, End
 from penstock.log.files import Disk, File
 from penstock.log.segment import SegmentHeader, segment_path
 from penstock.model.limits import KIB, MIB
@@ -111,3 +112,17 @@ def create_segment(
         file.close()
         raise
     return ActiveSegment(disk, path, header, file, sum(map(len, buffers)))
+
+
+def finish_log(active: ActiveSegment, end_file: File, end_offset: int, is_fenced: bool) -> None:
+    """Let go of a log's files; unless it is fenced, `end` says that nothing was left undone."""
+    try:
+        if not is_fenced:
+            active.finish()
+            header = active.header
+            end = End(header.epoch, end_offset, header.base_offset, active.position, CLEAN)
+            end_file.write(0, [end.pack()])
+            end_file.sync()
+    finally:
+        active.close_file()
+        end_file.close()

@@ -1,4 +1,4 @@
-"""A log in segment files: the loop's side of appending, and reading.
+"""A log in segment files: what a commit takes there, and reading.
 
 Invariant: offsets [first, end) are durable at the log's level and readable; what is pending or on
 its way to the disk is visible to nobody. All methods are called on the event loop; blocking work
@@ -10,30 +10,24 @@ from __future__ import annotations
 import asyncio
 from bisect import bisect_right
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Sequence
-from contextlib import suppress
+from collections.abc import AsyncIterator, Awaitable
 from functools import partial
 from typing import Final
 
+from penstock.log.active import finish_log
+from penstock.log.appending import AppendingLog
 from penstock.log.batch import Batch, up_to
-from penstock.log.builder import BatchBuilder
 from penstock.log.cache import WHOLE, ChunkCache
 from penstock.log.commit import CommitJob, Workers
-from penstock.log.endfile import CLEAN, End
 from penstock.log.files import Disk, File, SyncError
 from penstock.log.interface import (
     FSYNC,
     OS,
     Bounds,
-    Draft,
     LogSettings,
-    OnCommit,
-    Waiter,
-    add_draft,
 )
 from penstock.log.loading import ChunkLoader
-from penstock.log.marks import Mark
-from penstock.log.placing import Placing, place
+from penstock.log.placing import place
 from penstock.log.recovery import Recovered
 from penstock.log.retention import first_to_keep
 from penstock.log.rounds import Committer
@@ -48,21 +42,29 @@ from penstock.log.segment import (
     segment_of,
     segment_path,
 )
-from penstock.log.survey import Damage, body_of, first_after, seal_oldest, segment_at, survey
+from penstock.log.survey import (
+    Damage,
+    body_of,
+    first_after,
+    remove_segment,
+    seal_oldest,
+    segment_at,
+    survey,
+)
 from penstock.log.tail import Tail
-from penstock.log.waiting import EndWaiters, FutureWaiter, settle, write_refusal
+from penstock.log.waiting import write_refusal
 from penstock.log.walk import walk_batches
 from penstock.model.clock import Clock
 from penstock.model.errors import Gap, UnavailableError
-from penstock.model.limits import KIB, MIB
+from penstock.model.limits import MIB
 
-LINGER_BYTES_MAX: Final = 64 * KIB  # what nobody waits for is written once this much has come
-PENDING_BYTES_MAX: Final = 8 * MIB  # what one commit takes; publishers beyond it wait
-TAIL_BYTES_MAX: Final = 4 * MIB  # per log; ~20,000 small records for readers that are almost live
+# Not Final, which the compiler would write into the code: simulations make them small.
+TAIL_BYTES_MAX = 4 * MIB  # per log; ~20,000 small records for readers that are almost live
+TAIL_READ_BYTES_MAX = CHUNK_BYTES  # of one read from there
 READ_BYTES_MAX: Final = 8 * MIB  # of memory for one read; a single batch may take more
 
 
-class EmbeddedLog:
+class EmbeddedLog(AppendingLog[CommitJob]):
     """Implements `Log` on files."""
 
     def __init__(
@@ -77,150 +79,40 @@ class EmbeddedLog:
         workers: Workers,
         cache: ChunkCache,
     ) -> None:
-        self.settings = settings
-        self.epoch = recovered.epoch
-        self.on_commit: OnCommit | None = None
-        self.is_watched = False
-        self.last_sync_s = 0.0
+        newest = recovered.segments[-1]
+        end, stamp = newest.end_offset, newest.body.last_timestamp
+        super().__init__(settings, recovered.epoch, end, stamp, clock, loop, committer)
         self._disk = disk
         self._end_file = end_file
-        self._clock = clock
-        self._loop = loop
-        self._committer = committer
         self._workers = workers
         self._loader = ChunkLoader(cache, loop)
         self._segments = recovered.segments
         self._active = recovered.active
         self._checksum = recovered.checksum
-        self._end = recovered.segments[-1].end_offset
-        self._tail = Tail(self._end, TAIL_BYTES_MAX)
-        self._pending = BatchBuilder(recovered.segments[-1].body.last_timestamp)
-        self._publishers: list[tuple[Waiter, int]] = []
-        self._in_flight: list[tuple[Waiter, int]] = []
-        self._placing = Placing()
-        self._queue: deque[tuple[Draft, Sequence[Mark], asyncio.Future[int]]] = deque()
-        self._is_committing = False
+        self._tail = Tail(end, TAIL_BYTES_MAX)
         self._is_loose = settings.durability == OS  # as `end` says on disk
         self._wants_roll = False
-        self._fence: str = ""
-        self._is_closed = False
-        self._end_waiters = EndWaiters()
-        self._idle_waiters: list[asyncio.Future[None]] = []
         self._doomed: deque[Segment] = deque()  # trimmed; the file may still be there
         self._damage = Damage()
         self._upkeep: asyncio.Lock = asyncio.Lock()
 
-    # Appending
-
-    def append(self, draft: Draft, marks: Sequence[Mark] = ()) -> Awaitable[int]:
-        future: asyncio.Future[int] = self._loop.create_future()
-        if self._fence or self._is_closed:
-            settle(future, self._refusal())
-        elif not draft.payloads and not marks:
-            settle(future, self._end)
-        elif self._queue or self._pending.bytes >= PENDING_BYTES_MAX:
-            self._queue.append((draft, marks, future))
-        else:
-            self._accept(draft, marks, future)
-        return future
-
-    def _accept(self, draft: Draft, marks: Sequence[Mark], future: asyncio.Future[int]) -> None:
-        index = add_draft(self._pending, draft, marks, self._clock.now_us())
-        self._publishers.append((FutureWaiter(future), index))
-        self._committer.touch(self)
-
-    def append_run(
-        self,
-        name: str,
-        data: bytes,
-        starts: list[int],
-        lengths: list[int],
-        flags: int,
-        publisher: str,
-        expires_at: int,
-        headers: bytes,
-        waiter: Waiter | None,
-        is_urgent: bool,
-        marks: Sequence[Mark] = (),
-    ) -> None:
-        if self._fence or self._is_closed:
-            if waiter is not None:
-                waiter.refused(self._refusal())
-            return
-        pending = self._pending
-        index = pending.add_gapped(
-            name,
-            data,
-            starts,
-            lengths,
-            self._clock.now_us(),
-            flags,
-            publisher,
-            expires_at,
-            headers,
-        )
-        for mark in marks:
-            pending.add_mark(mark.kind, mark.key, index + mark.index)
-        if waiter is not None:
-            self._publishers.append((waiter, index))
-        self._touch(is_urgent)
-
-    def append_names(
-        self,
-        names: list[str],
-        counts: list[int],
-        data: bytes,
-        starts: list[int],
-        lengths: list[int],
-        publisher: str,
-    ) -> None:
-        if not self._fence and not self._is_closed:
-            now_us = self._clock.now_us()
-            self._pending.add_names(names, counts, data, starts, lengths, now_us, publisher)
-            self._touch(is_urgent=False)
-
-    def _touch(self, is_urgent: bool) -> None:
-        """Something is pending: it is committed at once, or after more of it gathered."""
-        if is_urgent or self._pending.bytes >= LINGER_BYTES_MAX:
-            self._committer.touch(self)
-        else:
-            is_watched = self.is_watched or not self._end_waiters.is_empty
-            self._committer.touch_soon(self, is_watched)
-
-    def append_batch(self, batch: Batch, waiter: Waiter | None = None) -> Awaitable[int]:
-        future: asyncio.Future[int] = self._loop.create_future()
-        outcome = FutureWaiter(future, waiter)
-        if self._fence or self._is_closed:
-            outcome.refused(self._refusal())
-        else:
-            self._placing.add(batch, outcome)
-            self._committer.touch(self)
-        return future
-
-    @property
-    def is_congested(self) -> bool:
-        return self._pending.bytes >= PENDING_BYTES_MAX
+    # Committing
 
     def begin_commit(self) -> CommitJob | None:
-        """Take what is pending into a batch (called by the Committer)."""
         if self._is_committing or self._fence:
             return None
         if self._placing.is_due(self._pending):
             return self._begin_placing()
         if self._pending.is_empty and not self._wants_roll:
             return None
-        pending = self._pending
-        self._pending = BatchBuilder(pending.last_timestamp)
-        self._in_flight, self._publishers = self._publishers, []
+        pending = self._take_pending()
         roll_to = self._roll_header(pending.bytes, pending.last_timestamp)
         prev = roll_to.checksum if roll_to is not None else self._checksum
         return self._job(pending.encode(self.epoch, self._end, prev), roll_to)
 
     def _begin_placing(self) -> CommitJob:
-        """The next batch that was encoded elsewhere; what is pending comes after it."""
-        batch, waiter = self._placing.take()
+        batch = self._take_placed()
         stamp = self._pending.stamp_before(self._clock.now_us())
-        self._in_flight = [(waiter, 0)]
         roll_to = self._roll_header(batch.header.stored_length, stamp)
         prev = roll_to.checksum if roll_to is not None else self._checksum
         place(batch, self.epoch, self._end, prev, stamp)
@@ -253,45 +145,35 @@ class EmbeddedLog:
         return SegmentHeader(0, self.epoch, self._end, stamp, header.topic_id)
 
     def finish_commit(self, job: CommitJob) -> None:
-        """The batch is durable, or was refused (called by the Committer)."""
         self._is_committing = self._wants_roll = False
-        waiters, self._in_flight = self._in_flight, []
         if job.rolled is not None:
             self._adopt(job.rolled.header)
             self._active = job.rolled
         if job.error is None:
             self.last_sync_s = job.sync_s
-            self._publish_batch(job)
-            base = job.batch.base_offset
-            for waiter, index in waiters:
-                waiter.committed(base + index)
+            self._keep(job)
+            self._show(job.batch)
+        elif isinstance(job.error, SyncError):
+            self._fence = f"a sync failed ({job.error.strerror}): the log is fenced at {self._end}"
+            fenced = self._fenced()
+            self._refuse(fenced)
+            self.refuse_waiting(fenced)
         else:
-            refusal = self._refuse(job.error)
-            for waiter, _ in waiters:
-                waiter.refused(refusal)
-        self._admit_queued()
-        if self._placing.leaves_work(self._pending):
-            self._committer.touch(self)
-        elif self._pending.is_empty and self._idle_waiters:
-            idle, self._idle_waiters = self._idle_waiters, []
-            for one in idle:
-                if not one.done():
-                    one.set_result(None)
+            self._refuse(write_refusal(job.error))
+        self._go_on()
 
-    def _publish_batch(self, job: CommitJob) -> None:
+    def _keep(self, job: CommitJob) -> None:
+        """Know of the batch what later reads and commits need."""
         batch = job.batch
         segment = self._segments[-1]
         body = segment.body
         body.index.note(body.length, batch.base_offset, batch.header.base_timestamp)
         body.length += job.length
         body.last_timestamp = batch.header.last_timestamp
-        segment.end_offset = self._end = batch.end_offset
+        segment.end_offset = batch.end_offset
         self._is_loose = not job.needs_sync
         self._checksum = batch.header.checksum
         self._tail.append(batch)
-        self._end_waiters.wake(self._end)
-        if self.on_commit is not None:
-            self.on_commit(batch)
 
     def _adopt(self, header: SegmentHeader) -> None:
         """A new segment was begun; the one before it is closed now."""
@@ -302,27 +184,13 @@ class EmbeddedLog:
             Segment(self._disk, path, header.base_offset, header.base_offset, body)
         )
 
-    def _refuse(self, failed: OSError) -> UnavailableError:
-        if isinstance(failed, SyncError):
-            self._fence = f"a sync failed ({failed.strerror}): the log is fenced at {self._end}"
-            while self._queue:
-                settle(self._queue.popleft()[2], self._refusal())
-            for waiter in [*(one for one, _ in self._publishers), *self._placing.give_up()]:
-                waiter.refused(self._refusal())
-            self._publishers = []
-            self._pending = BatchBuilder(self._pending.last_timestamp)
-            return self._refusal()
-        return write_refusal(failed)
+    def _refusal(self) -> UnavailableError | None:
+        if self._fence:
+            return self._fenced()
+        return UnavailableError("the log is closed") if self._is_closed else None
 
-    def _refusal(self) -> UnavailableError:
-        fenced = f"{self._fence}; reading goes on, a restart verifies it"
-        return UnavailableError(fenced if self._fence else "the log is closed")
-
-    def _admit_queued(self) -> None:
-        while self._queue and self._pending.bytes < PENDING_BYTES_MAX:
-            draft, marks, future = self._queue.popleft()
-            if not future.done():
-                self._accept(draft, marks, future)
+    def _fenced(self) -> UnavailableError:
+        return UnavailableError(f"{self._fence}; reading goes on, a restart verifies it")
 
     # Reading
 
@@ -333,23 +201,11 @@ class EmbeddedLog:
     def bounds(self) -> Bounds:
         return Bounds(self._segments[0].base_offset, self._end)
 
-    def wait_past(self, offset: int) -> Awaitable[None]:
-        future: asyncio.Future[None] = self._loop.create_future()
-        if self._is_closed:
-            future.set_exception(self._refusal())
-        elif offset < self._end:
-            future.set_result(None)
-        else:
-            self._end_waiters.add(offset, future)
-            if not self._pending.is_empty:
-                self._committer.touch_soon(self, is_watched=True)
-        return future
-
     async def read(self, offset: int) -> list[Batch]:
         if offset >= self._end:
             return []
         if offset >= self._tail.first_offset:
-            return self._tail.read(offset, CHUNK_BYTES)
+            return self._tail.read(offset, TAIL_READ_BYTES_MAX)
         for attempt in (1, 2, 3):  # it may have been sealed, and then trimmed
             segment = segment_of(self._segments, offset)
             try:
@@ -414,7 +270,7 @@ class EmbeddedLog:
             self._tail.drop_before(self._segments[0].base_offset)
             while self._doomed:  # one that cannot be removed stays first: no hole comes behind it
                 self._loader.forget(self._doomed[0])
-                await self._workers.run(partial(self._remove, self._doomed[0]))
+                await self._workers.run(partial(remove_segment, self._doomed[0]))
                 self._damage.forget(self._doomed.popleft())
             return self._segments[0].base_offset - first
 
@@ -425,15 +281,7 @@ class EmbeddedLog:
             return
         self._wants_roll = True
         self._committer.touch(self)
-        rolled: asyncio.Future[None] = self._loop.create_future()
-        self._idle_waiters.append(rolled)
-        await rolled
-
-    def _remove(self, segment: Segment) -> None:
-        # One at a time and each synced: power loss never leaves a hole between segments.
-        with suppress(FileNotFoundError):  # the last attempt got as far as the sync
-            self._disk.remove(segment.path)
-        self._disk.sync_dir(segment.path.parent)
+        await self._next_idle()
 
     async def seal_closed(self) -> int:
         """Rewrite closed segments into their final, indexed form; how many there were."""
@@ -457,11 +305,6 @@ class EmbeddedLog:
             return sum([one.bytes for one in facts])
 
     @property
-    def fence(self) -> str:
-        """Why the log takes no appends; empty while it does."""
-        return self._fence
-
-    @property
     def damage(self) -> list[str]:
         return self._damage.texts
 
@@ -479,22 +322,10 @@ class EmbeddedLog:
         if self._is_closed:
             return
         self._is_closed = True
-        while self._is_committing or self._placing.is_waiting or not self._pending.is_empty:
-            idle: asyncio.Future[None] = self._loop.create_future()
-            self._idle_waiters.append(idle)
-            await idle
-        self._end_waiters.fail(self._refusal())
+        while self._is_busy:
+            await self._next_idle()
+        self._end_waiters.fail(UnavailableError("the log is closed"))
         async with self._upkeep:
-            await self._workers.run(self._close_files)
-
-    def _close_files(self) -> None:
-        try:
-            if not self._fence:
-                self._active.finish()
-                header = self._active.header
-                end = End(header.epoch, self._end, header.base_offset, self._active.position, CLEAN)
-                self._end_file.write(0, [end.pack()])
-                self._end_file.sync()
-        finally:
-            self._active.close_file()
-            self._end_file.close()
+            await self._workers.run(
+                partial(finish_log, self._active, self._end_file, self._end, bool(self._fence))
+            )

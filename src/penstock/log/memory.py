@@ -4,141 +4,74 @@ from __future__ import annotations
 
 import asyncio
 from bisect import bisect_right
-from collections.abc import AsyncIterator, Awaitable, Sequence
+from collections.abc import AsyncIterator, Callable
 
+from penstock.log.appending import AppendingLog
 from penstock.log.batch import Batch
-from penstock.log.builder import BatchBuilder
 from penstock.log.interface import (
     Bounds,
-    Draft,
     LogIdentity,
     LogSettings,
-    OnCommit,
-    Waiter,
-    add_draft,
 )
-from penstock.log.marks import Mark
 from penstock.log.placing import place
+from penstock.log.rounds import Committer
 from penstock.log.segment import CHUNK_BYTES
-from penstock.log.waiting import EndWaiters, FutureWaiter, settle
 from penstock.model.clock import Clock
 from penstock.model.errors import Gap, TopicNotFound, UnavailableError
 
 
-class MemoryLog:
+class MemoryJob:
+    """A batch that is stored as soon as it is made."""
+
+    is_quick = True
+
+    def __init__(self, batch: Batch) -> None:
+        self.batch = batch
+
+    def run(self) -> None:
+        self.batch.to_bytes()  # sets the checksum that the next batch chains to
+
+
+class NoRounds:
+    """What `Committer` asks for jobs that are not quick: there are none."""
+
+    def commit(self, jobs: list[MemoryJob], done: Callable[[], None]) -> None:
+        raise AssertionError("a job in memory is quick")
+
+
+class MemoryLog(AppendingLog[MemoryJob]):
     """Implements `Log` on a list of batches; an append is visible in the next tick of the loop."""
 
     def __init__(
         self, settings: LogSettings, clock: Clock, loop: asyncio.AbstractEventLoop
     ) -> None:
-        self.settings = settings
-        self.epoch = 1
-        self.on_commit: OnCommit | None = None
-        self.is_watched = False
-        self.last_sync_s = 0.0
-        self._clock = clock
-        self._loop = loop
+        super().__init__(settings, 1, 0, 0, clock, loop, Committer(loop, NoRounds()))
         self._batches: list[Batch] = []
-        self._first = self._end = 0
+        self._first = 0
         self._checksum = 0
-        self._pending = BatchBuilder(0)
-        self._publishers: list[tuple[Waiter, int]] = []
-        self._end_waiters = EndWaiters()
-        self._is_closed = False
 
-    def append(self, draft: Draft, marks: Sequence[Mark] = ()) -> Awaitable[int]:
-        future: asyncio.Future[int] = self._loop.create_future()
-        if self._is_closed:
-            settle(future, UnavailableError("the log is closed"))
-            return future
-        if not draft.payloads and not marks:
-            settle(future, self._end)
-            return future
-        self._schedule()
-        index = add_draft(self._pending, draft, marks, self._clock.now_us())
-        self._publishers.append((FutureWaiter(future), index))
-        return future
+    def _refusal(self) -> UnavailableError | None:
+        return UnavailableError("the log is closed") if self._is_closed else None
 
-    def append_run(
-        self,
-        name: str,
-        data: bytes,
-        starts: list[int],
-        lengths: list[int],
-        flags: int,
-        publisher: str,
-        expires_at: int,
-        headers: bytes,
-        waiter: Waiter | None,
-        is_urgent: bool,
-        marks: Sequence[Mark] = (),
-    ) -> None:
-        if self._is_closed:
-            if waiter is not None:
-                waiter.refused(UnavailableError("the log is closed"))
-            return
-        self._schedule()
-        now_us = self._clock.now_us()
-        index = self._pending.add_gapped(
-            name, data, starts, lengths, now_us, flags, publisher, expires_at, headers
-        )
-        for mark in marks:
-            self._pending.add_mark(mark.kind, mark.key, index + mark.index)
-        if waiter is not None:
-            self._publishers.append((waiter, index))
+    def _touch(self, is_urgent: bool) -> None:
+        self._committer.touch(self)
 
-    def append_names(
-        self,
-        names: list[str],
-        counts: list[int],
-        data: bytes,
-        starts: list[int],
-        lengths: list[int],
-        publisher: str,
-    ) -> None:
-        if not self._is_closed:
-            self._schedule()
-            now_us = self._clock.now_us()
-            self._pending.add_names(names, counts, data, starts, lengths, now_us, publisher)
-
-    def append_batch(self, batch: Batch, waiter: Waiter | None = None) -> Awaitable[int]:
-        future: asyncio.Future[int] = self._loop.create_future()
-        outcome = FutureWaiter(future, waiter)
-        if self._is_closed:
-            outcome.refused(UnavailableError("the log is closed"))
+    def begin_commit(self) -> MemoryJob | None:
+        if self._placing.is_due(self._pending):
+            batch = self._take_placed()
+            stamp = self._pending.stamp_before(self._clock.now_us())
+            place(batch, self.epoch, self._end, self._checksum, stamp)
+        elif not self._pending.is_empty:
+            batch = self._take_pending().encode(self.epoch, self._end, self._checksum)
         else:
-            self._loop.call_soon(self._place, batch, outcome)
-        return future
+            return None
+        return MemoryJob(batch)
 
-    def _place(self, batch: Batch, waiter: Waiter) -> None:
-        stamp = self._pending.stamp_before(self._clock.now_us())
-        place(batch, self.epoch, self._end, self._checksum, stamp)
-        self._store(batch, [(waiter, 0)])
-
-    @property
-    def is_congested(self) -> bool:
-        return False
-
-    def _schedule(self) -> None:
-        if self._pending.is_empty and not self._publishers:
-            self._loop.call_soon(self._commit)
-
-    def _commit(self) -> None:
-        batch = self._pending.encode(self.epoch, self._end, self._checksum)
-        self._pending = BatchBuilder(self._pending.last_timestamp)
-        waiters, self._publishers = self._publishers, []
-        self._store(batch, waiters)
-
-    def _store(self, batch: Batch, waiters: list[tuple[Waiter, int]]) -> None:
-        batch.to_bytes()  # sets the checksum that the next batch chains to
-        self._checksum = batch.header.checksum
-        self._batches.append(batch)
-        self._end = batch.end_offset
-        for waiter, index in waiters:
-            waiter.committed(batch.base_offset + index)
-        self._end_waiters.wake(self._end)
-        if self.on_commit is not None:
-            self.on_commit(batch)
+    def finish_commit(self, job: MemoryJob) -> None:
+        self._checksum = job.batch.header.checksum
+        self._batches.append(job.batch)
+        self._show(job.batch)
+        self._go_on()
 
     async def read(self, offset: int) -> list[Batch]:
         if offset >= self._end:
@@ -170,16 +103,6 @@ class MemoryLog:
                 return batch.base_offset + batch.index_at(timestamp)
         return self._end
 
-    def wait_past(self, offset: int) -> Awaitable[None]:
-        future: asyncio.Future[None] = self._loop.create_future()
-        if self._is_closed:
-            future.set_exception(UnavailableError("the log is closed"))
-        elif offset < self._end:
-            future.set_result(None)
-        else:
-            self._end_waiters.add(offset, future)
-        return future
-
     async def trim(self, before_us: int | None, bytes_max: int | None) -> int:
         first = self._first
         size = sum(batch.header.stored_length for batch in self._batches)
@@ -209,10 +132,6 @@ class MemoryLog:
     @property
     def loads(self) -> int:
         return 0
-
-    @property
-    def fence(self) -> str:
-        return ""
 
     @property
     def damage(self) -> list[str]:
