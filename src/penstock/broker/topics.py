@@ -258,6 +258,8 @@ class Topics:
     @property
     def _automatic_room(self) -> int:
         """How many topics publishes may still create."""
+        if not self.automatic_max:
+            return 0
         return self.automatic_max - sum(topic.is_automatic for topic in self._by_key.values())
 
     async def alter(self, name: str, settings: LogSettings) -> Topic:
