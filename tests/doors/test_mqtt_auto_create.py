@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -152,6 +153,24 @@ def test_clients_that_want_the_same_topic_at_once_get_one(tmp_path: Path) -> Non
         topics = held(broker)
         assert sorted(name for name, _ in topics["new"]) == [f"new/{one}" for one in range(count)]
         assert topics["default"] == []
+
+
+def test_clients_that_want_different_topics_at_once_get_no_more_than_are_allowed(
+    tmp_path: Path,
+) -> None:
+    with creating(tmp_path, 1) as broker, ExitStack() as stack:
+        publishers = [connected(stack, broker) for _ in range(2)]
+        turn = broker.exchange.engine.topics._turn
+        broker.run(lambda server: turn.acquire())  # nothing is created before both have asked
+        for number, publisher in enumerate(publishers):
+            publisher.send(Publish(f"t{number}/x", b"", 1, packet_id=1))
+        deadline = time.monotonic() + 10
+        while not broker.call(lambda: all(one.is_paused for one in broker.door._connections)):
+            assert time.monotonic() < deadline
+        broker.call(turn.release)
+        for publisher in publishers:
+            publisher.expect(Puback)
+        assert sorted(len(found) for found in held(broker).values()) == [1, 1]
 
 
 def test_a_session_that_is_away_gets_what_went_to_a_new_topic(tmp_path: Path) -> None:

@@ -24,6 +24,12 @@ CONSUME_BATCH: Final = 10_000
 
 
 def add_commands(commands: Any) -> None:
+    _add_publish(commands)
+    _add_consume(commands)
+    _add_consumer(commands)
+
+
+def _add_publish(commands: Any) -> None:
     publish = commands.add_parser(
         "publish",
         help="store messages in a topic; needs no server",
@@ -42,7 +48,10 @@ def add_commands(commands: Any) -> None:
     )
     publish.add_argument("--lines", action="store_true", help="one message per line of input")
     publish.set_defaults(run=publish_messages)
+    add_remote(publish)
 
+
+def _add_consume(commands: Any) -> None:
     consume = commands.add_parser(
         "consume",
         help="show records of a topic; needs no server",
@@ -78,7 +87,10 @@ def add_commands(commands: Any) -> None:
     consume.add_argument("--no-commit", action="store_true", help="leave the position as it is")
     consume.add_argument("-v", "--verbose", action="store_true", help="offset, time, name, headers")
     consume.set_defaults(run=consume_records)
+    add_remote(consume)
 
+
+def _add_consumer(commands: Any) -> None:
     consumer = commands.add_parser(
         "consumer", help="list, move and remove consumers: durable positions in a topic"
     )
@@ -96,7 +108,7 @@ def add_commands(commands: Any) -> None:
     remove.add_argument("topic", help="its name; letter case does not count")
     remove.add_argument("consumer", help="its name; letter case counts")
     remove.set_defaults(run=remove_consumer)
-    for parser in (publish, consume, listing, seek, remove):
+    for parser in (listing, seek, remove):
         add_remote(parser)
 
 

@@ -17,6 +17,3 @@ PASSWORD_BYTES_MAX: Final = 1_024  # nobody types more, and hashing more is work
 EXPRESSION_CHARS_MAX: Final = 4_096
 EXPRESSION_DEPTH_MAX: Final = 64
 HEADERS_BYTES_MAX: Final = 65_535  # of one record, all keys and values; a key's length has 16 bits
-
-BATCH_RECORDS_MAX: Final = 1_000_000  # of one stored batch; keeps every column small
-BATCH_BYTES_MAX: Final = 64 * MIB  # of one stored batch; u32 positions leave room to spare

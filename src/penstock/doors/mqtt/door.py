@@ -48,9 +48,7 @@ from penstock.mqtt.reasons import FAILURE, Reason
 from penstock.mqtt.scanner import Chunk
 from penstock.mqtt.state import event_of, next_state
 
-WINDOW_MAX: Final = 1_000  # messages out to one client, whatever it allows
 HOLD_S: Final = 0.002  # a client that brings more than the disk takes is read again after it
-SUBSCRIPTIONS_MAX: Final = 10_000  # of one session
 
 
 class MqttDoor:
