@@ -154,6 +154,7 @@ def refusals(broker: Any) -> Iterator[tuple[type[Exception], Any]]:
     yield InvalidExpression, lambda: broker.stream("there", where="((")
     yield InvalidFilter, lambda: broker.stream("there", names="a/#/b")
     yield TopicNotFound, lambda: broker.stream("nosuch")
+    yield InvalidSetting, lambda: broker.stream("there", on_gap="maybe")
 
 
 def test_refusals_have_the_same_classes_on_both_sides(client: Client, tmp_path: Path) -> None:

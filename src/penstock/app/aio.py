@@ -17,7 +17,7 @@ from typing import Any, Final, Self
 
 from penstock.app.wiring import OpenBroker, open_directory, open_memory
 from penstock.broker.consumers import check_offset, read_matching, resolve
-from penstock.broker.engine import DRAFT_BYTES_MAX, DRAFT_RECORDS_MAX, Engine, check_on_gap
+from penstock.broker.engine import DRAFT_BYTES_MAX, DRAFT_RECORDS_MAX, Engine
 from penstock.broker.settings import altered, make_settings, topic_settings
 from penstock.broker.streams import Stream
 from penstock.broker.topics import Topic
@@ -31,7 +31,14 @@ from penstock.log.sealer import ServingWorkers
 from penstock.model.errors import Gap, InvalidSetting, UnavailableError
 from penstock.model.groups import GroupInfo
 from penstock.model.messages import check_headers, encode_message
-from penstock.model.record import ConsumerInfo, HeadersLike, PositionLike, Record, TopicInfo
+from penstock.model.record import (
+    ConsumerInfo,
+    HeadersLike,
+    PositionLike,
+    Record,
+    TopicInfo,
+    check_on_gap,
+)
 from penstock.model.runs import PipelineRun
 
 DEFAULT_PATH: Final = DEFAULT_DATA

@@ -8,7 +8,6 @@ repeats a batch, it never skips one.
 from __future__ import annotations
 
 import asyncio
-from typing import Final
 
 from penstock.broker.metrics import Metrics
 from penstock.broker.topics import Topic
@@ -28,8 +27,6 @@ from penstock.model.errors import (
     UnavailableError,
 )
 from penstock.model.record import DEFAULT_TENANT, ConsumerInfo, Record, TopicId
-
-ON_GAP: Final = ("skip", "error")
 
 
 class Consumer:

@@ -12,7 +12,7 @@ from contextlib import suppress
 from typing import Final
 
 from penstock.broker.access import Access
-from penstock.broker.consumers import ON_GAP, Consumers, resolve
+from penstock.broker.consumers import Consumers, resolve
 from penstock.broker.decoded import Decoded
 from penstock.broker.groups import Groups
 from penstock.broker.metrics import Metrics
@@ -30,7 +30,7 @@ from penstock.core.where import Where
 from penstock.log.batch import Batch
 from penstock.log.interface import Draft, LogStore
 from penstock.model.clock import Clock
-from penstock.model.errors import InvalidSetting, TopicNotFound, UnavailableError
+from penstock.model.errors import TopicNotFound, UnavailableError
 from penstock.model.limits import MIB
 from penstock.model.messages import check_payload
 from penstock.model.record import TopicInfo
@@ -239,8 +239,3 @@ class Engine:
     def _check_open(self) -> None:
         if self._is_closed:
             raise UnavailableError("the broker is closed: open it again to go on")
-
-
-def check_on_gap(on_gap: str) -> None:
-    if on_gap not in ON_GAP:
-        raise InvalidSetting(f"on_gap {on_gap!r} is unknown: use 'skip' or 'error'")

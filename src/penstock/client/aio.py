@@ -19,6 +19,7 @@ from penstock.client.transport import Target, Transport
 from penstock.client.wire import (
     RecordsIn,
     check,
+    check_gap,
     check_limit,
     consumer_path,
     encode_position,
@@ -28,7 +29,14 @@ from penstock.client.wire import (
 )
 from penstock.model.errors import InvalidFilter, PenstockError, RefusedError, UnavailableError
 from penstock.model.groups import GroupInfo
-from penstock.model.record import ConsumerInfo, HeadersLike, PositionLike, Record, TopicInfo
+from penstock.model.record import (
+    ConsumerInfo,
+    HeadersLike,
+    PositionLike,
+    Record,
+    TopicInfo,
+    check_on_gap,
+)
 
 T = TypeVar("T")
 
@@ -294,16 +302,18 @@ class AsyncClient:
         start: PositionLike = "latest",
         where: str | None = None,
         names: str | None = None,
+        on_gap: str = "skip",
     ) -> AsyncIterator[Record]:
         """Records as they become visible, from `start` on; goes on after any loss of connection.
 
         No record is left out and none comes twice: the next request names the next offset. What
         this client publishes after the call is behind `latest`.
         """
-        opening = asyncio.create_task(self._first_page(topic, start, where, names))
+        check_on_gap(on_gap)
+        opening = asyncio.create_task(self._first_page(topic, start, where, names, on_gap))
         self._openings.add(opening)
         opening.add_done_callback(self._on_opened)
-        return self._follow(opening, topic, where, names)
+        return self._follow(opening, topic, where, names, on_gap)
 
     async def open_stream(
         self,
@@ -312,24 +322,35 @@ class AsyncClient:
         start: PositionLike = "latest",
         where: str | None = None,
         names: str | None = None,
+        on_gap: str = "skip",
     ) -> AsyncIterator[Record]:
         """As `stream`, once the broker has said where it begins; refusals are raised here."""
-        page = await self._first_page(topic, start, where, names)
-        return self._follow(page, topic, where, names)
+        check_on_gap(on_gap)
+        page = await self._first_page(topic, start, where, names, on_gap)
+        return self._follow(page, topic, where, names, on_gap)
 
     async def _first_page(
-        self, topic: str, start: PositionLike, where: str | None, names: str | None
+        self, topic: str, start: PositionLike, where: str | None, names: str | None, on_gap: str
     ) -> RecordsIn:
-        return await self._next_page(topic, encode_position(start), where, names, 0.0)
+        return await self._next_page(topic, encode_position(start), where, names, 0.0, on_gap)
 
     async def _next_page(
-        self, topic: str, position: str | int, where: str | None, names: str | None, wait_s: float
+        self,
+        topic: str,
+        position: str | int,
+        where: str | None,
+        names: str | None,
+        wait_s: float,
+        on_gap: str,
     ) -> RecordsIn:
         """Asks until the broker is there to answer."""
         failures = 0
         while True:
             try:
-                return await self._page(topic, position, STREAM_READ_MAX, where, names, wait_s)
+                page = await self._page(topic, position, STREAM_READ_MAX, where, names, wait_s)
+                if on_gap == "error":
+                    check_gap(topic, position, page)
+                return page
             except UnavailableError:
                 if self._transport.is_closed:
                     raise
@@ -342,12 +363,14 @@ class AsyncClient:
         topic: str,
         where: str | None,
         names: str | None,
+        on_gap: str,
     ) -> AsyncIterator[Record]:
         page = await first if isinstance(first, asyncio.Task) else first
         while True:
             for record in page.all():
                 yield record
-            page = await self._next_page(topic, page.next_offset, where, names, STREAM_WAIT_S)
+            offset = page.next_offset
+            page = await self._next_page(topic, offset, where, names, STREAM_WAIT_S, on_gap)
 
     def _on_opened(self, opening: asyncio.Task[RecordsIn]) -> None:
         self._openings.discard(opening)

@@ -57,12 +57,13 @@ class Client(Blocking):
         start: PositionLike = "latest",
         where: str | None = None,
         names: str | None = None,
+        on_gap: str = "skip",
     ) -> Iterator[Record]:
         """Records as they become visible, from `start` on; goes on after any loss of connection.
 
         `latest` means the end at this call, not at the first record asked for.
         """
-        work = self._client.open_stream(topic, start=start, where=where, names=names)
+        work = self._client.open_stream(topic, start=start, where=where, names=names, on_gap=on_gap)
         return self._iterate(self._call(work))
 
     def _iterate(self, records: AsyncIterator[Record]) -> Iterator[Record]:

@@ -13,6 +13,7 @@ import msgspec
 from penstock.client.transport import Answer
 from penstock.model import errors
 from penstock.model.errors import (
+    Gap,
     InvalidName,
     InvalidPosition,
     InvalidSetting,
@@ -140,6 +141,15 @@ def check_limit(limit: int | None) -> None:
     is_count = isinstance(limit, int) and not isinstance(limit, bool) and limit > 0
     if limit is not None and not is_count:
         raise InvalidSetting(f"limit {limit!r} is not a whole number above 0, or None for all")
+
+
+def check_gap(topic: str, position: str | int, page: RecordsIn) -> None:
+    """Gap when retention took records that were asked for by their offset."""
+    if isinstance(position, int) and page.first_offset > position:
+        raise Gap(
+            f"the stream of {topic!r} stands at {position}, but retention keeps records from "
+            f"{page.first_offset} on: start there, or use on_gap='skip'"
+        )
 
 
 def encode_position(position: PositionLike) -> str | int:

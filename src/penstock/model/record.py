@@ -10,6 +10,8 @@ from typing import Any, Final, NewType
 
 import msgspec
 
+from penstock.model.errors import InvalidSetting
+
 TenantId = NewType("TenantId", str)
 TopicId = NewType("TopicId", int)
 
@@ -23,6 +25,12 @@ KIND_JSON: Final = 2
 Headers = tuple[tuple[str, str], ...]  # ordered; duplicate keys are kept
 HeadersLike = Mapping[str, str] | Iterable[tuple[str, str]] | None
 PositionLike = str | int | datetime | timedelta
+
+
+def check_on_gap(on_gap: str) -> None:
+    """What becomes of a reader that retention overtook: it skips what is gone, or is told."""
+    if on_gap not in ("skip", "error"):
+        raise InvalidSetting(f"on_gap {on_gap!r} is unknown: use 'skip' or 'error'")
 
 
 class Record(msgspec.Struct, frozen=True):
