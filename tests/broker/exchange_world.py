@@ -125,10 +125,11 @@ class Client:
 class World:
     """An exchange, its keeper and its clients."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, *, keeps_qos0: bool = False) -> None:
         self.engine = engine
         self.keeper = Keeper(engine, engine.session_catalog)
-        self.exchange = Exchange(engine, self.keeper)
+        self.exchange = Exchange(engine, self.keeper, keeps_qos0=keeps_qos0)
+        self._waiting_least = 1 if keeps_qos0 else 0  # then topics count as never level
         self.clients: dict[str, Client] = {}
         self._publishing = 0
 
@@ -232,7 +233,7 @@ class World:
         return bool(
             self._publishing
             or self.keeper._tasks
-            or any(exchange._waiting.values())
+            or any(count > self._waiting_least for count in exchange._waiting.values())
             or exchange.sharing.is_running
             or any(sweep.lift.is_running for sweep in exchange._sweeps.values())
             or exchange.feeds.is_running

@@ -44,7 +44,8 @@ class ModelSession:
 class ModelBroker:
     """Sessions by client id, and the retained message of each name."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, keeps_qos0: bool = False) -> None:
+        self._keeps_qos0 = keeps_qos0
         self.sessions: dict[str, ModelSession] = {}
         self.retained: dict[str, tuple[bytes, int, str]] = {}  # payload, QoS, publisher
 
@@ -86,7 +87,7 @@ class ModelBroker:
             if not mine:
                 continue
             granted = min(qos, max(one.qos for one in mine))
-            if granted == 0 and not session.is_online:
+            if granted == 0 and not session.is_online and not self._keeps_qos0:
                 continue  # not kept for those away
             shows = retain and any(one.retain_as_published for one in mine)
             identifiers = tuple(sorted({one.identifier for one in mine if one.identifier}))

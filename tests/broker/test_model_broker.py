@@ -31,9 +31,9 @@ FILTERS = ["a", "a/b", "#", "+", "a/#", "+/b", "+/+", "t/#", "t/+/y", "$s/#", "a
 class Comparison:
     """One run of both brokers."""
 
-    def __init__(self, engine: Engine, chance: random.Random) -> None:
-        self.model = ModelBroker()
-        self.world = World(engine)
+    def __init__(self, engine: Engine, chance: random.Random, *, keeps_qos0: bool) -> None:
+        self.model = ModelBroker(keeps_qos0=keeps_qos0)
+        self.world = World(engine, keeps_qos0=keeps_qos0)
         self._chance = chance
         self._number = 0
         self._clients = [f"client-{n}" for n in range(4)]
@@ -177,31 +177,36 @@ class Comparison:
         return ordered
 
 
-async def compare(engine: Engine, seed: int, steps: int) -> None:
+async def compare(engine: Engine, seed: int, steps: int, *, keeps_qos0: bool = False) -> None:
     for topic in (DEFAULT_TOPIC, "t"):
         await engine.topics.create(topic, LogSettings(), exist_ok=True)
-    await Comparison(engine, random.Random(seed)).run(steps)
+    await Comparison(engine, random.Random(seed), keeps_qos0=keeps_qos0).run(steps)
 
 
+KEEPS_QOS0 = pytest.mark.parametrize("keeps_qos0", [False, True])
+
+
+@KEEPS_QOS0
 @pytest.mark.parametrize("number", range(8))
-def test_exchange_agrees_with_the_model_in_memory(number: int) -> None:
+def test_exchange_agrees_with_the_model_in_memory(number: int, keeps_qos0: bool) -> None:
     seed = SEED + number
     print(f"PENSTOCK_SEED={seed}")
 
     async def main() -> None:
         opened = await open_memory(BrokerSettings())
-        await compare(opened.engine, seed, 400)
+        await compare(opened.engine, seed, 400, keeps_qos0=keeps_qos0)
         await opened.close(True)
 
     asyncio.run(main())
 
 
-def test_exchange_agrees_with_the_model_on_files(tmp_path: Path) -> None:
+@KEEPS_QOS0
+def test_exchange_agrees_with_the_model_on_files(tmp_path: Path, keeps_qos0: bool) -> None:
     print(f"PENSTOCK_SEED={SEED}")
 
     async def main() -> None:
         opened = await open_directory(tmp_path, BrokerSettings())
-        await compare(opened.engine, SEED, 250)
+        await compare(opened.engine, SEED, 250, keeps_qos0=keeps_qos0)
         await opened.close(True)
 
     asyncio.run(main())
@@ -211,7 +216,7 @@ def test_exchange_agrees_with_the_model_on_files(tmp_path: Path) -> None:
 def test_exchange_agrees_with_the_model_for_long() -> None:
     async def main(seed: int) -> None:
         opened = await open_memory(BrokerSettings())
-        await compare(opened.engine, seed, 3_000)
+        await compare(opened.engine, seed, 3_000, keeps_qos0=seed % 2 == 1)
         await opened.close(True)
 
     for number in range(15):
