@@ -5,20 +5,37 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import pytest
+
 import penstock
-from penstock.broker.metrics import DROPS, Metrics
+from penstock.broker.metrics import DROPS, REFUSALS, Metrics
+
+OPERATIONS = Path(__file__).parents[2] / "docs" / "OPERATIONS.md"
 
 
-def test_every_reason_to_drop_is_exported_from_the_start() -> None:
+def test_every_reason_is_exported_from_the_start() -> None:
     values = Metrics().snapshot()
     assert all(values[f'penstock_dropped_total{{reason="{reason}"}}'] == 0 for reason in DROPS)
+    assert all(values[f'penstock_refused_total{{reason="{reason}"}}'] == 0 for reason in REFUSALS)
 
 
-def test_no_message_is_dropped_for_a_reason_that_is_not_exported() -> None:
+@pytest.mark.parametrize(("counter", "known"), [("dropped", DROPS), ("refused", REFUSALS)])
+def test_nothing_is_counted_for_a_reason_that_is_not_exported(
+    counter: str, known: tuple[str, ...]
+) -> None:
     sources = Path(penstock.__file__).parent.rglob("*.py")
     used = {
         reason
         for source in sources
-        for reason in re.findall(r'dropped\["(\w+)"\] \+=', source.read_text())
+        for reason in re.findall(counter + r'\["(\w+)"\] \+=', source.read_text())
     }
-    assert used and used <= set(DROPS)
+    assert used and used <= set(known)
+
+
+def test_every_metric_and_every_reason_is_explained_to_operators() -> None:
+    text = OPERATIONS.read_text()
+    names = {re.sub(r"(_bucket|_sum|_count)?({.*)?$", "", name) for name in Metrics().snapshot()}
+    for name in {*names, "penstock_read_chunks_total"}:
+        assert f"`{name}`" in text or f"`{name}{{reason=…}}`" in text
+    for reason in (*DROPS, *REFUSALS):
+        assert f"| `{reason}` |" in text

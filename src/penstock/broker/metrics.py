@@ -12,7 +12,8 @@ from penstock.broker.traffic import Traffic
 RECORD_BOUNDS: Final = (1, 10, 100, 1_000, 10_000, 100_000)
 SYNC_BOUNDS_S: Final = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.1, 1.0)
 
-# Why messages are dropped; exported from the start, so that the first drop is seen as one.
+# Why messages are dropped, and what else is refused; exported from the start, so that the first
+# time is seen as one.
 DROPS: Final = (
     "epoch",
     "expired",
@@ -22,6 +23,15 @@ DROPS: Final = (
     "retention",
     "session_ended",
     "too_large",
+)
+REFUSALS: Final = (
+    "anonymous",
+    "connections",
+    "disk",
+    "handshake",
+    "handshakes",
+    "login",
+    "login_busy",
 )
 
 
@@ -82,6 +92,6 @@ class Metrics:
         values |= self.sync_seconds.export("penstock_sync_seconds")
         for reason, count in sorted((dict.fromkeys(DROPS, 0) | self.dropped).items()):
             values[f'penstock_dropped_total{{reason="{reason}"}}'] = count
-        for reason, count in sorted(self.refused.items()):
+        for reason, count in sorted((dict.fromkeys(REFUSALS, 0) | self.refused).items()):
             values[f'penstock_refused_total{{reason="{reason}"}}'] = count
         return values
