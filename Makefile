@@ -5,6 +5,9 @@ VENV   := .venv/bin
 PYTEST := $(VENV)/python -m pytest
 JOBS   ?= 2
 
+# Bytecode is kept, whatever the environment says: tests start processes by the hundred.
+export PYTHONDONTWRITEBYTECODE :=
+
 # What exercises the compiled modules, and so runs interpreted as well.
 ENGINE_TESTS := tests/test_engine.py $(wildcard tests/core tests/mqtt tests/log tests/broker)
 

@@ -184,7 +184,7 @@ def test_a_run_without_a_table_says_what_waits_and_is_in_the_catalog(
         leave(broker, "c", Subscription("x", 1))
         publish(broker, "x", "x")
         main(["pipeline", "run", "dispatch", "--at", str(tmp_path)])
-        assert "2 messages wait for 1 sessions" in capsys.readouterr().out
+        assert "2 messages wait for 1 session\n" in capsys.readouterr().out
         runs = broker.run(lambda server: server.broker.pipeline_runs())
         assert [(run.job, run.state) for run in runs] == [("dispatch", "done")]
 

@@ -20,7 +20,7 @@ from penstock.pipeline.source import SCHEMA
 from tests.pipeline.declaring import COPY, Declare, publish, rows_of, values
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 
 @pytest.fixture
@@ -199,25 +199,22 @@ topic = "out"
 """
 
 
-@pytest.mark.parametrize("kind", ["delta", "csv", "parquet", "json"])
-def test_a_table_is_joined_to_a_stream_and_two_sinks_get_the_same(
-    spark: SparkSession, data: Path, declare: Declare, tmp_path: Path, kind: str
-) -> None:
-    devices = spark.createDataFrame(
+def devices(spark: SparkSession) -> DataFrame:
+    return spark.createDataFrame(
         [("a", "kitchen & hall", "2026-01-01"), ("b", None, "2026-01-02")],
         "device string, room string, day string",
     ).selectExpr("device", "room", "date(day) AS day")
-    text = JOINS
-    if kind == "delta":
-        table = PipelineTable(tmp_path / "devices", devices.schema, ("day",), replaces=False)
-        table.add(devices, "test", 0)
-    else:
-        devices.write.option("header", True).format(kind).save(str(tmp_path / "devices"))
-        text = text.replace('"./devices"', f'"./devices"\nformat = "{kind}"')
+
+
+def test_a_table_is_joined_to_a_stream_and_two_sinks_get_the_same(
+    spark: SparkSession, data: Path, declare: Declare, tmp_path: Path
+) -> None:
+    rows = devices(spark)
+    PipelineTable(tmp_path / "devices", rows.schema, ("day",), replaces=False).add(rows, "test", 0)
     publish(data, at(0, 0), at(0, 1, "b", 19.5), at(0, 2, "c"), at(0, 3, "b", 10.0))
-    sql(declare(text), path=data, spark=spark)
-    rows = rows_of(tmp_path / "table")
-    assert [(row["offset"], row["celsius"], row["room"], str(row["day"])) for row in rows] == [
+    sql(declare(JOINS), path=data, spark=spark)
+    found = rows_of(tmp_path / "table")
+    assert [(row["offset"], row["celsius"], row["room"], str(row["day"])) for row in found] == [
         (0, 20.0, "kitchen & hall", "2026-01-01"),
         (1, 19.5, None, "2026-01-02"),
     ]
@@ -227,6 +224,25 @@ def test_a_table_is_joined_to_a_stream_and_two_sinks_get_the_same(
     ]
     assert sorted(path.name for path in (tmp_path / "notes").iterdir()) == [
         *(".lock", "table", "topic"),
+    ]
+
+
+def test_tables_of_other_formats_are_joined_too(
+    spark: SparkSession, data: Path, declare: Declare, tmp_path: Path
+) -> None:
+    kinds = ("csv", "parquet", "json")
+    text = '[sources.readings]\ntopic = "sensors"\npayload = "device string"\n'
+    for kind in kinds:
+        devices(spark).write.option("header", True).format(kind).save(str(tmp_path / kind))
+        text += f'[sources.of_{kind}]\ntable = "./{kind}"\nformat = "{kind}"\n'
+    columns = ", ".join(f"array(of_{kind}.room, string(of_{kind}.day)) AS {kind}" for kind in kinds)
+    joins = " ".join(f"JOIN of_{kind} ON payload.device = of_{kind}.device" for kind in kinds)
+    text += f'[steps.all]\nsql = "SELECT {columns} FROM readings {joins}"\n'
+    publish(data, at(0, 0), at(0, 1, "b"), at(0, 2, "c"))
+    sql(declare(text + '[sinks.table]\nstep = "all"\ntable = "./table"\n'), path=data, spark=spark)
+    assert rows_of(tmp_path / "table") == [
+        {kind: [room, day] for kind in kinds}
+        for room, day in (("kitchen & hall", "2026-01-01"), (None, "2026-01-02"))
     ]
 
 

@@ -82,7 +82,11 @@ def dispatch(
         if to is not None:
             _replace_waiting(Path(to) / WAITING, found)
     waiting = _totals(seen, found)
-    says = f"{sum(waiting.values()):,} messages wait for {len(waiting):,} sessions"
+    messages, sessions = sum(waiting.values()), len(waiting)
+    says = (
+        f"{messages:,} message{'s wait' if messages != 1 else ' waits'} for {sessions:,} "
+        f"session{'s' if sessions != 1 else ''}"
+    )
     return Dispatched(replace(done, says=says), waiting, found)
 
 
