@@ -76,7 +76,8 @@ def run_job(options: argparse.Namespace) -> None:
     if options.with_broker:
         end_with_input()
     line = Line(options.job)
-    arguments = options.typed[3:]  # after `pipeline run JOB`
+    shown = options.place["url"] if is_remote else options.at  # without a password
+    arguments = [one.replace(options.at, shown) for one in options.typed[3:]]  # behind JOB
     with Recorder(data, options.job, arguments, SystemClock()) as recorder:
 
         def report(progress: Progress) -> None:
