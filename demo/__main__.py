@@ -132,7 +132,7 @@ class Demo:
             "What an MQTT subscriber sees",
             "It subscribes to averages/# and knows nothing of Spark. A window of 5 seconds is "
             "published once it is complete; '!' marks a mean above 80 °C. The first ones come when "
-            "Spark is up.",
+            "Spark is up, all that are complete by then at once and in any order.",
         )
         enough_s = time.monotonic() + seconds
         while time.monotonic() < enough_s or heard.windows < WINDOWS_MIN:

@@ -119,3 +119,10 @@ def test_a_file_that_is_no_report_is_left_alone(tmp_path: Path) -> None:
     assert read_reports(tmp_path) == []
     remove_old_reports(tmp_path, 2**62)
     assert os.listdir(tmp_path / REPORTS) == ["notes.json"]
+
+
+def test_progress_is_one_line_for_people() -> None:
+    many = Progress(1_000, 2, 500.0, {"t": 1_000}, 3)
+    assert many.words() == "1,000 rows · 500/s · offset t 1,000 · lag 3 · 2 batches"
+    one = Progress(5, 1, 0.4, says="done")
+    assert one.words() == "5 rows · 0/s · offset – · lag 0 · 1 batch · done"

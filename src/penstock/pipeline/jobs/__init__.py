@@ -39,7 +39,7 @@ class Progress:
         where = ", ".join(f"{topic} {offset:,}" for topic, offset in self.offsets.items())
         return (
             f"{self.rows:,} rows · {self.rows_per_s:,.0f}/s · offset {where or '–'} · "
-            f"lag {self.lag:,} · {self.batches} batches"
+            f"lag {self.lag:,} · {self.batches} batch{'' if self.batches == 1 else 'es'}"
         ) + (f" · {self.says}" if self.says else "")
 
 
