@@ -14,7 +14,10 @@ from penstock import Broker, Gap, NotAuthorized, UnavailableError, connect
 from penstock.app.server import Server
 from penstock.model.limits import PAYLOAD_BYTES_MAX
 from penstock.pipeline import remote
+from penstock.pipeline.directory import DirectoryOrigin
 from penstock.pipeline.link import BrokerLink
+from penstock.pipeline.origin import Origin
+from penstock.pipeline.remote import RemoteOrigin
 from penstock.pipeline.source import SCHEMA, PenstockSource
 from tests.doors.hosted import Hosted
 from tests.doors.users import add_users
@@ -97,6 +100,27 @@ def test_sealed_batches_are_decoded_by_the_task_as_from_files(
         found = rows(url, topic="t", **options)
         assert found == rows(tmp_path, topic="t", **options)
         assert [row["offset"] for row in found] == list(range(7, 1911) if options else range(2000))
+
+
+def test_both_origins_know_when_a_record_was_received(
+    hosted: Hosted, url: str, tmp_path: Path
+) -> None:
+    with connect(url) as client:
+        client.create_topic("t")
+        client.publish_many([NOISE.randbytes(5_000) for _ in range(20)], "t")
+        client.publish_many(["last"], "t")
+        stamps = [record.timestamp for record in client.read("t")]
+    origins: list[Origin] = [DirectoryOrigin(tmp_path), RemoteOrigin(BrokerLink(url))]
+    for origin in origins:
+        (state,) = origin.states(("t",))
+        assert [origin.stamp_at(state, offset) for offset in range(21)] == stamps
+        assert origin.stamp_at(state, 21) is None
+        assert origin.stamp_at(state, 500) is None
+    first = trim(hosted, "t", "1 B")
+    assert first > 0
+    for origin in origins:
+        (state,) = origin.states(("t",))
+        assert origin.stamp_at(state, first - 1) is None
 
 
 def test_ranges_hold_for_filtered_reads_too(hosted: Hosted, url: str) -> None:

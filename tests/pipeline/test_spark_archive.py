@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import random
 import threading
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,11 +21,12 @@ from penstock.cli.main import main
 from penstock.model.record import Record
 from penstock.pipeline import archive
 from penstock.pipeline.delta import ArchiveTable
+from penstock.pipeline.following import DATE
 from penstock.pipeline.jobs import Progress
 from penstock.pipeline.offsets import Place
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 
 @pytest.fixture
@@ -109,6 +110,32 @@ def test_duckdb_polars_and_pandas_read_the_table(
     }
     again = spark.read.parquet(*DeltaTable(str(tmp_path / "table")).file_uris())
     assert again.count() == 100
+
+
+def days_from(spark: SparkSession, first: datetime, count: int) -> DataFrame:
+    """Rows of an archive, twelve hours apart; more tasks than rows."""
+    stamp = f"timestamp_micros({int(first.timestamp() * 1e6)} + id * 43200000000) AS timestamp"
+    return spark.range(0, count, 1, 8).selectExpr(
+        "'t' AS topic", "0 AS partition", "id AS offset", stamp, "'t' AS name",
+        "CAST(map() AS map<string,string>) AS headers", "CAST('p' AS binary) AS payload",
+        "'' AS publisher", "CAST(NULL AS timestamp) AS expires_at",
+    ).selectExpr("*", DATE)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("count", "days"), [(2, ["2026-03-01"] * 2), (3, ["2026-03-01", "2026-03-01", "2026-03-02"])]
+)
+def test_rows_are_filed_under_their_day_whatever_it_was_believed_to_be(
+    spark: SparkSession, tmp_path: Path, count: int, days: list[str]
+) -> None:
+    table = ArchiveTable(tmp_path / "table")
+    rows = days_from(spark, datetime(2026, 3, 1, 11, 59, 59, 999_999, UTC), count)
+    assert table.append(rows, {"t": Place(count, 1, 1)}, date(2026, 3, 1)) == count
+    assert [str(row["date"]) for row in rows_of(table.path)] == days
+    files = sorted(path for path in table.path.rglob("*.parquet"))
+    assert len(files) == count
+    named = DeltaTable(str(table.path)).file_uris()
+    assert sorted(str(path) for path in files) == sorted(named)
 
 
 def test_several_topics_share_a_table_each_with_its_place(

@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import UTC, date
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote
@@ -31,7 +32,7 @@ from penstock.model.limits import MIB
 from penstock.pipeline.offsets import Place, Places
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame, DataFrameWriter, SparkSession
 
 PARTITION: Final = "date"
 _WRITING: Final = {
@@ -92,12 +93,16 @@ class ArchiveTable:
         offset, topic_id, epoch = map(self._table.transaction_version, _transactions(topic))
         return None if offset is None else Place(offset, topic_id or 0, epoch or 0)
 
-    def append(self, rows: DataFrame, places: Places) -> int:
+    def append(self, rows: DataFrame, places: Places, day: date | None = None) -> int:
         """Add rows, after which the topics are followed up to `places`; how many there were.
 
-        UnavailableError when somebody else changed these places meanwhile: nothing was added.
+        With `day`, what all of them are believed to be of: they are written as they come, without
+        a look at the day of each. UnavailableError when somebody else changed these places
+        meanwhile: nothing was added.
         """
-        new = write_files(rows, self.path, [PARTITION])
+        new = None if day is None else write_day(rows, self.path, day)
+        if new is None:
+            new = write_files(rows, self.path, [PARTITION])
         marks = [
             Transaction(name, version)
             for topic, place in places.items()
@@ -120,17 +125,17 @@ class ArchiveTable:
         """Merge the files of dates that have many small ones; how many files went."""
         actions = pa.table(self._table.get_add_actions(flatten=True))
         small: Counter[str] = Counter()
-        for date, size in zip(
+        for of_date, size in zip(
             actions.column(f"partition.{PARTITION}").to_pylist(),
             actions.column("size_bytes").to_pylist(),
             strict=True,
         ):
-            small[str(date)] += size < SMALL_BYTES
+            small[str(of_date)] += size < SMALL_BYTES
         merged = 0
-        for date, count in small.items():
+        for of_date, count in small.items():
             if count > SMALL_FILES_MAX:
                 try:
-                    done = self._table.optimize.compact([(PARTITION, "=", date)], MERGED_BYTES)
+                    done = self._table.optimize.compact([(PARTITION, "=", of_date)], MERGED_BYTES)
                 except CommitFailedError:  # somebody cleans the table: another time
                     self._table.update_incremental()
                     break
@@ -184,10 +189,42 @@ def write_files(rows: DataFrame, root: Path, partitions: Sequence[str] = ()) -> 
     directory = root / f"rows-{uuid.uuid4().hex}"
     with _settings_of_writing(rows.sparkSession):
         writer = rows.write.partitionBy(*partitions) if partitions else rows.write
-        writer.option("mapreduce.fileoutputcommitter.marksuccessfuljobs", "false").parquet(
-            str(directory)
-        )
+        _write_parquet(writer, directory)
     return NewFiles(directory, [_add_action(root, path) for path in _written(directory)])
+
+
+def write_day(rows: DataFrame, root: Path, day: date) -> NewFiles | None:
+    """As `write_files`, all rows as those of one day; None, and no files, when one is not."""
+    directory = root / f"rows-{uuid.uuid4().hex}"
+    with _settings_of_writing(rows.sparkSession):
+        _write_parquet(rows.drop(PARTITION).write, directory / f"{PARTITION}={day.isoformat()}")
+    facts = {path: pq.read_metadata(path) for path in _written(directory)}
+    if not all(_is_of(day, found) for found in facts.values()):
+        shutil.rmtree(directory)
+        return None
+    for path, found in facts.items():
+        if not found.num_rows:  # a task without rows writes a file, too
+            path.unlink()
+    kept = [path for path, found in facts.items() if found.num_rows]
+    return NewFiles(directory, [_add_action(root, path) for path in kept])
+
+
+def _is_of(day: date, facts: pq.FileMetaData) -> bool:
+    """Whether all rows of a file were received on that day, as its statistics prove."""
+    column = facts.schema.names.index("timestamp")
+    groups = [facts.row_group(n).column(column).statistics for n in range(facts.num_row_groups)]
+    return all(
+        group is not None
+        and group.has_min_max
+        and group.min.astimezone(UTC).date() == day == group.max.astimezone(UTC).date()
+        for group in groups
+    )
+
+
+def _write_parquet(writer: DataFrameWriter, directory: Path) -> None:
+    writer.option("mapreduce.fileoutputcommitter.marksuccessfuljobs", "false").parquet(
+        str(directory)
+    )
 
 
 def _add_action(root: Path, path: Path) -> AddAction:

@@ -10,7 +10,7 @@ from typing import Any
 from penstock.core.names import topic_key
 from penstock.log.interface import LogIdentity
 from penstock.log.reader import FileReader
-from penstock.model.errors import CorruptError, TopicNotFound
+from penstock.model.errors import CorruptError, Gap, TopicNotFound
 from penstock.pipeline.origin import DELETED, Range, TopicState, Wanted, lost, piece_count
 from penstock.pipeline.topics import DirectoryTopics
 
@@ -38,6 +38,16 @@ class DirectoryOrigin:
 
     def offset_at(self, topic: TopicState, timestamp_us: int) -> int:
         return self._reader(topic.topic_id).offset_at(timestamp_us)
+
+    def stamp_at(self, topic: TopicState, offset: int) -> int | None:
+        try:
+            batches = self._reader(topic.topic_id).read(offset)
+        except (Gap, TopicNotFound):
+            return None
+        for batch in batches:
+            if batch.base_offset <= offset < batch.end_offset:
+                return batch.timestamp(offset - batch.base_offset)
+        return None
 
     def clamp(self, topic: TopicState, epoch: int, offset: int) -> int:
         return self._reader(topic.topic_id).clamp(epoch, offset)

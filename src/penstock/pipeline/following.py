@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import date, timedelta
 from typing import TYPE_CHECKING, Final
 
 from penstock.model.errors import InvalidSetting, UnavailableError
@@ -27,8 +28,9 @@ if TYPE_CHECKING:
 BATCH_RECORDS: Final = 2_000_000  # of one commit: some seconds of work
 MERGE_EVERY: Final = 20  # commits
 RACES_MAX: Final = 5  # commits in a row that another job overtook
+DAY_US: Final = 86_400_000_000
 # The day of a record, whatever the session's time zone is.
-DAY: Final = "date_add(DATE'1970-01-01', int(floor(unix_micros(timestamp) / 86400000000)))"
+DAY: Final = f"date_add(DATE'1970-01-01', int(floor(unix_micros(timestamp) / {DAY_US})))"
 DATE: Final = f"{DAY} AS date"
 
 Shape = Callable[["DataFrame"], "DataFrame"]  # records -> rows of the table
@@ -97,7 +99,8 @@ class Follower:
             if start == end:
                 return False
             try:
-                self._rows += self.table.append(self._read(start, end), end)
+                rows = self._read(start, end)
+                self._rows += self.table.append(rows, end, self._only_day(start, end))
             except UnavailableError:
                 continue  # another job was faster: the table says now where to go on
             self.batches += 1
@@ -120,6 +123,18 @@ class Follower:
         chosen = limited(begins, end, self._batch_records)
         self.is_behind = chosen != end
         return start, chosen
+
+    def _only_day(self, start: Places, end: Places) -> date | None:
+        """The day on which all records in between were received, as far as their ends tell."""
+        states = {state.topic: state for state in self._origin.states(tuple(start))}
+        days: set[int | None] = set()
+        for topic, state in states.items():
+            begin = beginning(self._origin, state, start[topic])
+            for offset in {begin, end[topic].offset - 1} if begin < end[topic].offset else ():
+                stamp = self._origin.stamp_at(state, offset)
+                days.add(None if stamp is None else stamp // DAY_US)
+        only = days.pop() if len(days) == 1 else None
+        return None if only is None else date(1970, 1, 1) + timedelta(days=only)
 
     def _read(self, start: Places, end: Places) -> DataFrame:
         options = {

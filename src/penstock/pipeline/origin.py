@@ -64,6 +64,10 @@ class Origin(Protocol):
         """The first offset stamped at or after the time; the end if there is none."""
         ...
 
+    def stamp_at(self, topic: TopicState, offset: int) -> int | None:
+        """When a record was received (µs since 1970, UTC); None when it is not there any more."""
+        ...
+
     def clamp(self, topic: TopicState, epoch: int, offset: int) -> int:
         """Where an offset of an earlier epoch stands now."""
         ...

@@ -15,7 +15,7 @@ import msgspec
 
 from penstock.client.transport import Answer
 from penstock.core.names import quoted, topic_key
-from penstock.model.errors import TopicNotFound
+from penstock.model.errors import InvalidPosition, TopicNotFound
 from penstock.model.record import TopicInfo
 from penstock.pipeline.link import BrokerLink, topic_path
 from penstock.pipeline.origin import (
@@ -45,6 +45,15 @@ class _Place(msgspec.Struct):
     offset: int
 
 
+class _Stamp(msgspec.Struct):
+    offset: int
+    timestamp: int
+
+
+class _Stamps(msgspec.Struct):
+    records: list[_Stamp]
+
+
 class RemoteOrigin:
     """The topics of the broker at an address."""
 
@@ -70,6 +79,15 @@ class RemoteOrigin:
     def offset_at(self, topic: TopicState, timestamp_us: int) -> int:
         time = _EPOCH + timedelta(microseconds=timestamp_us)
         return self._place(topic.topic, {"from": time.isoformat(timespec="microseconds")})
+
+    def stamp_at(self, topic: TopicState, offset: int) -> int | None:
+        asked = {"from": str(offset), "limit": "1", "until": str(offset + 1)}
+        try:
+            answer = self._link.ask("GET", topic_path(topic.topic, "records"), asked)
+        except (TopicNotFound, InvalidPosition):
+            return None
+        found = msgspec.json.decode(bytes(answer.body), type=_Stamps).records
+        return found[0].timestamp if found and found[0].offset == offset else None
 
     def clamp(self, topic: TopicState, epoch: int, offset: int) -> int:
         return self._place(topic.topic, {"epoch": str(epoch), "offset": str(offset)})
