@@ -211,7 +211,8 @@ def test_a_reader_beside_a_broker_that_writes_seals_and_trims_reads_a_dense_rang
     async def scenario() -> None:
         print(f"PENSTOCK_SEED={SEED}")
         chance = random.Random(SEED)
-        async with AsyncBroker(tmp_path, **SMALL, retention_bytes="300 KiB") as broker:
+        settings = {**SMALL, "retention_bytes": "300 KiB", "upkeep_s": 3_600}  # by hand, below
+        async with AsyncBroker(tmp_path, **settings) as broker:
             await broker.create_topic("t")
             for _ in range(40):
                 await fill(broker, chance.randrange(1, 30))

@@ -99,6 +99,11 @@ class Batch:
         return self._blob
 
     @property
+    def is_unpacked(self) -> bool:
+        """Whether `blob` is at hand: it was decompressed before."""
+        return self._blob is not None
+
+    @property
     def strings(self) -> list[str]:
         """The dictionary of names and publishers."""
         if self._strings is None:

@@ -17,7 +17,7 @@ from penstock.core.names import quoted
 from penstock.model.errors import Gap
 from penstock.model.limits import MIB
 
-TASK_BYTES: Final = 64 * MIB  # of files, for one task: a second or so of work
+TASK_BYTES: Final = 128 * MIB  # of files, for one task: what Spark gives one of other files
 TASK_RECORDS_MIN: Final = 50_000  # fewer are not worth a task of their own
 
 
