@@ -30,13 +30,11 @@ _ARROW: Final = (
     "-Darrow.enable_unsafe_memory_access=true",
     "-Darrow.enable_null_check_for_get=false",
 )
-# Rows that come from Python are short-lived objects: this collector costs them least.
-_COLLECTOR: Final = "-XX:+UseParallelGC"
 # Of a driver that runs here, wherever its tasks do.
 _DRIVER: Final = {
     "spark.ui.showConsoleProgress": "false",
     "spark.driver.extraJavaOptions": " ".join(
-        (f"-Dlog4j2.configurationFile={_LOGGING.as_uri()}", *_ARROW, _COLLECTOR)
+        (f"-Dlog4j2.configurationFile={_LOGGING.as_uri()}", *_ARROW)
     ),
 }
 _LOCAL: Final = {
