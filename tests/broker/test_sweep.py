@@ -54,6 +54,7 @@ class OneTopic:
         row = TopicRow(DEFAULT_TENANT, TopicId(TOPIC_ID), "only", "only", "{}", 0)
         self.only = Topic(row, log)
         self.placement = Placement()
+        self.automatic_max = 0
 
     def of_name(self, name: str) -> Topic:
         return self.only
