@@ -33,6 +33,7 @@ LOOK_S: Final = 0.2  # how often queries are asked how far they are
 SOURCES_LOOK_S: Final = 0.05
 LOCK_NAME: Final = ".lock"  # no sink is called so
 ID_S_MAX: Final = 60.0  # between the start of a query and knowing its id
+STARTS_MAX: Final = 3  # of one query, while its sources come too late for Spark
 SOURCES_S_MAX: Final = 60.0  # for a query to open its sources before the next one is started
 
 
@@ -63,10 +64,13 @@ class Queries:
                 .outputMode(sink.mode)
                 .option("checkpointLocation", str(self._declared.checkpoint / sink.name))
             )
-            query = self._start(sink, frame, self._triggered(writer))
-            self._running[sink.name] = query
             self._meters[sink.name] = _Meter()
-            _wait_sources_open(query)
+            for _ in range(STARTS_MAX):
+                query = self._start(sink, frame, self._triggered(writer))
+                self._running[sink.name] = query
+                _wait_sources_open(query)
+                if not _was_too_slow(query):
+                    break
 
     def _start(self, sink: Sink, frame: DataFrame, writer: DataStreamWriter) -> StreamingQuery:
         if isinstance(sink, TableSink):
@@ -209,6 +213,12 @@ def _wait_sources_open(query: StreamingQuery) -> None:
         if time.monotonic() > deadline_s:
             return
         time.sleep(SOURCES_LOOK_S)
+
+
+def _was_too_slow(query: StreamingQuery) -> bool:
+    """A source did not come within Spark's 10 s: nothing was read, so it can be tried again."""
+    failed = None if query.isActive else query.exception()
+    return failed is not None and "worker failed to connect back" in str(failed)
 
 
 @contextmanager
