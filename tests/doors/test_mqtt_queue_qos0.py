@@ -39,6 +39,14 @@ def away(broker: Hosted | Served, filter: str, qos: int = 0, version: int = MQTT
     reader.disconnect()
 
 
+def publish_large(publisher: Wire, count: int) -> None:
+    """Numbered messages of 64 KiB to `a`; returns when all of them are stored."""
+    body = bytes(64 * 1024)
+    for number in range(count):
+        publisher.publish("a", b"%012d" % number + body)
+    publisher.publish("end", b"", 1)
+
+
 def numbers(wire: Wire, count: int) -> list[int]:
     return [int(wire.receive().payload[:12]) for _ in range(count)]
 
@@ -147,13 +155,10 @@ def test_a_client_that_comes_and_goes_gets_every_message_once(tmp_path: Path) ->
 
 
 def test_a_client_that_reads_slowly_is_paced_and_nothing_is_dropped(tmp_path: Path) -> None:
-    count, body = 400, bytes(64 * 1024)  # more than may wait for one client
+    count = 400  # more than may wait for one client
     with queueing(tmp_path) as broker, ExitStack() as stack:
-        publisher = connected(stack, broker)
         away(broker, "a")
-        for number in range(count):
-            publisher.publish("a", b"%012d" % number + body)
-        publisher.publish("end", b"", 1)
+        publish_large(connected(stack, broker), count)
         reader, _ = connect_kept(broker.port, "reader", MQTT_3_1_1)
         for number in range(count):
             assert numbers(reader, 1) == [number]
@@ -164,13 +169,10 @@ def test_a_client_that_reads_slowly_is_paced_and_nothing_is_dropped(tmp_path: Pa
 
 
 def test_a_client_that_goes_while_it_catches_up_is_sent_nothing_twice(tmp_path: Path) -> None:
-    count, body = 300, bytes(64 * 1024)
+    count = 300
     with queueing(tmp_path) as broker, ExitStack() as stack:
-        publisher = connected(stack, broker)
         away(broker, "a")
-        for number in range(count):
-            publisher.publish("a", b"%012d" % number + body)
-        publisher.publish("end", b"", 1)
+        publish_large(connected(stack, broker), count)
         reader, _ = connect_kept(broker.port, "reader", MQTT_3_1_1)
         got = numbers(reader, 50)
         reader.close()  # what was on its way to it is lost, as QoS 0 is
@@ -186,14 +188,11 @@ def test_a_client_that_goes_while_it_catches_up_is_sent_nothing_twice(tmp_path: 
 def test_a_connected_client_that_does_not_read_lags_and_gets_all_of_it_later(
     tmp_path: Path,
 ) -> None:
-    count, body = 400, bytes(64 * 1024)
+    count = 400
     with queueing(tmp_path) as broker, ExitStack() as stack:
-        publisher = connected(stack, broker)
         reader, _ = connect_kept(broker.port, "reader", MQTT_3_1_1)
         reader.subscribe("a")
-        for number in range(count):
-            publisher.publish("a", b"%012d" % number + body)
-        publisher.publish("end", b"", 1)
+        publish_large(connected(stack, broker), count)
         assert numbers(reader, count) == list(range(count))
         reader.close()
         assert broker.dropped["queue_full"] == 0

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from penstock.pipeline import session
+from tests.pipeline.declaring import Declare
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -40,3 +41,15 @@ def small_spark(scratch: Path) -> dict[str, str]:
         "spark.sql.shuffle.partitions": "2",
         "spark.sql.warehouse.dir": str(scratch / "warehouse"),
     }
+
+
+@pytest.fixture
+def declare(tmp_path: Path) -> Declare:
+    """Writes the file of a declared pipeline."""
+
+    def write(text: str) -> Path:
+        file = tmp_path / "flow.toml"
+        file.write_text(text)
+        return file
+
+    return write

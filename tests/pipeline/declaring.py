@@ -33,6 +33,13 @@ table = "./table"
 """
 
 
+def make_topics(data: Path) -> Path:
+    with Broker(data) as broker:
+        for topic in ("sensors", "rooms", "out"):
+            broker.create_topic(topic)
+    return data
+
+
 def publish(data: Path, *values: Any, topic: str = "sensors", name: str | None = None) -> None:
     with Broker(data) as broker:
         for value in values:

@@ -17,7 +17,7 @@ from penstock.pipeline.declared.tables import PipelineTable, read_delta
 from penstock.pipeline.declared.views import Views
 from penstock.pipeline.jobs import Progress
 from penstock.pipeline.source import SCHEMA
-from tests.pipeline.declaring import COPY, Declare, publish, rows_of, values
+from tests.pipeline.declaring import COPY, Declare, make_topics, publish, rows_of, values
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -25,20 +25,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def data(tmp_path: Path) -> Path:
-    with Broker(tmp_path / "data") as broker:
-        for topic in ("sensors", "rooms", "out"):
-            broker.create_topic(topic)
-    return tmp_path / "data"
-
-
-@pytest.fixture
-def declare(tmp_path: Path) -> Declare:
-    def write(text: str) -> Path:
-        file = tmp_path / "flow.toml"
-        file.write_text(text)
-        return file
-
-    return write
+    return make_topics(tmp_path / "data")
 
 
 def at(minute: int, second: int, device: str = "a", celsius: float = 20.0) -> dict[str, Any]:

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING
 import pytest
 from deltalake import DeltaTable
 
-from penstock import Broker, RefusedError, UnavailableError, connect
+from penstock import RefusedError, UnavailableError, connect
 from penstock.cli.main import main
 from penstock.pipeline import sql
 from penstock.pipeline.declared.running import Queries
 from penstock.pipeline.jobs import Progress
 from tests.doors.served import Served
-from tests.pipeline.declaring import COPY, Declare, publish, rows_of, values
+from tests.pipeline.declaring import COPY, Declare, make_topics, publish, rows_of, values
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -25,20 +25,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def data(tmp_path: Path) -> Path:
-    with Broker(tmp_path / "data") as broker:
-        for topic in ("sensors", "rooms", "out"):
-            broker.create_topic(topic)
-    return tmp_path / "data"
-
-
-@pytest.fixture
-def declare(tmp_path: Path) -> Declare:
-    def write(text: str) -> Path:
-        file = tmp_path / "flow.toml"
-        file.write_text(text)
-        return file
-
-    return write
+    return make_topics(tmp_path / "data")
 
 
 def test_no_query_shares_a_plan_with_another(
