@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
 import os
 import subprocess
@@ -33,6 +34,20 @@ def test_module_is_loaded_as_this_run_promises(module: str) -> None:
 @pytest.mark.parametrize("module", MODULES)
 def test_compiled_module_is_not_older_than_its_sources(module: str) -> None:
     assert engine.state(module, sys.path) != "stale", "run `make setup`: it compiles what changed"
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_nothing_compiled_waits_while_it_handles_an_exception(module: str) -> None:
+    # mypyc would leave that exception with the thread, as the context of every later one.
+    tree = ast.parse(engine.source_of(module).read_text())
+    handlers = (node for node in ast.walk(tree) if isinstance(node, ast.ExceptHandler))
+    waits = [
+        node.lineno
+        for handler in handlers
+        for node in ast.walk(handler)
+        if isinstance(node, ast.Await | ast.AsyncWith | ast.AsyncFor | ast.Yield | ast.YieldFrom)
+    ]
+    assert waits == []
 
 
 def test_sources_behind_a_module_are_found_through_every_form_of_import(

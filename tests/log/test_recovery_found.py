@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import TypeVar
@@ -159,6 +160,7 @@ def test_a_reader_that_meets_a_segment_just_sealed_waits_and_reads_it() -> None:
         return found
 
     assert machine.live(read_meanwhile, workers=SlowNews) == list("abcdefgh")
+    assert sys.exc_info() == (None, None, None)  # what it met is forgotten, compiled too
 
 
 def test_a_segment_stays_readable_when_its_sealing_could_not_sync_the_directory() -> None:

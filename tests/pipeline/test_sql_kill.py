@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from datetime import datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 from deltalake import DeltaTable
@@ -47,6 +48,10 @@ table = "./table"
 """
 
 
+def reading(n: int) -> dict[str, Any]:
+    return {"at": f"{datetime(2026, 1, 1, 10) + timedelta(seconds=n)}Z", "n": n}
+
+
 @pytest.mark.java
 @pytest.mark.timeout(300 + 120 * ROUNDS)
 def test_topic_and_table_hold_every_row_once_after_the_driver_was_killed(tmp_path: Path) -> None:
@@ -56,17 +61,19 @@ def test_topic_and_table_hold_every_row_once_after_the_driver_was_killed(tmp_pat
     with Broker(data, segment_bytes="64 KiB") as broker:
         broker.create_topic("in")
         broker.create_topic("out")
-        times = [datetime(2026, 1, 1, 10) + timedelta(seconds=n) for n in range(RECORDS)]
-        broker.publish_many([{"at": f"{at}Z", "n": n} for n, at in enumerate(times)], "in")
+        broker.publish_many([reading(n) for n in range(RECORDS)], "in")
     arguments = ("tests.pipeline.sql_child", str(data), str(file), str(tmp_path / "scratch"))
     deaths = kill_again_and_again(random.Random(SEED), *arguments, longest_s=20.0)
+    # Spark does not come back to windows that were complete when it was killed until more comes.
+    with Broker(data) as broker:
+        broker.publish(reading(RECORDS), "in")
     run_to_the_end(*arguments)
     rows = DeltaTable(str(tmp_path / "table")).to_pyarrow_table().to_pylist()
     found = sorted((row["offset"], row["n"]) for row in rows)
-    assert found == [(n, n) for n in range(RECORDS)], deaths
+    assert found == [(n, n) for n in range(RECORDS + 1)], deaths
     with Broker(data) as broker:
         sums = sorted((one.value["total"], one.value["numbers"]) for one in broker.read("out"))
-    # The last window is never complete: nothing later has come.
+    # The watermark stays a second behind: nothing has completed the last full window.
     starts = range(0, RECORDS - WINDOW, WINDOW)
     wanted = [(sum(range(start, start + WINDOW)), WINDOW) for start in starts]
     assert sums == wanted, deaths

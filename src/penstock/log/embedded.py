@@ -206,22 +206,25 @@ class EmbeddedLog(AppendingLog[CommitJob]):
             return []
         if offset >= self._tail.first_offset:
             return self._tail.read(offset, TAIL_READ_BYTES_MAX)
-        for attempt in (1, 2, 3):  # it may have been sealed, and then trimmed
-            segment = segment_of(self._segments, offset)
+        for _ in range(2):  # it may have been sealed, and then trimmed
             try:
-                body = await body_of(segment, self._workers)
-                number = body.index.find(offset)
-                is_whole = segment is not self._segments[-1] or body.index.has_after(number)
-                batches = await self._load(segment, number, is_whole=is_whole)
-                # What compressed very well is not unpacked all at once.
-                rest = [batch for batch in batches if batch.end_offset > offset]
-                return up_to(rest, READ_BYTES_MAX)
+                return await self._read_stored(offset)
             except StaleSegment:
-                if attempt == 3:
-                    raise
-                async with self._upkeep:
-                    pass  # sealing has put the new file in place, and says so before it lets go
-        raise AssertionError("unreachable")
+                pass
+            # Not in the handler: compiled code that waits in one never lets go of its exception.
+            async with self._upkeep:
+                pass  # sealing has put the new file in place, and says so before it lets go
+        return await self._read_stored(offset)
+
+    async def _read_stored(self, offset: int) -> list[Batch]:
+        segment = segment_of(self._segments, offset)
+        body = await body_of(segment, self._workers)
+        number = body.index.find(offset)
+        is_whole = segment is not self._segments[-1] or body.index.has_after(number)
+        batches = await self._load(segment, number, is_whole=is_whole)
+        # What compressed very well is not unpacked all at once.
+        rest = [batch for batch in batches if batch.end_offset > offset]
+        return up_to(rest, READ_BYTES_MAX)
 
     def _load(self, segment: Segment, number: int, *, is_whole: bool) -> Awaitable[list[Batch]]:
         def read() -> Awaitable[list[Batch]]:
