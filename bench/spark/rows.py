@@ -45,22 +45,40 @@ def _row(
 
 
 def scan_rows(tables: Tables, bench: Bench) -> Iterator[Row]:
+    bar = Bar(1.5, at_most=True, goal=1.0)
     yield _row(
         tables,
         bench,
-        "full scan against Parquet (snappy)",
-        Bar(1.5, at_most=True, goal=1.0),
+        "full scan against Parquet (snappy), names mixed",
+        bar,
+        lambda: drain(tables.mixed_topic()),
+        ("Parquet", lambda: drain(tables.mixed_rows())),
+    )
+    yield _row(
+        tables,
+        bench,
+        "full scan against Parquet (snappy), a name 1,000 times in a row",
+        bar,
         lambda: drain(tables.topic()),
         ("Parquet", lambda: drain(tables.rows())),
     )
 
 
 def pruned_rows(tables: Tables, bench: Bench) -> Iterator[Row]:
+    bar = Bar(2.0, at_most=True, goal=1.2)
     yield _row(
         tables,
         bench,
-        "two columns (timestamp, name) against Parquet",
-        Bar(2.0, at_most=True, goal=1.2),
+        "two columns (timestamp, name) against Parquet, names mixed",
+        bar,
+        lambda: drain(tables.mixed_topic(TWO)),
+        ("Parquet", lambda: drain(tables.mixed_rows().select("timestamp", "name"))),
+    )
+    yield _row(
+        tables,
+        bench,
+        "two columns (timestamp, name) against Parquet, a name 1,000 times in a row",
+        bar,
         lambda: drain(tables.topic(TWO)),
         ("Parquet", lambda: drain(tables.rows().select("timestamp", "name"))),
     )

@@ -1,4 +1,4 @@
-"""What is measured: a sealed topic, the same rows as Parquet, a topic of small batches."""
+"""What is measured: sealed topics, the same rows as Parquet, a topic of small batches."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from bench.log.scans import payload
 from bench.spark.serving import Serving
@@ -22,6 +22,8 @@ SMALL: Final = "small"
 NAMES: Final = 100
 LARGE_BATCH: Final = 1_000
 SMALL_BATCH: Final = 10
+SEALED_SEGMENTS: Final = "32 MiB"
+PUBLISHERS: Final = 100  # at once, a record each
 POOL: Final = 50_000  # payloads that are used again and again
 
 
@@ -41,7 +43,14 @@ class Tables:
     def sealed(self) -> Path:
         """A data directory whose topic `bench` has all records in sealed segments."""
         path = self.scratch / "sealed"
-        asyncio.run(self._publish(path, TOPIC, LARGE_BATCH, "32 MiB"))
+        asyncio.run(self._publish(path, TOPIC, LARGE_BATCH, SEALED_SEGMENTS))
+        return path
+
+    @cached_property
+    def mixed(self) -> Path:
+        """As `sealed`, but hardly two records next to each other have the same name."""
+        path = self.scratch / "mixed"
+        asyncio.run(self._publish_each(path))
         return path
 
     @cached_property
@@ -54,26 +63,47 @@ class Tables:
     @cached_property
     def parquet(self) -> Path:
         """The rows of the sealed topic, as Spark writes them with snappy."""
-        path = self.scratch / "parquet"
-        self.topic().write.parquet(str(path))
+        return self._as_parquet(self.topic(), "parquet")
+
+    @cached_property
+    def mixed_parquet(self) -> Path:
+        """The rows of the mixed topic, likewise."""
+        return self._as_parquet(self.mixed_topic(), "mixed-parquet")
+
+    def _as_parquet(self, rows: DataFrame, name: str) -> Path:
+        path = self.scratch / name
+        rows.write.parquet(str(path))
         return path
 
     async def _publish(self, path: Path, topic: str, batch: int, segment_bytes: str) -> None:
-        settings = {"durability": "os", "segment_bytes": segment_bytes, "upkeep_s": 3_600}
-        async with AsyncBroker(path, **settings) as broker:
+        async with AsyncBroker(path, **_settings(segment_bytes)) as broker:
             await broker.create_topic(topic)
             for first in range(0, self.records, batch):
                 at = first % (POOL - batch)
                 name = f"sensors/{first // batch % NAMES}/temp"
                 await broker.publish_many(self._pool[at : at + batch], topic, name=name)
             if topic == TOPIC:
-                await broker.alter_topic(topic, segment_age=0.001)
-                await broker.publish(b"begins a segment", topic)
-                await broker.engine.topics.get(topic).log.seal_closed()
+                await _seal(broker)
+
+    async def _publish_each(self, path: Path) -> None:
+        choose = random.Random(2)
+        names = [f"sensors/{number}/temp" for number in range(NAMES)]
+        async with AsyncBroker(path, **_settings(SEALED_SEGMENTS)) as broker:
+            await broker.create_topic(TOPIC)
+            for first in range(0, self.records, PUBLISHERS):
+                at = first % (POOL - PUBLISHERS)
+                payloads = self._pool[at : at + PUBLISHERS]
+                await asyncio.gather(
+                    *(broker.publish(one, TOPIC, name=choose.choice(names)) for one in payloads)
+                )
+            await _seal(broker)
 
     def topic(self, columns: str = "") -> DataFrame:
         """The sealed topic, pruned to columns such as `offset long`."""
         return self._read(self.sealed, TOPIC, columns)
+
+    def mixed_topic(self, columns: str = "") -> DataFrame:
+        return self._read(self.mixed, TOPIC, columns)
 
     def small_topic(self) -> DataFrame:
         return self._read(self.small, SMALL, "")
@@ -106,6 +136,9 @@ class Tables:
     def rows(self) -> DataFrame:
         return self.spark.read.parquet(str(self.parquet))
 
+    def mixed_rows(self) -> DataFrame:
+        return self.spark.read.parquet(str(self.mixed_parquet))
+
     def fresh(self, what: str) -> Path:
         """A path that nobody has written to."""
         self._made += 1
@@ -117,6 +150,17 @@ class Tables:
         with Broker(path) as broker:
             broker.create_topic(TOPIC)
         return path
+
+
+def _settings(segment_bytes: str) -> dict[str, Any]:
+    return {"durability": "os", "segment_bytes": segment_bytes, "upkeep_s": 3_600}
+
+
+async def _seal(broker: AsyncBroker) -> None:
+    """Put all that was published into sealed segments."""
+    await broker.alter_topic(TOPIC, segment_age=0.001)
+    await broker.publish(b"begins a segment", TOPIC)
+    await broker.engine.topics.get(TOPIC).log.seal_closed()
 
 
 def seconds(work: Callable[[], object]) -> float:

@@ -43,7 +43,7 @@ def test_the_command_refuses_a_job_and_a_directory_that_do_not_exist(
 def test_the_command_refuses_an_address_where_a_job_needs_files_and_what_is_none(
     run: Command,
 ) -> None:
-    for job in (("dispatch",), ("replay", "t", "--into", "u", "--checkpoint", "c")):
+    for job in (("clean", "table"), ("replay", "t", "--into", "u", "--checkpoint", "c")):
         refused = run("pipeline", "run", *job, "--at", "http://127.0.0.1:1")
         assert refused.code == 1 and "is an address, and this command reads files" in refused.err
     refused = run("pipeline", "run", "stats", "--at", "mqtt://127.0.0.1:1")

@@ -34,6 +34,7 @@ OPERATIONS = [
     "GET /v1/sessions",
     "GET /v1/sessions/{client_id}",
     "POST /v1/sessions/{client_id}/kick",
+    "GET /v1/subscriptions",
     "GET /v1/users",
     "PUT /v1/users/{user}",
     "DELETE /v1/users/{user}",

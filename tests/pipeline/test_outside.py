@@ -11,6 +11,7 @@ from penstock.catalog.outside import (
     CatalogPlace,
     ConsumerSeen,
     SessionsSeen,
+    fetch_sessions,
     look,
     see_consumers,
     see_sessions,
@@ -20,7 +21,7 @@ from tests.postgres_server import PostgresServer
 
 def see(data: Path) -> SessionsSeen:
     with look(CatalogPlace(data)) as fetch:
-        return see_sessions(fetch)
+        return see_sessions(fetch_sessions(fetch))
 
 
 def consumers(place: CatalogPlace) -> list[ConsumerSeen]:
@@ -55,7 +56,7 @@ def test_a_catalog_in_postgres_is_read_as_well(tmp_path: Path, postgres: Postgre
         broker.subscribe("c", "t")
         assert [(one.kind, one.name) for one in consumers(where)] == [("consumer", "c")]
         with look(where) as fetch:
-            assert see_sessions(fetch) == SessionsSeen()
+            assert see_sessions(fetch_sessions(fetch)) == SessionsSeen()
     with pytest.raises(RefusedError, match="PENSTOCK_CATALOG__URL"):
         see(tmp_path)
 

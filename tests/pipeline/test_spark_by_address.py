@@ -14,8 +14,11 @@ from penstock import connect
 from penstock.catalog.reports import read_reports
 from penstock.cli.main import main
 from penstock.client.sync import Client
+from penstock.mqtt.kinds import MQTT_5
+from penstock.mqtt.packets import Connack, Connect
 from tests.doors.hosted import Hosted
 from tests.doors.users import add_users
+from tests.doors.wire import Wire, kept
 from tests.pipeline.reading import address
 
 if TYPE_CHECKING:
@@ -89,6 +92,30 @@ def test_statistics_of_a_running_broker_have_the_places_of_its_readers(
     assert found["consumer", "reader"]["lag"] == 4
     assert found["group", "packers"]["topic"] == "orders"
     assert len(found) == 2
+
+
+def test_what_waits_for_sessions_is_asked_of_a_broker_that_wants_a_login(
+    spark: SparkSession,
+    client: Client,
+    hosted: Hosted,
+    at: str,
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    with Wire(hosted.port, "away", MQTT_5) as wire:
+        wire.send(Connect("away", False, username="alice", password=b"w@nder", properties=kept()))
+        assert wire.expect(Connack).reason == 0
+        wire.subscribe("orders/#", qos=1)
+        wire.disconnect()
+    hosted.wait_idle()
+    client.publish("y", "orders", name="orders/2")
+    capfd.readouterr()
+    assert main(["pipeline", "run", "dispatch", "--to", str(tmp_path / "out"), "--at", at]) == 0
+    (waiting,) = rows_of(tmp_path / "out" / "waiting")
+    assert waiting == {"client_id": "away", "topic": "orders", "waiting": 1}
+    refused = at.replace("alice:w%40nder@", "")
+    assert main(["pipeline", "run", "dispatch", "--at", refused]) == 1
+    assert "or a key (`penstock user key`) with --key-file" in capfd.readouterr().err
 
 
 def test_a_declared_pipeline_is_checked_and_run_with_a_key(

@@ -28,6 +28,7 @@ from penstock.pipeline import dispatch
 from penstock.pipeline.jobs import Progress
 from tests.doors.hosted import Hosted
 from tests.doors.wire import Wire, connect_kept
+from tests.pipeline.reading import address
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -40,6 +41,10 @@ CLIENTS = 8
 def rows_of(table: Path) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = DeltaTable(str(table)).to_pyarrow_table().to_pylist()
     return rows
+
+
+def as_set(table: Path) -> set[tuple[Any, ...]]:
+    return {tuple(row.values()) for row in rows_of(table)}
 
 
 def drain(wire: Wire) -> Counter[tuple[str, int]]:
@@ -132,6 +137,10 @@ def test_what_waits_and_what_is_delivered_is_what_the_broker_sends(
         assert found.waiting.keys() == {f"client-{number}" for number in range(CLIENTS)}
         assert sum(found.waiting.values()) > 0
         assert counted_by_the_broker(tmp_path / "data", capsys) == found.waiting
+        told = dispatch(url=address(broker), to=tmp_path / "told", spark=spark)
+        assert (told.waiting, told.by_topic) == (found.waiting, found.by_topic)
+        deliveries = [as_set(tmp_path / where / "deliveries") for where in ("out", "told")]
+        assert deliveries[0] == deliveries[1]
         by_client: dict[str, Counter[tuple[str, int]]] = {}
         for row in rows_of(tmp_path / "out" / "deliveries"):
             by_client.setdefault(row["client_id"], Counter())[row["name"], row["qos"]] += 1

@@ -321,6 +321,10 @@ class Keeper:
         self._opened.pop(client_id, None)
         self.shares.gone(client_id)
 
+    async def stored_rows(self) -> bytes:
+        """All persistent sessions as the newest checkpoint has them, as JSON."""
+        return await self._catalog.rows_as_json()
+
     async def subscribe(self, session: Session, subscriptions: list[Subscription]) -> None:
         """Durable on return; a feed has not begun before that."""
         feeds: list[FeedRow] = []

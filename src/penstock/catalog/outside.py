@@ -27,6 +27,19 @@ BUSY_S_MAX: Final = 5.0
 
 Fetch = Callable[..., list[Row]]  # SQL and its arguments
 At = tuple[int, int]  # epoch, next offset
+SessionRows = dict[str, list[Row]]  # by table; `see_sessions` knows the columns
+
+_SESSION_TABLES: Final = (  # table, columns, order
+    ("sessions", "client_id, is_connected", "order by client_id"),
+    (
+        "subscriptions",
+        "client_id, filter, qos, options, since, feed_id, expression",
+        "order by client_id, filter",
+    ),
+    ("session_positions", "client_id, topic_id, epoch, next_offset", ""),
+    ("feed_positions", "client_id, feed_id, topic_id, epoch, next_offset", ""),
+    ("outstanding", "client_id, feed_id, topic_id, message_offset", ""),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,39 +138,32 @@ def _look_postgres(place: CatalogPlace) -> Iterator[Fetch]:
         connection.close()
 
 
-def see_sessions(fetch: Fetch) -> SessionsSeen:
-    """The persistent sessions of the tenant, whole."""
+def fetch_sessions(fetch: Fetch) -> SessionRows:
+    """The persistent sessions of the tenant, whole, by table."""
+    rows = {
+        table: fetch(f"select {columns} from {table} where tenant = $1 {order}", DEFAULT_TENANT)
+        for table, columns, order in _SESSION_TABLES
+    }
+    rows["levels"] = fetch("select topic_id, epoch, level_offset from levels")
+    return rows
+
+
+def see_sessions(rows: SessionRows) -> SessionsSeen:
+    """What `fetch_sessions` brought, from here or from a broker that was asked."""
     seen = SessionsSeen()
-    for client_id, is_connected in fetch(
-        "select client_id, is_connected from sessions where tenant = $1 order by client_id",
-        DEFAULT_TENANT,
-    ):
+    for client_id, is_connected in rows["sessions"]:
         seen.connected[client_id] = bool(is_connected)
     seen.filters = [
         FilterSeen(client_id, filter, qos, bool(options & 1), _since(since), feed_id, expression)
-        for client_id, filter, qos, options, since, feed_id, expression in fetch(
-            "select client_id, filter, qos, options, since, feed_id, expression from subscriptions"
-            " where tenant = $1 order by client_id, filter",
-            DEFAULT_TENANT,
-        )
+        for client_id, filter, qos, options, since, feed_id, expression in rows["subscriptions"]
     ]
-    for topic_id, epoch, offset in fetch("select topic_id, epoch, level_offset from levels"):
+    for topic_id, epoch, offset in rows["levels"]:
         seen.levels[topic_id] = (epoch, offset)
-    for client_id, topic_id, epoch, offset in fetch(
-        "select client_id, topic_id, epoch, next_offset from session_positions where tenant = $1",
-        DEFAULT_TENANT,
-    ):
+    for client_id, topic_id, epoch, offset in rows["session_positions"]:
         seen.positions.setdefault(client_id, {})[topic_id] = (epoch, offset)
-    for client_id, feed_id, topic_id, epoch, offset in fetch(
-        "select client_id, feed_id, topic_id, epoch, next_offset from feed_positions"
-        " where tenant = $1",
-        DEFAULT_TENANT,
-    ):
+    for client_id, feed_id, topic_id, epoch, offset in rows["feed_positions"]:
         seen.feeds.setdefault((client_id, feed_id), {})[topic_id] = (epoch, offset)
-    for client_id, feed_id, topic_id, offset in fetch(
-        "select client_id, feed_id, topic_id, message_offset from outstanding where tenant = $1",
-        DEFAULT_TENANT,
-    ):
+    for client_id, feed_id, topic_id, offset in rows["outstanding"]:
         seen.out.setdefault((client_id, feed_id), set()).add((topic_id, offset))
     return seen
 

@@ -23,6 +23,7 @@ from penstock.catalog.feeds import (
     recover_feeds,
 )
 from penstock.catalog.keys import KeyCatalog, KeyRow, save_keys
+from penstock.catalog.outside import fetch_sessions
 from penstock.catalog.retained import RetainedRow, load_retained, save_retained
 from penstock.catalog.shares import ShareCatalog, ShareRow, ShareState, put_share_rows, save_shares
 from penstock.catalog.stored_sessions import (
@@ -117,6 +118,13 @@ class SessionCatalog:
             )
 
         return await self._runner.run(work)
+
+    async def rows_as_json(self) -> bytes:
+        """All sessions as they are stored now, for `see_sessions` elsewhere."""
+        # Encoded on the catalog's thread: there may be a hundred thousand.
+        return await self._runner.run(
+            lambda database: msgspec.json.encode(fetch_sessions(database.fetch))
+        )
 
     async def incarnations(self) -> dict[int, str]:
         """Which client each living incarnation belongs to."""

@@ -57,9 +57,7 @@ class CommitJob:
         self.rolled: ActiveSegment | None = None  # the segment that was begun
         self.error: OSError | None = None
         self.sync_s = 0.0  # how long its round took to sync
-        header = batch.header
-        self.length = header.stored_length  # less once it is written compressed
-        self._end_before = End(header.epoch, header.base_offset, 0, 0)
+        self.length = batch.header.stored_length  # less once it is written compressed
 
     @property
     def is_quick(self) -> bool:
@@ -74,10 +72,9 @@ class CommitJob:
 
     def write(self) -> None:
         """Write the batch, after rolling to a new segment if asked to."""
-        self._end_before = self._durable_end(self.batch.base_offset, self.is_loose)
         try:
             if self.loosens:
-                self.end_file.write(0, [self._end_before.with_flags(LOOSE).pack()])
+                self.end_file.write(0, [self._end_before().with_flags(LOOSE).pack()])
                 self.end_file.sync()
             if self.roll_to is not None:
                 self.active.finish()
@@ -85,7 +82,6 @@ class CommitJob:
                 self.rolled = create_segment(self.disk, directory, self.roll_to)
                 self.active.close_file()
                 self.active = self.rolled
-                self._end_before = self._durable_end(self.batch.base_offset, self.is_loose)
                 # The batch may yet fail and the old segment be trimmed: `end` must not name it.
                 self._write_end(self._durable_end(self.batch.base_offset, not self.needs_sync))
             if self.batch.header.blob_length >= COMPRESS_BYTES_MIN:
@@ -118,6 +114,10 @@ class CommitJob:
         """It is the first at level `os`: `end` has to say so, durably, before it counts."""
         return not self.needs_sync and not self.is_loose
 
+    def _end_before(self) -> End:
+        """How far the log was durable before this batch; until `advance`."""
+        return self._durable_end(self.batch.base_offset, self.is_loose)
+
     def _durable_end(self, offset: int, is_loose: bool) -> End:
         header = self.active.header
         flags = LOOSE if is_loose else 0
@@ -132,7 +132,7 @@ class CommitJob:
         self.error = failed
         if isinstance(failed, SyncError):
             with suppress(OSError):
-                self.end_file.write(0, [self._end_before.with_flags(FENCED).pack()])
+                self.end_file.write(0, [self._end_before().with_flags(FENCED).pack()])
                 self.end_file.sync()
 
 

@@ -1,4 +1,4 @@
-"""Persistent sessions, as the catalog has them, made ready to meet records on tasks.
+"""Persistent sessions, as the catalog or a broker has them, made ready to meet records on tasks.
 
 Runs on the driver. Positions of an earlier life of a log are moved to where they stand now, as the
 broker does when a client comes back.
@@ -9,10 +9,31 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterable
 
-from penstock.catalog.outside import FilterSeen, SessionsSeen
+import msgspec
+
+from penstock.catalog.outside import (
+    CatalogPlace,
+    FilterSeen,
+    SessionRows,
+    SessionsSeen,
+    fetch_sessions,
+    look,
+    see_sessions,
+)
 from penstock.core.names import SHARE_PREFIX
+from penstock.pipeline.link import BrokerLink
 from penstock.pipeline.matching import Filter, Reader, Readers
 from penstock.pipeline.origin import Origin, TopicState
+
+
+def saved_sessions(place: CatalogPlace) -> SessionsSeen:
+    with look(place) as fetch:
+        return see_sessions(fetch_sessions(fetch))
+
+
+def told_sessions(link: BrokerLink) -> SessionsSeen:
+    body = bytes(link.ask("GET", "/v1/subscriptions").body)
+    return see_sessions(msgspec.json.decode(body, type=SessionRows))
 
 
 def every_reader(seen: SessionsSeen, origin: Origin, states: list[TopicState]) -> Readers:

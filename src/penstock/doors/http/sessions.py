@@ -1,4 +1,4 @@
-"""`/v1/sessions`: the sessions of MQTT clients, and sending a client away."""
+"""`/v1/sessions`: the sessions of MQTT clients, what they read, and sending a client away."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from penstock.doors.http.types import (
     SessionDetail,
     SessionList,
     SessionOut,
+    StoredSessions,
     SubscriptionOut,
 )
 from penstock.doors.mqtt.connection import Connection
@@ -25,6 +26,7 @@ from penstock.mqtt.reasons import Reason
 
 SESSIONS: Final = "/v1/sessions"
 SESSION: Final = SESSIONS + "/{client_id}"
+SUBSCRIPTIONS: Final = "/v1/subscriptions"
 
 
 def add_routes(door: HttpDoor, exchange: Exchange) -> None:
@@ -41,6 +43,12 @@ def add_routes(door: HttpDoor, exchange: Exchange) -> None:
             ),
         ),
         ("GET", SESSION, sessions.show, Facts("one session with its filters", SessionDetail)),
+        (
+            "GET",
+            SUBSCRIPTIONS,
+            sessions.show_stored,
+            Facts("what all persistent sessions read, and from where", StoredSessions),
+        ),
         (
             "POST",
             SESSION + "/kick",
@@ -69,6 +77,10 @@ class SessionsDoor:
         (standing,) = await self._find(request.params["client_id"])
         filters = [SubscriptionOut(*one) for one in standing.filters]
         return json_response(SessionDetail(*_facts(standing), filters))
+
+    async def show_stored(self, request: Request) -> Response:
+        check_query(request)
+        return Response(200, await self._exchange.keeper.stored_rows())
 
     async def kick(self, request: Request) -> Response:
         asked = read_body(request, Kick)

@@ -168,6 +168,9 @@ class BindingList(Struct):
     bindings: list[Binding]
 
 
+StoredRow = list[str | int]  # the columns of one table
+
+
 class SessionOut(Struct):
     """A session of an MQTT client; `waiting` are messages it has not been sent yet."""
 
@@ -195,6 +198,17 @@ class SessionList(Struct):
 
     sessions: list[SessionOut]
     after: str | None
+
+
+class StoredSessions(Struct):
+    """Persistent sessions as they are stored, in rows, which Spark jobs match with records."""
+
+    sessions: list[StoredRow]  # client id, whether it is connected
+    subscriptions: list[StoredRow]  # client id, filter, QoS, options, since, feed, expression
+    session_positions: list[StoredRow]  # client id, topic id, epoch, next offset
+    feed_positions: list[StoredRow]  # client id, feed, topic id, epoch, next offset
+    outstanding: list[StoredRow]  # client id, feed, topic id, offset
+    levels: list[StoredRow]  # topic id, epoch, offset
 
 
 class Kick(Struct, omit_defaults=True, forbid_unknown_fields=True):

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 JOBS: Final = ("archive", "clean", "dispatch", "replay", "sql", "stats")
-BY_ADDRESS: Final = ("archive", "sql", "stats")  # their topics may be at a broker's address
+# Jobs whose topics may be at a broker's address.
+BY_ADDRESS: Final = ("archive", "dispatch", "sql", "stats")
 
 LOCAL: Final = "local[*]"  # where Spark runs unless told otherwise
 

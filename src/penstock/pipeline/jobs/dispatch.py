@@ -16,15 +16,21 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from penstock.catalog.outside import CatalogPlace, SessionsSeen, look, see_sessions
+from penstock.catalog.outside import CatalogPlace, SessionsSeen
 from penstock.model.clock import SystemClock
-from penstock.pipeline.directory import DirectoryOrigin
+from penstock.pipeline.connecting import link_to, origin_of
 from penstock.pipeline.following import BATCH_RECORDS, DATE, Follower
 from penstock.pipeline.jobs import LOCAL, Progress, Report, ignore_progress, local_session
 from penstock.pipeline.offsets import places_text
 from penstock.pipeline.options import Connection
 from penstock.pipeline.plan import place_at
-from penstock.pipeline.sessions import begins, every_reader, waiting_readers
+from penstock.pipeline.sessions import (
+    begins,
+    every_reader,
+    saved_sessions,
+    told_sessions,
+    waiting_readers,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -51,6 +57,10 @@ def dispatch(
     to: str | Path | None = None,
     *,
     path: str | Path = "./penstock_data",
+    url: str = "",
+    user: str = "",
+    password: str = "",
+    token: str = "",
     catalog_url: str = "",
     catalog_schema: str = "penstock",
     batch_records: int = BATCH_RECORDS,
@@ -61,24 +71,28 @@ def dispatch(
 ) -> Dispatched:
     """Match what the topics hold, all of them if none is named, with the sessions' filters.
 
-    With `to`, a directory, its Delta table `deliveries` goes on where it ended, and `waiting` is
+    They are in the data directory `path`, or at the address `url` of a running broker. With `to`,
+    a directory, its Delta table `deliveries` goes on where it ended, and `waiting` is
     replaced. Sessions are taken as they are now: a filter that is gone delivers nothing.
     """
     names = tuple([topics] if isinstance(topics, str) else topics)
     data = Path(path)
-    with look(CatalogPlace(data, catalog_url, catalog_schema)) as fetch:
-        seen = see_sessions(fetch)
-    origin = DirectoryOrigin(data.absolute())
+    connection = Connection(None if url else data.absolute(), url, user, password, token)
+    if url:
+        seen = told_sessions(link_to(connection))
+    else:
+        seen = saved_sessions(CatalogPlace(data, catalog_url, catalog_schema))
+    origin = origin_of(connection)
     states = origin.states(names)
     with local_session(spark, master) as used:
         done = Progress(0, 0, 0.0)
         if to is not None and states:
             done = _deliver(
-                used, data, Path(to), every_reader(seen, origin, states), states,
+                used, connection, Path(to), every_reader(seen, origin, states), states,
                 batch_records, fail_on_data_loss, report,
             )  # fmt: skip
         report(replace(done, says="counting what waits"))
-        found = _count(used, data, waiting_readers(seen, origin, states), states)
+        found = _count(used, connection, waiting_readers(seen, origin, states), states)
         if to is not None:
             _replace_waiting(Path(to) / WAITING, found)
     waiting = _totals(seen, found)
@@ -105,7 +119,7 @@ def run(options: argparse.Namespace, report: Report) -> Progress:
     return dispatch(
         options.topics,
         options.to,
-        path=options.at,
+        **options.place,
         batch_records=options.batch_records,
         fail_on_data_loss=not options.skip_lost,
         master=options.master,
@@ -117,7 +131,7 @@ def run(options: argparse.Namespace, report: Report) -> Progress:
 
 def _deliver(
     spark: SparkSession,
-    data: Path,
+    connection: Connection,
     to: Path,
     readers: Readers,
     states: list[TopicState],
@@ -135,7 +149,7 @@ def _deliver(
     to.mkdir(parents=True, exist_ok=True)
     follower = Follower(
         spark,
-        Connection(data.absolute()),
+        connection,
         ArchiveTable(to / DELIVERIES, dispatching.DELIVERIES, "a table of deliveries"),
         tuple(state.topic for state in states),
         batch_records,
@@ -148,7 +162,7 @@ def _deliver(
 
 
 def _count(
-    spark: SparkSession, data: Path, readers: Readers, states: list[TopicState]
+    spark: SparkSession, connection: Connection, readers: Readers, states: list[TopicState]
 ) -> dict[tuple[str, str], int]:
     """What waits, by client and topic."""
     from penstock.pipeline import dispatching
@@ -162,7 +176,7 @@ def _count(
     records = (
         spark.read.format("penstock")
         .schema(dispatching.columns_for(readers))
-        .option("path", str(data.absolute()))
+        .options(**connection.options())
         .option("topic", ",".join(start))
         .option("startingOffsets", places_text(start))
         .option("endingOffsets", places_text(end))
