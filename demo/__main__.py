@@ -7,6 +7,7 @@ that all checks held, 1 that something failed, which is then said.
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
 import tempfile
 import time
@@ -34,6 +35,7 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     began_s = time.monotonic()
     story = Story()
+    signal.signal(signal.SIGINT, story.interrupt)
     print(
         "Penstock: devices over MQTT -> a durable topic -> Spark -> a topic -> MQTT, and a table."
     )
@@ -136,6 +138,7 @@ class Demo:
         )
         enough_s = time.monotonic() + seconds
         while time.monotonic() < enough_s or heard.windows < WINDOWS_MIN:
+            self._story.check_interrupted()
             broker.check_running()
             pipeline.check_running()
             if time.monotonic() > self._deadline_s:

@@ -22,9 +22,21 @@ class Story:
 
     def __init__(self) -> None:
         self._number = 0
+        self._is_interrupted = False
         self._is_bold = sys.stdout.isatty()
 
+    def interrupt(self, *_: object) -> None:
+        """The handler of Ctrl-C."""
+        self._is_interrupted = True
+        raise KeyboardInterrupt
+
+    def check_interrupted(self) -> None:
+        """Python drops what a handler raises while it runs the callback of a weak reference."""
+        if self._is_interrupted:
+            raise KeyboardInterrupt
+
     def chapter(self, title: str, explanation: str) -> None:
+        self.check_interrupted()
         self._number += 1
         head = f"{self._number}. {title}"
         print(f"\n\x1b[1m{head}\x1b[0m" if self._is_bold else f"\n{head}")

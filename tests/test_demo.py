@@ -7,9 +7,12 @@ import re
 import signal
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
+
+from demo.story import Story
 
 ROOT = Path(__file__).parent.parent
 
@@ -77,6 +80,15 @@ def test_a_demonstration_that_is_interrupted_stops_what_it_started(tmp_path: Pat
     assert "everything it started is stopped" in errors
     assert running_below(tmp_path) == []
     assert list(tmp_path.glob("penstock-demo-*")) == []
+
+
+def test_an_interruption_that_python_dropped_is_noticed_at_the_next_chapter() -> None:
+    story = Story()
+    story.chapter("Before", "goes on")
+    with suppress(KeyboardInterrupt):
+        story.interrupt()
+    with pytest.raises(KeyboardInterrupt):
+        story.chapter("After", "does not come")
 
 
 @pytest.mark.slow
