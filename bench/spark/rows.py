@@ -113,14 +113,14 @@ def archive_rows(tables: Tables, bench: Bench) -> Iterator[Row]:
 
     def copy() -> float:
         path = tables.fresh("copy")
-        took_s = seconds(lambda: tables.rows().write.parquet(str(path)))
+        took_s = seconds(lambda: tables.archived_rows().write.parquet(str(path)))
         shutil.rmtree(path)
         return took_s
 
     yield _row(
         tables,
         bench,
-        "archive to Delta against Spark copying Parquet to Parquet",
+        "archive to Delta against Spark copying Parquet of its columns to Parquet",
         Bar(1.2, at_most=True, goal=1.0),
         ours,
         ("copy", copy),

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from bench.log.scans import payload
 from bench.spark.serving import Serving
 from penstock import AsyncBroker, Broker
+from penstock.pipeline.jobs.archive import COLUMNS
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -64,6 +65,11 @@ class Tables:
     def parquet(self) -> Path:
         """The rows of the sealed topic, as Spark writes them with snappy."""
         return self._as_parquet(self.topic(), "parquet")
+
+    @cached_property
+    def archived(self) -> Path:
+        """The rows of the sealed topic with the columns of an archive, likewise."""
+        return self._as_parquet(self.topic(COLUMNS), "archived")
 
     @cached_property
     def mixed_parquet(self) -> Path:
@@ -135,6 +141,9 @@ class Tables:
 
     def rows(self) -> DataFrame:
         return self.spark.read.parquet(str(self.parquet))
+
+    def archived_rows(self) -> DataFrame:
+        return self.spark.read.parquet(str(self.archived))
 
     def mixed_rows(self) -> DataFrame:
         return self.spark.read.parquet(str(self.mixed_parquet))

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 SAYS: Final = "topics into a Delta table, partitioned by date"
 EVERY_S: Final = 10.0
-_COLUMNS: Final = (
+COLUMNS: Final = (  # what of a record is archived
     "topic string, partition int, offset long, timestamp timestamp, name string,"
     " headers map<string,string>, payload binary, publisher string, expires_at timestamp"
 )
@@ -64,7 +64,7 @@ def archive(
             ArchiveTable(Path(table)),
             names,
             batch_records,
-            columns=_COLUMNS,
+            columns=COLUMNS,
             shape=lambda rows: rows.selectExpr("*", DATE),
             fails_on_loss=fail_on_data_loss,
         )
