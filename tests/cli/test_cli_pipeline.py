@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 from penstock import Broker
+from penstock.app.schedule import WITH_BROKER
 from penstock.model.clock import SystemClock
 from penstock.pipeline.jobs import Progress
 from penstock.pipeline.recorder import Recorder
@@ -38,6 +41,22 @@ def test_the_command_refuses_a_job_and_a_directory_that_do_not_exist(
     assert run("pipeline", "run", "nothing").code == 2
     refused = run("pipeline", "run", "archive", "t", "--to", "x")
     assert refused.code == 1 and "there is no data directory" in refused.err
+
+
+def test_a_job_that_the_broker_started_ends_as_its_work_did(run: Command, data: Path) -> None:
+    run("topic", "create", "t")
+    command = [sys.executable, "-m", "penstock.cli.main", "pipeline", "run", "clean", "missing"]
+    with subprocess.Popen(
+        [*command, "--at", str(data), WITH_BROKER],
+        stdin=subprocess.PIPE,  # the broker holds it open
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    ) as job:
+        assert job.stderr is not None
+        said = job.stderr.read()
+        assert job.wait() == 1, said
+    assert "Fatal Python error" not in said
 
 
 def test_the_command_refuses_an_address_where_a_job_needs_files_and_what_is_none(

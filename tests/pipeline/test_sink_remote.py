@@ -305,6 +305,26 @@ def test_a_broker_that_restarts_meanwhile_is_waited_for(tmp_path: Path) -> None:
             assert [record.value for record in client.read("orders")] == ["a", "b"]
 
 
+def test_a_stream_waits_for_its_broker_and_a_batch_does_not(tmp_path: Path) -> None:
+    import threading
+
+    schema = StructType([StructField("payload", BinaryType())])
+    with Served(tmp_path) as served:
+        url = f"http://127.0.0.1:{served.http_port}"
+        with connect(url) as client:
+            client.create_topic("orders")
+        served.kill()
+        source = PenstockSource({"url": url, "topic": "orders"})
+        with pytest.raises(UnavailableError, match="no answer from the broker"):
+            source.writer(schema, False)
+        found: list[object] = []
+        driver = threading.Thread(target=lambda: found.append(source.streamWriter(schema, False)))
+        driver.start()
+        served.start()
+        driver.join(60)
+        assert len(found) == 1
+
+
 @pytest.mark.parametrize(
     ("change", "says"),
     [

@@ -84,6 +84,15 @@ def test_every_kind_of_payload_comes_back_as_it_was(
     assert nothing_is_staged(data)
 
 
+def test_a_string_that_is_no_text_comes_back_as_its_bytes(data: Path) -> None:
+    made = pa.array([b"a", b"\xffA", "ü".encode()], pa.binary()).view(pa.string())
+    write(data, rows(made))
+    assert [record.value for record in stored(data)] == ["a", b"\xffA", "ü"]
+    name = pa.array([b"\xff"], pa.binary()).view(pa.string())
+    with pytest.raises(RefusedError, match="a name is not UTF-8"):
+        write(data, rows(pa.array(["a"]), name=name), source="other")
+
+
 def test_names_and_headers_are_taken_per_row_and_may_be_missing(data: Path) -> None:
     write(
         data,

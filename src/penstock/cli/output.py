@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
-from penstock.model.record import KIND_JSON, KIND_TEXT, Record
+from penstock.model.record import KIND_JSON, Record
 
 PROGRESS_AFTER_S: Final = 1.0  # a command that is done sooner stays quiet
 PROGRESS_EVERY_S: Final = 0.2
@@ -88,10 +88,7 @@ def record_json(record: Record) -> dict[str, Any]:
 
 def record_line(record: Record, *, verbose: bool) -> str:
     """One line for people: the payload, in front of it what `--verbose` adds."""
-    if record.kind in (KIND_TEXT, KIND_JSON):
-        text = record.payload.decode()
-    else:
-        text = record.payload.decode("utf-8", "backslashreplace")
+    text = record.payload.decode("utf-8", "backslashreplace")
     if not verbose:
         return text
     stamp = record.time.isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import os
 import signal
-import sys
 import threading
 from datetime import UTC, datetime
 from functools import partial
@@ -106,7 +105,8 @@ def end_with_input() -> None:
     """End this process and all it started when whoever holds its standard input goes."""
 
     def watch() -> None:
-        while sys.stdin.buffer.read(1):
+        # Not `sys.stdin`, whose lock the end of Python wants.
+        while os.read(0, 1):
             pass
         os.killpg(0, signal.SIGTERM)
 

@@ -26,13 +26,16 @@ def origin_of(connection: Connection) -> Origin:
     return RemoteOrigin(link_to(connection))
 
 
-def intake_of(options: SinkOptions) -> Intake:
-    """Where to write; refuses now what could only be refused after the work is done."""
+def intake_of(options: SinkOptions, *, is_stream: bool = False) -> Intake:
+    """Where to write; refuses now what could only be refused after the work is done.
+
+    A stream comes here for every micro-batch, and waits for a broker that restarts.
+    """
     intake: Intake
     if options.connection.path is None:
-        from penstock.pipeline.remote_intake import RemoteIntake
+        from penstock.pipeline.remote_intake import PATIENCE_S, RemoteIntake
 
-        intake = RemoteIntake(link_to(options.connection))
+        intake = RemoteIntake(link_to(options.connection), PATIENCE_S if is_stream else 0.0)
     else:
         from penstock.pipeline.intake import DirectoryIntake
 

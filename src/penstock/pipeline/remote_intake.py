@@ -35,11 +35,12 @@ class _HandedOver(msgspec.Struct):
 class RemoteIntake:
     """The topics of the broker at an address."""
 
-    def __init__(self, link: BrokerLink) -> None:
+    def __init__(self, link: BrokerLink, patience_s: float = 0.0) -> None:
         self._link = link
+        self._patience_s = patience_s  # with a broker that is not there at the beginning
 
     def find(self, topic: str) -> tuple[str, int]:
-        answer = self._link.ask("GET", topic_path(topic))
+        answer = self._link.ask("GET", topic_path(topic), patience_s=self._patience_s)
         found = msgspec.json.decode(bytes(answer.body), type=TopicInfo)
         return found.topic, found.id
 

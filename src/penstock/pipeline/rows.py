@@ -73,7 +73,9 @@ class TopicRows:
         payload, names, headers = rows.columns
         columns = Columns()
         columns.count = rows.num_rows
-        columns.record_flags = QOS | self._kind << fmt.KIND_SHIFT
+        columns.record_flags = _flags(self._kind)
+        if self._kind == KIND_TEXT and not _is_text(payload):
+            columns.flags = bytes(map(_text_flags, payload.to_pylist()))
         ends = _ends(rows)
         columns.starts = (ends - ends[0]).astype(np.uint32).tobytes()
         encoded = names.dictionary_encode()
@@ -107,6 +109,8 @@ class TopicRows:
 
     def _names(self, names: pa.Array) -> pa.Array:
         filled = pc.fill_null(names.cast(pa.string()), self._topic)
+        if not _is_text(filled):
+            raise RefusedError(f"topic {self._topic!r}: a name is not UTF-8: cast it in the query")
         for name in pc.unique(filled).to_pylist():
             _check_name(name)
         return filled
@@ -118,6 +122,28 @@ def kind_of(payload: pa.DataType) -> int:
         return KIND_JSON
     is_text = pa.types.is_string(payload) or pa.types.is_large_string(payload)
     return KIND_TEXT if is_text else KIND_BYTES
+
+
+def _flags(kind: int) -> int:
+    return QOS | kind << fmt.KIND_SHIFT
+
+
+def _is_text(payload: pa.Array) -> bool:
+    """Whether all of it is UTF-8: Spark makes strings of any bytes without a look at them."""
+    try:
+        payload.view(pa.string()).validate(full=True)
+    except pa.ArrowInvalid:
+        return False
+    return True
+
+
+def _text_flags(payload: bytes) -> int:
+    """What is no text comes back as the bytes it is."""
+    try:
+        payload.decode()
+    except UnicodeDecodeError:
+        return _flags(KIND_BYTES)
+    return _flags(KIND_TEXT)
 
 
 def _ends(rows: pa.RecordBatch) -> np.ndarray[Any, np.dtype[np.int32]]:

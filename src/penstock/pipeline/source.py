@@ -108,7 +108,7 @@ class PenstockSource(DataSource):
             raise InvalidSetting(
                 "option 'idempotencyKey' has no meaning for a stream: it is exactly once by itself"
             )
-        return StreamWriter(intake_of(options), options.topic)
+        return StreamWriter(intake_of(options, is_stream=True), options.topic)
 
     def _sink_options(self, schema: StructType, overwrite: bool) -> SinkOptions:
         from penstock.pipeline.sink import check_columns
