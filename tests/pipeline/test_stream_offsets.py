@@ -182,6 +182,16 @@ def test_a_deleted_topic_is_a_loss_unless_the_query_does_not_mind(
     assert planned(easy, end, easy.latestOffset(end, ALL)) == [("t", 0, 3)]
 
 
+def test_a_topic_that_the_query_has_left_out_since_is_said_to_be_that(
+    broker: Broker, tmp_path: Path
+) -> None:
+    broker.create_topic("other")
+    both = stream(tmp_path, topic="t,other")
+    end = both.latestOffset(both.initialOffset(), ALL)
+    with pytest.raises(Gap, match="follows the topic and the query does not read it any more"):
+        stream(tmp_path, topic="other").latestOffset(end, ALL)
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

@@ -20,9 +20,18 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
+from penstock.core.names import topic_key
 from penstock.pipeline.offsets import Place, Places, StreamOffset, stream_offset
 from penstock.pipeline.options import SourceOptions
-from penstock.pipeline.origin import DELETED, Origin, Range, TopicState, Wanted, lost
+from penstock.pipeline.origin import (
+    DELETED,
+    LEFT_OUT,
+    Origin,
+    Range,
+    TopicState,
+    Wanted,
+    lost,
+)
 from penstock.pipeline.plan import (
     beginning,
     cut_ranges,
@@ -85,7 +94,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._options.fails_on_loss:
             for topic, place in begun.places.items():
                 if topic not in states:
-                    raise lost(topic, place.offset, 0, DELETED)
+                    raise lost(topic, place.offset, 0, self._why_gone(topic))
         ends = _ends(states.values()) if self._target is None else self._target
         begins = {
             topic: beginning(self._origin, state, begun.places.get(topic))
@@ -124,6 +133,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         return read_piece(self._origin, partition, self._wanted)
+
+    def _why_gone(self, topic: str) -> str:
+        asked = {topic_key(one) for one in self._options.topics}
+        return LEFT_OUT if asked and topic_key(topic) not in asked else DELETED
 
     def _states(self) -> list[TopicState]:
         """The topics of this query that are there now."""
