@@ -59,6 +59,28 @@ def test_verify_finds_one_flipped_bit_and_says_where(
     assert str(segment) in told.json["logs"][0]["problems"][0]
 
 
+@pytest.mark.parametrize(
+    ("place", "says", "aside"),
+    [(300, "from offset 5 on are damaged", ".cut-at-5"), (20, "the header of", ".damaged")],
+)
+def test_whoever_opens_a_damaged_log_is_told_what_recovery_did_and_where_the_rest_is(
+    filled: Command, data: Path, place: int, says: str, aside: str
+) -> None:
+    (segment,) = data.glob("default/orders-1/*.log")
+    with segment.open("r+b") as file:
+        file.seek(place)
+        file.write(b"XXXX")
+    told = filled("consume", "orders")
+    assert told.code == 0 and says in told.err and aside in told.err
+    assert filled("consume", "orders").err == ""  # once
+    kept = f"{segment}{aside}"
+    verified = filled("log", "verify")
+    assert verified.code == 0 and f"  {kept}: set aside by an earlier recovery" in verified.out
+    assert filled("log", "verify", "--json").json["logs"][0]["set_aside"] == [kept]
+    assert f"set aside   {kept}\n" in filled("topic", "info", "orders").out
+    assert filled("topic", "info", "orders", "--json").json["set_aside"] == [kept]
+
+
 def test_verify_with_nothing_to_verify(run: Command, data: Path) -> None:
     missing = run("log", "verify")
     assert missing.code == 1 and "there is no data directory" in missing.err

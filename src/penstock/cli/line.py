@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import random
-import sys
 from dataclasses import replace
 from typing import Final
 
 from penstock.cli.mqtt_client import MqttClient, Target, open_client
+from penstock.cli.output import warn
 from penstock.model.errors import UnavailableError
 from penstock.mqtt.kinds import MQTT_5
 from penstock.mqtt.packets import Connect
@@ -92,9 +92,8 @@ class Line:
         await self._client.stop(expiry)
 
     def note(self, text: str) -> None:
-        """A word to people beside what the command is asked for."""
         if not self._is_quiet:
-            print(f"penstock: {text}", file=sys.stderr, flush=True)
+            warn(text)
 
 
 def _coming_back(connect: Connect) -> Connect:

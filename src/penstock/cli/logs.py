@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from pathlib import Path
 from typing import Any
 
 from penstock.cli.lines import LAYOUT, export_lines, import_lines
-from penstock.cli.output import Progress, human_bytes, record_json, record_line, show_json
+from penstock.cli.output import Progress, human_bytes, record_json, record_line, show_json, warn
 from penstock.cli.remote import add_remote
 from penstock.cli.target import add_target, existing_path, whole_number
 from penstock.log.directory import check_has_files
@@ -84,7 +83,7 @@ def _directories(options: argparse.Namespace, topics: list[str]) -> list[tuple[s
         try:
             found.append((read_facts(disk, directory).topic, directory))
         except CorruptError as broken:
-            print(f"penstock: {broken}", file=sys.stderr)
+            warn(broken)
             found.append((identity.slug, directory))
     if not topics:
         return found
@@ -119,6 +118,7 @@ def verify_logs(options: argparse.Namespace) -> int:
                         "segments": report.segments,
                         "bytes": report.bytes,
                         "problems": [str(problem) for problem in report.problems],
+                        "set_aside": [str(path) for path in report.set_aside],
                     }
                     for name, report in reports
                 ],
@@ -133,6 +133,8 @@ def verify_logs(options: argparse.Namespace) -> int:
         )
         for problem in report.problems:
             print(f"  {problem}")
+        for path in report.set_aside:
+            print(f"  {path}: set aside by an earlier recovery; what it holds is not in the log")
     if not reports:
         print("no logs here yet")
     else:

@@ -30,6 +30,7 @@ from penstock.cli.output import (
     EXIT_REFUSED,
     EXIT_UNAVAILABLE,
     EXIT_USAGE,
+    warn,
 )
 from penstock.model.errors import PenstockError, UnavailableError
 
@@ -109,17 +110,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stdout.flush()  # here, where a closed pipe is understood
         return code
     except UnavailableError as error:
-        print(f"penstock: {error}", file=sys.stderr)
+        warn(error)
         return EXIT_UNAVAILABLE
     except PenstockError as error:
-        print(f"penstock: {error}", file=sys.stderr)
+        warn(error)
         return EXIT_REFUSED
     except OSError as error:
         if isinstance(error, BrokenPipeError):
             # The reader of our output has seen enough; Python would complain once more at exit.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return EXIT_DONE
-        print(f"penstock: {error}", file=sys.stderr)
+        warn(error)
         return EXIT_REFUSED
     except KeyboardInterrupt:
         # Work that was about to be handed to another thread is left undone, which is no mistake.

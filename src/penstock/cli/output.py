@@ -20,6 +20,11 @@ EXIT_UNAVAILABLE: Final = 3
 EXIT_INTERRUPTED: Final = 130  # Ctrl-C, as shells count it
 
 
+def warn(text: object) -> None:
+    """A word to people beside what the command is asked for."""
+    print(f"penstock: {text}", file=sys.stderr, flush=True)
+
+
 def show_json(value: Any) -> None:
     print(json.dumps(value, ensure_ascii=False), flush=True)
 

@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 
 from penstock.app.sync import Broker
+from penstock.cli.output import warn
 from penstock.config import default_target, storage_settings
 from penstock.model.errors import RefusedError
 
@@ -53,6 +54,9 @@ def existing_path(options: argparse.Namespace) -> Path:
 
 
 def open_broker(options: argparse.Namespace, *, create: bool = False) -> Broker:
-    """Open the directory; only commands that create may make it."""
+    """Open the directory and tell what recovery found; only commands that create may make it."""
     path = target_path(options) if create else existing_path(options)
-    return Broker(path, **storage_settings())
+    broker = Broker(path, **storage_settings())
+    for note in broker.notes:
+        warn(note)
+    return broker

@@ -5,10 +5,15 @@ from __future__ import annotations
 import argparse
 import sys
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
-from penstock.cli.output import human_bytes, human_duration, show_json, show_table
+from penstock.app.sync import Broker
+from penstock.cli.output import human_bytes, human_duration, show_json, show_table, warn
 from penstock.cli.remote import AnyBroker, add_remote, reach_broker
+from penstock.log.files import RealDisk
+from penstock.log.layout import find_logs, log_directory
+from penstock.log.recovery import set_aside
 from penstock.model.errors import RefusedError
 from penstock.model.record import TopicInfo
 
@@ -98,6 +103,7 @@ def find(broker: AnyBroker, topic: str) -> TopicInfo:
 
 def list_topics(options: argparse.Namespace) -> None:
     with reach_broker(options) as broker:
+        told = broker.notes if isinstance(broker, Broker) else ()
         topics = sorted(broker.topics(), key=lambda one: one.topic.casefold())
     if options.json:
         show_json([asdict(one) for one in topics])
@@ -123,8 +129,8 @@ def list_topics(options: argparse.Namespace) -> None:
                 row.append(_state(one))
         show_table(columns, rows)
     for one in topics:
-        if one.trouble:
-            print(f"penstock: {one.trouble}", file=sys.stderr)
+        if one.trouble and one.trouble not in told:
+            warn(one.trouble)
 
 
 def _state(found: TopicInfo) -> str:
@@ -137,8 +143,15 @@ def show_topic(options: argparse.Namespace) -> None:
     with reach_broker(options) as broker:
         found = find(broker, options.topic)
         consumers = broker.consumers(options.topic) if found.is_available else []
+    kept = _set_aside(options, found)
     if options.json:
-        show_json(asdict(found) | {"consumers": [asdict(one) for one in consumers]})
+        show_json(
+            asdict(found)
+            | {
+                "consumers": [asdict(one) for one in consumers],
+                "set_aside": [str(path) for path in kept],
+            }
+        )
         return
     facts = [
         ("topic", found.topic),
@@ -152,6 +165,7 @@ def show_topic(options: argparse.Namespace) -> None:
     ]
     if found.trouble:
         facts.append(("trouble", found.trouble))
+    facts += [("set aside", path) for path in kept]
     for label, value in facts:
         print(f"{label:<11} {value}")
     if consumers:
@@ -160,6 +174,17 @@ def show_topic(options: argparse.Namespace) -> None:
             ["consumer", "next", "waiting"],
             [[one.consumer, one.next_offset, one.waiting] for one in consumers],
         )
+
+
+def _set_aside(options: argparse.Namespace, found: TopicInfo) -> list[Path]:
+    """Damaged parts that recovery has put beside the log; none where the files are elsewhere."""
+    disk, root = RealDisk(), Path(options.at)
+    return [
+        path
+        for identity in find_logs(disk, root)
+        if identity.topic_id == found.id
+        for path in set_aside(disk, log_directory(root, identity))
+    ]
 
 
 def delete_topic(options: argparse.Namespace) -> None:

@@ -36,6 +36,7 @@ from penstock.model.errors import CorruptError
 
 # A crash leaves these half made.
 _LEFTOVER: Final = re.compile(r"[0-9]{20}\.log\.(tmp|sealing(-[0-9]+)?)\Z")
+_SET_ASIDE: Final = re.compile(r"[0-9]{20}\.log\.(cut-at-[0-9]+|damaged)\Z")
 
 
 @dataclass(slots=True)
@@ -103,6 +104,11 @@ def scan_segment(file: File, header: SegmentHeader, limit: int) -> Scan:
         scan.checksum = found.checksum
         scan.last_timestamp = max(scan.last_timestamp, found.last_timestamp)
     return scan
+
+
+def set_aside(disk: Disk, directory: Path) -> list[Path]:
+    """What recovery cut off or could not read, and put beside the log."""
+    return [directory / name for name in disk.list(directory) if _SET_ASIDE.match(name)]
 
 
 def recover(disk: Disk, directory: Path, now_us: int, *, may_have_lost: bool) -> Recovered:

@@ -7,7 +7,7 @@ promise. Says what is wrong and where; an empty list of findings means that noth
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from penstock.log.endfile import NAME as END_NAME
@@ -15,7 +15,7 @@ from penstock.log.endfile import End, read_end
 from penstock.log.files import Disk, File
 from penstock.log.footer import TRAILER_BYTES, Footer, read_footer
 from penstock.log.layout import FACTS_NAME, read_facts
-from penstock.log.recovery import scan_segment
+from penstock.log.recovery import scan_segment, set_aside
 from penstock.log.segment import (
     HEADER_BYTES,
     SegmentHeader,
@@ -49,6 +49,7 @@ class LogReport:
     segments: int = 0
     bytes: int = 0
     findings: list[Finding] | None = None
+    set_aside: list[Path] = field(default_factory=list)  # by recovery; no part of the log
 
     @property
     def problems(self) -> list[Finding]:
@@ -60,7 +61,7 @@ OnProgress = Callable[[Path, int], None]  # (segment, its bytes), before it is r
 
 def verify_log(disk: Disk, directory: Path, on_progress: OnProgress | None = None) -> LogReport:
     """Read every byte of every segment of a log. A broker may go on working meanwhile."""
-    report = LogReport(directory, findings=[])
+    report = LogReport(directory, findings=[], set_aside=set_aside(disk, directory))
     _verify_facts(report, disk, directory)
     end = _read_end(report, disk, directory)  # before the listing: what it promises is in there
     bases = segment_bases(disk, directory)
