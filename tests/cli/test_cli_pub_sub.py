@@ -16,6 +16,7 @@ from typing import IO, Self
 
 import pytest
 
+from penstock.cli.line import CLOSINGS_MAX
 from penstock.cli.main import main
 from tests.cli.conftest import Outcome
 from tests.doors.certificates import Authority
@@ -305,7 +306,18 @@ def test_a_server_that_goes_away_is_3(tmp_path: Path) -> None:
 def test_a_refused_message_is_1(broker: Served) -> None:
     answer = pub(broker.port, "-t", "$SYS/a", "-m", "x", "-q", "1")
     assert answer.code == 1
-    assert "the message was refused: not authorized (0x87)" in answer.err
+    assert "the message was refused: not authorized (0x87): publishing to '$SYS/a'" in answer.err
+
+
+@pytest.mark.parametrize("qos", ["1", "2"])
+def test_a_message_that_closes_the_connection_again_and_again_is_1(
+    broker: Served, qos: str
+) -> None:
+    answer = pub(broker.port, "-t", "$SYS/a", "-m", "x", "-q", qos, "-V", "311")
+    assert answer.code == 1
+    assert answer.err.count("connected again") == CLOSINGS_MAX - 1
+    assert f"closed the connection {CLOSINGS_MAX} times" in answer.err
+    assert "the message under '$SYS/a'" in answer.err
 
 
 @pytest.mark.parametrize(

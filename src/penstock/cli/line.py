@@ -1,7 +1,7 @@
 """A connection that comes back: lost, it is made anew, with growing pauses.
 
 Only one that stood before is made anew: who cannot connect at all hears it at once. So does whom
-the server refuses.
+the server refuses, and whose message it answers by closing the connection, CLOSINGS_MAX times.
 """
 
 from __future__ import annotations
@@ -11,16 +11,16 @@ import random
 from dataclasses import replace
 from typing import Final
 
-from penstock.cli.mqtt_client import MqttClient, Target, open_client
+from penstock.cli.mqtt_client import MqttClient, Outcome, Target, open_client
 from penstock.cli.output import warn
-from penstock.model.errors import UnavailableError
+from penstock.model.errors import RefusedError, UnavailableError
 from penstock.mqtt.kinds import MQTT_5
 from penstock.mqtt.packets import Connect
 from penstock.mqtt.properties import NO_PROPERTIES, Properties
-from penstock.mqtt.reasons import Reason
 
 PAUSE_S_FIRST: Final = 0.5
 PAUSE_S_MAX: Final = 30.0
+CLOSINGS_MAX: Final = 3  # in a row, with the same message unanswered
 
 
 class Line:
@@ -31,6 +31,8 @@ class Line:
         self._comes_back = comes_back
         self._is_quiet = is_quiet
         self._client: MqttClient | None = None
+        self._pause_s = PAUSE_S_FIRST
+        self._closings = 0
 
     @property
     def client(self) -> MqttClient:
@@ -42,28 +44,48 @@ class Line:
         return self._client
 
     async def renew(self, lost: UnavailableError) -> MqttClient:
-        """Connect again, however long it takes; raises `lost` where that is not wanted."""
+        """Connect again, however long it takes; raises `lost` where that is not wanted.
+
+        RefusedError when the server has closed too many connections on the same message.
+        """
         if not self._comes_back:
             raise lost
         before = self.client
         await before.drop()
+        self._learn_from(before)
         self.note(f"{lost}; connecting again")
         target = replace(self._target, connect=_coming_back(self._target.connect))
-        pause_s = PAUSE_S_FIRST
         while True:
             # Not all clients of a broker that was away at the same moment.
-            await asyncio.sleep(pause_s * random.uniform(0.5, 1.0))
+            await asyncio.sleep(self._pause_s * random.uniform(0.5, 1.0))
+            self._pause_s = min(self._pause_s * 2, PAUSE_S_MAX)
             try:
                 self._client = await open_client(target, before)
             except UnavailableError:
-                pause_s = min(pause_s * 2, PAUSE_S_MAX)
+                self._closings = 0  # it was away, which is no answer to a message
             else:
                 self.note("connected again")
                 return self._client
 
+    def _learn_from(self, before: MqttClient) -> None:
+        """Pauses go on growing until a connection was of use, else a broker is hammered."""
+        if before.has_advanced or before.stood_s >= PAUSE_S_MAX:
+            self._pause_s = PAUSE_S_FIRST
+            self._closings = 0
+        message = before.unanswered
+        if message is None:
+            return
+        self._closings += 1
+        if self._closings == CLOSINGS_MAX:
+            raise RefusedError(
+                f"the server closed the connection {CLOSINGS_MAX} times instead of acknowledging "
+                f"the message under {message.name!r}: it does not take it; MQTT 5 (-V 5) lets a "
+                "server say why"
+            )
+
     async def publish(
         self, name: str, payload: bytes, *, qos: int, retain: bool, properties: Properties
-    ) -> asyncio.Future[Reason]:
+    ) -> asyncio.Future[Outcome]:
         """As the client does; again, if the connection was lost before it was taken."""
         while True:
             try:
@@ -73,7 +95,7 @@ class Line:
             except UnavailableError as lost:
                 await self.renew(lost)
 
-    async def wait_acknowledged(self, done: asyncio.Future[Reason]) -> Reason:
+    async def wait_acknowledged(self, done: asyncio.Future[Outcome]) -> Outcome:
         """As the client does, over as many connections as it takes."""
         while True:
             try:

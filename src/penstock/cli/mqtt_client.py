@@ -14,7 +14,7 @@ import sys
 from collections.abc import AsyncIterator
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 from penstock.cli.offers import Offers
 from penstock.model.errors import PeerError, RefusedError, UnavailableError
@@ -88,13 +88,20 @@ class Target:
     is_debug: bool = False
 
 
+class Outcome(NamedTuple):
+    """How the server answered a message."""
+
+    reason: Reason = Reason.SUCCESS
+    properties: Properties = NO_PROPERTIES
+
+
 @dataclass(slots=True)
 class _Sent:
     """A message of ours above QoS 0."""
 
     message: Publish
     state: Outgoing
-    done: asyncio.Future[Reason] = field(repr=False)
+    done: asyncio.Future[Outcome] = field(repr=False)
 
 
 class MqttClient:
@@ -104,6 +111,7 @@ class MqttClient:
         self, target: Target, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
         self.is_session_present = False
+        self.has_advanced = False  # a message came, or one of ours was acknowledged
         self._target = target
         self._reader = reader
         self._writer = writer
@@ -123,7 +131,17 @@ class MqttClient:
         self._ended: asyncio.Future[None] = self._loop.create_future()
         self._reading = self._loop.create_task(self._read())
         self._pinging: asyncio.Task[None] | None = None
-        self._last_sent_s = self._last_seen_s = self._loop.time()
+        self._last_sent_s = self._last_seen_s = self._opened_s = self._loop.time()
+
+    @property
+    def stood_s(self) -> float:
+        """How long ago it was connected."""
+        return self._loop.time() - self._opened_s
+
+    @property
+    def unanswered(self) -> Publish | None:
+        """The first message of ours that waits for the server's acknowledgement."""
+        return next((sent.message for sent in self._sent.values()), None)
 
     # Coming and going
 
@@ -160,7 +178,7 @@ class MqttClient:
             elif self.is_session_present:
                 self.write(Pubrel(packet_id))
             else:  # the server had it: there is nothing left to say
-                sent.done.set_result(Reason.SUCCESS)
+                sent.done.set_result(Outcome())
                 continue
             self._sent[packet_id] = sent
         most = min(self._offers.receive_max, IN_FLIGHT_MAX)
@@ -192,12 +210,12 @@ class MqttClient:
         qos: int = 0,
         retain: bool = False,
         properties: Properties = NO_PROPERTIES,
-    ) -> asyncio.Future[Reason]:
+    ) -> asyncio.Future[Outcome]:
         """Send a message as soon as the window has room; the future has the server's answer.
 
         Above QoS 0 a message that was taken stays in flight when the connection is lost.
         """
-        done: asyncio.Future[Reason] = self._loop.create_future()
+        done: asyncio.Future[Outcome] = self._loop.create_future()
         message = Publish(name, payload, qos, retain, properties=properties)
         self._offers.check(message)
         if qos:
@@ -213,10 +231,10 @@ class MqttClient:
                 await self._drain()
         else:
             await self._drain()
-            done.set_result(Reason.SUCCESS)
+            done.set_result(Outcome())
         return done
 
-    async def wait_acknowledged(self, done: asyncio.Future[Reason]) -> Reason:
+    async def wait_acknowledged(self, done: asyncio.Future[Outcome]) -> Outcome:
         """Suspends until the server has answered; UnavailableError if the connection is lost."""
         either: set[asyncio.Future[Any]] = {done, self._ended}
         await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
@@ -343,9 +361,11 @@ class MqttClient:
             if duty is not Duty.TAKE_AND_PUBREC:
                 self.write(Pubrec(message.packet_id))
                 return
+        self.has_advanced = True
         await self._messages.put(message)
 
     def _take_ack(self, packet: Ack) -> None:
+        self.has_advanced = True
         sent = self._sent.get(packet.packet_id)
         state = Outgoing.FREE if sent is None else sent.state
         answer = answer_of(PacketType(PACKET_TYPES[type(packet)]), packet.reason)
@@ -363,7 +383,8 @@ class MqttClient:
             # A PUBREL said again after a reconnect may find nothing left (MQTT 5 §3.7.2.1).
             is_over = isinstance(packet, Pubcomp) and packet.reason == _NOT_FOUND
             if not sent.done.done():
-                sent.done.set_result(Reason.SUCCESS if is_over else packet.reason)
+                outcome = Outcome() if is_over else Outcome(packet.reason, packet.properties)
+                sent.done.set_result(outcome)
 
     async def _end(self, error: Exception) -> None:
         """Whoever waits for something hears why it will not come."""

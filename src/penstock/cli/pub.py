@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from penstock.cli.line import Line
-from penstock.cli.mqtt_client import Target, is_failure, refused
+from penstock.cli.mqtt_client import Outcome, Target, is_failure, refused
 from penstock.cli.mqtt_options import (
     add_connection,
     make_parser,
@@ -27,7 +27,6 @@ from penstock.core.names import check_name
 from penstock.model.limits import KIB
 from penstock.mqtt.kinds import MQTT_5
 from penstock.mqtt.properties import Properties
-from penstock.mqtt.reasons import Reason
 
 SAYS: Final = "publish to an MQTT broker, with the letters of mosquitto_pub"
 EXAMPLES: Final = """\
@@ -114,7 +113,7 @@ async def _publish_all(
     properties: Properties,
 ) -> int:
     """Publish, and see to it that each was taken; how many."""
-    waiting: set[asyncio.Future[Reason]] = set()
+    waiting: set[asyncio.Future[Outcome]] = set()
     count = 0
     async for payload in messages:
         done = await line.publish(
@@ -130,9 +129,9 @@ async def _publish_all(
     return count
 
 
-def _check(reason: Reason) -> None:
-    if is_failure(reason):
-        raise refused("the message was refused:", reason)
+def _check(outcome: Outcome) -> None:
+    if is_failure(outcome.reason):
+        raise refused("the message was refused:", outcome.reason, outcome.properties)
 
 
 def _message(options: argparse.Namespace) -> bytes:
