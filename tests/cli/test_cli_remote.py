@@ -184,8 +184,24 @@ def test_a_broker_that_is_not_there_is_exit_code_3(run: Command, data: Path) -> 
 
 
 def test_what_is_no_address_is_refused(run: Command) -> None:
-    done = run("topic", "list", "--at", "mqtt://127.0.0.1:1883")
-    assert done.code == 1 and "use http://HOST:PORT" in done.err
+    for at in (
+        "mqtt://127.0.0.1:1883",
+        "http://127.0.0.1:99999",
+        "http://u:secret@h:x",
+        "http://[::1",
+    ):
+        for command in ("topic list", "session list", "user list", "pipeline run stats"):
+            done = run(*command.split(), "--at", at)
+            assert done.code == 1 and "use http://HOST:PORT" in done.err, (command, at)
+            assert "secret" not in done.err
+
+
+@pytest.mark.parametrize("password", ["secret", "sec/ret", "sec@ret"])
+def test_a_password_is_not_repeated_where_files_are_read(run: Command, password: str) -> None:
+    for command in ("pipeline list", "log verify", "pipeline run clean table"):
+        done = run(*command.split(), "--at", f"http://alice:{password}@127.0.0.1:1")
+        assert done.code == 1 and "'http://127.0.0.1:1' is an address" in done.err, command
+        assert "sec" not in done.err
 
 
 def test_a_broker_without_http_is_named_with_the_way_out(data: Path, run: Command) -> None:

@@ -99,6 +99,7 @@ def ask_at(
 def served_at(at: str) -> str | None:
     """Where the broker answers that is meant; None if it is a directory that no broker has open."""
     if "://" in at:
+        Target(at)  # refuses what is no address
         return at
     holder = read_holder(Path(at))
     addresses = [] if holder is None else holder.get("addresses") or []
@@ -124,10 +125,10 @@ def job_place(options: argparse.Namespace) -> dict[str, str]:
 
     Files are read beside a broker that has them open; the key is for that broker.
     """
-    key = read_key(options, options.at)
     if "://" not in options.at:
-        return {"path": str(existing_path(options)), "token": key}
+        return {"path": str(existing_path(options)), "token": read_key(options, options.at)}
     Target(options.at)  # refuses what is no address, before Spark is started
+    key = read_key(options, options.at)
     parts = urlsplit(options.at)
     url = urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
     if key:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from penstock.app.sync import Broker
 from penstock.cli.output import warn
+from penstock.client.transport import without_login
 from penstock.config import default_target, storage_settings
 from penstock.model.errors import RefusedError
 
@@ -38,7 +39,7 @@ def target_path(options: argparse.Namespace) -> Path:
     """The data directory; a URL is refused, since the command works on files."""
     if "://" in options.at:
         raise RefusedError(
-            f"--at {options.at!r} is an address, and this command reads files: "
+            f"--at {without_login(options.at)!r} is an address, and this command reads files: "
             "give the data directory instead"
         )
     return Path(options.at)

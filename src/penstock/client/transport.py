@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import re
 import ssl
 from collections.abc import Mapping
 from contextlib import suppress
@@ -29,15 +30,17 @@ class Target:
     """What a URL says: where the broker is, and who we are there."""
 
     def __init__(self, url: str, user: str = "", password: str = "", token: str = "") -> None:
-        parts = urlsplit(url)
+        try:
+            parts = urlsplit(url)
+            port = parts.port
+        except ValueError as wrong:  # a port that is none, or half an IPv6 address
+            raise _no_address(url, f" ({wrong})") from None
         if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise RefusedError(
-                f"{url!r} is no address of a broker: use http://HOST:PORT or https://HOST:PORT"
-            )
+            raise _no_address(url)
         self.url = url
         self.host = parts.hostname
         self.is_tls = parts.scheme == "https"
-        self.port = parts.port or (443 if self.is_tls else 80)
+        self.port = port or (443 if self.is_tls else 80)
         self.authorization = ""
         user = user or unquote(parts.username or "")
         password = password or unquote(parts.password or "")
@@ -51,6 +54,18 @@ class Target:
     def address(self) -> str:
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"{host}:{self.port}"
+
+
+def without_login(url: str) -> str:
+    """An address as people may see it: a password is for nobody's eyes."""
+    return re.sub(r"://.*@", "://", url)
+
+
+def _no_address(url: str, why: str = "") -> RefusedError:
+    return RefusedError(
+        f"{without_login(url)!r} is no address of a broker{why}: use http://HOST:PORT or "
+        "https://HOST:PORT, with a port up to 65535"
+    )
 
 
 class Answer:
