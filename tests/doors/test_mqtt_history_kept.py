@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import gc
 import random
 from pathlib import Path
 
 import pytest
 
+from penstock.doors.mqtt.connection import Connection
 from penstock.mqtt.kinds import MQTT_5
 from penstock.mqtt.packets import (
+    Disconnect,
     Puback,
     Publish,
+    Subscribe,
+    Subscription,
     Unsuback,
     Unsubscribe,
 )
-from tests.doors.history_clients import numbers, payloads, publish
+from penstock.mqtt.properties import Properties
+from tests.doors.history_clients import client, numbers, payloads, publish
 from tests.doors.hosted import Hosted
 from tests.doors.wire import connect_kept
 
@@ -34,6 +40,40 @@ def test_a_kept_feed_goes_on_where_it_was(broker: Hosted, name: str, qos: int) -
     assert payloads(reader, 1) == [b"20"]
     assert reader.settle() == []
     reader.close()
+
+
+def test_client_that_subscribes_with_from_and_leaves_in_one_write_has_subscribed(
+    broker: Hosted, name: str
+) -> None:
+    publish(broker, name, *numbers(0, 3), qos=2)
+    reader, _ = connect_kept(broker.port, name, MQTT_5)
+    asked = Properties(user_properties=(("from", "earliest"),))
+    reader.send(Subscribe(1, (Subscription(name, 1),), asked), Disconnect())
+    while not reader.is_closed():
+        pass  # the answer, as far as it comes before the end
+    reader.close()
+    broker.wait_idle()
+    reader, is_present = connect_kept(broker.port, name, MQTT_5)
+    assert is_present
+    assert payloads(reader, 3) == numbers(0, 3)
+    assert reader.settle() == []
+    reader.close()
+
+
+def test_client_that_leaves_while_its_feed_is_looked_up_leaves_nothing_behind(
+    broker: Hosted, name: str
+) -> None:
+    asked = Properties(user_properties=(("from", "earliest"),))
+    subscribe = Subscribe(1, (Subscription(name, 1),), asked)
+    for _ in range(20):
+        with client(broker, name) as leaving:
+            leaving.send(subscribe, Unsubscribe(2, (name,)), Disconnect())
+            while not leaving.is_closed():
+                pass
+    broker.wait_idle()
+    gc.collect()
+    left = [one for one in gc.get_objects() if isinstance(one, Connection) and one.is_closed]
+    assert len(left) < 5  # a frame may still hold the last
 
 
 def test_what_a_kept_feed_had_out_comes_again_with_dup_and_its_properties(

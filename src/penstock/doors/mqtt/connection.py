@@ -66,8 +66,8 @@ class Host(Protocol):
         """Too much waits to be written: stop reading from this client for a moment."""
         ...
 
-    def create_topic(self, connection: Connection, topic: str, chunk: Chunk, at: int) -> None:
-        """Create a topic, then have the connection take the items of the chunk from `at` on."""
+    def create_topic(self, connection: Connection, topic: str) -> None:
+        """Create a topic for a paused connection, then have it go on."""
         ...
 
     def give_up(self, connection: Connection, mistake: Exception) -> None:
@@ -89,6 +89,7 @@ class Connection:
         "_link",
         "_out",
         "_out_bytes",
+        "_paused_at",
         "_plain",
         "_publishing",
         "_rest",
@@ -116,6 +117,7 @@ class Connection:
         self._out: list[bytes] = []
         self._rest: memoryview | None = None  # of a write the socket did not take whole
         self._out_bytes = 0
+        self._paused_at: tuple[Chunk, int] | None = None  # where to go on after a pause
         self._plain: MqttEncoding | None = None
         self._aliases_out: OutgoingAliases | None = None
         self._publishing: Publishing | None = None
@@ -129,7 +131,7 @@ class Connection:
         self.last_seen = host.tick
         self.is_closed = False
         self.is_dirty = False
-        self.is_paused = False  # a topic is being created for what the client publishes
+        self.is_paused = False  # what the client asked for has to be done before the next thing
 
     # Bytes in
 
@@ -186,6 +188,9 @@ class Connection:
                 traffic.controls_received += 1
                 body = chunk.data[item.body : item.end]
                 self._host.handle(self, self._decode(item.first_byte, body))
+                if self.is_paused:
+                    self._paused_at = (chunk, at)
+                    return
         if chunk.violation is not None:
             raise chunk.violation
 
@@ -202,17 +207,24 @@ class Connection:
             run = following
         self._traffic.publishes_received -= last.end_message - run.first_message
         self._traffic.publish_bytes_received -= last.end - run.start
+        self._paused_at = (chunk, at)
+        self.pause()
+        self._host.create_topic(self, wanted.topic)
+
+    def pause(self) -> None:
+        """Take nothing that the client sent behind this until `unpause`."""
         self.is_paused = True
         self._link.want_read(False)
-        self._host.create_topic(self, wanted.topic, chunk, at)
 
-    def unpause(self, chunk: Chunk, at: int) -> None:
-        """Go on with the items of a chunk from `at` on, then with what came behind it."""
+    def unpause(self) -> None:
+        """Go on with what is left of the bytes that were taken, then with what came behind them."""
+        paused_at, self._paused_at = self._paused_at, None
         if self.is_closed:
             return
+        assert paused_at is not None
         self.is_paused = False
         try:
-            self._take(chunk, at)
+            self._take(*paused_at)
         except Exception as error:
             self._fail(error)
         if not self.is_paused:

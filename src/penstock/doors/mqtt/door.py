@@ -45,7 +45,6 @@ from penstock.mqtt.packets import (
     Unsubscribe,
 )
 from penstock.mqtt.reasons import FAILURE, Reason
-from penstock.mqtt.scanner import Chunk
 from penstock.mqtt.state import event_of, next_state
 
 HOLD_S: Final = 0.002  # a client that brings more than the disk takes is read again after it
@@ -161,18 +160,16 @@ class MqttDoor:
             else:
                 connection.read_on(True)
 
-    def create_topic(self, connection: Connection, topic: str, chunk: Chunk, at: int) -> None:
-        self._spawn(connection, self._create_topic(connection, topic, chunk, at))
+    def create_topic(self, connection: Connection, topic: str) -> None:
+        self._spawn(connection, self._create_topic(connection, topic))
 
-    async def _create_topic(
-        self, connection: Connection, topic: str, chunk: Chunk, at: int
-    ) -> None:
+    async def _create_topic(self, connection: Connection, topic: str) -> None:
         try:
             await self.exchange.engine.create_wanted(topic)
         except PenstockError as failed:  # nothing was acknowledged: the client sends it again
             connection.end(reason_of(failed), str(failed))
         else:
-            connection.unpause(chunk, at)
+            connection.unpause()
 
     def give_up(self, connection: Wired, mistake: Exception) -> None:
         context = {"message": "a connection was closed", "exception": mistake}

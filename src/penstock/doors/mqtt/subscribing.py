@@ -1,12 +1,11 @@
 """SUBSCRIBE and UNSUBSCRIBE: checked, made durable where the session is, then answered.
 
 What a client asks for is done in the order in which it asked: while one SUBSCRIBE has to look up
-where its feeds begin, those behind it wait, and nothing more is read from the client.
+where its feeds begin, its connection is paused, and everything behind it waits.
 """
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Awaitable
 from typing import Final
 
@@ -54,27 +53,20 @@ class Subscribing:
         self.exchange = exchange
         self._dollar_sys = dollar_sys
         self._spawn = spawn
-        # What clients asked for while something they asked for before is being looked up.
-        self._waiting: dict[Connection, deque[Subscribe | Unsubscribe]] = {}
 
     def subscribe(self, connection: Connection, packet: Subscribe) -> None:
-        waiting = self._waiting.get(connection)
-        if waiting is not None:
-            waiting.append(packet)
-            return
+        session = connection.session
+        assert session is not None
         made = Made(packet, self.exchange.ends())
         try:
             asked = read_asked(packet.properties, self.exchange.engine.clock.now_us())
         except RefusedError as refused:
-            self._refuse_all(connection, made, str(refused))
+            self._refuse_all(connection, session, made, str(refused))
             return
         if asked is not None:
-            self._waiting[connection] = deque()
-            connection.read_on(False)
-            self._spawn(connection, self._subscribe_feeds(connection, made, asked))
+            connection.pause()
+            self._spawn(connection, self._subscribe_feeds(connection, session, made, asked))
             return
-        session = connection.session
-        assert session is not None
         for wanted in packet.subscriptions:
             reason, why = self._check(session, wanted)
             if reason >= FAILURE:
@@ -83,9 +75,7 @@ class Subscribing:
                 self._install(made, wanted, _subscription(session, wanted, packet))
         self._finish(connection, session, made)
 
-    def _refuse_all(self, connection: Connection, made: Made, why: str) -> None:
-        session = connection.session
-        assert session is not None
+    def _refuse_all(self, connection: Connection, session: Session, made: Made, why: str) -> None:
         for wanted in made.packet.subscriptions:
             reason, own = self._check(session, wanted)
             if reason >= FAILURE:
@@ -105,24 +95,17 @@ class Subscribing:
 
     # Feeds
 
-    async def _subscribe_feeds(self, connection: Connection, made: Made, asked: Asked) -> None:
+    async def _subscribe_feeds(
+        self, connection: Connection, session: Session, made: Made, asked: Asked
+    ) -> None:
         """Subscriptions with `from` or `where`; then whatever waited for them."""
-        session = connection.session
-        assert session is not None
         try:
             for wanted in made.packet.subscriptions:
                 await self._subscribe_feed(session, made, wanted, asked)
             if not connection.is_closed:
                 self._finish(connection, session, made)
         finally:
-            waiting = self._waiting.pop(connection)
-            if not connection.is_closed:
-                connection.read_on(True)
-                for packet in waiting:
-                    if isinstance(packet, Subscribe):
-                        self.subscribe(connection, packet)
-                    else:
-                        self.unsubscribe(connection, packet)
+            connection.unpause()
 
     async def _subscribe_feed(
         self, session: Session, made: Made, wanted: Wanted, asked: Asked
@@ -219,10 +202,6 @@ class Subscribing:
         return Reason(wanted.qos), ""
 
     def unsubscribe(self, connection: Connection, packet: Unsubscribe) -> None:
-        waiting = self._waiting.get(connection)
-        if waiting is not None:
-            waiting.append(packet)
-            return
         session = connection.session
         assert session is not None
         reasons = [
