@@ -45,7 +45,7 @@ async def recovered(catalog: Catalog) -> list[StoredShare]:
 
 def test_a_share_is_stored_with_its_positions_and_what_is_out(open_database: OpenDatabase) -> None:
     async def story(catalog: Catalog) -> None:
-        await catalog.sessions.shares.save([AWAY])
+        await catalog.sessions.subscribe("c", [], shares=[AWAY])
         assert await recovered(catalog) == [StoredShare(AWAY, {"c": 2})]
 
     play(open_database, story)
@@ -55,7 +55,7 @@ def test_a_checkpoint_replaces_what_was_stored_of_a_share(open_database: OpenDat
     async def story(catalog: Catalog) -> None:
         other = ShareState(5, "$share/h/a/#", False, [], [])
         await catalog.sessions.subscribe("c", [replace(HELD, filter=other.filter)])
-        await catalog.sessions.shares.save([AWAY, other])
+        await catalog.sessions.subscribe("c", [], shares=[AWAY, other])
         moved = replace(AWAY, positions=[(1, 1, 8)], rows=[ShareRow(2, 1, 1)])
         await catalog.sessions.save(Checkpoint(shares=[moved]))
         assert [one.state for one in await recovered(catalog)] == [moved, other]
@@ -82,7 +82,7 @@ def test_qos_2_messages_are_put_beside_what_is_stored_and_released(
     open_database: OpenDatabase,
 ) -> None:
     async def story(catalog: Catalog) -> None:
-        await catalog.sessions.shares.save([replace(AWAY, rows=[])])
+        await catalog.sessions.subscribe("c", [], shares=[replace(AWAY, rows=[])])
         sent = ShareRow(1, 7, 2, "c", 3)
         nobody = ShareRow(99, 7, 2, "c", 4)  # its topic was deleted meanwhile
         await catalog.sessions.put_outstanding("c", [], [(4, sent), (4, nobody), (77, sent)])
@@ -100,7 +100,7 @@ def test_what_was_out_to_a_session_that_is_gone_is_done(open_database: OpenDatab
     async def story(catalog: Catalog) -> None:
         await catalog.sessions.begin("d", "", 9, is_clean=False)
         await catalog.sessions.subscribe("d", [replace(HELD, qos=1)])
-        await catalog.sessions.shares.save([AWAY])
+        await catalog.sessions.subscribe("c", [], shares=[AWAY])
         await catalog.sessions.forget("c")
         (found,) = await recovered(catalog)
         assert found.holders == {"d": 1}
@@ -117,7 +117,7 @@ def test_a_share_that_nobody_holds_stays_for_what_is_out_at_qos_2(
     open_database: OpenDatabase,
 ) -> None:
     async def story(catalog: Catalog) -> None:
-        await catalog.sessions.shares.save([AWAY])
+        await catalog.sessions.subscribe("c", [], shares=[AWAY])
         await catalog.sessions.unsubscribe("c", [KEY])
         assert await recovered(catalog) == [StoredShare(AWAY, {})]
         await catalog.sessions.forget("c")
@@ -128,7 +128,7 @@ def test_a_share_that_nobody_holds_stays_for_what_is_out_at_qos_2(
 
 def test_a_share_goes_and_a_topic_takes_its_part_of_it_along(open_database: OpenDatabase) -> None:
     async def story(catalog: Catalog) -> None:
-        await catalog.sessions.shares.save([AWAY])
+        await catalog.sessions.subscribe("c", [], shares=[AWAY])
         await catalog.delete_topic(1)
         (found,) = await recovered(catalog)
         assert (found.state.positions, found.state.rows) == ([(2, 1, 0)], [])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections import Counter
 from contextlib import ExitStack
 from pathlib import Path
@@ -10,13 +11,19 @@ import pytest
 
 from penstock.mqtt.kinds import MQTT_3_1_1, MQTT_5
 from penstock.mqtt.packets import (
+    Disconnect,
+    Packet,
     Pubcomp,
     Publish,
     Pubrec,
     Pubrel,
+    Suback,
+    Subscribe,
+    Subscription,
     Unsuback,
     Unsubscribe,
 )
+from penstock.mqtt.properties import Properties
 from tests.doors.hosted import Hosted
 from tests.doors.shared_members import burst, client, joined, members, messages, taken
 from tests.doors.wire import Wire, connect_kept, kept
@@ -91,6 +98,63 @@ def test_what_was_out_to_a_kept_session_that_is_wiped_goes_to_nobody(
         writer.publish(name, b"next", 2)
         assert other.receive().payload == b"next"
         assert other.settle() == []
+
+
+# Many packets in one write
+
+
+def stored(data: Path) -> tuple[dict[str, int], list[str]]:
+    """What the catalog on disk has: filters with their QoS, and the shares."""
+    with sqlite3.connect(f"file:{data}/catalog.db?mode=ro", uri=True) as catalog:
+        filters = dict(catalog.execute("select filter, qos from subscriptions").fetchall())
+        shares = [filter for (filter,) in catalog.execute("select filter from shares").fetchall()]
+    return filters, shares
+
+
+def asked(packet_id: int, *wanted: tuple[str, int]) -> Subscribe:
+    return Subscribe(packet_id, tuple(Subscription(filter, qos) for filter, qos in wanted))
+
+
+@pytest.mark.parametrize(
+    ("first", "then", "left"),
+    [
+        (asked(1, ("$share/g/x", 1), ("y", 1)), Unsubscribe(2, ("y",)), {"$share/g/x": 1}),
+        (asked(1, ("$share/g/x", 1)), Unsubscribe(2, ("$share/g/x",)), {}),
+        (asked(1, ("$share/g/x", 1)), asked(2, ("$share/g/x", 0)), {"$share/g/x": 0}),
+    ],
+)
+def test_what_is_asked_for_behind_a_shared_subscription_is_done_after_it(
+    tmp_path: Path, first: Packet, then: Packet, left: dict[str, int]
+) -> None:
+    """Answered in that order, and stored in that order: also in the catalog the last one counts."""
+    with Hosted(tmp_path) as broker:
+        wire, _ = connect_kept(broker.port, "c", MQTT_5)
+        wire.send(first, then)
+        answers = [wire.next(), wire.next()]
+        assert [type(one) for one in answers] == [
+            Unsuback if isinstance(one, Unsubscribe) else Suback for one in (first, then)
+        ]
+        assert [one.packet_id for one in answers] == [1, 2]
+        wire.disconnect()
+        broker.wait_idle()
+        assert stored(tmp_path) == (left, list(left))
+
+
+def test_client_that_joins_a_group_and_ends_its_session_in_one_write_leaves_nothing(
+    tmp_path: Path,
+) -> None:
+    with Hosted(tmp_path) as broker:
+        for _ in range(5):
+            wire, present = connect_kept(broker.port, "c", MQTT_5)
+            assert not present
+            ending = Disconnect(properties=Properties(session_expiry_interval=0))
+            wire.send(asked(1, ("$share/g/x", 1)), ending)
+            while not wire.is_closed():
+                pass
+            wire.close()
+            broker.wait_idle()
+        assert broker.stored_sessions() == {}
+        assert stored(tmp_path) == ({}, [])
 
 
 # Behind

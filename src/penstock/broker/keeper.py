@@ -325,16 +325,24 @@ class Keeper:
         """All persistent sessions as the newest checkpoint has them, as JSON."""
         return await self._catalog.rows_as_json()
 
-    async def subscribe(self, session: Session, subscriptions: list[Subscription]) -> None:
-        """Durable on return; a feed has not begun before that."""
+    def subscribe(self, session: Session, subscriptions: list[Subscription]) -> Awaitable[None]:
+        """Durable once it was awaited; a feed has not begun before that."""
+        shares = [one.share for one in subscriptions if isinstance(one.share, Share)]
+        fresh = [share for share in shares if self.shares.number(share)]
+        return self._subscribe(session, subscriptions, fresh)
+
+    async def _subscribe(
+        self, session: Session, subscriptions: list[Subscription], fresh: list[Share]
+    ) -> None:
+        """One unit, queued at once: what the client asks for next comes behind all of it."""
         feeds: list[FeedRow] = []
         for one in subscriptions:
             if one.feed is not None:
                 feeds += self._feed_rows(one.feed, one.feed.lags)
                 self.touch(session)
         rows = [subscription_row(one) for one in subscriptions]
-        await self.shares.keep([one.share for one in subscriptions if isinstance(one.share, Share)])
-        await self._catalog.subscribe(session.client_id, rows, feeds)
+        shares = self.shares.first_states(fresh)
+        await self._catalog.subscribe(session.client_id, rows, feeds, shares)
 
     async def unsubscribe(self, session: Session, filters: list[str]) -> None:
         await self._catalog.unsubscribe(session.client_id, filters)

@@ -147,11 +147,10 @@ class Shares:
         group.put_pinned(row.client_id, row.offset)
         pins[row.packet_id] = Pin(row.topic_id << TAG_SHIFT | row.offset, row.is_released)
 
-    async def keep(self, shares: Sequence[Share]) -> None:
-        """Sessions that outlive their connection hold these; durable on return."""
-        fresh = [share for share in shares if self.number(share)]
-        if fresh:
-            await self._catalog.save([self._state(share, is_whole=True) for share in fresh])
+    def first_states(self, fresh: Sequence[Share]) -> list[ShareState]:
+        """All there is to store of these; nothing of one that was let go since."""
+        there = [share for share in fresh if self._by_key.get(share.key) is share]
+        return [self._state(share, is_whole=True) for share in there]
 
     def number(self, share: Share) -> bool:
         """A share belongs in the catalog, from the next checkpoint on; False if it is there."""

@@ -238,11 +238,17 @@ class SessionCatalog:
         return await self._runner.run(work)
 
     async def subscribe(
-        self, client_id: str, rows: Sequence[SubscriptionRow], feeds: Sequence[FeedRow] = ()
+        self,
+        client_id: str,
+        rows: Sequence[SubscriptionRow],
+        feeds: Sequence[FeedRow] = (),
+        shares: Sequence[ShareState] = (),
     ) -> None:
-        """Add or replace filters, with where their feeds begin; durable on return."""
+        """Add or replace filters, with where their feeds and new shares begin; then durable."""
 
         def work(database: Database) -> None:
+            if shares:
+                save_shares(database, shares)
             database.execute_many(
                 "insert into subscriptions (tenant, client_id, filter, qos, options, identifier,"
                 " since, feed_id, expression) values ($1, $2, $3, $4, $5, $6, $7, $8, $9)"

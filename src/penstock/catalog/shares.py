@@ -57,9 +57,6 @@ class ShareCatalog:
         """After any end: what there is, when nobody is connected."""
         return await self._runner.run(_recover)
 
-    async def save(self, states: Sequence[ShareState]) -> None:
-        await self._runner.run(lambda database: save_shares(database, states))
-
     async def remove(self, share_id: int) -> None:
         """Nobody holds it any more."""
 
