@@ -198,6 +198,29 @@ def test_silent_client_is_let_go_after_one_and_a_half_keep_alives(
         assert client.is_closed()
 
 
+@pytest.mark.parametrize(("keep_alive_s", "ticks_max"), [(1, 2), (2, 3), (3, 5), (5, 8)])
+def test_nobody_is_let_go_before_one_and_a_half_keep_alives(
+    broker: Hosted, name: str, keep_alive_s: int, ticks_max: int
+) -> None:
+    """The clock ticks once a second; a client may have said its last word just before a tick."""
+
+    def is_there_after(ticks: int) -> bool:
+        door = broker.door
+        (connection,) = [
+            one for one in door._connections if one.session and one.session.client_id == name
+        ]
+        connection.last_seen = door.tick
+        for _ in range(ticks):
+            door._timer.cancel()
+            door._each_second()
+        return not connection.is_closed
+
+    with Wire(broker.port, name, MQTT_5) as client:
+        client.connect(keep_alive_s=keep_alive_s)
+        assert broker.call(lambda: is_there_after(ticks_max))
+        assert not broker.call(lambda: is_there_after(ticks_max + 1))
+
+
 def test_pings_keep_a_client_and_any_packet_is_as_good(broker: Hosted, name: str) -> None:
     with (
         Wire(broker.port, name, MQTT_5) as pinging,

@@ -141,6 +141,23 @@ def test_a_property_cut_anywhere_is_malformed(row: PropertyRow) -> None:
         assert caught.value.reason == Reason.MALFORMED_PACKET
 
 
+@pytest.mark.parametrize(
+    ("field", "most"),
+    [
+        ("subscription_identifiers", 268_435_455),
+        ("receive_maximum", 65_535),
+        ("topic_alias", 65_535),
+        ("maximum_packet_size", 4_294_967_295),
+    ],
+)
+def test_a_property_that_may_not_be_0_says_what_it_may_be(field: str, most: int) -> None:
+    (row,) = [one for one in PROPERTIES if one.field == field]
+    where = row.legal_in[0]
+    section = bytes((row.id,)) + b"\0" * len(SAMPLE[row.wire])
+    with pytest.raises(ProtocolViolation, match=f"{field} is 0: it must be from 1 to {most}$"):
+        decode_properties(section, where, sender_of(row, where))
+
+
 def test_user_properties_keep_their_order_and_their_duplicates() -> None:
     pairs = (("b", "1"), ("a", "2"), ("b", "1"), ("b", ""))
     section = encode_properties(Properties(user_properties=pairs), PacketType.PUBLISH)

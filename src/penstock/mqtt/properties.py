@@ -161,7 +161,7 @@ PROPERTIES: Final[tuple[PropertyRow, ...]] = (
     PropertyRow(0x1A, "response_information", Wire.TEXT, (_CONNACK,)),
     PropertyRow(0x1C, "server_reference", Wire.TEXT, (_CONNACK, _DISCONNECT)),
     PropertyRow(0x1F, "reason_string", Wire.TEXT, (_CONNACK, *_ANSWERS, _DISCONNECT, _AUTH)),
-    PropertyRow(0x21, "receive_maximum", Wire.U16, (_CONNECT, _CONNACK), least=1),
+    PropertyRow(0x21, "receive_maximum", Wire.U16, (_CONNECT, _CONNACK), least=1, most=0xFFFF),
     PropertyRow(0x22, "topic_alias_maximum", Wire.U16, (_CONNECT, _CONNACK)),
     PropertyRow(
         0x23,
@@ -169,6 +169,7 @@ PROPERTIES: Final[tuple[PropertyRow, ...]] = (
         Wire.U16,
         (_PUBLISH,),
         least=1,
+        most=0xFFFF,
         outside_bounds=Reason.TOPIC_ALIAS_INVALID,  # [MQTT-3.3.2-8]
     ),
     PropertyRow(0x24, "maximum_qos", Wire.BYTE, (_CONNACK,), most=1),

@@ -223,8 +223,9 @@ class Connection:
             return
         assert paused_at is not None
         self.is_paused = False
+        chunk, at = paused_at
         try:
-            self._take(*paused_at)
+            self._take(chunk, at)
         except Exception as error:
             self._fail(error)
         if not self.is_paused:

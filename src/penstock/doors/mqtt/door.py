@@ -229,11 +229,12 @@ class MqttDoor:
         self._timer = self._loop.call_later(1.0, self._each_second)
         self.tick += 1
         for connection in list(self._connections):
-            silent_s = self.tick - connection.last_seen
+            # At the least: it may have been heard at the end of its tick [MQTT-3.1.2-22].
+            silent_s = self.tick - connection.last_seen - 1
             if connection.session is None:
-                if silent_s > self._limits.connect_s_max:
+                if silent_s >= self._limits.connect_s_max:
                     connection.close()
-            elif connection.keep_alive_s and silent_s > connection.keep_alive_s * 1.5:
+            elif connection.keep_alive_s and silent_s >= connection.keep_alive_s * 1.5:
                 connection.end(Reason.KEEP_ALIVE_TIMEOUT)
 
     def close(self) -> None:
