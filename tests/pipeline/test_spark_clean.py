@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import shutil
+import threading
 import time
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -102,6 +104,22 @@ def test_a_table_that_was_cleaned_goes_on_where_it_ended(
     assert offsets_of(table) == [8, 9, 10]
 
 
+def test_the_newest_record_stays_when_its_topic_was_deleted_and_created_anew(
+    spark: SparkSession, table: Path, tmp_path: Path
+) -> None:
+    with Broker(tmp_path / "data") as broker:
+        broker.delete_topic("t")
+        broker.create_topic("t")
+        broker.publish("of the second life", "t", name="t/1")
+    archive("t", table, path=tmp_path / "data", fail_on_data_loss=False, spark=spark)
+    clean(table, latest=True, spark=spark)
+    assert [(row["name"], row["payload"]) for row in rows_of(table)] == [
+        ("t/1", b"of the second life"),
+        ("t/2", b"8"),
+        ("t/0", b"9"),
+    ]
+
+
 def test_expired_records_go_by_themselves(spark: SparkSession, tmp_path: Path) -> None:
     data, table = tmp_path / "data", tmp_path / "table"
     with Hosted(data) as broker, Wire(broker.port, "p", MQTT_5) as wire:
@@ -189,7 +207,7 @@ def test_small_files_are_merged_and_files_that_no_version_needs_are_removed(
     (orphans / "part-0.parquet").write_bytes(b"never named")
     done = clean(table, spark=spark)
     assert "4 files merged · 0 files removed" in done.says
-    for path in [*files_of(table)]:
+    for path in [*files_of(table), orphans]:
         os.utime(path, (time.time() - 9 * 86_400,) * 2)
     tombstones = DeltaTable(str(table))
     assert offsets_of(table) == [0, 1, 2, 3]
@@ -197,6 +215,83 @@ def test_small_files_are_merged_and_files_that_no_version_needs_are_removed(
     clean(table, spark=spark)
     assert not orphans.exists()
     assert offsets_of(table) == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    "dates",
+    [
+        [date(2020, 1, 1), date(2020, 1, 2), None],
+        ["1 + 1 = 2", "50%: a/b", None],
+        [1, 2, None],
+    ],
+)
+def test_dates_stay_what_they_are_also_when_they_are_not_the_day_of_the_timestamp(
+    spark: SparkSession, tmp_path: Path, dates: list[Any]
+) -> None:
+    now = datetime.now(UTC)
+    rows = [
+        {"n": n, "timestamp": now - n % 2 * 40 * DAY, "date": one}
+        for n, one in enumerate(dates * 2)
+    ]
+    table = tmp_path / "a table"
+    write_deltalake(str(table), pa.Table.from_pylist(rows), partition_by=["date"])
+    assert clean(table / ".." / table.name, older_than="30d", spark=spark).rows == 3
+    left = sorted(rows_of(table), key=lambda row: row["n"])
+    assert [(row["n"], row["date"]) for row in left] == [
+        (row["n"], row["date"]) for row in rows if row["n"] % 2 == 0
+    ]
+
+
+def test_a_table_by_date_needs_no_timestamp(spark: SparkSession, tmp_path: Path) -> None:
+    gone = datetime.now(UTC) - DAY
+    rows = pa.table({"date": ["a", "b"], "expires_at": pa.array([gone, None])})
+    write_deltalake(str(tmp_path / "x"), rows, partition_by=["date"])
+    assert clean(tmp_path / "x", spark=spark).rows == 1
+    assert [row["date"] for row in rows_of(tmp_path / "x")] == ["b"]
+
+
+def test_directories_that_a_job_is_writing_into_stay(spark: SparkSession, table: Path) -> None:
+    made, writing, old = (table / f"rows-{name}" for name in ("made", "writing", "old"))
+    made.mkdir()
+    (writing / "_temporary" / "0").mkdir(parents=True)
+    (old / "date=2020-01-01").mkdir(parents=True)
+    for folder in (writing, old / "date=2020-01-01", old):
+        os.utime(folder, (time.time() - 9 * 86_400,) * 2)
+    clean(table, spark=spark)
+    assert made.exists()
+    assert (writing / "_temporary" / "0").exists()
+    assert not old.exists()
+
+
+def test_files_are_removed_while_a_job_makes_directories_and_removes_its_own(
+    spark: SparkSession, table: Path
+) -> None:
+    done, wrong = threading.Event(), []
+
+    def write() -> None:
+        number = 0
+        while not done.is_set():
+            number += 1
+            folder = table / f"rows-{number}"
+            try:
+                folder.mkdir()
+                (folder / "_temporary" / "0").mkdir(parents=True)
+                shutil.rmtree(folder / "_temporary")
+                (folder / "date=2026-01-01").mkdir()
+                (folder / "date=2026-01-01" / "part.parquet").touch()
+                shutil.rmtree(folder)
+            except OSError as failed:
+                wrong.append(failed)
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    try:
+        for _ in range(30):
+            CleanTable(spark, table).vacuum(3_600.0)
+    finally:
+        done.set()
+        writer.join()
+    assert wrong == []
 
 
 def test_a_table_without_partitions_or_topics_is_merged_too(

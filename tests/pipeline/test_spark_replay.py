@@ -7,7 +7,9 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 import pytest
+from deltalake import write_deltalake
 
 from penstock import Broker, InvalidPosition, InvalidSetting, RefusedError, TopicNotFound
 from penstock.cli.main import main
@@ -95,6 +97,24 @@ def test_an_archive_is_replayed_like_the_topic_it_was_made_of(
     assert [int(one.payload) for one in records(data)] == list(range(RECORDS - 3, RECORDS))
     with pytest.raises(TopicNotFound, match="holds nothing of topic 'other': it has In"):
         replay("other", "out", checkpoint=tmp_path / "d", archive=table, path=data, spark=spark)
+
+
+def test_a_table_that_is_no_archive_is_refused_before_anything_is_written(
+    spark: SparkSession, data: Path, tmp_path: Path
+) -> None:
+    table = tmp_path / "table"
+    for columns, message in (
+        ({"date": ["a"], "name": ["b"]}, "is no archive: it has no topic; topic must be string"),
+        (
+            {"topic": ["in"], "offset": [0], "timestamp": ["2026-01-01"], "name": ["b"]},
+            "its column timestamp is string; timestamp must be timestamp",
+        ),
+    ):
+        rows = pa.table(columns)
+        write_deltalake(str(table), rows, mode="overwrite", schema_mode="overwrite")
+        with pytest.raises(RefusedError, match=message):
+            replay("in", "out", checkpoint=tmp_path / "c", archive=table, path=data, spark=spark)
+    assert not (tmp_path / "c").exists()
 
 
 def test_a_slice_that_was_decided_comes_in_once_whatever_happened_to_its_driver(

@@ -2,22 +2,23 @@
 
 Only files that hold something to drop are written anew, and each commit replaces some files by
 others in one step: whoever reads sees the table before or after, and a job that was killed leaves
-files that nobody names and the next one removes. Others may add to the table meanwhile.
+files that nobody names and the next one removes. Others may add to the table meanwhile: what is
+younger than the age of a vacuum is theirs.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote
 
 import pyarrow as pa
-from deltalake import DeltaTable
-from deltalake.exceptions import CommitFailedError, TableNotFoundError
+from deltalake.exceptions import CommitFailedError
 from deltalake.transaction import RemoveAction
 
 from penstock.core.names import quoted
@@ -25,7 +26,7 @@ from penstock.model.clock import SystemClock
 from penstock.model.errors import InvalidSetting, RefusedError, UnavailableError
 from penstock.model.limits import MIB
 from penstock.pipeline.delta import MERGED_BYTES, PARTITION, write_files
-from penstock.pipeline.following import DAY
+from penstock.pipeline.table_rows import FILE, open_table, rows_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -35,7 +36,6 @@ T = TypeVar("T")
 REWRITE_BYTES_MAX: Final = 2_048 * MIB  # of files replaced in one commit
 RACES_MAX: Final = 5  # commits in a row that another job overtook
 VACUUM_S_MIN: Final = 3_600.0  # a job may be writing files that no commit names yet
-_FILE: Final = "__file"
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ class Keep:
 class DataFile:
     """A file that the table names."""
 
-    path: str  # as the table's log names it
+    path: str  # in the table
     size: int
     partition: dict[str, str | None]
 
@@ -79,18 +79,9 @@ class CleanTable:
         self.path = path.absolute()
         self.commits = 0
         self._spark = spark
-        try:
-            self._table = DeltaTable(str(self.path))
-        except TableNotFoundError:
-            raise RefusedError(
-                f"{quoted(str(path))} is no Delta table: name the directory of one"
-            ) from None
+        self._table = open_table(path)
         self._names = [field.name for field in self._table.schema().fields]
         self._partitions = self._table.metadata().partition_columns
-
-    def rows(self) -> DataFrame:
-        """All rows of the version that was opened."""
-        return self._rows([unquote(one.path) for one in self._files()]).drop(_FILE)
 
     def has(self, column: str) -> bool:
         return column in self._names
@@ -138,19 +129,31 @@ class CleanTable:
                 "job that is writing them; keep them for 1h at least"
             )
         self._table.update_incremental()
+        folders = self._folders(older_s)  # before files go, which changes their directories
         gone = self._table.vacuum(
             int(older_s / 3_600), dry_run=False, enforce_retention_duration=False, full=True
         )
-        for folder in sorted(self.path.rglob("*/"), reverse=True):
-            is_ours = folder.name.startswith(("rows-", f"{PARTITION}="))
-            if is_ours and not any(folder.iterdir()):
+        for folder in folders:
+            with suppress(OSError):  # it is not empty, or gone already
                 folder.rmdir()
         return len(gone)
+
+    def _folders(self, older_s: float) -> list[Path]:
+        """Directories of data files that nobody has changed for so long, the deepest first."""
+        until_s = SystemClock().now_us() / 1e6 - older_s
+        found = []
+        for name, below, _ in os.walk(self.path):  # passes over what vanishes meanwhile
+            below[:] = [one for one in below if one.startswith(("rows-", f"{PARTITION}="))]
+            for folder in (Path(name, one) for one in below):
+                with suppress(FileNotFoundError):
+                    if folder.stat().st_mtime < until_s:
+                        found.append(folder)
+        return found[::-1]
 
     # Dropping
 
     def _drop(self, keep: Keep) -> tuple[int, int]:
-        files = {unquote(one.path): one for one in self._files()}
+        files = {one.path: one for one in self._files()}
         if not files:
             return 0, 0
         dropped = left = 0
@@ -168,47 +171,38 @@ class CleanTable:
         actions = pa.table(self._table.get_add_actions(flatten=True)).to_pylist()
         return [
             DataFile(
-                one["path"],
+                unquote(one["path"]),
                 one["size_bytes"],
                 {name: _text(one.get(f"partition.{name}")) for name in self._partitions},
             )
             for one in actions
         ]
 
-    def _rows(self, paths: list[str]) -> DataFrame:
-        from pyspark.sql.functions import col, expr
-
-        rows = self._spark.read.parquet(*[str(self.path / path) for path in paths])
-        rows = rows.withColumn(_FILE, col("_metadata.file_path"))
-        return rows.withColumn(PARTITION, expr(DAY)) if self._partitions else rows
-
-    def _kept(self, paths: list[str], keep: Keep) -> DataFrame:
+    def _kept(self, files: list[str], keep: Keep) -> DataFrame:
         """The rows of these files, with a column that says whether each stays."""
-        from pyspark.sql.functions import col, expr
+        from pyspark.sql.functions import col, expr, struct
         from pyspark.sql.functions import max as newest
 
-        rows = self._rows(paths)
+        rows = rows_of(self._spark, self._table, self.path, files)
         stays = expr(keep.condition())
         if keep.is_latest:
-            every = self._rows([unquote(one.path) for one in self._files()])
-            latest = every.groupBy("topic", "name").agg(newest("offset").alias("__latest"))
+            # Offsets of a topic that was deleted and created anew begin at 0 once more.
+            age = struct(*[name for name in ("timestamp", "offset") if self.has(name)])
+            every = rows_of(self._spark, self._table, self.path)
+            latest = every.groupBy("topic", "name").agg(newest(age).alias("__latest"))
             rows = rows.join(latest, ["topic", "name"], "left")
-            stays = stays & (col("offset") == col("__latest"))
+            stays = stays & age.eqNullSafe(col("__latest"))
         return rows.withColumn("__stays", stays)
 
-    def _counts(self, paths: list[str], keep: Keep) -> list[tuple[str, int, int]]:
+    def _counts(self, files: list[str], keep: Keep) -> list[tuple[str, int, int]]:
         """Of each file: its rows, and how many of them stay."""
         from pyspark.sql.functions import count, count_if
 
-        rows = self._kept(paths, keep).groupBy(_FILE).agg(count("*"), count_if("__stays"))
-        return [(self._inside(file), total, kept) for file, total, kept in rows.collect()]
-
-    def _inside(self, address: str) -> str:
-        """The path of a file in the table, of what Spark calls it."""
-        return str(Path(unquote(urlsplit(address).path)).relative_to(self.path))
+        rows = self._kept(files, keep).groupBy(FILE).agg(count("*"), count_if("__stays"))
+        return [(file, total, kept) for file, total, kept in rows.collect()]
 
     def _replace(self, group: list[DataFile], keep: Keep) -> None:
-        rows = self._kept([unquote(one.path) for one in group], keep).where("__stays")
+        rows = self._kept([one.path for one in group], keep).where("__stays")
         new = write_files(rows.select(*self._names), self.path, self._partitions)
         now_ms = SystemClock().now_us() // 1_000
         removed = [RemoveAction(one.path, True, now_ms, one.size, one.partition) for one in group]

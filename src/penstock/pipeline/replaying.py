@@ -30,6 +30,14 @@ if TYPE_CHECKING:
 
 _STATE: Final = "replay.json"
 _COLUMNS: Final = "offset long, name string, headers map<string,string>, payload binary"
+_ARCHIVED: Final = {  # what a table must have to be replayed
+    "topic": ("string",),
+    "offset": ("bigint",),
+    "timestamp": ("timestamp",),
+    "name": ("string",),
+    "headers": ("map<string,string>",),
+    "payload": ("binary", "string"),
+}
 _STAMP: Final = pa.schema([pa.field("timestamp", pa.timestamp("us", tz="UTC"))])
 
 
@@ -113,9 +121,10 @@ class TableLog:
     """Implements `Log` on the rows of one topic in an archive."""
 
     def __init__(self, spark: SparkSession, table: Path, topic: str) -> None:
-        from penstock.pipeline.cleaning import CleanTable
+        from penstock.pipeline.table_rows import read_delta
 
-        rows = CleanTable(spark, table).rows()
+        rows = read_delta(spark, table)
+        _check_archive(table, rows)
         found = [row.topic for row in rows.select("topic").distinct().collect()]
         named = [one for one in found if topic_key(one) == topic_key(topic)]
         if not named:
@@ -153,6 +162,18 @@ class TableLog:
     def rows(self, first: int, last: int) -> DataFrame:
         part = self._rows.where(f"offset >= {first} AND offset < {last}").orderBy("offset")
         return part.select("name", "headers", "payload")
+
+
+def _check_archive(table: Path, rows: DataFrame) -> None:
+    found = dict(rows.dtypes)
+    for column, kinds in _ARCHIVED.items():
+        if found.get(column) not in kinds:
+            is_there = column in found
+            wrong = f"its column {column} is {found[column]}" if is_there else f"it has no {column}"
+            raise RefusedError(
+                f"table {quoted(str(table))} is no archive: {wrong}; {column} must be "
+                f"{' or '.join(kinds)}, as the job archive writes it"
+            )
 
 
 def resolve(log: Log, position: Position, what: str) -> int:

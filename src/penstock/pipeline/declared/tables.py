@@ -1,4 +1,4 @@
-"""Delta tables that a pipeline reads, and those it writes: each micro-batch exactly once.
+"""Delta tables that a pipeline writes: each micro-batch exactly once.
 
 Spark writes Parquet files; one commit adds them together with the number of the micro-batch, so a
 micro-batch that is tried again after a crash changes nothing.
@@ -9,64 +9,19 @@ from __future__ import annotations
 import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import unquote
 
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Schema, Transaction
-from deltalake.exceptions import CommitFailedError, TableNotFoundError
+from deltalake.exceptions import CommitFailedError
 
 from penstock.model.errors import RefusedError, UnavailableError
 from penstock.pipeline.delta import MERGED_BYTES, SMALL_BYTES, SMALL_FILES_MAX, write_files
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame
     from pyspark.sql.types import StructType
 
 MERGE_EVERY: Final = 20  # commits
-# What Spark's reader of Parquet files would get wrong.
-_UNREADABLE: Final = ("deletionVectors", "columnMapping")
-_COLUMN_MAPPING: Final = 2  # the version of readers that brought it
-
-
-def read_delta(spark: SparkSession, path: Path) -> DataFrame:
-    """The table as it is now."""
-    from pyspark.sql import functions as sf
-
-    try:
-        table = DeltaTable(str(path))
-    except TableNotFoundError:
-        raise RefusedError(f"{str(path)!r} is no Delta table") from None
-    protocol = table.protocol()
-    features = set(protocol.reader_features or ()) & set(_UNREADABLE)
-    if protocol.min_reader_version == _COLUMN_MAPPING or features:
-        needed = ", ".join(sorted(features)) or "columnMapping"
-        raise RefusedError(
-            f"table {str(path)!r} needs a reader that knows {needed}: rewrite it without"
-        )
-    schema = _spark_schema(table)
-    partitions = table.metadata().partition_columns
-    files = table.file_uris()
-    if not files:
-        return spark.createDataFrame([], schema)
-    stored = type(schema)([field for field in schema if field.name not in partitions])
-    rows = spark.read.schema(stored).parquet(*files)
-    if not partitions:
-        return rows
-    # Values of partition columns are not in the files: they are known for each file.
-    actions = pa.table(table.get_add_actions(flatten=True)).to_pylist()
-    known = [
-        (f"file:{path / unquote(one['path'])}", *(one[f"partition.{key}"] for key in partitions))
-        for one in actions
-    ]
-    file = type(stored)().add("_file", "string")
-    for key in partitions:
-        file.add(schema[key])
-    of_files = spark.createDataFrame(known, file)
-    # A plus in a path is one; url_decode would make it a blank.
-    plus = sf.replace(sf.col("_metadata.file_path"), sf.lit("+"), sf.lit("%2B"))
-    file_path = sf.regexp_replace(sf.url_decode(plus), "^file:/+", "file:/")
-    joined = rows.withColumn("_file", file_path)
-    return joined.join(sf.broadcast(of_files), "_file").select(*schema.names)
 
 
 class PipelineTable:
@@ -193,14 +148,3 @@ def _without_nullable(kind: Any) -> Any:
 
 def _listed(fields: list[tuple[str, str]]) -> str:
     return ", ".join(f"{name} {kind.strip(chr(34))}" for name, kind in fields)
-
-
-def _spark_schema(table: DeltaTable) -> StructType:
-    """Delta writes its types as Spark does."""
-    from pyspark.sql.types import StructType
-
-    return StructType.fromJson(json.loads(table.schema().to_json()))
-
-
-def _decoded(uri: str) -> str:
-    return unquote(uri)

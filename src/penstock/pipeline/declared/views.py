@@ -33,9 +33,10 @@ from penstock.pipeline.declared.explaining import explain, explain_streaming, qu
 from penstock.pipeline.declared.order import inputs_of
 from penstock.pipeline.declared.places import Path
 from penstock.pipeline.declared.problems import Problems
-from penstock.pipeline.declared.tables import check_partitions, check_table, read_delta
+from penstock.pipeline.declared.tables import check_partitions, check_table
 from penstock.pipeline.declared.words import may_use
 from penstock.pipeline.source import SCHEMA, PenstockSource
+from penstock.pipeline.table_rows import read_delta
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
