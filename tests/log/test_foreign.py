@@ -17,15 +17,19 @@ from penstock.log.foreign import check_batch
 from penstock.log.marks import MARK_SPARK_BATCH, Mark, encode_headers
 from penstock.log.staging import STAGED_BLOB_BYTES
 from penstock.model.errors import CorruptError, PenstockError, TooLarge
+from penstock.model.record import KIND_JSON, KIND_TEXT
 
 SEED = 20
 
 
-def batch_of(payloads: list[bytes], names: list[str], *, compressed: bool = False) -> Batch:
+def batch_of(
+    payloads: list[bytes], names: list[str], *, compressed: bool = False, flags: bytes = b""
+) -> Batch:
     """As tasks make them."""
     columns = Columns()
     columns.count = len(payloads)
     columns.record_flags = 1
+    columns.flags = flags
     starts = [0]
     for payload in payloads:
         starts.append(starts[-1] + len(payload))
@@ -60,6 +64,17 @@ def test_what_tasks_make_passes_and_its_names_are_told(compressed: bool) -> None
     assert check_batch(remade(batch), 1_000) == {"x/1", "y"}
 
 
+def test_records_may_differ_in_the_kind_of_their_values_and_in_nothing_else() -> None:
+    kinds = bytes([1, 1 | KIND_TEXT << fmt.KIND_SHIFT, 1 | KIND_JSON << fmt.KIND_SHIFT])
+    passes = remade(batch_of([b"a", b"b", b"1"], ["x"] * 3, flags=kinds))
+    assert check_batch(passes, 100) == {"x"}
+    assert [one.value for one in passes.records("t", 0, 3)] == [b"a", "b", 1]
+    for wrong in (0, 2, 5, 31):
+        batch = batch_of([b"a", b"b"], ["x", "x"], flags=bytes([1, wrong]))
+        with pytest.raises(CorruptError, match="of their own"):
+            check_batch(remade(batch), 100)
+
+
 def test_payloads_have_the_limit_of_any_publish() -> None:
     with pytest.raises(TooLarge, match="message of 500 bytes: at most 499"):
         check_batch(remade(batch_of([b"a", b"b" * 500], ["x", "x"])), 499)
@@ -91,7 +106,8 @@ def test_whatever_passes_can_be_read(seed: int, changes: int, compressed: bool) 
     chance = random.Random(seed)
     payloads = [chance.randbytes(chance.randrange(9)) * 8 for _ in range(chance.randrange(1, 9))]
     names = [chance.choice(["a", "b/c", "ü"]) for _ in payloads]
-    batch = batch_of(payloads, names, compressed=compressed)
+    flags = bytes(chance.choice([1, 9]) for _ in payloads) if chance.random() < 0.5 else b""
+    batch = batch_of(payloads, names, compressed=compressed, flags=flags)
     columns, blob = bytearray(batch.columns), bytearray(batch.stored_blob)
     for _ in range(changes):
         part = chance.choice([columns, blob])

@@ -1,4 +1,4 @@
-"""Are QoS, retain and expiry read where they are asked for, and only there?"""
+"""Are columns that only some want read where they are asked for, and only there?"""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql.types import StructType
 
+from penstock import Broker
 from penstock.mqtt.kinds import MQTT_5
 from penstock.mqtt.packets import Puback, Publish
 from penstock.mqtt.properties import Properties
@@ -42,6 +43,22 @@ def test_extra_columns_say_how_a_record_was_published(data: Path) -> None:
     assert [row["expires_at"] for row in found[:3]] == [None] * 3
     left_s = (found[3]["expires_at"] - stamps[3]["timestamp"]).total_seconds()
     assert abs(left_s - 60) < 1
+
+
+def test_extra_columns_have_all_headers_and_what_kind_of_value_it_was(tmp_path: Path) -> None:
+    headers = [("z", "1"), ("a", "2"), ("z", "3")]
+    with Broker(tmp_path) as broker:
+        broker.create_topic("t")
+        for value in ("text", b"bytes", {"n": 1}):
+            broker.publish(value, "t")
+        broker.publish("more", "t", headers=headers)
+    found = rows(tmp_path, ASKED, topic="t")
+    assert [row["kind"] for row in found] == ["text", "bytes", "json", "text"]
+    pairs = [{"key": key, "value": value} for key, value in headers]
+    assert [row["header_pairs"] for row in found] == [[], [], [], pairs]
+    with Hosted(tmp_path) as broker:
+        for options in ({}, {"names": "t"}, {"where": "offset >= 0"}):
+            assert rows(address(broker), ASKED, topic="t", **options) == found
 
 
 def test_a_running_broker_gives_the_same(data: Path) -> None:

@@ -64,6 +64,25 @@ def test_everything_comes_once_more_with_its_name_and_headers_in_order(
     assert len(records(data)) == 2 * RECORDS
 
 
+def test_values_and_headers_of_a_topic_come_again_as_they_were_published(
+    spark: SparkSession, data: Path, tmp_path: Path
+) -> None:
+    values: list[Any] = ["text", b"\xff\x00", {"a": [1, None]}, "", b"", "again"]
+    headers = [("z", "1"), ("a", "2"), ("z", "3"), ("a", "")]
+    with Broker(data) as broker:
+        broker.create_topic("mixed")
+        for value in values:
+            broker.publish(value, "mixed", headers=headers if value else None)
+    replay("mixed", "out", checkpoint=tmp_path / "c", path=data, speed=None, spark=spark)
+    with Hosted(data) as broker:
+        url = f"http://127.0.0.1:{broker.ports['http']}"
+        replay("mixed", "out", checkpoint=tmp_path / "d", path=data, url=url, spark=spark)
+    again = records(data)
+    assert [one.value for one in again] == values * 2
+    all_pairs = [tuple(headers) if value else () for value in values]
+    assert [one.headers for one in again] == all_pairs * 2
+
+
 def test_a_range_is_given_by_offsets_or_by_times(
     spark: SparkSession, data: Path, tmp_path: Path
 ) -> None:

@@ -6,7 +6,7 @@ batch stores them next to each other, which every sealed batch does.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from typing import Any, Final
 
@@ -16,6 +16,7 @@ import pyarrow as pa
 from penstock.log import format as fmt
 from penstock.log.batch import Batch
 from penstock.model.limits import MIB
+from penstock.model.record import Headers
 
 SCHEMA: Final = pa.schema(
     [
@@ -35,8 +36,15 @@ EXTRA: Final = pa.schema(
         pa.field("qos", pa.int32(), nullable=False),
         pa.field("retain", pa.bool_(), nullable=False),
         pa.field("expires_at", pa.timestamp("us", tz="UTC")),
+        pa.field("kind", pa.string(), nullable=False),
+        pa.field(
+            "header_pairs",
+            pa.list_(pa.struct([("key", pa.string()), ("value", pa.string())])),
+            nullable=False,
+        ),
     ]
 )
+KINDS: Final = pa.array(["bytes", "text", "json", "bytes"])  # by KIND_…; 3 is not in use
 KEPT_COLUMNS: Final = 8  # of each kind
 KEPT_BYTES_MAX: Final = MIB  # about, of one
 _LZ4: Final = pa.Codec("lz4_raw") if pa.Codec.is_available("lz4_raw") else None
@@ -169,6 +177,22 @@ def _headers(batch: Batch, topic: str, first: int, last: int) -> pa.Array:
     return pa.array([list(row.items()) for row in rows], SCHEMA.field("headers").type)
 
 
+def header_pairs(headers: Sequence[Headers]) -> pa.Array:
+    """All headers of each record, in order."""
+    starts = np.zeros(len(headers) + 1, np.int32)
+    np.cumsum([len(pairs) for pairs in headers], out=starts[1:])
+    keys = pa.array([key for pairs in headers for key, _ in pairs], pa.string())
+    values = pa.array([value for pairs in headers for _, value in pairs], pa.string())
+    both = pa.StructArray.from_arrays([keys, values], names=["key", "value"])
+    return pa.ListArray.from_arrays(pa.array(starts), both)
+
+
+def _header_pairs(batch: Batch, topic: str, first: int, last: int) -> pa.Array:
+    if batch.plan.header_starts < 0:
+        return header_pairs([()] * (last - first))
+    return header_pairs(batch.record_headers(first, last))
+
+
 def _flags(batch: Batch, first: int, last: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
     return np.frombuffer(batch.flags(first, last), np.uint8)
 
@@ -179,6 +203,11 @@ def _qos(batch: Batch, topic: str, first: int, last: int) -> pa.Array:
 
 def _retain(batch: Batch, topic: str, first: int, last: int) -> pa.Array:
     return pa.array(_flags(batch, first, last) & fmt.RETAIN != 0)
+
+
+def _kind(batch: Batch, topic: str, first: int, last: int) -> pa.Array:
+    codes = _flags(batch, first, last) >> fmt.KIND_SHIFT & fmt.KIND_MASK
+    return KINDS.take(pa.array(codes))
 
 
 def _expires_at(batch: Batch, topic: str, first: int, last: int) -> pa.Array:
@@ -202,4 +231,6 @@ _COLUMNS: Final = {
     "qos": _qos,
     "retain": _retain,
     "expires_at": _expires_at,
+    "kind": _kind,
+    "header_pairs": _header_pairs,
 }

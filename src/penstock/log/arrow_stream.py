@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 import pyarrow as pa
 
-from penstock.log.arrow import SCHEMA, schema_of, to_arrow
+from penstock.log.arrow import KINDS, SCHEMA, schema_of, to_arrow
 from penstock.log.batch import Batch
 from penstock.model.record import Record
 
@@ -37,6 +37,8 @@ def stream_of_records(records: Sequence[Record], columns: Sequence[str] = ()) ->
             "qos": one.qos,
             "retain": one.retain,
             "expires_at": one.expires_at,
+            "kind": KINDS[one.kind].as_py(),
+            "header_pairs": [{"key": key, "value": value} for key, value in one.headers],
         }
         for one in records
     ]

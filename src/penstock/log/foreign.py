@@ -1,7 +1,7 @@
 """Batches that came over the network: checked so that no reader can ever trip over them.
 
-Only what Spark's tasks make is taken (`pipeline/rows.py`): payloads side by side, names, headers,
-one mark, and constants for all the rest. Whole columns are looked at, not records.
+Only what Spark's tasks make is taken (`pipeline/rows.py`): payloads side by side, names, kinds,
+headers, one mark, and constants for all the rest. Whole columns are looked at, not records.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from penstock.model.errors import CorruptError
 from penstock.model.messages import check_headers, check_payload_size
 from penstock.model.record import KIND_BYTES, KIND_JSON, KIND_TEXT
 
-_FLAGS: Final = fmt.CONTIGUOUS | fmt.NAMES | fmt.HEADERS
+_FLAGS: Final = fmt.CONTIGUOUS | fmt.NAMES | fmt.FLAGS | fmt.HEADERS
 _RECORD_FLAGS: Final = {1 | kind << fmt.KIND_SHIFT for kind in (KIND_BYTES, KIND_TEXT, KIND_JSON)}
 
 
@@ -28,7 +28,7 @@ def check_batch(batch: Batch, payload_bytes_max: int) -> set[str]:
     header = batch.header
     if header.flags & ~_FLAGS or not header.flags & fmt.CONTIGUOUS:
         raise CorruptError(f"its columns ({header.flags:#x}) are not those of a staged batch")
-    if header.record_flags not in _RECORD_FLAGS or header.publisher_id != fmt.NO_STRING:
+    if not _RECORD_FLAGS.issuperset(_record_flags(batch)) or header.publisher_id != fmt.NO_STRING:
         raise CorruptError("its records have QoS, retain, kind or publisher of their own")
     if header.count > STAGED_RECORDS:
         raise CorruptError(f"{header.count} records are too many: at most {STAGED_RECORDS}")
@@ -40,6 +40,12 @@ def check_batch(batch: Batch, payload_bytes_max: int) -> set[str]:
         for headers in batch.record_headers(0, header.count):
             check_headers(headers)
     return _names(batch)
+
+
+def _record_flags(batch: Batch) -> bytes:
+    """Those that there are, at least once each."""
+    flags = bytes([batch.header.record_flags])
+    return flags + batch.flags(0, batch.header.count) if batch.plan.flags >= 0 else flags
 
 
 def _check_payloads(batch: Batch, payload_bytes_max: int) -> None:

@@ -16,6 +16,7 @@ import pyarrow as pa
 from crc32c import crc32c
 
 from penstock.log import format as fmt
+from penstock.log.arrow import KINDS, header_pairs
 
 Ints = np.ndarray[Any, np.dtype[np.int64]]
 
@@ -178,6 +179,11 @@ class _Batches:
             case "expires_at":
                 stamps = self._chosen(fmt.EXPIRES, self._u64, 8, self._expiries, 0)
                 return pa.array(stamps, mask=stamps == 0).view(pa.timestamp("us", tz="UTC"))
+            case "kind":
+                codes = self._record_flags() >> fmt.KIND_SHIFT & fmt.KIND_MASK
+                return KINDS.take(pa.array(codes))
+            case "header_pairs":
+                return header_pairs([()] * total)
             case _:
                 return None
 

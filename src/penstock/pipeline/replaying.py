@@ -29,7 +29,10 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 _STATE: Final = "replay.json"
-_COLUMNS: Final = "offset long, name string, headers map<string,string>, payload binary"
+_COLUMNS: Final = (
+    "offset long, name string, header_pairs array<struct<key:string,value:string>>,"
+    " payload binary, kind string"
+)
 _ARCHIVED: Final = {  # what a table must have to be replayed
     "topic": ("string",),
     "offset": ("bigint",),
@@ -74,7 +77,7 @@ class Log(Protocol):
         ...
 
     def rows(self, first: int, last: int) -> DataFrame:
-        """The records of [first, last) in order: name, headers, payload."""
+        """The records of [first, last) in order, as `TaskWrite` takes them."""
         ...
 
 

@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 
 from penstock.core.names import check_name
 from penstock.log import format as fmt
+from penstock.log.arrow import KINDS
 from penstock.log.batch import Batch
 from penstock.log.builder import Columns, assemble
 from penstock.log.commit import COMPRESS_BYTES_MIN
@@ -44,12 +45,15 @@ class TopicRows:
         self._bytes = 0
 
     def add(
-        self, payload: pa.Array, names: pa.Array, headers: pa.Array
+        self, payload: pa.Array, names: pa.Array, headers: pa.Array, kinds: pa.Array
     ) -> Iterator[pa.RecordBatch]:
-        """Take rows; those that make full batches. Refuses what no log can hold."""
+        """Take rows; those that make full batches. Refuses what no log can hold.
+
+        `kinds` says of each row what it gives back as `value`; without, the type of `payload` does.
+        """
         rows = pa.record_batch(
-            [self._payloads(payload), self._names(names), headers],
-            names=["payload", "name", "headers"],
+            [self._payloads(payload), self._names(names), headers, kinds],
+            names=["payload", "name", "headers", "kind"],
         )
         for part in _parts(rows):
             self._held.append(part)
@@ -70,11 +74,14 @@ class TopicRows:
 
     def encode(self, rows: pa.RecordBatch, key: bytes) -> Batch:
         """The batch as it is staged, with the mark that makes it count once."""
-        payload, names, headers = rows.columns
+        payload, names, headers, kinds = rows.columns
         columns = Columns()
         columns.count = rows.num_rows
         columns.record_flags = _flags(self._kind)
-        if self._kind == KIND_TEXT and not _is_text(payload):
+        if kinds.null_count < rows.num_rows:
+            codes = np.asarray(pc.index_in(kinds, KINDS))
+            columns.flags = (QOS | codes << fmt.KIND_SHIFT).astype(np.uint8).tobytes()
+        elif self._kind == KIND_TEXT and not _is_text(payload):
             columns.flags = bytes(map(_text_flags, payload.to_pylist()))
         ends = _ends(rows)
         columns.starts = (ends - ends[0]).astype(np.uint32).tobytes()

@@ -21,6 +21,7 @@ from pyspark.sql.datasource import (
     InputPartition,
 )
 from pyspark.sql.types import (
+    ArrayType,
     BinaryType,
     BooleanType,
     IntegerType,
@@ -62,12 +63,17 @@ SCHEMA: Final = StructType(
         StructField("publisher", StringType(), False),
     ]
 )
+_PAIRS: Final = ArrayType(
+    StructType([StructField("key", StringType()), StructField("value", StringType())])
+)
 # Columns that only a schema that names them brings.
 EXTRA: Final = StructType(
     [
         StructField("qos", IntegerType(), False),
         StructField("retain", BooleanType(), False),
         StructField("expires_at", TimestampType()),
+        StructField("kind", StringType(), False),  # of its value: bytes, text or json
+        StructField("header_pairs", _PAIRS, False),
     ]
 )
 _KAFKA_COLUMNS: Final = {"key": "name", "value": "payload"}  # what people may be used to

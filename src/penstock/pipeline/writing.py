@@ -49,9 +49,10 @@ class TaskWrite:
             [
                 batch.column("payload"),
                 _column(batch, "name", pa.string()),
-                _column(batch, "headers", _HEADERS),
+                _headers(batch),
+                _column(batch, "kind", pa.string()),
             ],
-            names=["payload", "name", "headers"],
+            names=["payload", "name", "headers", "kind"],
         )
         for topic, part in self._by_topic(batch, rows):
             self._file(topic, part.column(0).type).add(part)
@@ -100,6 +101,14 @@ class _TopicFile:
 
     def _write(self, rows: pa.RecordBatch) -> None:
         self.staging.add(self._rows.encode(rows, self.staging.next_key()))
+
+
+def _headers(batch: pa.RecordBatch) -> Any:
+    """From a column with all pairs, if there is one: a map of Spark's has each key once."""
+    if "header_pairs" not in batch.schema.names:
+        return _column(batch, "headers", _HEADERS)
+    pairs = batch.column("header_pairs")
+    return pa.MapArray.from_arrays(pairs.offsets, pairs.values.field(0), pairs.values.field(1))
 
 
 def _column(batch: pa.RecordBatch, name: str, kind: pa.DataType) -> Any:

@@ -31,7 +31,7 @@ BATCHES_LIMIT_MAX: Final = 1_000_000  # which are not looked at: their bytes bou
 READ_BYTES_MAX: Final = 8 * MIB  # of payloads in one answer; the first record always fits
 COLUMNS: Final = (
     "topic", "partition", "offset", "timestamp", "name", "headers", "payload", "publisher",
-    "qos", "retain", "expires_at",
+    "qos", "retain", "expires_at", "kind", "header_pairs",
 )  # fmt: skip
 WAIT_S_MAX: Final = 60.0
 
