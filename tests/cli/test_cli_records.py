@@ -119,6 +119,13 @@ def test_consume_shows_more_when_asked(filled: Command) -> None:
     assert offset == "4" and stamp.endswith("Z") and rest == "t/1 k=v  x\n"
 
 
+def test_a_terminal_obeys_neither_names_nor_headers(filled: Command, data: Path) -> None:
+    with Broker(data) as broker:
+        broker.publish("\x1b[1mbold", "t", name="t/\x1b[2J", headers={"k": "\x1b[0m"})
+    shown = filled("consume", "t", "--from", "4", "-v").out
+    assert shown.endswith("t/\\x1b[2J k=\\x1b[0m  \x1b[1mbold\n")
+
+
 def test_consume_shows_json_values_text_and_bytes_as_what_they_are(
     run: Command, data: Path
 ) -> None:

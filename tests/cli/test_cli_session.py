@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -43,6 +44,29 @@ def test_sessions_are_listed_shown_and_kicked(data: Path, run: Command) -> None:
         assert run("session", "kick", "away", "--forget").out == "forgot the session of away\n"
         gone = run("session", "show", "away")
         assert gone.code == 1 and "no client 'away'" in gone.err
+
+
+def test_a_terminal_obeys_no_client_id(data: Path, run: Command) -> None:
+    client_id = "\x1b[31mred\x1b[2J\x9b0m"
+    shown = r"\x1b[31mred\x1b[2J\x9b0m"
+    with Served(data) as broker, Wire(broker.port, client_id) as wire:
+        wire.connect()
+        wire.subscribe("a/\x1b[1m")
+        assert shown in run("session", "list").out
+        one = run("session", "show", client_id).out
+        assert f"client      {shown}\n" in one and r"filter      a/\x1b[1m (QoS 0)" in one
+        (listed,) = run("session", "list", "--json").out.splitlines()
+        assert r"\u001b[31mred\u001b[2J\u009b0m" in listed
+        assert json.loads(listed)[0]["client_id"] == client_id
+        assert run("session", "kick", client_id).out == f"closed the connection of {shown}\n"
+        assert "\x1b" not in run("session", "kick", client_id).err
+        wire.is_closed()
+
+
+@pytest.mark.parametrize("action", ["show", "kick"])
+def test_an_empty_client_id_is_named(data: Path, run: Command, action: str) -> None:
+    done = run("session", action, "")
+    assert done.code == 1 and "client id '' is empty: `penstock session list`" in done.err
 
 
 def test_without_a_broker_it_says_so_with_code_3(data: Path, run: Command) -> None:

@@ -6,7 +6,7 @@ import argparse
 from dataclasses import asdict
 from typing import Any
 
-from penstock.cli.output import show_json, show_table
+from penstock.cli.output import show_facts, show_json, show_table
 from penstock.cli.remote import AnyBroker, add_remote, reach_broker
 from penstock.model.errors import NotSubscribed
 from penstock.model.groups import GroupInfo
@@ -53,9 +53,13 @@ def show_group(options: argparse.Namespace) -> None:
     if options.json:
         show_json(asdict(found))
         return
-    print(f"group       {found.group}")
-    print(f"next        {found.next_offset}")
-    print(f"waiting     {found.lag} records that were never given out")
+    show_facts(
+        [
+            ("group", found.group),
+            ("next", found.next_offset),
+            ("waiting", f"{found.lag} records that were never given out"),
+        ]
+    )
     if found.pending:
         print()
         show_table(

@@ -1,4 +1,8 @@
-"""How commands speak: tables for people, JSON for programs, errors on stderr, progress on a tty."""
+"""How commands speak: tables for people, JSON for programs, errors on stderr, progress on a tty.
+
+Names come from outside: none of them reaches a terminal with control characters in it. Payloads do,
+as they are.
+"""
 
 from __future__ import annotations
 
@@ -18,20 +22,34 @@ EXIT_REFUSED: Final = 1
 EXIT_USAGE: Final = 2
 EXIT_UNAVAILABLE: Final = 3
 EXIT_INTERRUPTED: Final = 130  # Ctrl-C, as shells count it
+_CONTROLS: Final = {code: f"\\u{code:04x}" for code in range(0x7F, 0xA0)}
+
+
+def printable(text: str) -> str:
+    """Control characters as Python writes them: a terminal would obey them."""
+    return "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)
 
 
 def warn(text: object) -> None:
     """A word to people beside what the command is asked for."""
-    print(f"penstock: {text}", file=sys.stderr, flush=True)
+    lines = "\n".join(map(printable, str(text).split("\n")))
+    print(f"penstock: {lines}", file=sys.stderr, flush=True)
 
 
 def show_json(value: Any) -> None:
-    print(json.dumps(value, ensure_ascii=False), flush=True)
+    # JSON escapes only those below U+0020 by itself.
+    print(json.dumps(value, ensure_ascii=False).translate(_CONTROLS), flush=True)
+
+
+def show_facts(facts: Iterable[tuple[str, object]]) -> None:
+    """A line each, the label in front."""
+    for label, value in facts:
+        print(f"{label:<11} {printable(str(value))}")
 
 
 def show_table(headings: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
     """Columns as wide as their widest cell; numbers to the right."""
-    table = [[str(cell) for cell in row] for row in rows]
+    table = [[printable(str(cell)) for cell in row] for row in rows]
     widths = [
         max([len(heading), *(len(row[at]) for row in table)]) for at, heading in enumerate(headings)
     ]
@@ -98,7 +116,7 @@ def record_line(record: Record, *, verbose: bool) -> str:
         return text
     stamp = record.time.isoformat(timespec="milliseconds").replace("+00:00", "Z")
     headers = "".join(f" {key}={value}" for key, value in record.headers)
-    return f"{record.offset}  {stamp}  {record.name}{headers}  {text}"
+    return f"{record.offset}  {stamp}  {printable(record.name + headers)}  {text}"
 
 
 class Progress:

@@ -16,7 +16,7 @@ from penstock.app.schedule import WITH_BROKER
 from penstock.catalog.reports import read_reports
 from penstock.cli.checking import add_check
 from penstock.cli.output import Progress as Line
-from penstock.cli.output import show_json, show_table
+from penstock.cli.output import printable, show_json, show_table
 from penstock.cli.remote import add_remote, explained, job_place, served_at
 from penstock.cli.target import (
     add_target,
@@ -158,7 +158,7 @@ def show_run(options: argparse.Namespace) -> None:
     width = max(len(label) for label, _ in facts)
     for label, value in facts:
         if value != "":
-            print(f"{label:<{width}}  {value}")
+            print(f"{label:<{width}}  {printable(str(value))}")
 
 
 def _runs(options: argparse.Namespace) -> list[PipelineRun]:

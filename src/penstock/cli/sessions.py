@@ -6,7 +6,7 @@ import argparse
 from typing import Any
 from urllib.parse import quote
 
-from penstock.cli.output import human_duration, show_json, show_table
+from penstock.cli.output import human_duration, printable, show_facts, show_json, show_table
 from penstock.cli.remote import add_remote, ask
 from penstock.model.errors import RefusedError
 
@@ -80,29 +80,38 @@ def _stays(expiry_s: int) -> str:
 
 
 def show_session(options: argparse.Namespace) -> None:
-    one = ask(options, "GET", f"/v1/sessions/{quote(options.client_id, safe='')}")
+    one = ask(options, "GET", _path(options.client_id))
     if options.json:
         show_json(one)
         return
-    print(f"client      {one['client_id']}")
-    print(f"user        {one['user'] or '-'}")
-    print(f"connected   {'yes' if one['is_connected'] else 'no'}")
-    print(f"stays       {_stays(one['expiry_s'])}")
-    print(f"out         {one['outstanding']} messages sent and not acknowledged")
-    print(f"waiting     {_waiting(one)} messages")
-    for filter in one["filters"]:
-        print(f"filter      {filter['filter']} (QoS {filter['qos']})")
+    show_facts(
+        [
+            ("client", one["client_id"]),
+            ("user", one["user"] or "-"),
+            ("connected", "yes" if one["is_connected"] else "no"),
+            ("stays", _stays(one["expiry_s"])),
+            ("out", f"{one['outstanding']} messages sent and not acknowledged"),
+            ("waiting", f"{_waiting(one)} messages"),
+            *(("filter", f"{each['filter']} (QoS {each['qos']})") for each in one["filters"]),
+        ]
+    )
+
+
+def _path(client_id: str) -> str:
+    if not client_id:
+        raise RefusedError("client id '' is empty: `penstock session list` shows who there is")
+    return f"/v1/sessions/{quote(client_id, safe='')}"
 
 
 def kick_client(options: argparse.Namespace) -> None:
-    path = f"/v1/sessions/{quote(options.client_id, safe='')}/kick"
+    path = f"{_path(options.client_id)}/kick"
     done = ask(options, "POST", path, {"forget": options.forget})
     if options.json:
         show_json(done)
     elif done["forgotten"]:
-        print(f"forgot the session of {options.client_id}")
+        print(f"forgot the session of {printable(options.client_id)}")
     elif done["was_connected"]:
-        print(f"closed the connection of {options.client_id}")
+        print(f"closed the connection of {printable(options.client_id)}")
     else:
         raise RefusedError(
             f"client {options.client_id!r} is not connected: --forget drops its session"

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from penstock.app.sync import Broker
-from penstock.cli.output import human_bytes, human_duration, show_json, show_table, warn
+from penstock.cli.output import human_bytes, human_duration, show_facts, show_json, show_table, warn
 from penstock.cli.remote import AnyBroker, add_remote, reach_broker
 from penstock.log.files import RealDisk
 from penstock.log.layout import find_logs, log_directory
@@ -153,7 +153,7 @@ def show_topic(options: argparse.Namespace) -> None:
             }
         )
         return
-    facts = [
+    facts: list[tuple[str, object]] = [
         ("topic", found.topic),
         ("id", found.id),
         ("offsets", f"{found.first_offset} up to {found.end_offset}"),
@@ -166,8 +166,7 @@ def show_topic(options: argparse.Namespace) -> None:
     if found.trouble:
         facts.append(("trouble", found.trouble))
     facts += [("set aside", path) for path in kept]
-    for label, value in facts:
-        print(f"{label:<11} {value}")
+    show_facts(facts)
     if consumers:
         print()
         show_table(
