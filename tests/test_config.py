@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import tomllib
@@ -160,6 +161,11 @@ def test_every_setting_has_its_variable() -> None:
         ("PENSTOCK_MQTT__LISTN", "x", "PENSTOCK_MQTT__LISTN: setting 'mqtt.listn' is unknown"),
         ("PENSTOCK_MQTT__CONNECTIONS_MAX", "x", "connections_max 'x' is not a whole number"),
         ("PENSTOCK_ACCESS__ALLOW_ANONYMOUS", "si", "'si' is neither true nor false"),
+        ("PENSTOCK_MQTT__LISTEN", "", "[mqtt] listen '' is empty: give a value, or leave it out"),
+        ("PENSTOCK_MQTT_LISTEN", "x", "did you mean PENSTOCK_MQTT__LISTEN?"),
+        ("PENSTOCK_KEYS", "x", "did you mean PENSTOCK_KEY?"),
+        ("PENSTOCK_BINDINGS", "x", "in the settings file, as [[bindings]]"),
+        ("PENSTOCK_QZXV", "x", "is PENSTOCK_TABLE__KEY, with two underscores"),
     ],
 )
 def test_a_mistake_in_the_environment_names_the_variable(
@@ -172,8 +178,22 @@ def test_a_mistake_in_the_environment_names_the_variable(
 
 
 def test_other_variables_are_none_of_its_business() -> None:
-    others = {"PENSTOCK_AT": "x", "PENSTOCK_COMPILE": "0", "PATH": "/bin", "A__B": "c"}
-    assert load(variables=others) == load(variables={})
+    names = ["PATH", "A__B", "PENSTOCK_AT", "PENSTOCK_KEY"]
+    names += ["PENSTOCK_SERVICE_HOST", "PENSTOCK_SERVICE_PORT_MQTT", "PENSTOCK_PORT"]
+    names += ["PENSTOCK_PORT_1883_TCP", "PENSTOCK_PORT_1883_TCP_ADDR"]
+    assert load(variables=dict.fromkeys(names, "x")) == load(variables={})
+
+
+def test_a_server_starts_whatever_the_tests_and_make_are_told() -> None:
+    root = Path(__file__).parent.parent
+    files = [root / "Makefile", *(root / "tests").rglob("*.py"), *(root / "src").rglob("*.py")]
+    found = set()
+    for file in [one for one in files if one != Path(__file__)]:
+        found |= set(
+            re.findall(r"(?<![A-Z_])PENSTOCK_[A-Z]+(?:_[A-Z]+)*(?![A-Z_])", file.read_text())
+        )
+    assert {"PENSTOCK_SEED", "PENSTOCK_ROUNDS"} <= found
+    load(variables=dict.fromkeys(found, "x"))
 
 
 @pytest.mark.parametrize(

@@ -60,8 +60,10 @@ def address(key: str, value: Any) -> str:
 
 
 def text(key: str, value: Any) -> str:
-    if not isinstance(value, str) or not value:
+    if not isinstance(value, str):
         raise InvalidSetting(f"{key} {value!r} is not a text: write it in quotes")
+    if not value:
+        raise InvalidSetting(f"{key} '' is empty: give a value, or leave it out for the default")
     return value
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from typing import Final
 
 from penstock.broker.settings import BrokerSettings
 from penstock.config.checks import (
     OFF,
     OPTIONAL,
+    PREFIX,
     Setting,
     address,
     certificates,
@@ -226,5 +228,19 @@ BROKER_NAMES: Final = {
     "schema": "catalog_schema",
     "backend": "log_backend",
 }
+# Variables that are no settings of a server.
+OTHER_VARIABLES: Final = frozenset(
+    f"{PREFIX}{name}"
+    for name in (
+        *("AT", "KEY"),  # of commands
+        *("COMPILE", "EXPECT_ENGINE", "ROUNDS", "SEED"),  # of make and of tests
+        *("POWERLOSS_POINTS", "SIM_FIRST", "SIM_SEEDS"),
+        *("TRACE_ACKS", "TRACE_ACK_FD", "TRACE_FILE", "TRACE_ROOT"),
+    )
+)
+# What Kubernetes and Docker give every container beside a service called `penstock`.
+SERVICE_VARIABLE: Final = re.compile(
+    PREFIX + r"(SERVICE_(HOST|PORT)(_.*)?|PORT(_[0-9]+_(TCP|UDP)(_(PROTO|PORT|ADDR))?)?)"
+)
 STORAGE: Final = ("catalog.url", "catalog.schema", "log.backend")
 BROKER_TABLES: Final = ("topics.defaults", "log", "catalog")

@@ -15,7 +15,16 @@ from pathlib import Path
 from typing import Any
 
 from penstock.config.checks import PREFIX, Setting
-from penstock.config.known import BROKER_NAMES, BY_PATH, DEFAULT_DATA, LOCAL, SETTINGS, STORAGE
+from penstock.config.known import (
+    BROKER_NAMES,
+    BY_PATH,
+    DEFAULT_DATA,
+    LOCAL,
+    OTHER_VARIABLES,
+    SERVICE_VARIABLE,
+    SETTINGS,
+    STORAGE,
+)
 from penstock.core.names import check_filter, check_topic
 from penstock.model.errors import InvalidSetting, RefusedError
 from penstock.pipeline.schedule import Scheduled, read_schedule
@@ -114,10 +123,13 @@ def load(
             schedule = read_schedule(document["spark"].pop("schedule", {}), str(file))
         given += [(path, value, str(file)) for path, value in _flatten(document, str(file))]
     for variable, text in (environment() if variables is None else variables).items():
-        # One without a double underscore is no setting: PENSTOCK_AT, say.
-        if variable.startswith(PREFIX) and "__" in variable:
+        if not variable.startswith(PREFIX):
+            continue
+        if "__" in variable:
             path = variable.removeprefix(PREFIX).replace("__", ".").lower()
             given.append((path, _from_text(path, text), variable))
+        elif variable not in OTHER_VARIABLES and not SERVICE_VARIABLE.fullmatch(variable):
+            raise _unknown_variable(variable)
     given += [(path, value, "flag") for path, value in (flags or {}).items()]
     for path, value, origin in given:
         setting = BY_PATH.get(path) or _unknown(path, origin)
@@ -174,6 +186,19 @@ def _unknown(path: str, origin: str) -> Setting:
         near = [known for known in BY_PATH if known.endswith(f".{key}")][:1]
     hint = f"did you mean {near[0]!r}?" if near else f"tables are {', '.join(tables)}"
     raise InvalidSetting(f"{origin}: setting {path!r} is unknown: {hint}")
+
+
+def _unknown_variable(variable: str) -> InvalidSetting:
+    """One without a double underscore."""
+    known = [*(setting.variable for setting in SETTINGS), *OTHER_VARIABLES]
+    name = variable.removeprefix(PREFIX)
+    near = difflib.get_close_matches(name, [one.removeprefix(PREFIX) for one in known], 1)
+    hint = "a setting's variable is PENSTOCK_TABLE__KEY, with two underscores"
+    if name == "BINDINGS":
+        hint = "bindings stand in the settings file, as [[bindings]]"
+    elif near:
+        hint = f"did you mean {PREFIX}{near[0]}?"
+    return InvalidSetting(f"{variable}: this variable is unknown: {hint}")
 
 
 def _read_bindings(rows: Any, origin: str) -> tuple[Binding, ...]:
