@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import random
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 from deltalake import DeltaTable
 
 from penstock import Broker
+from penstock.catalog.reports import read_reports
+from penstock.model.runs import DONE
 from tests.pipeline.drivers import (
     BATCHES,
     ROUNDS,
@@ -17,6 +22,7 @@ from tests.pipeline.drivers import (
     run_to_its_death,
     run_to_the_end,
 )
+from tests.pipeline.test_schedule_runs import WAIT_S, wait_for
 
 RECORDS = 100 * (6 + BATCHES)  # in batches of 100; six are there before the random rounds begin
 
@@ -52,3 +58,24 @@ def test_a_table_holds_every_record_once_after_its_driver_was_killed(tmp_path: P
     deaths = kill_again_and_again(random.Random(SEED), *arguments, longest_s=15.0)
     run_to_the_end(*arguments)
     assert archived(tmp_path) == [(number, number) for number in range(RECORDS)], deaths
+
+
+@pytest.mark.java
+def test_ctrl_c_ends_an_archive_that_follows_in_good_order(tmp_path: Path) -> None:
+    data, table = tmp_path / "data", tmp_path / "table"
+    with Broker(data) as broker:
+        broker.create_topic("in")
+        broker.publish_many([b"x"] * 3, "in")
+    command = [sys.executable, "-m", "penstock.cli.main", "pipeline", "run", "archive", "in"]
+    with subprocess.Popen(
+        [*command, "--to", str(table), "--follow", "--every", "3600", "--at", str(data)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as job:
+        wait_for(data, lambda runs: any(run.rows == 3 for run in runs), "archived")
+        job.send_signal(signal.SIGINT)
+        out, err = job.communicate(timeout=WAIT_S)
+    assert job.returncode == 0 and out.startswith("archive: 3 rows"), err
+    (run,) = read_reports(data)
+    assert (run.state, run.error, run.rows) == (DONE, "", 3)

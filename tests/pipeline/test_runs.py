@@ -84,6 +84,13 @@ def test_a_run_whose_process_was_killed_is_interrupted(tmp_path: Path) -> None:
     assert run.state == INTERRUPTED and run.ended_at == run.updated_at
 
 
+def test_a_run_that_ctrl_c_ends_is_interrupted_and_did_not_fail(tmp_path: Path) -> None:
+    with pytest.raises(KeyboardInterrupt), Recorder(tmp_path, "stats", [], ManualClock()):
+        raise KeyboardInterrupt
+    (run,) = read_reports(tmp_path)
+    assert (run.state, run.error) == (INTERRUPTED, "")
+
+
 def test_a_directory_that_may_only_be_read_has_no_reports_and_the_job_runs(tmp_path: Path) -> None:
     (tmp_path / REPORTS).write_text("in the way")
     with Recorder(tmp_path, "archive", [], ManualClock()) as recorder:

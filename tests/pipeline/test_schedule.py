@@ -43,6 +43,10 @@ def test_an_entry_is_a_job_with_its_arguments_and_how_often() -> None:
         ({**CLEAN, "run": "clean"}, "clean: the following arguments are required: TABLE"),
         ({**CLEAN, "run": "clean x --yonger 3"}, "clean: unrecognized arguments: --yonger"),
         ({**CLEAN, "run": "archive t --to x --follow"}, "--follow never ends: leave it out"),
+        ({**CLEAN, "run": "clean x --older-than banana"}, "--older-than: 'banana' is not a dur"),
+        ({**CLEAN, "run": "clean x --older-than 30"}, "such as '30s', '30h' or '30d'"),
+        ({**CLEAN, "run": "clean x --vacuum 1x"}, "--vacuum: '1x' is not a duration above 0"),
+        ({**CLEAN, "run": "sql nowhere.toml"}, "sql: nowhere.toml"),
     ],
 )
 def test_an_entry_that_is_wrong_says_what_and_where(entry: Any, message: str) -> None:

@@ -25,7 +25,9 @@ def seconds(key: str, value: object) -> float:
         if parts and "".join(number + unit for number, unit in parts) == text:
             result = sum(float(number) * _UNITS_S[unit] for number, unit in parts)
     if not 0 < result < 1e12:
-        raise InvalidSetting(
-            f"{key} {value!r} is not a duration above 0: write seconds, '12h', '7d', or a timedelta"
-        )
+        hint = "write '90s', '12h' or '7d', a number of seconds, or a timedelta"
+        if isinstance(value, str) and value.strip().isdecimal():
+            number = value.strip()
+            hint = f"say of what, such as '{number}s', '{number}h' or '{number}d'"
+        raise InvalidSetting(f"{key} {value!r} is not a duration above 0: {hint}")
     return result

@@ -9,7 +9,7 @@ import msgspec
 RUNNING: Final = "running"
 DONE: Final = "done"
 FAILED: Final = "failed"
-INTERRUPTED: Final = "interrupted"  # its process is gone without having said anything
+INTERRUPTED: Final = "interrupted"  # by Ctrl-C, or its process is gone without a word
 
 
 class PipelineRun(msgspec.Struct, frozen=True):

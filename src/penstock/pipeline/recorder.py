@@ -12,7 +12,7 @@ import msgspec
 
 from penstock.catalog.reports import RunReport
 from penstock.model.clock import Clock
-from penstock.model.runs import DONE, FAILED, RUNNING, PipelineRun
+from penstock.model.runs import DONE, FAILED, INTERRUPTED, RUNNING, PipelineRun
 from penstock.pipeline.jobs import Progress
 
 TELL_EVERY_S: Final = 1.0
@@ -53,8 +53,10 @@ class Recorder:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        state = DONE if error is None else FAILED
-        self._note(state=state, error=reason(error), ended_at=self._clock.now_us())
+        state, said = DONE if error is None else FAILED, reason(error)
+        if kind is KeyboardInterrupt:
+            state, said = INTERRUPTED, ""
+        self._note(state=state, error=said, ended_at=self._clock.now_us())
         self._write()
         if self._report is not None:
             self._report.__exit__(kind, error, trace)

@@ -35,6 +35,7 @@ BATCHES: Final = "application/vnd.penstock.batches"
 # What one answer holds at most; the broker also bounds its bytes.
 FETCH_RECORDS: Final = {ARROW: 50_000, BATCHES: 1_000_000}
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_LATEST_US: Final = (datetime(9999, 12, 31, tzinfo=UTC) - _EPOCH) // timedelta(microseconds=1)
 
 
 class _Topics(msgspec.Struct):
@@ -77,6 +78,8 @@ class RemoteOrigin:
         return states
 
     def offset_at(self, topic: TopicState, timestamp_us: int) -> int:
+        if timestamp_us > _LATEST_US:
+            return topic.end  # no record is as young
         time = _EPOCH + timedelta(microseconds=timestamp_us)
         return self._place(topic.topic, {"from": time.isoformat(timespec="microseconds")})
 

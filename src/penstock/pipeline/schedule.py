@@ -12,10 +12,12 @@ import argparse
 import difflib
 import shlex
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final, NoReturn
 
 from penstock.core.durations import seconds
-from penstock.model.errors import InvalidSetting
+from penstock.model.errors import InvalidSetting, RefusedError
+from penstock.pipeline.declared.reading import read_declaration
 from penstock.pipeline.jobs import JOBS, find_job
 
 EVERY_S_MIN: Final = 1.0
@@ -91,6 +93,11 @@ def _check_job(job: str, arguments: list[str]) -> None:
     find_job(job).add_arguments(parser)
     parser.add_argument("--master")
     options = parser.parse_args(arguments)
+    if job == "sql":
+        try:
+            read_declaration(Path(options.file))
+        except RefusedError as wrong:
+            raise InvalidSetting(f"{job}: {wrong}") from None
     if getattr(options, "follow", False):
         raise InvalidSetting("--follow never ends: leave it out, 'every' brings the job back")
 

@@ -8,11 +8,16 @@ they run.
 from __future__ import annotations
 
 import argparse
+import signal
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib import import_module
 from typing import TYPE_CHECKING, Final, Protocol, cast
+
+from penstock.core.durations import seconds
+from penstock.model.errors import InvalidSetting
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -68,6 +73,15 @@ def find_job(name: str) -> Job:
     return cast(Job, import_module(f"penstock.pipeline.jobs.{name}"))
 
 
+def duration(text: str) -> str:
+    """An argument that is a duration, as it was written."""
+    try:
+        seconds("", text)
+    except InvalidSetting as wrong:
+        raise argparse.ArgumentTypeError(str(wrong).strip()) from None
+    return text
+
+
 def ignore_progress(progress: Progress) -> None:
     """Nobody wants to know."""
 
@@ -91,3 +105,25 @@ def local_session(spark: SparkSession | None, master: str = LOCAL) -> Iterator[S
         yield opened
     finally:
         opened.stop()
+
+
+@contextmanager
+def stopped_by_signals() -> Iterator[threading.Event]:
+    """Ctrl-C is how a job that goes on is ended: the first one ends it in good order."""
+    stop = threading.Event()
+    if threading.current_thread() is not threading.main_thread():
+        yield stop
+        return
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+
+    def end(number: int, frame: object) -> None:
+        stop.set()
+        signal.signal(number, before[signal.Signals(number)])
+
+    for number in before:
+        signal.signal(number, end)
+    try:
+        yield stop
+    finally:
+        for number, action in before.items():
+            signal.signal(number, action)

@@ -9,12 +9,19 @@ from __future__ import annotations
 import argparse
 import threading
 from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from penstock.model.errors import InvalidSetting
 from penstock.pipeline.following import BATCH_RECORDS, DATE, Follower
-from penstock.pipeline.jobs import Progress, Report, ignore_progress, local_session
+from penstock.pipeline.jobs import (
+    Progress,
+    Report,
+    ignore_progress,
+    local_session,
+    stopped_by_signals,
+)
 from penstock.pipeline.options import Connection
 
 if TYPE_CHECKING:
@@ -87,7 +94,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace, report: Report) -> Progress:
-    with local_session(None, options.master) as spark:
+    ending = stopped_by_signals() if options.follow else nullcontext()
+    with local_session(None, options.master) as spark, ending as stop:
         return archive(
             options.topics,
             options.to,
@@ -98,4 +106,5 @@ def run(options: argparse.Namespace, report: Report) -> Progress:
             fail_on_data_loss=not options.skip_lost,
             spark=spark,
             report=report,
+            stop=stop,
         )

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 from penstock.core.durations import seconds
 from penstock.model.clock import SystemClock
-from penstock.pipeline.jobs import LOCAL, Progress, Report, ignore_progress, local_session
+from penstock.pipeline.jobs import LOCAL, Progress, Report, duration, ignore_progress, local_session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -71,13 +71,16 @@ def clean(
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("tables", metavar="TABLE", nargs="+", help="directories of Delta tables")
-    parser.add_argument("--older-than", metavar="AGE", help="rows older than this go, such as 30d")
+    parser.add_argument(
+        "--older-than", metavar="AGE", type=duration, help="rows older than this go, such as 30d"
+    )
     parser.add_argument(
         "--latest", action="store_true", help="keep only the newest record of each name"
     )
     parser.add_argument(
         "--vacuum",
         metavar="AGE",
+        type=duration,
         default=VACUUM,
         help=f"files that no version of the table younger than this names are removed ({VACUUM})",
     )

@@ -7,10 +7,7 @@ go on, so a job that was killed is simply started again: nothing is lost or doub
 from __future__ import annotations
 
 import argparse
-import signal
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -20,7 +17,13 @@ from penstock.model.errors import InvalidPipeline, RefusedError
 from penstock.pipeline.declared.declaration import Declaration
 from penstock.pipeline.declared.order import part_of
 from penstock.pipeline.declared.reading import read_declaration
-from penstock.pipeline.jobs import Progress, Report, ignore_progress, local_session
+from penstock.pipeline.jobs import (
+    Progress,
+    Report,
+    ignore_progress,
+    local_session,
+    stopped_by_signals,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -110,7 +113,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace, report: Report) -> Progress:
     read_declaration(Path(options.file))  # what is wrong with it is known before Spark is started
-    with local_session(None, options.master) as spark, _stopped_by_signals() as stop:
+    with local_session(None, options.master) as spark, stopped_by_signals() as stop:
         if not options.master.startswith("sc://"):
             # A query that fails is told in a sentence, and one that is stopped did not fail.
             spark.sparkContext.setLogLevel("OFF")
@@ -122,28 +125,6 @@ def run(options: argparse.Namespace, report: Report) -> Progress:
             report=report,
             stop=stop,
         )
-
-
-@contextmanager
-def _stopped_by_signals() -> Iterator[threading.Event]:
-    """Ctrl-C is how a pipeline that goes on is ended: the first one ends it in good order."""
-    stop = threading.Event()
-    if threading.current_thread() is not threading.main_thread():
-        yield stop
-        return
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-
-    def end(number: int, frame: object) -> None:
-        stop.set()
-        signal.signal(number, before[signal.Signals(number)])
-
-    for number in before:
-        signal.signal(number, end)
-    try:
-        yield stop
-    finally:
-        for number, action in before.items():
-            signal.signal(number, action)
 
 
 def _connections(
