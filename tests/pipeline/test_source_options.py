@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 from datetime import timedelta
@@ -103,6 +104,22 @@ def test_several_topics_are_read_at_once_each_once(data: At) -> None:
         *(("Orders", number) for number in range(10)),
         *(("sensors", number) for number in range(6)),
     ]
+
+
+def test_a_topic_with_any_name_is_read_by_a_list_in_json(tmp_path: Path) -> None:
+    names = ["a,b", " x ", 'say "no"', "[q", "[]", '["p"]', "plain"]
+    with Broker(tmp_path) as broker:
+        for name in names:
+            broker.create_topic(name)
+            broker.publish(name, name)
+    with Hosted(tmp_path) as hosted:
+        for at in (tmp_path, f"http://127.0.0.1:{hosted.ports['http']}"):
+            for name in names:
+                assert payloads(at, topic=json.dumps([name])) == [name.encode()]
+            assert len(payloads(at, topic=json.dumps(names))) == len(names)
+            for name in ("[q", "[]"):  # no list of names
+                assert payloads(at, topic=name) == [name.encode()]
+            assert len(payloads(at, topic=" plain ,[q")) == 2
 
 
 def test_names_filters_one_topic(data: At) -> None:

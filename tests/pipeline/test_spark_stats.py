@@ -13,7 +13,7 @@ from deltalake import DeltaTable
 
 from penstock import Broker, InvalidPosition, TopicNotFound
 from penstock.cli.main import main
-from penstock.pipeline import stats
+from penstock.pipeline import archive, dispatch, replay, sql, stats
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -60,6 +60,31 @@ def test_every_record_is_counted_under_its_topic_name_and_minute(
     }
     assert {key: row["messages"] for key, row in found.items()} == messages
     assert {key: row["bytes"] for key, row in found.items()} == size
+
+
+def test_topics_of_any_name_are_counted_archived_matched_and_replayed(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    data, names = tmp_path / "data", ["a,b", " x ", "[q"]
+    with Broker(data) as broker:
+        for name in names:
+            broker.create_topic(name)
+            broker.publish(name, name)
+    ends = dict.fromkeys(names, 1)
+    assert stats(to=tmp_path / "stats", path=data, chart=False, spark=spark).offsets == ends
+    assert archive(names, tmp_path / "table", path=data, spark=spark).offsets == ends
+    found = dispatch(path=data, to=tmp_path / "dispatch", spark=spark)
+    assert found.progress.offsets == ends
+    replay("a,b", " x ", checkpoint=tmp_path / "c", path=data, speed=None, spark=spark)
+    file = tmp_path / "flow.toml"
+    file.write_text(
+        '[sources.s]\ntopic = ["a,b", " x "]\npayload = "text"\n'
+        '[sinks.t]\nstep = "u"\ntopic = "a,b"\n[steps.u]\nsql = "SELECT payload FROM s"\n'
+    )
+    sql(file, path=data, spark=spark)
+    with Broker(data) as broker:
+        assert [one.value for one in broker.read(" x ")] == [" x ", "a,b"]
+        assert sorted(one.value for one in broker.read("a,b")) == [" x ", "a,b", "a,b", "a,b"]
 
 
 def test_pauses_are_the_time_between_two_messages_of_a_name(

@@ -291,7 +291,8 @@ def field(name: str, kind: Any) -> StructType:
         ),
         (field("topic", StringType()), {}, "the topic is given twice"),
         (field("name", StringType()), {"topic": None}, "no topic is given"),
-        (field("name", StringType()), {"topic": "a,b"}, "topic 'a,b' names several"),
+        (field("name", StringType()), {"topic": "a,b"}, "topic: 'a,b' names several"),
+        (field("name", StringType()), {"topic": '["a", "b"]'}, "names several"),
         (field("name", StringType()), {"topic": "nowhere"}, "topic 'nowhere' is not declared"),
         (
             field("name", StringType()),

@@ -17,7 +17,7 @@ from penstock.model.errors import InvalidSetting, UnavailableError
 from penstock.pipeline.connecting import origin_of
 from penstock.pipeline.jobs import Progress, Report
 from penstock.pipeline.offsets import Places, places_text
-from penstock.pipeline.options import Connection
+from penstock.pipeline.options import Connection, topics_text
 from penstock.pipeline.plan import beginning, limited, place_at
 
 if TYPE_CHECKING:
@@ -139,7 +139,7 @@ class Follower:
     def _read(self, start: Places, end: Places) -> DataFrame:
         options = {
             **self._connection.options(),
-            "topic": ",".join(start),
+            "topic": topics_text(start),
             "startingOffsets": places_text(start),
             "endingOffsets": places_text(end),
             "failOnDataLoss": str(self._fails_on_loss),

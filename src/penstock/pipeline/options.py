@@ -8,10 +8,13 @@ get their spelling and their types back.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, NoReturn, TypeVar
+
+import msgspec
 
 from penstock.core.names import check_filter, check_topic, quoted
 from penstock.core.position import AtOffset, AtTime, Position, parse_position
@@ -99,6 +102,11 @@ def check_known(options: Mapping[str, str]) -> None:
             _unknown(key, OPTIONS)
 
 
+def topics_text(topics: Iterable[str]) -> str:
+    """Topics as the option `topic` takes them, whatever is in their names: a list in JSON."""
+    return msgspec.json.encode([*topics]).decode()
+
+
 def source_options(options: Mapping[str, str], use: str, now_us: int) -> SourceOptions:
     """The options of a batch or a stream; InvalidSetting or another RefusedError."""
     given = _given(options, use)
@@ -138,16 +146,11 @@ def source_options(options: Mapping[str, str], use: str, now_us: int) -> SourceO
 def sink_options(options: Mapping[str, str]) -> SinkOptions:
     """The options of a write; InvalidSetting or another RefusedError."""
     given = _given(options, WRITE)
-    topic = given.get("topic")
-    if topic is not None and "," in topic:
-        raise InvalidSetting(
-            f"topic {quoted(topic)} names several: a row goes to one; give them a column topic"
-        )
     if "idempotencyNumber" in given and "idempotencyKey" not in given:
         raise InvalidSetting("option 'idempotencyNumber' counts batches of an 'idempotencyKey'")
     return SinkOptions(
         _connection(given),
-        _checked(given, "topic", check_topic),
+        _checked(given, "topic", _one_topic),
         _checked(given, "idempotencyKey", _key),
         _checked(given, "idempotencyNumber", _number) or 0,
     )
@@ -194,9 +197,27 @@ def _topics(given: dict[str, str]) -> tuple[str, ...]:
     if text is None:
         return ()
     topics: dict[str, str] = {}
-    for name in (part.strip() for part in text.split(",")):
+    for name in _json_list(text) or (part.strip() for part in text.split(",")):
         topics.setdefault(check_topic(name).casefold(), name)
     return tuple(topics.values())
+
+
+def _one_topic(text: str) -> str:
+    listed = _json_list(text)
+    if len(listed) > 1 or (not listed and "," in text):
+        raise InvalidSetting(
+            f"{quoted(text)} names several: a row goes to one; give them a column topic. A name "
+            f"with a comma is written as a list in JSON: {topics_text([text])}"
+        )
+    return check_topic(listed[0] if listed else text)
+
+
+def _json_list(text: str) -> list[str]:
+    """The names in a list in JSON; none if it is something else, such as a topic called [x]."""
+    if text.startswith("["):
+        with suppress(msgspec.DecodeError):
+            return msgspec.json.decode(text, type=list[str])
+    return []
 
 
 def _connection(given: dict[str, str]) -> Connection:

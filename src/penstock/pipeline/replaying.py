@@ -22,6 +22,7 @@ from penstock.log.staging import StagedFile
 from penstock.model.errors import CorruptError, InvalidPosition, RefusedError, TopicNotFound
 from penstock.pipeline.intake import Intake
 from penstock.pipeline.offsets import places_text
+from penstock.pipeline.options import topics_text
 from penstock.pipeline.origin import Origin, Range, TopicState, Wanted
 from penstock.pipeline.plan import place_at
 
@@ -112,7 +113,7 @@ class TopicLog:
         reader = self._spark.read.format("penstock").schema(_COLUMNS)
         return (
             reader.option("path", str(self._data))
-            .option("topic", self.name)
+            .option("topic", topics_text([self.name]))
             .option("startingOffsets", places_text({self.name: place_at(self._state, first)}))
             .option("endingOffsets", places_text({self.name: place_at(self._state, last)}))
             .load()

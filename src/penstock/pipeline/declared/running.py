@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 from penstock.model.errors import RefusedError, UnavailableError
 from penstock.pipeline.declared.declaration import COMPLETE, UPDATE, Declaration, Sink, TableSink
 from penstock.pipeline.declared.tables import PipelineTable
+from penstock.pipeline.declared.views import topic_options
 from penstock.pipeline.jobs import Progress, Report
 from penstock.pipeline.offsets import stream_offset
 from penstock.pipeline.recorder import reason
@@ -75,7 +76,7 @@ class Queries:
     def _start(self, sink: Sink, frame: DataFrame, writer: DataStreamWriter) -> StreamingQuery:
         if isinstance(sink, TableSink):
             return _start_adding(writer, _into_table(sink, frame))
-        options = self._writing | ({} if sink.topic is None else {"topic": sink.topic})
+        options = self._writing | topic_options(sink)
         if sink.mode == UPDATE:
             return _start_adding(writer, _into_topic(options))
         return writer.format("penstock").options(**options).start()

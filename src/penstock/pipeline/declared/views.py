@@ -35,6 +35,7 @@ from penstock.pipeline.declared.places import Path
 from penstock.pipeline.declared.problems import Problems
 from penstock.pipeline.declared.tables import check_partitions, check_table
 from penstock.pipeline.declared.words import may_use
+from penstock.pipeline.options import topics_text
 from penstock.pipeline.source import SCHEMA, PenstockSource
 from penstock.pipeline.table_rows import read_delta
 
@@ -153,8 +154,9 @@ class Views:
                         f"sink {sink.name!r} has neither topic nor table, and its rows no column "
                         "topic: give one of them"
                     )
-                options = self._writing | ({} if sink.topic is None else {"topic": sink.topic})
-                PenstockSource(options).streamWriter(frame.schema, overwrite=False)
+                PenstockSource(self._writing | topic_options(sink)).streamWriter(
+                    frame.schema, overwrite=False
+                )
             else:
                 with self._noting((*path, "partition_by")):
                     check_partitions(frame.schema, sink.partition_by)
@@ -253,7 +255,7 @@ def unsupported(spark: Any, frame: DataFrame, mode: str) -> PySparkException | N
 
 def _options(source: TopicSource) -> dict[str, str]:
     """A source as options of `format("penstock")`."""
-    options = {"topic": ",".join(source.topics), "failOnDataLoss": str(not source.skips_lost)}
+    options = {"topic": topics_text(source.topics), "failOnDataLoss": str(not source.skips_lost)}
     is_time = isinstance(parse_position(source.start, 1 << 62), AtTime)
     options["startingTimestamp" if is_time else "startingOffsets"] = source.start
     if source.names is not None:
@@ -263,6 +265,11 @@ def _options(source: TopicSource) -> dict[str, str]:
     if source.batch_records is not None:
         options["maxOffsetsPerTrigger"] = str(source.batch_records)
     return options
+
+
+def topic_options(sink: TopicSink) -> dict[str, str]:
+    """Where a sink's rows go, as options of `format("penstock")`."""
+    return {} if sink.topic is None else {"topic": topics_text([sink.topic])}
 
 
 def _key_of(wrong: RefusedError) -> str:

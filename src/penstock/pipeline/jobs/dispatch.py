@@ -22,7 +22,7 @@ from penstock.pipeline.connecting import link_to, origin_of
 from penstock.pipeline.following import BATCH_RECORDS, DATE, Follower
 from penstock.pipeline.jobs import LOCAL, Progress, Report, ignore_progress, local_session
 from penstock.pipeline.offsets import places_text
-from penstock.pipeline.options import Connection
+from penstock.pipeline.options import Connection, topics_text
 from penstock.pipeline.plan import place_at
 from penstock.pipeline.sessions import (
     begins,
@@ -177,7 +177,7 @@ def _count(
         spark.read.format("penstock")
         .schema(dispatching.columns_for(readers))
         .options(**connection.options())
-        .option("topic", ",".join(start))
+        .option("topic", topics_text(start))
         .option("startingOffsets", places_text(start))
         .option("endingOffsets", places_text(end))
         .option("failOnDataLoss", "false")  # what retention takes does not wait any more

@@ -64,7 +64,7 @@ def replay(
     directory belongs to one replay: the second run with it goes on, whatever became of the first.
     """
     from penstock.pipeline.connecting import intake_of
-    from penstock.pipeline.options import sink_options
+    from penstock.pipeline.options import sink_options, topics_text
     from penstock.pipeline.replaying import Checkpoint, TableLog, TopicLog
 
     _check(speed, rate)
@@ -73,7 +73,7 @@ def replay(
     given |= {"url": url} if url else {"path": str(path)}
     data = Path(path)
     with local_session(spark, master) as used:
-        intake = intake_of(sink_options({**given, "topic": into}))
+        intake = intake_of(sink_options({**given, "topic": topics_text([into])}))
         log: Log
         if archive is not None:
             log = TableLog(used, Path(archive), topic)

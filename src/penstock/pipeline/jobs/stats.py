@@ -22,7 +22,7 @@ from penstock.pipeline.connecting import link_to, origin_of
 from penstock.pipeline.jobs import LOCAL, Progress, Report, ignore_progress, local_session
 from penstock.pipeline.lags import saved_lags, told_lags
 from penstock.pipeline.offsets import Places, places_text
-from penstock.pipeline.options import Connection
+from penstock.pipeline.options import Connection, topics_text
 from penstock.pipeline.plan import place_at, resolve
 
 if TYPE_CHECKING:
@@ -160,7 +160,7 @@ def _read(
         spark.read.format("penstock")
         .schema(_COLUMNS)
         .options(**connection.options())
-        .option("topic", ",".join(asked))
+        .option("topic", topics_text(asked))
         .option("startingOffsets", places_text({topic: begin[topic] for topic in asked}))
         .option("endingOffsets", places_text({topic: end[topic] for topic in asked}))
         .option("failOnDataLoss", "false")  # what retention takes meanwhile is of no interest
