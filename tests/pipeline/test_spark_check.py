@@ -88,3 +88,42 @@ def test_a_table_that_has_other_columns_is_refused(
         "and the step gives minute timestamp, device string, mean double: change the step, or "
         "name another table"
     )
+
+
+PARQUET_HEAD = b"PAR1 and then nothing that makes sense "
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        ("d.csv", b"a,b\n1,2\n", "'HERE/d.csv' is not Parquet: give format = \"csv\""),
+        ("d/x.json", b"{}\n", "'HERE/d/x.json' is not Parquet: give format = \"json\""),
+        ("d/x", b"", '\'HERE/d/x\' is not Parquet: give format = "csv" or "json"'),
+        ("d.parquet", PARQUET_HEAD, "'HERE/d.parquet' is not Parquet: give format = "),
+        ("d.parquet", PARQUET_HEAD + b"PAR1", "'HERE/d.parquet' cannot be read as parquet: "),
+    ],
+)
+def test_a_table_that_is_not_of_its_format_is_refused_in_its_line(
+    spark: SparkSession,
+    data: Path,
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
+    name: str,
+    content: bytes,
+    said: str,
+) -> None:
+    (tmp_path / name).parent.mkdir(exist_ok=True)
+    (tmp_path / name).write_bytes(content)
+    (tmp_path / "_SUCCESS").write_bytes(b"")
+    file = tmp_path / "flow.toml"
+    file.write_text(
+        f'[sources.d]\ntable = "./{name.partition("/")[0]}"\n'
+        '[sources.s]\ntopic = "sensors"\n'
+        '[steps.u]\nsql = "SELECT s.payload FROM s CROSS JOIN d"\n'
+        '[sinks.t]\nstep = "u"\ntopic = "alarms"\n'
+    )
+    for command in (["check"], ["run", "sql"]):
+        assert main(["pipeline", *command, str(file), "--at", str(data)]) == 1
+        told = capfd.readouterr().err.replace(str(tmp_path), "HERE")
+        assert f"flow.toml:2: {said}" in told
+        assert "Traceback" not in told

@@ -17,7 +17,6 @@ import pyarrow as pa
 from deltalake import DeltaTable
 from deltalake.exceptions import TableNotFoundError
 
-from penstock.core.names import quoted
 from penstock.model.errors import RefusedError
 
 if TYPE_CHECKING:
@@ -35,15 +34,13 @@ def open_table(path: Path) -> DeltaTable:
     try:
         table = DeltaTable(str(path))
     except TableNotFoundError:
-        raise RefusedError(
-            f"{quoted(str(path))} is no Delta table: name the directory of one"
-        ) from None
+        raise RefusedError(f"{str(path)!r} is no Delta table: name the directory of one") from None
     protocol = table.protocol()
     features = set(protocol.reader_features or ()) & set(_UNREADABLE)
     if protocol.min_reader_version == _COLUMN_MAPPING or features:
         needed = ", ".join(sorted(features)) or "columnMapping"
         raise RefusedError(
-            f"table {quoted(str(path))} needs a reader that knows {needed}: rewrite it without"
+            f"table {str(path)!r} needs a reader that knows {needed}: rewrite it without"
         )
     return table
 

@@ -20,7 +20,8 @@ TEXT: Final = "text"
 JSON: Final = "json"
 
 DELTA: Final = "delta"
-FORMATS: Final = (DELTA, "parquet", "csv", "json")
+PARQUET: Final = "parquet"
+FORMATS: Final = (DELTA, PARQUET, "csv", "json")
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,7 @@ from penstock.pipeline.declared.declaration import (
     COMPLETE,
     DELTA,
     FORMATS,
+    PARQUET,
     UPDATE,
     Declaration,
     Sink,
@@ -168,7 +169,7 @@ class _Reader:
         table = self._table(value, path, keys, others=(*_TABLE_KEYS, *_TOPIC_KEYS))
         if has_table:
             where = table.get("table", self._path, self._file)
-            guess = DELTA if (where / "_delta_log").is_dir() else "parquet"
+            guess = DELTA if (where / "_delta_log").is_dir() else PARQUET
             return TableSource(name, where, table.get("format", one_of(FORMATS), guess))
         topics = table.get("topic", some_topics, None)
         if "topic" not in table.given and table.is_table:

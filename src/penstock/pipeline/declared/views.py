@@ -30,6 +30,7 @@ from penstock.pipeline.declared.declaration import (
     TopicSource,
 )
 from penstock.pipeline.declared.explaining import explain, explain_streaming, quiet_errors
+from penstock.pipeline.declared.files import read_files
 from penstock.pipeline.declared.order import inputs_of
 from penstock.pipeline.declared.places import Path
 from penstock.pipeline.declared.problems import Problems
@@ -136,10 +137,7 @@ class Views:
                 raise RefusedError(f"there is no {str(source.path)!r}")
             if source.format == DELTA:
                 return read_delta(self._spark, source.path)
-            reader = self._spark.read.format(source.format)
-            if source.format == "csv":
-                reader = reader.option("header", True).option("inferSchema", True)
-            return reader.load(str(source.path))
+            return read_files(self._spark, source)
 
     # Sinks
 
