@@ -69,7 +69,9 @@ def test_names_headers_topics_and_structs_are_taken_from_columns(
 def test_structs_become_the_json_that_spark_makes_of_them(spark: SparkSession, data: Path) -> None:
     df = spark.sql(
         "SELECT struct(1 AS a, 'x' AS b, CAST(NULL AS int) AS c, array(1, 2) AS d,"
-        " map('k', 1.5D) AS e, struct(true AS f) AS g, DATE'2026-01-02' AS h, 1.20BD AS i) AS s"
+        " map('k', 1.5D) AS e, struct(true AS f) AS g, DATE'2026-01-02' AS h, 1.20BD AS i,"
+        " map('k', NULL, 'l', 1) AS j, map('k', struct(1 AS a, CAST(NULL AS int) AS b)) AS k,"
+        " array(NULL, struct(map(2, CAST(NULL AS int)) AS m, CAST(NULL AS int) AS n)) AS l) AS s"
     )
     save(df.selectExpr("s AS payload"), data, topic="out")
     (ours,) = stored(data)

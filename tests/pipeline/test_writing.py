@@ -14,13 +14,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyspark.sql.types import (
+    ArrayType,
     BinaryType,
+    CalendarIntervalType,
     IntegerType,
     LongType,
     MapType,
     StringType,
     StructField,
     StructType,
+    VariantType,
+    YearMonthIntervalType,
 )
 
 from penstock import Broker, RefusedError, TooLarge, TopicNotFound, UnavailableError
@@ -82,6 +86,20 @@ def test_every_kind_of_payload_comes_back_as_it_was(
     assert [record.value for record in found] == values
     assert {record.name for record in found} == {"Orders"}
     assert nothing_is_staged(data)
+
+
+def test_values_of_maps_and_arrays_stay_also_where_they_are_null(data: Path) -> None:
+    fields = pa.struct([("a", pa.int64()), ("b", pa.map_(pa.string(), pa.int64()))])
+    kind = pa.struct([("m", pa.map_(pa.string(), fields)), ("l", pa.list_(fields)), ("n", fields)])
+    value = {
+        "m": [("x", {"a": None, "b": [("y", None)]}), ("z", None)],
+        "l": [None, {"a": 1, "b": []}, {"a": None, "b": None}],
+        "n": None,
+    }
+    write(data, rows(pa.array([value], kind)))
+    assert [record.value for record in stored(data)] == [
+        {"m": {"x": {"b": {"y": None}}, "z": None}, "l": [None, {"a": 1, "b": {}}, {}]}
+    ]
 
 
 def test_a_string_that_is_no_text_comes_back_as_its_bytes(data: Path) -> None:
@@ -268,6 +286,11 @@ def test_a_driver_waits_for_another_one_to_finish(data: Path) -> None:
     assert [record.value for record in stored(data)] == ["a"]
 
 
+def payload(kind: Any) -> StructType:
+    """A struct with a field of this kind."""
+    return StructType([StructField("payload", StructType([StructField("a", kind)]))])
+
+
 def field(name: str, kind: Any) -> StructType:
     return StructType([StructField("payload", StringType()), StructField(name, kind)])
 
@@ -288,6 +311,20 @@ def field(name: str, kind: Any) -> StructType:
             StructType([StructField("payload", IntegerType())]),
             {},
             "column 'payload' is int and must be binary, string, or a struct",
+        ),
+        (
+            payload(VariantType()),
+            {},
+            r"payload\.a is variant, which has no JSON form here: cast it.*to_json\(payload\)",
+        ),
+        (payload(ArrayType(payload(VariantType()))), {}, r"payload\.a\[\]\.payload\.a is variant"),
+        (payload(MapType(StringType(), VariantType())), {}, r"payload\.a\[\] is variant"),
+        (payload(YearMonthIntervalType()), {}, r"payload\.a is interval year to month"),
+        (payload(CalendarIntervalType()), {}, r"payload\.a is interval"),
+        (
+            payload(MapType(payload(StringType()), StringType())),
+            {},
+            r"payload\.a is map<struct<.*>,string>, which has no JSON form",
         ),
         (field("topic", StringType()), {}, "the topic is given twice"),
         (field("name", StringType()), {"topic": None}, "no topic is given"),

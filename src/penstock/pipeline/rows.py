@@ -5,8 +5,8 @@ Headers, and payloads that are structs, have no form that fits and are encoded o
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from functools import lru_cache
+from collections.abc import Callable, Iterator
+from functools import lru_cache, partial
 from typing import Any, Final
 
 import msgspec
@@ -108,8 +108,9 @@ class TopicRows:
                 "or give them one with coalesce"
             )
         if self._kind == KIND_JSON:
+            shape = _shape(payload.type)
             values = payload.to_pylist(maps_as_pydicts="strict")
-            payload = pa.array([_json(value) for value in values], pa.binary())
+            payload = pa.array([_json(shape(value)) for value in values], pa.binary())
         payload = payload.cast(pa.binary())
         check_payload_size(pc.max(pc.binary_length(payload)).as_py() or 0, PAYLOAD_BYTES_MAX)
         return payload
@@ -180,9 +181,7 @@ def _add_headers(columns: Columns, headers: pa.Array) -> None:
         columns.header_starts = starts.tobytes()
 
 
-def _json(value: Any) -> bytes:
-    """A struct as Spark's to_json has it: fields that are NULL are left out."""
-    plain = _without_nulls(value)
+def _json(plain: Any) -> bytes:
     try:
         encoded = _JSON.encode(plain)
         if b"null" in encoded:
@@ -192,9 +191,30 @@ def _json(value: Any) -> bytes:
     return encoded
 
 
-def _without_nulls(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _without_nulls(one) for key, one in value.items() if one is not None}
-    if isinstance(value, list):
-        return [_without_nulls(one) for one in value]
+def _shape(kind: pa.DataType) -> Callable[[Any], Any]:
+    """What Spark's to_json makes of values of a type: only fields that are NULL are left out."""
+    if pa.types.is_struct(kind):
+        return partial(_fields, [(field.name, _shape(field.type)) for field in kind])
+    if pa.types.is_map(kind):
+        return partial(_entries, _shape(kind.item_type))
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        return partial(_items, _shape(kind.value_type))
+    return _itself
+
+
+def _fields(shapes: list[tuple[str, Callable[[Any], Any]]], value: Any) -> Any:
+    if value is None:
+        return None
+    return {name: shape(value[name]) for name, shape in shapes if value[name] is not None}
+
+
+def _entries(shape: Callable[[Any], Any], value: Any) -> Any:
+    return None if value is None else {key: shape(one) for key, one in value.items()}
+
+
+def _items(shape: Callable[[Any], Any], value: Any) -> Any:
+    return None if value is None else [shape(one) for one in value]
+
+
+def _itself(value: Any) -> Any:
     return value

@@ -18,7 +18,17 @@ from pyspark.sql.datasource import (
     DataSourceStreamArrowWriter,
     WriterCommitMessage,
 )
-from pyspark.sql.types import BinaryType, DataType, MapType, StringType, StructType
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    CalendarIntervalType,
+    DataType,
+    MapType,
+    StringType,
+    StructType,
+    VariantType,
+    YearMonthIntervalType,
+)
 
 from penstock.log.staging import StagedFile
 from penstock.model.errors import InvalidSetting
@@ -27,6 +37,7 @@ from penstock.pipeline.settling import settle
 
 COLUMNS: Final = ("payload", "name", "topic", "headers")
 _KAFKA_COLUMNS: Final = {"key": "name", "value": "payload"}
+_NO_JSON: Final = (VariantType, YearMonthIntervalType, CalendarIntervalType)
 
 
 @dataclass(frozen=True)
@@ -159,3 +170,22 @@ def _check_type(name: str, kind: DataType) -> None:
         raise InvalidSetting(
             f"column {name!r} is {kind.simpleString()} and must be {wanted}: cast it"
         )
+    if isinstance(kind, StructType):
+        _check_json(name, kind)
+
+
+def _check_json(path: str, kind: DataType) -> None:
+    """Refuse what nobody would know again in JSON, in whatever it is."""
+    is_odd_map = isinstance(kind, MapType) and isinstance(kind.keyType, StructType | ArrayType)
+    if is_odd_map or isinstance(kind, _NO_JSON):
+        raise InvalidSetting(
+            f"{path} is {kind.simpleString()}, which has no JSON form here: cast it, to string for "
+            f"example, or write to_json(payload) AS payload"
+        )
+    if isinstance(kind, StructType):
+        for field in kind:
+            _check_json(f"{path}.{field.name}", field.dataType)
+    elif isinstance(kind, ArrayType):
+        _check_json(f"{path}[]", kind.elementType)
+    elif isinstance(kind, MapType):
+        _check_json(f"{path}[]", kind.valueType)
