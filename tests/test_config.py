@@ -242,6 +242,8 @@ def test_config_init_writes_a_file_that_serve_takes_and_never_overwrites_one(
     assert "mine" in file.read_text()
     answer = penstock("config", "init", "other.toml", "--json", cwd=tmp_path)
     assert json.loads(answer.stdout) == {"written": "other.toml"}
+    answer = penstock("config", "init", "nodir/x.toml", cwd=tmp_path)
+    assert answer.stderr == "penstock: nodir/x.toml cannot be written: No such file or directory\n"
 
 
 def test_check_prints_what_holds_as_a_file_and_touches_nothing(tmp_path: Path) -> None:

@@ -202,6 +202,15 @@ def test_export_that_fails_leaves_nothing_and_may_be_repeated(
     assert len(list(out.iterdir())) == 2
 
 
+def test_export_to_where_nothing_can_be_written_names_the_place(
+    filled: Command, tmp_path: Path
+) -> None:
+    (tmp_path / "file").write_text("")
+    done = filled("log", "export", "--lines", str(tmp_path / "file"))
+    assert done.code == 1
+    assert f"{tmp_path / 'file' / 'Orders'} cannot be written: Not a directory" in done.err
+
+
 def test_export_of_one_topic(filled: Command, data: Path, tmp_path: Path) -> None:
     filled("topic", "create", "other")
     assert filled("log", "export", "--lines", str(tmp_path / "out"), "ORDERS").code == 0

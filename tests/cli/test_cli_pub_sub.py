@@ -320,6 +320,50 @@ def test_a_message_that_closes_the_connection_again_and_again_is_1(
     assert "the message under '$SYS/a'" in answer.err
 
 
+def test_a_server_without_tls_is_named_as_such(broker: Served) -> None:
+    answer = pub(broker.port, "-t", "a", "-m", "x", "--tls")
+    assert answer.code == 3
+    assert "the TLS handshake failed (closed by the server); does it speak TLS" in answer.err
+
+
+def test_a_server_of_something_else_is_named_as_such(broker: Served) -> None:
+    answer = pub(broker.http_port, "-t", "a", "-m", "x")
+    assert answer.code == 1
+    assert f"what answers at 127.0.0.1:{broker.http_port} speaks no MQTT" in answer.err
+
+
+@pytest.mark.parametrize(
+    ("option", "arguments"),
+    [
+        ("--file", ["-f", "nofile"]),
+        ("--password-file", ["-m", "x", "-u", "me", "--password-file", "nofile"]),
+        ("--cafile", ["-m", "x", "--cafile", "nofile"]),
+        ("--cert", ["-m", "x", "--tls", "--cert", "nofile", "--key", "nofile"]),
+    ],
+)
+def test_a_file_that_is_not_there_is_named_with_its_option(
+    option: str, arguments: list[str]
+) -> None:
+    answer = invoke("pub", "-t", "a", *arguments)
+    assert answer.code == 1
+    expected = f"penstock: {option} 'nofile' cannot be read: No such file or directory\n"
+    assert answer.err == expected
+
+
+def test_tls_files_that_do_not_do_are_named(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    certificate, key = authority.sign("me")
+    plain = tmp_path / "plain.txt"
+    plain.write_text("hello")
+    for arguments, complaint in (
+        (["--cert", str(certificate)], f"--cert {str(certificate)!r} is no certificate with its"),
+        (["--cert", str(plain), "--key", str(key)], f"--cert {str(plain)!r} with --key"),
+        (["--cafile", str(plain)], f"--cafile {str(plain)!r} cannot be used, PEM is wanted"),
+    ):
+        answer = invoke("pub", "-t", "a", "-m", "x", "--tls", *arguments)
+        assert answer.code == 1 and complaint in answer.err
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "complaint"),
     [

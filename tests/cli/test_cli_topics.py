@@ -98,6 +98,12 @@ def test_alter_changes_what_is_named(run: Command) -> None:
     assert nothing.code == 1 and "nothing to alter" in nothing.err
 
 
+def test_a_number_without_a_unit_is_no_duration(run: Command) -> None:
+    run("topic", "create", "t")
+    done = run("topic", "alter", "t", "--retention-age", "5")
+    assert done.code == 1 and "say of what, such as '5s', '5h' or '5d'" in done.err
+
+
 def test_delete_asks_first(run: Command) -> None:
     run("topic", "create", "t")
     run("publish", "t", "x")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import pty
 import sys
@@ -175,6 +174,8 @@ def test_users_and_keys_of_a_running_broker_change_at_once(
             assert wire.expect(Disconnect).reason == Reason.NOT_AUTHORIZED
         last = run("user", "remove", "alice")
         assert last.code == 1 and "is the last one" in last.err
+        refused = run("user", "revoke", "zzz")
+        assert refused.code == 1 and "no key 'zzz': see `penstock user keys`" in refused.err
         assert run("user", "revoke", listed["key_id"]).code == 0
         assert run("user", "list").code == 1
     monkeypatch.delenv("PENSTOCK_KEY")
@@ -195,8 +196,10 @@ def test_a_key_is_shown_once_and_works_over_http_until_it_is_revoked(
     run("user", "add", "alice", stdin="wonder\n")
     key = run("user", "key", "alice").out.strip()
     assert key.startswith("psk_")
-    assert json.loads(run("user", "key", "alice", "--json").out)["user"] == "alice"
-    listed = json.loads(run("user", "keys", "--json").out)
+    made = run("user", "key", "alice", "--json").json
+    assert made["user"] == "alice"
+    listed = run("user", "keys", "--json").json
+    assert made["key_id"] in [row["key_id"] for row in listed]
     assert [row["user"] for row in listed] == ["alice", "alice"] and key not in str(listed)
 
     def status() -> int:

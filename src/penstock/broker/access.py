@@ -123,7 +123,7 @@ class Access:
         key = KEY_PREFIX + secrets.token_urlsafe(KEY_BYTES)
         digest = _digest(key.encode())
         keys = self._credentials.keys
-        row = await keys.insert(DEFAULT_TENANT, user, digest[:KEY_ID_CHARS], digest)
+        row = await keys.insert(DEFAULT_TENANT, user, key_id_of(key), digest)
         self._keys[digest] = row
         return key
 
@@ -224,6 +224,11 @@ class Access:
                 f"listening on {host} would let anybody in: add a user first (penstock user add), "
                 "listen on 127.0.0.1, or say --allow-anonymous"
             )
+
+
+def key_id_of(key: str) -> str:
+    """The id that a key is listed and revoked by."""
+    return _digest(key.encode())[:KEY_ID_CHARS]
 
 
 def _digest(key: bytes) -> str:

@@ -130,6 +130,8 @@ class BrokerAccounts:
         return [Key(one["key_id"], one["user"], one["created_at"]) for one in found]
 
     def revoke(self, key_id: str) -> None:
+        if key_id not in [one.key_id for one in self.access_keys()]:
+            raise RefusedError(f"there is no key {key_id!r}: see `penstock user keys`")
         self._ask("DELETE", f"/v1/keys/{quote(key_id, safe='')}")
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote, unquote
 
-from penstock.cli.output import Progress, show_json
+from penstock.cli.output import Progress, naming, show_json
 from penstock.cli.remote import AnyBroker, reach_broker
 from penstock.model.errors import RefusedError
 from penstock.model.limits import MIB
@@ -43,7 +43,8 @@ def export_lines(options: argparse.Namespace) -> None:
                 if folder.exists():
                     raise RefusedError(f"{folder} exists: export to an empty place")
                 made.append(folder)
-                count = _export_topic(broker, declared, folder, escape=options.escape)
+                with naming(f"{folder} cannot be written"):
+                    count = _export_topic(broker, declared, folder, escape=options.escape)
                 summary.append({"topic": declared, "messages": count})
         except BaseException:
             for folder in made:

@@ -120,7 +120,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             # The reader of our output has seen enough; Python would complain once more at exit.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return EXIT_DONE
-        warn(error)
+        warn(f"{error.filename}: {error.strerror}" if error.filename else error)
         return EXIT_REFUSED
     except KeyboardInterrupt:
         # Work that was about to be handed to another thread is left undone, which is no mistake.

@@ -87,6 +87,10 @@ class Target:
     wait_s_max: float = ANSWER_S_MAX
     is_debug: bool = False
 
+    @property
+    def where(self) -> str:
+        return f"{self.host}:{self.port}"
+
 
 class Outcome(NamedTuple):
     """How the server answered a message."""
@@ -151,7 +155,13 @@ class MqttClient:
         What the connection before this one had in flight is sent again.
         """
         self.write(self._target.connect)
-        answer = await self._wait(self._connack, "CONNACK")
+        try:
+            answer = await self._wait(self._connack, "CONNACK")
+        except PeerError as broken:
+            raise PeerError(
+                f"what answers at {self._target.where} speaks no MQTT ({broken}): "
+                "give the port of an MQTT listener with -p"
+            ) from broken
         if answer.reason:
             raise ended("the server refused the connection:", answer.reason, answer.properties)
         if answer.session_present and self._target.connect.clean_start:
@@ -429,7 +439,7 @@ async def open_client(target: Target, before: MqttClient | None = None) -> MqttC
 
     What `before`, whose connection is lost, had in flight is taken over.
     """
-    where = f"{target.host}:{target.port}"
+    where = target.where
     try:
         async with asyncio.timeout(target.wait_s_max):
             reader, writer = await asyncio.open_connection(target.host, target.port, ssl=target.tls)
@@ -443,6 +453,11 @@ async def open_client(target: Target, before: MqttClient | None = None) -> MqttC
             f"({failed.verify_message}); name its authority with --cafile"
         ) from failed
     except OSError as failed:
+        if isinstance(failed, ssl.SSLError | ConnectionResetError | ConnectionAbortedError):
+            raise UnavailableError(
+                f"cannot connect to {where}: the TLS handshake failed "
+                f"({_why(failed) or 'closed by the server'}); does it speak TLS on this port?"
+            ) from failed
         raise UnavailableError(
             f"cannot connect to {where}: {_why(failed)}; is a broker listening there?"
         ) from failed

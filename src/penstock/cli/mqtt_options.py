@@ -10,6 +10,7 @@ from typing import Any, Final
 from urllib.parse import unquote, urlsplit
 
 from penstock.cli.mqtt_client import ANSWER_S_MAX, Target
+from penstock.cli.output import naming
 from penstock.core.names import check_name
 from penstock.model.errors import InvalidSetting
 from penstock.mqtt.kinds import MQTT_3_1, MQTT_3_1_1, MQTT_5, PacketType
@@ -203,13 +204,18 @@ def _password(options: argparse.Namespace) -> bytes | None:
     if options.pw is not None and options.password_file is not None:
         raise InvalidSetting("--pw and --password-file exclude each other: give one of them")
     if options.password_file is not None:
-        with Path(options.password_file).open("rb") as file:
-            password: bytes | None = file.readline().removesuffix(b"\n").removesuffix(b"\r")
+        password: bytes | None = read_password(options.password_file)
     else:
         password = None if options.pw is None else options.pw.encode()
     if password is not None and options.username is None:
         raise InvalidSetting("a password needs a user: say --username")
     return password
+
+
+def read_password(path: str) -> bytes:
+    """The first line of a file, without its end."""
+    with naming(f"--password-file {path!r} cannot be read"), Path(path).open("rb") as file:
+        return file.readline().removesuffix(b"\n").removesuffix(b"\r")
 
 
 def _will(options: argparse.Namespace) -> Will | None:
@@ -241,14 +247,30 @@ def _connect_properties(options: argparse.Namespace, version: int) -> Properties
 
 
 def _tls(options: argparse.Namespace) -> ssl.SSLContext:
+    for option in ("cafile", "cert", "key"):
+        path = getattr(options, option)
+        if path is not None:  # ssl would not say which one it is
+            with naming(f"--{option} {path!r} cannot be read"):
+                Path(path).open("rb").close()
     try:
         context = ssl.create_default_context(cafile=options.cafile)
+    except ssl.SSLError as failed:
+        raise _unusable(f"--cafile {options.cafile!r}", failed) from failed
+    try:
         if options.cert:
             context.load_cert_chain(options.cert, options.key)
     except ssl.SSLError as failed:
-        raise InvalidSetting(f"the TLS files cannot be used: {failed.reason or failed}") from failed
+        if options.key is None:
+            raise InvalidSetting(
+                f"--cert {options.cert!r} is no certificate with its key: give the key with --key"
+            ) from failed
+        raise _unusable(f"--cert {options.cert!r} with --key {options.key!r}", failed) from failed
     context.check_hostname = not options.insecure
     return context
+
+
+def _unusable(what: str, failed: ssl.SSLError) -> InvalidSetting:
+    return InvalidSetting(f"{what} cannot be used, PEM is wanted: {failed.reason or failed}")
 
 
 # Properties

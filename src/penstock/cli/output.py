@@ -9,9 +9,11 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, Final
 
+from penstock.model.errors import RefusedError
 from penstock.model.record import KIND_JSON, Record
 
 PROGRESS_AFTER_S: Final = 1.0  # a command that is done sooner stays quiet
@@ -34,6 +36,15 @@ def warn(text: object) -> None:
     """A word to people beside what the command is asked for."""
     lines = "\n".join(map(printable, str(text).split("\n")))
     print(f"penstock: {lines}", file=sys.stderr, flush=True)
+
+
+@contextmanager
+def naming(what: str) -> Iterator[None]:
+    """RefusedError begins with `what` where the system refuses a file."""
+    try:
+        yield
+    except OSError as failed:
+        raise RefusedError(f"{what}: {failed.strerror or failed}") from failed
 
 
 def show_json(value: Any) -> None:

@@ -22,7 +22,7 @@ from penstock.cli.mqtt_options import (
     take_url,
     target,
 )
-from penstock.cli.output import show_json
+from penstock.cli.output import naming, show_json
 from penstock.core.names import check_name
 from penstock.model.limits import KIB
 from penstock.mqtt.kinds import MQTT_5
@@ -138,7 +138,8 @@ def _message(options: argparse.Namespace) -> bytes:
     if options.message is not None:
         return bytes(options.message.encode("utf-8", "surrogateescape"))
     if options.file is not None:
-        return Path(options.file).read_bytes()
+        with naming(f"--file {options.file!r} cannot be read"):
+            return Path(options.file).read_bytes()
     return sys.stdin.buffer.read() if options.stdin_file else b""
 
 

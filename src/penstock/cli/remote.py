@@ -15,6 +15,7 @@ from urllib.parse import unquote, urlsplit, urlunsplit
 import msgspec
 
 from penstock.app.sync import Broker
+from penstock.cli.output import naming
 from penstock.cli.target import existing_path, open_broker
 from penstock.client.sync import Client, connect
 from penstock.client.transport import Target, Transport
@@ -116,7 +117,8 @@ def served_at(at: str) -> str | None:
 def read_key(options: argparse.Namespace, url: str) -> str:
     """The key to log in with; none if the address says who we are."""
     if options.key_file:
-        return Path(options.key_file).read_text().strip()
+        with naming(f"--key-file {options.key_file!r} cannot be read"):
+            return Path(options.key_file).read_text().strip()
     return "" if urlsplit(url).username else default_key()
 
 

@@ -54,6 +54,8 @@ def init_file(options: argparse.Namespace) -> None:
         raise RefusedError(
             f"{path} exists and is left as it is: give another name, or move it away"
         ) from None
+    except OSError as failed:
+        raise RefusedError(f"{path} cannot be written: {failed.strerror}") from failed
     if options.json:
         show_json({"written": str(path)})
     else:

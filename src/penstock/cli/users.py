@@ -9,10 +9,11 @@ import argparse
 import getpass
 import sys
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
+from penstock.broker.access import key_id_of
 from penstock.cli.accounts import Accounts, BrokerAccounts, DirectoryAccounts
+from penstock.cli.mqtt_options import read_password
 from penstock.cli.output import show_json, show_table
 from penstock.cli.remote import add_remote, read_key, served_at
 from penstock.cli.target import existing_path, target_path
@@ -107,7 +108,7 @@ def make_key(options: argparse.Namespace) -> None:
     accounts, _ = _accounts(options)
     made = accounts.make_key(options.user)
     if options.json:
-        show_json({"user": options.user, "key": made})
+        show_json({"user": options.user, "key": made, "key_id": key_id_of(made)})
     else:
         print(made)
 
@@ -158,15 +159,10 @@ def _time(timestamp_us: int) -> str:
 def _password(options: argparse.Namespace) -> bytes:
     """From the file, from standard input, or asked for twice at the terminal."""
     if options.password_file not in (None, "-"):
-        with Path(options.password_file).open("rb") as file:
-            return _first_line(file.readline())
+        return read_password(options.password_file)
     if options.password_file == "-" or not sys.stdin.isatty():
-        return _first_line(sys.stdin.buffer.readline())
+        return sys.stdin.buffer.readline().removesuffix(b"\n").removesuffix(b"\r")
     password = getpass.getpass(f"password of {options.user}: ")
     if getpass.getpass("once more: ") != password:
         raise RefusedError("the two passwords differ: nothing was changed")
     return password.encode()
-
-
-def _first_line(line: bytes) -> bytes:
-    return line.removesuffix(b"\n").removesuffix(b"\r")
