@@ -300,7 +300,15 @@ def test_a_binding_that_contradicts_an_existing_one_is_refused_at_start(tmp_path
         broker.bind("x/#", "a")
     file = write(tmp_path, '[[bindings]]\nfilter = "x/#"\ntopic = "b"\n')
     answer = penstock(
-        "serve", "--mqtt", "off", "--http", "off", "--data", str(data), "--config", str(file)
+        "serve",
+        "--mqtt",
+        "127.0.0.1:0",
+        "--http",
+        "off",
+        "--data",
+        str(data),
+        "--config",
+        str(file),
     )
     assert answer.returncode == 1
     assert "filter 'x/#' is bound to topic 'a'" in answer.stderr

@@ -101,6 +101,29 @@ def test_usage_is_exit_code_2(run: Command, arguments: str) -> None:
     assert done.code == 2 and done.out == "" and done.err.startswith("usage: penstock")
 
 
+@pytest.mark.parametrize("arguments", ["topic list --colour", "serve --colour", "pipeline list x"])
+def test_what_a_command_does_not_know_is_answered_with_its_own_usage(
+    run: Command, arguments: str
+) -> None:
+    *command, unknown = arguments.split()
+    done = run(*command, unknown)
+    assert done.code == 2 and done.err.startswith(f"usage: penstock {' '.join(command)} [")
+    assert done.err.endswith(f"unrecognized arguments: {unknown}\n")
+
+
+def test_a_flag_of_serve_that_is_wrong_is_a_wrong_command_line(run: Command) -> None:
+    done = run("serve", "--mqtt", "foo")
+    assert done.code == 2 and "address 'foo' is not HOST:PORT" in done.err
+
+
+def test_a_broker_that_nobody_could_reach_is_refused(run: Command, tmp_path: Path) -> None:
+    off = ("--mqtt", "off", "--http", "off", "--data", str(tmp_path / "data"))
+    done = run("serve", *off, "--check")
+    assert done.code == 1 and "nobody could reach this broker" in done.err
+    assert run("serve", *off, "--check", "--bus", str(tmp_path / "bus")).code == 0
+    assert not (tmp_path / "data").exists()
+
+
 def every_command() -> list[list[str]]:
     """All commands and actions there are, from the parser itself."""
     found: list[list[str]] = []
@@ -208,7 +231,9 @@ def test_serve_names_topics_whose_files_are_damaged_or_missing(tmp_path: Path) -
         broker.create_topic("bad")
         broker.create_topic("good")
     shutil.rmtree(tmp_path / "data" / "default" / "bad-1")
-    served = start("serve", "--data", "data", "--mqtt", "off", "--http", "off", cwd=tmp_path)
+    served = start(
+        "serve", "--data", "data", "--mqtt", "127.0.0.1:0", "--http", "off", cwd=tmp_path
+    )
     assert served.stdout is not None
     greeting = ""
     while "ready" not in greeting:
@@ -226,7 +251,9 @@ def test_serve_names_topics_whose_files_are_damaged_or_missing(tmp_path: Path) -
 def test_serve_says_what_it_promises_and_stops_cleanly(
     tmp_path: Path, number: signal.Signals
 ) -> None:
-    served = start("serve", "--data", "data", "--mqtt", "off", "--http", "off", cwd=tmp_path)
+    served = start(
+        "serve", "--data", "data", "--mqtt", "127.0.0.1:0", "--http", "off", cwd=tmp_path
+    )
     assert served.stdout is not None
     greeting = ""
     while "ready" not in greeting:
@@ -238,7 +265,7 @@ def test_serve_says_what_it_promises_and_stops_cleanly(
     holder = json.loads((tmp_path / "data" / "lock").read_text())
     assert holder["pid"] == served.pid
     code, _, err = run("topic", "list", "--at", "data", cwd=tmp_path)
-    assert code == 3 and f"process {served.pid}" in err
+    assert code == 1 and "listens on no HTTP address" in err
     served.send_signal(number)
     out, err = served.communicate(timeout=PATIENCE_S)
     assert (served.returncode, err) == (0, "") and "stopping" in out

@@ -372,24 +372,32 @@ def test_tls_files_that_do_not_do_are_named(tmp_path: Path) -> None:
         (["pub", "-t", "a", "-m", "x", "-n"], 2, "not allowed with"),
         (["pub", "-m", "x"], 2, "-t"),
         (["pub", "-t", "a", "-m", "x", "-q", "3"], 2, "from 0 to 2"),
-        (["pub", "-t", "a", "-m", "x", "-P", "x"], 1, "say --username"),
-        (["pub", "-t", "a", "-m", "x", "-i", "a", "-I", "b"], 1, "exclude each other"),
-        (["pub", "-t", "a", "-m", "x", "--will-payload", "b"], 1, "say --will-topic"),
-        (["pub", "-t", "a", "-m", "x", "-V", "311", "-x", "5"], 1, "need MQTT 5"),
-        (["pub", "-t", "a", "-m", "x", "-D", "publish", "colour", "red"], 1, "content-type"),
-        (["pub", "-t", "a", "-m", "x", "-D", "puback", "a", "b"], 1, "is none of connect"),
-        (["pub", "-t", "a", "-m", "x", "-D", "publish", "user-property", "a"], 1, "2 values"),
+        (["pub", "-t", "a", "-m", "x", "-P", "x"], 2, "say --username"),
+        (["pub", "-t", "a", "-m", "x", "-i", "a", "-I", "b"], 2, "exclude each other"),
+        (["pub", "-t", "a", "-m", "x", "--will-payload", "b"], 2, "say --will-topic"),
+        (["pub", "-t", "a", "-m", "x", "-V", "311", "-x", "5"], 2, "need MQTT 5"),
+        (["pub", "-t", "a", "-m", "x", "-D", "publish", "colour", "red"], 2, "content-type"),
+        (["pub", "-t", "a", "-m", "x", "-D", "puback", "a", "b"], 2, "is none of connect"),
+        (["pub", "-t", "a", "-m", "x", "-D", "publish", "user-property", "a"], 2, "2 values"),
         (["sub", "-t", "a/#/b"], 1, "has a level after '#'"),
         (["sub", "-v"], 2, "say -t FILTER"),
-        (["sub", "-t", "a", "-c"], 1, "needs --id"),
+        (["sub", "-t", "a", "-c"], 2, "needs --id"),
         (["sub", "-t", "a", "--from", "yesterday"], 1, "is not a position"),
         (["sub", "-t", "a", "--where", "payload ="], 1, "a value is missing"),
-        (["sub", "-t", "a", "--from", "-1h", "-V", "311"], 1, "need MQTT 5"),
-        (["sub", "-t", "a", "-F", "%t %y"], 1, "%y is none of"),
-        (["sub", "-t", "a", "-F", "\\q"], 1, "is none of"),
-        (["sub", "-L", "http://localhost/a"], 1, "is not mqtt"),
-        (["pub", "-L", "mqtt://localhost:99999/a", "-m", "x"], 1, "is not mqtt"),
+        (["sub", "-t", "a", "--from", "-1h", "-V", "311"], 2, "need MQTT 5"),
+        (["sub", "-t", "a", "-F", "%t %y"], 2, "%y is none of"),
+        (["sub", "-t", "a", "-F", "\\q"], 2, "is none of"),
+        (["sub", "-L", "http://localhost/a"], 2, "is not mqtt"),
+        (["pub", "-L", "mqtt://localhost:99999/a", "-m", "x"], 2, "is not mqtt"),
         (["sub", "-t", "a", "-C", "0"], 2, "from 1 to"),
+        (["sub", "-t", "a", "-x", "-2"], 2, "'-2' is not a whole number from 0"),
+        (
+            ["pub", "-t", "a", "-m", "x", "-D", "publish", "subscription-identifier", "1"],
+            2,
+            "no prop",
+        ),
+        (["pub", "-t", "a", "-m", "x", "--colour"], 2, "usage: penstock pub -t NAME"),
+        (["sub", "-t", "a", "--colour"], 2, "usage: penstock sub -t FILTER"),
     ],
 )
 def test_mistakes_are_told_before_anything_is_sent(
@@ -398,6 +406,18 @@ def test_mistakes_are_told_before_anything_is_sent(
     answer = invoke(*arguments)
     assert answer.code == code
     assert complaint in answer.err
+
+
+def test_a_password_in_a_url_is_not_repeated() -> None:
+    answer = invoke("sub", "-L", "mqtt://me:secret@localhost:99999/a")
+    assert answer.code == 2 and "'mqtt://localhost:99999/a' is not" in answer.err
+
+
+@pytest.mark.parametrize("forever", ["-1", "∞", "4294967295"])
+def test_a_session_may_stay_for_ever(broker: Served, forever: str) -> None:
+    with Sub(broker.port, "-t", "a", "-x", forever, "-E") as reader:
+        assert reader.result()[0] == 0
+        assert b"session_expiry_interval=4294967295" in reader.debug
 
 
 @pytest.mark.parametrize("command", ["pub", "sub"])

@@ -95,7 +95,7 @@ def test_alter_changes_what_is_named(run: Command) -> None:
     done = run("topic", "alter", "t", "--durability", "os")
     assert done.out == "altered topic t (id 1): durability os, retention 1h, unlimited\n"
     nothing = run("topic", "alter", "t")
-    assert nothing.code == 1 and "nothing to alter" in nothing.err
+    assert nothing.code == 2 and "nothing to alter" in nothing.err
 
 
 def test_a_number_without_a_unit_is_no_duration(run: Command) -> None:

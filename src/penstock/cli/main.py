@@ -30,6 +30,7 @@ from penstock.cli.output import (
     EXIT_REFUSED,
     EXIT_UNAVAILABLE,
     EXIT_USAGE,
+    UsageError,
     warn,
 )
 from penstock.model.errors import PenstockError, UnavailableError
@@ -83,6 +84,7 @@ def make_parser() -> argparse.ArgumentParser:
 
 def _explain(parser: argparse.ArgumentParser) -> None:
     """Let every command begin its help with what it does, and show it if nothing was chosen."""
+    parser.set_defaults(refuse_usage=parser.error)
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
             parser.set_defaults(run=lambda options: _show_usage(parser))
@@ -103,7 +105,9 @@ def _show_usage(parser: argparse.ArgumentParser) -> int:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; the exit code."""
-    options = make_parser().parse_args(arguments)
+    options, unknown = make_parser().parse_known_args(arguments)
+    if unknown:  # by the command itself, whose usage is shown; argparse would show all commands
+        options.refuse_usage(f"unrecognized arguments: {' '.join(unknown)}")
     options.typed = list(sys.argv[1:] if arguments is None else arguments)
     try:
         code = options.run(options) or EXIT_DONE
@@ -114,7 +118,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return EXIT_UNAVAILABLE
     except PenstockError as error:
         warn(error)
-        return EXIT_REFUSED
+        return EXIT_USAGE if isinstance(error, UsageError) else EXIT_REFUSED
     except OSError as error:
         if isinstance(error, BrokenPipeError):
             # The reader of our output has seen enough; Python would complain once more at exit.

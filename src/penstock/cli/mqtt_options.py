@@ -10,9 +10,10 @@ from typing import Any, Final
 from urllib.parse import unquote, urlsplit
 
 from penstock.cli.mqtt_client import ANSWER_S_MAX, Target
-from penstock.cli.output import naming
+from penstock.cli.output import UsageError, naming
+from penstock.client.transport import without_login
 from penstock.core.names import check_name
-from penstock.model.errors import InvalidSetting
+from penstock.model.errors import RefusedError
 from penstock.mqtt.kinds import MQTT_3_1, MQTT_3_1_1, MQTT_5, PacketType
 from penstock.mqtt.packets import Connect, Will
 from penstock.mqtt.properties import PROPERTIES, WILL, Properties, PropertyRow, Wire
@@ -89,9 +90,9 @@ def add_connection(parser: argparse.ArgumentParser) -> None:
     add(
         "-x",
         "--session-expiry-interval",
-        type=number(0, NEVER_EXPIRES),
+        type=_expiry_s,
         metavar="S",
-        help="how long the session stays (MQTT 5)",
+        help="how long the session stays, -1 for ever (MQTT 5)",
     )
     add(
         "-D",
@@ -140,6 +141,11 @@ def number(least: int, most: int) -> Any:
     return parse
 
 
+def _expiry_s(text: str) -> int:
+    """Seconds; mosquitto's words for ever are -1 and ∞."""
+    return NEVER_EXPIRES if text in ("-1", "∞") else int(number(0, NEVER_EXPIRES)(text))
+
+
 def take_url(options: argparse.Namespace) -> None:
     """Put what --url says into the options that mean the same."""
     if options.url is None:
@@ -151,8 +157,8 @@ def take_url(options: argparse.Namespace) -> None:
     except ValueError:
         port = 0
     if parts.scheme not in ("mqtt", "mqtts") or not parts.hostname or not topic or port == 0:
-        raise InvalidSetting(
-            f"--url {options.url!r} is not mqtt[s]://[user[:password]@]host[:port]/name"
+        raise UsageError(
+            f"--url {without_login(options.url)!r} is not mqtt[s]://[user[:password]@]host[:port]/name"
         )
     options.host, options.port = parts.hostname, port
     options.tls = options.tls or parts.scheme == "mqtts"
@@ -164,11 +170,11 @@ def take_url(options: argparse.Namespace) -> None:
 
 
 def target(options: argparse.Namespace) -> Target:
-    """Where to connect; InvalidSetting when options contradict each other."""
+    """Where to connect; UsageError when options contradict each other."""
     version = VERSIONS[options.protocol_version]
     has_tls = bool(options.tls or options.cafile)
     if (options.cert or options.key or options.insecure) and not has_tls:
-        raise InvalidSetting("--cert, --key and --insecure mean TLS: say --cafile or --tls as well")
+        raise UsageError("--cert, --key and --insecure mean TLS: say --cafile or --tls as well")
     connect = Connect(
         _client_id(options),
         not options.disable_clean_session,
@@ -191,24 +197,24 @@ def target(options: argparse.Namespace) -> Target:
 
 def _client_id(options: argparse.Namespace) -> str:
     if options.id is not None and options.id_prefix is not None:
-        raise InvalidSetting("--id and --id-prefix exclude each other: give one of them")
+        raise UsageError("--id and --id-prefix exclude each other: give one of them")
     if options.id is not None:
         return str(options.id)
     if options.disable_clean_session:
-        raise InvalidSetting("--disable-clean-session needs --id: the session is known by it")
+        raise UsageError("--disable-clean-session needs --id: the session is known by it")
     prefix = "penstock" if options.id_prefix is None else options.id_prefix
     return f"{prefix}-{secrets.token_hex(6)}"
 
 
 def _password(options: argparse.Namespace) -> bytes | None:
     if options.pw is not None and options.password_file is not None:
-        raise InvalidSetting("--pw and --password-file exclude each other: give one of them")
+        raise UsageError("--pw and --password-file exclude each other: give one of them")
     if options.password_file is not None:
         password: bytes | None = read_password(options.password_file)
     else:
         password = None if options.pw is None else options.pw.encode()
     if password is not None and options.username is None:
-        raise InvalidSetting("a password needs a user: say --username")
+        raise UsageError("a password needs a user: say --username")
     return password
 
 
@@ -221,7 +227,7 @@ def read_password(path: str) -> bytes:
 def _will(options: argparse.Namespace) -> Will | None:
     if options.will_topic is None:
         if options.will_payload or options.will_qos or options.will_retain:
-            raise InvalidSetting("a will needs a name to be published under: say --will-topic")
+            raise UsageError("a will needs a name to be published under: say --will-topic")
         return None
     return Will(
         check_name(options.will_topic),
@@ -237,7 +243,7 @@ def _connect_properties(options: argparse.Namespace, version: int) -> Properties
     expiry_s = options.session_expiry_interval
     if version != MQTT_5:
         if expiry_s is not None or options.property:
-            raise InvalidSetting("session expiry and properties need MQTT 5: say -V 5")
+            raise UsageError("session expiry and properties need MQTT 5: say -V 5")
         return given
     if expiry_s is None and options.disable_clean_session:
         expiry_s = NEVER_EXPIRES
@@ -261,7 +267,7 @@ def _tls(options: argparse.Namespace) -> ssl.SSLContext:
             context.load_cert_chain(options.cert, options.key)
     except ssl.SSLError as failed:
         if options.key is None:
-            raise InvalidSetting(
+            raise RefusedError(
                 f"--cert {options.cert!r} is no certificate with its key: give the key with --key"
             ) from failed
         raise _unusable(f"--cert {options.cert!r} with --key {options.key!r}", failed) from failed
@@ -269,8 +275,8 @@ def _tls(options: argparse.Namespace) -> ssl.SSLContext:
     return context
 
 
-def _unusable(what: str, failed: ssl.SSLError) -> InvalidSetting:
-    return InvalidSetting(f"{what} cannot be used, PEM is wanted: {failed.reason or failed}")
+def _unusable(what: str, failed: ssl.SSLError) -> RefusedError:
+    return RefusedError(f"{what} cannot be used, PEM is wanted: {failed.reason or failed}")
 
 
 # Properties
@@ -281,7 +287,7 @@ def read_properties(options: argparse.Namespace, place: str) -> Properties:
     found = Properties()
     for words in options.property:
         if words[0] not in PLACES:
-            raise InvalidSetting(f"-D {words[0]!r} is none of {', '.join(PLACES)}")
+            raise UsageError(f"-D {words[0]!r} is none of {', '.join(PLACES)}")
         if words[0] == place:
             field, value = _property(place, words[1:])
             found = _with(found, field, value)
@@ -290,14 +296,16 @@ def read_properties(options: argparse.Namespace, place: str) -> Properties:
 
 def _property(place: str, words: list[str]) -> tuple[str, Any]:
     rows = {row.field: row for row in PROPERTIES if PLACES[place] in row.legal_in}
+    if place == "publish":
+        del rows["subscription_identifiers"]  # only a server may send them (MQTT 5 §3.3.4)
     name = words[0] if words else ""
     row = rows.get(_ALIASES.get(name, name.replace("-", "_")))
     if row is None:
         known = ", ".join(sorted(_spelled(field) for field in rows))
-        raise InvalidSetting(f"-D {place} {name!r} is no property of it: {known}")
+        raise UsageError(f"-D {place} {name!r} is no property of it: {known}")
     wanted = 2 if row.wire is Wire.PAIR else 1
     if len(words) != 1 + wanted:
-        raise InvalidSetting(f"-D {place} {name} needs {wanted} value{'s' * (wanted > 1)}")
+        raise UsageError(f"-D {place} {name} needs {wanted} value{'s' * (wanted > 1)}")
     return row.field, _value(row, words[1:])
 
 
@@ -317,7 +325,7 @@ def _value(row: PropertyRow, words: list[str]) -> Any:
     try:
         value = number(row.least, most)(words[0])
     except argparse.ArgumentTypeError as wrong:
-        raise InvalidSetting(f"-D {_spelled(row.field)}: {wrong}") from None
+        raise UsageError(f"-D {_spelled(row.field)}: {wrong}") from None
     return (value,) if row.field == "subscription_identifiers" else value
 
 

@@ -27,6 +27,10 @@ EXIT_INTERRUPTED: Final = 130  # Ctrl-C, as shells count it
 _CONTROLS: Final = {code: f"\\u{code:04x}" for code in range(0x7F, 0xA0)}
 
 
+class UsageError(RefusedError):
+    """The command line is wrong, whatever broker it means."""
+
+
 def printable(text: str) -> str:
     """Control characters as Python writes them: a terminal would obey them."""
     return "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)

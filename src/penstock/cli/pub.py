@@ -62,7 +62,7 @@ def add_commands(commands: Any) -> None:
         "--repeat-delay", type=float, default=0.0, metavar="S", help="seconds in between"
     )
     add_connection(parser)
-    parser.set_defaults(run=publish, refuse_usage=parser.error)
+    parser.set_defaults(run=publish)
 
 
 def publish(options: argparse.Namespace) -> None:

@@ -11,10 +11,17 @@ from itertools import islice
 from typing import Any, Final
 
 from penstock.cli.lines import text_if_possible
-from penstock.cli.output import Progress, record_json, record_line, show_json, show_table
+from penstock.cli.output import (
+    Progress,
+    UsageError,
+    record_json,
+    record_line,
+    show_json,
+    show_table,
+)
 from penstock.cli.remote import AnyBroker, add_remote, reach_broker
 from penstock.cli.target import allow_negative_positions, whole_number
-from penstock.model.errors import AlreadySubscribed, RefusedError
+from penstock.model.errors import AlreadySubscribed
 from penstock.model.limits import MIB
 from penstock.model.record import Record
 
@@ -117,7 +124,7 @@ def _headers(pairs: list[str]) -> list[tuple[str, str]]:
     for pair in pairs:
         key, separator, value = pair.partition("=")
         if not separator or not key:
-            raise RefusedError(f"header {pair!r} is not KEY=VALUE")
+            raise UsageError(f"header {pair!r} is not KEY=VALUE: write --header KEY=VALUE")
         headers.append((key, value))
     return headers
 
@@ -125,7 +132,7 @@ def _headers(pairs: list[str]) -> list[tuple[str, str]]:
 def publish_messages(options: argparse.Namespace) -> None:
     headers = _headers(options.header)
     if options.lines and options.message is not None:
-        raise RefusedError("give a message or --lines, not both")
+        raise UsageError("give a message or --lines, not both")
     with reach_broker(options) as broker:
         first: int | None = None
         count = end = 0
@@ -183,7 +190,7 @@ def consume_records(options: argparse.Namespace) -> None:
 def _consume(options: argparse.Namespace, broker: AnyBroker) -> None:
     """From the consumer's own position to the end, moving it."""
     if options.follow or options.names:
-        raise RefusedError(
+        raise UsageError(
             "--follow and --names go without --consumer: a consumer reads what is there, all of it"
         )
     try:

@@ -13,12 +13,13 @@ from penstock.app.engine_kind import engine_kind
 from penstock.app.server import Server, tls_contexts
 from penstock.app.storage import backends
 from penstock.broker.settings import make_settings, mask_password
-from penstock.cli.output import human_bytes, human_duration
+from penstock.cli.output import UsageError, human_bytes, human_duration
 from penstock.cli.settings import show_effective
 from penstock.config import OPTIONAL, REQUIRED, ServerSettings, load, server_settings
 from penstock.doors.loop import DoorLoop
 from penstock.doors.selector import DoorSelector
 from penstock.log.directory import FILES
+from penstock.model.errors import InvalidSetting
 
 # flag's name in the options: path of the setting it sets
 FLAGS: Final = {
@@ -93,6 +94,10 @@ def add_commands(commands: Any) -> None:
 def serve(options: argparse.Namespace) -> None:
     given = {path: getattr(options, flag) for flag, path in FLAGS.items()}
     flags = {path: value for path, value in given.items() if value is not None}
+    try:
+        load(None, flags, {})
+    except InvalidSetting as wrong:
+        raise UsageError(str(wrong)) from None
     effective = load(Path(options.config) if options.config else None, flags)
     settings = server_settings(effective)
     if options.check:

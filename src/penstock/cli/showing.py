@@ -14,7 +14,7 @@ from datetime import datetime
 from typing import Any, Final
 
 from penstock.cli.history import OFFSET, TIME, TOPIC, place_of
-from penstock.model.errors import InvalidSetting
+from penstock.cli.output import UsageError
 from penstock.mqtt.packets import Publish
 from penstock.mqtt.properties import Properties
 
@@ -63,7 +63,7 @@ _WORDS: Final[dict[str, Callable[[Publish], object]]] = {
 
 
 def make_show(options: argparse.Namespace) -> Show:
-    """How messages are turned into bytes; InvalidSetting if the format is not understood."""
+    """How messages are turned into bytes; UsageError if the format is not understood."""
     end = b"" if options.no_newline else b"\n"
     if options.format is not None:
         parts = _compiled(options.format)
@@ -120,10 +120,10 @@ def _piece(format: str, piece: re.Match[bytes]) -> Show:
     if escape:
         if escape not in _ESCAPES:
             known = " ".join("\\" + one for one in _ESCAPES)
-            raise InvalidSetting(f"format {format!r}: backslash {escape!r} is none of {known}")
+            raise UsageError(f"format {format!r}: backslash {escape!r} is none of {known}")
         return _constant(_ESCAPES[escape].encode())
     value = _WORDS.get(word)
     if value is None:
         known = " ".join("%" + one for one in _WORDS)
-        raise InvalidSetting(f"format {format!r}: %{word} is none of {known}")
+        raise UsageError(f"format {format!r}: %{word} is none of {known}")
     return lambda message: _text(value(message))

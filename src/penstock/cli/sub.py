@@ -18,11 +18,11 @@ from penstock.cli.mqtt_options import (
     take_url,
     target,
 )
-from penstock.cli.output import EXIT_DONE, EXIT_UNAVAILABLE
+from penstock.cli.output import EXIT_DONE, EXIT_UNAVAILABLE, UsageError
 from penstock.cli.showing import make_show, show
 from penstock.cli.target import allow_negative_positions
 from penstock.core.names import check_filter, matches
-from penstock.model.errors import InvalidSetting, UnavailableError
+from penstock.model.errors import UnavailableError
 from penstock.mqtt.kinds import MQTT_5
 from penstock.mqtt.packets import Publish, Suback, Subscription, Unsuback
 
@@ -76,7 +76,7 @@ def add_commands(commands: Any) -> None:
     add("--retained-only", action="store_true", help="show nothing else, and stop after it")
     add("-E", "--exit-after-subscribe", action="store_true", help="stop once it is subscribed")
     add_connection(parser)
-    parser.set_defaults(run=subscribe, refuse_usage=parser.error)
+    parser.set_defaults(run=subscribe)
 
 
 class Wish:
@@ -109,10 +109,10 @@ class Reading:
         options = self._options
         asks = options.start is not None or options.where is not None
         if asks and self._target.connect.version != MQTT_5:
-            raise InvalidSetting("--from and --where need MQTT 5: leave out -V")
+            raise UsageError("--from and --where need MQTT 5: leave out -V")
         is_alone = len(options.topic) == 1
         if asks and not is_alone and self._given.subscription_identifiers:
-            raise InvalidSetting(
+            raise UsageError(
                 "-D subscribe subscription-identifier tells filters apart that --from and --where "
                 "must tell apart: leave it out, or read one filter"
             )

@@ -9,7 +9,15 @@ from pathlib import Path
 from typing import Any
 
 from penstock.app.sync import Broker
-from penstock.cli.output import human_bytes, human_duration, show_facts, show_json, show_table, warn
+from penstock.cli.output import (
+    UsageError,
+    human_bytes,
+    human_duration,
+    show_facts,
+    show_json,
+    show_table,
+    warn,
+)
 from penstock.cli.remote import AnyBroker, add_remote, reach_broker
 from penstock.log.files import RealDisk
 from penstock.log.layout import find_logs, log_directory
@@ -74,7 +82,7 @@ def create_topic(options: argparse.Namespace) -> None:
 def alter_topic(options: argparse.Namespace) -> None:
     settings = _settings(options)
     if not settings:
-        raise RefusedError(
+        raise UsageError(
             "nothing to alter: give --retention-age, --retention-bytes or --durability"
         )
     with reach_broker(options) as broker:

@@ -59,6 +59,7 @@ def server_settings(effective: Effective) -> ServerSettings:
         if setting.table in BROKER_TABLES
     }
     check_storage(make_settings(broker))
+    _check_reachable(values)
     return ServerSettings(
         Path(values["server.data"]),
         values["mqtt.listen"],
@@ -86,6 +87,14 @@ def server_settings(effective: Effective) -> ServerSettings:
         values["spark.jobs_max"],
         chosen_master(values),
     )
+
+
+def _check_reachable(values: dict[str, Any]) -> None:
+    doors = ("mqtt.listen", "mqtt.tls_listen", "http.listen", "http.tls_listen", "bus.path")
+    if all(values[path] == OFF for path in doors):
+        raise InvalidSetting(
+            f"nobody could reach this broker: {', '.join(doors)} are all 'off'; open one of them"
+        )
 
 
 def _http_limits(values: dict[str, Any]) -> HttpLimits:
