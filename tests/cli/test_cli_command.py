@@ -82,6 +82,16 @@ def test_reading_commands_make_no_directory(run: Command, data: Path) -> None:
     assert not data.exists()
 
 
+def test_an_empty_directory_stays_empty(run: Command, data: Path) -> None:
+    data.mkdir()
+    for command in ("topic list", "consume t", "pipeline list", "pipeline run stats", "user list"):
+        done = run(*command.split())
+        assert done.code == 1 and f"directory {str(data)!r} is empty: name a" in done.err, command
+    assert run("log", "verify").out == "no logs here yet\n"
+    assert list(data.iterdir()) == []
+    assert run("topic", "create", "t").code == 0
+
+
 def test_an_address_is_refused_where_files_are_read(run: Command) -> None:
     done = run("log", "verify", "--at", "http://localhost:8090")
     assert done.code == 1 and "give the data directory" in done.err

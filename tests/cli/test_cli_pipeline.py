@@ -6,9 +6,12 @@ import subprocess
 import sys
 from pathlib import Path
 
-from penstock import Broker
+import pytest
+
+from penstock import Broker, RefusedError, TopicNotFound
 from penstock.app.schedule import WITH_BROKER
 from penstock.model.clock import SystemClock
+from penstock.pipeline import archive
 from penstock.pipeline.jobs import Progress
 from penstock.pipeline.recorder import Recorder
 from tests.cli.conftest import Command
@@ -67,3 +70,37 @@ def test_the_command_refuses_an_address_where_a_job_needs_files_and_what_is_none
         assert refused.code == 1 and "is an address, and this command reads files" in refused.err
     refused = run("pipeline", "run", "stats", "--at", "mqtt://127.0.0.1:1")
     assert refused.code == 1 and "use http://HOST:PORT" in refused.err
+
+
+@pytest.mark.parametrize(
+    "job",
+    [
+        "stats --to {}",
+        "stats --to {}/below",
+        "dispatch --to {}",
+        "replay t --into u --checkpoint {}",
+    ],
+)
+def test_a_file_where_a_directory_is_wanted_is_named_before_spark_is_started(
+    run: Command, data: Path, tmp_path: Path, job: str
+) -> None:
+    with Broker(data) as broker:
+        broker.create_topic("t")
+        broker.create_topic("u")
+    file = tmp_path / "file"
+    file.write_text("mine")
+    done = run("pipeline", "run", *job.format(file).split())
+    assert (done.code, done.err) == (1, f"penstock: {str(file)!r} is a file: name a directory\n")
+    assert file.read_text() == "mine"
+
+
+def test_an_archive_that_cannot_begin_leaves_nothing_behind(data: Path, tmp_path: Path) -> None:
+    with Broker(data) as broker:
+        broker.create_topic("t")
+    with pytest.raises(TopicNotFound, match="'nosuch' is not declared"):
+        archive("nosuch", tmp_path / "table", path=data)
+    assert not (tmp_path / "table").exists()
+    file = tmp_path / "file"
+    file.write_text("mine")
+    with pytest.raises(RefusedError, match="is a file: name a directory"):
+        archive("t", file, path=data)

@@ -277,7 +277,7 @@ def test_over_tls_the_server_is_checked(tmp_path: Path) -> None:
         answer = pub(port, *message, "--cafile", str(other.cert))
         assert answer.code == 3 and "its certificate is not trusted" in answer.err
         answer = pub(port, *message, *certified)
-        assert answer.code == 1 and "say --cafile or --tls" in answer.err
+        assert answer.code == 2 and "say --cafile or --tls" in answer.err
     with Served(tmp_path / "data", "--mqtts", "127.0.0.2:0", *flags) as broker:
         port = tls_port(broker)
         answer = pub(port, *message, *trusted, host="127.0.0.2")

@@ -21,7 +21,7 @@ from penstock.cli.remote import add_remote, explained, job_place, served_at
 from penstock.cli.target import (
     add_target,
     allow_negative_positions,
-    existing_path,
+    filled_path,
     open_broker,
 )
 from penstock.config import default_key, spark_master, storage_settings
@@ -66,7 +66,7 @@ def add_commands(commands: Any) -> None:
 def run_job(options: argparse.Namespace) -> None:
     options.master = options.master or spark_master()
     is_remote = options.job in BY_ADDRESS and "://" in options.at
-    data = None if is_remote else existing_path(options)
+    data = None if is_remote else filled_path(options)
     if options.job in BY_ADDRESS:
         options.place = job_place(options)
     options.storage = storage_settings()
@@ -163,7 +163,7 @@ def show_run(options: argparse.Namespace) -> None:
 
 def _runs(options: argparse.Namespace) -> list[PipelineRun]:
     """From the catalog; of a directory that a broker holds, what the newer runs report."""
-    data = existing_path(options)
+    data = filled_path(options)
     try:
         with open_broker(options) as broker:
             return broker.pipeline_runs()

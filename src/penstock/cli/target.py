@@ -54,9 +54,20 @@ def existing_path(options: argparse.Namespace) -> Path:
     return path
 
 
+def filled_path(options: argparse.Namespace) -> Path:
+    """A directory with something in it; opening an empty one would make a broker's files there."""
+    path = existing_path(options)
+    if not any(path.iterdir()) and not storage_settings()["catalog_url"]:
+        raise RefusedError(
+            f"directory {str(path)!r} is empty: name a data directory with --at, "
+            "or create a topic in it"
+        )
+    return path
+
+
 def open_broker(options: argparse.Namespace, *, create: bool = False) -> Broker:
     """Open the directory and tell what recovery found; only commands that create may make it."""
-    path = target_path(options) if create else existing_path(options)
+    path = target_path(options) if create else filled_path(options)
     broker = Broker(path, **storage_settings())
     for note in broker.notes:
         warn(note)

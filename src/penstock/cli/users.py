@@ -16,7 +16,7 @@ from penstock.cli.accounts import Accounts, BrokerAccounts, DirectoryAccounts
 from penstock.cli.mqtt_options import read_password
 from penstock.cli.output import show_json, show_table
 from penstock.cli.remote import add_remote, read_key, served_at
-from penstock.cli.target import existing_path, target_path
+from penstock.cli.target import filled_path, target_path
 from penstock.core.access import check_user
 from penstock.model.errors import RefusedError
 
@@ -147,7 +147,7 @@ def _accounts(options: argparse.Namespace, *, create: bool = False) -> tuple[Acc
     url = served_at(options.at)
     if url is not None:
         return BrokerAccounts(url, read_key(options, url)), True
-    path = target_path(options) if create else existing_path(options)
+    path = target_path(options) if create else filled_path(options)
     return DirectoryAccounts(path), False
 
 

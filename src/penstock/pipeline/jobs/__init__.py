@@ -14,10 +14,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol, cast
 
 from penstock.core.durations import seconds
-from penstock.model.errors import InvalidSetting
+from penstock.model.errors import InvalidSetting, RefusedError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -80,6 +81,15 @@ def duration(text: str) -> str:
     except InvalidSetting as wrong:
         raise argparse.ArgumentTypeError(str(wrong).strip()) from None
     return text
+
+
+def check_directory(path: Path) -> None:
+    """RefusedError where no directory can be, because a file is in the way."""
+    for one in (path, *path.parents):
+        if one.exists():
+            if not one.is_dir():
+                raise RefusedError(f"{str(one)!r} is a file: name a directory")
+            return
 
 
 def ignore_progress(progress: Progress) -> None:

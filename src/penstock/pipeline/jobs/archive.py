@@ -14,10 +14,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from penstock.model.errors import InvalidSetting
+from penstock.pipeline.connecting import origin_of
 from penstock.pipeline.following import BATCH_RECORDS, DATE, Follower
 from penstock.pipeline.jobs import (
     Progress,
     Report,
+    check_directory,
     ignore_progress,
     local_session,
     stopped_by_signals,
@@ -64,6 +66,8 @@ def archive(
         raise InvalidSetting(f"every_s {every_s!r} must be above 0")
     names = tuple([topics] if isinstance(topics, str) else topics)
     connection = Connection(None if url else Path(path).absolute(), url, user, password, token)
+    check_directory(Path(table))
+    origin_of(connection).states(names)  # an unknown topic leaves no table behind
     with local_session(spark) as used:
         follower = Follower(
             used,

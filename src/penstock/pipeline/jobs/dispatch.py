@@ -20,7 +20,14 @@ from penstock.catalog.outside import CatalogPlace, SessionsSeen
 from penstock.model.clock import SystemClock
 from penstock.pipeline.connecting import link_to, origin_of
 from penstock.pipeline.following import BATCH_RECORDS, DATE, Follower
-from penstock.pipeline.jobs import LOCAL, Progress, Report, ignore_progress, local_session
+from penstock.pipeline.jobs import (
+    LOCAL,
+    Progress,
+    Report,
+    check_directory,
+    ignore_progress,
+    local_session,
+)
 from penstock.pipeline.offsets import places_text
 from penstock.pipeline.options import Connection, topics_text
 from penstock.pipeline.plan import place_at
@@ -78,6 +85,8 @@ def dispatch(
     names = tuple([topics] if isinstance(topics, str) else topics)
     data = Path(path)
     connection = Connection(None if url else data.absolute(), url, user, password, token)
+    if to is not None:
+        check_directory(Path(to))
     if url:
         seen = told_sessions(link_to(connection))
     else:

@@ -20,7 +20,14 @@ from penstock.core.position import parse_position
 from penstock.model.clock import SystemClock
 from penstock.model.errors import InvalidSetting
 from penstock.pipeline.directory import DirectoryOrigin
-from penstock.pipeline.jobs import LOCAL, Progress, Report, ignore_progress, local_session
+from penstock.pipeline.jobs import (
+    LOCAL,
+    Progress,
+    Report,
+    check_directory,
+    ignore_progress,
+    local_session,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -68,6 +75,7 @@ def replay(
     from penstock.pipeline.replaying import Checkpoint, TableLog, TopicLog
 
     _check(speed, rate)
+    check_directory(Path(checkpoint))
     login = {"user": user, "password": password, "token": token}
     given = {key: text for key, text in login.items() if text} if url else {}
     given |= {"url": url} if url else {"path": str(path)}

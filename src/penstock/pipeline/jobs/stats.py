@@ -19,7 +19,14 @@ from penstock.core.position import AtOffset, parse_position
 from penstock.model.clock import SystemClock
 from penstock.model.errors import InvalidPosition
 from penstock.pipeline.connecting import link_to, origin_of
-from penstock.pipeline.jobs import LOCAL, Progress, Report, ignore_progress, local_session
+from penstock.pipeline.jobs import (
+    LOCAL,
+    Progress,
+    Report,
+    check_directory,
+    ignore_progress,
+    local_session,
+)
 from penstock.pipeline.lags import saved_lags, told_lags
 from penstock.pipeline.offsets import Places, places_text
 from penstock.pipeline.options import Connection, topics_text
@@ -70,6 +77,7 @@ def stats(
     names = tuple([topics] if isinstance(topics, str) else topics)
     data, folder = Path(path), Path(to)
     connection = Connection(None if url else data.absolute(), url, user, password, token)
+    check_directory(folder)
     began_s = time.monotonic()
     origin = origin_of(connection)
     states = origin.states(names)
