@@ -453,7 +453,8 @@ async def open_client(target: Target, before: MqttClient | None = None) -> MqttC
             f"({failed.verify_message}); name its authority with --cafile"
         ) from failed
     except OSError as failed:
-        if isinstance(failed, ssl.SSLError | ConnectionResetError | ConnectionAbortedError):
+        is_broken = isinstance(failed, ssl.SSLError | ConnectionResetError | ConnectionAbortedError)
+        if target.tls is not None and is_broken:
             raise UnavailableError(
                 f"cannot connect to {where}: the TLS handshake failed "
                 f"({_why(failed) or 'closed by the server'}); does it speak TLS on this port?"
