@@ -10,6 +10,7 @@ import asyncio
 import os
 import random
 from collections import Counter, defaultdict
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -48,7 +49,8 @@ class Comparison:
     async def run(self, steps: int) -> None:
         await self.world.keeper.open()
         actions = [self.publish] * 12 + [self.take] * 6 + [self.subscribe] * 3
-        actions += [self.connect] * 3 + [self.disconnect] * 2 + [self.unsubscribe, self.stall]
+        actions += [self.connect] * 3 + [self.disconnect] * 2
+        actions += [self.unsubscribe, self.stall, self.weaken]
         for _ in range(steps):
             await self._chance.choice(actions)()
         for client_id in self._clients:
@@ -104,6 +106,19 @@ class Comparison:
         await self.world.subscribe(client_id, filter, wanted)
         await self.check(client_id)  # a name replaced during the scan comes only once
 
+    async def weaken(self) -> None:
+        """Replace a subscription by one of QoS 0, whatever waits: nothing of it is lost."""
+        client_id = self._chance.choice(self.online or [""])
+        known = self.model.sessions[client_id].subscriptions if client_id else {}
+        if not known:
+            return
+        filter = self._chance.choice(sorted(known))
+        wanted = replace(known[filter], qos=0)
+        await self.world.settle()
+        self.model.subscribe(client_id, filter, wanted)
+        await self.world.subscribe(client_id, filter, wanted)
+        await self.check(client_id, is_weakened=True)
+
     async def unsubscribe(self) -> None:
         if not self.online:
             return
@@ -143,8 +158,11 @@ class Comparison:
             client = self.world.clients[self._chance.choice(self.online)]
             client.has_room = not client.has_room
 
-    async def check(self, client_id: str) -> None:
-        """The client takes everything; then it has what the model says, and nothing else."""
+    async def check(self, client_id: str, *, is_weakened: bool = False) -> None:
+        """The client takes everything; then it has what the model says, and nothing else.
+
+        Not at the same QoS, if it got weaker while some waited; what QoS 0 is may overtake then.
+        """
         client = self.world.clients[client_id]
         session = self.model.sessions[client_id]
         due, due_retained = session.due, session.due_retained
@@ -156,9 +174,13 @@ class Comparison:
         )
         received = client.received
         assert client.complaints == []
-        assert Counter(received) == Counter(due + due_retained)
-        unordered = Counter(due_retained)
-        assert self._in_order(received, unordered) == self._in_order(due, Counter())
+        if is_weakened:
+            wanted = [replace(one, qos=0) for one in due + due_retained]
+            assert Counter(replace(one, qos=0) for one in received) == Counter(wanted)
+        else:
+            assert Counter(received) == Counter(due + due_retained)
+            unordered = Counter(due_retained)
+            assert self._in_order(received, unordered) == self._in_order(due, Counter())
         received.clear()
         due.clear()
         due_retained.clear()

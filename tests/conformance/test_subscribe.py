@@ -8,6 +8,8 @@ import pytest
 
 from penstock.mqtt.kinds import MQTT_3_1_1, MQTT_5
 from penstock.mqtt.packets import (
+    Connack,
+    Connect,
     Puback,
     Pubcomp,
     Publish,
@@ -19,10 +21,10 @@ from penstock.mqtt.packets import (
     Unsuback,
     Unsubscribe,
 )
-from penstock.mqtt.properties import Properties
+from penstock.mqtt.properties import NO_PROPERTIES, Properties
 from penstock.mqtt.reasons import Reason
 from tests.conformance import spelled
-from tests.conformance.talk import BOTH, come_back, join
+from tests.conformance.talk import BOTH, Talk, come_back, join
 from tests.doors.hosted import Hosted
 
 
@@ -85,6 +87,56 @@ def test_same_filter_replaces_the_subscription(broker: Hosted, name: str, versio
         client.expect(Unsuback)
         client.publish(name, b"x", 2)
         assert client.settle() == []
+
+
+@pytest.mark.parametrize("qos", [1, 2])
+def test_what_waits_is_not_lost_when_the_subscription_is_replaced_at_qos_0(
+    broker: Hosted, name: str, qos: int
+) -> None:
+    """Does all of it come, once and in order, before what is published afterwards?"""
+    with join(broker, name, receive_maximum=1) as client, join(broker, name + "p") as writer:
+        client.subscribe(name, qos=qos)
+        for number in range(4):
+            writer.publish(name, b"%d" % number, qos)
+        first = client.expect(Publish)
+        assert client.subscribe(name, qos=0).reasons == (0,)
+        writer.publish(name, b"4", qos)
+        assert client.settle() == []
+        client.acknowledge(first)
+        rest = [client.receive() for _ in range(4)]
+        assert [(one.payload, one.qos) for one in rest] == [(b"%d" % n, 0) for n in range(1, 5)]
+        for number in range(3):  # and from then on as ever, whatever its QoS
+            writer.publish(name, b"%d" % number, number)
+            assert client.receive() == Publish(name, b"%d" % number)
+        assert client.subscribe(name, qos=qos).reasons == (qos,)
+        writer.publish(name, b"9", qos)
+        last = client.receive()
+        assert (last.payload, last.qos) == (b"9", qos)
+        assert client.settle() == []
+
+
+@BOTH
+@pytest.mark.parametrize("qos", [1, 2])
+def test_what_waited_for_an_absent_client_is_not_lost_when_it_subscribes_again_at_qos_0(
+    broker: Hosted, name: str, version: int, qos: int
+) -> None:
+    """Does it come also if the SUBSCRIBE follows the CONNECT before anything could be sent?"""
+    client, _ = come_back(broker, name, version)
+    client.subscribe(name, qos=qos)
+    client.disconnect()
+    with join(broker, name + "p") as writer:
+        for number in range(4):
+            writer.publish(name, b"%d" % number, qos)
+        writer.publish(name, b"not kept", 0)
+    back = Talk(broker.port, name, version)
+    properties = Properties(session_expiry_interval=3600) if version == MQTT_5 else NO_PROPERTIES
+    connect = Connect(name, False, version=version, properties=properties)
+    back.send(connect, Subscribe(1, (Subscription(name, 0),)))
+    assert back.expect(Connack).session_present
+    assert back.pick(Suback).reasons == (0,)
+    assert [back.receive().payload for _ in range(4)] == [b"%d" % number for number in range(4)]
+    assert back.settle() == []
+    back.close()
 
 
 @BOTH

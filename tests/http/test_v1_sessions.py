@@ -174,6 +174,22 @@ def test_what_is_out_and_what_lies_behind_it_are_told_apart(
         assert (found["outstanding"], found["waiting"]) == (3, 7)
 
 
+def test_what_waits_still_waits_when_its_filter_is_replaced_at_qos_0(
+    broker: Hosted, client: Asking, name: str
+) -> None:
+    with busy(broker, name) as wire:
+        before = show(client, name)["waiting"]
+        publish(broker, *[f"{name}/x"] * 3)
+        assert show(client, name)["waiting"] == before
+        wire.subscribe(f"{name}/x", qos=1)
+        publish(broker, *[f"{name}/x"] * 3)
+        assert show(client, name)["waiting"] == before + 3
+        wire.subscribe(f"{name}/x", qos=0)
+        assert show(client, name)["waiting"] == before + 3
+        publish(broker, f"{name}/x")  # in its order, behind them
+        assert show(client, name)["waiting"] == before + 4
+
+
 def test_a_subscription_with_history_and_a_filter_counts_what_passes(
     broker: Hosted, client: Asking, name: str
 ) -> None:

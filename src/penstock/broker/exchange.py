@@ -269,12 +269,19 @@ class Exchange:
             self._disconnect(existing)
         if existing is not None and existing.feed is None and subscription.feed is None:
             subscription.since = existing.since
+            if subscription.qos == 0:  # nothing that waits may be lost [MQTT-3.8.4-4]
+                subscription.owed = existing.owed if existing.qos == 0 else self._behind(session)
         else:
             subscription.since = self.ends()
         session.subscriptions[subscription.filter] = subscription
         if subscription.feed is None:  # a feed begins later: see `begin_feed`
             self._connect(subscription)
         return existing is None
+
+    def _behind(self, session: Session) -> dict[int, int] | None:
+        """The ends of the topics in which it lags; None if it lags in none."""
+        lags = session.lags
+        return {one: end for one, end in self.ends().items() if one in lags} if lags else None
 
     def _connect(self, subscription: Subscription) -> None:
         """Let messages flow: by routes, by its share, or by its own feed."""

@@ -1,9 +1,9 @@
 """The keeper: persistent sessions and retained messages, kept true across any end.
 
 What a session has acknowledged is saved lazily, together for all of them, by a checkpoint (see
-catalog.sessions): a crash may repeat a QoS 1 message, with DUP. QoS 2 is stricter: a message is
-written down as outstanding before it leaves, and as released before PUBREL leaves; what a client
-has opened lies as a mark beside its message in the log.
+catalog.sessions): a crash may repeat a QoS 1 message, with DUP if a checkpoint knows that it was
+sent. QoS 2 is stricter: a message is written down as outstanding before it leaves, and as released
+before PUBREL leaves; what a client has opened lies as a mark beside its message in the log.
 """
 
 from __future__ import annotations

@@ -12,7 +12,16 @@ from penstock.broker.sessions import OFFSET_MASK, Session, Subscription
 class Member:
     """A session that reads a name, through one or more of its subscriptions."""
 
-    __slots__ = ("_others", "_subscriptions", "encodings", "no_local", "outbox", "qos", "session")
+    __slots__ = (
+        "_others",
+        "_subscriptions",
+        "encodings",
+        "is_owed",
+        "no_local",
+        "outbox",
+        "qos",
+        "session",
+    )
 
     def __init__(self, session: Session, subscriptions: list[Subscription]) -> None:
         outbox = session.outbox
@@ -21,6 +30,7 @@ class Member:
         self._subscriptions = subscriptions
         self.outbox = outbox
         self.qos = max([one.qos for one in subscriptions])
+        self.is_owed = any(one.owed is not None for one in subscriptions)
         others = [one for one in subscriptions if not one.no_local]
         self.no_local = len(others) < len(subscriptions)  # one of them, at least
         self._others = Member(session, others) if self.no_local and others else None
@@ -40,6 +50,21 @@ class Member:
         if self.no_local and run.publisher == self.session.client_id:
             return self._others
         return self
+
+    def owed_until(self, topic_id: int) -> int:
+        """Up to which offset messages that it takes at QoS 0 come to it from the log."""
+        ends = [one.owed.get(topic_id, 0) for one in self._subscriptions if one.owed is not None]
+        return max(ends) if ends else 0
+
+    def is_owing(self, topic_id: int, end: int) -> bool:
+        """Does a run that ends there come from the log, behind others that still have to?"""
+        lag = self.session.lags.get(topic_id)
+        if lag is None or lag >= self.owed_until(topic_id):
+            return False
+        for one in self._subscriptions:
+            if one.owed is not None and one.owed.get(topic_id, 0) > lag:
+                one.owed[topic_id] = end
+        return True
 
     def as_of(self, topic_id: int, offset: int) -> tuple[Member | None, int]:
         """The member with the subscriptions that count at an offset, and up to where they do.

@@ -56,6 +56,7 @@ class Route:
 
     __slots__ = (
         "is_single",
+        "keeps_qos0",
         "kept",
         "lanes",
         "lanes_later",
@@ -85,8 +86,13 @@ class Route:
         self.members = members
         self.shares = shares
         everybody = list(members.values())
-        # Those that messages of QoS 0 are kept for: they are handed each by its offset.
-        self.kept = [one for one in everybody if keeps_qos0 and one.session.vault is not None]
+        self.keeps_qos0 = keeps_qos0
+        # Those that may have to be handed messages at QoS 0 by their offsets.
+        self.kept = [
+            one
+            for one in everybody
+            if one.is_owed or (keeps_qos0 and one.session.vault is not None)
+        ]
         others = [one for one in everybody if one not in self.kept] if self.kept else everybody
         self.lanes = _lanes(everybody)  # for messages of QoS 0
         self.lanes_later = _lanes(others) if self.kept else self.lanes  # the same, when durable
@@ -148,7 +154,7 @@ def offer_selected(member: Member, topic_id: int, offset: int, run: Run) -> int:
 
 
 def offer_kept(route: Route, topic_id: int, offset: int, run: Run) -> int:
-    """Offer a run to those for whom also QoS 0 is kept; to how many, times its messages."""
+    """Offer a run to those for whom also QoS 0 may be kept; to how many, times its messages."""
     offered = 0
     for member in route.kept:
         reading = member.reading(run)
@@ -157,8 +163,11 @@ def offer_kept(route: Route, topic_id: int, offset: int, run: Run) -> int:
         qos = min(run.qos, reading.qos)
         if qos:
             reading.session.offer(topic_id, offset, run, reading.encodings[qos])
-        else:
+        elif route.keeps_qos0 and reading.session.vault is not None:
             reading.session.offer_plain(topic_id, offset, run, reading.encodings[0])
+        elif run.qos == 0 or not reading.is_owing(topic_id, offset + run.count):
+            data = reading.encodings[0].forward_bytes(run)
+            reading.outbox.forward(run.name, run.count, data)
         offered += run.count
     return offered
 

@@ -116,6 +116,7 @@ class Subscription:
         "filter",
         "identifier",
         "no_local",
+        "owed",
         "qos",
         "retain_as_published",
         "session",
@@ -140,6 +141,9 @@ class Subscription:
         self.identifier = identifier  # 0: none
         # The end of each topic when it was made; a topic born later counts from 0.
         self.since: dict[int, int] = {}
+        # Of QoS 0, in place of one above it while the session lagged: topic id -> up to which
+        # offset what is published above QoS 0 comes from the log, in order; the rest at once.
+        self.owed: dict[int, int] | None = None
         self.feed: OwnFeed | None = None  # then `since` means nothing
         self.share: Giver | None = None  # neither then; `filter` is all of $share/…
 

@@ -58,6 +58,11 @@ async def describe_sessions(exchange: Exchange, client_ids: list[str]) -> list[S
 def _of_session(session: Session, *, keeps_qos0: bool) -> Standing:
     client_id, subscriptions = session.client_id, session.subscriptions.values()
     plain = [_wish(one) for one in subscriptions if one.is_plain and (one.qos or keeps_qos0)]
+    plain += [
+        Wish(one.filter, one.since, one.no_local, one.owed)
+        for one in subscriptions
+        if one.owed is not None and not keeps_qos0
+    ]
     lags, out = dict(session.lags), session.resent
     readers = [Reader(client_id, lags, plain, out, keeps_qos0=keeps_qos0)]
     readers += [

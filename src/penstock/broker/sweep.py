@@ -78,19 +78,22 @@ class Sweep:
         qos = 0 if member is None else min(run.qos, member.qos)
         if member is None:
             return
-        is_kept = self._keeps_qos0 and session.vault is not None
-        if qos == 0 and not is_kept:  # forwarded to those who were there, and to nobody else
-            return
+        if qos == 0 and not (self._keeps_qos0 and session.vault is not None):
+            owed = member.owed_until(topic_id) - base if run.qos and member.is_owed else 0
+            if owed <= 0:
+                return  # forwarded to those who were there, and to nobody else
+            if owed < run.count:
+                run = run.pick(list(range(owed)))
         if run.expires_at and run.expires_at <= self._clock.now_us():
             self._metrics.dropped["expired"] += run.count
-            return
-        if qos == 0:
-            self._note(session, base, session.forward(run, member.encodings[0]), run.count)
             return
         while run.count and session.is_sent(topic_id, base):
             run = run.part(1)  # out already, from before a crash
             base += 1
         if not run.count:
+            return
+        if qos == 0:
+            self._note(session, base, session.forward(run, member.encodings[0]), run.count)
             return
         sent = session.send(topic_id, base, run, member.encodings[qos]) if session.has_room else 0
         self._note(session, base, sent, run.count)

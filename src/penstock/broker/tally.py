@@ -33,6 +33,12 @@ class Wish:
     filter: str
     since: dict[int, int]
     no_local: bool = False
+    until: dict[int, int] | None = None  # and up to which, if it does not go on
+
+    @property
+    def is_simple(self) -> bool:
+        """Does everything count that its filter matches, from there on?"""
+        return not self.no_local and self.until is None
 
 
 @dataclass(slots=True, eq=False)
@@ -140,7 +146,7 @@ class _Pass:
         since = min(wish.since.get(topic_id, 0) for wish in mine)
         start = max(reader.positions[topic_id], since)
         first = bisect_left(offsets, start)
-        is_plain = not reader.out and not any(wish.no_local for wish in mine)
+        is_plain = not reader.out and all(wish.is_simple for wish in mine)
         if first == len(offsets) or (is_plain and reader.where is None):
             return len(offsets) - first
         return sum(self._is_sent(batch, reader, mine, one) for one in offsets[first:])
@@ -154,6 +160,7 @@ class _Pass:
         (record,) = batch.records(topic.declared, offset, offset + 1)
         if not any(
             wish.since.get(topic.id, 0) <= offset
+            and (wish.until is None or offset < wish.until.get(topic.id, 0))
             and not (wish.no_local and record.publisher == reader.client_id)
             for wish in mine
         ):
