@@ -194,7 +194,9 @@ def test_silent_client_is_let_go_after_one_and_a_half_keep_alives(
 ) -> None:
     with Wire(broker.port, name, MQTT_5) as client:
         client.connect(keep_alive_s=1)
-        assert client.expect(Disconnect).reason == Reason.KEEP_ALIVE_TIMEOUT
+        end = client.expect(Disconnect)
+        assert end.reason == Reason.KEEP_ALIVE_TIMEOUT
+        assert "keep alives of 1 s" in (end.properties.reason_string or "")
         assert client.is_closed()
 
 
@@ -270,7 +272,9 @@ def test_newer_connection_takes_the_client_id_over(
     ):
         older.connect(clean=False, properties=properties)
         assert newer.connect(clean=False, properties=properties).session_present is is_kept
-        assert older.expect(Disconnect).reason == Reason.SESSION_TAKEN_OVER
+        end = older.expect(Disconnect)
+        assert end.reason == Reason.SESSION_TAKEN_OVER
+        assert "another connection came" in (end.properties.reason_string or "")
         assert older.is_closed()
         newer.subscribe(name)
         newer.send(Publish(name, b"x"))

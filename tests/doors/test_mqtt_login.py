@@ -22,9 +22,10 @@ from penstock.mqtt.packets import (
     Suback,
     Subscribe,
     Subscription,
+    Will,
 )
 from penstock.mqtt.properties import Properties
-from penstock.mqtt.reasons import Reason
+from penstock.mqtt.reasons import FAILURE, Reason
 from tests.doors.served import Served
 from tests.doors.users import add_users
 from tests.doors.wire import WAIT_S, Wire
@@ -142,6 +143,38 @@ def test_a_client_that_goes_away_while_it_logs_in_leaves_the_broker_well(broker:
         wire.send(Connect("", username="carol", password=b"x"))
         wire.close()
     assert log_in(broker.port, "alice", b"wonder")[1] == Reason.SUCCESS
+
+
+@pytest.mark.parametrize(
+    ("connect", "sentence"),
+    [
+        (Connect("c"), "a user name and password are needed"),
+        (Connect("c", username="alice", password=b"builder"), "name and password do not fit"),
+        (Connect("c", username="nobody", password=b"wonder"), "name and password do not fit"),
+        (
+            Connect("pump", username="bob", password=b"builder"),
+            "client id 'pump' is another user's",
+        ),
+        (
+            Connect("c", will=Will("$SYS/a", b""), username="bob", password=b"builder"),
+            "a will for '$SYS/a' is not allowed",
+        ),
+        (
+            Connect("c", will=Will("/" * 200, b""), username="bob", password=b"builder"),
+            "more than 128 levels",
+        ),
+    ],
+)
+def test_a_refused_login_is_explained_in_a_sentence(
+    broker: Served, connect: Connect, sentence: str
+) -> None:
+    alice, _ = log_in(broker.port, "alice", b"wonder", client_id="pump")
+    with alice, Wire(broker.port, "", MQTT_5) as wire:
+        wire.send(connect)
+        answer = wire.expect(Connack)
+        assert answer.reason >= FAILURE
+        assert sentence in (answer.properties.reason_string or "")
+        assert wire.is_closed()
 
 
 def test_another_users_session_is_not_taken_over(broker: Served) -> None:

@@ -167,7 +167,9 @@ def test_a_stop_is_announced_over_tls_too(
     with TlsWire(tls_port(broker), client(authority)) as wire:
         connect(wire)
         broker.stop()
-        assert wire.expect(Disconnect).reason == Reason.SERVER_SHUTTING_DOWN
+        end = wire.expect(Disconnect)
+        assert end.reason == Reason.SERVER_SHUTTING_DOWN
+        assert "is stopping" in (end.properties.reason_string or "")
 
 
 def test_a_password_logs_in_over_tls(

@@ -241,7 +241,9 @@ def test_a_kicked_client_is_told_why_and_may_come_back_to_its_session(
         wire.subscribe(f"{name}/#", qos=1)
         answer = client.ask("POST", f"/v1/sessions/{name}/kick")
         assert answer.json == {"client_id": name, "was_connected": True, "forgotten": False}
-        assert wire.expect(Disconnect).reason == Reason.ADMINISTRATIVE_ACTION
+        end = wire.expect(Disconnect)
+        assert end.reason == Reason.ADMINISTRATIVE_ACTION
+        assert "somebody who runs this broker" in (end.properties.reason_string or "")
         assert wire.is_closed()
     publish(broker, f"{name}/x")
     with Wire(broker.port, name, MQTT_5) as wire:

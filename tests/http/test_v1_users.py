@@ -8,8 +8,12 @@ from typing import Any
 
 import pytest
 
+from penstock.mqtt.kinds import MQTT_5
+from penstock.mqtt.packets import Connack, Connect, Disconnect
+from penstock.mqtt.reasons import Reason
 from tests.doors.hosted import Hosted
 from tests.doors.users import add_users
+from tests.doors.wire import Wire
 from tests.http.asking import Answer, Asking
 from tests.http.test_http_access import basic
 
@@ -19,6 +23,7 @@ class Admin:
 
     def __init__(self, broker: Hosted) -> None:
         self._client = Asking(broker.ports["http"])
+        self.mqtt_port = broker.port
 
     def ask(self, method: str, path: str, body: Any = b"", **headers: str) -> Answer:
         headers.setdefault("Authorization", basic("alice", "wonder"))
@@ -45,6 +50,18 @@ def test_a_user_is_added_changed_listed_and_removed(admin: Admin) -> None:
     assert users[1]["changed_at"] > users[1]["created_at"]
     assert admin.ask("DELETE", "/v1/users/bob").status == 204
     assert admin.ask("GET", "/v1/topics", Authorization=basic("bob", "other")).status == 401
+
+
+def test_clients_of_a_user_who_is_removed_are_told_so_and_closed(admin: Admin) -> None:
+    assert admin.ask("PUT", "/v1/users/bob", {"password": "builder"}).status == 201
+    with Wire(admin.mqtt_port, "pump", MQTT_5) as wire:
+        wire.send(Connect("pump", username="bob", password=b"builder"))
+        assert wire.expect(Connack).reason == Reason.SUCCESS
+        assert admin.ask("DELETE", "/v1/users/bob").status == 204
+        end = wire.expect(Disconnect)
+        assert end.reason == Reason.NOT_AUTHORIZED
+        assert end.properties.reason_string == "user 'bob' was removed"
+        assert wire.is_closed()
 
 
 def test_the_last_user_stays_since_without_any_everybody_comes_in(admin: Admin) -> None:

@@ -95,7 +95,7 @@ class SessionsDoor:
                 session.expiry_s = 0  # it ends with its connection
             outbox = session.outbox
             if isinstance(outbox, Connection):
-                outbox.end(Reason.ADMINISTRATIVE_ACTION)
+                outbox.end(Reason.ADMINISTRATIVE_ACTION, "somebody who runs this broker ended it")
             elif outbox is not None:
                 outbox.close()
         elif asked.forget:

@@ -99,7 +99,7 @@ class UsersDoor:
         for session in list(self._exchange.sessions.values()):
             outbox = session.outbox
             if isinstance(outbox, Connection) and outbox.principal.user == user:
-                outbox.end(Reason.NOT_AUTHORIZED)
+                outbox.end(Reason.NOT_AUTHORIZED, f"user {quoted(user)} was removed")
         return Response(204)
 
     async def make_key(self, request: Request) -> Response:

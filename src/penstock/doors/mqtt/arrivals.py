@@ -12,6 +12,7 @@ from penstock.broker.returning import go_on, restore
 from penstock.broker.sessions import NEVER_EXPIRES, Session
 from penstock.broker.settings import topic_settings
 from penstock.broker.wills import Wills
+from penstock.core.names import quoted
 from penstock.core.placement import DEFAULT_TOPIC
 from penstock.doors.mqtt.aliases import ALIASES_MAX
 from penstock.doors.mqtt.answers import explained
@@ -32,6 +33,7 @@ WINDOW_MAX: Final = 1_000  # messages out to one client, whatever it allows
 NOT_EXTENDED: Final = (
     "extended authentication is not offered: log in with a user name and password, or a certificate"
 )
+TAKEN_OVER: Final = "another connection came with this client id: each client needs one of its own"
 
 # Goes on in the background; a mistake in it costs this client its connection.
 Spawn = Callable[[Connection, Coroutine[Any, Any, None]], None]
@@ -74,23 +76,22 @@ class Arrivals:
             return
         client_id = packet.client_id or f"auto-{uuid4().hex}"
         holder = self.exchange.sessions.get(client_id)
-        owner = self.exchange.keeper.stored.get(
-            client_id, ""
-        )  # nobody's: whoever comes may have it
+        # Nobody's: whoever comes may have it.
+        owner = self.exchange.keeper.stored.get(client_id, "")
         if owner and owner != connection.principal.user:
-            self._refuse(connection, Reason.NOT_AUTHORIZED)  # somebody else's session
+            self._refuse(connection, Reason.NOT_AUTHORIZED, _taken(client_id))
             return
         will = None if packet.will is None else read_will(packet.will)
         if will is not None:
-            reason = check_will(self.exchange, connection.principal, will)
+            reason, why = check_will(self.exchange, connection.principal, will)
             if reason != Reason.SUCCESS:
-                self._refuse(connection, reason)
+                self._refuse(connection, reason, why)
                 return
         if holder is not None and isinstance(holder.outbox, Connection):
             if holder.outbox.principal is not connection.principal:
-                self._refuse(connection, Reason.NOT_AUTHORIZED)
+                self._refuse(connection, Reason.NOT_AUTHORIZED, _taken(client_id))
                 return
-            holder.outbox.end(Reason.SESSION_TAKEN_OVER)
+            holder.outbox.end(Reason.SESSION_TAKEN_OVER, TAKEN_OVER)
         asked = packet.properties
         window = min(asked.receive_maximum or WINDOW_MAX, WINDOW_MAX)
         session = Session(client_id, connection, window)
@@ -115,8 +116,8 @@ class Arrivals:
         settings = topic_settings(engine.settings, {})
         try:
             await engine.topics.create(DEFAULT_TOPIC, settings, exist_ok=True)
-        except PenstockError:
-            self._refuse(connection, Reason.SERVER_UNAVAILABLE)
+        except PenstockError as refused:
+            self._refuse(connection, Reason.SERVER_UNAVAILABLE, str(refused))
             return
         if not connection.is_closed:
             self.admit(connection, packet)
@@ -141,10 +142,10 @@ class Arrivals:
                 if is_present:
                     await restore(exchange, session, stored)
             await self._wills.begin(session, owner, will, is_clean=is_clean)
-        except PenstockError:
+        except PenstockError as refused:
             if self._arrived(session.client_id, connection):
                 self._leave(session, is_present=is_present)
-            self._refuse(connection, Reason.SERVER_UNAVAILABLE)
+            self._refuse(connection, Reason.SERVER_UNAVAILABLE, str(refused))
             return
         if not self._arrived(session.client_id, connection):
             self._wills.withdraw(session, connection.close)  # it belongs to who came later
@@ -190,6 +191,10 @@ class Arrivals:
         connection.put_packet(Connack(reason=reason, properties=explained(why)))
         connection.flush()
         connection.close()
+
+
+def _taken(client_id: str) -> str:
+    return f"client id {quoted(client_id)} is another user's: choose one of your own"
 
 
 def _offers(assigned: str | None, keep_alive_s: int | None) -> Properties:

@@ -235,7 +235,8 @@ class MqttDoor:
                 if silent_s >= self._limits.connect_s_max:
                     connection.close()
             elif connection.keep_alive_s and silent_s >= connection.keep_alive_s * 1.5:
-                connection.end(Reason.KEEP_ALIVE_TIMEOUT)
+                why = f"nothing came for one and a half keep alives of {connection.keep_alive_s} s"
+                connection.end(Reason.KEEP_ALIVE_TIMEOUT, why)
 
     def close(self) -> None:
         """Stop listening, tell the clients, close their connections."""
@@ -243,4 +244,6 @@ class MqttDoor:
         self._dollar_sys.close()
         self._listeners.close()
         for connection in list(self._connections):
-            connection.end(Reason.SERVER_SHUTTING_DOWN)
+            connection.end(
+                Reason.SERVER_SHUTTING_DOWN, "the broker is stopping: connect again later"
+            )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from typing import Final
 
 from penstock.broker.access import Access
 from penstock.core.access import Principal
@@ -17,7 +18,9 @@ from penstock.mqtt.packets import Connect
 from penstock.mqtt.reasons import Reason
 
 Admit = Callable[[Connection, Connect], None]
-Refuse = Callable[[Connection, Reason], None]
+Refuse = Callable[[Connection, Reason, str], None]
+
+NOT_KNOWN: Final = "a user name and password are needed, or a certificate in a user's name"
 
 
 class Logins:
@@ -50,7 +53,7 @@ class Logins:
     def _answer(self, connection: Connection, packet: Connect, principal: Principal | None) -> None:
         if principal is None:
             self._access.count_stranger()
-            self._refuse(connection, Reason.NOT_AUTHORIZED)
+            self._refuse(connection, Reason.NOT_AUTHORIZED, NOT_KNOWN)
         else:
             connection.principal = principal
             self._admit(connection, packet)
@@ -58,20 +61,20 @@ class Logins:
     async def _log_in(
         self, connection: Connection, packet: Connect, user: str, password: bytes
     ) -> None:
-        reason = Reason.SUCCESS
+        reason, why = Reason.SUCCESS, ""
         try:
             connection.principal = await self._access.log_in(user, password, connection.source)
-        except NotAuthorized:
-            reason = Reason.BAD_USER_NAME_OR_PASSWORD
-        except UnavailableError:
-            reason = Reason.SERVER_BUSY
+        except NotAuthorized as refused:
+            reason, why = Reason.BAD_USER_NAME_OR_PASSWORD, str(refused)
+        except UnavailableError as busy:
+            reason, why = Reason.SERVER_BUSY, str(busy)
         self._waiting.pop(connection, None)
         if connection.is_closed:
             return
         if reason == Reason.SUCCESS:
             self._admit(connection, packet)
         else:
-            self._refuse(connection, reason)
+            self._refuse(connection, reason, why)
 
     def forget(self, connection: Connection) -> None:
         """The connection is gone; nobody waits for the answer."""

@@ -182,8 +182,8 @@ class Subscribing:
         """Suspends until it is durable; a client that cannot be told so is let go."""
         try:
             await work
-        except PenstockError:
-            connection.end(Reason.IMPLEMENTATION_SPECIFIC_ERROR)
+        except PenstockError as refused:
+            connection.end(Reason.IMPLEMENTATION_SPECIFIC_ERROR, str(refused))
             return False
         return True
 
@@ -195,7 +195,7 @@ class Subscribing:
             return Reason.TOPIC_FILTER_INVALID, str(invalid)
         outbox = session.outbox
         if outbox is None or not self.exchange.authorise(outbox.principal, SUBSCRIBE, filter):
-            return Reason.NOT_AUTHORIZED, ""
+            return Reason.NOT_AUTHORIZED, f"subscribing to {quoted(filter)} is not allowed"
         known = session.subscriptions
         if len(known) >= SUBSCRIPTIONS_MAX and wanted.filter not in known:
             return Reason.QUOTA_EXCEEDED, f"at most {SUBSCRIPTIONS_MAX} subscriptions of a session"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from penstock.broker.exchange import Exchange
 from penstock.core.access import PUBLISH, Principal
+from penstock.core.names import quoted
 from penstock.doors.mqtt.encoding import stored_headers
 from penstock.model.limits import HEADERS_BYTES_MAX, NAME_LEVELS_MAX
 from penstock.model.will import Will
@@ -25,13 +26,17 @@ def read_will(wanted: Wanted) -> Will:
     )
 
 
-def check_will(exchange: Exchange, principal: Principal, will: Will) -> Reason:
-    """SUCCESS, or why the client is not let in with this will."""
+def check_will(exchange: Exchange, principal: Principal, will: Will) -> tuple[Reason, str]:
+    """SUCCESS, or why the client is not let in with this will; and the same in words."""
     if will.name.count("/") >= NAME_LEVELS_MAX:
-        return Reason.TOPIC_NAME_INVALID
+        why = f"the name of the will has more than {NAME_LEVELS_MAX} levels: choose a shorter one"
+        return Reason.TOPIC_NAME_INVALID, why
     headers_bytes = sum(len(key.encode()) + len(value.encode()) for key, value in will.headers)
     if len(will.payload) > exchange.payload_bytes_max or headers_bytes > HEADERS_BYTES_MAX:
-        return Reason.PACKET_TOO_LARGE
+        return Reason.PACKET_TOO_LARGE, (
+            f"a will has at most {exchange.payload_bytes_max} bytes of payload and "
+            f"{HEADERS_BYTES_MAX} of user properties"
+        )
     if not exchange.authorise(principal, PUBLISH, will.name):
-        return Reason.NOT_AUTHORIZED
-    return Reason.SUCCESS
+        return Reason.NOT_AUTHORIZED, f"a will for {quoted(will.name)} is not allowed"
+    return Reason.SUCCESS, ""
