@@ -11,7 +11,7 @@ from penstock.mqtt.packets import Puback, Publish, Subscription
 from penstock.mqtt.properties import Properties
 from tests.doors.hosted import Hosted
 from tests.doors.test_mqtt_delivery import FULL, client
-from tests.doors.wire import connect_kept
+from tests.doors.wire import SentAt, connect_kept
 
 
 @pytest.mark.parametrize("qos", [0, 1, 2])
@@ -99,12 +99,16 @@ def test_time_that_is_left_is_told_and_what_has_expired_does_not_come(
     with client(broker, name + "p") as writer:
         for packet_id, expiry_s in ((1, 100), (2, 1), (3, None)):
             asked = Properties(message_expiry_interval=expiry_s)
+            sent = SentAt()
             writer.send(Publish(name, b"%d" % packet_id, 1, packet_id=packet_id, properties=asked))
             writer.expect(Puback)
-            live = reader.receive()
-            left_s = live.properties.message_expiry_interval
-            assert left_s is None if expiry_s is None else left_s in (expiry_s, expiry_s - 1)
+            left_s = reader.receive().properties.message_expiry_interval
+            if expiry_s is None:
+                assert left_s is None
+            else:
+                sent.check_left(left_s, expiry_s)
         reader.disconnect()
+        sent = SentAt()
         for packet_id, expiry_s in ((1, 100), (2, 1), (3, None), (4, 0)):
             asked = Properties(message_expiry_interval=expiry_s)
             message = Publish(name, b"%d" % packet_id, 1, True, packet_id=packet_id)
@@ -118,7 +122,7 @@ def test_time_that_is_left_is_told_and_what_has_expired_does_not_come(
         reader, _ = connect_kept(broker.port, name, MQTT_5)
         first, last = reader.receive(), reader.receive()
         assert (first.payload, last.payload) == (b"1", b"3")
-        assert first.properties.message_expiry_interval in (97, 98)
+        sent.check_left(first.properties.message_expiry_interval, 100, waited_s=1)
         assert reader.settle() == []
         assert broker.dropped["expired"] - before == 2
         with client(broker, name + "2") as late:
@@ -127,3 +131,42 @@ def test_time_that_is_left_is_told_and_what_has_expired_does_not_come(
             assert retained == {f"{name}/r/1", f"{name}/r/3"}
             assert late.settle() == []
     reader.close()
+
+
+@pytest.mark.parametrize("qos", [0, 1, 2])
+def test_an_expiry_of_one_second_arrives_as_one(broker: Hosted, name: str, qos: int) -> None:
+    """A second that has only begun is not taken off, for plain and for shared subscriptions."""
+    with (
+        client(broker, name + "p") as writer,
+        client(broker, name) as plain,
+        client(broker, name + "s") as member,
+    ):
+        plain.subscribe(name, qos=qos)
+        member.subscribe(f"$share/{name}/{name}", qos=qos)
+        sent = SentAt()
+        asked = Properties(message_expiry_interval=1)
+        writer.send(Publish(name, b"x", qos, packet_id=1 if qos else 0, properties=asked))
+        for reader in (plain, member):
+            sent.check_left(reader.receive().properties.message_expiry_interval, 1)
+
+
+@pytest.mark.parametrize("qos", [1, 2])
+def test_stored_and_retained_messages_lose_only_whole_seconds(
+    broker: Hosted, name: str, qos: int
+) -> None:
+    away, _ = connect_kept(broker.port, name, MQTT_5)
+    away.subscribe(name, qos=qos)
+    away.disconnect()
+    with client(broker, name + "p") as writer, client(broker, name + "r") as reader:
+        sent = SentAt()
+        asked = Properties(message_expiry_interval=500)
+        writer.send(Publish(name, b"x", 1, True, packet_id=1, properties=asked))
+        writer.expect(Puback)
+        reader.subscribe(name, qos=qos)
+        sent.check_left(reader.receive().properties.message_expiry_interval, 500)
+        no_retained = Subscription(name, qos, retain_handling=2)
+        reader.subscribe_feed(no_retained, from_="earliest")
+        sent.check_left(reader.receive().properties.message_expiry_interval, 500)
+        away, _ = connect_kept(broker.port, name, MQTT_5)
+        sent.check_left(away.receive().properties.message_expiry_interval, 500)
+        away.close()

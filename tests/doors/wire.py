@@ -236,6 +236,22 @@ class Wire:
         self.close()
 
 
+class SentAt:
+    """When something was published, to tell what its message expiry must have become since."""
+
+    def __init__(self) -> None:
+        self._sent_s = time.monotonic()
+
+    def check_left(self, left_s: int | None, expiry_s: int, waited_s: int = 0) -> None:
+        """Whole seconds that passed are taken off, and no more: at least the `waited_s` known of.
+
+        So within the second of publishing only the published value passes.
+        """
+        passed_s = int(time.monotonic() - self._sent_s)
+        assert left_s is not None
+        assert expiry_s - passed_s <= left_s <= expiry_s - waited_s
+
+
 def kept(expiry_s: int = 3600) -> Properties:
     """CONNECT properties of an MQTT 5 session that outlives its connection."""
     return Properties(session_expiry_interval=expiry_s)

@@ -66,7 +66,8 @@ def _properties(run: Run, identifiers: tuple[int, ...], clock: Clock) -> Propert
             plain.append((key.removeprefix(_ESCAPE), value))
     left_s = None
     if run.expires_at:
-        left_s = max((run.expires_at - clock.now_us()) // 1_000_000, 0)
+        # Only whole seconds that it waited are taken off [MQTT-3.3.2-6]: rounded up.
+        left_s = max(-((clock.now_us() - run.expires_at) // 1_000_000), 0)
     return Properties(
         payload_format_indicator=_INDICATORS.get(reserved.get(PAYLOAD_FORMAT, "")),
         message_expiry_interval=left_s,
