@@ -79,7 +79,7 @@ def test_a_body_is_read_whole_sized_or_in_chunks(client: Asking) -> None:
     """GET /healthz takes no body; what matters is that the next request is found behind it."""
     assert client.ask("GET", "/healthz", b"x" * 100_000).status == 200
     client.send(
-        b"GET /healthz HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n"
+        b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
         b"5;note=1\r\nhello\r\n6\r\n world\r\n0\r\nTrailer: x\r\n\r\n"
     )
     assert client.answer().status == 200
@@ -88,7 +88,8 @@ def test_a_body_is_read_whole_sized_or_in_chunks(client: Asking) -> None:
 
 def test_who_expects_100_continue_is_told_to_go_on(client: Asking) -> None:
     client.send(
-        b"GET /healthz HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\nExpect: 100-continue\r\n\r\n"
+        b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5\r\n"
+        b"Expect: 100-continue\r\n\r\n"
     )
     assert client.until(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
     client.send(b"hello")
@@ -101,7 +102,7 @@ def test_who_expects_something_else_is_refused(client: Asking) -> None:
 
 def test_a_body_too_large_is_refused_before_it_is_sent(client: Asking) -> None:
     client.send(
-        b"GET /healthz HTTP/1.1\r\nHost: a\r\nContent-Length: 99999999999\r\n"
+        b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nContent-Length: 99999999999\r\n"
         b"Expect: 100-continue\r\n\r\n"
     )
     answer = client.answer()
@@ -115,49 +116,50 @@ def test_a_body_too_large_is_refused_before_it_is_sent(client: Asking) -> None:
         (b"this is not HTTP\r\n\r\n", 400),
         (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", 400),  # somebody speaks TLS
         (b"GET /healthz HTTP/1.1\r\n\r\n", 400),  # no Host
-        (b"GET /healthz HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n", 400),
-        (b"GET /healthz HTTP/1.1\r\nHost: a\r\nNo colon here\r\n\r\n", 400),
-        (b"GET /healthz HTTP/1.1\r\nHost: a\r\nX: a\r\n folded\r\n\r\n", 400),
-        (b"GET /healthz HTTP/1.1\r\nHost: a\r\nX : space before colon\r\n\r\n", 400),
-        (b"GET /healthz HTTP/1.1\r\nHost: a\r\nX: \x00\r\n\r\n", 400),
+        (b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nHost: b\r\n\r\n", 400),
+        (b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nNo colon here\r\n\r\n", 400),
+        (b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nX: a\r\n folded\r\n\r\n", 400),
+        (b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nX : space before colon\r\n\r\n", 400),
+        (b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nX: \x00\r\n\r\n", 400),
         (
-            b"GET /healthz HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n",
+            b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n"
+            b"Content-Length: 1\r\nContent-Length: 2\r\n\r\n",
             400,
         ),
-        (b"GET /healthz HTTP/1.1\r\nHost: a\r\nContent-Length: -1\r\n\r\n", 400),
-        (b"GET /healthz HTTP/1.1\r\nHost: a\r\nContent-Length: 1e1\r\n\r\n", 400),
+        (b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nContent-Length: -1\r\n\r\n", 400),
+        (b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1e1\r\n\r\n", 400),
         (
-            b"GET /healthz HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n"
+            b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5\r\n"
             b"Transfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
             400,
         ),  # two lengths: a way to smuggle requests
-        (b"GET /healthz HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: gzip\r\n\r\n", 400),
+        (b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: gzip\r\n\r\n", 400),
         (
-            b"GET /healthz HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
+            b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
             400,
         ),
         (
-            b"GET /healthz HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n"
+            b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
             b"2\r\nabc\r\n0\r\n\r\n",
             400,
         ),
-        (b"GET healthz HTTP/1.1\r\nHost: a\r\n\r\n", 400),
-        (b"GET /h\xc3\xa9 HTTP/1.1\r\nHost: a\r\n\r\n", 400),
-        (b"GET /healthz HTTP/2.0\r\nHost: a\r\n\r\n", 505),
-        (b"GET /healthz HTTP/3.1\r\nHost: a\r\n\r\n", 400),
-        (b"BREW /healthz HTTP/1.1\r\nHost: a\r\n\r\n", 400),
+        (b"GET healthz HTTP/1.1\r\nHost: localhost\r\n\r\n", 400),
+        (b"GET /h\xc3\xa9 HTTP/1.1\r\nHost: localhost\r\n\r\n", 400),
+        (b"GET /healthz HTTP/2.0\r\nHost: localhost\r\n\r\n", 505),
+        (b"GET /healthz HTTP/3.1\r\nHost: localhost\r\n\r\n", 400),
+        (b"BREW /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n", 400),
         (b"CONNECT a:80 HTTP/1.1\r\nHost: a:80\r\n\r\n", 400),
-        (b"GET /" + b"a" * 9_000 + b" HTTP/1.1\r\nHost: a\r\n\r\n", 414),
-        (b"GET / HTTP/1.1\r\nHost: a\r\nX: " + b"a" * 40_000 + b"\r\n\r\n", 431),
-        (b"GET / HTTP/1.1\r\nHost: a\r\nX: " + b"a" * 200_000, 431),
+        (b"GET /" + b"a" * 9_000 + b" HTTP/1.1\r\nHost: localhost\r\n\r\n", 414),
+        (b"GET / HTTP/1.1\r\nHost: localhost\r\nX: " + b"a" * 40_000 + b"\r\n\r\n", 431),
+        (b"GET / HTTP/1.1\r\nHost: localhost\r\nX: " + b"a" * 200_000, 431),
         (
-            b"GET / HTTP/1.1\r\nHost: a\r\n"
+            b"GET / HTTP/1.1\r\nHost: localhost\r\n"
             + b"".join(b"x%d: 1\r\n" % at for at in range(101))
             + b"\r\n",
             431,
         ),
         (
-            b"POST /healthz HTTP/1.1\r\nHost: a\r\nUpgrade: x\r\nConnection: upgrade\r\n"
+            b"POST /healthz HTTP/1.1\r\nHost: localhost\r\nUpgrade: x\r\nConnection: upgrade\r\n"
             b"Content-Length: 30\r\n\r\nGET /nowhere HTTP/1.1\r\n\r\n....",
             400,
         ),
@@ -183,14 +185,14 @@ def test_a_request_to_speak_something_else_is_answered_as_it_stands(client: Aski
 
 
 def test_every_byte_flipped_never_gives_a_server_error(broker: Hosted) -> None:
-    request = b"GET /healthz?a=%41 HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\n{}"
+    request = b"GET /healthz?a=%41 HTTP/1.1\r\nHost: localhost\r\nContent-Length: 2\r\n\r\n{}"
     for at in range(len(request)):
         for bit in (0, 4, 7):
             broken = bytearray(request)
             broken[at] ^= 1 << bit
             with Asking(broker.ports["http"]) as client:
                 client.send(bytes(broken) + b"\r\n\r\nGET / HTTP/1.1\r\n\r\n")
-                assert client.answer(is_head=True).status in (200, 400, 404, 405, 413, 505)
+                assert client.answer(is_head=True).status in (200, 400, 404, 405, 413, 421, 505)
     with Asking(broker.ports["http"]) as client:
         assert client.ask("GET", "/healthz").status == 200
 
@@ -216,7 +218,7 @@ def test_slow_requests_end_with_408_and_idle_connections_in_silence(tmp_path: Pa
         port = broker.ports["http"]
         with Asking(port) as head, Asking(port) as body, Asking(port) as idle, Asking(port) as mute:
             head.send(b"GET /healthz HTTP/1.1\r\nHost:")
-            body.send(b"GET /healthz HTTP/1.1\r\nHost: a\r\nContent-Length: 10\r\n\r\nabc")
+            body.send(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nContent-Length: 10\r\n\r\nabc")
             idle.ask("GET", "/healthz")
             assert "headers did not come" in head.answer().detail
             assert body.answer().status == 408

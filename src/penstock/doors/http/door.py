@@ -128,27 +128,36 @@ class HttpDoor:
 
     def dispatch(self, request: Request) -> None:
         try:
-            if request.method == "OPTIONS":
+            route = self._find_route(request)
+            if route is None:
                 request.reply(self._options(request))
                 return
-            route, request.params = self.router.find(request.method, request.path)
-            request.route = route
-            self._pages.check_origin(request)
             if not route.is_open:
                 who = recall(self._access, request)
                 if not isinstance(who, Principal):
                     self.spawn(self._log_in(request, route, who))
                     return
-                self._check_local(request, who)
                 request.principal = who
         except Exception as wrong:
             self._fail(request, wrong)
             return
         self._handle(request, route)
 
-    def _check_local(self, request: Request, principal: Principal) -> None:
-        if principal.is_anonymous and not self._access.allow_anonymous:
-            self._pages.check_host(request)
+    def _find_route(self, request: Request) -> Route | None:
+        """The route of a request that may be asked from where it comes; None for OPTIONS."""
+        route: Route | None = None
+        try:
+            if request.method != "OPTIONS":
+                route, request.params = self.router.find(request.method, request.path)
+                request.route = route
+        finally:  # a page that may not ask is not told either which paths there are
+            access, pages = self._access, self._pages
+            is_trusting = not access.has_users and not access.allow_anonymous
+            pages.check_host(request, is_trusting=is_trusting)
+            pages.check_origin(request)
+            if route is not None and not route.is_safe:
+                pages.check_site(request)
+        return route
 
     async def _log_in(self, request: Request, route: Route, credentials: Credentials) -> None:
         try:
@@ -195,7 +204,6 @@ class HttpDoor:
         methods = "GET, HEAD, OPTIONS, PATCH, POST, PUT, DELETE"
         if request.path != "*":
             methods = self.router.allowed(request.path)
-        self._pages.check_origin(request)
         headers: Pairs = (("Allow", methods),)
         if b"origin" in request.headers:
             headers += self._pages.preflight(request, methods)

@@ -33,7 +33,7 @@ def add_routes(door: HttpDoor, mqtt: MqttDoor) -> None:
     def upgrade(request: Request) -> Upgrade:
         return Upgrade(begin, SUBPROTOCOLS, PACKET_BYTES_MAX)
 
-    door.router.add(Route("GET", PATH, upgrade, is_open=True))
+    door.router.add(Route("GET", PATH, upgrade, is_open=True, changes=True))
 
 
 class WebSocketLink:

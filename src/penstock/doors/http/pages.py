@@ -1,22 +1,32 @@
 """Web pages that talk to this server through somebody's browser, and which of them may.
 
 A browser says in `Origin` whose page asks. Pages of this server and of the listed origins may;
-others are refused, also where reading the answer would not be needed to do harm. While clients of
-this machine come in without a login, `Host` has to be an address, `localhost` or a listed name:
-else a page could give its own name our address and be let in as one of them.
+others are rejected, also where reading the answer would not be needed to do harm. A browser sends
+no `Origin` for an image or a link, but says in `Sec-Fetch-Site` that another site made it ask: such
+a request may change nothing. While clients of this machine come in without a login, `Host` has to
+be an address, `localhost` or a listed name: else a page could give its own name our address and be
+let in as one of them (DNS rebinding).
 """
 
 from __future__ import annotations
 
 import ipaddress
+import re
 from contextlib import suppress
+from typing import Final
 from urllib.parse import urlsplit
 
 from penstock.doors.http.limits import ANY_ORIGIN
 from penstock.doors.http.messages import HttpError, Pairs, Request
 from penstock.model.errors import InvalidSetting
 
-HOSTS_MAX = 256  # remembered; a full memory starts anew
+HOSTS_MAX: Final = 256  # remembered; a full memory starts anew
+OWN_SITES: Final = (b"same-origin", b"none")  # a page of this server; no page at all
+
+# A name or an address, and a port (RFC 9110 §7.2); a zone as browsers and programs write it.
+_HOST: Final = re.compile(
+    rb"(?:\[([0-9A-Fa-f:.]+(?:%[0-9A-Za-z._~-]+)?)\]|([A-Za-z0-9._~%!$&'()*+,;=-]*))(?::[0-9]*)?"
+)
 
 
 def parse_origins(key: str, value: object) -> list[str]:
@@ -41,7 +51,7 @@ class Pages:
         self._any = ANY_ORIGIN in origins
         self._origins = {origin.lower() for origin in origins}
         self._names = {urlsplit(origin).hostname for origin in origins}
-        self._local: set[bytes] = set()  # Host headers that name this machine
+        self._hosts: dict[bytes, bool] = {}  # Host headers -> do they name this machine?
 
     def check_origin(self, request: Request) -> None:
         """HttpError 403 when a page asks that may not."""
@@ -54,21 +64,39 @@ class Pages:
             403, f"pages of {origin[:200]!r} may not ask here: add it to [http] origins"
         )
 
-    def check_host(self, request: Request) -> None:
-        """HttpError 421 when a client that is let in for being local calls us by another name."""
-        host = request.headers.get(b"host", b"")
-        if host in self._local or not host:
+    def check_site(self, request: Request) -> None:
+        """HttpError 403 when a page of another site makes a browser change something here."""
+        site = request.headers.get(b"sec-fetch-site")
+        if site is None or site in OWN_SITES or self._may(request.header(b"origin").lower()):
             return
-        name = urlsplit(f"//{host.decode('latin-1')}").hostname or ""
-        if not self._is_local(name):
+        raise HttpError(
+            403,
+            f"{request.method} {request.path[:200]} changes something, and another site made this "
+            "browser ask for it: use a program or a page of this server, or add the page's origin "
+            "to [http] origins and ask with fetch()",
+        )
+
+    def check_host(self, request: Request, *, is_trusting: bool) -> None:
+        """HttpError 400 when `Host` names no host.
+
+        HttpError 421 when clients of this machine are trusted and this one calls us by a name that
+        may belong to somebody else.
+        """
+        host = request.headers.get(b"host")
+        if not host:  # HTTP/1.0; browsers always send it
+            return
+        is_local = self._hosts.get(host)
+        if is_local is None:
+            is_local = self._is_local(_host_name(host))
+            if len(self._hosts) >= HOSTS_MAX:
+                self._hosts.clear()
+            self._hosts[host] = is_local
+        if is_trusting and not is_local:
             raise HttpError(
                 421,
-                f"host {name[:200]!r} is neither an address nor localhost, and nobody logs in "
-                "here: ask by address, add a user, or add the name to [http] origins",
+                f"host {_host_name(host)[:200]!r} is neither an address nor localhost, and nobody "
+                "logs in here: ask by address, add a user, or add the name to [http] origins",
             )
-        if len(self._local) >= HOSTS_MAX:
-            self._local.clear()
-        self._local.add(host)
 
     def _is_local(self, name: str) -> bool:
         if name == "localhost" or name.endswith(".localhost") or name in self._names:
@@ -95,3 +123,15 @@ class Pages:
         wanted = request.header(b"access-control-request-headers")
         found = (("Access-Control-Allow-Methods", methods), ("Access-Control-Max-Age", "600"))
         return (*found, ("Access-Control-Allow-Headers", wanted)) if wanted else found
+
+
+def _host_name(host: bytes) -> str:
+    """Name or address of a Host header, in small letters; HttpError 400 if there is none."""
+    parts = _HOST.fullmatch(host)
+    if parts is None:
+        raise HttpError(
+            400,
+            f"the Host header {host[:200].decode('latin-1')!r} is not valid: send a name or an "
+            "address, and a port if needed, such as 'localhost:8090' or '[::1]:8090'",
+        )
+    return (parts[1] or parts[2] or b"").decode().lower()

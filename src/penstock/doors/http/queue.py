@@ -53,7 +53,8 @@ def add_routes(door: HttpDoor, submissions: Submissions) -> None:
         ("GET", "/consumer/consume", queue.consume),
         ("GET", "/size", queue.size),
     ):
-        door.router.add(Route(method, path, handler, fail=failure_of))
+        changes = handler == queue.consume  # the next message is taken out
+        door.router.add(Route(method, path, handler, fail=failure_of, changes=changes))
 
 
 class QueueDoor:

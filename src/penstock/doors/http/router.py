@@ -29,6 +29,12 @@ class Route:
     fail: Callable[[Exception], Response] = problem_of  # says what went wrong
     ends_with_client: bool = False  # given up when the client goes: it changes nothing
     facts: Facts | None = None  # for the OpenAPI document
+    changes: bool = False  # although it is GET
+
+    @property
+    def is_safe(self) -> bool:
+        """Does it change nothing, whoever asks (RFC 9110 §9.2.1)?"""
+        return self.method == "GET" and not self.changes
 
 
 @dataclass(slots=True)
@@ -78,8 +84,8 @@ class Router:
             self._found[path] = found
         routes, params = found
         route = routes.get(method)
-        if route is None and method == "HEAD":
-            route = routes.get("GET")
+        if route is None and method == "HEAD" and "GET" in routes and routes["GET"].is_safe:
+            route = routes["GET"]
         if route is None:
             allowed = ", ".join(methods_of(routes))
             raise HttpError(
@@ -122,6 +128,6 @@ class Router:
 
 def methods_of(routes: dict[str, Route]) -> list[str]:
     methods = set(routes) | {"OPTIONS"}
-    if "GET" in methods:
+    if "GET" in routes and routes["GET"].is_safe:
         methods.add("HEAD")
     return sorted(methods)

@@ -65,6 +65,8 @@ class Receiver(Protocol):
 
 def accept(request: Request, upgrade: Upgrade) -> ServerProtocol | HttpError:
     """The handshake: a protocol whose answer waits to be sent, or why there is none."""
+    if request.method != "GET":  # RFC 6455 §4.1
+        return HttpError(400, f"a WebSocket is opened with GET, not with {request.method}")
     protocol = ServerProtocol(
         state=OPEN,
         subprotocols=[Subprotocol(one) for one in upgrade.subprotocols] or None,
