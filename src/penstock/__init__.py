@@ -1,7 +1,7 @@
 """Penstock: MQTT and HTTP in, one fsynced log, Spark tables and streams out.
 
-The brokers are imported when first asked for: Spark tasks import this package too, and never load
-the server.
+Only the errors are here from the start. The rest is imported when first asked for: the command line
+and Spark tasks import this package too, and pay only for what they use.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -26,7 +26,6 @@ from penstock.model.errors import (
     TopicNotFound,
     UnavailableError,
 )
-from penstock.model.record import ConsumerInfo, Record, TopicInfo
 from penstock.model.version import VERSION as __version__
 
 if TYPE_CHECKING:
@@ -35,6 +34,7 @@ if TYPE_CHECKING:
     from penstock.app.bus import Bus
     from penstock.app.sync import Broker
     from penstock.client.sync import connect
+    from penstock.model.record import ConsumerInfo, Record, TopicInfo
 
 __all__ = [
     "AlreadySubscribed",
@@ -70,6 +70,9 @@ _LATE = {
     "AsyncBroker": "penstock.app.aio",
     "Broker": "penstock.app.sync",
     "Bus": "penstock.app.bus",
+    "ConsumerInfo": "penstock.model.record",
+    "Record": "penstock.model.record",
+    "TopicInfo": "penstock.model.record",
     "aio": "penstock.aio",
     "connect": "penstock.client.sync",
 }

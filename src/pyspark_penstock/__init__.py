@@ -1,5 +1,11 @@
 """Found by Spark through its name: makes `format("penstock")` known without registration."""
 
-from penstock.pipeline.source import PenstockSource as DefaultSource
+try:
+    from penstock.pipeline.source import PenstockSource as DefaultSource
+except ModuleNotFoundError as missing:
+    raise ImportError(
+        f'format("penstock") needs the package {missing.name}, which is not installed: '
+        "pip install 'penstock[spark]'"
+    ) from missing
 
 __all__ = ["DefaultSource"]

@@ -10,7 +10,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from penstock.pipeline.java import JAVA_MIN, PYSPARK, find_java, java_version
+from penstock.pipeline.java import JAVA_MIN, find_java, java_version
+from penstock.pipeline.packages import PYSPARK
 
 ROOT = Path(__file__).parents[2]
 

@@ -16,7 +16,8 @@ from penstock.log.arrow import schema_of
 from penstock.model.record import Record
 from penstock.pipeline import matching
 from penstock.pipeline.dispatching import DELIVERIES, count, deliver
-from penstock.pipeline.matching import Filter, Matcher, Reader, Readers, matcher_of
+from penstock.pipeline.matching import Matcher, matcher_of
+from penstock.pipeline.readers import Filter, Reader, Readers
 
 TOPICS = {"a": 1, "b": 2}
 NOW = datetime(2026, 1, 1, tzinfo=UTC)

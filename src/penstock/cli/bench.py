@@ -26,7 +26,7 @@ READ_RECORDS: Final = 10_000  # of one call
 
 
 def add_commands(commands: Any) -> None:
-    parser = commands.add_parser("bench", help="measure how fast a broker stores and reads")
+    parser = commands.add_parser("bench")
     parser.add_argument("--bytes", type=_size, default=100, help="of a message (100)")
     parser.add_argument("--batch", type=_batch, default=100, help="messages stored at once (100)")
     parser.add_argument("--seconds", type=_seconds, default=2.0, help="for each measurement (2)")

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from penstock.cli.output import Progress, show_json
 from penstock.cli.remote import add_remote, explained, job_place
 from penstock.model.errors import NotAuthorized
+from penstock.pipeline.packages import check_spark
 
 if TYPE_CHECKING:
     from penstock.pipeline.jobs.sql import Checked
@@ -23,6 +24,7 @@ def add_check(actions: Any) -> None:
 
 
 def check_pipeline(options: argparse.Namespace) -> None:
+    check_spark()
     from penstock.pipeline.declared.reading import read_declaration
     from penstock.pipeline.jobs.sql import check
 

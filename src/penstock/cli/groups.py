@@ -16,7 +16,6 @@ from penstock.model.record import shown_time
 def add_commands(commands: Any) -> None:
     parser = commands.add_parser(
         "group",
-        help="list, show and remove groups of readers",
         description="A group is several readers of a topic that share one position. It is made by "
         "the first fetch over HTTP; MQTT clients share with $share and have sessions instead.",
     )

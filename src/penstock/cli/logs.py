@@ -20,7 +20,7 @@ from penstock.model.errors import CorruptError, TopicNotFound
 
 
 def add_commands(commands: Any) -> None:
-    parser = commands.add_parser("log", help="verify, dump, export and import the stored logs")
+    parser = commands.add_parser("log")
     actions = parser.add_subparsers(title="actions", metavar="ACTION")
     verify = actions.add_parser(
         "verify",

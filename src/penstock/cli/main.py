@@ -1,29 +1,18 @@
-"""The command `penstock`: parse, run, and turn errors into a line and an exit code."""
+"""The command `penstock`: parse, run, and turn errors into a line and an exit code.
+
+Only the module of the chosen command is imported, so that `penstock --help` and small commands
+answer at once, and no command needs what another one imports.
+"""
 
 from __future__ import annotations
 
 import argparse
 import os
 import sys
-import warnings
-from collections.abc import Sequence
-from typing import Any, Final
+from collections.abc import Collection, Sequence
+from importlib import import_module
+from typing import Any, Final, NamedTuple
 
-from penstock import __version__
-from penstock.cli import (
-    bench,
-    groups,
-    logs,
-    pipeline,
-    pub,
-    records,
-    serve,
-    sessions,
-    settings,
-    sub,
-    topics,
-    users,
-)
 from penstock.cli.output import (
     EXIT_DONE,
     EXIT_INTERRUPTED,
@@ -34,22 +23,33 @@ from penstock.cli.output import (
     warn,
 )
 from penstock.model.errors import PenstockError, UnavailableError
+from penstock.model.version import VERSION
 
-# In the order in which --help shows their commands.
-MODULES: Final[tuple[Any, ...]] = (
-    serve,
-    pub,
-    sub,
-    topics,
-    records,
-    groups,
-    sessions,
-    users,
-    logs,
-    pipeline,
-    settings,
-    bench,
-)
+
+class Command(NamedTuple):
+    """Where a command is defined, and its line in --help."""
+
+    module: str  # of penstock.cli; has `add_commands`
+    says: str
+
+
+# In the order in which --help shows them.
+COMMANDS: Final = {
+    "serve": Command("serve", "run a broker"),
+    "pub": Command("pub", "publish to an MQTT broker, with the options of mosquitto_pub"),
+    "sub": Command("sub", "show messages from an MQTT broker, with the options of mosquitto_sub"),
+    "topic": Command("topics", "declare, show, change and delete topics"),
+    "publish": Command("records", "store messages in a topic; needs no server"),
+    "consume": Command("records", "show records of a topic; needs no server"),
+    "consumer": Command("records", "list, move and remove consumers: durable positions in a topic"),
+    "group": Command("groups", "list, show and remove groups of readers"),
+    "session": Command("sessions", "list, show and kick MQTT clients of a running broker"),
+    "user": Command("users", "add, list and remove those who may log in, and their keys"),
+    "log": Command("logs", "verify, dump, export and import the stored logs"),
+    "pipeline": Command("pipeline", "run jobs on Spark, and see how they went"),
+    "config": Command("settings", "write a settings file"),
+    "bench": Command("bench", "measure how fast a broker stores and reads"),
+}
 EPILOG = """\
 a first look, without a server:
   penstock topic create sensors
@@ -67,17 +67,34 @@ with one, each in a terminal of its own:
 """
 
 
-def make_parser() -> argparse.ArgumentParser:
+class _Commands(argparse._SubParsersAction):  # type: ignore[type-arg]
+    """The commands below `penstock`; the table has their help lines."""
+
+    def add_parser(self, name: str, **settings: Any) -> argparse.ArgumentParser:
+        added: argparse.ArgumentParser = super().add_parser(
+            name, help=COMMANDS[name].says, **settings
+        )
+        return added
+
+
+def make_parser(loaded: Collection[str] = COMMANDS) -> argparse.ArgumentParser:
+    """All commands; those in `loaded` with their arguments, which imports their modules."""
     parser = argparse.ArgumentParser(
         prog="penstock",
         description="A durable publish/subscribe broker: acknowledged means on disk.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--version", action="version", version=f"penstock {__version__}")
-    commands = parser.add_subparsers(title="commands", metavar="COMMAND")
-    for module in MODULES:
-        module.add_commands(commands)
+    parser.add_argument("--version", action="version", version=f"penstock {VERSION}")
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", action=_Commands)
+    modules = {COMMANDS[name].module for name in loaded}
+    for name, command in COMMANDS.items():
+        if name in commands.choices:
+            continue  # a module may add several
+        if command.module in modules:
+            import_module(f"penstock.cli.{command.module}").add_commands(commands)
+        else:
+            commands.add_parser(name)
     _explain(parser)
     return parser
 
@@ -105,10 +122,12 @@ def _show_usage(parser: argparse.ArgumentParser) -> int:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; the exit code."""
-    options, unknown = make_parser().parse_known_args(arguments)
+    typed = list(sys.argv[1:] if arguments is None else arguments)
+    command = [one for one in typed if not one.startswith("-")][:1]  # only flags come before it
+    options, unknown = make_parser(COMMANDS.keys() & command).parse_known_args(typed)
     if unknown:  # by the command itself, whose usage is shown; argparse would show all commands
         options.refuse_usage(f"unrecognized arguments: {' '.join(unknown)}")
-    options.typed = list(sys.argv[1:] if arguments is None else arguments)
+    options.typed = typed
     try:
         code = options.run(options) or EXIT_DONE
         sys.stdout.flush()  # here, where a closed pipe is understood
@@ -128,6 +147,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return EXIT_REFUSED
     except KeyboardInterrupt:
         # Work that was about to be handed to another thread is left undone, which is no mistake.
+        import warnings
+
         warnings.filterwarnings("ignore", "coroutine .* was never awaited", RuntimeWarning)
         return EXIT_INTERRUPTED
 

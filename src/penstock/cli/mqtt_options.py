@@ -40,14 +40,10 @@ _ALIASES: Final = {
 }
 
 
-def make_parser(
-    commands: Any, name: str, says: str, usage: str, examples: str
-) -> argparse.ArgumentParser:
+def make_parser(commands: Any, name: str, usage: str, examples: str) -> argparse.ArgumentParser:
     """A command whose -h is a host."""
     parser: argparse.ArgumentParser = commands.add_parser(
         name,
-        help=says,
-        description=says + ".",
         usage=f"penstock {name} {usage}",
         epilog="for example:\n" + examples,
         formatter_class=argparse.RawDescriptionHelpFormatter,

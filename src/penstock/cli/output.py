@@ -6,15 +6,16 @@ as they are.
 
 from __future__ import annotations
 
-import json
 import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from penstock.model.errors import RefusedError
-from penstock.model.record import KIND_JSON, Record
+
+if TYPE_CHECKING:
+    from penstock.model.record import Record
 
 PROGRESS_AFTER_S: Final = 1.0  # a command that is done sooner stays quiet
 PROGRESS_EVERY_S: Final = 0.2
@@ -52,6 +53,8 @@ def naming(what: str) -> Iterator[None]:
 
 
 def show_json(value: Any) -> None:
+    import json
+
     # JSON escapes only those below U+0020 by itself.
     print(json.dumps(value, ensure_ascii=False).translate(_CONTROLS), flush=True)
 
@@ -103,6 +106,8 @@ def human_duration(seconds: float | None) -> str:
 def record_json(record: Record) -> dict[str, Any]:
     """A record with its payload as text, JSON value, or base64, whichever it is."""
     import base64
+
+    from penstock.model.record import KIND_JSON
 
     shown: dict[str, Any] = {
         "topic": record.topic,

@@ -29,13 +29,14 @@ from penstock.model.clock import SystemClock
 from penstock.model.errors import NotAuthorized, PenstockError, RefusedError, UnavailableError
 from penstock.model.runs import PipelineRun
 from penstock.pipeline.jobs import BY_ADDRESS, JOBS, Progress, find_job
+from penstock.pipeline.packages import check_spark
 from penstock.pipeline.recorder import Recorder, reason
 
 NICENESS = 10  # of a job that the broker started: its clients go first
 
 
 def add_commands(commands: Any) -> None:
-    parser = commands.add_parser("pipeline", help="run jobs on Spark, and see how they went")
+    parser = commands.add_parser("pipeline")
     actions = parser.add_subparsers(title="actions", metavar="ACTION")
     running = actions.add_parser("run", help="run a job")
     jobs = running.add_subparsers(title="jobs", dest="job", metavar="JOB")
@@ -64,6 +65,7 @@ def add_commands(commands: Any) -> None:
 
 
 def run_job(options: argparse.Namespace) -> None:
+    check_spark()
     options.master = options.master or spark_master()
     is_remote = options.job in BY_ADDRESS and "://" in options.at
     data = None if is_remote else filled_path(options)

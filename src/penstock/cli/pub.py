@@ -28,7 +28,6 @@ from penstock.model.limits import KIB
 from penstock.mqtt.kinds import MQTT_5
 from penstock.mqtt.properties import Properties
 
-SAYS: Final = "publish to an MQTT broker, with the letters of mosquitto_pub"
 EXAMPLES: Final = """\
   penstock pub -t sensors/42/temp -m 21.5 -q 1
   tail -f log | penstock pub -t log -l -q 1     each line a message
@@ -41,7 +40,7 @@ KEPT_S: Final = 300  # a session for QoS 2, after a connection was lost
 
 def add_commands(commands: Any) -> None:
     usage = "-t NAME -m TEXT | -f FILE | -l | -s | -n [options]"
-    parser = make_parser(commands, "pub", SAYS, usage, EXAMPLES)
+    parser = make_parser(commands, "pub", usage, EXAMPLES)
     parser.add_argument("-t", "--topic", metavar="NAME", help="published under")
     source = parser.add_mutually_exclusive_group(required=True)
     source.add_argument("-m", "--message", metavar="TEXT", help="the message")

@@ -39,7 +39,6 @@ def add_commands(commands: Any) -> None:
 def _add_publish(commands: Any) -> None:
     publish = commands.add_parser(
         "publish",
-        help="store messages in a topic; needs no server",
         description="Store one MESSAGE, or standard input as one message, or with --lines each of "
         "its lines. Done means durable. A message that begins with '-' goes after '--'.",
     )
@@ -61,7 +60,6 @@ def _add_publish(commands: Any) -> None:
 def _add_consume(commands: Any) -> None:
     consume = commands.add_parser(
         "consume",
-        help="show records of a topic; needs no server",
         description="Print what is stored in a topic. With --consumer, from that consumer's "
         "position on, which moves; without it nothing is remembered.",
     )
@@ -98,9 +96,7 @@ def _add_consume(commands: Any) -> None:
 
 
 def _add_consumer(commands: Any) -> None:
-    consumer = commands.add_parser(
-        "consumer", help="list, move and remove consumers: durable positions in a topic"
-    )
+    consumer = commands.add_parser("consumer")
     actions = consumer.add_subparsers(title="actions", metavar="ACTION")
     listing = actions.add_parser("list", help="consumers of a topic and what they have waiting")
     listing.add_argument("topic", help="its name; letter case does not count")

@@ -40,7 +40,6 @@ FLAGS: Final = {
 def add_commands(commands: Any) -> None:
     parser = commands.add_parser(
         "serve",
-        help="run a broker",
         description="Open a data directory, listen for clients, and keep the directory in order: "
         "retention, sealing, recovery. A flag wins over PENSTOCK_TABLE__KEY in the environment, "
         "that over the settings file, that over the default.",

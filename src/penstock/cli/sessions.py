@@ -14,9 +14,7 @@ NEVER_EXPIRES = 0xFFFF_FFFF
 
 
 def add_commands(commands: Any) -> None:
-    parser = commands.add_parser(
-        "session", help="MQTT clients of a running broker: list, show and kick them"
-    )
+    parser = commands.add_parser("session")
     actions = parser.add_subparsers(title="actions", metavar="ACTION")
     listing = actions.add_parser(
         "list", help="who is connected or has a session, and what each has waiting"

@@ -35,7 +35,7 @@ _BINDINGS: Final = """\
 
 
 def add_commands(commands: Any) -> None:
-    parser = commands.add_parser("config", help="write a settings file")
+    parser = commands.add_parser("config")
     actions = parser.add_subparsers(title="actions", metavar="ACTION")
     init = actions.add_parser("init", help="write a commented file with every setting")
     init.add_argument(

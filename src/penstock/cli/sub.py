@@ -26,7 +26,6 @@ from penstock.model.errors import UnavailableError
 from penstock.mqtt.kinds import MQTT_5
 from penstock.mqtt.packets import Publish, Suback, Subscription, Unsuback
 
-SAYS: Final = "show messages from an MQTT broker, with the letters of mosquitto_sub"
 EXAMPLES: Final = """\
   penstock sub -t 'sensors/#' -v
   penstock sub -t 'sensors/#' -v --from -24h --where 'payload.celsius > 30'
@@ -38,7 +37,7 @@ NEVER: Final = 2  # retain handling: what was retained came with the first subsc
 
 def add_commands(commands: Any) -> None:
     usage = "-t FILTER [--from POSITION] [--where EXPRESSION] [options]"
-    parser = make_parser(commands, "sub", SAYS, usage, EXAMPLES)
+    parser = make_parser(commands, "sub", usage, EXAMPLES)
     allow_negative_positions(parser)
     add = parser.add_argument
     add(

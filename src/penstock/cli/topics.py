@@ -27,7 +27,7 @@ from penstock.model.record import TopicInfo
 
 
 def add_commands(commands: Any) -> None:
-    parser = commands.add_parser("topic", help="declare, show, change and delete topics")
+    parser = commands.add_parser("topic")
     actions = parser.add_subparsers(title="actions", metavar="ACTION")
 
     create = actions.add_parser("create", help="declare a topic")

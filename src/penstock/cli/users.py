@@ -22,9 +22,7 @@ from penstock.model.errors import RefusedError
 
 
 def add_commands(commands: Any) -> None:
-    parser = commands.add_parser(
-        "user", help="add, list and remove those who may log in, and their keys"
-    )
+    parser = commands.add_parser("user")
     actions = parser.add_subparsers(title="actions", metavar="ACTION")
 
     # No abbreviations: what somebody takes for --password would be one of --password-file.

@@ -11,7 +11,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.pipeline.matching import Readers, matcher_of
+from penstock.pipeline.matching import matcher_of
+from penstock.pipeline.readers import Readers
 
 DELIVERIES: Final = pa.schema(
     [

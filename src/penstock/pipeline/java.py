@@ -14,14 +14,12 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import Mapping
-from importlib import metadata
 from pathlib import Path
 from typing import Final
 
 from penstock.model.errors import RefusedError
 
 JAVA_MIN: Final = 17
-PYSPARK: Final = "4.3"  # the series Penstock is written for and tested with
 ANSWER_S_MAX: Final = 30.0  # a Java that does not say its version by then is not one
 
 _VERSION: Final = re.compile(r'version "(?:1\.)?(\d+)')
@@ -34,19 +32,6 @@ for argument do
 done
 exec "{java}" "$@"
 """
-
-
-def check_pyspark() -> None:
-    """Refuse a PySpark that is not there, or of another series."""
-    try:
-        found = metadata.version("pyspark")
-    except metadata.PackageNotFoundError:
-        raise RefusedError("PySpark is not installed: pip install 'penstock[spark]'") from None
-    if not found.startswith(f"{PYSPARK}."):
-        raise RefusedError(
-            f"PySpark {found} is installed and Penstock needs {PYSPARK}: "
-            "pip install --upgrade 'penstock[spark]'"
-        )
 
 
 def find_java(environment: Mapping[str, str] = os.environ) -> Path:

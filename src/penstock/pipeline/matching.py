@@ -19,44 +19,12 @@ from penstock.core.position import OFFSET_END
 from penstock.core.trie import FilterTrie
 from penstock.core.where import Where, compile_where
 from penstock.model.record import Record
+from penstock.pipeline.readers import Readers
 
 NAMES_MAX: Final = 100_000  # names whose matches a task remembers; names are unbounded
 PAIRS_MAX: Final = 1_000_000  # deliveries worked out at once: some 50 MB
 
 Ints = np.ndarray[Any, np.dtype[np.int64]]
-
-
-@dataclass(frozen=True, slots=True)
-class Reader:
-    """A position and the filters that go with it: a session's plain ones, or one of its feeds."""
-
-    client_id: str
-    feed_id: int = 0
-    where: str = ""
-    # Topic id -> the offset it goes on at; nothing below counts. A topic that is missing does not
-    # count at all.
-    positions: dict[int, int] | None = None  # None: from the beginning of every topic
-    out: frozenset[tuple[int, int]] = frozenset()  # (topic id, offset): it had these already
-
-
-class Filter(NamedTuple):
-    """One filter of a reader."""
-
-    filter: str
-    reader: int  # number of its reader
-    qos: int
-    no_local: bool
-    since: dict[int, int]  # by topic id; a topic that is missing counts from 0
-
-
-@dataclass(frozen=True, slots=True)
-class Readers:
-    """All readers of one moment; travels to tasks."""
-
-    key: str  # of this moment, for tasks that have met it before
-    readers: list[Reader]
-    filters: list[Filter]
-    topics: dict[str, int]  # ids by declared spelling
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,8 +22,8 @@ from penstock.catalog.outside import (
 )
 from penstock.core.names import SHARE_PREFIX
 from penstock.pipeline.link import BrokerLink
-from penstock.pipeline.matching import Filter, Reader, Readers
 from penstock.pipeline.origin import Origin, TopicState
+from penstock.pipeline.readers import Filter, Reader, Readers
 
 
 def saved_sessions(place: CatalogPlace) -> SessionsSeen:

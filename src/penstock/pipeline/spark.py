@@ -11,7 +11,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from penstock.pipeline.java import check_pyspark, find_java
+from penstock.pipeline.java import find_java
+from penstock.pipeline.packages import check_spark
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -53,7 +54,7 @@ def session(
     `master` is `local[*]`, a cluster such as `spark://host:7077`, or a Spark Connect server,
     `sc://host:15002`. Tasks that run on other machines read and write through `url`.
     """
-    check_pyspark()
+    check_spark()
     if master.startswith(CONNECT):
         return _connected(app, master, conf or {})
     os.environ["JAVA_HOME"] = str(find_java())

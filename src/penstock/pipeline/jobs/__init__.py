@@ -99,9 +99,6 @@ def ignore_progress(progress: Progress) -> None:
 @contextmanager
 def local_session(spark: SparkSession | None, master: str = LOCAL) -> Iterator[SparkSession]:
     """The session that was given or is open already; else one that ends with the job."""
-    from penstock.pipeline.java import check_pyspark
-
-    check_pyspark()
     from pyspark.sql import SparkSession
 
     found = spark or SparkSession.getActiveSession()

@@ -25,6 +25,7 @@ from penstock.pipeline.jobs import (
     stopped_by_signals,
 )
 from penstock.pipeline.options import Connection
+from penstock.pipeline.packages import check_spark
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -60,6 +61,7 @@ def archive(
     Goes on where the table ends. Without `follow` up to the ends that the topics have now; else
     until `stop` is set, adding what came every `every_s` seconds.
     """
+    check_spark()
     from penstock.pipeline.delta import ArchiveTable
 
     if every_s <= 0:

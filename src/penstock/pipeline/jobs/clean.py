@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final
 from penstock.core.durations import seconds
 from penstock.model.clock import SystemClock
 from penstock.pipeline.jobs import LOCAL, Progress, Report, duration, ignore_progress, local_session
+from penstock.pipeline.packages import check_spark
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -41,6 +42,7 @@ def clean(
     the newest of each name. Small files are merged; files that no version of the table younger than
     `vacuum` names are removed.
     """
+    check_spark()
     from penstock.pipeline.cleaning import CleanTable, Keep
 
     now_us = SystemClock().now_us()

@@ -30,6 +30,7 @@ from penstock.pipeline.jobs import (
 )
 from penstock.pipeline.offsets import places_text
 from penstock.pipeline.options import Connection, topics_text
+from penstock.pipeline.packages import check_spark
 from penstock.pipeline.plan import place_at
 from penstock.pipeline.sessions import (
     begins,
@@ -42,8 +43,8 @@ from penstock.pipeline.sessions import (
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from penstock.pipeline.matching import Readers
     from penstock.pipeline.origin import TopicState
+    from penstock.pipeline.readers import Readers
 
 SAYS: Final = "messages × subscriptions of persistent sessions: deliveries, and what waits"
 DELIVERIES: Final = "deliveries"  # tables below --to
@@ -82,6 +83,7 @@ def dispatch(
     a directory, its Delta table `deliveries` goes on where it ended, and `waiting` is
     replaced. Sessions are taken as they are now: a filter that is gone delivers nothing.
     """
+    check_spark()
     names = tuple([topics] if isinstance(topics, str) else topics)
     data = Path(path)
     connection = Connection(None if url else data.absolute(), url, user, password, token)

@@ -28,6 +28,7 @@ from penstock.pipeline.jobs import (
     ignore_progress,
     local_session,
 )
+from penstock.pipeline.packages import check_spark
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -70,6 +71,7 @@ def replay(
     for as fast as it goes; `rate`, in records a second, counts instead if it is given. A checkpoint
     directory belongs to one replay: the second run with it goes on, whatever became of the first.
     """
+    check_spark()
     from penstock.pipeline.connecting import intake_of
     from penstock.pipeline.options import sink_options, topics_text
     from penstock.pipeline.replaying import Checkpoint, TableLog, TopicLog

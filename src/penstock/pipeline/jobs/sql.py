@@ -24,6 +24,7 @@ from penstock.pipeline.jobs import (
     local_session,
     stopped_by_signals,
 )
+from penstock.pipeline.packages import check_spark
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -62,6 +63,7 @@ def sql(
     up to the ends that the topics have now; else until `stop` is set. InvalidPipeline says what is
     wrong in which line.
     """
+    check_spark()
     from penstock.pipeline.declared.running import Queries, held_checkpoint
 
     declared = read_declaration(Path(file))
@@ -92,6 +94,7 @@ def check(
 
     InvalidPipeline says what is wrong in which line.
     """
+    check_spark()
     declared = read_declaration(Path(file))
     with local_session(spark) as used:
         where = _connections(Path(path), url, _login(user, password, token))

@@ -30,6 +30,7 @@ from penstock.pipeline.jobs import (
 from penstock.pipeline.lags import saved_lags, told_lags
 from penstock.pipeline.offsets import Places, places_text
 from penstock.pipeline.options import Connection, topics_text
+from penstock.pipeline.packages import check_spark
 from penstock.pipeline.plan import place_at, resolve
 
 if TYPE_CHECKING:
@@ -74,6 +75,7 @@ def stats(
 
     They are in the data directory `path`, or at the address `url` of a running broker.
     """
+    check_spark()
     names = tuple([topics] if isinstance(topics, str) else topics)
     data, folder = Path(path), Path(to)
     connection = Connection(None if url else data.absolute(), url, user, password, token)
