@@ -253,8 +253,7 @@ def test_a_whole_sealed_segment_is_read_by_us_and_by_the_document(tmp_path: Path
     path.write_bytes(data)
     sealed = Segment(RealDisk(), path, 100, 104)
     assert sealed.body.header == SegmentHeader(1, 2, 100, T, 42)
-    footer = sealed.body.footer
-    assert footer is not None
+    footer = sealed.read_footer()
     assert (footer.end_offset, footer.first_timestamp, footer.last_timestamp) == (
         104,
         T + 10,

@@ -6,6 +6,7 @@ import errno
 import os
 import random
 import tempfile
+import tracemalloc
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -47,8 +48,7 @@ def check_sealed(model: ModelLog, sealed: Segment, base: int = 0) -> list[Batch]
     found = [r for b in batches for r in b.records(TOPIC, 0, 2**62)]
     assert found == wanted
     assert sorted(placed_marks(batches), key=str) == sorted(model.marks, key=str)
-    footer = sealed.body.footer
-    assert footer is not None
+    footer = sealed.read_footer()
     assert sealed.body.header.flags == SEALED
     assert (footer.end_offset, sealed.end_offset) == (model.end, model.end)
     position = 64
@@ -149,10 +149,24 @@ def test_a_batch_with_marks_only_after_a_full_sealed_batch_is_kept(tmp_path: Pat
     assert found[1].header.last_timestamp == model.last_timestamp + 9
 
 
+def test_a_sealed_segment_keeps_no_memory_for_its_names(tmp_path: Path) -> None:
+    model = ModelLog()
+    runs = [plain_run(f"plant/device/{number}", [b"x"]) for number in range(5_000)]
+    closed = write_model(tmp_path, model, [runs])
+    tracemalloc.start()
+    try:
+        sealed = seal_segment(closed)
+        held, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert len(sealed.read_footer().names) == 5_000
+    assert held < 5_000 * 10
+
+
 def test_a_reader_that_held_the_old_file_looks_again(tmp_path: Path) -> None:
     model = ModelLog()
     closed = write_model(tmp_path, model, [[plain_run("n", [b"x"] * 3)]])
-    assert closed.body.footer is None
+    assert not closed.body.header.is_sealed
     seal_segment(closed)
     with pytest.raises(StaleSegment):
         closed.read_chunk(0)

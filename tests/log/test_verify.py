@@ -100,12 +100,12 @@ def test_any_changed_byte_of_any_segment_is_found_with_its_place(
     whole = path.read_bytes()
     positions = {*range(0, 64, 3), *range(64, 160, 5), *range(0, len(whole), 97), len(whole) - 1}
     starts = batch_starts(path)
-    footer = Segment(RealDisk(), path, int(path.stem), 0).body.footer
+    body = Segment(RealDisk(), path, int(path.stem), 0).body
     for position in sorted(positions):
         flip(path, position)
         first, *_ = findings(directory)
         place = max(start for start in starts if start <= position)
-        if footer is not None and position >= footer.position:
+        if body.header.is_sealed and position >= body.length:
             place = len(whole) - 64
         assert first.startswith(f"{path}: at byte {place}: "), (position, first)
         path.write_bytes(whole)

@@ -37,8 +37,23 @@ class BatchEntry:
 
 
 @dataclass(frozen=True, slots=True)
+class Outline:
+    """What a footer says of the batches; `position` is where they end and the footer begins.
+
+    The broker keeps this much of a sealed segment. A segment may hold hundreds of thousands of
+    names, so they are read only by whoever looks for one.
+    """
+
+    position: int
+    end_offset: int
+    first_timestamp: int
+    last_timestamp: int
+    entries: list[BatchEntry]
+
+
+@dataclass(frozen=True, slots=True)
 class Footer:
-    """`position` is where the batches end and the footer begins."""
+    """All of it. `position` is where the batches end and the footer begins."""
 
     position: int
     end_offset: int
@@ -94,8 +109,33 @@ def encode_footer(footer: Footer) -> bytes:
     return body + trailer + struct.pack("<I", crc32c(trailer))
 
 
+def read_outline(file: File, size: int) -> Outline:
+    """The footer of a sealed segment without its names; CorruptError if any of it is damaged."""
+    return _read_body(file, size)[0]
+
+
 def read_footer(file: File, size: int) -> Footer:
     """The footer of a sealed segment of `size` bytes; CorruptError if it is damaged."""
+    outline, body, name_count, posting_count = _read_body(file, size)
+    at = len(outline.entries) * _ENTRY.size
+    numbers = array("I", body[at : at + 4 * (2 * (name_count + 1) + posting_count)])
+    name_starts = numbers[: name_count + 1]
+    posting_starts = numbers[name_count + 1 : 2 * (name_count + 1)]
+    postings = numbers[2 * (name_count + 1) :]
+    text = body[at + 4 * len(numbers) :]
+    return Footer(
+        outline.position,
+        outline.end_offset,
+        outline.first_timestamp,
+        outline.last_timestamp,
+        outline.entries,
+        [text[name_starts[i] : name_starts[i + 1]] for i in range(name_count)],
+        [postings[posting_starts[i] : posting_starts[i + 1]] for i in range(name_count)],
+    )
+
+
+def _read_body(file: File, size: int) -> tuple[Outline, bytes, int, int]:
+    """(outline, all bytes before the trailer, how many names, how many postings), verified."""
     trailer = file.read(max(size - TRAILER_BYTES, 0), TRAILER_BYTES)
     if len(trailer) != TRAILER_BYTES or not trailer.startswith(TRAILER_MAGIC):
         raise CorruptError("the sealed segment has no trailer")
@@ -122,18 +162,5 @@ def read_footer(file: File, size: int) -> Footer:
     if crc32c(body) != crc:
         raise CorruptError("the footer does not match its checksum")
     entries = [BatchEntry(*_ENTRY.unpack_from(body, i * _ENTRY.size)) for i in range(entry_count)]
-    at = entry_count * _ENTRY.size
-    numbers = array("I", body[at : at + 4 * (2 * (name_count + 1) + posting_count)])
-    name_starts = numbers[: name_count + 1]
-    posting_starts = numbers[name_count + 1 : 2 * (name_count + 1)]
-    postings = numbers[2 * (name_count + 1) :]
-    text = body[at + 4 * len(numbers) :]
-    return Footer(
-        position,
-        end_offset,
-        first,
-        last,
-        entries,
-        [text[name_starts[i] : name_starts[i + 1]] for i in range(name_count)],
-        [postings[posting_starts[i] : posting_starts[i + 1]] for i in range(name_count)],
-    )
+    outline = Outline(position, end_offset, first, last, entries)
+    return outline, body, name_count, posting_count

@@ -11,12 +11,12 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from typing import Final, Protocol, TypeVar
+from typing import Final, NamedTuple, Protocol, TypeVar
 
 from penstock.log.batch import Batch
 from penstock.log.endfile import End, read_end
 from penstock.log.files import Disk
-from penstock.log.footer import Footer
+from penstock.log.footer import BatchEntry
 from penstock.log.interface import Bounds
 from penstock.log.segment import (
     CHUNK_BYTES,
@@ -50,6 +50,15 @@ class RecordReader(Protocol):
     def offset_at(self, timestamp: int) -> int: ...
 
 
+class _Wanted(NamedTuple):
+    """Which batches of a sealed segment hold a name that a reader wants."""
+
+    segment: Segment | None
+    wants: Wants | None
+    entries: list[BatchEntry]  # all of them
+    numbers: set[int]  # of those that do
+
+
 class FileReader:
     """Implements `RecordReader` on a log's directory."""
 
@@ -58,7 +67,7 @@ class FileReader:
         self._directory = directory
         self._segments: dict[int, Segment] = {}  # closed or sealed, by base offset
         self._active: Segment | None = None
-        self._wanted: tuple[Segment | None, Wants | None, set[int]] = (None, None, set())
+        self._wanted = _Wanted(None, None, [], set())
 
     def bounds(self) -> Bounds:
         return self._again_if_stale(self._bounds)
@@ -134,8 +143,8 @@ class FileReader:
             if offset >= durable.durable_end:
                 return [], offset
             segment = segment_of(segments, offset)
-            if segment.body.footer is not None:
-                return self._read_indexed(segment, segment.body.footer, offset, end, wants)
+            if segment.body.header.is_sealed:
+                return self._read_indexed(segment, offset, end, wants)
         found = self._read(offset)
         reached = found[-1].end_offset if found else offset
         return [batch for batch in found if batch.base_offset < end], max(offset, reached)
@@ -146,7 +155,7 @@ class FileReader:
             return b"", offset
         segment = segment_of(segments, offset)
         body = segment.body
-        if body.footer is not None:
+        if body.header.is_sealed:
             return b"", offset
         index = body.index
         first = index.find(offset)
@@ -160,13 +169,13 @@ class FileReader:
         return segment.read_bytes(index.positions[first], body.length), segment.end_offset
 
     def _read_indexed(
-        self, segment: Segment, footer: Footer, offset: int, end: int, wants: Wants
+        self, segment: Segment, offset: int, end: int, wants: Wants
     ) -> tuple[list[Batch], int]:
         """As `_read_on`, in a sealed segment: batches without a wanted name are not read."""
-        entries = footer.entries
+        found = self._wanted_batches(segment, wants)
+        entries, wanted = found.entries, found.numbers
         first = bisect_right(entries, offset, key=lambda entry: entry.base_offset) - 1
         last = bisect_left(entries, end, key=lambda entry: entry.base_offset)
-        wanted = self._wanted_batches(segment, footer, wants)
         number = next((n for n in range(max(first, 0), last) if n in wanted), last)
         if number == last:
             return [], min(end, segment.end_offset)
@@ -178,13 +187,14 @@ class FileReader:
             number += 1
         return segment.read_span(start, stop), offset
 
-    def _wanted_batches(self, segment: Segment, footer: Footer, wants: Wants) -> set[int]:
-        """The numbers of the batches that hold a wanted name; remembered for the newest asker."""
+    def _wanted_batches(self, segment: Segment, wants: Wants) -> _Wanted:
+        """The batches that hold a wanted name; remembered for the newest asker."""
         if self._wanted[:2] != (segment, wants):
+            footer = segment.read_footer()
             pairs = zip(footer.names, footer.postings, strict=True)
             numbers = {n for name, posting in pairs if wants(name.decode()) for n in posting}
-            self._wanted = (segment, wants, numbers)
-        return self._wanted[2]
+            self._wanted = _Wanted(segment, wants, footer.entries, numbers)
+        return self._wanted
 
     def _clamp(self, epoch: int, offset: int) -> int:
         segments, end = self._look()

@@ -20,7 +20,7 @@ from penstock.log.batch import Batch, decode_batch
 from penstock.log.endfile import NAME as END_NAME
 from penstock.log.endfile import End, read_end
 from penstock.log.files import Disk, File, write_file
-from penstock.log.footer import read_footer
+from penstock.log.footer import read_outline
 from penstock.log.segment import (
     CHUNK_BYTES,
     HEADER_BYTES,
@@ -239,7 +239,7 @@ def _restart(
 def _sealed_end(disk: Disk, path: Path) -> int:
     file = disk.open(path, write=False)
     try:
-        return read_footer(file, file.size()).end_offset
+        return read_outline(file, file.size()).end_offset
     except CorruptError as broken:
         raise CorruptError(f"{path}: {broken}") from broken
     finally:

@@ -21,7 +21,7 @@ from crc32c import crc32c
 from penstock.log import format as fmt
 from penstock.log.batch import Batch, decode_batch
 from penstock.log.files import Disk, File
-from penstock.log.footer import Footer, read_footer
+from penstock.log.footer import Footer, Outline, read_footer, read_outline
 from penstock.model.errors import CorruptError, Gap
 from penstock.model.limits import MIB
 
@@ -126,21 +126,19 @@ class SegmentBody:
         index: ChunkIndex,
         length: int,
         last_timestamp: int,
-        footer: Footer | None = None,
     ) -> None:
         self.header = header
         self.index = index
         self.length = length
         self.last_timestamp = last_timestamp  # of its newest record; grows in an active segment
-        self.footer = footer
 
 
-def sealed_body(header: SegmentHeader, footer: Footer) -> SegmentBody:
+def sealed_body(header: SegmentHeader, outline: Outline) -> SegmentBody:
     """What a sealed segment's footer says of it."""
     index = ChunkIndex()
-    for entry in footer.entries:
+    for entry in outline.entries:
         index.note(entry.position, entry.base_offset, entry.first_timestamp)
-    return SegmentBody(header, index, footer.position, footer.last_timestamp, footer)
+    return SegmentBody(header, index, outline.position, outline.last_timestamp)
 
 
 class Segment:
@@ -184,16 +182,32 @@ class Segment:
 
     def read_bytes(self, start: int, end: int) -> bytes:
         """What lies between two positions of the file this Segment describes."""
-        file = self.open_file()
+        file = self._open_same()
         try:
-            if file.read(0, HEADER_BYTES) != self.body.header.pack():
-                raise StaleSegment(self.path)
             data = file.read(start, end - start)
         finally:
             file.close()
         if len(data) < end - start:
             raise CorruptError(f"{self.path} ends at byte {start + len(data)}, not at {end}")
         return data
+
+    def read_footer(self) -> Footer:
+        """The indexes of a sealed segment, read anew at each call: its names may take megabytes."""
+        file = self._open_same()
+        try:
+            return read_footer(file, file.size())
+        except CorruptError as broken:
+            raise CorruptError(f"{self.path}: {broken}") from broken
+        finally:
+            file.close()
+
+    def _open_same(self) -> File:
+        """The file, if it still is the one that this Segment describes."""
+        file = self.open_file()
+        if file.read(0, HEADER_BYTES) != self.body.header.pack():
+            file.close()
+            raise StaleSegment(self.path)
+        return file
 
     def open_file(self) -> File:
         try:
@@ -208,9 +222,9 @@ class Segment:
             if header is None or header.base_offset != self.base_offset:
                 raise CorruptError("the segment header is damaged")
             if header.is_sealed:
-                footer = read_footer(file, file.size())
-                self._demand_end(footer.end_offset)
-                return sealed_body(header, footer)
+                outline = read_outline(file, file.size())
+                self._demand_end(outline.end_offset)
+                return sealed_body(header, outline)
             index = ChunkIndex()
             length = file.size()
             last_timestamp = header.created_at
