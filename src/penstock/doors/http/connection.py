@@ -296,7 +296,8 @@ class HttpConnection:
         rest, self._intake.rest = self._intake.rest or b"", b""
         self._host.budget.bytes -= len(request.body)
         self.current = None
-        self._socket = WebSocket(self, protocol)
+        ping_s = self._host.limits.ping_s if upgrade.is_pinged else 0
+        self._socket = WebSocket(self, protocol, ping_s)
         self._socket.begin(upgrade.begin)
         if rest and not self.is_closed:
             self._socket.receive(rest)

@@ -29,6 +29,7 @@ class HttpLimits:
     body_s_max: float = 60.0  # for the body
     idle_s_max: float = 75.0  # between two requests
     send_s_max: float = 30.0  # for a client that takes nothing of its answer
+    ping_s: int = 30  # of silence in a WebSocket; then its peer is pinged, after as much again cut
     stop_s_max: float = 10.0  # for requests under way when the server stops
     origins: tuple[str, ...] = ()  # web pages that may ask, beside those of this server
 

@@ -82,7 +82,7 @@ class Streamed:
 class Upgrade:
     """The connection goes on as a WebSocket, which `begin` is given once it is open."""
 
-    __slots__ = ("begin", "message_bytes_max", "on_end", "subprotocols")
+    __slots__ = ("begin", "is_pinged", "message_bytes_max", "on_end", "subprotocols")
 
     def __init__(
         self,
@@ -90,8 +90,10 @@ class Upgrade:
         subprotocols: tuple[str, ...] = (),
         message_bytes_max: int = 65_536,
         on_end: Callable[[], None] | None = None,
+        is_pinged: bool = True,
     ) -> None:
         self.begin = begin
+        self.is_pinged = is_pinged  # False where what it carries has a keep alive of its own
         self.on_end = on_end  # called if there is no WebSocket after all
         self.subprotocols = subprotocols
         self.message_bytes_max = message_bytes_max

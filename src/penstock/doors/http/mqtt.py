@@ -31,7 +31,9 @@ def add_routes(door: HttpDoor, mqtt: MqttDoor) -> None:
         return MqttReceiver(mqtt, socket)
 
     def upgrade(request: Request) -> Upgrade:
-        return Upgrade(begin, SUBPROTOCOLS, PACKET_BYTES_MAX)
+        # No pings: MQTT has its own keep alive, and paho-mqtt answers them without a mask, which
+        # would cost it the connection (RFC 6455 §5.1).
+        return Upgrade(begin, SUBPROTOCOLS, PACKET_BYTES_MAX, is_pinged=False)
 
     door.router.add(Route("GET", PATH, upgrade, is_open=True, changes=True))
 

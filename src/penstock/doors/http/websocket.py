@@ -2,7 +2,8 @@
 
 The rules of frames are those of `websockets`' protocol without IO; what we send is framed here,
 which is a few bytes in front of the data. A peer that floods us with pings while it takes nothing
-is not read on; one that is silent is asked whether it is there, and let go.
+is not read on. A peer that is silent is pinged and then cut, unless what the WebSocket carries has a
+keep alive of its own.
 """
 
 from __future__ import annotations
@@ -19,9 +20,6 @@ from websockets.typing import Subprotocol
 
 from penstock.doors.http.limits import DRAIN_S_MAX, OUT_BYTES_ROOM
 from penstock.doors.http.messages import HttpError, Request, Upgrade
-
-PING_S: Final = 30  # of silence; then the peer is asked
-SILENCE_S_MAX: Final = 60
 
 TEXT: Final = 0x81
 BINARY: Final = 0x82
@@ -94,15 +92,17 @@ class WebSocket:
         "_closing_since",
         "_is_held",
         "_is_text",
+        "_ping_s",
         "_protocol",
         "_receiver",
         "_seen",
         "subprotocol",
     )
 
-    def __init__(self, carrier: Carrier, protocol: ServerProtocol) -> None:
+    def __init__(self, carrier: Carrier, protocol: ServerProtocol, ping_s: int) -> None:
         self._carrier = carrier
         self._protocol = protocol
+        self._ping_s = ping_s  # of silence; 0: the peer is never pinged, and may be silent
         self._receiver: Receiver | None = None
         self._is_text = False  # the message that is being read
         self._is_held = False
@@ -191,9 +191,11 @@ class WebSocket:
                 self._carrier.close()
             return
         silent_s = now_s - self._seen
-        if silent_s > SILENCE_S_MAX:
+        if not self._ping_s:
+            return
+        if silent_s > 2 * self._ping_s:
             self._carrier.close()
-        elif silent_s >= PING_S and silent_s % PING_S == 0:
+        elif silent_s >= self._ping_s and silent_s % self._ping_s == 0:
             self._protocol.send_ping(b"")
             self._flush()
 
