@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.mqtt.kinds import MQTT_3_1_1, MQTT_5
+from penstock.mqtt.kinds import MQTT_3_1, MQTT_3_1_1, MQTT_5
 from penstock.mqtt.packets import Connack, Pingresp, Puback, Pubcomp, Publish, Pubrec, Pubrel
 from penstock.mqtt.reasons import Reason
 from tests.conformance import spelled
@@ -32,6 +32,15 @@ def test_connect_with_flags_is_no_connect(broker: Hosted, name: str, version: in
         with Talk(broker.port, name, version) as client:
             data = spelled.connect(version, name)
             client.send_bytes(bytes((data[0] | flags,)) + data[1:])
+            assert client.ends_without_a_word()
+
+
+def test_connect_of_mqtt_3_1_with_flags_is_no_connect(broker: Hosted, name: str) -> None:
+    """Is it as in the later versions, though MQTT 3.1 only calls these flags unused?"""
+    for flags in (1, 2, 4, 8, 15):
+        with Talk(broker.port, name, MQTT_3_1) as client:
+            head = spelled.text("MQIsdp") + b"\x03\x02" + spelled.u16(0)
+            client.send_bytes(spelled.frame(0x10 | flags, head, spelled.text(name[:20])))
             assert client.ends_without_a_word()
 
 

@@ -7,6 +7,7 @@ import pytest
 from penstock.mqtt.kinds import MQTT_5
 from penstock.mqtt.packets import (
     Connack,
+    Connect,
     Packet,
     Puback,
     Pubcomp,
@@ -164,6 +165,28 @@ def test_no_packet_is_larger_than_the_client_takes(broker: Hosted, name: str, si
             kinds.add(type(packet))
             assert len(spelled.frame(0, b"")) <= len(client.raw) <= size
         assert {Suback, Unsuback, Puback, Pubrec, Pubcomp} >= kinds >= {Puback, Pubrec}
+
+
+@pytest.mark.parametrize("size", [1, 2, 4])
+def test_client_that_takes_no_answer_at_all_is_closed(broker: Hosted, name: str, size: int) -> None:
+    """Is nothing sent, not even to a ping, where no CONNACK fits the maximum packet size?"""
+    with Talk(broker.port, name, MQTT_5) as client:
+        asked = b"\x27" + size.to_bytes(4, "big")
+        client.send_bytes(spelled.connect(MQTT_5, name, asked=asked) + b"\xc0\x00")
+        assert client.ends_without_a_word()
+
+
+def test_client_whose_packets_are_too_small_for_our_answer_is_told_so(
+    broker: Hosted, name: str
+) -> None:
+    """Where a CONNACK that refuses fits, but none that lets in: is the reason 0x95?"""
+    older = join(broker, name)
+    with Talk(broker.port, name, MQTT_5) as client:
+        client.send(Connect(name, version=MQTT_5, properties=Properties(maximum_packet_size=5)))
+        assert client.next_raw() == bytes((0x20, 0x03, 0x00, Reason.PACKET_TOO_LARGE, 0x00))
+        assert client.ends_without_a_word()
+    assert older.settle() == []  # nobody was let in, so nobody was taken over
+    older.close()
 
 
 def test_message_too_large_for_its_reader_counts_as_sent(broker: Hosted, name: str) -> None:

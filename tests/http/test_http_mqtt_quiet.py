@@ -68,7 +68,7 @@ def test_paho_that_is_quiet_for_two_keep_alives_stays_connected_and_gets_its_mes
 
 
 def test_a_quiet_reader_of_a_stream_is_pinged(pinging: Hosted) -> None:
-    """Where the protocol inside has no keep alive, does the broker ask whether the peer is there?"""
+    """Does the broker ping where the protocol inside has no keep alive?"""
     with Asking(pinging.ports["http"]) as client:
         client.ask("PUT", "/v1/topics/quiet")
         answer = client.ask(

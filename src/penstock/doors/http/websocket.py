@@ -2,8 +2,8 @@
 
 The rules of frames are those of `websockets`' protocol without IO; what we send is framed here,
 which is a few bytes in front of the data. A peer that floods us with pings while it takes nothing
-is not read on. A peer that is silent is pinged and then cut, unless what the WebSocket carries has a
-keep alive of its own.
+is not read on. A peer that is silent is pinged and then cut, unless what the WebSocket carries
+has a keep alive of its own.
 """
 
 from __future__ import annotations

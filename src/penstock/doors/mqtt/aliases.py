@@ -14,7 +14,7 @@ from penstock.mqtt.reasons import Reason
 from penstock.mqtt.runs import alias_packets
 
 ALIASES_MAX: Final = 128  # each way; with the longest names 8 MiB
-NAME_BYTES_MIN: Final = 8  # below it an alias saves next to nothing
+NAME_BYTES_MIN: Final = 4  # below it an alias, which takes three bytes, saves nothing
 GROWTH_BYTES_MAX: Final = 5  # of a packet that teaches an alias: the property, and both lengths
 
 
@@ -47,9 +47,9 @@ class IncomingAliases:
 
 
 class OutgoingAliases:
-    """The aliases the client was taught, for names that are sent to it more than once.
+    """The aliases the client was taught, with the first message of a name while some are free.
 
-    When all are given out, the name that was not sent for longest gives up its own.
+    When all are given out, a name that is sent again takes the one that was not used for longest.
     """
 
     __slots__ = ("_aliases", "_count_max", "_once")
@@ -58,7 +58,9 @@ class OutgoingAliases:
         assert count_max > 0, "a client that takes no alias needs no table"
         self._count_max = min(count_max, ALIASES_MAX)
         self._aliases: dict[str, int] = {}  # name -> alias; the one sent last is at the end
-        self._once: dict[str, None] = {}  # sent lately, without an alias; bounded like the aliases
+        self._once: dict[
+            str, None
+        ] = {}  # sent lately, when none was free; bounded like the aliases
 
     def shorten(self, name: str, data: bytes, packet_bytes_max: int) -> bytes:
         """PUBLISH packets of one name as they are to leave, right now and in this order."""
@@ -67,21 +69,21 @@ class OutgoingAliases:
         if alias:
             known[name] = alias
             return alias_packets(data, alias, False)
-        if name not in self._once:
+        # The first packet tells the alias and grows: it must still be one the client takes.
+        if len(name) < NAME_BYTES_MIN or len(data) + GROWTH_BYTES_MAX > packet_bytes_max:
+            return data
+        if len(known) < self._count_max:
+            known[name] = alias = len(known) + 1
+        elif name in self._once:
+            del self._once[name]
+            known[name] = alias = known.pop(next(iter(known)))
+        else:
             self._note(name)
             return data
-        # The first packet tells the alias and grows: it must still be one the client takes.
-        if len(data) + GROWTH_BYTES_MAX > packet_bytes_max:
-            return data
-        del self._once[name]
-        is_full = len(known) >= self._count_max
-        known[name] = alias = known.pop(next(iter(known))) if is_full else len(known) + 1
         return alias_packets(data, alias, True)
 
     def _note(self, name: str) -> None:
-        """Sent for the first time in a while; the next time is worth an alias."""
-        if len(name) < NAME_BYTES_MIN:
-            return
+        """Sent for the first time in a while; the next time is worth an alias of another name."""
         once = self._once
         if len(once) >= self._count_max:
             del once[next(iter(once))]

@@ -23,6 +23,7 @@ from penstock.doors.mqtt.publishing import RECEIVE_MAX
 from penstock.doors.mqtt.wills import check_will, read_will
 from penstock.model.errors import PenstockError
 from penstock.model.will import Will
+from penstock.mqtt.encode import encode_within
 from penstock.mqtt.kinds import MQTT_5, Role
 from penstock.mqtt.packets import Connack, Connect
 from penstock.mqtt.properties import Properties
@@ -33,6 +34,7 @@ WINDOW_MAX: Final = 1_000  # messages out to one client, whatever it allows
 NOT_EXTENDED: Final = (
     "extended authentication is not offered: log in with a user name and password, or a certificate"
 )
+TOO_SMALL: Final = "the CONNACK is larger than the maximum packet size: allow larger packets"
 TAKEN_OVER: Final = "another connection came with this client id: each client needs one of its own"
 
 # Goes on in the background; a mistake in it costs this client its connection.
@@ -64,6 +66,8 @@ class Arrivals:
     def connect(self, connection: Connection, packet: Connect) -> None:
         self.exchange.engine.metrics.traffic.connects += 1
         connection.version = packet.version
+        if packet.properties.maximum_packet_size is not None:  # of a refusal, too [MQTT-3.1.2-24]
+            connection.packet_bytes_max = packet.properties.maximum_packet_size
         if packet.properties.authentication_method is not None:
             self._refuse(connection, Reason.BAD_AUTHENTICATION_METHOD, NOT_EXTENDED)
             return
@@ -75,6 +79,12 @@ class Arrivals:
             self._spawn(connection, self._make_default(connection, packet))
             return
         client_id = packet.client_id or f"auto-{uuid4().hex}"
+        connection.keep_alive_s = self._limits.keep_alive_s(packet.version, packet.keep_alive_s)
+        if packet.properties.maximum_packet_size is not None:
+            answer = _answer(connection, packet, client_id, is_present=False)
+            if not encode_within(answer, packet.version, connection.packet_bytes_max):
+                self._refuse(connection, Reason.PACKET_TOO_LARGE, TOO_SMALL)
+                return
         holder = self.exchange.sessions.get(client_id)
         # Nobody's: whoever comes may have it.
         owner = self.exchange.keeper.stored.get(client_id, "")
@@ -95,11 +105,8 @@ class Arrivals:
         asked = packet.properties
         window = min(asked.receive_maximum or WINDOW_MAX, WINDOW_MAX)
         session = Session(client_id, connection, window)
-        if asked.maximum_packet_size is not None:
-            connection.packet_bytes_max = asked.maximum_packet_size
         connection.take_aliases(asked.topic_alias_maximum or 0)
         connection.wants_reasons = asked.request_problem_information != 0
-        connection.keep_alive_s = self._limits.keep_alive_s(packet.version, packet.keep_alive_s)
         session.expiry_s = _expiry_s(packet)
         is_stored = client_id in self.exchange.keeper.stored or client_id in self._arriving
         is_kept = session.expiry_s > 0 or is_stored
@@ -179,10 +186,7 @@ class Arrivals:
     ) -> None:
         connection.begin(packet.version, session)
         self.exchange.attach(session)
-        assigned = None if packet.client_id else session.client_id
-        keep_alive_s = connection.keep_alive_s
-        given_s = keep_alive_s if keep_alive_s != packet.keep_alive_s else None
-        answer = Connack(is_present, properties=_offers(assigned, given_s))
+        answer = _answer(connection, packet, session.client_id, is_present=is_present)
         connection.put_packet(answer)
         connection.state = next_state(connection.state, Role.SERVER, event_of(answer))
         connection.go_on()
@@ -195,6 +199,16 @@ class Arrivals:
 
 def _taken(client_id: str) -> str:
     return f"client id {quoted(client_id)} is another user's: choose one of your own"
+
+
+def _answer(
+    connection: Connection, packet: Connect, client_id: str, *, is_present: bool
+) -> Connack:
+    """The CONNACK that lets a client in; its size does not depend on the session."""
+    assigned = None if packet.client_id else client_id
+    keep_alive_s = connection.keep_alive_s
+    given_s = keep_alive_s if keep_alive_s != packet.keep_alive_s else None
+    return Connack(is_present, properties=_offers(assigned, given_s))
 
 
 def _offers(assigned: str | None, keep_alive_s: int | None) -> Properties:
