@@ -1,17 +1,23 @@
-"""A TCP proxy on loopback that cuts connections when it is told to, or now and then by itself."""
+"""A TCP proxy on loopback that cuts connections, loses answers or goes silent when told to."""
 
 from __future__ import annotations
 
 import random
 import socket
 import threading
+from collections.abc import Callable
 from contextlib import suppress
 from types import TracebackType
 from typing import Self
 
 
 class CuttingProxy:
-    """Passes bytes on; `cut` breaks what is open. `bytes_each` breaks each after so many bytes."""
+    """Passes bytes on; `cut` breaks what is open. `bytes_each` breaks each after so many bytes.
+
+    `answers_lost`: so many of the next answers are cut, each somewhere before its end, and the
+    requests they answer were carried out; `answers_spared` come before them. `answer_loss` is the
+    same as a share of all answers. `on_loss` is called when an answer is lost.
+    """
 
     def __init__(self, port: int, seed: int = 0, bytes_each: int = 0) -> None:
         self._target = port
@@ -22,6 +28,11 @@ class CuttingProxy:
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port = int(self._listener.getsockname()[1])
         self.cuts = 0
+        self.answers_spared = 0
+        self.answers_lost = 0
+        self.on_loss: Callable[[], None] = lambda: None
+        self.answer_loss = 0.0
+        self._silent: set[socket.socket] = set()  # what they send goes nowhere
         threading.Thread(target=self._accept, daemon=True).start()
 
     def _accept(self) -> None:
@@ -37,13 +48,29 @@ class CuttingProxy:
                 continue
             with self._lock:
                 self._open |= {near, far}
-            for source, sink in ((near, far), (far, near)):
-                threading.Thread(target=self._pass, args=(source, sink), daemon=True).start()
+            for source, sink, answers in ((near, far, False), (far, near, True)):
+                work = (source, sink, answers)
+                threading.Thread(target=self._pass, args=work, daemon=True).start()
 
-    def _pass(self, source: socket.socket, sink: socket.socket) -> None:
+    def _is_lost(self) -> bool:
+        with self._lock:
+            if self.answers_spared:
+                self.answers_spared -= 1
+                return False
+            if self.answers_lost:
+                self.answers_lost -= 1
+                return True
+            return self._chance.random() < self.answer_loss
+
+    def _pass(self, source: socket.socket, sink: socket.socket, answers: bool) -> None:
         left = self._chance.randint(1, self._bytes_each) if self._bytes_each else -1
         with suppress(OSError):
             while data := source.recv(65_536):
+                if source in self._silent:
+                    continue
+                if answers and self._is_lost():
+                    left = self._chance.randrange(len(data))
+                    self.on_loss()
                 if left >= 0:
                     data = data[:left]
                     left -= len(data)
@@ -61,6 +88,17 @@ class CuttingProxy:
                 one.shutdown(socket.SHUT_RDWR)
             one.close()
 
+    def stop_listening(self) -> None:
+        """New connections are refused."""
+        with suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+
+    def silence(self) -> None:
+        """Everything that is open goes silent and stays open; new connections work."""
+        with self._lock:
+            self._silent |= self._open
+
     def cut(self) -> None:
         """Break everything that is open."""
         with self._lock:
@@ -77,7 +115,5 @@ class CuttingProxy:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        with suppress(OSError):
-            self._listener.shutdown(socket.SHUT_RDWR)
-        self._listener.close()
+        self.stop_listening()
         self.cut()

@@ -33,6 +33,8 @@ from penstock import (
     UnavailableError,
 )
 from penstock.client.sync import Client
+from penstock.doors.http import streams
+from penstock.model.limits import HEARTBEAT_S, SILENCE_HEARTBEATS_MAX
 from tests.cutting_proxy import CuttingProxy
 from tests.doors.served import Served
 from tests.doors.users import add_users
@@ -255,6 +257,38 @@ def test_a_stream_goes_on_after_every_cut_without_gap_or_repeat(served: Served) 
             writer.join()
     assert [record.offset for record in seen] == list(range(total))
     assert [record.value for record in seen] == list(range(total))
+
+
+def test_a_stream_whose_network_goes_silent_goes_on_after_two_heartbeats(served: Served) -> None:
+    """No packet says that the connection is dead: only that nothing comes any more."""
+    name = f"topic-{next(_numbers)}"
+    with (
+        CuttingProxy(served.http_port) as proxy,
+        penstock.connect(url(served)) as direct,
+        penstock.connect(f"http://127.0.0.1:{proxy.port}", heartbeat_s=0.3) as client,
+    ):
+        direct.create_topic(name)
+        stream = client.stream(name, start="earliest")
+        seen: list[int] = []
+
+        def read(count: int) -> None:
+            seen.extend(next(stream).value for _ in range(count))
+
+        for start in range(0, 40, 10):
+            direct.publish_many(range(start, start + 5), name)
+            read(5)
+            reader = threading.Thread(target=read, args=(5,), daemon=True)
+            reader.start()  # it waits while the network goes silent
+            proxy.silence()
+            direct.publish_many(range(start + 5, start + 10), name)
+            reader.join(WAIT_S)
+            assert not reader.is_alive(), "the stream did not notice that its network is dead"
+    assert seen == list(range(40))
+
+
+def test_the_silence_that_ends_a_stream_follows_from_the_brokers_heartbeat() -> None:
+    assert streams.HEARTBEAT_S == HEARTBEAT_S
+    assert SILENCE_HEARTBEATS_MAX == 2
 
 
 def test_a_stream_survives_a_restart_of_the_broker(tmp_path: Path) -> None:

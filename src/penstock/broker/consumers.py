@@ -38,7 +38,17 @@ class Consumer:
         self.confirmed = next_offset  # handled up to here: what may be saved
         # The newest batch counts as handled at the next consume, or at a clean close.
         self.confirms_itself = False
+        self.key = ""  # of the call that was given the newest batch, and where the batch begins
+        self.batch_offset = next_offset
         self.turn = asyncio.Lock()
+
+    def start(self, key: str, offset: int | None) -> int:
+        """Where a call with this key reads from: its own batch again, or behind the newest one."""
+        if not key or key != self.key:
+            return self.next_offset
+        if offset is None:
+            return self.batch_offset
+        return min(max(offset, self.batch_offset), self.next_offset)
 
 
 class Consumers:
@@ -120,12 +130,17 @@ class Consumers:
         on_gap: str,
         bytes_max: int | None = None,
         scan_bytes_max: int | None = None,
+        key: str = "",
+        offset: int | None = None,
     ) -> list[Record]:
-        """The next records up to the end at this call, at most `limit` of those that pass."""
+        """The next records up to the end at this call, at most `limit` of those that pass.
+
+        The same `key` again means the same batch again, or more of it from `offset` on: an answer
+        that was lost is given again, and nothing of the batch counts as handled.
+        """
         consumer = self.get(topic, name)
         async with consumer.turn:
-            if consumer.confirms_itself:
-                self._confirm(topic, consumer, consumer.next_offset)
+            self._begin(topic, consumer, key, offset)
             _, end = topic.log.bounds()
             while True:
                 first = topic.log.bounds().first
@@ -133,16 +148,25 @@ class Consumers:
                     self._skip_gap(topic, consumer, first, on_gap)
                 start = consumer.next_offset
                 try:
-                    found, offset = await read_matching(
+                    found, next_offset = await read_matching(
                         topic, start, end, limit, where, None, bytes_max, scan_bytes_max
                     )
                     break
                 except Gap:
                     continue  # trimmed while we read: the bounds say so now
-            consumer.next_offset = offset
+            consumer.next_offset = next_offset
             consumer.confirms_itself = commit
             self._metrics.records_delivered += len(found)
             return found
+
+    def _begin(self, topic: Topic, consumer: Consumer, key: str, offset: int | None) -> None:
+        """Go to where this call reads from; a new batch means that the one before is handled."""
+        consumer.next_offset = consumer.start(key, offset)
+        if key and key == consumer.key:
+            return
+        if consumer.confirms_itself:
+            self._confirm(topic, consumer, consumer.next_offset)
+        consumer.key, consumer.batch_offset = key, consumer.next_offset
 
     def _skip_gap(self, topic: Topic, consumer: Consumer, first: int, on_gap: str) -> None:
         lost = first - consumer.next_offset
@@ -177,6 +201,7 @@ class Consumers:
             consumer.next_offset = max(consumer.next_offset, offset)
             consumer.confirmed = offset
             consumer.confirms_itself = False
+            consumer.key = ""
             self._note(topic, consumer)
         await self._saver.flush()
 
@@ -187,6 +212,7 @@ class Consumers:
         async with consumer.turn:
             consumer.next_offset = consumer.confirmed = offset
             consumer.confirms_itself = False
+            consumer.key = ""
             self._note(topic, consumer)
         await self._saver.flush()
         return offset

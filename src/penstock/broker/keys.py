@@ -19,7 +19,6 @@ from penstock.model.errors import UnavailableError
 KEPT_S: Final = 86_400
 EXPIRE_EVERY_S: Final = 60.0
 UNSAVED_MAX: Final = 100_000  # keys since the last checkpoint; beyond it no more are taken
-KEY_CHARS_MAX: Final = 255
 DIGEST_BITS: Final = 63  # SQL's integers have a sign
 
 _HEAD: Final = struct.Struct(">IQ")  # how many messages, digest; the key follows
@@ -30,6 +29,11 @@ Slot = tuple[int, str]  # topic id, key
 def key_mark(key: str, digest: int, count: int) -> Mark:
     """Beside the first of `count` messages."""
     return Mark(MARK_IDEMPOTENCY_KEY, _HEAD.pack(count, digest) + key.encode(), 0)
+
+
+def part_key(key: str, part: int) -> str:
+    """The key of one message of a request; a client's own key holds no line feed."""
+    return f"{key}\n{part}"
 
 
 class Keys:

@@ -63,7 +63,8 @@ with one, each in a terminal of its own:
   penstock pub -t sensors/42/temp -m 21.5
 
 `penstock COMMAND --help` says more. Exit codes: 0 done, 1 refused or failed, 2 usage, 3 unavailable
-(try again).
+(nothing was changed, try again). When the answer of a broker is lost the code is 1, since the
+command may have been carried out.
 """
 
 

@@ -15,11 +15,12 @@ import msgspec
 
 from penstock.client.groups import AsyncGroup
 from penstock.client.publishing import TopicPublisher
-from penstock.client.transport import Target, Transport
+from penstock.client.reading import READ_MAX, StreamPages, fetch_batch, read_page
+from penstock.client.repeating import PATIENCE_S
+from penstock.client.transport import ANSWER_S_MAX, Target, Transport
 from penstock.client.wire import (
     RecordsIn,
     check,
-    check_gap,
     check_limit,
     consumer_path,
     encode_position,
@@ -27,8 +28,16 @@ from penstock.client.wire import (
     message_body,
     topic_path,
 )
-from penstock.model.errors import InvalidFilter, PenstockError, RefusedError, UnavailableError
+from penstock.model.errors import (
+    InvalidFilter,
+    OutcomeUnknown,
+    PenstockError,
+    RefusedError,
+    UnavailableError,
+)
 from penstock.model.groups import GroupInfo
+from penstock.model.limits import HEARTBEAT_S
+from penstock.model.messages import check_key
 from penstock.model.record import (
     ConsumerInfo,
     HeadersLike,
@@ -40,10 +49,9 @@ from penstock.model.record import (
 
 T = TypeVar("T")
 
-READ_MAX: Final = 10_000  # records of one request
-STREAM_WAIT_S: Final = 20.0  # a stream's request waits so long for a record, then asks again
-STREAM_READ_MAX: Final = 1_000
-RETRY_S: Final = (0.05, 0.1, 0.2, 0.5, 1.0, 2.0)  # between attempts to go on; the last one repeats
+REPEAT: Final = "repeat the call; doing it twice does no harm"
+# What a request is answered that was sent twice and carried out the first time.
+SELF_REFUSED: Final = {("PUT", 409), ("DELETE", 404)}
 REPLY_HEADER: Final = "reply-to"
 CORRELATION_HEADER: Final = "correlation-id"
 
@@ -77,8 +85,17 @@ class AsyncClient:
         password: str = "",
         token: str = "",
         tls: ssl.SSLContext | None = None,
+        patience_s: float = PATIENCE_S,
+        heartbeat_s: float = HEARTBEAT_S,
     ) -> None:
+        """`patience_s`: how long calls with a key are repeated before they fail.
+
+        `heartbeat_s`: how long the broker may be silent in a stream; after two of them the
+        connection is given up and the stream goes on over a new one.
+        """
         self._transport = Transport(Target(url, user, password, token), tls)
+        self._patience_s = patience_s
+        self._heartbeat_s = heartbeat_s
         self._publishers: dict[str, TopicPublisher] = {}
         self._openings: set[asyncio.Task[RecordsIn]] = set()  # streams without a position yet
         self._handlers: list[tuple[str, str, Handler, Any]] = []
@@ -112,21 +129,40 @@ class AsyncClient:
         body: Any = None,
         *,
         headers: dict[str, str] | None = None,
-        wait_s: float = 0.0,
+        silence_s_max: float = ANSWER_S_MAX,
+        way_out: str = REPEAT,
     ) -> bytes:
+        """For requests that may be sent twice: they say what is to be, not what is to be added."""
         data = b"" if body is None else msgspec.json.encode(body)
-        is_harmless = method in ("GET", "PUT", "DELETE")
         answer = await self._transport.ask(
-            method, path, data, headers, wait_s=wait_s, may_repeat=is_harmless
+            method,
+            path,
+            data,
+            headers,
+            silence_s_max=silence_s_max,
+            may_repeat=True,
+            way_out=way_out,
         )
-        return check(answer)
+        try:
+            return check(answer)
+        except RefusedError as refused:
+            if answer.is_repeated and (method, answer.status) in SELF_REFUSED:
+                raise OutcomeUnknown(
+                    "the connection broke after the request was sent, and its repetition was "
+                    f"refused ({refused}): either the first request was carried out, or it would "
+                    f"have been refused as well; {way_out}"
+                ) from refused
+            raise
 
     # Topics
 
     async def create_topic(self, topic: str, *, exist_ok: bool = False, **settings: Any) -> None:
         """Declare a topic: retention_age, retention_bytes, durability; else the defaults."""
         headers = {} if exist_ok else {"If-None-Match": "*"}
-        await self._ask("PUT", topic_path(topic), settings, headers=headers)
+        way_out = (
+            REPEAT if exist_ok else "look with topics(), or repeat the call with exist_ok=True"
+        )
+        await self._ask("PUT", topic_path(topic), settings, headers=headers, way_out=way_out)
 
     async def alter_topic(self, topic: str, **settings: Any) -> None:
         """Change settings of a topic; those not named stay as they are."""
@@ -134,7 +170,8 @@ class AsyncClient:
 
     async def delete_topic(self, topic: str) -> None:
         """Delete a topic with all its records and consumers."""
-        await self._ask("DELETE", topic_path(topic))
+        way_out = "repeat the call; TopicNotFound then means that the topic is deleted"
+        await self._ask("DELETE", topic_path(topic), way_out=way_out)
 
     async def topics(self) -> list[TopicInfo]:
         return msgspec.json.decode(await self._ask("GET", "/v1/topics"), type=_Topics).topics
@@ -144,7 +181,9 @@ class AsyncClient:
         await self._ask("POST", "/v1/bindings", {"filter": filter, "topic": topic})
 
     async def unbind(self, filter: str) -> None:
-        await self._ask("DELETE", f"/v1/bindings?{urlencode({'filter': filter})}")
+        way_out = "repeat the call; RefusedError then means that the filter is not bound"
+        path = f"/v1/bindings?{urlencode({'filter': filter})}"
+        await self._ask("DELETE", path, way_out=way_out)
 
     async def _topic_info(self, topic: str) -> TopicInfo:
         return msgspec.json.decode(await self._ask("GET", topic_path(topic)), type=TopicInfo)
@@ -152,16 +191,23 @@ class AsyncClient:
     # Publishing
 
     async def publish(
-        self, message: Any, topic: str, *, name: str | None = None, headers: HeadersLike = None
+        self,
+        message: Any,
+        topic: str,
+        *,
+        name: str | None = None,
+        headers: HeadersLike = None,
+        key: str | None = None,
     ) -> int:
         """Store one message; its offset, once it is durable.
 
-        What is published at the same time goes to the broker together.
+        What is published at the same time goes to the broker together. The same call with the same
+        `key` stores the message once, within 24 hours; OutcomeUnknown has the key to repeat with.
         """
         body = message_body(message, name, headers)
         if self._openings:
             await asyncio.wait(self._openings)
-        return await self._publisher(topic).publish(body)
+        return await self._publisher(topic).publish(body, key)
 
     async def publish_many(
         self,
@@ -170,20 +216,25 @@ class AsyncClient:
         *,
         name: str | None = None,
         headers: HeadersLike = None,
+        key: str | None = None,
     ) -> range:
-        """Store messages in order, next to each other; their offsets, once all are durable."""
+        """Store messages in order, next to each other; their offsets, once all are durable.
+
+        The same call with the same `key` stores them once, as in `publish`.
+        """
         bodies = [message_body(message, name, headers) for message in messages]
         if not bodies:
             end = (await self._topic_info(topic)).end_offset
             return range(end, end)
         if self._openings:
             await asyncio.wait(self._openings)
-        return await self._publisher(topic).publish_together(bodies)
+        return await self._publisher(topic).publish_together(bodies, key)
 
     def _publisher(self, topic: str) -> TopicPublisher:
         publisher = self._publishers.get(topic)
         if publisher is None:
-            publisher = self._publishers[topic] = TopicPublisher(self._transport, topic)
+            publisher = TopicPublisher(self._transport, topic, self._patience_s)
+            self._publishers[topic] = publisher
         return publisher
 
     # Consuming
@@ -193,10 +244,17 @@ class AsyncClient:
     ) -> None:
         """Give a consumer a durable position in a topic."""
         body = {"from": encode_position(start)}
-        await self._ask("PUT", consumer_path(topic, consumer), body, headers={"If-None-Match": "*"})
+        await self._ask(
+            "PUT",
+            consumer_path(topic, consumer),
+            body,
+            headers={"If-None-Match": "*"},
+            way_out="look with consumers(topic)",
+        )
 
     async def unsubscribe(self, consumer: str, topic: str) -> None:
-        await self._ask("DELETE", consumer_path(topic, consumer))
+        way_out = "repeat the call; NotSubscribed then means that it is unsubscribed"
+        await self._ask("DELETE", consumer_path(topic, consumer), way_out=way_out)
 
     async def consume(
         self,
@@ -207,20 +265,19 @@ class AsyncClient:
         where: str | None = None,
         commit: bool = True,
         on_gap: str = "skip",
+        key: str | None = None,
     ) -> list[Record]:
-        """What the consumer has not seen yet, up to the end at this call."""
+        """What the consumer has not seen yet, up to the end at this call.
+
+        When the answer is lost, OutcomeUnknown has a `key`: with it the next call gets the same
+        records again. Without it the next call goes on behind them.
+        """
         check_limit(limit)
+        key = uuid4().hex if key is None else check_key(key)
+        asked = {"where": where, "commit": commit, "on_gap": on_gap}
+        path = f"{consumer_path(topic, consumer)}/fetch"
         end = (await self._topic_info(topic)).end_offset if limit is None else -1
-        found: list[Record] = []
-        while True:
-            asked = READ_MAX if limit is None else min(limit - len(found), READ_MAX)
-            body = {"limit": asked, "where": where, "commit": commit, "on_gap": on_gap}
-            data = await self._ask("POST", f"{consumer_path(topic, consumer)}/fetch", body)
-            page = msgspec.json.decode(data, type=RecordsIn)
-            found += page.all()
-            is_done = page.next_offset >= end if limit is None else len(found) >= limit
-            if is_done or page.next_offset >= page.end_offset:
-                return found
+        return await fetch_batch(self._ask, path, asked, limit, end, key, self._patience_s)
 
     async def commit(self, consumer: str, topic: str, offset: int | None = None) -> None:
         """Save the position: all that was handed out, or all before `offset`, is handled."""
@@ -244,7 +301,8 @@ class AsyncClient:
 
     async def remove_group(self, group: str, topic: str) -> None:
         """Forget a group and its position; what was given out belongs to nobody."""
-        await self._ask("DELETE", group_path(topic, group))
+        way_out = "repeat the call; NotSubscribed then means that the group is removed"
+        await self._ask("DELETE", group_path(topic, group), way_out=way_out)
 
     async def read(
         self,
@@ -262,28 +320,12 @@ class AsyncClient:
         end: int | None = None
         while True:
             asked = READ_MAX if limit is None else min(limit - len(found), READ_MAX)
-            page = await self._page(topic, position, asked, where, names, 0.0)
+            page = await read_page(self._ask, topic, position, asked, where, names)
             end = page.end_offset if end is None else end
             found += [record for record in page.all() if record.offset < end]
             if page.next_offset >= end or (limit is not None and len(found) >= limit):
                 return found
             position = page.next_offset
-
-    async def _page(
-        self,
-        topic: str,
-        position: str | int,
-        limit: int,
-        where: str | None,
-        names: str | None,
-        wait_s: float,
-    ) -> RecordsIn:
-        asked = {"from": position, "limit": limit, "where": where, "names": names}
-        if wait_s:
-            asked["wait"] = f"{wait_s:g}"
-        query = urlencode({key: value for key, value in asked.items() if value is not None})
-        data = await self._ask("GET", f"{topic_path(topic)}/records?{query}", wait_s=wait_s)
-        return msgspec.json.decode(data, type=RecordsIn)
 
     async def size(self, topic: str, consumer: str | None = None) -> int:
         """Records kept in the topic, or those the consumer has not been given yet."""
@@ -309,11 +351,11 @@ class AsyncClient:
         No record is left out and none comes twice: the next request names the next offset. What
         this client publishes after the call is behind `latest`.
         """
-        check_on_gap(on_gap)
-        opening = asyncio.create_task(self._first_page(topic, start, where, names, on_gap))
+        pages = self._pages(topic, where, names, on_gap)
+        opening = asyncio.create_task(pages.first(start))
         self._openings.add(opening)
         opening.add_done_callback(self._on_opened)
-        return self._follow(opening, topic, where, names, on_gap)
+        return pages.records(opening)
 
     async def open_stream(
         self,
@@ -325,52 +367,14 @@ class AsyncClient:
         on_gap: str = "skip",
     ) -> AsyncIterator[Record]:
         """As `stream`, once the broker has said where it begins; refusals are raised here."""
+        pages = self._pages(topic, where, names, on_gap)
+        return pages.records(await pages.first(start))
+
+    def _pages(self, topic: str, where: str | None, names: str | None, on_gap: str) -> StreamPages:
         check_on_gap(on_gap)
-        page = await self._first_page(topic, start, where, names, on_gap)
-        return self._follow(page, topic, where, names, on_gap)
-
-    async def _first_page(
-        self, topic: str, start: PositionLike, where: str | None, names: str | None, on_gap: str
-    ) -> RecordsIn:
-        return await self._next_page(topic, encode_position(start), where, names, 0.0, on_gap)
-
-    async def _next_page(
-        self,
-        topic: str,
-        position: str | int,
-        where: str | None,
-        names: str | None,
-        wait_s: float,
-        on_gap: str,
-    ) -> RecordsIn:
-        """Asks until the broker is there to answer."""
-        failures = 0
-        while True:
-            try:
-                page = await self._page(topic, position, STREAM_READ_MAX, where, names, wait_s)
-                if on_gap == "error":
-                    check_gap(topic, position, page)
-                return page
-            except UnavailableError:
-                if self._transport.is_closed:
-                    raise
-                await asyncio.sleep(RETRY_S[min(failures, len(RETRY_S) - 1)])
-                failures += 1
-
-    async def _follow(
-        self,
-        first: RecordsIn | asyncio.Task[RecordsIn],
-        topic: str,
-        where: str | None,
-        names: str | None,
-        on_gap: str,
-    ) -> AsyncIterator[Record]:
-        page = await first if isinstance(first, asyncio.Task) else first
-        while True:
-            for record in page.all():
-                yield record
-            offset = page.next_offset
-            page = await self._next_page(topic, offset, where, names, STREAM_WAIT_S, on_gap)
+        return StreamPages(
+            self._ask, self._transport, topic, where, names, on_gap, self._heartbeat_s
+        )
 
     def _on_opened(self, opening: asyncio.Task[RecordsIn]) -> None:
         self._openings.discard(opening)

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
-from penstock.client.transport import Transport
+from penstock.client.transport import ANSWER_S_MAX, Transport
 from penstock.client.wire import RecordsIn, check, encode_position, group_path
 from penstock.model.record import PositionLike, Record
+
+ANSWER_WAY_OUT: Final = (
+    "repeat the call; if it is refused because the records are not held, either it was carried out "
+    "or their lease has ended"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +40,11 @@ class AsyncGroup:
         """Records for this reader alone; waits up to `wait_s` for a first one."""
         body = {"limit": limit, "wait": wait_s, "from": encode_position(start)}
         answer = await self._transport.ask(
-            "POST", f"{self._path}/fetch", msgspec.json.encode(body), wait_s=wait_s
+            "POST",
+            f"{self._path}/fetch",
+            msgspec.json.encode(body),
+            silence_s_max=ANSWER_S_MAX + wait_s,
+            way_out="fetch again; records of the lost answer come again when their lease ends",
         )
         found = msgspec.json.decode(check(answer), type=RecordsIn)
         return [
@@ -61,7 +70,7 @@ class AsyncGroup:
         for receipt, offsets in by_receipt.items():
             body = {"receipt": receipt, "offsets": offsets} | more
             answer = await self._transport.ask(
-                "POST", f"{self._path}/{verb}", msgspec.json.encode(body)
+                "POST", f"{self._path}/{verb}", msgspec.json.encode(body), way_out=ANSWER_WAY_OUT
             )
             check(answer)
             done += len(offsets)
@@ -74,4 +83,9 @@ class AsyncGroup:
         return found
 
     async def delete(self) -> None:
-        check(await self._transport.ask("DELETE", self._path))
+        """Forget the group and its position."""
+        check(
+            await self._transport.ask(
+                "DELETE", self._path, way_out="repeat the call; NotSubscribed means it is deleted"
+            )
+        )

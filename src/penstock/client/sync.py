@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Sequence
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 
 from penstock.client.aio import AsyncClient, Handler
 from penstock.client.groups import AsyncGroup, Delivery
 from penstock.model.blocking import Blocking, LoopThread
-from penstock.model.record import PositionLike, Record
+from penstock.model.record import HeadersLike, PositionLike, Record
 
 T = TypeVar("T")
 
@@ -47,6 +47,62 @@ class Client(Blocking):
         trace: TracebackType | None,
     ) -> None:
         self.close()
+
+    # Calls with a key, which may be repeated
+
+    def publish(
+        self,
+        message: Any,
+        topic: str,
+        *,
+        name: str | None = None,
+        headers: HeadersLike = None,
+        key: str | None = None,
+    ) -> int:
+        """Store one message; its offset, once it is durable.
+
+        The same call with the same `key` stores the message once, within 24 hours; OutcomeUnknown
+        has the key to repeat with.
+        """
+        work = self._client.publish(message, topic, name=name, headers=headers, key=key)
+        return self._call(work)
+
+    def publish_many(
+        self,
+        messages: Iterable[Any],
+        topic: str,
+        *,
+        name: str | None = None,
+        headers: HeadersLike = None,
+        key: str | None = None,
+    ) -> range:
+        """Store messages in order, next to each other; their offsets, once all are durable.
+
+        The same call with the same `key` stores them once, as in `publish`.
+        """
+        work = self._client.publish_many(list(messages), topic, name=name, headers=headers, key=key)
+        return self._call(work)
+
+    def consume(
+        self,
+        consumer: str,
+        topic: str,
+        *,
+        limit: int | None = None,
+        where: str | None = None,
+        commit: bool = True,
+        on_gap: str = "skip",
+        key: str | None = None,
+    ) -> list[Record]:
+        """What the consumer has not seen yet, up to the end at this call.
+
+        When the answer is lost, OutcomeUnknown has a `key`: with it the next call gets the same
+        records again. Without it the next call goes on behind them.
+        """
+        work = self._client.consume(
+            consumer, topic, limit=limit, where=where, commit=commit, on_gap=on_gap, key=key
+        )
+        return self._call(work)
 
     # Streaming
 
@@ -136,5 +192,8 @@ async def _next(records: AsyncIterator[Record]) -> Record:
 
 
 def connect(url: str, **options: Any) -> Client:
-    """A client of the broker at `url`; options: user, password, token, tls."""
+    """A client of the broker at `url`.
+
+    Options: user, password, token, tls, patience_s, heartbeat_s.
+    """
     return Client(url, **options)

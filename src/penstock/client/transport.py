@@ -1,6 +1,8 @@
 """HTTP/1.1 to one broker: a few kept connections, one request at a time on each.
 
 A request whose connection broke is sent once more only if the caller says that this does no harm.
+When the answer of a request that changes something is lost, nobody knows whether it was carried
+out: that is OutcomeUnknown. A request that only reads changed nothing: that is UnavailableError.
 """
 
 from __future__ import annotations
@@ -16,12 +18,12 @@ from urllib.parse import unquote, urlsplit
 
 import httptools
 
-from penstock.model.errors import PeerError, RefusedError, UnavailableError
+from penstock.model.errors import OutcomeUnknown, PeerError, RefusedError, UnavailableError
 from penstock.model.limits import MIB
 
 CONNECTIONS_MAX: Final = 16
 CONNECT_S_MAX: Final = 10.0
-ANSWER_S_MAX: Final = 60.0  # beside what the request itself asks the broker to wait
+ANSWER_S_MAX: Final = 60.0  # without a byte, in addition to what the request asks to wait
 ANSWER_BYTES_MAX: Final = 256 * MIB
 READ_BYTES: Final = 1 << 18
 
@@ -76,6 +78,8 @@ class Answer:
         self.headers: dict[str, str] = {}
         self.body = bytearray()
         self.is_complete = False
+        self.is_repeated = False  # the connection broke before, so the request was sent twice
+        self.is_reading = True  # the request changes nothing
 
     def on_header(self, name: bytes, value: bytes) -> None:
         self.headers[name.decode("latin-1").lower()] = value.decode("latin-1")
@@ -96,17 +100,19 @@ class Link:
         self._reader = reader
         self._writer = writer
 
-    async def ask(self, data: bytes, wait_s: float) -> Answer:
-        """ConnectionError when it breaks before the whole answer has come."""
+    async def ask(self, data: bytes, silence_s_max: float) -> Answer:
+        """OSError when it breaks before the whole answer has come, or is silent for too long."""
         self._writer.write(data)
         answer = Answer()
         parser = httptools.HttpResponseParser(answer)
+        loop = asyncio.get_running_loop()
         try:
-            async with asyncio.timeout(wait_s):
+            async with asyncio.timeout(silence_s_max) as limit:
                 while not answer.is_complete:
                     piece = await self._reader.read(READ_BYTES)
                     if not piece:
                         raise ConnectionResetError("closed by the broker")
+                    limit.reschedule(loop.time() + silence_s_max)
                     parser.feed_data(piece)
         except httptools.HttpParserError as broken:
             raise PeerError(f"this is no HTTP: {broken}") from broken
@@ -140,41 +146,68 @@ class Transport:
         body: bytes = b"",
         headers: Mapping[str, str] | None = None,
         *,
-        wait_s: float = 0.0,
+        silence_s_max: float = ANSWER_S_MAX,
         may_repeat: bool = False,
+        way_out: str = "",
     ) -> Answer:
-        """The broker's answer, whatever its status; UnavailableError when there is none."""
+        """The broker's answer, whatever its status.
+
+        UnavailableError: nothing was changed. OutcomeUnknown: the answer is lost; `way_out` tells
+        the caller what to do then.
+        """
         if self.is_closed:
             raise UnavailableError("the client is closed: connect again")
         data = self._encode(method, path, body, headers or {})
+        is_reading = method == "GET"
         async with self._slots:
-            link = self._take_idle() or await self._connect()
             try:
+                answer = await self._exchange(data, silence_s_max)
+                answer.is_reading = is_reading
+                return answer
+            except OSError as lost:
+                failed = lost
+            if may_repeat and not isinstance(failed, TimeoutError):
                 try:
-                    answer = await link.ask(data, ANSWER_S_MAX + wait_s)
-                except ConnectionError:
-                    link.close()
-                    if not may_repeat:
+                    answer = await self._exchange(data, silence_s_max, is_new=True)
+                    answer.is_reading, answer.is_repeated = is_reading, True
+                    return answer
+                except OSError as lost:
+                    failed = lost
+                except UnavailableError:
+                    if is_reading:
                         raise
-                    link = await self._connect()
-                    answer = await link.ask(data, ANSWER_S_MAX + wait_s)
-            except TimeoutError:
-                link.close()
-                raise UnavailableError(
-                    f"the broker at {self.target.address} does not answer"
-                ) from None
-            except ConnectionError as lost:
-                link.close()
-                raise UnavailableError(
-                    f"the connection to {self.target.address} broke ({lost}): "
-                    "whether the request was carried out is not known"
-                ) from lost
-            except BaseException:
-                link.close()  # what it would answer next is not ours
-                raise
-            if not link.is_closed:
-                self._idle.append(link)
-            return answer
+        why = self._say_lost(failed)
+        if is_reading:
+            raise UnavailableError(f"{why}: try again") from failed
+        raise OutcomeUnknown(
+            f"{why} after the request was sent, so it may or may not have been carried out"
+            f"{': ' * bool(way_out)}{way_out}"
+        ) from failed
+
+    async def _exchange(self, data: bytes, silence_s_max: float, *, is_new: bool = False) -> Answer:
+        """Request and answer on one connection; OSError if the answer is lost."""
+        link = (None if is_new else self._take_idle()) or await self._connect()
+        try:
+            answer = await link.ask(data, silence_s_max)
+        except BaseException as failed:
+            link.close()  # what it would answer next is not ours
+            if isinstance(failed, TimeoutError):  # others that went the same way are dead as well
+                self._close_idle()
+            raise
+        if not link.is_closed:
+            self._idle.append(link)
+        return answer
+
+    def _say_lost(self, failed: OSError) -> str:
+        if isinstance(failed, TimeoutError):
+            return f"the broker at {self.target.address} did not answer"
+        return f"the connection to {self.target.address} broke ({failed})"
+
+    def _close_idle(self) -> list[Link]:
+        closed, self._idle = self._idle, []
+        for link in closed:
+            link.close()
+        return closed
 
     def _take_idle(self) -> Link | None:
         while self._idle:
@@ -208,8 +241,6 @@ class Transport:
 
     async def close(self) -> None:
         self.is_closed = True
-        for link in self._idle:
-            link.close()
+        for link in self._close_idle():
             with suppress(OSError, asyncio.TimeoutError):
                 await asyncio.wait_for(link._writer.wait_closed(), 1)
-        self._idle.clear()

@@ -19,6 +19,7 @@ from penstock.model.errors import (
     InvalidSetting,
     InvalidTopic,
     NotAuthorized,
+    OutcomeUnknown,
     PenstockError,
     RefusedError,
     UnavailableError,
@@ -202,6 +203,6 @@ def error_of(answer: Answer) -> PenstockError:
     if isinstance(named, type) and issubclass(named, PenstockError):
         return named(text)
     kind = _BY_STATUS.get(answer.status)
-    if kind is None:
-        kind = UnavailableError if answer.status >= 500 else RefusedError
-    return kind(text)
+    if kind is None and answer.status >= 500:  # of a broken broker, or of a proxy in front of it
+        kind = UnavailableError if answer.is_reading else OutcomeUnknown
+    return (kind or RefusedError)(text)

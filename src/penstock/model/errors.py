@@ -1,6 +1,7 @@
 """Every error a caller can meet, in one tree.
 
-Four families: the peer broke a rule, we refuse, try again later, stored bytes are wrong.
+Five families: the peer broke a rule, we refuse, try again later, stored bytes are wrong, the answer
+was lost.
 Errors know nothing of MQTT or HTTP; each door maps them to its own codes. Our own mistakes
 are assertions, not errors.
 """
@@ -30,6 +31,19 @@ class UnavailableError(PenstockError):
 
 class DiskFull(UnavailableError):
     """No space is left where the data lies; nothing was changed, and it works again with space."""
+
+
+class OutcomeUnknown(PenstockError):
+    """The request was sent and its answer was lost: it was carried out, or it was not.
+
+    Not an UnavailableError, which promises that nothing was changed: programs repeat a call after
+    that one, and would do the work twice. With a `key`, the same call with `key=error.key` is
+    carried out once, however often it is repeated.
+    """
+
+    def __init__(self, message: str, key: str | None = None) -> None:
+        super().__init__(message)
+        self.key = key
 
 
 class CorruptError(PenstockError):

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from penstock.model.errors import RefusedError, TooLarge
-from penstock.model.limits import HEADERS_BYTES_MAX
+from penstock.model.limits import HEADERS_BYTES_MAX, KEY_CHARS_MAX
 from penstock.model.record import KIND_BYTES, KIND_JSON, KIND_TEXT, Headers, HeadersLike
 
 
@@ -73,6 +73,17 @@ def check_headers(headers: HeadersLike) -> Headers:
     if size > HEADERS_BYTES_MAX:
         raise TooLarge(f"headers of {size} bytes: at most {HEADERS_BYTES_MAX} for one message")
     return tuple(checked)
+
+
+def check_key(key: str) -> str:
+    """An idempotency key that a header can hold; else RefusedError."""
+    is_text = isinstance(key, str) and 1 <= len(key) <= KEY_CHARS_MAX
+    if not is_text or not key.isascii() or not key.isprintable() or key != key.strip():
+        raise RefusedError(
+            f"idempotency key {str(key)[:60]!r} cannot be used: use 1 to {KEY_CHARS_MAX} printable "
+            "ASCII characters without spaces at the ends, such as a UUID"
+        )
+    return key
 
 
 def check_payload(payload: bytes, bytes_max: int) -> None:

@@ -121,7 +121,8 @@ class ConsumersDoor:
         topic, consumer = self._find(request)
         where = None if asked.where is None else compile_where(asked.where)
         deadline_s = engine.clock.monotonic_s() + asked.wait
-        first_offset = max(consumer.next_offset, topic.log.bounds().first)
+        offset = asked.offset
+        first_offset = max(consumer.start(asked.key, offset), topic.log.bounds().first)
         while True:
             records = await engine.consumers.consume(
                 topic,
@@ -132,12 +133,15 @@ class ConsumersDoor:
                 on_gap=asked.on_gap,
                 bytes_max=READ_BYTES_MAX,
                 scan_bytes_max=SCAN_BYTES_MAX,
+                key=asked.key,
+                offset=offset,
             )
             next_offset, end = consumer.next_offset, topic.log.bounds().end
             left_s = deadline_s - engine.clock.monotonic_s()
             if records or left_s <= 0 or next_offset < end or self._door.is_stopping:
                 break
             await self._door.wait(topic.log.wait_past(next_offset), left_s)
+            offset = next_offset
         return records_response(topic, Found(records, first_offset, next_offset, end), first_offset)
 
     async def commit(self, request: Request) -> Response:

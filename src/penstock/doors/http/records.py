@@ -16,7 +16,6 @@ from msgspec import UNSET
 
 from penstock.broker.idempotency import StoringOnce
 from penstock.broker.keeper import Keeper
-from penstock.broker.keys import KEY_CHARS_MAX
 from penstock.broker.reading import (
     Found,
     Selection,
@@ -53,7 +52,7 @@ from penstock.doors.http.reading import (
 from penstock.doors.http.router import Route
 from penstock.doors.http.types import Message, RecordOut, Records, Results
 from penstock.model.errors import RefusedError
-from penstock.model.messages import check_headers, encode_message
+from penstock.model.messages import check_headers, check_key, encode_message
 from penstock.model.record import KIND_BYTES, KIND_TEXT, Headers
 
 RECORDS: Final = "/v1/topics/{topic}/records"
@@ -82,7 +81,13 @@ def add_routes(door: HttpDoor, submissions: Submissions, keeper: Keeper) -> None
                 takes=Message | list[Message],
                 also_takes=(NDJSON[0], *RAW),
                 query=(("name", "what text/plain and application/octet-stream are stored under"),),
-                headers=(("Idempotency-Key", "a request sent again within 24 h is stored once"),),
+                headers=(
+                    ("Idempotency-Key", "a request sent again within 24 h is stored once"),
+                    (
+                        "Idempotency-Part",
+                        "the body is message N, from 0 on, of the request that had this key",
+                    ),
+                ),
                 errors=(413, 422),
             ),
         )
@@ -124,7 +129,7 @@ class RecordsDoor:
     def store(self, request: Request) -> Any:
         topic = self._engine.topics.get(request.params["topic"])
         runs = make_runs(topic, read_messages(request))
-        if b"idempotency-key" in request.headers:
+        if b"idempotency-key" in request.headers or b"idempotency-part" in request.headers:
             return self._store_once(request, topic, runs)
         count = sum([run.count for run in runs])
 
@@ -138,12 +143,19 @@ class RecordsDoor:
         return None
 
     async def _store_once(self, request: Request, topic: Topic, runs: Sequence[Run]) -> Response:
-        key = f"{request.principal.user}\n{read_key(request)}"
+        key = check_key(request.header(b"idempotency-key"))
+        part = read_part(request, runs)
+        own = f"{request.principal.user}\n{key}"
         digest = hashlib.blake2b(request.body, digest_size=8).digest()
-        once = await self._once.store(request.principal, topic, runs, key, digest)
+        if part is None:
+            once = await self._once.store(request.principal, topic, runs, own, digest)
+        else:
+            once = await self._once.store_part(request.principal, topic, runs, own, part, digest)
         if once is None:
             raise HttpError(
-                422, "this Idempotency-Key came with another body before: use a new key"
+                422,
+                f"Idempotency-Key {key!r} was used with another body in the last 24 hours: repeat "
+                "that body, or use a new key",
             )
         replayed: Pairs = (("Idempotency-Replayed", "true"),) if once.is_repeat else ()
         return results(topic, once.offset, once.count, replayed)
@@ -351,10 +363,15 @@ def _run(topic: Topic, like: Message, payloads: list[bytes], kind: int, end: int
     return run
 
 
-def read_key(request: Request) -> str:
-    key = request.header(b"idempotency-key")
-    if not 1 <= len(key) <= KEY_CHARS_MAX or not key.isprintable() or not key.isascii():
+def read_part(request: Request, runs: Sequence[Run]) -> int | None:
+    """Which message of the request with this key the body is; None for the whole request."""
+    if b"idempotency-part" not in request.headers:
+        return None
+    text = request.header(b"idempotency-part")
+    if not text.isascii() or not text.isdigit() or int(text[:9]) >= RECORDS_MAX:
         raise HttpError(
-            400, f"an Idempotency-Key has 1 to {KEY_CHARS_MAX} letters of ASCII; a UUID does"
+            400, f"Idempotency-Part {text[:60]!r} is not a whole number from 0 to {RECORDS_MAX - 1}"
         )
-    return key
+    if len(runs) != 1 or runs[0].count != 1:
+        raise HttpError(400, "with Idempotency-Part the body holds one message: send only that one")
+    return int(text)

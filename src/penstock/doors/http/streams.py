@@ -30,13 +30,12 @@ from penstock.doors.http.reading import check_query, read_filters, record_out
 from penstock.doors.http.router import Route
 from penstock.doors.http.websocket import TEXT, WebSocket
 from penstock.model.errors import PenstockError
-from penstock.model.limits import MIB
+from penstock.model.limits import HEARTBEAT_S, MIB
 from penstock.model.record import Record
 
 STREAM: Final = "/v1/topics/{topic}/stream"
 SSE: Final = "text/event-stream"
 TAKE_MAX: Final = 500  # records handed over at once; what a slow reader has at hand is bounded
-HEARTBEAT_S: Final = 15.0  # of silence
 LINES_BYTES_MAX: Final = 8 * MIB  # of JSON that is shared
 RETRY_MS: Final = 1_000  # after which a browser comes back
 RESUME: Final = "resume"

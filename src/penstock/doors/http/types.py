@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from penstock.model.limits import PASSWORD_BYTES_MAX
+from penstock.model.limits import KEY_CHARS_MAX, PASSWORD_BYTES_MAX
 from penstock.model.record import TopicInfo
 
 Position = Annotated[
@@ -139,6 +139,16 @@ class Fetch(Struct, omit_defaults=True, forbid_unknown_fields=True):
     wait: Annotated[float, Meta(ge=0, le=60, description="seconds to wait for a record")] = 0.0
     commit: bool = True
     on_gap: Literal["skip", "error"] = "skip"
+    key: Annotated[
+        str,
+        Meta(
+            max_length=KEY_CHARS_MAX,
+            description="names this batch: the same key again gives the same records again",
+        ),
+    ] = ""
+    offset: Annotated[
+        int | None, Meta(description="more of the batch that `key` names, from this offset on")
+    ] = None
 
 
 class Commit(Struct, omit_defaults=True, forbid_unknown_fields=True):
