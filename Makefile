@@ -19,13 +19,14 @@ help: ## explain the targets
 	@[ -t 1 ] && bold=$$(printf '\033[1m') && plain=$$(printf '\033[0m'); \
 		awk -F ':.*## ' -v bold="$$bold" -v plain="$$plain" \
 		'/^[a-z-]+:.*## / { printf "  %smake %-12s%s %s\n", bold, $$1, plain, $$2 }' $(MAKEFILE_LIST)
-	@printf '\n  PENSTOCK_COMPILE=auto|0|1  compile the engine if possible (default), never, or insist\n'
+	@printf '\n  PENSTOCK_COMPILE=auto|0|1  compile the engine if possible (default), never, or insist;\n'
+	@printf '                             `make run` does it in the background for the next start\n'
 	@printf '  ARGS="--http off"          more arguments for `make run`\n\n'
 
 setup: ## make .venv/ with penstock, all extras and the compiled engine (repeatable)
 	@$(PYTHON) -m tools.prepare
 
-run: ## serve from this checkout; needs neither Java nor a compiler
+run: ## serve from this checkout at once, with Python alone; compiles the engine meanwhile
 	@$(PYTHON) -m tools.prepare --light
 	@exec $(VENV)/penstock serve $(ARGS)
 

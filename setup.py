@@ -44,16 +44,6 @@ def give_up(reason: str) -> None:
     say(f"{reason}: Penstock will run interpreted (correct, slower)")
 
 
-def present_modules() -> list[str]:
-    present = []
-    for module in engine.listed():
-        if engine.source_of(module).is_file():
-            present.append(module)
-        else:
-            say(f"{module} is listed but not written yet: skipped")
-    return present
-
-
 def engine_extensions() -> list[Extension]:
     """The C extensions made from the engine's modules; empty means interpreted."""
     if MODE == "0":
@@ -67,7 +57,7 @@ def engine_extensions() -> list[Extension]:
     except ImportError:
         give_up("mypyc is not installed")
         return []
-    modules = present_modules()
+    modules = engine.present()
     if not modules:
         return []
     say(f"compiling {', '.join(modules)}")
@@ -78,6 +68,7 @@ def engine_extensions() -> list[Extension]:
                 # Not the settings of `make check`: an isolated build has none of the dependencies
                 # installed, and what strictness says about them must not decide over speed.
                 "--config-file=",
+                *(["--verbose"] if "--verbose" in sys.argv else []),  # says how far it is
                 "--ignore-missing-imports",
                 "--namespace-packages",
                 "--explicit-package-bases",

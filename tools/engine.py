@@ -10,12 +10,14 @@ from __future__ import annotations
 
 import argparse
 import ast
+import hashlib
 import os
 import shutil
 import sys
 import sysconfig
 import tomllib
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from importlib.machinery import EXTENSION_SUFFIXES, ModuleSpec, PathFinder
 from pathlib import Path
 from typing import Literal
@@ -31,6 +33,11 @@ def listed() -> list[str]:
     with (ROOT / "pyproject.toml").open("rb") as file:
         modules: list[str] = tomllib.load(file)["tool"]["penstock"]["compiled"]
     return modules
+
+
+def present() -> list[str]:
+    """Those of them that are written."""
+    return [module for module in listed() if source_of(module).is_file()]
 
 
 def source_of(module: str) -> Path:
@@ -69,12 +76,28 @@ def sources_behind(module: str) -> set[Path]:
         if path in found or not path.is_file():
             continue
         found.add(path)
-        waiting.extend(_imports_of(path))
+        waiting.extend(_imports_of(path.read_bytes()))
     return found
 
 
-def _imports_of(path: Path) -> Iterator[str]:
-    for node in ast.walk(ast.parse(path.read_bytes())):
+def digest() -> str:
+    """Changes whenever compiling would give something else."""
+    modules = present()
+    sources = set[Path]().union(*map(sources_behind, modules))
+    digest = hashlib.sha256(f"{sys.version} {modules}".encode())
+    for path in (ROOT / "setup.py", *sorted(sources)):
+        digest.update(f"{path.relative_to(ROOT)} {path.stat().st_size} ".encode())
+        digest.update(path.read_bytes())
+    return digest.hexdigest()
+
+
+@lru_cache(maxsize=1_024)  # modules share most of the sources behind them
+def _imports_of(source: bytes) -> list[str]:
+    return list(_find_imports(source))
+
+
+def _find_imports(source: bytes) -> Iterator[str]:
+    for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom) and node.module and node.level == 0:
@@ -82,6 +105,14 @@ def _imports_of(path: Path) -> Iterator[str]:
         else:
             continue
         yield from (name for name in names if name.split(".")[0] == "penstock")
+
+
+def is_compiled() -> bool:
+    """Whether all of the engine is compiled from the present sources, and nothing else is."""
+    modules = present()
+    count = len([path for path in extensions() if "__mypyc" not in path.name])
+    search = [str(SOURCE)]
+    return count == len(modules) and all(state(one, search) == "compiled" for one in modules)
 
 
 def state(module: str, search: Sequence[str]) -> State:
