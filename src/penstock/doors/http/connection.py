@@ -2,7 +2,7 @@
 
 Requests of a client are dealt with one after another, as RFC 9112 §9.3.2 asks of all that are not
 safe; those that come early wait, bounded in number and bytes. A client that takes its answers
-slowly is given nothing new meanwhile, and is let go when it takes nothing at all.
+slowly is neither read nor given anything new meanwhile, and is let go when it takes nothing at all.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ from penstock.doors.wired import Link
 from penstock.model.limits import KIB
 
 EARLY_BYTES_MAX: Final = 64 * KIB  # behind a request to upgrade, before it is answered
+TAKE_BYTES_MAX: Final = 16 * KIB  # looked at in one go: the smallest requests are 25 bytes
 
 _HEAD: Final = "HEAD"
 
@@ -83,6 +84,7 @@ class HttpConnection:
         "_since",
         "_socket",
         "_stream",
+        "_unread",
         "_waiting",
         "_waiting_bytes",
         "_wrong",
@@ -97,6 +99,7 @@ class HttpConnection:
         self._host = host
         self._link = link
         self._intake = Intake(self, host.limits, host.budget)
+        self._unread = b""  # came, and is looked at when there is room for what it asks
         self._waiting: deque[Request] = deque()
         self._waiting_bytes = 0
         self._wrong: HttpError | None = None  # said when all before it are answered
@@ -123,7 +126,33 @@ class HttpConnection:
     # Bytes in
 
     def receive(self, data: bytes) -> None:
-        """Bytes from the client; what breaks a rule ends the connection with the reason."""
+        """Bytes from the client; no more of them are taken than there is room for answers."""
+        if self._unread:
+            data, self._unread = self._unread + data, b""
+        if self._is_held:
+            self._is_held = False
+            self._link.want_read(True)
+        at = 0
+        while at < len(data) and not self._has_much and not self.is_closed:
+            end = at + TAKE_BYTES_MAX
+            self._take(data[at:end])
+            at = end
+        if self._has_much and not self.is_closed:
+            self._unread = data[at:]
+            self._is_held = True
+            self._link.want_read(False)
+
+    @property
+    def _has_much(self) -> bool:
+        """Does it send requests faster than they are answered, or take no answers?"""
+        waiting = self._waiting
+        if not waiting:
+            return False
+        is_ahead = len(waiting) > WAITING_MAX or self._waiting_bytes > WAITING_BYTES_MAX
+        return is_ahead or not self.has_room
+
+    def _take(self, data: bytes) -> None:
+        """What breaks a rule ends the connection with the reason."""
         if self._socket is not None:
             self._socket.receive(data)
             return
@@ -141,15 +170,13 @@ class HttpConnection:
         for request in requests:
             self._waiting.append(request)
             self._waiting_bytes += len(request.body)
-        if self._intake.stage is not stage or requests:
+        if (self._intake.stage is not stage or requests) and not self.out_bytes:
             self._since = self._host.tick
         if self._intake.wants_continue and self._wrong is None:
             self._intake.wants_continue = False
             if not self._waiting and self.current is None:
                 self.put(CONTINUE)
         self._advance()
-        if self.current is not None:
-            self._hold()
 
     def _keep_early(self, data: bytes) -> None:
         """It upgrades, and has been told nothing yet: what it sends belongs to what comes."""
@@ -157,13 +184,6 @@ class HttpConnection:
         self._intake.rest += data
         if len(self._intake.rest) > EARLY_BYTES_MAX:
             self.close()
-
-    def _hold(self) -> None:
-        """Stop reading a client that sends requests faster than they are answered, or go on."""
-        is_much = len(self._waiting) > WAITING_MAX or self._waiting_bytes > WAITING_BYTES_MAX
-        if is_much is not self._is_held and not self.is_closed:
-            self._is_held = is_much
-            self._link.want_read(not is_much)
 
     def _advance(self) -> None:
         """Begin the next request, as long as they are answered at once."""
@@ -184,8 +204,8 @@ class HttpConnection:
             else:
                 break
         self._is_advancing = False
-        if self._is_held:
-            self._hold()
+        if self._is_held and not self._has_much and not self.is_closed:
+            self.receive(b"")
 
     def _refuse(self, wrong: HttpError) -> None:
         response = problem_of(wrong)
@@ -238,7 +258,8 @@ class HttpConnection:
         """The request is answered; its client may have more."""
         self._host.budget.bytes -= len(request.body)
         self.current = None
-        self._since = self._host.tick
+        if not self.out_bytes:
+            self._since = self._host.tick
         if not self._is_advancing:
             self._advance()
 
@@ -436,6 +457,7 @@ class HttpConnection:
             if self.current.task is not None:
                 self.current.task.cancel()
         self._intake.close()
+        self._unread = b""
         self._waiting.clear()
         self._out = []
         self._rest = None

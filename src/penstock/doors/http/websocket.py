@@ -92,6 +92,7 @@ class WebSocket:
         "_closing_since",
         "_is_held",
         "_is_text",
+        "_is_wanted",
         "_ping_s",
         "_protocol",
         "_receiver",
@@ -105,7 +106,8 @@ class WebSocket:
         self._ping_s = ping_s  # of silence; 0: the peer is never pinged, and may be silent
         self._receiver: Receiver | None = None
         self._is_text = False  # the message that is being read
-        self._is_held = False
+        self._is_held = False  # not read, because the peer takes nothing
+        self._is_wanted = True  # the receiver takes more
         self._closing_since = -1
         self._seen = carrier.now_s()
         self.subprotocol = protocol.subprotocol
@@ -148,7 +150,9 @@ class WebSocket:
             self._flush()
 
     def want_read(self, wanted: bool) -> None:
-        self._carrier.want_read(wanted)
+        """Go on reading, or stop until the receiver wants more."""
+        self._is_wanted = wanted
+        self._carrier.want_read(wanted and not self._is_held)
 
     def receive(self, data: bytes) -> None:
         self._seen = self._carrier.now_s()
@@ -180,7 +184,7 @@ class WebSocket:
     def on_room(self) -> None:
         if self._is_held:
             self._is_held = False
-            self._carrier.want_read(True)
+            self._carrier.want_read(self._is_wanted)
         if self._receiver is not None and self.is_open:
             self._receiver.on_room()
 

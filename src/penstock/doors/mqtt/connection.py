@@ -38,6 +38,7 @@ from penstock.mqtt.state import Event, State, next_state
 OUT_BYTES_MAX: Final = 8 * MIB  # waiting to be sent to one client; then QoS 0 is dropped
 OUT_BYTES_ROOM: Final = 1 * MIB  # above it nothing is sent that can come from the log later
 EARLY_BYTES_MAX: Final = 64 * KIB  # read ahead from a client that is still being let in
+ANSWER_BYTES_MAX: Final = 512 * KIB  # that a client did not take; then it is not read on
 PACKET_BYTES_MAX: Final = 16 * MIB + 256 * KIB  # payload, name and properties
 
 _CONNECT: Final = 0x10
@@ -82,6 +83,7 @@ class Connection:
 
     __slots__ = (
         "_aliases_out",
+        "_answer_bytes",
         "_early",
         "_exchange",
         "_host",
@@ -113,7 +115,8 @@ class Connection:
         self._traffic = host.exchange.engine.metrics.traffic
         self._link = link
         self._intake = Intake(UNKNOWN_VERSION, PACKET_BYTES_MAX)
-        self._early: list[bytes] = []  # came before the CONNACK was sent, or during a pause
+        self._early = bytearray()  # came before the CONNACK was sent, or during a pause
+        self._answer_bytes = 0  # queued since all was sent the last time, beside messages
         self._out: list[bytes] = []
         self._rest: memoryview | None = None  # of a write the socket did not take whole
         self._out_bytes = 0
@@ -150,6 +153,8 @@ class Connection:
             self._take(self._intake.feed(data), 0)
         except Exception as error:  # whatever carries the bytes: nobody else may notice
             self._fail(error)
+        if self._answer_bytes > ANSWER_BYTES_MAX:
+            self.read_on(False)
 
     def _fail(self, error: Exception) -> None:
         if isinstance(error, ProtocolViolation):
@@ -262,16 +267,16 @@ class Connection:
 
     def _keep_early(self, data: bytes) -> None:
         """A client may send before its CONNACK came; it is read when that has been sent."""
-        self._early.append(data)
-        if sum(map(len, self._early)) > EARLY_BYTES_MAX:
+        self._early.extend(data)
+        if len(self._early) > EARLY_BYTES_MAX:
             self._link.want_read(False)
 
     def go_on(self) -> None:
         """Read what the client sent behind its CONNECT."""
         if not self.is_closed:
-            early, self._early = self._early, []
+            early, self._early = bytes(self._early), bytearray()
             self._link.want_read(True)
-            self.receive(b"".join(early))
+            self.receive(early)
 
     def _publishes(self) -> Publishing:
         """What the client publishes goes through here; made when it begins to."""
@@ -391,7 +396,9 @@ class Connection:
         """Queue acknowledgements of one kind; before MQTT 5 they say no reason."""
         self._traffic.controls_sent += len(packet_ids)
         is_said = self.version == MQTT_5 and self.packet_bytes_max > PLAIN_ACK_BYTES
-        self._put(encode_acks(first_byte, packet_ids, reason if is_said else 0))
+        data = encode_acks(first_byte, packet_ids, reason if is_said else 0)
+        self._answer_bytes += len(data)
+        self._put(data)
 
     def put_packet(self, packet: Packet) -> None:
         """Queue one packet, as far as the client takes packets of its size."""
@@ -400,6 +407,7 @@ class Connection:
         data = encode_within(packet, self.version, self.packet_bytes_max)
         if data:
             self._traffic.controls_sent += 1
+            self._answer_bytes += len(data)
             self._put(data)
 
     def _put_messages(self, name: str, data: bytes) -> None:
@@ -427,6 +435,9 @@ class Connection:
             self._out = []
             if data and not self._send(data):
                 return
+        if self._answer_bytes > ANSWER_BYTES_MAX:
+            self.read_on(not self.is_paused)
+        self._answer_bytes = 0
         session = self.session
         if session is not None and session.is_behind and self.has_room:
             self._exchange.resume(session)
