@@ -15,6 +15,7 @@ from urllib.parse import quote, unquote
 
 from penstock.cli.output import Progress, naming, show_json
 from penstock.cli.remote import AnyBroker, reach_broker
+from penstock.core.names import quoted
 from penstock.model.errors import RefusedError
 from penstock.model.limits import MIB
 from penstock.model.record import ConsumerInfo
@@ -35,10 +36,9 @@ def export_lines(options: argparse.Namespace) -> None:
     made: list[Path] = []
     with reach_broker(options) as broker:
         known = {one.topic.casefold(): one.topic for one in broker.topics()}
+        wanted = [_declared(broker, known, topic) for topic in options.topics or known.values()]
         try:
-            for topic in options.topics or known.values():
-                broker.size(topic)  # refuses an unknown topic
-                declared = known[topic.casefold()]
+            for declared in wanted:
                 folder = target / declared
                 if folder.exists():
                     raise RefusedError(f"{folder} exists: export to an empty place")
@@ -51,6 +51,19 @@ def export_lines(options: argparse.Namespace) -> None:
                 shutil.rmtree(folder, ignore_errors=True)
             raise
     _answer(options, summary, "exported")
+
+
+def _declared(broker: AnyBroker, known: dict[str, str], topic: str) -> str:
+    """A topic as it was declared; a broker that is not ours may call it anything."""
+    declared = known.get(topic.casefold(), topic)
+    is_name = declared == Path(declared).name and declared not in ("", "..")
+    if not is_name or "\0" in declared or len(declared.encode()) > FILE_NAME_BYTES_MAX:
+        raise RefusedError(
+            f"the topic name {quoted(declared)} cannot be the name of a folder: nothing was "
+            "exported; name the topics to export behind DIR"
+        )
+    broker.size(topic)  # refuses an unknown topic
+    return declared
 
 
 def _export_topic(broker: AnyBroker, topic: str, folder: Path, *, escape: bool) -> int:
