@@ -138,11 +138,12 @@ def test_a_record_that_nobody_can_handle_is_put_aside_with_its_reason() -> None:
             await world.nack(receipt, 0, reason="cannot read it")
         assert (await world.fetch())[1] == []
         (dead,) = await world.broker.read("jobs.dead")
-        assert dead.value == {"n": 1} and dead.name == "jobs/a"
+        assert dead.value == {"n": 1} and dead.name == "jobs.dead/jobs/a"
         assert dict(dead.headers) == {
             "k": "v",
             "penstock.dead.reason": "cannot read it",
             "penstock.dead.topic": "jobs",
+            "penstock.dead.name": "jobs/a",
             "penstock.dead.offset": "0",
             "penstock.dead.group": "workers",
             "penstock.dead.deliveries": str(DELIVERIES_MAX),

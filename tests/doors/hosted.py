@@ -66,8 +66,9 @@ class Hosted:
         self._server = Server(self._settings, selector)
         await self._server.open()
         for address in self._server.addresses:
-            scheme, _, port = address.replace("://", ":").partition(":")
-            self.ports[scheme] = int(port.rsplit(":", 1)[1])
+            scheme, _, place = address.partition("://")
+            if place:  # the bus has a path instead
+                self.ports[scheme] = int(place.rsplit(":", 1)[1])
         self.port = self.ports.get("mqtt", 0)
         self._ready.set_result(None)
         await self._stop.wait()

@@ -20,6 +20,7 @@ from penstock.log.segment import segment_bases
 from penstock.model.errors import UnavailableError
 from penstock.model.limits import MIB
 from tests.log.stores import World, arrived, in_world, read_all, until
+from tests.log.test_contract import Heard
 
 
 def draft(payload: bytes = b"x", count: int = 1) -> Draft:
@@ -83,13 +84,15 @@ def test_a_publisher_that_gives_up_disturbs_nobody(tmp_path: Path) -> None:
         waiting = [log.append(draft(b"a")), log.append(draft(b"b")), log.append(draft(b"c"))]
         await arrived(gate)
         pending = [log.append(draft(b"d%d" % i + bytes(4 * MIB))) for i in range(2)]
-        queued = [log.append(draft(b"e")), log.append(draft(b"f")), log.append(draft(b"g"))]
+        heard = Heard(log)
+        queued = [log.append(draft(one), waiter=heard) for one in (b"e", b"f", b"g")]
         for given_up in (waiting[1], pending[0], queued[1]):
             assert isinstance(given_up, asyncio.Future)
             given_up.cancel()
         gate.opened.set()
         assert [await waiting[0], await waiting[2], await pending[1]] == [0, 2, 4]
         assert [await queued[0], await queued[2]] == [5, 6]
+        assert (heard.offsets, heard.refusals) == ([5, 6], 1)
         # On its way or pending it is stored all the same; still queued it never was.
         assert [r.payload[:2] for r in await read_all(log)] == [
             b"a", b"b", b"c", b"d0", b"d1", b"e", b"g",

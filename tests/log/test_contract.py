@@ -27,6 +27,23 @@ async def read_all(log: KeptLog, offset: int | None = None) -> list[Record]:
     return records
 
 
+class Heard:
+    """Implements Waiter."""
+
+    def __init__(self, log: KeptLog) -> None:
+        self._log = log
+        self.offsets: list[int] = []
+        self.ends: list[int] = []  # of the log, each time
+        self.refusals = 0
+
+    def committed(self, offset: int) -> None:
+        self.offsets.append(offset)
+        self.ends.append(self._log.bounds().end)
+
+    def refused(self, error: Exception) -> None:
+        self.refusals += 1
+
+
 async def read_marks(log: KeptLog) -> list[tuple[int, Mark]]:
     """(offset of the record it guards, or -1, and the mark)."""
     found: list[tuple[int, Mark]] = []
@@ -216,6 +233,25 @@ def test_a_waiter_that_gives_up_disturbs_nobody(run: Run) -> None:
         publisher.cancel()
         assert await log.append(Draft("n", [b"1"])) in (0, 1)
         assert (await read_all(log))[-1].payload == b"1"
+
+    run(scenario)
+
+
+def test_who_waits_for_an_append_hears_of_it_in_order_while_it_is_the_newest(run: Run) -> None:
+    async def scenario(bench: Bench) -> None:
+        log = await bench.create()
+        heard = Heard(log)
+        first = log.append(Draft("n", [b"0", b"1"]), waiter=heard)
+        second = log.append(Draft("n", [b"2"]), waiter=heard)
+        assert isinstance(second, asyncio.Future)
+        second.cancel()  # whoever published it is gone; it is stored, and told, all the same
+        await first
+        await log.append(Draft("n", [b"3"]), waiter=heard)
+        assert heard.offsets == [0, 2, 3] and heard.ends[-1] == 4
+        await log.close()
+        with pytest.raises(UnavailableError):
+            await log.append(Draft("n", [b"4"]), waiter=heard)
+        assert heard.offsets == [0, 2, 3] and heard.refusals == 1
 
     run(scenario)
 

@@ -28,7 +28,7 @@ from penstock.core.names import quoted
 from penstock.core.position import Position
 from penstock.core.where import Where
 from penstock.log.batch import Batch
-from penstock.log.interface import Draft, LogStore
+from penstock.log.interface import Draft, LogStore, Waiter
 from penstock.model.clock import Clock
 from penstock.model.errors import TopicNotFound, UnavailableError
 from penstock.model.limits import MIB
@@ -74,6 +74,8 @@ class Engine:
         )
         self.pipelines = PipelineRuns(catalog.runs, clock)
         self.upkeep.errands.append(self.pipelines.take_reports)
+        # Who delivers what is published here: asked at each publish, told of its commit.
+        self.expect_delivery: Callable[[Topic, Draft], Waiter] | None = None
         self.on_batch: Callable[[Topic, Batch], None] | None = None  # hears every commit first
         self.on_visible: Callable[[Topic, Batch], None] | None = None  # hears of new records
         self.on_forget: Callable[[Topic], None] | None = None  # hears of topics that go
@@ -124,9 +126,13 @@ class Engine:
     # Publishing
 
     def publish(self, topic: Topic, draft: Draft) -> Awaitable[int]:
-        """Resolves with the first offset once every message of the draft is durable."""
+        """Resolves with the first offset once every message of the draft is durable.
+
+        Connected sessions that read its name are handed it then, as what any door publishes.
+        """
         self.check(draft)
-        return topic.log.append(draft)
+        waiter = None if self.expect_delivery is None else self.expect_delivery(topic, draft)
+        return topic.log.append(draft, waiter=waiter)
 
     def check(self, draft: Draft) -> None:
         """Refuse what cannot be stored; what passes may be published in the same tick."""

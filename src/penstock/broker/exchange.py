@@ -22,7 +22,7 @@ from penstock.broker.routes import (
     offer_selected,
     spread,
 )
-from penstock.broker.runs import Run
+from penstock.broker.runs import Run, draft_run
 from penstock.broker.sessions import (
     Session,
     Subscription,
@@ -33,6 +33,7 @@ from penstock.broker.topics import Topic
 from penstock.core.access import RECEIVE, Authorise, Principal, authorise
 from penstock.core.names import SHARE_PREFIX, quoted
 from penstock.log.format import KIND_SHIFT, RETAIN
+from penstock.log.interface import Draft, Waiter
 from penstock.log.marks import Mark, encode_headers
 from penstock.model.errors import NotAuthorized, PenstockError, UnavailableError
 
@@ -63,6 +64,10 @@ class Publication:
             self._exchange.engine.metrics.dropped["log_unavailable"] += self._run.count
 
 
+def _is_told_elsewhere(error: Exception | None) -> None:
+    """For a publication whose publisher awaits the log's own answer."""
+
+
 class Exchange:
     """Connected sessions, and the way of messages between them and the logs."""
 
@@ -87,6 +92,7 @@ class Exchange:
         self._sweeps: dict[int, Sweep] = {}  # by topic id
         self.feeds = Feeds(engine, authorise, self._on_trouble)
         self.sharing = Sharing(engine, self.router, keeper.shares, self._on_trouble, keeps_qos0)
+        engine.expect_delivery = self.expect
         self._handover = Handover(engine, keeper.retained, self._may_receive, self.feeds)
         if keeps_qos0:
             engine.watch_all(self._never_level)
@@ -217,6 +223,11 @@ class Exchange:
         if route.kept:
             delivered += offer_kept(route, topic.id, offset, run)
         self._metrics.records_delivered += delivered
+
+    def expect(self, topic: Topic, draft: Draft) -> Waiter:
+        """The engine itself publishes: delivered at its commit, and not overtaken until then."""
+        self.enter(topic)
+        return Publication(self, topic, draft_run(draft), _is_told_elsewhere)
 
     def enter(self, topic: Topic) -> None:
         """One run more waits in this topic for its commit, and is delivered or withdrawn then."""

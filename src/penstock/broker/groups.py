@@ -1,9 +1,10 @@
 """Groups: several readers of a topic share one position; each record is leased to one of them.
 
 What a reader does not acknowledge in time goes to another. A record given out too often is put into
-the topic `<topic>.dead` with the reason, so one that nobody can handle stops nobody. An
-acknowledgement is durable when it is answered; after a crash only what was not acknowledged comes
-again. The dead-letter topic may hold a record twice if the broker crashed between its two commits.
+the topic `<topic>.dead` with the reason, under the name `<topic>.dead/<original name>`, so one that
+nobody can handle stops nobody. An acknowledgement is durable when it is answered; after a crash
+only what was not acknowledged comes again. The dead-letter topic may hold a record twice if the
+broker crashed between its two commits.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from penstock.log.interface import Draft, KeptLog
 from penstock.model.clock import Clock
 from penstock.model.errors import Gap, InvalidSetting, NotSubscribed, RefusedError
 from penstock.model.groups import GroupInfo, Pending
-from penstock.model.limits import TOPIC_CHARS_MAX
+from penstock.model.limits import NAME_BYTES_MAX, NAME_LEVELS_MAX, TOPIC_CHARS_MAX
 from penstock.model.record import Record, TopicId
 
 LEASE_S: Final = 30.0
@@ -47,6 +48,15 @@ def dead_topic(topic: str) -> str:
         return topic + DEAD_SUFFIX
     ending = f"~{blake2b(topic_key(topic).encode(), digest_size=8).hexdigest()}{DEAD_SUFFIX}"
     return topic[: TOPIC_CHARS_MAX - len(ending)] + ending
+
+
+def dead_name(dead: str, name: str) -> str:
+    """The name of a dead letter: below its topic's, so who reads the original name is not told.
+
+    What would be longer than a name may be is cut; a header has all of the original name.
+    """
+    levels = f"{dead}/{name}".split("/", NAME_LEVELS_MAX)[:NAME_LEVELS_MAX]
+    return "/".join(levels).encode()[:NAME_BYTES_MAX].decode(errors="ignore")
 
 
 @dataclass(frozen=True, slots=True)
@@ -311,12 +321,13 @@ class Groups:
         facts = (
             ("penstock.dead.reason", kept.reasons.get(record.offset, "the lease ran out")),
             ("penstock.dead.topic", topic.declared),
+            ("penstock.dead.name", record.name),
             ("penstock.dead.offset", str(record.offset)),
             ("penstock.dead.group", kept.name),
             ("penstock.dead.deliveries", str(deliveries)),
         )
         draft = Draft(
-            record.name,
+            dead_name(target.declared, record.name),
             [record.payload],
             record.kind,
             record.publisher,

@@ -8,8 +8,10 @@ that want exactly these bytes. Compiled by mypyc; the same source runs interpret
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import accumulate
 from typing import Final, Protocol
 
+from penstock.log.interface import Draft
 from penstock.model.limits import KIB
 from penstock.model.record import KIND_BYTES, Headers
 
@@ -97,6 +99,26 @@ class Run:
         rest.headers = self.headers
         rest.expires_at = self.expires_at
         return rest
+
+
+def gathered(name: str, payloads: list[bytes], qos: int, retain: bool) -> Run:
+    """Payloads that lie apart, as one run."""
+    if len(payloads) == 1:
+        return Run(name, payloads[0], [0], [len(payloads[0])], qos, retain)
+    lengths = [len(payload) for payload in payloads]
+    starts = list(accumulate(lengths, initial=0))
+    starts.pop()
+    return Run(name, b"".join(payloads), starts, lengths, qos, retain)
+
+
+def draft_run(draft: Draft) -> Run:
+    """What a draft stores, as connected sessions are handed it."""
+    run = gathered(draft.name, draft.payloads, draft.qos, draft.retain)
+    run.kind = draft.kind
+    run.publisher = draft.publisher
+    run.headers = draft.headers
+    run.expires_at = draft.expires_at
+    return run
 
 
 def pieces(run: Run) -> Iterator[tuple[int, Run]]:

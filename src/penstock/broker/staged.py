@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Iterator
-from itertools import accumulate, groupby
+from itertools import groupby
 from pathlib import Path
 from typing import Final
 
 from penstock.broker.exchange import Exchange
 from penstock.broker.routes import Route
-from penstock.broker.runs import Run
+from penstock.broker.runs import Run, gathered
 from penstock.broker.topics import Topic
 from penstock.core.access import PUBLISH, Principal
 from penstock.core.names import quoted
@@ -239,11 +239,7 @@ def _runs(records: list[Record]) -> Iterator[tuple[int, Run]]:
     """Neighbours that share all but the payload, and the first one's offset."""
     for (name, headers), group in groupby(records, lambda one: (one.name, one.headers)):
         same = list(group)
-        payloads = [one.payload for one in same]
-        lengths = list(map(len, payloads))
-        starts = list(accumulate(lengths, initial=0))
-        starts.pop()
-        run = Run(name, b"".join(payloads), starts, lengths, same[0].qos, False)
+        run = gathered(name, [one.payload for one in same], same[0].qos, False)
         run.headers = headers
         run.kind = same[0].kind
         yield same[0].offset, run

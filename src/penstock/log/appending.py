@@ -20,7 +20,7 @@ from penstock.log.interface import Draft, LogSettings, OnCommit, Waiter, add_dra
 from penstock.log.marks import Mark
 from penstock.log.placing import Placing
 from penstock.log.rounds import Committer, J
-from penstock.log.waiting import EndWaiters, FutureWaiter, settle
+from penstock.log.waiting import EndWaiters, FutureWaiter
 from penstock.model.clock import Clock
 from penstock.model.errors import UnavailableError
 from penstock.model.limits import KIB, MIB
@@ -56,7 +56,7 @@ class AppendingLog(Generic[J]):
         self._pending = BatchBuilder(last_timestamp)
         self._publishers: list[tuple[Waiter, int]] = []
         self._in_flight: list[tuple[Waiter, int]] = []
-        self._queue: deque[tuple[Draft, Sequence[Mark], asyncio.Future[int]]] = deque()
+        self._queue: deque[tuple[Draft, Sequence[Mark], FutureWaiter]] = deque()
         self._placing = Placing()
         self._is_committing = False
         self._fence = ""
@@ -80,22 +80,25 @@ class AppendingLog(Generic[J]):
 
     # What publishers and doors do
 
-    def append(self, draft: Draft, marks: Sequence[Mark] = ()) -> Awaitable[int]:
+    def append(
+        self, draft: Draft, marks: Sequence[Mark] = (), waiter: Waiter | None = None
+    ) -> Awaitable[int]:
         future: asyncio.Future[int] = self._loop.create_future()
+        outcome = FutureWaiter(future, waiter)
         refusal = self._refusal()
         if refusal is not None:
-            settle(future, refusal)
+            outcome.refused(refusal)
         elif not draft.payloads and not marks:
-            settle(future, self._end)
+            outcome.committed(self._end)
         elif self._queue or self._pending.bytes >= PENDING_BYTES_MAX:
-            self._queue.append((draft, marks, future))
+            self._queue.append((draft, marks, outcome))
         else:
-            self._accept(draft, marks, future)
+            self._accept(draft, marks, outcome)
         return future
 
-    def _accept(self, draft: Draft, marks: Sequence[Mark], future: asyncio.Future[int]) -> None:
+    def _accept(self, draft: Draft, marks: Sequence[Mark], outcome: FutureWaiter) -> None:
         index = add_draft(self._pending, draft, marks, self._clock.now_us())
-        self._publishers.append((FutureWaiter(future), index))
+        self._publishers.append((outcome, index))
         self._committer.touch(self)
 
     def append_run(
@@ -217,9 +220,11 @@ class AppendingLog(Generic[J]):
     def _go_on(self) -> None:
         """A commit is over: let in who had to wait, announce what is left, or be idle."""
         while self._queue and self._pending.bytes < PENDING_BYTES_MAX:
-            draft, marks, future = self._queue.popleft()
-            if not future.done():
-                self._accept(draft, marks, future)
+            draft, marks, outcome = self._queue.popleft()
+            if outcome.is_given_up:
+                outcome.refused(UnavailableError("its publisher gave up: nothing was stored"))
+            else:
+                self._accept(draft, marks, outcome)
         if self._placing.leaves_work(self._pending):
             self._committer.touch(self)
         self._tell_idle()
@@ -233,7 +238,7 @@ class AppendingLog(Generic[J]):
         for waiter in self._placing.give_up():
             waiter.refused(error)
         while self._queue:
-            settle(self._queue.popleft()[2], error)
+            self._queue.popleft()[2].refused(error)
         self._tell_idle()
 
     # Coming to rest

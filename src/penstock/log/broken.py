@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Awaitable, Sequence
 from penstock.log.batch import Batch
 from penstock.log.interface import Bounds, Draft, LogSettings, OnCommit, Waiter
 from penstock.log.marks import Mark
+from penstock.log.waiting import FutureWaiter
 from penstock.model.errors import CorruptError, UnavailableError
 
 
@@ -36,13 +37,13 @@ class BrokenLog:
         self._refusal = refusal
         self._end = end
 
-    def append(self, draft: Draft, marks: Sequence[Mark] = ()) -> Awaitable[int]:
-        return self._refused_offset()
+    def append(
+        self, draft: Draft, marks: Sequence[Mark] = (), waiter: Waiter | None = None
+    ) -> Awaitable[int]:
+        return self._refused_offset(waiter)
 
     def append_batch(self, batch: Batch, waiter: Waiter | None = None) -> Awaitable[int]:
-        if waiter is not None:
-            waiter.refused(UnavailableError(self._refusal))
-        return self._refused_offset()
+        return self._refused_offset(waiter)
 
     def append_run(
         self,
@@ -72,9 +73,9 @@ class BrokenLog:
     ) -> None:
         """Nobody waits for these: there is nobody to tell."""
 
-    def _refused_offset(self) -> Awaitable[int]:
+    def _refused_offset(self, waiter: Waiter | None) -> Awaitable[int]:
         future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-        future.set_exception(UnavailableError(self._refusal))
+        FutureWaiter(future, waiter).refused(UnavailableError(self._refusal))
         return future
 
     @property

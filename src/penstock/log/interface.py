@@ -91,11 +91,14 @@ class Waiter(Protocol):
 class Log(Protocol):
     """One ordered log. Appends are durable when acknowledged; readers see only durable records."""
 
-    def append(self, draft: Draft, marks: Sequence[Mark] = ()) -> Awaitable[int]:
+    def append(
+        self, draft: Draft, marks: Sequence[Mark] = (), waiter: Waiter | None = None
+    ) -> Awaitable[int]:
         """Resolves with the first record's offset once all are durable, in order of the calls.
 
         The index of a mark counts within this draft. UnavailableError: nothing was stored.
-        Nothing at all, no message and no mark, is durable at once: the end.
+        Nothing at all, no message and no mark, is durable at once: the end. A waiter hears of it
+        before anything with a higher offset becomes visible, also if nobody awaits the result.
         """
         ...
 

@@ -48,6 +48,11 @@ class FutureWaiter:
         self._future = future
         self._other = other
 
+    @property
+    def is_given_up(self) -> bool:
+        """Does nobody await the future any more?"""
+        return self._future.done()
+
     def committed(self, offset: int) -> None:
         if self._other is not None:
             self._other.committed(offset)

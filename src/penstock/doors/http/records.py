@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from itertools import accumulate
 from typing import Any, Final
 
 import msgspec
@@ -25,7 +24,7 @@ from penstock.broker.reading import (
     read_records,
     read_stored,
 )
-from penstock.broker.runs import Run
+from penstock.broker.runs import Run, gathered
 from penstock.broker.submissions import RECORDS_MAX, Submissions
 from penstock.broker.topics import Topic
 from penstock.core.names import check_name
@@ -351,13 +350,7 @@ def _run(topic: Topic, like: Message, payloads: list[bytes], kind: int, end: int
             headers = check_headers(like.headers)
     except RefusedError as wrong:
         raise type(wrong)(f"message {end - len(payloads)}: {wrong}") from None
-    lengths = list(map(len, payloads))
-    if len(payloads) == 1:
-        run = Run(name, payloads[0], [0], lengths, 1, like.retain)
-    else:
-        starts = list(accumulate(lengths, initial=0))
-        starts.pop()
-        run = Run(name, b"".join(payloads), starts, lengths, 1, like.retain)
+    run = gathered(name, payloads, 1, like.retain)
     run.kind = kind
     run.headers = headers
     return run
