@@ -278,7 +278,8 @@ def test_serve_says_what_it_promises_and_stops_cleanly(
     assert code == 1 and "listens on no HTTP address" in err
     served.send_signal(number)
     out, err = served.communicate(timeout=PATIENCE_S)
-    assert (served.returncode, err) == (0, "") and "stopping" in out
+    assert served.returncode == 0 and "stopping" in out
+    assert [line.split(" ", 2)[1] for line in err.splitlines()] == ["info"] * 3, err
     assert (tmp_path / "data" / "lock").read_text() == ""
     with Broker(tmp_path / "data") as broker:
         assert broker.notes == ()

@@ -114,6 +114,11 @@ class AsyncBroker:
         """What recovery found when the directory was opened; empty after a clean close."""
         return () if self._open is None else tuple(self._open.notes)
 
+    def give_up(self) -> None:
+        """The start failed: let `close` remove the directory if `open` made it."""
+        if self._open is not None:
+            self._open.give_up()
+
     def announce(self, addresses: list[str]) -> None:
         """Write down in the directory where this broker can be reached."""
         if self._open is not None:

@@ -2,18 +2,19 @@
 
 Each entry of `[spark.schedule]` is started again `every` so often, counted from its last start,
 also across restarts of the broker; never twice at once, and only so many entries at a time. A job
-that fails is told on the broker's error output and stands among the runs.
+that fails is in the server log and among the runs.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import IO, Final
@@ -27,6 +28,7 @@ from penstock.model.errors import PenstockError
 from penstock.model.runs import DONE, FAILED, PipelineRun
 from penstock.pipeline.schedule import Scheduled
 
+LOG: Final = logging.getLogger("penstock.schedule")
 STOP_S_MAX: Final = 5.0  # for a job to end when the broker does; then it is killed
 TAIL_BYTES_MAX: Final = 4_096  # of what a job says on its error output
 WITH_BROKER: Final = "--with-broker"  # ends the job with its standard input
@@ -42,7 +44,6 @@ class Schedule:
         runs: PipelineRuns,
         clock: Clock,
         environment: Mapping[str, str],
-        on_failure: Callable[[str], None],
         running_max: int,
     ) -> None:
         self._entries = entries
@@ -50,7 +51,6 @@ class Schedule:
         self._runs = runs
         self._clock = clock
         self._environment = environment
-        self._on_failure = on_failure
         self._room = asyncio.Semaphore(running_max)
         self._tasks: list[asyncio.Task[None]] = []
         self._running: set[JobProcess] = set()
@@ -80,7 +80,8 @@ class Schedule:
                 try:
                     await self._run(entry, arguments, started_us)
                 except PenstockError as trouble:  # the catalog is away: the next run may be noted
-                    self._on_failure(f"scheduled job {entry.name!r}: {trouble}")
+                    values = {"event": "job failed", "job": entry.name, "problem": str(trouble)}
+                    LOG.error("scheduled job %(job)r: %(problem)s", values)
 
     async def _last_start(self, entry: Scheduled, arguments: list[str]) -> int:
         """When it was started last, in µs since 1970; 0 if never, or if nobody can tell."""
@@ -101,18 +102,24 @@ class Schedule:
             await self._fail(entry, arguments, started_us, f"it cannot be started: {failed}")
             return
         self._running.add(process)
+        values = {"event": "job starts", "job": entry.name, "kind": entry.job}
+        LOG.info("scheduled job %(job)r (%(kind)s) starts", values)
         try:
             problem = await asyncio.to_thread(process.wait, entry.at_most_s)
         finally:
             self._running.discard(process)
         if problem:
             await self._fail(entry, arguments, started_us, problem)
+            return
+        values["event"] = "job ends"
+        LOG.info("scheduled job %(job)r (%(kind)s) ends", values)
 
     async def _fail(
         self, entry: Scheduled, arguments: list[str], started_us: int, problem: str
     ) -> None:
         """Tell about it, and see to it that it stands among the runs."""
-        self._on_failure(f"scheduled job {entry.name!r} ({entry.job}) failed: {problem}")
+        values = {"event": "job failed", "job": entry.name, "kind": entry.job, "problem": problem}
+        LOG.error("scheduled job %(job)r (%(kind)s) failed: %(problem)s", values)
         now_us = self._clock.now_us()
         mine = [
             run

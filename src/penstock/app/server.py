@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+import os
 import ssl
-import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from penstock.app.aio import serving_broker
+from penstock.app.engine_kind import engine_kind
 from penstock.app.schedule import Schedule
 from penstock.broker.exchange import Exchange
 from penstock.broker.keeper import Keeper
@@ -31,8 +32,9 @@ from penstock.doors.mqtt.door import MqttDoor
 from penstock.doors.selector import DoorSelector
 from penstock.doors.tls import server_context
 from penstock.model.errors import UnavailableError
+from penstock.model.version import VERSION
 
-Listen = Callable[[str, int, ssl.SSLContext | None], tuple[str, int]]
+LOG: Final = logging.getLogger("penstock.server")
 
 
 class Listener(NamedTuple):
@@ -59,29 +61,64 @@ class Server:
         self._keeper: Keeper | None = None
         self._wills: Wills | None = None
         self._schedule: Schedule | None = None
+        self._is_started = False
 
     async def open(self) -> None:
-        """Open the data directory first, the doors last."""
-        settings = self._settings
-        listeners = listeners_of(settings)
+        """Open the data directory first, the doors last; a refused start leaves nothing behind."""
+        listeners = listeners_of(self._settings)
         await self.broker.open()
+        for note in self.broker.notes:
+            LOG.warning("recovered: %(note)s", {"event": "recovered", "note": note})
         try:
-            await self._apply_bindings()
-            access = self.broker.engine.access
-            access.allow_anonymous = settings.allow_anonymous
-            for one in listeners:
-                access.check_exposure(one.host, takes_anybody=one.takes_anybody)
-            if listeners:
-                await access.prepare_logins()
-                await self._open_doors(listeners)
-            if settings.bus != OFF:
-                await self._open_bus(Path(settings.bus))
-            self.broker.announce(self.addresses)
-            if settings.schedule:
-                self._start_schedule()
+            await self._bind(listeners)
+        except BaseException:
+            self.broker.give_up()
+            await self.close()
+            raise
+        try:
+            await self._begin()
         except BaseException:
             await self.close()
             raise
+
+    async def _bind(self, listeners: list[Listener]) -> None:
+        """All that a start can be refused for. Until it returns no client is served."""
+        settings = self._settings
+        await self._apply_bindings()
+        access = self.broker.engine.access
+        access.allow_anonymous = settings.allow_anonymous
+        for one in listeners:
+            access.check_exposure(one.host, takes_anybody=one.takes_anybody)
+        if settings.bus != OFF:
+            self._bus = BusDoor(self.broker.engine, settings.bus_processes_max)
+            await self._bus.open(Path(settings.bus))
+        if listeners:
+            await access.prepare_logins()
+            await self._open_doors()
+        for one in listeners:  # without an await: nobody is served before all are bound
+            self._listen(one)
+
+    async def _begin(self) -> None:
+        if self._bus is not None:
+            await self._bus.serve()
+            self.addresses.append(f"bus:{self._settings.bus}")
+        self.broker.announce(self.addresses)
+        if self._settings.schedule:
+            self._start_schedule()
+        values = {
+            "event": "started",
+            "version": VERSION,
+            "engine": engine_kind(),
+            "pid": os.getpid(),
+            "data": str(self._settings.data),
+            "listening": ", ".join(self.addresses),
+        }
+        LOG.info(
+            "penstock %(version)s started: process %(pid)d, data %(data)s, listening on"
+            " %(listening)s, %(engine)s engine",
+            values,
+        )
+        self._is_started = True
 
     async def _apply_bindings(self) -> None:
         """What the settings bind is bound, after what was bound before."""
@@ -89,7 +126,7 @@ class Server:
             await self.broker.create_topic(binding.topic, exist_ok=True)
             await self.broker.bind(binding.filter, binding.topic)
 
-    async def _open_doors(self, listeners: list[Listener]) -> None:
+    async def _open_doors(self) -> None:
         settings = self._settings
         engine = self.broker.engine
         self._keeper = Keeper(engine, engine.session_catalog)
@@ -106,14 +143,6 @@ class Server:
         self._mqtt = MqttDoor(exchange, self._wills, self._selector, loop, limits)
         self._http = HttpDoor(engine, self._selector, loop, settings.http_limits)
         add_all(self._http, exchange, self._mqtt)
-        for one in listeners:
-            is_http = one.scheme.startswith("http")
-            self._listen(self._http.listen if is_http else self._mqtt.listen, one)
-
-    async def _open_bus(self, path: Path) -> None:
-        self._bus = BusDoor(self.broker.engine, self._settings.bus_processes_max)
-        await self._bus.open(path)
-        self.addresses.append(f"bus:{path}")
 
     def _start_schedule(self) -> None:
         settings = self._settings
@@ -126,12 +155,13 @@ class Server:
             environment()
             | storage_variables(settings.broker)
             | spark_variables(settings.spark_master),
-            lambda text: print(f"penstock: {text}", file=sys.stderr, flush=True),
             settings.jobs_max,
         )
         self._schedule.start()
 
-    def _listen(self, listen: Listen, one: Listener) -> None:
+    def _listen(self, one: Listener) -> None:
+        assert self._mqtt is not None and self._http is not None
+        listen = self._http.listen if one.scheme.startswith("http") else self._mqtt.listen
         try:
             bound = listen(one.host, one.port, one.context)
         except OSError as failed:
@@ -143,6 +173,9 @@ class Server:
 
     async def close(self) -> None:
         """Close the doors first, the data directory last."""
+        was_started, self._is_started = self._is_started, False
+        if was_started:
+            LOG.info("stopping", {"event": "stopping"})
         self.broker.hurry()
         schedule, self._schedule = self._schedule, None
         if schedule is not None:
@@ -167,10 +200,12 @@ class Server:
                 await keeper.close()
         finally:
             await self.broker.close()
+        if was_started:
+            LOG.info("stopped", {"event": "stopped"})
 
 
 def listeners_of(settings: ServerSettings) -> list[Listener]:
-    """What the settings open; InvalidSetting when files of TLS do not do."""
+    """What the settings open; InvalidSetting if a TLS file cannot be used."""
     mqtts, https = tls_contexts(settings)
     demands_client = settings.tls is not None and settings.tls.demands_client
     return [

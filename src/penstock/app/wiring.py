@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Awaitable, Callable
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -47,6 +47,7 @@ class OpenBroker:
         self.close = close  # told whether it is a clean close
         self.notes = notes  # what recovery found, for people
         self.announce: Callable[[list[str]], None] = lambda addresses: None
+        self.give_up: Callable[[], None] = lambda: None  # closing removes a directory it made
         self.hurry: Callable[[], None] = lambda: None  # bounds the wait for a database that is gone
 
 
@@ -63,6 +64,8 @@ async def open_directory(
     async with AsyncExitStack() as parts:  # undone in reverse if one of them fails
         directory.take()
         parts.callback(directory.release)
+        unless_opened = parts.enter_context(ExitStack())
+        unless_opened.callback(directory.give_up)
         check_backends(path, chosen)
         store: EmbeddedStore | PostgresStore
         if chosen.log == FILES:
@@ -92,6 +95,7 @@ async def open_directory(
         store.notes += engine.topics.notes
         engine.pipelines.directory = path
         store.notes += await finish_staged(path, engine, clock)
+        unless_opened.pop_all()
         opened_parts = parts.pop_all()
 
     def hurry() -> None:
@@ -104,6 +108,7 @@ async def open_directory(
 
     opened = OpenBroker(engine, close, store.notes)
     opened.announce = directory.announce
+    opened.give_up = directory.give_up
     opened.hurry = hurry
     return opened
 

@@ -15,6 +15,7 @@ from penstock.broker.access import Access
 from penstock.broker.consumers import Consumers, resolve
 from penstock.broker.decoded import Decoded
 from penstock.broker.groups import Groups
+from penstock.broker.limited_log import LimitedLog
 from penstock.broker.metrics import Metrics
 from penstock.broker.pipelines import PipelineRuns
 from penstock.broker.queue import Queue
@@ -37,6 +38,7 @@ from penstock.model.record import TopicInfo
 
 DRAFT_BYTES_MAX: Final = 4 * MIB  # publish_many hands over this much at a time
 DRAFT_RECORDS_MAX: Final = 50_000
+SLOW_SYNC_S: Final = 1.0  # a sync that takes longer is logged: publishers wait for it
 
 
 class Engine:
@@ -53,6 +55,7 @@ class Engine:
         self.settings = settings
         self.clock = clock
         self.metrics = Metrics()
+        self.log = LimitedLog("penstock.broker", asyncio.get_running_loop())
         self.access = Access(catalog.credentials, self.metrics)
         self.topics = Topics(catalog, store, clock, self._watch, self._forget)
         self._saver = PositionSaver(
@@ -71,6 +74,7 @@ class Engine:
             free_space,
             settings.disk_free_percent_min,
             settings.upkeep_s,
+            self.log,
         )
         self.pipelines = PipelineRuns(catalog.runs, clock)
         self.upkeep.errands.append(self.pipelines.take_reports)
@@ -109,6 +113,7 @@ class Engine:
         if self._is_closed:
             return
         self._is_closed = True
+        self.log.close()
         self.access.close()
         if self._upkeep_task is not None:
             self._upkeep_task.cancel()
@@ -159,8 +164,12 @@ class Engine:
     def _committed(self, topic: Topic, batch: Batch) -> None:
         metrics = self.metrics
         metrics.commit_records.observe(batch.header.count)
-        if topic.log.last_sync_s:
-            metrics.sync_seconds.observe(topic.log.last_sync_s)
+        sync_s = topic.log.last_sync_s
+        if sync_s:
+            metrics.sync_seconds.observe(sync_s)
+            if sync_s > SLOW_SYNC_S:
+                text = "a sync of topic %(topic)r took %(sync_s).1f s: the disk is slow"
+                self.log.warning("slow sync", text, {"topic": topic.declared, "sync_s": sync_s})
         metrics.records_published += batch.header.count
         metrics.bytes_published += batch.header.blob_raw_length
         if self.on_batch is not None:

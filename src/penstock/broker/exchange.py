@@ -372,4 +372,4 @@ class Exchange:
             sweep.lift.board(session)
 
     def _on_trouble(self, text: str) -> None:
-        self.engine.upkeep.troubles[-1] = text
+        self.engine.upkeep.note_trouble(-1, text)

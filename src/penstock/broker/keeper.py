@@ -138,7 +138,7 @@ class Keeper:
                     self.shares.gone(client_id)
                 await self.keys.expire()
             except PenstockError as trouble:
-                self._engine.upkeep.troubles[-2] = f"sessions: {trouble}"
+                self._engine.upkeep.note_trouble(-2, f"sessions: {trouble}")
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = self._loop.create_task(work)

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Final
 
+from penstock.broker.limited_log import LimitedLog
 from penstock.broker.metrics import Metrics
 from penstock.broker.topics import Topic, Topics
 from penstock.log.interface import KeptLog
@@ -29,9 +30,11 @@ class Upkeep:
         free_space: FreeSpace,
         free_percent_min: float,
         period_s: float,
+        log: LimitedLog,
     ) -> None:
         self.refusal = ""  # why publishes are refused; empty while there is space
-        self.troubles: dict[int, str] = {}  # by topic id: why a log could not be looked after
+        # By topic id, or a negative number of who has it: what is wrong now.
+        self.troubles: dict[int, str] = {}
         self.errands: list[Callable[[], Awaitable[None]]] = []  # what else is done every round
         self._topics = topics
         self._clock = clock
@@ -39,6 +42,7 @@ class Upkeep:
         self._free_space = free_space
         self._free_percent_min = free_percent_min
         self._period_s = period_s
+        self._log = log
 
     async def run(self) -> None:
         next_round_s = self._clock.monotonic_s() + self._period_s
@@ -54,20 +58,37 @@ class Upkeep:
         free, size = self._free_space()
         percent = 100 * free / size if size else 100.0
         if percent < self._free_percent_min:
+            is_new = not self.refusal
             self.refusal = (
                 f"{percent:.1f} % of the disk is free and publishes need "
                 f"{self._free_percent_min:g} %: nothing was stored; free some space, or lower "
                 "disk_free_percent_min"
             )
-        else:
+            if is_new:
+                text = "publishes are refused: %(percent).1f %% of the disk is free"
+                self._log.warning("disk refusal begins", text, {"percent": percent})
+        elif self.refusal:
             self.refusal = ""
+            text = "publishes are accepted again: %(percent).1f %% of the disk is free"
+            self._log.info("disk refusal ends", text, {"percent": percent})
+
+    def note_trouble(self, key: int, text: str) -> None:
+        """Something is wrong that is tried again; it is logged when it is new."""
+        if self.troubles.get(key) != text:
+            self.troubles[key] = text
+            self._log.warning("trouble", "%(trouble)s", {"trouble": text})
+
+    def end_trouble(self, key: int) -> None:
+        text = self.troubles.pop(key, "")
+        if text:
+            self._log.info("trouble ends", "no longer: %(trouble)s", {"trouble": text})
 
     async def look_after_all(self) -> None:
         for topic in self._topics.all():
             try:
                 await self.look_after(topic.log)
             except (OSError, PenstockError) as trouble:
-                self.troubles[topic.id] = f"{topic.declared}: {trouble}"
+                self.note_trouble(topic.id, f"{topic.declared}: {trouble}")
             else:
                 self._note_damage(topic)
         for errand in self.errands:
@@ -77,14 +98,15 @@ class Upkeep:
     def _note_damage(self, topic: Topic) -> None:
         damage = topic.log.damage
         if topic.refusal:
-            self.troubles[topic.id] = topic.refusal
+            self.note_trouble(topic.id, topic.refusal)
         elif damage:
-            self.troubles[topic.id] = (
+            self.note_trouble(
+                topic.id,
                 f"{topic.declared}: {len(damage)} damaged files, the first is {damage[0]}; "
-                "`penstock log verify` tells all, and a backup may have them whole"
+                "`penstock log verify` tells all, and a backup may have them whole",
             )
         else:
-            self.troubles.pop(topic.id, None)
+            self.end_trouble(topic.id)
 
     async def look_after(self, log: KeptLog) -> int:
         """Apply retention, then seal what is closed; how many records went.

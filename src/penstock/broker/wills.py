@@ -128,7 +128,7 @@ class Wills:
             self._note_trouble(trouble)
 
     def _note_trouble(self, trouble: PenstockError) -> None:
-        self._exchange.engine.upkeep.troubles[_TROUBLE] = f"wills: {trouble}"
+        self._exchange.engine.upkeep.note_trouble(_TROUBLE, f"wills: {trouble}")
 
     # Clients
 
@@ -277,7 +277,7 @@ class Wills:
         except PenstockError as trouble:
             self._note_trouble(trouble)
             return set(will_ids)
-        self._exchange.engine.upkeep.troubles.pop(_TROUBLE, None)
+        self._exchange.engine.upkeep.end_trouble(_TROUBLE)
         errors = await asyncio.gather(*[self._publish(one) for one in stored])
         return {one.will_id for one, error in zip(stored, errors, strict=True) if error is not None}
 

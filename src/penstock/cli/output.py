@@ -103,6 +103,11 @@ def human_duration(seconds: float | None) -> str:
     return f"{seconds:g}s"
 
 
+def counted(count: int, noun: str) -> str:
+    """`1 topic`, `2 topics`."""
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+
+
 def record_json(record: Record) -> dict[str, Any]:
     """A record with its payload as text, JSON value, or base64, whichever it is."""
     import base64

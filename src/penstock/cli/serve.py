@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import logging
 import signal
-import sys
 from pathlib import Path
 from typing import Any, Final
 
@@ -13,14 +13,22 @@ from penstock.app.engine_kind import engine_kind
 from penstock.app.server import Server, tls_contexts
 from penstock.app.storage import backends
 from penstock.broker.settings import make_settings, mask_password
-from penstock.cli.output import UsageError, human_bytes, human_duration
+from penstock.cli.log_output import LogOutput
+from penstock.cli.output import UsageError, counted, human_bytes, human_duration
 from penstock.cli.settings import show_effective
-from penstock.config import OPTIONAL, REQUIRED, ServerSettings, load, server_settings
+from penstock.config import OFF, OPTIONAL, REQUIRED, ServerSettings, load, server_settings
 from penstock.doors.loop import DoorLoop
 from penstock.doors.selector import DoorSelector
 from penstock.log.directory import FILES
+from penstock.log.interface import FSYNC, OS
 from penstock.model.errors import InvalidSetting
+from penstock.model.version import VERSION
 
+LOG: Final = logging.getLogger("penstock.server")
+_ACKNOWLEDGED: Final = {
+    FSYNC: "acknowledged messages are on disk",
+    OS: "acknowledged messages are handed to the operating system, not yet on disk",
+}
 # flag's name in the options: path of the setting it sets
 FLAGS: Final = {
     "data": "server.data",
@@ -34,6 +42,8 @@ FLAGS: Final = {
     "tls_client_ca": "mqtt.tls_client_ca",
     "tls_client_certificates": "mqtt.tls_client_certificates",
     "allow_anonymous": "access.allow_anonymous",
+    "log_level": "log_output.level",
+    "log_format": "log_output.format",
 }
 
 
@@ -87,6 +97,14 @@ def add_commands(commands: Any) -> None:
         default=None,
         help="let clients in without a login, from every address",
     )
+    parser.add_argument(
+        "--log-level",
+        choices=["debug", "info", "warning", "error"],
+        help="least important lines of the log on standard error (info)",
+    )
+    parser.add_argument(
+        "--log-format", choices=["text", "json"], help="form of the log on standard error (text)"
+    )
     parser.set_defaults(run=serve)
 
 
@@ -105,7 +123,10 @@ def serve(options: argparse.Namespace) -> None:
         show_effective(effective, as_json=options.json)
         return
     selector = DoorSelector()
-    with asyncio.Runner(loop_factory=lambda: DoorLoop(selector)) as runner:
+    with (
+        LogOutput(settings.log_level, settings.log_format),
+        asyncio.Runner(loop_factory=lambda: DoorLoop(selector)) as runner,
+    ):
         runner.run(_serve(Server(settings, selector), settings))
 
 
@@ -114,22 +135,30 @@ async def _serve(server: Server, settings: ServerSettings) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop.set)
+    loop.add_signal_handler(signal.SIGHUP, _on_hangup)
     await server.open()
     try:
         await _greet(server, settings)
         await stop.wait()
-        print("stopping: positions are saved, files are closed", flush=True)
+        print("stopping: saving positions and closing files", flush=True)
     finally:
         await server.close()
 
 
+def _on_hangup() -> None:
+    LOG.info(
+        "SIGHUP: nothing is reloaded; restart the server to apply changed settings",
+        {"event": "hangup"},
+    )
+
+
 async def _greet(server: Server, settings: ServerSettings) -> None:
+    """Say what holds, one fact per line; `ready` comes last."""
     engine = server.broker.engine
     defaults = engine.settings
     topics = await server.broker.topics()
-    for note in server.broker.notes:
-        print(f"recovered: {note}", file=sys.stderr)
-    print(f"data: {settings.data} ({len(topics)} topics)")
+    print(f"penstock {VERSION}")
+    print(f"data: {settings.data} ({counted(len(topics), 'topic')})")
     for topic in topics:
         if not topic.is_available:
             print(f"unavailable: {topic.topic}, its files are damaged or missing")
@@ -137,22 +166,37 @@ async def _greet(server: Server, settings: ServerSettings) -> None:
         where = mask_password(defaults.catalog_url)
         print(f"catalog: {where}, schema {defaults.catalog_schema}")
     if defaults.log_backend != FILES:
-        print("topics: tables beside the catalog")
+        print("topics: tables in the database of the catalog")
     for address in server.addresses:
         print(f"listening: {address}")
-    print(f"access: {_access(len(engine.access.users()), settings.allow_anonymous)}")
-    print(f"durability: {defaults.durability}")
-    print(
-        f"retention: {human_duration(defaults.retention_age)}, "
-        f"{human_bytes(defaults.retention_bytes)}"
-    )
+    print(f"access: {_access(len(engine.access.users()), settings)}")
+    print(f"durability: {defaults.durability}, {_ACKNOWLEDGED[defaults.durability]}")
+    print(f"retention: {_retention(defaults.retention_age, defaults.retention_bytes)}")
     print(f"engine: {engine_kind()}")
     print("ready; stop with Ctrl-C", flush=True)
 
 
-def _access(users: int, allow_anonymous: bool) -> str:
-    if allow_anonymous:
-        return f"anybody (--allow-anonymous), {users} users"
-    if users:
-        return f"{users} users, nobody without a login"
-    return "anybody on this machine; `penstock user add` ends that"
+def _access(users: int, settings: ServerSettings) -> str:
+    """Who is let in, and by what."""
+    tls = settings.tls
+    takes_any = tls is not None and not tls.demands_client
+    ways = []
+    if takes_any or {settings.mqtt, settings.http, settings.https} != {OFF}:
+        if settings.allow_anonymous:
+            ways.append(f"anyone (--allow-anonymous), and {counted(users, 'user')}")
+        elif users:
+            ways.append(f"{counted(users, 'user')}, login required")
+        else:
+            ways.append("anyone on this machine, until `penstock user add`")
+    if tls is not None and tls.client_ca is not None:
+        must = "only with" if tls.demands_client else "also with"
+        ways.append(f"on mqtts {must} a client certificate, whose common name is the user")
+    if settings.bus != OFF:
+        ways.append("on the bus only programs of this system user")
+    return "; ".join(ways)
+
+
+def _retention(age: float | None, size: int | None) -> str:
+    shown_age = "no age limit" if age is None else human_duration(age)
+    shown_size = "no size limit" if size is None else f"{human_bytes(size)} per topic"
+    return f"{shown_age}, {shown_size}"

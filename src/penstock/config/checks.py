@@ -89,6 +89,18 @@ def duration(key: str, value: Any) -> Any:
     return value  # as it was written
 
 
+def one_of(*choices: str) -> Callable[[str, Any], str]:
+    """A check that takes one of these texts."""
+
+    def check(key: str, value: Any) -> str:
+        if value not in choices:
+            allowed = ", ".join(map(repr, choices[:-1]))
+            raise InvalidSetting(f"{key} {value!r} is unknown: use {allowed} or {choices[-1]!r}")
+        return str(value)
+
+    return check
+
+
 def certificates(key: str, value: Any) -> str:
     if value not in (OPTIONAL, REQUIRED):
         raise InvalidSetting(f"{key} {value!r} is neither 'optional' nor 'required'")

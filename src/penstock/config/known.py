@@ -17,6 +17,7 @@ from penstock.config.checks import (
     duration,
     file,
     of_broker,
+    one_of,
     origins,
     size,
     text,
@@ -35,6 +36,18 @@ _HTTP: Final = HttpLimits()
 
 SETTINGS: Final = (
     Setting("server.data", DEFAULT_DATA, text, "data directory"),
+    Setting(
+        "log_output.level",
+        "info",
+        one_of("debug", "info", "warning", "error"),
+        "least important lines of the server log: 'debug', 'info', 'warning' or 'error'",
+    ),
+    Setting(
+        "log_output.format",
+        "text",
+        one_of("text", "json"),
+        "how the server log is written to standard error: 'text', or 'json', an object per line",
+    ),
     Setting("mqtt.listen", "127.0.0.1:1883", address, "where MQTT clients connect, or 'off'"),
     Setting("mqtt.tls_listen", OFF, address, "the same with TLS; its usual port is 8883"),
     Setting("mqtt.tls_cert", "", file, "the server's certificate and chain, PEM"),

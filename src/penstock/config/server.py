@@ -32,6 +32,8 @@ class ServerSettings:
     """Everything `penstock serve` can be told. `off` leaves a listener closed."""
 
     data: Path
+    log_level: str
+    log_format: str
     mqtt: str
     mqtts: str
     tls: TlsFiles | None
@@ -62,6 +64,8 @@ def server_settings(effective: Effective) -> ServerSettings:
     _check_reachable(values)
     return ServerSettings(
         Path(values["server.data"]),
+        values["log_output.level"],
+        values["log_output.format"],
         values["mqtt.listen"],
         values["mqtt.tls_listen"],
         _tls_files(values),

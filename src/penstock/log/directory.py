@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import shutil
 import threading
 import time
 from contextlib import suppress
@@ -76,12 +77,16 @@ class DataDirectory:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._fd = -1
+        self._made: list[Path] = []  # by `take`: the directory and its parents, innermost first
+        self._is_given_up = False
         self._reserving = threading.Lock()  # the catalog, the logs and upkeep share the reserve
 
     def take(self) -> None:
         """Lock the directory, making it if needed; UnavailableError names the holder."""
+        path = self.path
+        missing = [one for one in (path, *path.parents) if not one.exists()]
         try:
-            RealDisk().make_dir(self.path)
+            RealDisk().make_dir(path)
             fd = os.open(self.path / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
         except OSError as failed:
             raise UnavailableError(f"{self.path} cannot be opened: {failed.strerror}") from failed
@@ -89,6 +94,7 @@ class DataDirectory:
             os.close(fd)
             raise UnavailableError(_taken_text(self.path))
         self._fd = fd
+        self._made = missing
         self.announce([])
 
     def announce(self, addresses: list[str]) -> None:
@@ -98,12 +104,24 @@ class DataDirectory:
             os.ftruncate(self._fd, 0)
             os.pwrite(self._fd, msgspec.json.encode(holder) + b"\n", 0)
 
+    def give_up(self) -> None:
+        """The start failed before anybody was served: `release` removes what `take` made."""
+        self._is_given_up = True
+
     def release(self) -> None:
         """Let somebody else open it. The lock also goes with the process, however it ends."""
         if self._fd >= 0:
+            if self._is_given_up and self.path in self._made:
+                self._remove()
             os.ftruncate(self._fd, 0)
             os.close(self._fd)
             self._fd = -1
+
+    def _remove(self) -> None:
+        shutil.rmtree(self.path, ignore_errors=True)
+        with suppress(OSError):  # a parent that somebody else uses by now stays
+            for parent in self._made[1:]:
+                parent.rmdir()
 
     def set_reserve(self) -> None:
         """Set space aside as far as there is plenty; what is there already stays."""

@@ -8,6 +8,7 @@ runs on the Workers, one commit at a time.
 from __future__ import annotations
 
 import asyncio
+import logging
 from bisect import bisect_right
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable
@@ -62,6 +63,7 @@ from penstock.model.limits import MIB
 TAIL_BYTES_MAX = 4 * MIB  # per log; ~20,000 small records for readers that are almost live
 TAIL_READ_BYTES_MAX = CHUNK_BYTES  # of one read from there
 READ_BYTES_MAX: Final = 8 * MIB  # of memory for one read; a single batch may take more
+LOG: Final = logging.getLogger("penstock.log")
 
 
 class EmbeddedLog(AppendingLog[CommitJob]):
@@ -92,6 +94,7 @@ class EmbeddedLog(AppendingLog[CommitJob]):
         self._tail = Tail(end, TAIL_BYTES_MAX)
         self._is_loose = settings.durability == OS  # as `end` says on disk
         self._wants_roll = False
+        self._is_failing = False  # the last write failed
         self._doomed: deque[Segment] = deque()  # trimmed; the file may still be there
         self._damage = Damage()
         self._upkeep: asyncio.Lock = asyncio.Lock()
@@ -150,6 +153,8 @@ class EmbeddedLog(AppendingLog[CommitJob]):
             self._adopt(job.rolled.header)
             self._active = job.rolled
         if job.error is None:
+            if self._is_failing:
+                self._note_failing("")
             self.last_sync_s = job.sync_s
             self._keep(job)
             self._show(job.batch)
@@ -158,9 +163,29 @@ class EmbeddedLog(AppendingLog[CommitJob]):
             fenced = self._fenced()
             self._refuse(fenced)
             self.refuse_waiting(fenced)
+            values = {"event": "log fenced", "log": self._shown, "problem": str(fenced)}
+            LOG.error("%(log)s takes no more publishes: %(problem)s", values)
         else:
-            self._refuse(write_refusal(job.error))
+            refusal = write_refusal(job.error)
+            self._refuse(refusal)
+            if not self._is_failing:
+                self._note_failing(str(refusal))
         self._go_on()
+
+    def _note_failing(self, problem: str) -> None:
+        """Writes begin to fail, or succeed again: each is logged once."""
+        self._is_failing = bool(problem)
+        if problem:
+            values = {"event": "write refusal begins", "log": self._shown, "problem": problem}
+            LOG.error("%(log)s: %(problem)s", values)
+        else:
+            values = {"event": "write refusal ends", "log": self._shown}
+            LOG.info("%(log)s: writing works again", values)
+
+    @property
+    def _shown(self) -> str:
+        """The directory of the log, as people know it: tenant, topic and id."""
+        return "/".join(self._active.path.parent.parts[-2:])
 
     def _keep(self, job: CommitJob) -> None:
         """Know of the batch what later reads and commits need."""

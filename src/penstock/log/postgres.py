@@ -8,6 +8,7 @@ threads of PostgresWork, one round at a time.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Awaitable
 from contextlib import suppress
 from typing import Final
@@ -43,6 +44,7 @@ from penstock.model.errors import CorruptError, Gap, UnavailableError
 from penstock.model.limits import MIB
 
 TAIL_BYTES_MAX: Final = 4 * MIB  # per log; readers that are almost live ask no server
+LOG: Final = logging.getLogger("penstock.log")
 
 
 class PostgresLog(AppendingLog[PostgresJob]):
@@ -120,6 +122,8 @@ class PostgresLog(AppendingLog[PostgresJob]):
         error = self._refusal()
         assert error is not None
         self.refuse_waiting(error)
+        values = {"event": "log fenced", "problem": str(error)}
+        LOG.error("a topic takes no more publishes: %(problem)s", values)
 
     def _refusal(self) -> UnavailableError | None:
         if self._fence:

@@ -89,13 +89,13 @@ class BusDoor:
         self._path: Path | None = None
 
     async def open(self, path: Path) -> None:
-        """Listen at `path`; a socket that nobody listens on any more is replaced."""
+        """Bind `path`, for `serve`; a socket that nobody listens on any more is replaced."""
         await self._loop.open()
         await asyncio.get_running_loop().run_in_executor(None, _make_room, path)
         mask = os.umask(0o177)
         try:
             self._server = await asyncio.get_running_loop().create_unix_server(
-                lambda: BusProcess(self), str(path)
+                lambda: BusProcess(self), str(path), start_serving=False
             )
         except OSError as failed:
             raise UnavailableError(
@@ -105,6 +105,11 @@ class BusDoor:
         finally:
             os.umask(mask)
         self._path = path
+
+    async def serve(self) -> None:
+        """Take processes from now on."""
+        assert self._server is not None
+        await self._server.start_serving()
 
     def act(self, process: BusProcess, frame: wire.Frame) -> None:
         """Do what a process asks for; a PenstockError says why not."""
