@@ -192,6 +192,8 @@ class Server:
         bus, self._bus = self._bus, None
         keeper, self._keeper = self._keeper, None
         try:
+            if mqtt is not None:
+                await mqtt.wait_gone()
             if wills is not None:
                 await wills.close()
             if bus is not None:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final
 
+from penstock.doors.lingering import Lingering
 from penstock.doors.selector import DoorSelector
 from penstock.doors.tcp import SocketLink
 from penstock.doors.tls import TlsListener
@@ -32,7 +33,9 @@ class Listeners:
         refused: Counter[str],
         make: Make,
         serve: Serve,
+        lingering: Lingering,
     ) -> None:
+        self._lingering = lingering
         self._selector = selector
         self._loop = loop
         self._refused = refused
@@ -51,7 +54,7 @@ class Listeners:
         self._sockets.append(listener)
         begin = self._begin
         if context is not None:
-            tls = TlsListener(context, self._loop, self._make, self._refused)
+            tls = TlsListener(context, self._loop, self._make, self._refused, self._lingering)
             self._tls.append(tls)
             begin = tls.take
         self._selector.serve(listener.fileno(), partial(self._accept, listener, begin))
@@ -71,7 +74,7 @@ class Listeners:
             begin(sock)
 
     def _begin(self, sock: socket.socket) -> None:
-        link = SocketLink(sock, self._selector)
+        link = SocketLink(sock, self._selector, self._lingering)
         connection = self._make(link)
         if connection is None:
             sock.close()

@@ -4,23 +4,21 @@ from __future__ import annotations
 
 import socket
 from contextlib import suppress
-from typing import Final
 
+from penstock.doors.lingering import READ_BYTES, Lingering, LingeringSocket
 from penstock.doors.selector import GONE, READABLE, WRITABLE, DoorSelector
 from penstock.doors.wired import Wired
-from penstock.model.limits import KIB
-
-READ_BYTES: Final = 64 * KIB
 
 
 class SocketLink:
     """A non-blocking TCP socket, served by the selector."""
 
-    __slots__ = ("_events", "_selector", "_socket")
+    __slots__ = ("_events", "_lingering", "_selector", "_socket")
 
-    def __init__(self, sock: socket.socket, selector: DoorSelector) -> None:
+    def __init__(self, sock: socket.socket, selector: DoorSelector, lingering: Lingering) -> None:
         self._socket = sock
         self._selector = selector
+        self._lingering = lingering
         self._events: int = READABLE
 
     @property
@@ -61,6 +59,13 @@ class SocketLink:
     def end_sending(self) -> None:
         with suppress(OSError):
             self._socket.shutdown(socket.SHUT_WR)
+
+    def close_after(self, data: bytes) -> None:
+        try:
+            self._selector.leave(self._socket.fileno())
+            LingeringSocket(self._lingering, self._socket, data)
+        except (OSError, KeyError):  # gone already
+            self._socket.close()
 
     def close(self) -> None:
         with suppress(OSError, KeyError):

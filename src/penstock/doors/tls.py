@@ -15,6 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
+from penstock.doors.lingering import Linger, Lingering
 from penstock.doors.wired import Wired
 from penstock.model.errors import InvalidSetting
 from penstock.model.limits import KIB
@@ -22,6 +23,9 @@ from penstock.model.limits import KIB
 HANDSHAKES_MAX: Final = 1_000  # under way
 HANDSHAKE_S_MAX: Final = 10.0
 SHUTDOWN_S_MAX: Final = 5.0  # for the client to take leave after the last packet
+# TLS here cannot be closed one way. A client that is silent for this long after our last packet has
+# stopped sending, so that closing will not reset what it reads.
+QUIET_S: Final = 1.0
 SEND_BYTES_MAX: Final = 256 * KIB  # handed to the transport at once
 
 
@@ -69,8 +73,11 @@ class TlsLink:
     """Implements the connection's Link on a transport."""
 
     __slots__ = (
+        "_heard_s",
         "_is_full",
         "_is_wanted",
+        "_linger",
+        "_lingering",
         "_loop",
         "_on_writable",
         "_transport",
@@ -78,9 +85,12 @@ class TlsLink:
         "source",
     )
 
-    def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, transport: asyncio.Transport, lingering: Lingering) -> None:
         self._transport = transport
-        self._loop = loop
+        self._lingering = lingering
+        self._linger: Linger | None = None
+        self._heard_s = 0.0  # when a client that lingers sent something, at the latest
+        self._loop = lingering.loop
         self._is_full = False
         self._is_wanted = False
         self._on_writable: Callable[[], None] | None = None
@@ -127,6 +137,38 @@ class TlsLink:
     def end_sending(self) -> None:
         self._transport.close()  # what waits is sent first; there is no closing one way
 
+    def close_after(self, data: bytes) -> None:
+        self._on_writable = None
+        transport = self._transport
+        if transport.is_closing():
+            return
+        self._linger = self._lingering.begin(transport.abort)
+        transport.write(data)
+        transport.resume_reading()
+        self._heard_s = self._loop.time()
+        self._loop.call_later(QUIET_S, self._close_when_quiet)
+
+    def throw_away(self, size: int) -> None:
+        """The client of a connection that is over sent something."""
+        if self._linger is not None:
+            self._heard_s = self._loop.time()
+            self._linger.throw_away(size)
+
+    def _close_when_quiet(self) -> None:
+        """TLS cannot be closed one way, so wait until the client has nothing more to say."""
+        if self._linger is None:
+            return
+        left_s = self._heard_s + QUIET_S - self._loop.time()
+        if left_s <= 0 and not self._transport.get_write_buffer_size():
+            self._transport.close()
+        else:
+            self._loop.call_later(max(left_s, QUIET_S / 10), self._close_when_quiet)
+
+    def on_gone(self) -> None:
+        linger, self._linger = self._linger, None
+        if linger is not None:
+            linger.end()
+
     def close(self) -> None:
         self._on_writable = None
         self._transport.close()
@@ -142,7 +184,7 @@ class TlsProtocol(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
-        self._link = TlsLink(transport, asyncio.get_running_loop())
+        self._link = TlsLink(transport, self._listener.lingering)
         self._connection = self._listener.make_connection(self._link)
         if self._connection is None:
             transport.abort()
@@ -152,6 +194,8 @@ class TlsProtocol(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         if self._connection is not None and not self._connection.is_closed:
             self._connection.receive(data)
+        elif self._link is not None:
+            self._link.throw_away(len(data))
 
     def pause_writing(self) -> None:
         if self._link is not None:
@@ -162,6 +206,8 @@ class TlsProtocol(asyncio.Protocol):
             self._link.set_full(False)
 
     def connection_lost(self, failed: Exception | None) -> None:
+        if self._link is not None:
+            self._link.on_gone()
         if self._connection is not None:
             self._connection.close()
             self._connection = None
@@ -176,6 +222,7 @@ class TlsListener:
         loop: asyncio.AbstractEventLoop,
         make_connection: Callable[[TlsLink], Wired | None],
         refused: Counter[str],
+        lingering: Lingering,
         *,
         handshake_s_max: float = HANDSHAKE_S_MAX,
     ) -> None:
@@ -183,6 +230,7 @@ class TlsListener:
         self._context = context
         self._loop = loop
         self._refused = refused
+        self.lingering = lingering
         self._handshake_s_max = handshake_s_max
         self._handshakes: set[asyncio.Task[None]] = set()
 

@@ -50,4 +50,11 @@ class Link(Protocol):
         """Tell the peer that nothing more comes, and read on until it closes, if the wire can."""
         ...
 
+    def close_after(self, data: bytes) -> None:
+        """Send this and close, once the peer has had time to read it (doors.lingering).
+
+        The connection is done with the link: nothing is received or sent for it any more.
+        """
+        ...
+
     def close(self) -> None: ...

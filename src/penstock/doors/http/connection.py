@@ -317,8 +317,7 @@ class HttpConnection:
         rest, self._intake.rest = self._intake.rest or b"", b""
         self._host.budget.bytes -= len(request.body)
         self.current = None
-        ping_s = self._host.limits.ping_s if upgrade.is_pinged else 0
-        self._socket = WebSocket(self, protocol, ping_s)
+        self._socket = WebSocket(self, protocol, self._host.limits, is_pinged=upgrade.is_pinged)
         self._socket.begin(upgrade.begin)
         if rest and not self.is_closed:
             self._socket.receive(rest)
@@ -412,6 +411,11 @@ class HttpConnection:
     def look_at_time(self) -> None:
         """Called each second."""
         limits = self._host.limits
+        if self._socket is not None:
+            linger_s_max = DRAIN_S_MAX if self._host.is_stopping else limits.linger_s_max
+            if self._socket.closing_s > linger_s_max:
+                self.close()
+                return
         waited_s = self._host.tick - self._since
         if self.out_bytes:
             if waited_s > limits.send_s_max:

@@ -31,6 +31,7 @@ from penstock.doors.http.messages import (
 )
 from penstock.doors.http.pages import Pages
 from penstock.doors.http.router import Route, Router
+from penstock.doors.lingering import Lingering
 from penstock.doors.listening import Listeners
 from penstock.doors.selector import DoorSelector
 from penstock.doors.tcp import SocketLink, serve
@@ -70,7 +71,8 @@ class HttpDoor:
         self._stopped: asyncio.Future[None] | None = None  # those who wait for something
         self._empty: asyncio.Event | None = None  # set when the last connection is gone
         refused = engine.metrics.refused
-        self._listeners = Listeners(selector, loop, refused, self.begin, self._serve)
+        lingering = Lingering(selector, loop)
+        self._listeners = Listeners(selector, loop, refused, self.begin, self._serve, lingering)
         self._note_date()
         self._timer = loop.call_later(1.0, self._each_second)
         selector.after_handlers(self._flush)

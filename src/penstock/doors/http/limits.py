@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from penstock.doors.lingering import LINGER_BYTES_MAX, LINGER_S_MAX
 from penstock.model.limits import KIB, MIB
 
 ANY_ORIGIN: Final = "*"
@@ -30,6 +31,8 @@ class HttpLimits:
     idle_s_max: float = 75.0  # between two requests
     send_s_max: float = 30.0  # for a client that takes nothing of its answer
     ping_s: int = 30  # of silence in a WebSocket; then its peer is pinged, after as much again cut
+    linger_s_max: float = LINGER_S_MAX  # for a closed WebSocket's peer to read why
+    linger_bytes_max: int = LINGER_BYTES_MAX  # that it still sends meanwhile
     stop_s_max: float = 10.0  # for requests under way when the server stops
     origins: tuple[str, ...] = ()  # web pages that may ask, beside those of this server
 

@@ -86,6 +86,12 @@ class WebSocketLink:
     def end_sending(self) -> None:
         self.close()
 
+    def close_after(self, data: bytes) -> None:
+        if data and self._socket.is_open:
+            self._socket.send(data)
+        self._socket.want_read(True)
+        self.close()
+
     def close(self) -> None:
         self._on_writable = None
         self._socket.close_with(NORMAL, "")

@@ -18,7 +18,7 @@ from websockets.protocol import OPEN
 from websockets.server import ServerProtocol
 from websockets.typing import Subprotocol
 
-from penstock.doors.http.limits import DRAIN_S_MAX, OUT_BYTES_ROOM
+from penstock.doors.http.limits import OUT_BYTES_ROOM, HttpLimits
 from penstock.doors.http.messages import HttpError, Request, Upgrade
 
 TEXT: Final = 0x81
@@ -90,9 +90,11 @@ class WebSocket:
     __slots__ = (
         "_carrier",
         "_closing_since",
+        "_discarded",
         "_is_held",
         "_is_text",
         "_is_wanted",
+        "_limits",
         "_ping_s",
         "_protocol",
         "_receiver",
@@ -100,15 +102,19 @@ class WebSocket:
         "subprotocol",
     )
 
-    def __init__(self, carrier: Carrier, protocol: ServerProtocol, ping_s: int) -> None:
+    def __init__(
+        self, carrier: Carrier, protocol: ServerProtocol, limits: HttpLimits, *, is_pinged: bool
+    ) -> None:
         self._carrier = carrier
         self._protocol = protocol
-        self._ping_s = ping_s  # of silence; 0: the peer is never pinged, and may be silent
+        self._limits = limits
+        self._ping_s = limits.ping_s if is_pinged else 0  # 0: the peer may be silent
         self._receiver: Receiver | None = None
         self._is_text = False  # the message that is being read
         self._is_held = False  # not read, because the peer takes nothing
         self._is_wanted = True  # the receiver takes more
         self._closing_since = -1
+        self._discarded = 0  # bytes that came after we closed
         self._seen = carrier.now_s()
         self.subprotocol = protocol.subprotocol
 
@@ -128,6 +134,11 @@ class WebSocket:
     @property
     def is_open(self) -> bool:
         return self._closing_since < 0 and not self._carrier.is_closed
+
+    @property
+    def closing_s(self) -> int:
+        """How long ago we closed and said why; 0 while it is open."""
+        return self._carrier.now_s() - self._closing_since if self._closing_since >= 0 else 0
 
     def send(self, data: bytes, kind: int = BINARY) -> None:
         """One message in one frame; nothing once it is being closed."""
@@ -157,6 +168,11 @@ class WebSocket:
     def receive(self, data: bytes) -> None:
         self._seen = self._carrier.now_s()
         protocol = self._protocol
+        if self._closing_since >= 0:
+            self._discarded += len(data)
+            if self._discarded > self._limits.linger_bytes_max:
+                self._carrier.close()
+                return
         protocol.receive_data(data)
         for event in protocol.events_received():
             if not self.is_open or self._receiver is None:
@@ -189,14 +205,9 @@ class WebSocket:
             self._receiver.on_room()
 
     def look_at_time(self) -> None:
-        now_s = self._carrier.now_s()
-        if self._closing_since >= 0:
-            if now_s - self._closing_since > DRAIN_S_MAX:
-                self._carrier.close()
+        if not self._ping_s or not self.is_open:
             return
-        silent_s = now_s - self._seen
-        if not self._ping_s:
-            return
+        silent_s = self._carrier.now_s() - self._seen
         if silent_s > 2 * self._ping_s:
             self._carrier.close()
         elif silent_s >= self._ping_s and silent_s % self._ping_s == 0:

@@ -193,8 +193,7 @@ class Arrivals:
 
     def _refuse(self, connection: Connection, reason: Reason, why: str = "") -> None:
         connection.put_packet(Connack(reason=reason, properties=explained(why)))
-        connection.flush()
-        connection.close()
+        connection.leave()
 
 
 def _taken(client_id: str) -> str:

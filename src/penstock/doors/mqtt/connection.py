@@ -250,7 +250,6 @@ class Connection:
                     is_known = violation.reason != Reason.UNSUPPORTED_PROTOCOL_VERSION
                     why = explained(str(violation) if is_known else "")
                     self.put_packet(Connack(reason=violation.reason, properties=why))
-                    self.flush()
             raise
 
     def begin(self, version: int, session: Session) -> None:
@@ -473,22 +472,35 @@ class Connection:
     # The end
 
     def end(self, reason: Reason, why: str = "") -> None:
-        """Say why, where the client's version has words for it, and close."""
+        """Say why, where the client's version has words for it, and close when it is read."""
         if self.is_closed:
             return
-        if self.session is not None:
-            if self.version == MQTT_5:
-                self.put_packet(Disconnect(reason, explained(why)))
-            self.flush()  # also what was to be said before this
-        self.close()
+        if self.session is not None and self.version == MQTT_5:
+            self.put_packet(Disconnect(reason, explained(why)))
+        self.leave()
+
+    def leave(self) -> None:
+        """Close when the client has read what waits to be sent, or had time to."""
+        if self.is_closed:
+            return
+        rest = self._rest
+        data = b"".join(self._out if rest is None else [bytes(rest), *self._out])
+        if self.session is None and not data:
+            self.close()  # a client that was never spoken to
+            return
+        self._traffic.bytes_sent += len(data)
+        self._link.close_after(data)
+        self._forget()
 
     def close(self) -> None:
         """Close at once; whatever waits to be sent is let go."""
-        if self.is_closed:
-            return
+        if not self.is_closed:
+            self._link.close()
+            self._forget()
+
+    def _forget(self) -> None:
         self.is_closed = True
         self.state = State.CLOSED
-        self._link.close()
         self._out = []
         self._rest = None
         self._publishing = None

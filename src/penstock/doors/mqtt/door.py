@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from penstock.broker.exchange import Exchange
 from penstock.broker.wills import Wills
+from penstock.doors.lingering import Lingering
 from penstock.doors.listening import Listeners
 from penstock.doors.mqtt.acks import check_refused
 from penstock.doors.mqtt.answers import reason_of
@@ -47,6 +48,7 @@ from penstock.mqtt.packets import (
 from penstock.mqtt.reasons import FAILURE, Reason
 from penstock.mqtt.state import event_of, next_state
 
+STOP_LINGER_S_MAX: Final = 1.0  # for clients to read that the broker stops, before it does
 HOLD_S: Final = 0.002  # a client that brings more than the disk takes is read again after it
 
 
@@ -68,7 +70,10 @@ class MqttDoor:
         self._loop = loop
         self._limits = limits
         refused = exchange.engine.metrics.refused
-        self._listeners = Listeners(selector, loop, refused, self.begin, self._serve)
+        self._lingering = Lingering(selector, loop, limits.linger_s_max, limits.linger_bytes_max)
+        self._listeners = Listeners(
+            selector, loop, refused, self.begin, self._serve, self._lingering
+        )
         self._connections: set[Connection] = set()
         self._dirty: list[Connection] = []
         self._is_serving = False  # the selector calls handlers, and will have all flushed
@@ -103,7 +108,7 @@ class MqttDoor:
 
     def begin(self, link: Link) -> Connection | None:
         """A client on a link of any kind; None when there is no room for another."""
-        if len(self._connections) >= self._limits.connections_max:
+        if len(self._connections) + len(self._lingering) >= self._limits.connections_max:
             self.exchange.engine.metrics.refused["connections"] += 1
             return None
         self.exchange.engine.metrics.traffic.sockets += 1
@@ -239,7 +244,7 @@ class MqttDoor:
                 connection.end(Reason.KEEP_ALIVE_TIMEOUT, why)
 
     def close(self) -> None:
-        """Stop listening, tell the clients, close their connections."""
+        """Stop listening, tell the clients, end their connections; see `wait_gone`."""
         self._timer.cancel()
         self._dollar_sys.close()
         self._listeners.close()
@@ -247,3 +252,7 @@ class MqttDoor:
             connection.end(
                 Reason.SERVER_SHUTTING_DOWN, "the broker is stopping: connect again later"
             )
+
+    async def wait_gone(self) -> None:
+        """Suspends until the clients have read that the broker stops, at most for a moment."""
+        await self._lingering.close(STOP_LINGER_S_MAX)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from penstock.broker.wills import GRACE_S
+from penstock.doors.lingering import LINGER_BYTES_MAX, LINGER_S_MAX
 from penstock.mqtt.kinds import MQTT_5
 
 
@@ -20,6 +21,8 @@ class MqttLimits:
     sys_interval_s: int = 10  # between updates of what the broker says about itself; 0: never
     queue_qos0: bool = False  # keep messages of QoS 0 for sessions whose clients are away
     auto_create_topics: int = 0  # topics that publishing may create; 0: none
+    linger_s_max: float = LINGER_S_MAX  # for a client to read why its connection ended
+    linger_bytes_max: int = LINGER_BYTES_MAX  # that it still sends meanwhile
 
     def keep_alive_s(self, version: int, asked_s: int) -> int:
         """The keep alive that counts; before MQTT 5 a client cannot be told another one."""

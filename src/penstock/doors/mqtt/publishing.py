@@ -202,7 +202,7 @@ class Publishing:
         """Never ack what was not stored: MQTT 5 says why, before that only closing is left."""
         connection = self._connection
         if connection.version != MQTT_5 or receipt.first_byte == PUBCOMP:
-            connection.close()
+            connection.leave()
             return
         reason, why = reason_of(error), str(error)
         for packet_id in receipt.packet_ids:
