@@ -7,7 +7,7 @@ lags behind in the log for the others. Compiled by mypyc; the same source runs i
 
 from __future__ import annotations
 
-from typing import Final, Protocol
+from typing import Final
 
 from penstock.broker.exchange import Exchange
 from penstock.broker.routes import TopicWanted
@@ -17,7 +17,8 @@ from penstock.core.access import NOBODY, Principal
 from penstock.doors.mqtt.acks import check_pubacks, check_pubcomps, unknown_pubrecs
 from penstock.doors.mqtt.aliases import OutgoingAliases
 from penstock.doors.mqtt.answers import explained, unexplained
-from penstock.doors.mqtt.encoding import Encodings, MqttEncoding, packets_within
+from penstock.doors.mqtt.encoding import MqttEncoding, packets_within
+from penstock.doors.mqtt.host import Host
 from penstock.doors.mqtt.publishing import Publishing
 from penstock.doors.mqtt.receipts import PUBACK, PUBCOMP, PUBREC, PUBREL
 from penstock.doors.mqtt.weave import plain_neighbours
@@ -46,36 +47,6 @@ _DUP: Final = 0x08
 _NOT_FOUND: Final = Reason.PACKET_IDENTIFIER_NOT_FOUND
 _CONNECTED: Final = State.CONNECTED
 _WAIT_CONNACK: Final = State.WAIT_CONNACK
-
-
-class Host(Protocol):
-    """The door, as its connections see it."""
-
-    exchange: Exchange
-    encodings: Encodings
-    tick: int  # seconds, coarse
-
-    def handle(self, connection: Connection, packet: Packet) -> None:
-        """A packet that is no PUBLISH and no plain acknowledgement."""
-        ...
-
-    def mark_dirty(self, connection: Connection) -> None:
-        """Call `flush` at the end of this tick."""
-        ...
-
-    def hold(self, connection: Connection) -> None:
-        """Too much waits to be written: stop reading from this client for a moment."""
-        ...
-
-    def create_topic(self, connection: Connection, topic: str) -> None:
-        """Create a topic for a paused connection, then have it go on."""
-        ...
-
-    def give_up(self, connection: Connection, mistake: Exception) -> None:
-        """A mistake of our own costs this client its connection, and nobody else anything."""
-        ...
-
-    def forget(self, connection: Connection) -> None: ...
 
 
 class Connection:
