@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from typing import Final
 
-from penstock.broker.exchange import Exchange
 from penstock.broker.routes import TopicWanted
 from penstock.broker.runs import Encoding, Run
 from penstock.broker.sessions import Session
