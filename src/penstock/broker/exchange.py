@@ -14,6 +14,7 @@ from penstock.broker.engine import Engine
 from penstock.broker.feeds import Feeds
 from penstock.broker.handover import Handover
 from penstock.broker.keeper import Keeper, opened_mark
+from penstock.broker.retaining import Retaining
 from penstock.broker.routes import (
     Route,
     Router,
@@ -57,7 +58,7 @@ class Publication:
             self._on_done(None)
 
     def refused(self, error: Exception) -> None:
-        self._exchange.withdraw(self._topic)
+        self._exchange.withdraw(self._topic, self._run)
         if self._on_done is not None:
             self._on_done(error)
         else:  # of QoS 0: nobody else hears of it
@@ -89,6 +90,7 @@ class Exchange:
         self._metrics = engine.metrics
         self.sessions: dict[str, Session] = {}  # connected ones, by client id
         self._waiting: dict[int, int] = {}  # topic id -> runs that wait for their commit
+        self.retaining = Retaining()
         self._sweeps: dict[int, Sweep] = {}  # by topic id
         self.feeds = Feeds(engine, authorise, self._on_trouble)
         self.sharing = Sharing(engine, self.router, keeper.shares, self._on_trouble, keeps_qos0)
@@ -117,11 +119,13 @@ class Exchange:
             self._refuse(run, refusal or topic.refusal, on_done)
             return False
         waiting = self._waiting.get(route.topic_id, 0)
-        # A retained message waits: who subscribes before its commit is then given it live.
+        # A retained message waits, and so does who subscribes before its commit.
         is_early = run.qos == 0 and waiting == 0 and on_done is None and not run.retain
         publication = None
         if not is_early:
             self._waiting[route.topic_id] = waiting + 1
+            if run.retain:
+                self.retaining.enter(run)
             publication = Publication(self, topic, run, on_done)
         log.append_run(
             run.name,
@@ -199,7 +203,7 @@ class Exchange:
 
     def deliver(self, topic: Topic, run: Run, offset: int) -> None:
         """A run that waited is durable: hand it to those who read its name now."""
-        self.withdraw(topic)
+        self.withdraw(topic, run)
         if self.router.is_empty:
             return
         route = self.router.find(run.name)
@@ -226,16 +230,24 @@ class Exchange:
 
     def expect(self, topic: Topic, draft: Draft) -> Waiter:
         """The engine itself publishes: delivered at its commit, and not overtaken until then."""
-        self.enter(topic)
-        return Publication(self, topic, draft_run(draft), _is_told_elsewhere)
+        run = draft_run(draft)
+        self.enter(topic, run)
+        return Publication(self, topic, run, _is_told_elsewhere)
 
-    def enter(self, topic: Topic) -> None:
-        """One run more waits in this topic for its commit, and is delivered or withdrawn then."""
+    def enter(self, topic: Topic, run: Run | None = None) -> None:
+        """One run more waits in this topic for its commit, and is delivered or withdrawn then.
+
+        None: a whole batch, of which nothing is retained.
+        """
         self._waiting[topic.id] = self._waiting.get(topic.id, 0) + 1
+        if run is not None and run.retain:
+            self.retaining.enter(run)
 
-    def withdraw(self, topic: Topic) -> None:
+    def withdraw(self, topic: Topic, run: Run | None = None) -> None:
         """One run less waits in this topic."""
         self._waiting[topic.id] -= 1
+        if run is not None and run.retain:
+            self.retaining.leave(run)
 
     # Sessions
 

@@ -54,8 +54,8 @@ class Submission:
         self._on_stored(offset, None)
 
     def refused(self, error: Exception) -> None:
-        for _ in self.runs:
-            self._exchange.withdraw(self.topic)
+        for run in self.runs:
+            self._exchange.withdraw(self.topic, run)
         self._on_stored(-1, error)
 
 
@@ -109,8 +109,8 @@ class Submissions:
         log = topic.log
         waiter: Submission | None = submission
         marks = submission.marks
-        for _ in submission.runs:
-            self._exchange.enter(topic)
+        for run in submission.runs:
+            self._exchange.enter(topic, run)
         for run in submission.runs:
             log.append_run(
                 run.name,

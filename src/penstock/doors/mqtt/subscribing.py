@@ -1,7 +1,8 @@
 """SUBSCRIBE and UNSUBSCRIBE: checked, made durable where the session is, then answered.
 
 What a client asks for is done in the order in which it asked: while one SUBSCRIBE has to look up
-where its feeds begin, its connection is paused, and everything behind it waits.
+where its feeds begin, or waits for retained messages that came before it and are not durable yet,
+its connection is paused, and everything behind it waits.
 """
 
 from __future__ import annotations
@@ -57,16 +58,34 @@ class Subscribing:
     def subscribe(self, connection: Connection, packet: Subscribe) -> None:
         session = connection.session
         assert session is not None
-        made = Made(packet, self.exchange.ends())
         try:
             asked = read_asked(packet.properties, self.exchange.engine.clock.now_us())
         except RefusedError as refused:
-            self._refuse_all(connection, session, made, str(refused))
+            self._refuse_all(connection, session, packet, str(refused))
             return
-        if asked is not None:
+        if asked is None and self.exchange.retaining.is_idle:
+            self._subscribe_plain(connection, session, packet)
+        else:
             connection.pause()
-            self._spawn(connection, self._subscribe_feeds(connection, session, made, asked))
-            return
+            self._spawn(connection, self._subscribe_slowly(connection, session, packet, asked))
+
+    async def _subscribe_slowly(
+        self, connection: Connection, session: Session, packet: Subscribe, asked: Asked | None
+    ) -> None:
+        """After the retained messages that came before it; then whatever waited behind it."""
+        try:
+            await self.exchange.retaining.wait_settled()
+            if connection.is_closed:
+                return
+            if asked is None:
+                self._subscribe_plain(connection, session, packet)
+            else:
+                await self._subscribe_feeds(connection, session, packet, asked)
+        finally:
+            connection.unpause()
+
+    def _subscribe_plain(self, connection: Connection, session: Session, packet: Subscribe) -> None:
+        made = Made(packet, self.exchange.ends())
         for wanted in packet.subscriptions:
             reason, why = self._check(session, wanted)
             if reason >= FAILURE:
@@ -75,8 +94,11 @@ class Subscribing:
                 self._install(made, wanted, _subscription(session, wanted, packet))
         self._finish(connection, session, made)
 
-    def _refuse_all(self, connection: Connection, session: Session, made: Made, why: str) -> None:
-        for wanted in made.packet.subscriptions:
+    def _refuse_all(
+        self, connection: Connection, session: Session, packet: Subscribe, why: str
+    ) -> None:
+        made = Made(packet, {})
+        for wanted in packet.subscriptions:
             reason, own = self._check(session, wanted)
             if reason >= FAILURE:
                 made.refuse(reason, own)
@@ -96,16 +118,14 @@ class Subscribing:
     # Feeds
 
     async def _subscribe_feeds(
-        self, connection: Connection, session: Session, made: Made, asked: Asked
+        self, connection: Connection, session: Session, packet: Subscribe, asked: Asked
     ) -> None:
-        """Subscriptions with `from` or `where`; then whatever waited for them."""
-        try:
-            for wanted in made.packet.subscriptions:
-                await self._subscribe_feed(session, made, wanted, asked)
-            if not connection.is_closed:
-                self._finish(connection, session, made)
-        finally:
-            connection.unpause()
+        """Subscriptions with `from` or `where`."""
+        made = Made(packet, self.exchange.ends())
+        for wanted in packet.subscriptions:
+            await self._subscribe_feed(session, made, wanted, asked)
+        if not connection.is_closed:
+            self._finish(connection, session, made)
 
     async def _subscribe_feed(
         self, session: Session, made: Made, wanted: Wanted, asked: Asked
