@@ -121,6 +121,7 @@ def records(asking: Asking, topic: str) -> list[Any]:
 def test_bus_messages_reach_every_reader_once(
     broker: Hosted, bus_path: Path, name: str, qos: int, is_exact: bool
 ) -> None:
+    """Does every kind of reader get what the bus publishes, in order and once?"""
     number = next(bus_topics)
     audience = Audience(broker, name, f"bus/{number}" if is_exact else f"+/{number}", qos)
     with Bus.connect(bus_path) as bus:
@@ -135,7 +136,7 @@ def test_bus_messages_reach_every_reader_once(
 def test_dead_letters_reach_every_reader_once_under_a_name_of_their_own(
     broker: Hosted, asking: Asking, name: str, job_qos: int, qos: int, is_exact: bool
 ) -> None:
-    """Those who read the names of the jobs see each job once, and no dead letter."""
+    """Do their readers get each once, and those of the jobs' names each job, but no letter?"""
     asking.ask("PUT", f"/v1/topics/{name}")
     job, letter = f"{name}/a/b", f"{name}.dead/{name}/a/b"
     watching = Actor(broker, f"{name}-jobs", MQTT_5)
@@ -165,6 +166,7 @@ def publish_to_bus(path: Path, number: int, payloads: list[bytes]) -> None:
 def test_penstock_sub_prints_bus_messages_and_dead_letters(
     broker: Hosted, bus_path: Path, asking: Asking, name: str, qos: int, is_exact: bool
 ) -> None:
+    """Does the command show both as they come, each once?"""
     number = next(bus_topics)
     asking.ask("PUT", f"/v1/topics/{name}")
     letter = f"{name}.dead/{name}/a"
@@ -223,6 +225,7 @@ def test_messages_of_qos_0_do_not_overtake_the_bus(
 def test_a_name_that_becomes_too_long_is_cut_and_its_header_has_all_of_it(
     broker: Hosted, asking: Asking, name: str, job: Callable[[str], str]
 ) -> None:
+    """Is the dead letter of a job with the longest name there still to be read, and known?"""
     asking.ask("PUT", f"/v1/topics/{name}")
     with Actor(broker, name, MQTT_5) as reader:
         reader.subscribe(f"{name}.dead/#", qos=1)
