@@ -32,10 +32,7 @@ def test_nothing_is_counted_for_a_reason_that_is_not_exported(
     assert used and used <= set(known)
 
 
-def test_every_metric_and_every_reason_is_explained_to_operators() -> None:
+def test_every_reason_is_explained_to_operators() -> None:
     text = OPERATIONS.read_text()
-    names = {re.sub(r"(_bucket|_sum|_count)?({.*)?$", "", name) for name in Metrics().snapshot()}
-    for name in {*names, "penstock_read_chunks_total"}:
-        assert f"`{name}`" in text or f"`{name}{{reason=…}}`" in text
     for reason in (*DROPS, *REFUSALS):
         assert f"| `{reason}` |" in text

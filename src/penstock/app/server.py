@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from penstock.app.aio import serving_broker
-from penstock.app.engine_kind import engine_kind
 from penstock.app.schedule import Schedule
 from penstock.broker.exchange import Exchange
 from penstock.broker.keeper import Keeper
@@ -24,6 +23,7 @@ from penstock.config import (
     spark_variables,
     storage_variables,
 )
+from penstock.core.engine_kind import engine_kind
 from penstock.core.placement import DEFAULT_TOPIC
 from penstock.doors.bus.door import BusDoor
 from penstock.doors.http.door import HttpDoor

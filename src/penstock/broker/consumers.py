@@ -84,6 +84,13 @@ class Consumers:
         found = [c for (topic_id, _), c in self._consumers.items() if topic_id == topic.id]
         return sorted(found, key=lambda consumer: consumer.name)
 
+    def lags(self, ends: dict[int, tuple[int, int]]) -> list[int]:
+        """How far each consumer is behind; `ends` has the first offset and the end by topic id."""
+        bounds = [(one, ends.get(topic_id)) for (topic_id, _), one in self._consumers.items()]
+        return [
+            known[1] - max(one.next_offset, known[0]) for one, known in bounds if known is not None
+        ]
+
     def describe(self, topic: Topic) -> list[ConsumerInfo]:
         first, end = topic.log.bounds()
         return [

@@ -54,6 +54,7 @@ class Engine:
     ) -> None:
         self.settings = settings
         self.clock = clock
+        self.started_us = clock.now_us()
         self.metrics = Metrics()
         self.log = LimitedLog("penstock.broker", asyncio.get_running_loop())
         self.access = Access(catalog.credentials, self.metrics)

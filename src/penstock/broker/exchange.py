@@ -328,6 +328,11 @@ class Exchange:
         """How many filters of connected sessions messages flow through, shared ones aside."""
         return len(self.router) + len(self.feeds)
 
+    @property
+    def away_count(self) -> int:
+        """How many sessions are kept for clients that are not connected."""
+        return len(self.keeper.stored.keys() - self.sessions.keys())
+
     def _may_receive(self, principal: Principal, name: str) -> bool:
         return self.authorise(principal, RECEIVE, name)
 

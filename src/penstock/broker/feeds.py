@@ -10,7 +10,7 @@ name.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Final
 
 from penstock.broker.consumers import check_offset, resolve
@@ -54,6 +54,9 @@ class Feeds:
 
     def __len__(self) -> int:
         return len(self._open)
+
+    def __iter__(self) -> Iterator[OwnFeed]:
+        return iter(self._open)
 
     @property
     def is_running(self) -> bool:

@@ -128,6 +128,13 @@ class Groups:
         names = sorted(name for topic_id, name in self._groups if topic_id == topic.id)
         return [self.describe(topic, name) for name in names]
 
+    def lags(self, ends: dict[int, tuple[int, int]]) -> list[int]:
+        """How far each group is behind; `ends` has the first offset and the end by topic id."""
+        bounds = [(kept.group, ends.get(topic_id)) for (topic_id, _), kept in self._groups.items()]
+        return [
+            known[1] - max(one.next_offset, known[0]) for one, known in bounds if known is not None
+        ]
+
     def forget(self, topic: Topic) -> None:
         """The topic is gone, and its groups with it."""
         for key in [key for key in self._groups if key[0] == topic.id]:

@@ -26,13 +26,59 @@ DROPS: Final = (
 )
 REFUSALS: Final = (
     "anonymous",
+    "authentication",
+    "client_id",
+    "connect_timeout",
     "connections",
     "disk",
     "handshake",
     "handshakes",
     "login",
     "login_busy",
+    "page",
+    "unavailable",
+    "will",
 )
+PROTOCOLS: Final = ("bus", "http", "mqtt", "websocket")  # whose rules clients may break
+
+COUNTER: Final = "counter"
+GAUGE: Final = "gauge"
+HISTOGRAM: Final = "histogram"
+# Every metric that is exported: its type, and what it tells.
+FAMILIES: Final = {
+    "penstock_published_records_total": (COUNTER, "Records that became durable."),
+    "penstock_published_bytes_total": (COUNTER, "Payload bytes of records that became durable."),
+    "penstock_delivered_records_total": (COUNTER, "Messages and records handed to readers."),
+    "penstock_mqtt_received_bytes_total": (COUNTER, "Bytes received by the MQTT door."),
+    "penstock_mqtt_received_messages_total": (COUNTER, "PUBLISH packets received."),
+    "penstock_mqtt_received_packets_total": (COUNTER, "MQTT packets received."),
+    "penstock_mqtt_sent_bytes_total": (COUNTER, "Bytes sent by the MQTT door."),
+    "penstock_mqtt_sent_messages_total": (COUNTER, "PUBLISH packets sent."),
+    "penstock_mqtt_sent_packets_total": (COUNTER, "MQTT packets sent."),
+    "penstock_commit_records": (HISTOGRAM, "Records that shared a commit."),
+    "penstock_sync_seconds": (HISTOGRAM, "Time that the sync of a commit took."),
+    "penstock_read_chunks_total": (COUNTER, "Chunks read from disk because memory lacked them."),
+    "penstock_dropped_total": (COUNTER, "Messages that did not reach a reader, by reason."),
+    "penstock_refused_total": (COUNTER, "Connections, logins and publishes refused, by reason."),
+    "penstock_protocol_violations_total": (COUNTER, "Clients that broke a rule of a protocol."),
+    "penstock_build_info": (GAUGE, "Always 1; the labels have the version and kind of engine."),
+    "penstock_process_start_time_seconds": (GAUGE, "Start of the broker, seconds since 1970."),
+    "penstock_process_resident_bytes": (GAUGE, "Resident memory of the process."),
+    "penstock_process_open_fds": (GAUGE, "Open file descriptors of the process."),
+    "penstock_disk_free_bytes": (GAUGE, "Free disk space of the data directory."),
+    "penstock_disk_size_bytes": (GAUGE, "Size of the file system of the data directory."),
+    "penstock_disk_refusing_publishes": (GAUGE, "1 while publishes are refused for lack of space."),
+    "penstock_stored_topics": (GAUGE, "Topics, by state: available, fenced or unavailable."),
+    "penstock_stored_records": (GAUGE, "Records that topics hold."),
+    "penstock_open_connections": (GAUGE, "Open connections of a door."),
+    "penstock_connected_clients": (GAUGE, "MQTT clients that are connected."),
+    "penstock_mqtt_sessions": (GAUGE, "MQTT sessions: connected, and kept for clients away."),
+    "penstock_mqtt_subscriptions": (GAUGE, "Subscriptions of connected clients; shared groups."),
+    "penstock_retained_messages": (GAUGE, "Retained messages."),
+    "penstock_lag_records": (GAUGE, "Records that readers of a kind still have to pass, summed."),
+    "penstock_longest_lag_records": (GAUGE, "The same, of the reader that is furthest behind."),
+    "penstock_lagging_readers": (GAUGE, "Readers of a kind that are behind the end of a topic."),
+}
 
 
 class Histogram:
@@ -73,6 +119,7 @@ class Metrics:
         self.sync_seconds = Histogram(SYNC_BOUNDS_S)
         self.dropped: Counter[str] = Counter()
         self.refused: Counter[str] = Counter()
+        self.violations: Counter[str] = Counter()  # by protocol
 
     def snapshot(self) -> dict[str, float]:
         """Names as they are exported, with their values."""
@@ -94,4 +141,6 @@ class Metrics:
             values[f'penstock_dropped_total{{reason="{reason}"}}'] = count
         for reason, count in sorted((dict.fromkeys(REFUSALS, 0) | self.refused).items()):
             values[f'penstock_refused_total{{reason="{reason}"}}'] = count
+        for protocol, count in (dict.fromkeys(PROTOCOLS, 0) | self.violations).items():
+            values[f'penstock_protocol_violations_total{{protocol="{protocol}"}}'] = count
         return values

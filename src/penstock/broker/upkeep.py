@@ -32,6 +32,7 @@ class Upkeep:
         period_s: float,
         log: LimitedLog,
     ) -> None:
+        self.space = (0, 0)  # free bytes, and all of the file system; as last seen
         self.refusal = ""  # why publishes are refused; empty while there is space
         # By topic id, or a negative number of who has it: what is wrong now.
         self.troubles: dict[int, str] = {}
@@ -55,7 +56,7 @@ class Upkeep:
 
     def look_at_space(self) -> None:
         """Refuse publishes below the setting; they resume by themselves."""
-        free, size = self._free_space()
+        free, size = self.space = self._free_space()
         percent = 100 * free / size if size else 100.0
         if percent < self._free_percent_min:
             is_new = not self.refusal

@@ -9,7 +9,6 @@ import signal
 from pathlib import Path
 from typing import Any, Final
 
-from penstock.app.engine_kind import engine_kind
 from penstock.app.server import Server, tls_contexts
 from penstock.app.storage import backends
 from penstock.broker.settings import make_settings, mask_password
@@ -17,6 +16,7 @@ from penstock.cli.log_output import LogOutput
 from penstock.cli.output import UsageError, counted, human_bytes, human_duration
 from penstock.cli.settings import show_effective
 from penstock.config import OFF, OPTIONAL, REQUIRED, ServerSettings, load, server_settings
+from penstock.core.engine_kind import engine_kind
 from penstock.doors.loop import DoorLoop
 from penstock.doors.selector import DoorSelector
 from penstock.log.directory import FILES

@@ -94,6 +94,10 @@ class HttpDoor:
         self._connections.add(connection)
         return connection
 
+    @property
+    def connection_count(self) -> int:
+        return len(self._connections)
+
     def _serve(self, connection: Wired, link: SocketLink, events: int) -> None:
         self._is_serving = True
         try:

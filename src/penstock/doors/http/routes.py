@@ -8,6 +8,7 @@ from penstock.doors.http import (
     bindings,
     consumers,
     groups,
+    home,
     mqtt,
     openapi,
     queue,
@@ -25,7 +26,7 @@ from penstock.doors.mqtt.door import MqttDoor
 
 def add_all(door: HttpDoor, exchange: Exchange, mqtt_door: MqttDoor) -> None:
     submissions = Submissions(exchange)
-    status.add_routes(door)
+    status.add_routes(door, exchange, mqtt_door)
     mqtt.add_routes(door, mqtt_door)
     queue.add_routes(door, submissions)
     topics.add_routes(door)
@@ -37,4 +38,5 @@ def add_all(door: HttpDoor, exchange: Exchange, mqtt_door: MqttDoor) -> None:
     sessions.add_routes(door, exchange)
     users.add_routes(door, exchange)
     staging.add_routes(door, exchange)
+    home.add_routes(door)
     openapi.add_routes(door)  # last: it shows the others

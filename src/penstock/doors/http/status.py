@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Final
 
 from penstock.broker.engine import Engine
+from penstock.broker.exchange import Exchange
+from penstock.broker.gauges import measure
+from penstock.broker.metrics import FAMILIES
 from penstock.doors.http.door import HttpDoor
 from penstock.doors.http.messages import TEXT, Request, Response, json_response
 from penstock.doors.http.router import Route
+from penstock.doors.mqtt.door import MqttDoor
 
 METRICS: Final = "text/plain; version=0.0.4; charset=utf-8"
 
 
-def add_routes(door: HttpDoor) -> None:
-    status = Status(door)
+def add_routes(door: HttpDoor, exchange: Exchange, mqtt: MqttDoor) -> None:
+    status = Status(door, exchange, mqtt)
     for path, handler, is_open in (
         ("/healthz", status.health, True),
         ("/readyz", status.readiness, True),
@@ -24,8 +27,10 @@ def add_routes(door: HttpDoor) -> None:
 
 
 class Status:
-    def __init__(self, door: HttpDoor) -> None:
+    def __init__(self, door: HttpDoor, exchange: Exchange, mqtt: MqttDoor) -> None:
         self._door = door
+        self._exchange = exchange
+        self._mqtt = mqtt
         self._engine = door.engine
 
     def health(self, request: Request) -> Response:
@@ -41,7 +46,10 @@ class Status:
         return json_response({"ready": is_ready, "reasons": reasons}, 200 if is_ready else 503)
 
     def metrics(self, request: Request) -> Response:
-        return Response(200, prometheus(self._engine.counters().items()), METRICS)
+        values = self._engine.counters() | measure(self._exchange)
+        for name, door in (("mqtt", self._mqtt), ("http", self._door)):
+            values[f'penstock_open_connections{{door="{name}"}}'] = door.connection_count
+        return Response(200, prometheus(values), METRICS)
 
 
 def refusals(engine: Engine) -> list[str]:
@@ -53,23 +61,22 @@ def refusals(engine: Engine) -> list[str]:
     return found
 
 
-def prometheus(values: Iterable[tuple[str, float]]) -> bytes:
-    """The text format, with the type of each family said once."""
+def prometheus(values: dict[str, float]) -> bytes:
+    """The text format: each family with its help and type, its values together."""
+    families: dict[str, list[str]] = {}
+    for name, value in values.items():
+        shown = f"{value:.17g}" if isinstance(value, float) else f"{value:d}"
+        families.setdefault(family_of(name), []).append(f"{name} {shown}")
     lines = []
-    said = set()
-    for name, value in values:
-        family, kind = _family(name.partition("{")[0])
-        if family not in said:
-            said.add(family)
-            lines.append(f"# TYPE {family} {kind}")
-        lines.append(f"{name} {value:.17g}" if isinstance(value, float) else f"{name} {value}")
+    for family, samples in families.items():
+        kind, says = FAMILIES[family]
+        lines += [f"# HELP {family} {says}", f"# TYPE {family} {kind}", *samples]
     return "\n".join(lines).encode() + b"\n"
 
 
-def _family(name: str) -> tuple[str, str]:
-    if name.endswith("_total"):
-        return name, "counter"
-    for ending in ("_bucket", "_sum", "_count"):
-        if name.endswith(ending):
-            return name.removesuffix(ending), "histogram"
-    return name, "gauge"
+def family_of(name: str) -> str:
+    """The metric that a sample belongs to."""
+    base = name.partition("{")[0]
+    if base in FAMILIES:
+        return base
+    return base.rpartition("_")[0]  # of a histogram: _bucket, _sum, _count

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import resource
-from pathlib import Path
 from typing import Final
 
 from penstock.broker.exchange import Exchange
+from penstock.broker.gauges import resident_bytes
 from penstock.broker.routes import forward
 from penstock.broker.runs import Run
 from penstock.broker.sessions import Subscription
@@ -23,7 +23,6 @@ from penstock.model.limits import KIB
 
 ROOT: Final = "$SYS"
 PREFIX: Final = "$SYS/broker/"
-_STATM: Final = Path("/proc/self/statm")  # Linux: sizes in pages, the second is what is resident
 
 
 def is_own(filter: str) -> bool:
@@ -85,7 +84,7 @@ class DollarSys:
         engine = exchange.engine
         traffic = engine.metrics.traffic
         connected = len(exchange.sessions)
-        disconnected = len(exchange.keeper.stored.keys() - exchange.sessions.keys())
+        disconnected = exchange.away_count
         bounds = [topic.log.bounds() for topic in engine.topics.all()]
         stored = sum(end - first for first, end in bounds)
         uptime_s = int(engine.clock.monotonic_s() - self._started_s)
@@ -111,7 +110,7 @@ class DollarSys:
             "subscriptions/count": exchange.subscription_count,
             "shared_subscriptions/count": len(exchange.keeper.shares),
             "retained messages/count": len(exchange.keeper.retained),
-            "heap/current": _resident_bytes(),
+            "heap/current": resident_bytes(),
             "heap/maximum": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * KIB,
         }
         texts = {name: str(count) for name, count in counts.items()}
@@ -144,7 +143,3 @@ class DollarSys:
 
 def _run(name: str, value: bytes) -> Run:
     return Run(name, value, [0], [len(value)], 0, True)
-
-
-def _resident_bytes() -> int:
-    return int(_STATM.read_text().split()[1]) * resource.getpagesize()

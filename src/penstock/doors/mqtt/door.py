@@ -116,6 +116,10 @@ class MqttDoor:
         self._connections.add(connection)
         return connection
 
+    @property
+    def connection_count(self) -> int:
+        return len(self._connections)
+
     def _serve(self, connection: Wired, link: SocketLink, events: int) -> None:
         self._is_serving = True
         try:

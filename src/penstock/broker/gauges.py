@@ -1,0 +1,104 @@
+"""What a broker holds at this moment, for `/metrics`: measured when asked for, never counted along.
+
+Readers are summed by their kind, so the number of lines does not grow with them. A lag counts the
+records between a reader's position and the end of its topic, whether the reader wants them or not.
+Sessions of clients that are away are not part of it: their positions are in the catalog.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Final
+
+from penstock.broker.engine import Engine
+from penstock.broker.exchange import Exchange
+from penstock.core.engine_kind import engine_kind
+from penstock.model.version import VERSION
+
+_STATM: Final = Path("/proc/self/statm")  # Linux: sizes in pages, the second is what is resident
+_DESCRIPTORS: Final = "/proc/self/fd"
+
+Bounds = dict[int, tuple[int, int]]  # topic id -> first offset, end
+
+
+def resident_bytes() -> int:
+    """Memory of this process."""
+    return int(_STATM.read_text().split()[1]) * resource.getpagesize()
+
+
+def measure(exchange: Exchange) -> dict[str, float]:
+    """Names as they are exported, with their values."""
+    engine = exchange.engine
+    connected = len(exchange.sessions)
+    plain, shared = exchange.subscription_count, len(exchange.keeper.shares)
+    return {
+        f'penstock_build_info{{version="{VERSION}",engine="{engine_kind()}"}}': 1,
+        "penstock_process_start_time_seconds": engine.started_us / 1e6,
+        "penstock_process_resident_bytes": resident_bytes(),
+        "penstock_process_open_fds": len(os.listdir(_DESCRIPTORS)),
+        **_disk(engine),
+        **_topics(engine),
+        "penstock_connected_clients": connected,
+        'penstock_mqtt_sessions{state="connected"}': connected,
+        'penstock_mqtt_sessions{state="away"}': exchange.away_count,
+        'penstock_mqtt_subscriptions{kind="plain"}': plain,
+        'penstock_mqtt_subscriptions{kind="shared"}': shared,
+        "penstock_retained_messages": len(exchange.keeper.retained),
+        **_lags(exchange),
+    }
+
+
+def _disk(engine: Engine) -> dict[str, float]:
+    free, size = engine.upkeep.space
+    values: dict[str, float] = {"penstock_disk_refusing_publishes": bool(engine.upkeep.refusal)}
+    if size > 1:  # else the broker is in memory, or its topics are in a database
+        values |= {"penstock_disk_free_bytes": free, "penstock_disk_size_bytes": size}
+    return values
+
+
+def _topics(engine: Engine) -> dict[str, float]:
+    states = {"available": 0, "fenced": 0, "unavailable": 0}
+    records = 0
+    for topic in engine.topics.all():
+        if topic.refusal:
+            states["unavailable"] += 1
+            continue
+        states["fenced" if topic.log.fence else "available"] += 1
+        first, end = topic.log.bounds()
+        records += end - first
+    values: dict[str, float] = {
+        f'penstock_stored_topics{{state="{state}"}}': count for state, count in states.items()
+    }
+    return values | {"penstock_stored_records": records}
+
+
+def _lags(exchange: Exchange) -> dict[str, float]:
+    engine = exchange.engine
+    ends: Bounds = {topic.id: topic.log.bounds() for topic in engine.topics.all()}
+    kinds = {
+        "consumer": engine.consumers.lags(ends),
+        "group": engine.groups.lags(ends),
+        "session": _behind((one.lags for one in exchange.sessions.values()), ends),
+        "feed": _behind((one.lags for one in exchange.feeds), ends),
+        "share": _behind((one.lags for one in exchange.keeper.shares.behind), ends),
+    }
+    values: dict[str, float] = {}
+    for kind, lags in kinds.items():
+        values |= {
+            f'penstock_lag_records{{reader="{kind}"}}': sum(lags),
+            f'penstock_longest_lag_records{{reader="{kind}"}}': max(lags, default=0),
+            f'penstock_lagging_readers{{reader="{kind}"}}': sum(1 for lag in lags if lag),
+        }
+    return values
+
+
+def _behind(readers: Iterable[dict[int, int]], ends: Bounds) -> list[int]:
+    """How far each reader is behind, over all topics in which it lags."""
+    return [
+        sum(ends[topic_id][1] - offset for topic_id, offset in lags.items() if topic_id in ends)
+        for lags in readers
+        if lags
+    ]
