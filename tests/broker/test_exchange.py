@@ -334,9 +334,9 @@ def test_retained_messages_go_with_their_topic() -> None:
         done: asyncio.Future[Exception | None] = asyncio.get_running_loop().create_future()
         world.exchange.publish(world.exchange.router.find("gone/1"), run, done.set_result)
         assert await done is None
-        assert world.keeper.retained.get("gone/1", 0) is not None
+        assert world.keeper.retained.get("gone/1") is not None
         await world.engine.delete_topic(topic.declared)
-        assert world.keeper.retained.get("gone/1", 0) is None
+        assert world.keeper.retained.get("gone/1") is None
 
     play(story)
 

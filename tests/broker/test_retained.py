@@ -4,6 +4,13 @@ from __future__ import annotations
 
 from penstock.broker.retained import TERMS_SPARE, Retained
 from penstock.catalog.retained import RetainedRow
+from penstock.model.clock import ManualClock
+from penstock.model.timeline import Timeline
+
+
+def at_zero() -> tuple[ManualClock, Retained]:
+    clock = ManualClock(0)
+    return clock, Retained(Timeline(clock))
 
 
 def row(name: str, expires_at: int) -> RetainedRow:
@@ -11,32 +18,50 @@ def row(name: str, expires_at: int) -> RetainedRow:
 
 
 def test_messages_expire_at_their_time_and_not_before() -> None:
-    retained = Retained()
+    clock, retained = at_zero()
     retained.load([row("a", 10), row("b", 20), row("c", 0)])
-    retained.expire(9)
+    clock.advance(9 / 1e6)
+    retained.expire()
     assert len(retained) == 3
-    retained.expire(10)
+    clock.advance(1 / 1e6)
+    retained.expire()
     assert sorted(retained.matching("#")) == ["b", "c"]
     assert retained.take_changes() == ([], ["a"])
-    retained.expire(1000)
+    clock.advance(990 / 1e6)
+    retained.expire()
     assert list(retained.matching("#")) == ["c"]
     assert retained.take_changes() == ([], ["b"])
 
 
 def test_replaced_message_has_only_its_own_term() -> None:
-    retained = Retained()
+    clock, retained = at_zero()
     retained.load([row("later", 10), row("never", 10), row("sooner", 30)])
     retained.load([row("later", 20), row("never", 0), row("sooner", 5)])
-    retained.expire(10)
+    clock.advance(10 / 1e6)
+    retained.expire()
     assert sorted(retained.matching("#")) == ["later", "never"]
-    retained.expire(50)
+    clock.advance(40 / 1e6)
+    retained.expire()
     assert list(retained.matching("#")) == ["never"]
 
 
 def test_name_published_again_and_again_keeps_no_trace_of_old_terms() -> None:
-    retained = Retained()
+    clock, retained = at_zero()
     for expires_at in range(1, 20 * TERMS_SPARE):
         retained.load([row("a", expires_at), row("b", 0)])
         assert len(retained._terms) <= 2 * len(retained) + TERMS_SPARE + 1
-    retained.expire(20 * TERMS_SPARE)
+    clock.advance(20 * TERMS_SPARE / 1e6)
+    retained.expire()
     assert list(retained.matching("#")) == ["b"]
+
+
+def test_messages_expire_by_steady_time_whatever_the_wall_clock_does() -> None:
+    clock, retained = at_zero()
+    retained.load([row("a", 60_000_000)])
+    for wall_us in (10**15, 0, -(10**12)):
+        clock.set_wall(wall_us)
+        clock.advance(15)
+        retained.expire()
+        assert retained.get("a") is not None
+    clock.advance(15)
+    assert retained.get("a") is None

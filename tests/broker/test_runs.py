@@ -27,14 +27,14 @@ def test_a_run_is_cut_into_parts_that_can_be_forwarded_as_they_are(
     packets = [encode(Publish("a/b", bytes((at,)) * n), MQTT_5) for at, n in enumerate(sizes)]
     chunk = scan(b"".join(packets), 0, MQTT_5, 1 << 20)
     run = Run("a/b", chunk.data, chunk.payload_starts, chunk.payload_lengths, 0, False)
-    run.publisher, run.expires_at, run.headers = "who", 77, (("k", "v"),)
+    run.publisher, run.until_us, run.headers = "who", 77, (("k", "v"),)
     run.wire = object() if is_wire else None
     first = min(ends[0], len(sizes) - 1)
     end = max(min(ends[1], len(sizes)), first + 1)
     part = run.cut(first, end)
     assert payloads(part) == payloads(run)[first:end]
     assert (part.count, part.wire) == (end - first, run.wire)
-    assert (part.name, part.publisher, part.expires_at, part.headers) == (
+    assert (part.name, part.publisher, part.until_us, part.headers) == (
         "a/b",
         "who",
         77,

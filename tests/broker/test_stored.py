@@ -13,8 +13,11 @@ from penstock.log.batch import Batch
 from penstock.log.builder import BatchBuilder
 from penstock.log.format import KIND_SHIFT, RETAIN
 from penstock.log.marks import encode_headers
+from penstock.model.clock import ManualClock
 from penstock.model.record import Headers, Record
+from penstock.model.timeline import Timeline
 
+STRAIGHT = Timeline(ManualClock())  # stamps are steady time
 HEADERS: list[Headers] = [(), (("k", "v"),), (("k", "v"), ("k", "w"))]
 
 APPENDS = st.lists(
@@ -61,7 +64,7 @@ def taken_apart(base: int, run: Run) -> Iterator[tuple[object, ...]]:
             run.qos,
             run.retain,
             run.publisher,
-            run.expires_at or None,
+            run.until_us or None,
             run.headers,
             run.kind,
         )
@@ -88,13 +91,15 @@ def test_runs_hold_the_records_of_their_batch(
     batch = build(appends, base)
     start = base + skip
     records = batch.records("", start, batch.end_offset)
-    runs = [one for first, run in stored_runs(batch, start) for one in taken_apart(first, run)]
+    runs = [
+        one for first, run in stored_runs(batch, start, STRAIGHT) for one in taken_apart(first, run)
+    ]
     assert runs == [fields(record) for record in records]
     names = data.draw(st.sets(st.sampled_from(["a", "b", "a/b"])))
     wanted = {number for number, text in enumerate(batch.strings) if text in names}
     runs = [
         one
-        for first, run in stored_runs(batch, start, wanted)
+        for first, run in stored_runs(batch, start, STRAIGHT, wanted)
         for one in taken_apart(first, run)
         if one[1] in names  # a batch of one name is not looked through
     ]
@@ -106,4 +111,4 @@ def test_one_record_is_a_run_of_one(appends: Appends, base: int, at: int) -> Non
     batch = build(appends, base)
     offset = base + at % batch.header.count
     (record,) = batch.records("", offset, offset + 1)
-    assert list(taken_apart(offset, stored_run(batch, offset))) == [fields(record)]
+    assert list(taken_apart(offset, stored_run(batch, offset, STRAIGHT))) == [fields(record)]

@@ -28,6 +28,7 @@ from penstock.log.memory import MemoryLog
 from penstock.model.clock import SystemClock
 from penstock.model.errors import CorruptError
 from penstock.model.record import DEFAULT_TENANT, TopicId
+from penstock.model.timeline import Timeline
 from tests.broker.exchange_world import Client
 
 NAMES = ["a", "a/b", "b", "c"]
@@ -110,7 +111,7 @@ async def ride(seed: int) -> None:
     router = Router(cast(Topics, topic), lambda principal, action, name: True)
     metrics = Metrics()
     troubles: list[str] = []
-    sweep = Sweep(topic.only, router, metrics, SystemClock(), troubles.append)
+    sweep = Sweep(topic.only, router, metrics, Timeline(SystemClock()), troubles.append)
     rides = [Ride(chance, number, len(records)) for number in range(chance.randint(1, 6))]
     for one in rides:
         for subscription in one.session.subscriptions.values():
@@ -163,7 +164,7 @@ def test_trouble_with_the_log_is_told_and_the_riders_keep_their_place() -> None:
         topic = OneTopic(log)
         router = Router(cast(Topics, topic), lambda principal, action, name: True)
         told: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-        sweep = Sweep(topic.only, router, Metrics(), SystemClock(), told.set_result)
+        sweep = Sweep(topic.only, router, Metrics(), Timeline(SystemClock()), told.set_result)
         one = Ride(random.Random(2), 1, 0)
         one.session.lags[TOPIC_ID] = 0
         sweep.lift.board(one.session)
@@ -179,7 +180,7 @@ def test_records_that_retention_took_are_counted() -> None:
         topic = OneTopic(log)
         router = Router(cast(Topics, topic), lambda principal, action, name: True)
         metrics = Metrics()
-        sweep = Sweep(topic.only, router, metrics, SystemClock(), pytest.fail)
+        sweep = Sweep(topic.only, router, metrics, Timeline(SystemClock()), pytest.fail)
         await log.trim(None, 1)
         first = log.bounds().first
         assert 0 < first <= len(records)

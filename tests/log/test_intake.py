@@ -260,11 +260,13 @@ def test_orphans_and_ended_sources_are_removed_when_they_are_old(tmp_path: Path)
         orphan = stage(area, [[b"b"]])
         (path,) = (tmp_path / AREA).rglob(orphan.name)
         os.utime(path, (now / 1e6, now / 1e6))
-        area.clean(now)
+        area.clean(world.clock.age_us)
         assert len(left_over(tmp_path)) == 2
-        area.clean(now + int((ORPHAN_S + 1) * 1e6))
+        world.clock.advance(ORPHAN_S + 1)
+        area.clean(world.clock.age_us)
         assert left_over(tmp_path) == ["done.json"]
-        area.clean(now + int((DONE_S + 1) * 1e6))
+        world.clock.advance(DONE_S)
+        area.clean(world.clock.age_us)
         assert os.listdir(tmp_path / AREA) == []
 
     run(tmp_path, scenario)

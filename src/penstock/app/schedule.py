@@ -71,17 +71,17 @@ class Schedule:
 
     async def _keep_running(self, entry: Scheduled) -> None:
         arguments = self._arguments(entry)
-        started_us = await self._last_start(entry, arguments)
+        age_us = max(self._clock.age_us(await self._last_start(entry, arguments)), 0)
         while True:
-            due_us = started_us + round(entry.every_s * 1e6)
-            await asyncio.sleep(max(due_us - self._clock.now_us(), 0) / 1e6)
+            await asyncio.sleep(max(entry.every_s - age_us / 1e6, 0))
             async with self._room:
-                started_us = self._clock.now_us()
+                began_us = self._clock.steady_us()
                 try:
-                    await self._run(entry, arguments, started_us)
+                    await self._run(entry, arguments, self._clock.now_us())
                 except PenstockError as trouble:  # the catalog is away: the next run may be noted
                     values = {"event": "job failed", "job": entry.name, "problem": str(trouble)}
                     LOG.error("scheduled job %(job)r: %(problem)s", values)
+            age_us = self._clock.steady_us() - began_us
 
     async def _last_start(self, entry: Scheduled, arguments: list[str]) -> int:
         """When it was started last, in µs since 1970; 0 if never, or if nobody can tell."""

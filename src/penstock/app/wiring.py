@@ -30,8 +30,9 @@ from penstock.log.interface import KeptLog
 from penstock.log.memory import MemoryStore
 from penstock.log.staging import AREA, StagingArea
 from penstock.log.store import EmbeddedStore
-from penstock.model.clock import Clock, SystemClock
+from penstock.model.clock import Clock, SystemClock, read_boot_id
 from penstock.model.errors import InvalidSetting, PenstockError
+from penstock.model.timeline import Timeline
 
 if TYPE_CHECKING:
     from penstock.log.postgres_store import PostgresStore
@@ -58,7 +59,7 @@ async def open_directory(
     chosen = backends(settings)
     loop = asyncio.get_running_loop()
     directory = DataDirectory(path)
-    clock = SystemClock()
+    clock = Timeline(SystemClock(), read_boot_id())
     disk = RealDisk()
     giving_up = threading.Event()
     async with AsyncExitStack() as parts:  # undone in reverse if one of them fails
@@ -136,7 +137,7 @@ async def open_memory(settings: BrokerSettings) -> OpenBroker:
             "a broker in memory keeps nothing: leave out catalog_url and log_backend, or name a"
             " data directory"
         )
-    clock = SystemClock()
+    clock = Timeline(SystemClock(), read_boot_id())
     store = MemoryStore(clock, asyncio.get_running_loop())
     catalog = await Catalog.open(InlineRunner(SqliteDatabase(":memory:")), clock)
     engine = Engine(settings, catalog, store, clock, lambda: (1, 1))

@@ -21,6 +21,7 @@ from penstock.broker.pipelines import PipelineRuns
 from penstock.broker.queue import Queue
 from penstock.broker.settings import BrokerSettings, topic_settings
 from penstock.broker.streams import Stream
+from penstock.broker.timekeeping import Timekeeping
 from penstock.broker.topics import Topic, Topics
 from penstock.broker.upkeep import FreeSpace, Upkeep
 from penstock.catalog.catalog import Catalog
@@ -30,11 +31,11 @@ from penstock.core.position import Position
 from penstock.core.where import Where
 from penstock.log.batch import Batch
 from penstock.log.interface import Draft, LogStore, Waiter
-from penstock.model.clock import Clock
 from penstock.model.errors import TopicNotFound, UnavailableError
 from penstock.model.limits import MIB
 from penstock.model.messages import check_payload
 from penstock.model.record import TopicInfo
+from penstock.model.timeline import Timeline
 
 DRAFT_BYTES_MAX: Final = 4 * MIB  # publish_many hands over this much at a time
 DRAFT_RECORDS_MAX: Final = 50_000
@@ -49,7 +50,7 @@ class Engine:
         settings: BrokerSettings,
         catalog: Catalog,
         store: LogStore,
-        clock: Clock,
+        clock: Timeline,
         free_space: FreeSpace,
     ) -> None:
         self.settings = settings
@@ -57,6 +58,7 @@ class Engine:
         self.started_us = clock.now_us()
         self.metrics = Metrics()
         self.log = LimitedLog("penstock.broker", asyncio.get_running_loop())
+        self._timekeeping = Timekeeping(clock, catalog.clock)
         self.access = Access(catalog.credentials, self.metrics)
         self.topics = Topics(catalog, store, clock, self._watch, self._forget)
         self._saver = PositionSaver(
@@ -96,6 +98,7 @@ class Engine:
 
     async def open(self) -> None:
         """Load the catalog, open every log, begin upkeep."""
+        await self._timekeeping.open()
         topics, bindings, consumers = await self._catalog.load()
         await self.topics.open(topics, bindings)
         logs = {topic.id: topic.log for topic in self.topics.all()}
@@ -127,6 +130,7 @@ class Engine:
             await self.consumers.close(self.topics.all(), is_clean=is_clean)
         finally:
             await self.topics.close()
+            await self._timekeeping.close()
             await self._catalog.close()
 
     # Publishing

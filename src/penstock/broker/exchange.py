@@ -134,7 +134,7 @@ class Exchange:
             run.lengths,
             run.qos | (RETAIN if run.retain else 0) | run.kind << KIND_SHIFT,
             run.publisher,
-            run.expires_at,
+            self.engine.clock.expires_at(run.until_us) if run.until_us else 0,
             encode_headers(run.headers) if run.headers else b"",
             publication,
             is_urgent=run.qos > 0 or run.retain,

@@ -27,6 +27,7 @@ from penstock.log.batch import Batch
 from penstock.log.segment import StaleSegment
 from penstock.model.errors import InvalidPosition, UnavailableError
 from penstock.model.record import Record, shown_time
+from penstock.model.timeline import Timeline
 
 FEEDS_MAX: Final = 100  # of one session; each may make the broker read whole logs
 SLICE_RECORDS_MAX: Final = 500  # filtered before others get their turn: a few milliseconds
@@ -212,15 +213,15 @@ class Feeds:
         """Send one record, or pass over it; False if there is no room for it now."""
         subscription = feed.subscription
         session = subscription.session
-        metrics = self._engine.metrics
+        metrics, clock = self._engine.metrics, self._engine.clock
         if subscription.no_local and record.publisher == session.client_id:
             return True
-        if record.expires_at and record.expires_at <= self._engine.clock.now_us():
+        run = feed_run(record, clock)
+        if run.until_us and run.until_us <= clock.steady_us():
             metrics.dropped["expired"] += 1
             return True
         if session.is_sent(place, record.offset):
             return True  # out already, from before a crash
-        run = feed_run(record)
         if not send_one(feed, place, record.offset, run, subscription.retain_as_published):
             session.stalled[feed] = min(run.qos, subscription.qos)
             return False
@@ -254,7 +255,7 @@ def _has_room(session: Session, qos: int, size: int) -> bool:
     return session.window.room > 0 if qos else not session.storing
 
 
-def feed_run(record: Record) -> Run:
+def feed_run(record: Record, clock: Timeline) -> Run:
     """A record as a feed sends it: it says where it lies and when it came."""
     payload = record.payload
     run = Run(record.name, payload, [0], [len(payload)], record.qos, record.retain)
@@ -267,7 +268,8 @@ def feed_run(record: Record) -> Run:
         (OFFSET_HEADER, str(record.offset)),
         (TIME_HEADER, shown_time(record.timestamp)),
     )
-    run.expires_at = record.expires_at or 0
+    if record.expires_at:
+        run.until_us = clock.until_us(record.timestamp, record.expires_at)
     run.publisher = record.publisher
     run.kind = record.kind
     return run

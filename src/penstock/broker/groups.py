@@ -184,7 +184,7 @@ class Groups:
     async def _give(self, topic: Topic, kept: KeptGroup, receipt: str, limit: int) -> list[Given]:
         """What others left first, then new ones."""
         group = kept.group
-        now_us = self._clock.now_us()
+        now_us = self._clock.steady_us()
         given: list[Given] = []
         for offset in group.waiting()[:limit]:
             records = await self._read(topic, offset, offset + 1)
@@ -214,7 +214,7 @@ class Groups:
         group = kept.group
         deadline_us = group.next_deadline_us
         if deadline_us != NO_LEASE:
-            left_s = min(left_s, (deadline_us - self._clock.now_us()) / _US)
+            left_s = min(left_s, (deadline_us - self._clock.steady_us()) / _US)
         waits: list[asyncio.Future[Any]] = [asyncio.ensure_future(kept.changed.wait())]
         if group.room:
             waits.append(asyncio.ensure_future(topic.log.wait_past(group.next_offset)))
@@ -264,7 +264,7 @@ class Groups:
         async with kept.lock:
             await self._tidy(topic, kept)
             wanted = self._held(kept, receipt, offsets)
-            now_us = self._clock.now_us()
+            now_us = self._clock.steady_us()
             until_us = now_us + round(delay_s * _US) if delay_s else 0
             for offset in wanted:
                 kept.group.nack(receipt, offset, until_us)
@@ -306,7 +306,7 @@ class Groups:
         group = kept.group
         gone = group.trim(topic.log.bounds().first)
         self._metrics.dropped["retention"] += gone
-        group.expire(self._clock.now_us())
+        group.expire(self._clock.steady_us())
         await self._bury(topic, kept)
 
     async def _bury(self, topic: Topic, kept: KeptGroup) -> None:
@@ -361,9 +361,10 @@ class Groups:
         """Leases that ran out meanwhile count as waiting."""
         kept = self.get(topic, name)
         group = kept.group
-        now_us = self._clock.now_us()
+        now_us = self._clock.steady_us()
+        wall_us = self._clock.now_us() - now_us  # people are told when by their own clock
         leased = {
-            offset: (hold.deliveries, hold.deadline_us)
+            offset: (hold.deliveries, hold.deadline_us + wall_us)
             for offset, hold in group.all_held().items()
             if hold.deadline_us > now_us
         }

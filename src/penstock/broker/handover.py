@@ -89,7 +89,7 @@ class Handover:
                 return
             if not self._may_receive(outbox.principal, name):
                 continue
-            row = self._retained.get(name, self._clock.now_us())
+            row = self._retained.get(name)
             if row is None or row.offset >= ends.get(row.topic_id, 0):
                 continue
             if subscription.no_local and row.publisher == session.client_id:
@@ -112,7 +112,8 @@ class Handover:
             return self._hand_feed_retained(subscription.feed, row)
         run = Run(row.name, row.payload, [0], [len(row.payload)], row.qos, True)
         run.headers = row.headers
-        run.expires_at = row.expires_at
+        if row.expires_at:
+            run.until_us = self._clock.until_us(row.timestamp, row.expires_at)
         run.kind = row.kind
         run.publisher = row.publisher
         qos = min(row.qos, subscription.qos)
@@ -135,4 +136,4 @@ class Handover:
         if feed.where is not None and not feed.where.passes(record):
             return True
         place = feed.place(topic.id) | RETAINED_PLACE
-        return send_one(feed, place, row.offset, feed_run(record), True)
+        return send_one(feed, place, row.offset, feed_run(record, self._clock), True)

@@ -61,7 +61,7 @@ class Keeper:
     """Implements the sessions' Vault; used on the event loop."""
 
     def __init__(self, engine: Engine, catalog: SessionCatalog) -> None:
-        self.retained = Retained()
+        self.retained = Retained(engine.clock)
         self.stored: dict[str, str] = {}  # clients with a session in the catalog, and whose it is
         self.shares = Shares(engine, catalog.shares, self._spawn)
         self.keys = Keys(catalog.keys, engine.clock)
@@ -159,7 +159,7 @@ class Keeper:
         busy = set(self._busy)
         for session in busy:
             self._describe(session, point)
-        self.retained.expire(self._engine.clock.now_us())
+        self.retained.expire()
         point.retained, point.forgotten = self.retained.take_changes()
         wills, self._wills = self._wills, set()
         point.wills = list(wills)
@@ -173,6 +173,7 @@ class Keeper:
         if not (point.levels or point.shares or point.keys or changes_any):
             self._endings.put_down(point.endings, is_saved=False)  # its own way will do
             return
+        point.clock = self._engine.clock.reading()
         try:
             await self._catalog.save(point)
         except BaseException:
@@ -304,7 +305,7 @@ class Keeper:
             session.client_id,
             session.incarnation,
             session.expiry_s,
-            self._engine.clock.now_us(),
+            self._engine.clock.steady_us(),
             positions,
             outstanding_rows(session),
             opened,

@@ -13,8 +13,8 @@ from typing import Final
 from penstock.catalog.keys import KeyCatalog, KeyRow
 from penstock.log.batch import Batch
 from penstock.log.marks import MARK_IDEMPOTENCY_KEY, Mark
-from penstock.model.clock import Clock
 from penstock.model.errors import UnavailableError
+from penstock.model.timeline import Timeline
 
 KEPT_S: Final = 86_400
 EXPIRE_EVERY_S: Final = 60.0
@@ -39,7 +39,7 @@ def part_key(key: str, part: int) -> str:
 class Keys:
     """The keys of all topics: new ones here, older ones in the catalog."""
 
-    def __init__(self, catalog: KeyCatalog, clock: Clock) -> None:
+    def __init__(self, catalog: KeyCatalog, clock: Timeline) -> None:
         self._catalog = catalog
         self._clock = clock
         self._unsaved: dict[Slot, KeyRow] = {}
@@ -73,7 +73,7 @@ class Keys:
 
     def note(self, topic_id: int, key: str, digest: int, offset: int, count: int) -> KeyRow:
         """Its messages are durable; called before a checkpoint can see that."""
-        row = KeyRow(topic_id, key, digest, offset, count, self._clock.now_us())
+        row = KeyRow(topic_id, key, digest, offset, count, self._clock.steady_us())
         self._unsaved[topic_id, key] = row
         return row
 
@@ -84,7 +84,8 @@ class Keys:
         count, digest = _HEAD.unpack_from(mark.key)
         key = mark.key[_HEAD.size :].decode()
         first_offset = batch.base_offset + mark.index
-        row = KeyRow(topic_id, key, digest, first_offset, count, batch.header.last_timestamp)
+        stored_at = self._clock.steady_at(batch.header.last_timestamp)
+        row = KeyRow(topic_id, key, digest, first_offset, count, stored_at)
         self._unsaved[topic_id, key] = row
 
     def take_changes(self) -> list[KeyRow]:
@@ -108,4 +109,4 @@ class Keys:
             await self._catalog.expire(self._oldest_us())
 
     def _oldest_us(self) -> int:
-        return self._clock.now_us() - KEPT_S * 1_000_000
+        return self._clock.steady_us() - KEPT_S * 1_000_000

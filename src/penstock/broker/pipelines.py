@@ -31,7 +31,7 @@ class PipelineRuns:
         if changed:
             await self._catalog.save(DEFAULT_TENANT, changed)
         self._known = {run.run_id: run for run in found}
-        await asyncio.to_thread(remove_old_reports, directory, self._clock.now_us())
+        await asyncio.to_thread(remove_old_reports, directory, self._clock.age_us)
 
     async def load(self) -> list[PipelineRun]:
         """All runs ever, oldest first."""

@@ -14,6 +14,7 @@ from penstock.catalog.retained import RetainedRow
 from penstock.core.nametree import NameTree
 from penstock.log.batch import Batch
 from penstock.log.format import RETAIN
+from penstock.model.timeline import Timeline
 
 TERMS_SPARE: Final = 1_000  # terms of messages that were replaced since, before they are cleared
 
@@ -21,11 +22,12 @@ TERMS_SPARE: Final = 1_000  # terms of messages that were replaced since, before
 class Retained:
     """The newest retained message of each name. An empty payload deletes, and so does time."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Timeline) -> None:
+        self._clock = clock
         self._messages: dict[str, RetainedRow] = {}
         self._names = NameTree()
         self._changed: set[str] = set()  # since the last checkpoint was taken
-        self._terms: list[tuple[int, str]] = []  # a heap of (expires at, name); some are outdated
+        self._terms: list[tuple[int, str]] = []  # a heap of (until when, name); some are outdated
 
     def __len__(self) -> int:
         return len(self._messages)
@@ -67,29 +69,33 @@ class Retained:
             self._names.add(row.name)
         self._messages[row.name] = row
         if row.expires_at:
-            heappush(self._terms, (row.expires_at, row.name))
+            heappush(self._terms, (self._until_us(row), row.name))
             if len(self._terms) > 2 * len(self._messages) + TERMS_SPARE:
                 rows = self._messages.values()
-                self._terms = [(one.expires_at, one.name) for one in rows if one.expires_at]
+                self._terms = [(self._until_us(one), one.name) for one in rows if one.expires_at]
                 heapify(self._terms)
 
-    def expire(self, now_us: int) -> None:
+    def _until_us(self, row: RetainedRow) -> int:
+        return self._clock.until_us(row.timestamp, row.expires_at)
+
+    def _is_expired(self, row: RetainedRow) -> bool:
+        return row.expires_at != 0 and self._until_us(row) <= self._clock.steady_us()
+
+    def expire(self) -> None:
         """Forget what has expired; the next checkpoint removes it from the catalog too."""
-        terms = self._terms
+        terms, now_us = self._terms, self._clock.steady_us()
         while terms and terms[0][0] <= now_us:
-            expires_at, name = heappop(terms)
+            _, name = heappop(terms)
             row = self._messages.get(name)
-            if row is not None and row.expires_at == expires_at:
+            if row is not None and self._is_expired(row):
                 del self._messages[name]
                 self._names.remove(name)
                 self._changed.add(name)
 
-    def get(self, name: str, now_us: int) -> RetainedRow | None:
+    def get(self, name: str) -> RetainedRow | None:
         """The retained message of a name, unless it has expired."""
         row = self._messages.get(name)
-        if row is None or (row.expires_at and row.expires_at <= now_us):
-            return None
-        return row
+        return None if row is None or self._is_expired(row) else row
 
     def matching(self, filter: str) -> Iterator[str]:
         """Names with a retained message that a filter matches; lazy, so it can be done in parts."""

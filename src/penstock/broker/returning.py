@@ -129,9 +129,10 @@ async def _resend(exchange: Exchange, session: Session, tag: int, packet_id: int
     if not batches:
         return "retention"
     if _feed_id(place) == NO_FEED:
-        run = stored_run(batches[0], offset)
+        run = stored_run(batches[0], offset, exchange.engine.clock)
     else:
-        run = feed_run(batches[0].records(topic.declared, offset, offset + 1)[0])
+        (record,) = batches[0].records(topic.declared, offset, offset + 1)
+        run = feed_run(record, exchange.engine.clock)
     if not exchange.authorise(outbox.principal, RECEIVE, run.name):
         return "not_authorized"
     qos = 2 if packet_id in session.twice else 1

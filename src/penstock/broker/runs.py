@@ -35,7 +35,6 @@ class Run:
         "count",
         "data",
         "encoded",
-        "expires_at",
         "headers",
         "kind",
         "lengths",
@@ -44,6 +43,7 @@ class Run:
         "qos",
         "retain",
         "starts",
+        "until_us",
         "wire",
     )
 
@@ -66,7 +66,7 @@ class Run:
         self.kind = KIND_BYTES
         self.publisher = ""
         self.headers: Headers = ()  # the same for each message
-        self.expires_at = 0  # µs since 1970, UTC; 0: never
+        self.until_us = 0  # steady time at which it expires; 0: never
         self.wire: object | None = None  # the encoding that `data` is in, if it can be forwarded
         self.encoded: dict[object, object] | None = None  # by encoding; made when a reader asks
 
@@ -97,7 +97,7 @@ class Run:
         rest.kind = self.kind
         rest.publisher = self.publisher
         rest.headers = self.headers
-        rest.expires_at = self.expires_at
+        rest.until_us = self.until_us
         return rest
 
 

@@ -182,7 +182,7 @@ class Sharing:
         return None
 
     def _is_expired(self, run: Run, count: int) -> bool:
-        if not run.expires_at or run.expires_at > self._engine.clock.now_us():
+        if not run.until_us or run.until_us > self._engine.clock.steady_us():
             return False
         self._metrics.dropped["expired"] += count
         return True
@@ -198,7 +198,8 @@ class Sharing:
         }
         if not wanted:
             return
-        for base, run in stored_runs(batch, min(riders[share] for share in here), wanted):
+        start = min(riders[share] for share in here)
+        for base, run in stored_runs(batch, start, self._engine.clock, wanted):
             if here.isdisjoint(riders):
                 return
             if run.qos == 0 and not self._keeps_qos0:  # forwarded to whoever was there
@@ -256,7 +257,7 @@ class Sharing:
         for batch in batches:
             for offset in share.groups[topic.id].waiting() if topic.id in share.returned else ():
                 if batch.base_offset <= offset < batch.end_offset:
-                    run = stored_run(batch, offset)
+                    run = stored_run(batch, offset, self._engine.clock)
                     if not self._give_one_again(share, topic.id, offset, run):
                         return False
         return True

@@ -133,7 +133,7 @@ class Staged:
                     await finish(area, left, self._log_of, clock)
         if clock.monotonic_s() - self._cleaned_s > CLEAN_EVERY_S:
             self._cleaned_s = clock.monotonic_s()
-            await asyncio.to_thread(area.clean, clock.now_us())
+            await asyncio.to_thread(area.clean, clock.age_us)
 
 
 class _Turn:

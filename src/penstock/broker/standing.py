@@ -51,7 +51,7 @@ async def describe_sessions(exchange: Exchange, client_ids: list[str]) -> list[S
             standings.append(await _of_row(exchange, rows[client_id]))
     readers = [reader for standing in standings for reader in standing.readers]
     for topic in engine.topics.all():
-        await count_waiting(topic, readers, engine.clock.now_us())
+        await count_waiting(topic, readers, engine.clock)
     return standings
 
 

@@ -7,10 +7,11 @@ from collections.abc import Iterator
 from penstock.broker.runs import Run
 from penstock.log import format as fmt
 from penstock.log.batch import Batch
+from penstock.model.timeline import Timeline
 
 
 def stored_runs(
-    batch: Batch, start_offset: int, wanted: set[int] | None = None
+    batch: Batch, start_offset: int, clock: Timeline, wanted: set[int] | None = None
 ) -> Iterator[tuple[int, Run]]:
     """(offset of its first message, run) of the records from `start_offset` on.
 
@@ -29,18 +30,18 @@ def stored_runs(
         picked = [at for at in range(first, h.count) if ids[at] in wanted]
     at = 0
     while at < len(picked):
-        run = _run(batch, picked, at)
+        run = _run(batch, picked, at, clock)
         yield h.base_offset + picked[at], run
         at += run.count
 
 
-def stored_run(batch: Batch, offset: int) -> Run:
+def stored_run(batch: Batch, offset: int, clock: Timeline) -> Run:
     """The record at an offset of the batch, as a run of one."""
     assert batch.base_offset <= offset < batch.end_offset
-    return _run(batch, [offset - batch.base_offset], 0)
+    return _run(batch, [offset - batch.base_offset], 0, clock)
 
 
-def _run(batch: Batch, picked: list[int], at: int) -> Run:
+def _run(batch: Batch, picked: list[int], at: int, clock: Timeline) -> Run:
     """The longest run of neighbours in `picked` from position `at` on that are alike."""
     first = picked[at]
     kind = _kind(batch, first)
@@ -72,7 +73,9 @@ def _run(batch: Batch, picked: list[int], at: int) -> Run:
         flags & fmt.RETAIN != 0,
     )
     run.headers = batch.record_headers(first, first + 1)[0]
-    run.expires_at = batch.expiries(first, first + 1)[0] or 0
+    expires_at = batch.expiries(first, first + 1)[0]
+    if expires_at:
+        run.until_us = clock.until_us(batch.timestamp(first), expires_at)
     run.publisher = batch.publishers(first, first + 1)[0]
     run.kind = flags >> fmt.KIND_SHIFT & fmt.KIND_MASK
     return run

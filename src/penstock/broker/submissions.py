@@ -119,7 +119,7 @@ class Submissions:
                 run.lengths,
                 run.qos | (RETAIN if run.retain else 0) | run.kind << KIND_SHIFT,
                 run.publisher,
-                run.expires_at,
+                self._engine.clock.expires_at(run.until_us) if run.until_us else 0,
                 encode_headers(run.headers) if run.headers else b"",
                 waiter,
                 is_urgent=True,

@@ -18,7 +18,7 @@ from penstock.broker.sessions import Session
 from penstock.broker.stored import stored_runs
 from penstock.broker.topics import Topic
 from penstock.log.batch import Batch
-from penstock.model.clock import Clock
+from penstock.model.timeline import Timeline
 
 WHOLE_BATCH: Final = 1 << 32  # runs are handed on without being taken apart: no need to divide
 
@@ -31,7 +31,7 @@ class Sweep:
         topic: Topic,
         router: Router,
         metrics: Metrics,
-        clock: Clock,
+        clock: Timeline,
         on_trouble: Callable[[str], None],
         keeps_qos0: bool = False,
     ) -> None:
@@ -52,7 +52,7 @@ class Sweep:
         if not wanted:
             return
         start = min(riders[session] for session in here)
-        for base, run in stored_runs(batch, start, wanted):
+        for base, run in stored_runs(batch, start, self._clock, wanted):
             for session, member in self._router.find(run.name).members.items():
                 if session in here and session in riders:
                     self._hand(session, member, base, run)
@@ -84,7 +84,7 @@ class Sweep:
                 return  # forwarded to those who were there, and to nobody else
             if owed < run.count:
                 run = run.pick(list(range(owed)))
-        if run.expires_at and run.expires_at <= self._clock.now_us():
+        if run.until_us and run.until_us <= self._clock.steady_us():
             self._metrics.dropped["expired"] += run.count
             return
         while run.count and session.is_sent(topic_id, base):

@@ -21,6 +21,7 @@ from penstock.log.batch import Batch
 from penstock.log.format import QOS_MASK
 from penstock.model.errors import CorruptError, Gap, UnavailableError
 from penstock.model.limits import MIB
+from penstock.model.timeline import Timeline
 
 SCAN_BYTES_MAX: Final = 64 * MIB  # looked at in one topic for one report
 TURN_MAX: Final = 5_000  # names and records looked at before others get their turn
@@ -56,13 +57,13 @@ class Reader:
     is_exact: bool = True
 
 
-async def count_waiting(topic: Topic, readers: list[Reader], now_us: int) -> None:
+async def count_waiting(topic: Topic, readers: list[Reader], clock: Timeline) -> None:
     """Add what waits in one topic to each reader."""
     first, end = topic.log.bounds()
     behind = [one for one in readers if one.wishes and one.positions.get(topic.id, end) < end]
     if not behind:
         return
-    pass_ = _Pass(topic, behind, end, now_us)
+    pass_ = _Pass(topic, behind, end, clock)
     offset = max(min(one.positions[topic.id] for one in behind), first)
     scanned_bytes = 0
     try:
@@ -98,10 +99,11 @@ class _Found:
 class _Pass:
     """Counts batch by batch."""
 
-    def __init__(self, topic: Topic, readers: list[Reader], end: int, now_us: int) -> None:
+    def __init__(self, topic: Topic, readers: list[Reader], end: int, clock: Timeline) -> None:
         self._topic = topic
         self._end = end
-        self._now_us = now_us
+        self._clock = clock
+        self._now_us = clock.steady_us()
         self._filters: FilterTrie[tuple[Reader, int]] = FilterTrie()
         for reader in readers:
             for number, wish in enumerate(reader.wishes):
@@ -131,8 +133,10 @@ class _Pass:
             batch.names(0, last), batch.flags(0, last), batch.expiries(0, last), strict=True
         )
         for offset, (name, flags, expires_at) in enumerate(columns, batch.base_offset):
-            if expires_at is not None and expires_at <= self._now_us:
-                continue
+            if expires_at is not None:
+                stamp_us = batch.timestamp(offset - batch.base_offset)
+                if self._clock.until_us(stamp_us, expires_at) <= self._now_us:
+                    continue
             one = found.get(name)
             if one is None:
                 one = found[name] = _Found()

@@ -11,8 +11,8 @@ from penstock.broker.limited_log import LimitedLog
 from penstock.broker.metrics import Metrics
 from penstock.broker.topics import Topic, Topics
 from penstock.log.interface import KeptLog
-from penstock.model.clock import Clock
 from penstock.model.errors import PenstockError
+from penstock.model.timeline import Timeline
 
 FreeSpace = Callable[[], tuple[int, int]]  # (available, size of the file system)
 
@@ -25,7 +25,7 @@ class Upkeep:
     def __init__(
         self,
         topics: Topics,
-        clock: Clock,
+        clock: Timeline,
         metrics: Metrics,
         free_space: FreeSpace,
         free_percent_min: float,
@@ -117,7 +117,8 @@ class Upkeep:
         settings = log.settings
         before_us = None
         if settings.retention_age_s is not None:
-            before_us = self._clock.now_us() - round(settings.retention_age_s * 1_000_000)
+            age_us = round(settings.retention_age_s * 1_000_000)
+            before_us = self._clock.stamp_at(self._clock.steady_us() - age_us)
         gone = await log.trim(before_us, settings.retention_bytes)
         await log.seal_closed()
         return gone

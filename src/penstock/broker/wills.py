@@ -84,11 +84,11 @@ class Wills:
 
     async def open(self) -> None:
         """Take over what an earlier broker left; the keeper has followed the logs before."""
-        now_us, now_s = self._clock.now_us(), self._clock.monotonic_s()
+        now_us, now_s = self._clock.steady_us(), self._clock.monotonic_s()
         for held in await self._catalog.held():
             if held.due_at == NOT_DUE:
                 wait_s = float(min(held.delay_s, held.session_expiry_s))
-            else:  # never longer than asked for, whatever the wall clock has done
+            else:
                 wait_s = min((held.due_at - now_us) / 1_000_000, held.delay_s)
             due_s = now_s + max(wait_s, self._grace_s)
             is_forgiving = held.due_at == NOT_DUE
@@ -193,7 +193,7 @@ class Wills:
             self._publish_now(waiting)
             return
         self._wait(waiting)
-        due_at = self._clock.now_us() + wait_s * 1_000_000
+        due_at = self._clock.steady_us() + wait_s * 1_000_000
         self._spawn(self._catalog.set_due(will_id, due_at))
 
     # Waiting
@@ -309,7 +309,7 @@ class Wills:
         run.publisher = stored.client_id
         run.headers = will.headers
         if will.expiry_s is not None:
-            run.expires_at = self._clock.now_us() + will.expiry_s * 1_000_000
+            run.until_us = self._clock.steady_us() + will.expiry_s * 1_000_000
         principal = exchange.engine.access.principal(stored.owner)
         try:
             route = exchange.router.find(will.name, principal)

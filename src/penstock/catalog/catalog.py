@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from penstock.catalog.clock import ClockCatalog
 from penstock.catalog.credentials import Credentials
 from penstock.catalog.database import Database
 from penstock.catalog.groups import GroupCatalog
@@ -76,6 +77,7 @@ class Catalog:
     def __init__(self, runner: Runner, clock: Clock) -> None:
         self._runner = runner
         self._clock = clock
+        self.clock = ClockCatalog(runner)
         self.credentials = Credentials(runner, clock)
         self.sessions = SessionCatalog(runner, clock)
         self.session_list = SessionList(runner)

@@ -23,7 +23,7 @@ class KeyRow:
     digest: int  # of what was asked
     first_offset: int
     count: int
-    stored_at: int  # µs since 1970, UTC
+    stored_at: int  # steady time
 
 
 class KeyCatalog:

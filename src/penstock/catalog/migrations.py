@@ -423,6 +423,21 @@ MIGRATIONS: Final = (
         ),
     ),
     Migration(12, ("alter table topics add column is_automatic bigint not null default 0",)),
+    Migration(
+        13,
+        (
+            """
+            create table clock_reading (
+                reading_id bigint not null primary key,
+                boot_id text not null,
+                machine_us bigint not null,
+                steady_us bigint not null,
+                wall_us bigint not null,
+                pieces text not null
+            )
+            """,
+        ),
+    ),
 )
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import fcntl
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -62,11 +62,11 @@ def read_reports(data: Path) -> list[PipelineRun]:
     return sorted(found, key=lambda run: (run.started_at, run.run_id))
 
 
-def remove_old_reports(data: Path, now_us: int) -> None:
+def remove_old_reports(data: Path, age_us: Callable[[int], int]) -> None:
     """Forget files of runs that ended long ago; the catalog has them."""
     for path in _files(data):
         run = _read(path)
-        if run is not None and run.state != RUNNING and (now_us - run.updated_at) / 1e6 > KEPT_S:
+        if run is not None and run.state != RUNNING and age_us(run.updated_at) / 1e6 > KEPT_S:
             path.with_suffix(".alive").unlink(missing_ok=True)
             path.unlink(missing_ok=True)
 

@@ -14,6 +14,7 @@ from typing import Final
 
 import msgspec
 
+from penstock.catalog.clock import save_reading
 from penstock.catalog.database import Database
 from penstock.catalog.feeds import (
     FeedRow,
@@ -36,6 +37,7 @@ from penstock.catalog.thread import Runner
 from penstock.catalog.wills import delete_wills
 from penstock.model.clock import Clock
 from penstock.model.record import DEFAULT_TENANT
+from penstock.model.timeline import ClockReading
 
 NEVER_EXPIRES: Final = 0xFFFF_FFFF
 
@@ -51,7 +53,7 @@ class Ending:
     client_id: str
     incarnation: int
     expiry_s: int
-    at_us: int
+    at_us: int  # steady time
     positions: Sequence[tuple[int, int, int]]  # topic id, epoch, next offset
     outstanding: Sequence[OutstandingRow]
     opened: Sequence[tuple[int, int]]  # topic id, packet id
@@ -75,6 +77,7 @@ class Checkpoint:
     wills: list[int] = field(default_factory=list)  # ids of wills that are in the logs by now
     shares: list[ShareState] = field(default_factory=list)
     keys: list[KeyRow] = field(default_factory=list)  # idempotency keys that are in the logs by now
+    clock: ClockReading | None = None  # goes along, so that a crash loses little of it
     endings: list[Ending] = field(default_factory=list)  # not known to be saved; before the rest
 
 
@@ -93,7 +96,7 @@ class SessionCatalog:
 
     async def recover(self) -> Recovered:
         """After any end: give sessions that were connected their position; what there is."""
-        now_us = self._clock.now_us()
+        now_us = self._clock.steady_us()
 
         def work(database: Database) -> Recovered:
             database.execute(
@@ -175,7 +178,7 @@ class SessionCatalog:
 
     async def leave(self, client_id: str, incarnation: int) -> None:
         """The client went before its session changed: only its time begins anew."""
-        now_us = self._clock.now_us()
+        now_us = self._clock.steady_us()
 
         def work(database: Database) -> None:
             database.execute(
@@ -221,7 +224,7 @@ class SessionCatalog:
 
     async def expire(self) -> list[str]:
         """Remove sessions whose time has run out; their clients."""
-        now_us = self._clock.now_us()
+        now_us = self._clock.steady_us()
 
         def work(database: Database) -> list[str]:
             due = database.fetch(
@@ -433,4 +436,6 @@ def _save(database: Database, checkpoint: Checkpoint) -> None:
         [(tenant, *one) for one in checkpoint.released],
     )
     delete_wills(database, checkpoint.wills)
+    if checkpoint.clock is not None:
+        save_reading(database, checkpoint.clock)
     save_retained(database, checkpoint.retained, checkpoint.forgotten)

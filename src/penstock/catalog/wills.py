@@ -31,7 +31,7 @@ class HeldWill:
     owner: str
     delay_s: int
     session_expiry_s: int
-    due_at: int  # µs since 1970, UTC; NOT_DUE while the client is connected
+    due_at: int  # steady time; NOT_DUE while the client is connected
 
 
 @dataclass(frozen=True, slots=True)

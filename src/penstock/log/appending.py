@@ -97,7 +97,7 @@ class AppendingLog(Generic[J]):
         return future
 
     def _accept(self, draft: Draft, marks: Sequence[Mark], outcome: FutureWaiter) -> None:
-        index = add_draft(self._pending, draft, marks, self._clock.now_us())
+        index = add_draft(self._pending, draft, marks, self._clock.stamp_us())
         self._publishers.append((outcome, index))
         self._committer.touch(self)
 
@@ -121,7 +121,7 @@ class AppendingLog(Generic[J]):
                 waiter.refused(refusal)
             return
         pending = self._pending
-        now_us = self._clock.now_us()
+        now_us = self._clock.stamp_us()
         index = pending.add_gapped(
             name, data, starts, lengths, now_us, flags, publisher, expires_at, headers
         )
@@ -141,7 +141,7 @@ class AppendingLog(Generic[J]):
         publisher: str,
     ) -> None:
         if self._refusal() is None:
-            now_us = self._clock.now_us()
+            now_us = self._clock.stamp_us()
             self._pending.add_names(names, counts, data, starts, lengths, now_us, publisher)
             self._touch(False)
 

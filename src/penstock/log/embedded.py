@@ -115,7 +115,7 @@ class EmbeddedLog(AppendingLog[CommitJob]):
 
     def _begin_placing(self) -> CommitJob:
         batch = self._take_placed()
-        stamp = self._pending.stamp_before(self._clock.now_us())
+        stamp = self._pending.stamp_before(self._clock.stamp_us())
         roll_to = self._roll_header(batch.header.stored_length, stamp)
         prev = roll_to.checksum if roll_to is not None else self._checksum
         place(batch, self.epoch, self._end, prev, stamp)

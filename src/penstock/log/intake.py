@@ -73,7 +73,7 @@ async def finish_all(area: StagingArea, log_of: LogOf, clock: Clock) -> int:
     decided = await asyncio.to_thread(area.all_decided)
     for manifest in decided:
         await finish(area, manifest, log_of, clock)
-    await asyncio.to_thread(area.clean, clock.now_us())
+    await asyncio.to_thread(area.clean, clock.age_us)
     return sum(file.records for manifest in decided for file in manifest.files)
 
 
@@ -85,7 +85,7 @@ async def finish(area: StagingArea, manifest: Manifest, log_of: LogOf, clock: Cl
             if log is not None:
                 files = [file for file in manifest.files if file.topic_id == topic_id]
                 await _append(area, manifest, files, log)
-    await asyncio.to_thread(area.finish, manifest, clock.now_us())
+    await asyncio.to_thread(area.finish, manifest, clock.stamp_us())
 
 
 async def _append(

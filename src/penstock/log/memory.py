@@ -59,7 +59,7 @@ class MemoryLog(AppendingLog[MemoryJob]):
     def begin_commit(self) -> MemoryJob | None:
         if self._placing.is_due(self._pending):
             batch = self._take_placed()
-            stamp = self._pending.stamp_before(self._clock.now_us())
+            stamp = self._pending.stamp_before(self._clock.stamp_us())
             place(batch, self.epoch, self._end, self._checksum, stamp)
         elif not self._pending.is_empty:
             batch = self._take_pending().encode(self.epoch, self._end, self._checksum)

@@ -81,7 +81,7 @@ class PostgresLog(AppendingLog[PostgresJob]):
         state, pending = self._state, self._pending
         if self._placing.is_due(pending):
             batch = self._take_placed()
-            stamp = pending.stamp_before(self._clock.now_us())
+            stamp = pending.stamp_before(self._clock.stamp_us())
             place(batch, self.epoch, state.end_offset, 0, stamp)
         elif not pending.is_empty:
             batch = self._take_pending().encode(self.epoch, state.end_offset, 0)

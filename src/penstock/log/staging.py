@@ -14,7 +14,7 @@ from __future__ import annotations
 import hashlib
 import re
 import secrets
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -182,16 +182,16 @@ class StagingArea:
         if (batches, records) != (file.batches, file.records):
             raise CorruptError(f"{path} holds {records} records, not {file.records}")
 
-    def clean(self, now_us: int) -> None:
+    def clean(self, age_us: Callable[[int], int]) -> None:
         """Remove what nobody will ask for: old orphans, and sources that ended long ago."""
         for directory in self._root.glob("*"):
             if (directory / _MANIFEST).exists():
                 continue
             for path in directory.glob(f"*{_SUFFIX}"):
-                if now_us / 1e6 - path.stat().st_mtime > ORPHAN_S:
+                if age_us(path.stat().st_mtime_ns // 1_000) / 1e6 > ORPHAN_S:
                     path.unlink(missing_ok=True)
             done = _read(directory / _DONE, Done)
-            if done is not None and (now_us - done.at_us) / 1e6 > done.kept_s:
+            if done is not None and age_us(done.at_us) / 1e6 > done.kept_s:
                 (directory / _DONE).unlink(missing_ok=True)
             with suppress(OSError):
                 directory.rmdir()

@@ -48,7 +48,7 @@ def stored_headers(properties: Properties) -> Headers:
 
 def _properties(run: Run, identifiers: tuple[int, ...], clock: Clock) -> Properties:
     """What a message of the run says beside its payload."""
-    if not run.headers and not run.expires_at and not identifiers:
+    if not run.headers and not run.until_us and not identifiers:
         return NO_PROPERTIES
     reserved: dict[str, str] = {}
     plain = []
@@ -65,9 +65,9 @@ def _properties(run: Run, identifiers: tuple[int, ...], clock: Clock) -> Propert
         else:
             plain.append((key.removeprefix(_ESCAPE), value))
     left_s = None
-    if run.expires_at:
+    if run.until_us:
         # Only whole seconds that it waited are taken off [MQTT-3.3.2-6]: rounded up.
-        left_s = max(-((clock.now_us() - run.expires_at) // 1_000_000), 0)
+        left_s = max(-((clock.steady_us() - run.until_us) // 1_000_000), 0)
     return Properties(
         payload_format_indicator=_INDICATORS.get(reserved.get(PAYLOAD_FORMAT, "")),
         message_expiry_interval=left_s,

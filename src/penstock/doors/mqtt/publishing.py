@@ -141,7 +141,7 @@ class Publishing:
         run.headers = stored_headers(item.properties)
         expiry_s = item.properties.message_expiry_interval
         if expiry_s is not None:
-            run.expires_at = self._exchange.engine.clock.now_us() + expiry_s * 1_000_000
+            run.until_us = self._exchange.engine.clock.steady_us() + expiry_s * 1_000_000
 
     def _check_receive_maximum(self, count: int) -> None:
         """What the client has out: QoS 1 without PUBACK, QoS 2 whose PUBREL has not come.
