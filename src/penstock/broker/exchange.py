@@ -230,7 +230,7 @@ class Exchange:
 
     def expect(self, topic: Topic, draft: Draft) -> Waiter:
         """The engine itself publishes: delivered at its commit, and not overtaken until then."""
-        run = draft_run(draft)
+        run = draft_run(draft, self.engine.clock)
         self.enter(topic, run)
         return Publication(self, topic, run, _is_told_elsewhere)
 

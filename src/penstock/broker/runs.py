@@ -14,6 +14,7 @@ from typing import Final, Protocol
 from penstock.log.interface import Draft
 from penstock.model.limits import KIB
 from penstock.model.record import KIND_BYTES, Headers
+from penstock.model.timeline import Timeline
 
 PIECE_BYTES: Final = 64 * KIB  # of payloads: what is handed over before looking for room again
 
@@ -111,13 +112,14 @@ def gathered(name: str, payloads: list[bytes], qos: int, retain: bool) -> Run:
     return Run(name, b"".join(payloads), starts, lengths, qos, retain)
 
 
-def draft_run(draft: Draft) -> Run:
-    """What a draft stores, as connected sessions are handed it."""
+def draft_run(draft: Draft, clock: Timeline) -> Run:
+    """What a draft stores now, as connected sessions are handed it."""
     run = gathered(draft.name, draft.payloads, draft.qos, draft.retain)
     run.kind = draft.kind
     run.publisher = draft.publisher
     run.headers = draft.headers
-    run.expires_at = draft.expires_at
+    if draft.expires_at:
+        run.until_us = clock.until_us(clock.stamp_us(), draft.expires_at)
     return run
 
 
