@@ -12,13 +12,15 @@ from typing import Any
 
 import pytest
 
+from tests.doors.served import Served
+from tools import stranger
+
 ROOT = Path(__file__).parent.parent
 BIN = Path(sys.executable).parent
 
 
 def blocks(document: str, language: str) -> list[str]:
-    text = (ROOT / document).read_text()
-    return re.findall(rf"^```{language}\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
+    return stranger.blocks((ROOT / document).read_text(), language)
 
 
 def test_the_readme_example_prints_what_the_readme_says(tmp_path: Path) -> None:
@@ -29,6 +31,23 @@ def test_the_readme_example_prints_what_the_readme_says(tmp_path: Path) -> None:
         [sys.executable, "example.py"], cwd=tmp_path, capture_output=True, text=True, timeout=60
     )
     assert (ended.returncode, ended.stdout, ended.stderr) == (0, expected, "")
+
+
+@pytest.mark.slow
+def test_the_shell_lines_of_the_readme_work_as_pasted(tmp_path: Path) -> None:
+    (tmp_path / ".venv").symlink_to(sys.prefix)
+    place = stranger.Place(tmp_path, stranger.empty_environment())
+    with Served(tmp_path / "penstock_data") as served:
+        ready = stranger.Served(served.port, served.http_port, "")
+        stranger.paste_shell_lines(place, ready)
+        stranger.paste_shell_lines(place, ready)  # nothing is in the way the second time
+
+
+def test_every_shell_block_of_the_readme_finds_the_command() -> None:
+    for lines in blocks("README.md", "sh"):
+        assert lines.startswith("source .venv/bin/activate")
+    text = (ROOT / "README.md").read_text()
+    assert len(re.findall(r"(?m)^```$", text)) == len(re.findall(r"(?m)^```\w+$", text))
 
 
 def test_the_readme_example_has_at_most_twenty_lines() -> None:
