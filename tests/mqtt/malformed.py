@@ -42,7 +42,9 @@ HANDSHAKE = [
     broken("a TLS hello", 0, "16 03 01 02 00", MALFORMED, "MQTT-2.1.3-1"),
     broken("an HTTP request", 0, "47 45 54 20 2f", ERROR, "MQTT-3.1.0-1"),
     broken("unknown level", 0, "10 0c 0004 4d515454 06 02 003c 0000", VERSION, "MQTT-3.1.2-2"),
-    broken("bridge bit", 0, "10 0c 0004 4d515454 84 02 003c 0000", VERSION, "MQTT-3.1.2-2"),
+    broken(  # before MQTT 5 there is one
+        "bridge bit in MQTT 5", 0, "10 0d 0004 4d515454 85 02 003c 00 0000", VERSION, "MQTT-3.1.2-2"
+    ),
     broken("unknown name", 0, "10 0c 0004 4d515458 04 02 003c 0000", VERSION, "MQTT-3.1.2-2"),
     broken("MQTT at level 3", 0, "10 0c 0004 4d515454 03 02 003c 0000", VERSION, "MQTT-3.1.2-2"),
     broken("CONNECT ends in its name", 0, "10 04 0004 4d51", MALFORMED),

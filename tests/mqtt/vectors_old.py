@@ -101,6 +101,20 @@ OLD = [
         Connect("a", True, 10, version=3),
     ),
     vector(
+        "CONNECT MQIsdp of a bridge",
+        3,
+        CLIENT,
+        "10 0f 0006 4d5149736470 83 02 000a 0001 61",
+        Connect("a", True, 10, version=3, is_bridge=True),
+    ),
+    vector(
+        "CONNECT MQTT 3.1.1 of a bridge",
+        4,
+        CLIENT,
+        "10 0d 0004 4d515454 84 02 000a 0001 61",
+        Connect("a", True, 10, version=4, is_bridge=True),
+    ),
+    vector(
         "CONNECT MQIsdp with will and credentials",
         3,
         CLIENT,

@@ -29,6 +29,7 @@ from penstock.broker.sessions import (
     Subscription,
 )
 from penstock.broker.sharing import Sharing
+from penstock.broker.states import States
 from penstock.broker.sweep import Sweep
 from penstock.broker.topics import Topic
 from penstock.core.access import RECEIVE, Authorise, Principal, authorise
@@ -85,6 +86,7 @@ class Exchange:
         self.keeper = keeper
         self.authorise = authorise
         self.router = Router(engine.topics, authorise, keeps_qos0=keeps_qos0)
+        self.states = States(self.router)
         self.payload_bytes_max = engine.settings.payload_bytes_max
         self._upkeep = engine.upkeep
         self._metrics = engine.metrics
@@ -195,6 +197,10 @@ class Exchange:
         error: PenstockError = UnavailableError(refusal)
         reason = "log_unavailable"
         if not refusal:
+            if self.states.take(run):
+                if on_done is not None:
+                    on_done(None)
+                return
             error = NotAuthorized(f"publishing to {quoted(run.name)} is not allowed")
             reason = "not_authorized"
         self.engine.metrics.dropped[reason] += run.count

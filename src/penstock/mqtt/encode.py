@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from penstock.mqtt.kinds import (
+    BRIDGE,
     MQTT_3_1,
     MQTT_5,
     PACKET_ID_MAX,
@@ -102,7 +103,7 @@ def _write_connect(packet: Connect, version: int) -> bytes:
         flags |= 0x04 | will.qos << 3 | will.retain << 5
     parts = [
         write_text("MQIsdp" if version == MQTT_3_1 else "MQTT"),
-        bytes((version, flags)),
+        bytes((version | BRIDGE if packet.is_bridge else version, flags)),
         write_u16(packet.keep_alive_s),
         property_section(packet.properties, PacketType.CONNECT, version),
         write_text(packet.client_id),

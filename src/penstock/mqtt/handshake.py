@@ -6,7 +6,15 @@ from typing import Final
 
 from penstock.mqtt.errors import ProtocolViolation, malformed, protocol_error
 from penstock.mqtt.fields import check_end, legal_reason
-from penstock.mqtt.kinds import MQTT_3_1, MQTT_3_1_1, MQTT_5, UNKNOWN_VERSION, PacketType, Role
+from penstock.mqtt.kinds import (
+    BRIDGE,
+    MQTT_3_1,
+    MQTT_3_1_1,
+    MQTT_5,
+    UNKNOWN_VERSION,
+    PacketType,
+    Role,
+)
 from penstock.mqtt.packets import Connack, Connect, Will
 from penstock.mqtt.primitives import decode_name, read_binary, read_byte, read_text, read_u16
 from penstock.mqtt.properties import NO_PROPERTIES, WILL, read_properties
@@ -14,7 +22,9 @@ from penstock.mqtt.reasons import REASONS_BY_RETURN_CODE, Reason
 
 _VERSIONS: Final = {
     (b"MQIsdp", 3): MQTT_3_1,
+    (b"MQIsdp", 3 | BRIDGE): MQTT_3_1,
     (b"MQTT", 4): MQTT_3_1_1,
+    (b"MQTT", 4 | BRIDGE): MQTT_3_1_1,
     (b"MQTT", 5): MQTT_5,
 }
 
@@ -29,7 +39,7 @@ def answer_version(body: bytes) -> int:
     if protocol == b"MQIsdp":
         return MQTT_3_1
     if protocol == b"MQTT":
-        return MQTT_5 if level >= MQTT_5 else MQTT_3_1_1
+        return MQTT_5 if level & ~BRIDGE >= MQTT_5 else MQTT_3_1_1
     return UNKNOWN_VERSION
 
 
@@ -74,8 +84,17 @@ def read_connect(first_byte: int, body: bytes, version: int, sender: Role) -> Co
     if flags & 0x40:
         password, pos = read_binary(body, pos, end)
     check_end(body, pos, PacketType.CONNECT)
+    is_bridge = level & BRIDGE != 0
     return Connect(
-        client_id, clean_start, keep_alive_s, will, username, password, version, properties
+        client_id,
+        clean_start,
+        keep_alive_s,
+        will,
+        username,
+        password,
+        version,
+        properties,
+        is_bridge,
     )
 
 

@@ -13,6 +13,7 @@ UNKNOWN_VERSION: Final = 0  # before CONNECT was read
 MQTT_3_1: Final = 3  # "MQIsdp"
 MQTT_3_1_1: Final = 4
 MQTT_5: Final = 5
+BRIDGE: Final = 0x80  # added to the protocol level by Mosquitto's bridges before MQTT 5
 
 PACKET_ID_MAX: Final = 65_535
 FILTERS_MAX: Final = 8_192  # of one packet: a few ms to read, where 16 MiB of them would be seconds

@@ -38,6 +38,7 @@ class Connect:
     password: bytes | None = None
     version: int = MQTT_5
     properties: Properties = NO_PROPERTIES
+    is_bridge: bool = False  # another broker, which has said so (before MQTT 5)
 
 
 @dataclass(frozen=True, slots=True)

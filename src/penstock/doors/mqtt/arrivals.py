@@ -66,6 +66,7 @@ class Arrivals:
     def connect(self, connection: Connection, packet: Connect) -> None:
         self.exchange.engine.metrics.traffic.connects += 1
         connection.version = packet.version
+        connection.is_bridge = packet.is_bridge
         if packet.properties.maximum_packet_size is not None:  # of a refusal, too [MQTT-3.1.2-24]
             connection.packet_bytes_max = packet.properties.maximum_packet_size
         if packet.properties.authentication_method is not None:
@@ -93,7 +94,7 @@ class Arrivals:
             return
         will = None if packet.will is None else read_will(packet.will)
         if will is not None:
-            reason, why = check_will(self.exchange, connection.principal, will)
+            reason, why = check_will(self.exchange, connection.principal, client_id, will)
             if reason != Reason.SUCCESS:
                 self._refuse(connection, reason, why)
                 return

@@ -66,6 +66,7 @@ class Connection:
         "_publishing",
         "_rest",
         "_traffic",
+        "is_bridge",
         "is_closed",
         "is_dirty",
         "is_paused",
@@ -101,6 +102,7 @@ class Connection:
         self.packet_bytes_max = PACKET_BYTES_MAX  # what the client takes
         self.wants_reasons = True  # texts beside reason codes [MQTT-3.1.2-29]
         self.keep_alive_s = 0
+        self.is_bridge = False  # said so in its CONNECT
         self.last_seen = host.tick
         self.is_closed = False
         self.is_dirty = False

@@ -1,8 +1,8 @@
 """What the broker says about itself: `$SYS/broker/…`, under the names that Mosquitto made known.
 
 The values are read off counters every few seconds; nothing is counted for them alone. They are in
-no log. Who subscribes is given the current ones at once, like retained messages; those that change
-follow at QoS 0, as far as the connection has room.
+no log. Who subscribes is given the current ones at once, like retained messages, and with them the
+states that bridges say; those that change follow at QoS 0, as far as the connection has room.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class DollarSys:
             return
         identifiers = (subscription.identifier,) if subscription.identifier else ()
         encoding = outbox.encoding(0, True, identifiers)
-        for name, value in self._values.items():
+        for name, value in (self._values | self._exchange.states.values).items():
             if matches(subscription.filter, name) and self._exchange.authorise(
                 outbox.principal, RECEIVE, name
             ):

@@ -8,6 +8,7 @@ its connection is paused, and everything behind it waits.
 from __future__ import annotations
 
 from collections.abc import Awaitable
+from dataclasses import replace
 from typing import Final
 
 from penstock.broker.exchange import Exchange
@@ -91,6 +92,8 @@ class Subscribing:
             if reason >= FAILURE:
                 made.refuse(reason, why)
             else:
+                if connection.is_bridge:
+                    wanted = _of_bridge(wanted)
                 self._install(made, wanted, _subscription(session, wanted, packet))
         self._finish(connection, session, made)
 
@@ -242,6 +245,15 @@ class Subscribing:
     ) -> None:
         if await self._is_stored(connection, work) and not connection.is_closed:
             connection.put_packet(answer)
+
+
+def _of_bridge(wanted: Wanted) -> Wanted:
+    """What a bridge subscribes to: it wants none of its own messages back, and retain as it was.
+
+    Before MQTT 5 no subscription can say so; the bridge bit of the CONNECT does.
+    """
+    is_shared = wanted.filter.startswith(SHARE_PREFIX)  # nobody's own: No Local is not for them
+    return replace(wanted, no_local=not is_shared, retain_as_published=True)
 
 
 def _subscription(session: Session, wanted: Wanted, packet: Subscribe) -> Subscription:

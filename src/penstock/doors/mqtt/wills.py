@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from penstock.broker.exchange import Exchange
+from penstock.broker.states import is_state_of
 from penstock.core.access import PUBLISH, Principal
 from penstock.core.names import quoted
 from penstock.doors.mqtt.encoding import stored_headers
@@ -26,7 +27,9 @@ def read_will(wanted: Wanted) -> Will:
     )
 
 
-def check_will(exchange: Exchange, principal: Principal, will: Will) -> tuple[Reason, str]:
+def check_will(
+    exchange: Exchange, principal: Principal, client_id: str, will: Will
+) -> tuple[Reason, str]:
     """SUCCESS, or why the client is not let in with this will; and the same in words."""
     if will.name.count("/") >= NAME_LEVELS_MAX:
         why = f"the name of the will has more than {NAME_LEVELS_MAX} levels: choose a shorter one"
@@ -37,6 +40,7 @@ def check_will(exchange: Exchange, principal: Principal, will: Will) -> tuple[Re
             f"a will has at most {exchange.payload_bytes_max} bytes of payload and "
             f"{HEADERS_BYTES_MAX} of user properties"
         )
-    if not exchange.authorise(principal, PUBLISH, will.name):
+    may_publish = exchange.authorise(principal, PUBLISH, will.name)
+    if not may_publish and not is_state_of(will.name, client_id):
         return Reason.NOT_AUTHORIZED, f"a will for {quoted(will.name)} is not allowed"
     return Reason.SUCCESS, ""
