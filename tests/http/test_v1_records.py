@@ -132,10 +132,10 @@ def test_many_different_names_in_one_request_keep_their_order(client: Asking, re
 @pytest.mark.parametrize(
     ("body", "complaint"),
     [
-        (b"", "not as it should be"),
-        (b"{", "not as it should be"),
+        (b"", "the request body is invalid"),
+        (b"{", "the request body is invalid"),
         (b"[]", "holds no message"),
-        (b'"text"', "not as it should be"),
+        (b'"text"', "the request body is invalid"),
         ({}, "message 0 has neither 'payload' nor 'payload_base64'"),
         ({"payload": 1, "payload_base64": "AA=="}, "message 0 has both"),
         ({"payload": "x", "payload_base64": "AA=="}, "message 0 has both"),
@@ -150,7 +150,7 @@ def test_many_different_names_in_one_request_keep_their_order(client: Asking, re
         ({"payload": "x", "headers": [["k"]]}, "headers"),
         ({"payload": "x", "headers": {"": "v"}}, "message 0: header ''"),
         ({"payload": "x", "retain": 1}, "retain"),
-        (b'{"payload": "\xff"}', "not as it should be"),
+        (b'{"payload": "\xff"}', "the request body is invalid"),
     ],
 )
 def test_what_cannot_be_stored_is_400_and_stores_nothing_of_it(

@@ -22,13 +22,14 @@ from penstock.broker.settings import altered, make_settings, topic_settings
 from penstock.broker.streams import Stream
 from penstock.broker.topics import Topic
 from penstock.config import DEFAULT_DATA
-from penstock.core.names import check_filter, check_name
+from penstock.core.access import PUBLISH, Principals, authorise
+from penstock.core.names import check_filter, check_name, quoted
 from penstock.core.position import AtOffset, Latest, parse_position
 from penstock.core.where import Where, compile_where
 from penstock.log.commit import ThreadWorkers
 from penstock.log.interface import Draft
 from penstock.log.sealer import ServingWorkers
-from penstock.model.errors import Gap, InvalidSetting, UnavailableError
+from penstock.model.errors import Gap, NotAuthorized, UnavailableError
 from penstock.model.groups import GroupInfo
 from penstock.model.messages import check_headers, encode_message
 from penstock.model.record import (
@@ -37,12 +38,14 @@ from penstock.model.record import (
     PositionLike,
     Record,
     TopicInfo,
+    check_limit,
     check_on_gap,
 )
 from penstock.model.runs import PipelineRun
 
 DEFAULT_PATH: Final = DEFAULT_DATA
 STREAM_TAKE_MAX: Final = 1_000  # records a stream hands over at once
+_CALLER: Final = Principals().get("")  # who uses the directory; the broker's own names are not his
 
 Attach = Callable[[], Coroutine[Any, Any, Stream]]
 
@@ -214,7 +217,7 @@ class AsyncBroker:
         on_gap: str = "skip",
     ) -> list[Record]:
         """What the consumer has not seen yet, up to the end at this call."""
-        _check_limit(limit)
+        check_limit(limit)
         check_on_gap(on_gap)
         engine = self.engine
         return await engine.consumers.consume(
@@ -258,7 +261,7 @@ class AsyncBroker:
         names: str | None = None,
     ) -> list[Record]:
         """Records from `start` up to the end at this call; no position is kept."""
-        _check_limit(limit)
+        check_limit(limit)
         if names is not None:
             check_filter(names)
         engine = self.engine
@@ -330,11 +333,6 @@ def serving_broker(path: str | Path, **settings: Any) -> AsyncBroker:
     return broker
 
 
-def _check_limit(limit: int | None) -> None:
-    if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 1):
-        raise InvalidSetting(f"limit {limit!r} is not a whole number above 0, or None for all")
-
-
 async def _records(attach: Attach) -> AsyncGenerator[Record, None]:
     stream = await attach()
     try:
@@ -354,6 +352,8 @@ def _drafts(
 ) -> list[Draft]:
     """Runs of messages of one kind, each small enough to be handed over at once."""
     published_as = topic.declared if name is None else check_name(name)
+    if not authorise(_CALLER, PUBLISH, published_as):
+        raise NotAuthorized(f"publishing to {quoted(published_as)} is not allowed")
     checked = check_headers(headers)
     drafts: list[Draft] = []
     size = 0

@@ -14,7 +14,7 @@ from penstock.broker.topics import Topic
 from penstock.catalog.catalog import Catalog, ConsumerRow
 from penstock.catalog.positions import PositionSaver
 from penstock.core.names import check_consumer, matches, quoted
-from penstock.core.position import AtOffset, AtTime, Latest, Position
+from penstock.core.position import AtOffset, AtTime, Latest, Position, check_offset_type
 from penstock.core.where import Where
 from penstock.log.batch import Batch
 from penstock.log.interface import KeptLog
@@ -314,7 +314,7 @@ async def resolve(topic: Topic, position: Position) -> int:
 def check_offset(topic: Topic, offset: int) -> None:
     """An offset beyond the end is refused with the bounds in the message."""
     first, end = topic.log.bounds()
-    if isinstance(offset, bool) or not isinstance(offset, int) or not 0 <= offset <= end:
+    if not 0 <= check_offset_type(offset) <= end:
         raise InvalidPosition(
             f"offset {offset!r} is not in topic {quoted(topic.declared)}: it holds offsets "
             f"from {first} up to {end}, which is the next to be written"

@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
-import difflib
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, Final
 
 from penstock.core.durations import seconds
+from penstock.core.topic_settings import (
+    FSYNC,
+    TOPIC_CHECKS,
+    TOPIC_KEYS,
+    check_keys,
+    size_bytes,
+)
 from penstock.log.directory import FILES, POSTGRES
-from penstock.log.interface import DURABILITIES, FSYNC, LogSettings
+from penstock.log.interface import LogSettings
 from penstock.model.errors import InvalidSetting
-from penstock.model.limits import KIB, MIB, PAYLOAD_BYTES_MAX
+from penstock.model.limits import MIB, PAYLOAD_BYTES_MAX
 
 _DAY_S: Final = 86_400.0
-_SIZE: Final = re.compile(r"(\d+)\s*(|B|KiB|MiB|GiB|TiB)", re.IGNORECASE)
 _SCHEMA: Final = re.compile(r"[a-z_][a-z0-9_]{0,49}")  # and a suffix fits behind it
 URL_SCHEMES: Final = ("postgresql://", "postgres://")
 _PASSWORDS: Final = (re.compile(r"(://[^:/?#]*:)[^/?#]*(?=@)"), re.compile(r"([?&]password=)[^&]*"))
-_SIZE_UNITS: Final = {"": 1, "b": 1, "kib": KIB, "mib": MIB, "gib": KIB * MIB, "tib": MIB * MIB}
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +46,7 @@ class BrokerSettings:
 
 def make_settings(values: dict[str, Any]) -> BrokerSettings:
     """Settings from keyword arguments; an unknown key is an error with the nearest known one."""
-    _check_keys(values, [field.name for field in fields(BrokerSettings)])
+    check_keys(values, [field.name for field in fields(BrokerSettings)])
     checked: dict[str, Any] = {key: _CHECKS[key](key, value) for key, value in values.items()}
     return replace(BrokerSettings(), **checked)
 
@@ -59,9 +62,9 @@ def check_storage(settings: BrokerSettings) -> None:
 
 def topic_settings(defaults: BrokerSettings, values: dict[str, Any]) -> LogSettings:
     """Settings of one topic: the broker's defaults, changed by `values`."""
-    _check_keys(values, _TOPIC_KEYS)
+    check_keys(values, TOPIC_KEYS)
     s = make_settings(values)
-    merged = {key: getattr(s if key in values else defaults, key) for key in _TOPIC_KEYS}
+    merged = {key: getattr(s if key in values else defaults, key) for key in TOPIC_KEYS}
     return LogSettings(
         durability=merged["durability"],
         retention_age_s=merged["retention_age"],
@@ -73,7 +76,7 @@ def topic_settings(defaults: BrokerSettings, values: dict[str, Any]) -> LogSetti
 
 def altered(settings: LogSettings, values: dict[str, Any]) -> LogSettings:
     """The settings of a topic with some of them changed."""
-    _check_keys(values, _TOPIC_KEYS)
+    check_keys(values, TOPIC_KEYS)
     current = BrokerSettings(
         durability=settings.durability,
         retention_age=settings.retention_age_s,
@@ -82,65 +85,6 @@ def altered(settings: LogSettings, values: dict[str, Any]) -> LogSettings:
         segment_age=settings.segment_age_s,
     )
     return topic_settings(current, values)
-
-
-def _check_keys(values: dict[str, Any], known: Sequence[str]) -> None:
-    for key in values:
-        if key not in known:
-            near = difflib.get_close_matches(key, known, 1)
-            hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(known)}"
-            raise InvalidSetting(f"setting {key!r} is unknown: {hint}")
-
-
-_TOPIC_KEYS: Final = (
-    "durability",
-    "retention_age",
-    "retention_bytes",
-    "segment_bytes",
-    "segment_age",
-)
-
-
-def size_bytes(key: str, value: object) -> int:
-    """A size: bytes, or text such as '64 MiB'."""
-    result = -1
-    if isinstance(value, int) and not isinstance(value, bool):
-        result = value
-    elif isinstance(value, str) and (match := _SIZE.fullmatch(value.strip())):
-        result = int(match[1]) * _SIZE_UNITS[match[2].lower()]
-    if not 0 < result < 1 << 62:
-        raise InvalidSetting(
-            f"{key} {value!r} is not a size above 0: write bytes as a whole number, or '64 MiB'"
-        )
-    return result
-
-
-def _seconds_or_none(key: str, value: object) -> float | None:
-    return None if _is_unlimited(value) else seconds(key, value)
-
-
-def _bytes_or_none(key: str, value: object) -> int | None:
-    return None if _is_unlimited(value) else size_bytes(key, value)
-
-
-def _is_unlimited(value: object) -> bool:
-    return value is None or (isinstance(value, str) and value.strip().lower() == "unlimited")
-
-
-def _durability(key: str, value: object) -> str:
-    if value not in DURABILITIES:
-        raise InvalidSetting(
-            f"{key} {value!r} is unknown: 'fsync' acknowledges what is on disk, "
-            "'os' what the operating system holds"
-        )
-    return str(value)
-
-
-def _segment_bytes(key: str, value: object) -> int:
-    result = size_bytes(key, value)
-    if result < 64 * KIB:
-        raise InvalidSetting(f"{key} {value!r} is too small: use at least 64 KiB")
-    return result
 
 
 def _payload_bytes(key: str, value: object) -> int:
@@ -194,11 +138,7 @@ def _backend(key: str, value: object) -> str:
 
 
 _CHECKS: Final = {
-    "durability": _durability,
-    "retention_age": _seconds_or_none,
-    "retention_bytes": _bytes_or_none,
-    "segment_bytes": _segment_bytes,
-    "segment_age": seconds,
+    **TOPIC_CHECKS,
     "payload_bytes_max": _payload_bytes,
     "disk_free_percent_min": _percent,
     "position_saves_max": _count,

@@ -190,7 +190,7 @@ def _consume(options: argparse.Namespace, broker: AnyBroker) -> None:
             "--follow and --names go without --consumer: a consumer reads what is there, all of it"
         )
     try:
-        broker.subscribe(options.consumer, options.topic, start=options.start or "earliest")
+        broker.subscribe(options.consumer, options.topic, start=_start(options, "earliest"))
     except AlreadySubscribed:
         if options.start is not None:
             broker.seek(options.consumer, options.topic, options.start)
@@ -221,19 +221,23 @@ def _consume(options: argparse.Namespace, broker: AnyBroker) -> None:
     broker.commit(options.consumer, options.topic)
 
 
+def _start(options: argparse.Namespace, default: str) -> str:
+    return default if options.start is None else str(options.start)
+
+
 def _read(options: argparse.Namespace, broker: AnyBroker) -> None:
     """From a position to the end, or on and on with --follow; nothing is remembered."""
     if options.follow:
         stream = broker.stream(
             options.topic,
-            start=options.start or "latest",
+            start=_start(options, "latest"),
             where=options.where,
             names=options.names,
         )
         for record in islice(stream, options.limit):
             _show(options, [record])
     else:
-        _read_all(options, broker, options.start or "earliest")
+        _read_all(options, broker, _start(options, "earliest"))
 
 
 def _read_all(options: argparse.Namespace, broker: AnyBroker, start: str | int) -> None:

@@ -21,18 +21,22 @@ from penstock.client.transport import ANSWER_S_MAX, Target, Transport
 from penstock.client.wire import (
     RecordsIn,
     check,
-    check_limit,
+    check_filters,
     consumer_path,
     encode_position,
+    encode_settings,
     group_path,
     message_body,
     topic_path,
 )
+from penstock.core.names import check_filter, check_topic
+from penstock.core.position import check_offset_type
 from penstock.model.errors import (
     InvalidFilter,
     OutcomeUnknown,
     PenstockError,
     RefusedError,
+    TopicExists,
     UnavailableError,
 )
 from penstock.model.groups import GroupInfo
@@ -44,6 +48,7 @@ from penstock.model.record import (
     PositionLike,
     Record,
     TopicInfo,
+    check_limit,
     check_on_gap,
 )
 
@@ -162,11 +167,16 @@ class AsyncClient:
         way_out = (
             REPEAT if exist_ok else "look with topics(), or repeat the call with exist_ok=True"
         )
-        await self._ask("PUT", topic_path(topic), settings, headers=headers, way_out=way_out)
+        body = encode_settings(settings)
+        try:
+            await self._ask("PUT", topic_path(topic), body, headers=headers, way_out=way_out)
+        except TopicExists:
+            if not exist_ok:  # it exists with other settings, which stay as they are
+                raise
 
     async def alter_topic(self, topic: str, **settings: Any) -> None:
         """Change settings of a topic; those not named stay as they are."""
-        await self._ask("PATCH", topic_path(topic), settings)
+        await self._ask("PATCH", topic_path(topic), encode_settings(settings))
 
     async def delete_topic(self, topic: str) -> None:
         """Delete a topic with all its records and consumers."""
@@ -178,11 +188,12 @@ class AsyncClient:
 
     async def bind(self, filter: str, topic: str) -> None:
         """Names that match `filter` are placed in `topic` from now on."""
-        await self._ask("POST", "/v1/bindings", {"filter": filter, "topic": topic})
+        body = {"filter": check_filter(filter), "topic": check_topic(topic)}
+        await self._ask("POST", "/v1/bindings", body)
 
     async def unbind(self, filter: str) -> None:
         way_out = "repeat the call; RefusedError then means that the filter is not bound"
-        path = f"/v1/bindings?{urlencode({'filter': filter})}"
+        path = f"/v1/bindings?{urlencode({'filter': check_filter(filter)})}"
         await self._ask("DELETE", path, way_out=way_out)
 
     async def _topic_info(self, topic: str) -> TopicInfo:
@@ -231,7 +242,7 @@ class AsyncClient:
         return await self._publisher(topic).publish_together(bodies, key)
 
     def _publisher(self, topic: str) -> TopicPublisher:
-        publisher = self._publishers.get(topic)
+        publisher = self._publishers.get(topic) if isinstance(topic, str) else None
         if publisher is None:
             publisher = TopicPublisher(self._transport, topic, self._patience_s)
             self._publishers[topic] = publisher
@@ -273,6 +284,8 @@ class AsyncClient:
         records again. Without it the next call goes on behind them.
         """
         check_limit(limit)
+        check_on_gap(on_gap)
+        check_filters(where, None)
         key = uuid4().hex if key is None else check_key(key)
         asked = {"where": where, "commit": commit, "on_gap": on_gap}
         path = f"{consumer_path(topic, consumer)}/fetch"
@@ -281,7 +294,8 @@ class AsyncClient:
 
     async def commit(self, consumer: str, topic: str, offset: int | None = None) -> None:
         """Save the position: all that was handed out, or all before `offset`, is handled."""
-        await self._ask("POST", f"{consumer_path(topic, consumer)}/commit", {"offset": offset})
+        body = {"offset": None if offset is None else check_offset_type(offset)}
+        await self._ask("POST", f"{consumer_path(topic, consumer)}/commit", body)
 
     async def seek(self, consumer: str, topic: str, position: PositionLike) -> int:
         """Go on reading at `position`; the offset that is."""
@@ -315,6 +329,7 @@ class AsyncClient:
     ) -> list[Record]:
         """Records from `start` up to the end at this call; no position is kept."""
         check_limit(limit)
+        check_filters(where, names)
         found: list[Record] = []
         position = encode_position(start)
         end: int | None = None
@@ -372,6 +387,7 @@ class AsyncClient:
 
     def _pages(self, topic: str, where: str | None, names: str | None, on_gap: str) -> StreamPages:
         check_on_gap(on_gap)
+        check_filters(where, names)
         return StreamPages(
             self._ask, self._transport, topic, where, names, on_gap, self._heartbeat_s
         )

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 from urllib.parse import quote
@@ -11,19 +12,20 @@ from urllib.parse import quote
 import msgspec
 
 from penstock.client.transport import Answer
+from penstock.core.names import check_consumer, check_filter, check_group, check_name, check_topic
+from penstock.core.position import AtTime, parse_position
+from penstock.core.topic_settings import check_topic_setting
+from penstock.core.where import compile_where
 from penstock.model import errors
 from penstock.model.errors import (
     Gap,
-    InvalidName,
-    InvalidPosition,
-    InvalidSetting,
-    InvalidTopic,
     NotAuthorized,
     OutcomeUnknown,
     PenstockError,
     RefusedError,
     UnavailableError,
 )
+from penstock.model.limits import EXPRESSION_CHARS_MAX, NAME_BYTES_MAX
 from penstock.model.messages import check_headers, encode_message
 from penstock.model.record import (
     KIND_BYTES,
@@ -35,6 +37,7 @@ from penstock.model.record import (
 )
 
 _KINDS: Final = {"text": KIND_TEXT, "json": KIND_JSON, "bytes": KIND_BYTES}
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _encode: Final = msgspec.json.Encoder().encode
 
 
@@ -101,47 +104,58 @@ def message_body(message: Any, name: str | None, headers: HeadersLike) -> bytes:
     else:
         body["payload"] = message if kind == KIND_TEXT else msgspec.Raw(payload)
     if name is not None:
-        if not isinstance(name, str):
-            raise InvalidName(f"name {name!r} is not text: pass a str")
-        body["name"] = name
+        body["name"] = check_name(name)
     if headers:
         body["headers"] = check_headers(headers)
-    try:
-        return _encode(body)
-    except UnicodeEncodeError as broken:
-        raise InvalidName(f"name {name!r} cannot be sent: {broken.reason}") from None
+    return _encode(body)
 
 
 def topic_path(topic: str) -> str:
     """Where a topic is under `/v1`; InvalidTopic for what a path cannot hold."""
-    return f"/v1/topics/{_segment(topic, 'topic name', InvalidTopic)}"
+    return f"/v1/topics/{_segment(topic, check_topic)}"
 
 
 def consumer_path(topic: str, consumer: str) -> str:
-    return f"{topic_path(topic)}/consumers/{_segment(consumer, 'consumer name', InvalidName)}"
+    return f"{topic_path(topic)}/consumers/{_segment(consumer, check_consumer)}"
 
 
 def group_path(topic: str, group: str) -> str:
-    return f"{topic_path(topic)}/groups/{_segment(group, 'group name', InvalidName)}"
+    return f"{topic_path(topic)}/groups/{_segment(group, check_group)}"
 
 
-def _segment(text: str, what: str, error: type[RefusedError]) -> str:
-    """One part of a path. What the broker can judge is left to it: an empty part it never sees."""
-    if not isinstance(text, str):
-        raise error(f"{what} {text!r} is not text: pass a str")
-    if not text:
-        raise error(f"{what} '' is empty: it needs at least one character; give it one")
+def _segment(text: str, check: Callable[[str], str]) -> str:
+    """One part of a path. What the broker can judge is left to it."""
+    return quote(text if text and is_sendable(text) else check(text), safe="")
+
+
+def is_sendable(text: object, chars_max: int = NAME_BYTES_MAX) -> bool:
+    """Can the broker be asked what it thinks of this? Else the client says the same as it would."""
+    if not isinstance(text, str) or len(text) > chars_max:
+        return False
     try:
-        return quote(text, safe="")
-    except UnicodeEncodeError as broken:
-        raise error(f"{what} {text!r} cannot be sent: {broken.reason}") from None
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
-def check_limit(limit: int | None) -> None:
-    """InvalidSetting unless it is a count of records, or None for all."""
-    is_count = isinstance(limit, int) and not isinstance(limit, bool) and limit > 0
-    if limit is not None and not is_count:
-        raise InvalidSetting(f"limit {limit!r} is not a whole number above 0, or None for all")
+def check_filters(where: str | None, names: str | None) -> None:
+    """InvalidExpression and InvalidFilter for what cannot be sent."""
+    if where is not None and not is_sendable(where, EXPRESSION_CHARS_MAX):
+        compile_where(where)
+    if names is not None and not is_sendable(names):
+        check_filter(names)
+
+
+def encode_settings(settings: dict[str, Any]) -> dict[str, Any]:
+    """Settings of a topic as JSON has them; InvalidSetting for what has no JSON form."""
+    sent = {}
+    for key, value in settings.items():
+        is_plain = value is None or (isinstance(value, str) and is_sendable(value))
+        if not is_plain and not (isinstance(value, int) and abs(value) < 1 << 63):
+            check_topic_setting(key, value)
+        sent[key] = value.total_seconds() if isinstance(value, timedelta) else value
+    return sent
 
 
 def check_gap(topic: str, position: str | int, page: RecordsIn) -> None:
@@ -154,18 +168,14 @@ def check_gap(topic: str, position: str | int, page: RecordsIn) -> None:
 
 
 def encode_position(position: PositionLike) -> str | int:
-    """A position as text, as `/v1` takes it; InvalidPosition names what is none."""
-    if isinstance(position, bool | float):
-        raise InvalidPosition(f"{position!r} is no position: use an offset, a time, or a duration")
-    if isinstance(position, datetime):
-        if position.tzinfo is None:
-            raise InvalidPosition(f"time {position} has no time zone: use an aware datetime")
-        return position.astimezone(UTC).isoformat()
+    """A position as `/v1` takes it; else InvalidPosition."""
+    found = parse_position(position, time.time_ns() // 1_000)
+    if isinstance(position, str | int):
+        return position
     if isinstance(position, timedelta):
-        return (datetime.now(UTC) - abs(position)).isoformat()
-    if not isinstance(position, str | int):
-        raise InvalidPosition(f"{position!r} is no position: use an offset, a time, or a duration")
-    return position
+        return f"-{abs(position) // timedelta(milliseconds=1)}ms"  # by the clock of the broker
+    assert isinstance(found, AtTime)
+    return (_EPOCH + timedelta(microseconds=found.timestamp_us)).isoformat()
 
 
 def check(answer: Answer, wanted: Sequence[int] = (200, 201, 204)) -> bytes:

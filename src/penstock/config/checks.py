@@ -6,8 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
-from penstock.broker.settings import make_settings, size_bytes
+from penstock.broker.settings import make_settings
 from penstock.core.durations import seconds
+from penstock.core.topic_settings import size_bytes
 from penstock.doors.http.pages import parse_origins
 from penstock.model.errors import InvalidSetting
 

@@ -6,11 +6,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from penstock.broker.settings import check_storage, make_settings, size_bytes
+from penstock.broker.settings import check_storage, make_settings
 from penstock.config.checks import OFF, REQUIRED
 from penstock.config.known import BROKER_NAMES, BROKER_TABLES, SETTINGS
 from penstock.config.reading import Binding, Effective, chosen_master
 from penstock.core.durations import seconds
+from penstock.core.topic_settings import size_bytes
 from penstock.doors.http.limits import HttpLimits
 from penstock.doors.mqtt.limits import MqttLimits
 from penstock.model.errors import InvalidSetting

@@ -93,6 +93,13 @@ def parse_position(value: str | int | datetime | timedelta, now_us: int) -> Posi
     _refuse(value, f"is not a position; {_FORMS}")
 
 
+def check_offset_type(offset: int) -> int:
+    """An offset is a whole number; whether the topic reaches it is for its log to say."""
+    if isinstance(offset, bool) or not isinstance(offset, int):
+        raise InvalidPosition(f"offset {quoted(offset)} is not a whole number: pass an int")
+    return offset
+
+
 def _parse_text(text: str, now_us: int) -> Position:
     if text == "earliest":
         return EARLIEST

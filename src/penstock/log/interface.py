@@ -6,16 +6,13 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
+from penstock.core.topic_settings import FSYNC as FSYNC
+from penstock.core.topic_settings import OS as OS
 from penstock.log.batch import Batch
 from penstock.log.builder import BatchBuilder
 from penstock.log.format import KIND_SHIFT, RETAIN
 from penstock.log.marks import NO_RECORD, Mark, encode_headers
 from penstock.model.record import KIND_BYTES, Headers
-
-FSYNC = "fsync"  # an ack means: on disk, survives power loss
-OS = "os"  # an ack means: handed to the operating system, survives kill -9
-DURABILITIES = (FSYNC, OS)
-
 
 OnCommit = Callable[[Batch], None]  # called on the event loop, in offset order, once visible
 

@@ -27,6 +27,13 @@ HeadersLike = Mapping[str, str] | Iterable[tuple[str, str]] | None
 PositionLike = str | int | datetime | timedelta
 
 
+def check_limit(limit: int | None) -> None:
+    """InvalidSetting unless it is a count of records, or None for all."""
+    is_count = isinstance(limit, int) and not isinstance(limit, bool) and limit > 0
+    if limit is not None and not is_count:
+        raise InvalidSetting(f"limit {limit!r} is not a whole number above 0, or None for all")
+
+
 def check_on_gap(on_gap: str) -> None:
     """What becomes of a reader that retention overtook: it skips what is gone, or is told."""
     if on_gap not in ("skip", "error"):

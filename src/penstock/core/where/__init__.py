@@ -48,12 +48,14 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Final
 
+from penstock.core.names import quoted
 from penstock.core.where.evaluate import Check, Row, check_of
 from penstock.core.where.parser import parse
 from penstock.core.where.tree import Condition
+from penstock.model.errors import InvalidExpression
 from penstock.model.record import Record
 
-__all__ = ["Where", "compile_where"]
+__all__ = ["COMPILED_MAX", "Where", "compile_where"]
 
 COMPILED_MAX: Final = 256  # expressions kept; a few KiB each, far more than doors use at once
 
@@ -75,8 +77,14 @@ class Where:
         return self._check(Row(record)) is True
 
 
-@lru_cache(maxsize=COMPILED_MAX)
 def compile_where(text: str) -> Where:
     """The expression, ready to evaluate; raises InvalidExpression. Repeats are remembered."""
+    if not isinstance(text, str):
+        raise InvalidExpression(f"where expression {quoted(text)} is not text: pass a str")
+    return _compile(text)
+
+
+@lru_cache(maxsize=COMPILED_MAX)
+def _compile(text: str) -> Where:
     condition = parse(text)
     return Where(text, condition, check_of(condition))

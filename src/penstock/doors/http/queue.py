@@ -1,7 +1,7 @@
 """The HTTP queue of seed 001: topics, producers and consumers by id, one message at a time.
 
 Fields come in a JSON body or in the query string. Answers are `{"status": "success", …}` with 200,
-or `{"status": "failure", "message": …}`: 400 for a request that is not as it should be, 500 for
+or `{"status": "failure", "message": …}`: 400 for a request that is invalid, 500 for
 one that cannot be done. A produced message is durable when 200 says so.
 """
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import repeat
 from typing import Any, Final, Literal, TypeVar
 
@@ -15,6 +15,7 @@ from penstock.broker.reading import Columns
 from penstock.core.durations import seconds
 from penstock.core.names import check_filter
 from penstock.core.position import OFFSET_END
+from penstock.core.topic_settings import TOPIC_KEYS
 from penstock.core.where import Where, compile_where
 from penstock.doors.http.messages import HttpError, Request
 from penstock.doors.http.types import RecordOut
@@ -44,14 +45,25 @@ _KINDS: Final[dict[int, Literal["text", "json", "bytes"]]] = {
 
 def read_body(request: Request, kind: type[T]) -> T:
     """The body as this type; an empty one is `{}`. HttpError 400 says where it is wrong."""
+    return _decode(request, kind, lambda: told_fields(kind))
+
+
+def read_settings(request: Request) -> dict[str, Any]:
+    """The settings of a topic that a body names, as they are; an empty body names none."""
+    return _decode(
+        request, dict[str, Any], lambda: f"the fields {', '.join(map(repr, TOPIC_KEYS))}"
+    )
+
+
+def _decode(request: Request, kind: type[T], fields: Callable[[], str]) -> T:
     try:
         return msgspec.json.decode(request.body or b"{}", type=kind)
     except msgspec.ValidationError as wrong:
-        told = f"the body is not as it should be: {wrong}; it has {told_fields(kind)}"
+        told = f"the request body is invalid: {wrong}; it has {fields()}"
         raise HttpError(400, told, error="InvalidSetting") from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as wrong:
         raise HttpError(
-            400, f"the body is not JSON: {wrong}; it is an object with {told_fields(kind)}"
+            400, f"the request body is not JSON: {wrong}; it is an object with {fields()}"
         ) from None
 
 

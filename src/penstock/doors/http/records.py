@@ -286,7 +286,7 @@ def read_messages(request: Request) -> list[Message]:
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as wrong:
         raise HttpError(
             400,
-            f'the body is not as it should be: {wrong}; send {{"payload": …}}, a list or lines of '
+            f'the request body is invalid: {wrong}; send {{"payload": …}}, a list or lines of '
             "them, or text/plain",
         ) from None
     if not messages:

@@ -10,7 +10,7 @@ from penstock.core.position import parse_position
 from penstock.doors.http.describing import Facts
 from penstock.doors.http.door import HttpDoor
 from penstock.doors.http.messages import HttpError, Request, Response, json_response
-from penstock.doors.http.reading import check_query, read_body, read_offset
+from penstock.doors.http.reading import check_query, read_offset, read_settings
 from penstock.doors.http.router import Route
 from penstock.doors.http.types import Place, TopicList, TopicSettings
 from penstock.model.errors import TopicExists
@@ -95,7 +95,7 @@ class TopicsDoor:
         """With `If-None-Match: *` a topic that is there is refused."""
         engine = self._engine
         name = request.params["topic"]
-        given = read_body(request, TopicSettings).given()
+        given = read_settings(request)
         settings = topic_settings(engine.settings, given)
         try:
             topic = await engine.topics.create(name, settings, exist_ok=False)
@@ -114,7 +114,7 @@ class TopicsDoor:
 
     async def alter(self, request: Request) -> Response:
         topics = self._engine.topics
-        given = read_body(request, TopicSettings).given()
+        given = read_settings(request)
         topic = topics.get(request.params["topic"])
         topic = await topics.alter(topic.declared, altered(topic.log.settings, given))
         return json_response(await topic.describe())

@@ -28,7 +28,10 @@ class Problem(Struct, omit_defaults=True):
 
 
 class TopicSettings(Struct, omit_defaults=True, forbid_unknown_fields=True):
-    """Settings of a topic; null keeps for ever, or without a bound."""
+    """Settings of a topic; null keeps for ever, or without a bound.
+
+    Shown only: requests are checked by core.topic_settings, as those of a Broker are.
+    """
 
     retention_age: Annotated[
         float | str | UnsetType | None, Meta(description="seconds, or text such as 7d")
@@ -37,11 +40,12 @@ class TopicSettings(Struct, omit_defaults=True, forbid_unknown_fields=True):
         int | str | UnsetType | None, Meta(description="bytes, or text such as 10 GiB")
     ] = UNSET
     durability: Literal["fsync", "os"] | UnsetType = UNSET
-
-    def given(self) -> dict[str, Any]:
-        """Those that were said."""
-        values = {key: getattr(self, key) for key in self.__struct_fields__}
-        return {key: value for key, value in values.items() if value is not UNSET}
+    segment_bytes: Annotated[
+        int | str | UnsetType, Meta(description="bytes, or text such as 32 MiB; at least 64 KiB")
+    ] = UNSET
+    segment_age: Annotated[
+        float | str | UnsetType, Meta(description="seconds, or text such as 1d")
+    ] = UNSET
 
 
 class TopicList(Struct):

@@ -125,5 +125,8 @@ class UsersDoor:
     def _find(self, request: Request) -> str:
         user = request.params["user"]
         if not self._is_known(user):
-            raise HttpError(404, f"there is no user {quoted(user)} (letter case counts)")
+            raise HttpError(
+                404,
+                f"there is no user {quoted(user)} (letter case counts): see `penstock user list`",
+            )
         return user
