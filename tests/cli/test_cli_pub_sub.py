@@ -191,6 +191,16 @@ def test_properties_go_along_and_are_shown(broker: Served) -> None:
     assert shown["subscription_identifiers"] == [7]
 
 
+@pytest.mark.parametrize("text", ["²", "٣", "1" * 5_000, ""])
+def test_an_offset_that_somebody_made_up_is_shown_as_it_is(broker: Served, text: str) -> None:
+    with Sub(broker.port, "-t", "made-up", "-C", "1", "--json") as reader:
+        pairs = [("penstock-topic", "t"), ("penstock-offset", text)]
+        given = [part for pair in pairs for part in ("-D", "publish", "user-property", *pair)]
+        assert pub(broker.port, "-t", "made-up", "-m", "x", *given).code == 0
+        code, out = reader.result()
+    assert (code, json.loads(out)["offset"]) == (0, text)
+
+
 def test_a_retained_message_is_there_for_later_readers_and_can_be_left_out(broker: Served) -> None:
     assert pub(broker.port, "-t", "kept/a", "-m", "old", "-r", "-q", "1").code == 0
     answer = run_sub(broker.port, "-t", "kept/#", "-C", "1", "-v")

@@ -40,6 +40,13 @@ CASES: list[tuple[str, str, Any, int, tuple[str, ...]]] = [
     ("GET", RECORDS + "?limit=many", b"", 400, ("'many'", "from 1 to 10000")),
     ("GET", RECORDS + "?wait=-1", b"", 400, ("'-1'", "'30s'")),
     ("GET", RECORDS + "?wait=61", b"", 400, ("'61'", "60 s")),
+    ("GET", RECORDS + "?wait=%C2%B2", b"", 400, ("'²'", "'30s'")),
+    ("GET", RECORDS + "?limit=000000001999999", b"", 400, ("1999999", "from 1 to 10000")),
+    ("GET", RECORDS + "?limit=%C2%B2", b"", 400, ("'²'", "from 1 to 10000")),
+    ("GET", RECORDS + "?until=" + "1" * 5_000, b"", 400, ("until", "whole number from 0")),
+    ("GET", f"{T}/position?epoch=0&offset={1 << 63}", b"", 400, ("offset", "9223372036854775807")),
+    ("PATCH", T, {"retention_age": "1" * 5_000}, 400, ("5,000 characters", "'7d'")),
+    ("PATCH", T, {"retention_bytes": "1" * 5_000}, 400, ("5,000 characters", "'64 MiB'")),
     ("GET", RECORDS + "?colour=red", b"", 400, ("'colour'", "there are from")),
     ("GET", f"{T}/position?epoch=x&offset=0", b"", 400, ("'x'", "epoch")),
     ("GET", f"{T}/stream?overflow=maybe", b"", 400, ("'maybe'", "'resume'", "'close'")),
@@ -121,6 +128,22 @@ def test_a_time_in_the_future_is_the_end(there: Asking) -> None:
     there.ask("PUT", f"{T}/consumers/future")
     sought = there.ask("POST", f"{T}/consumers/future/seek", {"from": "2999-01-01T00:00:00Z"})
     assert sought.json == {"offset": 2}
+
+
+def test_zeros_in_front_of_a_number_change_nothing(there: Asking) -> None:
+    zeros = "0" * 5_000
+    answer = there.ask("GET", f"{RECORDS}?limit={zeros}1&from=0&until=00002&wait=00.0")
+    assert (answer.status, len(answer.json["records"])) == (200, 1)
+    assert there.ask("GET", f"{RECORDS}?until={zeros}").status == 200
+    data = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nContent-Length: %s1\r\n\r\nx"
+    assert there.send(data % zeros.encode()).answer().status == 200
+
+
+def test_megabytes_of_digits_are_refused_as_quickly_as_few(there: Asking) -> None:
+    """What costs the square of its length would not be answered before the test gives up."""
+    for field in ("retention_age", "retention_bytes"):
+        answer = there.ask("PATCH", T, {field: "1" * (4 << 20)})
+        assert answer.status == 400 and len(answer.body) < 1_000
 
 
 @pytest.mark.parametrize("path", ["/producer/produce", RECORDS])

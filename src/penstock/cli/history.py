@@ -21,12 +21,19 @@ WHERE: Final = "where"
 TOPIC: Final = "penstock-topic"
 OFFSET: Final = "penstock-offset"
 TIME: Final = "penstock-time"
+DIGITS_END: Final = 20  # no offset has so many
 
 
 def place_of(message: Publish) -> dict[str, str]:
     """What a record of a feed says about itself; empty if it is none."""
     known = (TOPIC, OFFSET, TIME)
     return {key: value for key, value in message.properties.user_properties if key in known}
+
+
+def offset_of(place: dict[str, str]) -> int | None:
+    """The offset that a record says it has; anybody may publish such a property with any text."""
+    text = place.get(OFFSET, "")
+    return int(text) if text.isascii() and text.isdigit() and len(text) < DIGITS_END else None
 
 
 class History:
@@ -85,9 +92,10 @@ class History:
     def is_new(self, message: Publish) -> bool:
         """False if it was shown on an earlier connection."""
         place = place_of(message)
-        if message.retain or TOPIC not in place or not place.get(OFFSET, "").isdigit():
+        offset = offset_of(place)
+        if message.retain or TOPIC not in place or offset is None:
             return True  # a retained message says where it lies, not how far we are
-        topic, offset = place[TOPIC], int(place[OFFSET])
+        topic = place[TOPIC]
         if offset <= self._shown.get(topic, -1):
             return False
         self._shown[topic] = offset

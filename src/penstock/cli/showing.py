@@ -13,7 +13,7 @@ from dataclasses import fields
 from datetime import datetime
 from typing import Any, Final
 
-from penstock.cli.history import OFFSET, TIME, TOPIC, place_of
+from penstock.cli.history import OFFSET, TIME, TOPIC, offset_of, place_of
 from penstock.cli.output import UsageError
 from penstock.mqtt.packets import Publish
 from penstock.mqtt.properties import Properties
@@ -83,8 +83,10 @@ def show(data: bytes) -> None:
 def as_json(message: Publish) -> dict[str, Any]:
     """Everything a message says; what a feed adds stands by its own name."""
     shown: dict[str, Any] = {"name": message.name, "qos": message.qos, "retain": message.retain}
-    for key, text in place_of(message).items():
-        shown[_PLACES[key]] = int(text) if key == OFFSET and text.isdigit() else text
+    place = place_of(message)
+    offset = offset_of(place)
+    for key, text in place.items():
+        shown[_PLACES[key]] = offset if key == OFFSET and offset is not None else text
     try:
         shown["payload"] = message.payload.decode()
     except UnicodeDecodeError:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from penstock.core.durations import seconds
+from penstock.core.names import quoted
 from penstock.model.errors import InvalidSetting
 from penstock.model.limits import KIB, MIB
 
@@ -15,7 +16,7 @@ FSYNC: Final = "fsync"  # an ack means: on disk, survives power loss
 OS: Final = "os"  # an ack means: handed to the operating system, survives kill -9
 DURABILITIES: Final = (FSYNC, OS)
 
-_SIZE: Final = re.compile(r"(\d+)\s*(|B|KiB|MiB|GiB|TiB)", re.IGNORECASE)
+_SIZE: Final = re.compile(r"0*([0-9]{1,19})\s*(|B|KiB|MiB|GiB|TiB)", re.IGNORECASE)
 _SIZE_UNITS: Final = {"": 1, "b": 1, "kib": KIB, "mib": MIB, "gib": KIB * MIB, "tib": MIB * MIB}
 
 
@@ -43,7 +44,8 @@ def size_bytes(key: str, value: object) -> int:
         result = int(match[1]) * _SIZE_UNITS[match[2].lower()]
     if not 0 < result < 1 << 62:
         raise InvalidSetting(
-            f"{key} {value!r} is not a size above 0: write bytes as a whole number, or '64 MiB'"
+            f"{key} {quoted(value)} is not a size above 0: write bytes as a whole number, or "
+            "'64 MiB'"
         )
     return result
 

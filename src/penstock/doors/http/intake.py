@@ -153,7 +153,7 @@ class Intake:
         if b"host" not in headers and not request.is_old:
             raise HttpError(400, "the Host header is missing")
         length = headers.get(b"content-length")
-        if length is not None and int(length) > self._limits.body_bytes_max:
+        if length is not None and int(length.lstrip(b"0")[:18] or 0) > self._limits.body_bytes_max:
             raise self._too_large()
         if parser.should_upgrade():
             request.is_upgrade = True

@@ -96,7 +96,7 @@ class QueueDoor:
         try:
             asked = _produce(request.body)
             is_plain = not request.query_text and len(asked.producer_id) >= ID_DIGITS_MIN
-        except (msgspec.DecodeError, UnicodeDecodeError):
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             is_plain = False
         if not is_plain:
             fields = read_fields(request)

@@ -89,11 +89,23 @@ def check_query(request: Request, *known: str) -> dict[str, str]:
     return request.query
 
 
+def read_number(text: str, end: int) -> int | None:
+    """A whole number below `end`, written in digits; None if the text is anything else."""
+    if not text.isascii() or not text.isdigit():
+        return None
+    digits = text.lstrip("0") or "0"
+    if len(digits) > len(str(end)):  # Python refuses to read some thousand digits
+        return None
+    number = int(digits)
+    return number if number < end else None
+
+
 def read_limit(query: dict[str, str], limit_max: int = LIMIT_MAX) -> int:
     text = query.get("limit", str(LIMIT_DEFAULT))
-    if not text.isascii() or not text.isdigit() or not 1 <= int(text[:9]) <= limit_max:
+    limit = read_number(text, limit_max + 1)
+    if not limit:
         raise HttpError(400, f"limit {text[:200]!r} is not a whole number from 1 to {limit_max}")
-    return int(text)
+    return limit
 
 
 def read_offset(query: dict[str, str], field: str) -> int | None:
@@ -101,10 +113,14 @@ def read_offset(query: dict[str, str], field: str) -> int | None:
     text = query.get(field)
     if text is None:
         return None
-    if not text.isascii() or not text.isdigit() or int(text[:20]) >= OFFSET_END:
+    number = read_number(text, OFFSET_END)
+    if number is None:
         what = "an offset" if field != "epoch" else "an epoch"
-        raise HttpError(400, f"{field} {text[:200]!r} is not {what}: a whole number from 0 on")
-    return int(text)
+        raise HttpError(
+            400,
+            f"{field} {text[:200]!r} is not {what}: a whole number from 0 to {OFFSET_END - 1}",
+        )
+    return number
 
 
 def read_columns(query: dict[str, str], is_arrow: bool) -> tuple[str, ...]:
@@ -129,7 +145,8 @@ def read_wait_s(query: dict[str, str]) -> float:
     """How long to wait for a record: seconds, or text such as 30s."""
     text = query.get("wait", "0")
     try:
-        wait_s = float(text) if text.replace(".", "", 1).isdigit() else seconds("wait", text)
+        is_number = text.isascii() and text.replace(".", "", 1).isdigit()
+        wait_s = float(text) if is_number else seconds("wait", text)
     except InvalidSetting:
         raise HttpError(
             400, f"wait {text[:200]!r} is not a duration: write seconds, or '30s'"

@@ -44,6 +44,7 @@ from penstock.doors.http.reading import (
     read_columns,
     read_filters,
     read_limit,
+    read_number,
     read_offset,
     read_wait_s,
     record_out,
@@ -361,10 +362,11 @@ def read_part(request: Request, runs: Sequence[Run]) -> int | None:
     if b"idempotency-part" not in request.headers:
         return None
     text = request.header(b"idempotency-part")
-    if not text.isascii() or not text.isdigit() or int(text[:9]) >= RECORDS_MAX:
+    part = read_number(text, RECORDS_MAX)
+    if part is None:
         raise HttpError(
             400, f"Idempotency-Part {text[:60]!r} is not a whole number from 0 to {RECORDS_MAX - 1}"
         )
     if len(runs) != 1 or runs[0].count != 1:
         raise HttpError(400, "with Idempotency-Part the body holds one message: send only that one")
-    return int(text)
+    return part
