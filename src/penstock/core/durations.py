@@ -6,9 +6,10 @@ import re
 from datetime import timedelta
 from typing import Final
 
-from penstock.core.names import quoted
+from penstock.core.names import shown
 from penstock.model.errors import InvalidSetting
 
+S_END: Final = 1e12  # some 30,000 years
 TEXT_CHARS_MAX: Final = 100  # of a duration: every unit, with all digits that count
 _UNITS_S: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3_600.0, "d": 86_400.0}
 _DURATION: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ms|s|m|h|d)")
@@ -21,15 +22,14 @@ def seconds(key: str, value: object) -> float:
     if isinstance(value, timedelta):
         result = value.total_seconds()
     elif isinstance(value, int | float) and not isinstance(value, bool):
-        result = float(value)
+        result = float(max(-1, min(value, S_END)))
     elif text:
         parts = _DURATION.findall(text)
         if parts and "".join(number + unit for number, unit in parts) == text:
             result = sum(float(number) * _UNITS_S[unit] for number, unit in parts)
-    if not 0 < result < 1e12:
+    if not 0 < result < S_END:
         hint = "write '90s', '12h' or '7d', a number of seconds, or a timedelta"
         if text.isascii() and text.isdecimal():
             hint = f"say of what, such as '{text}s', '{text}h' or '{text}d'"
-        shown = repr(value) if isinstance(value, timedelta) else quoted(value)
-        raise InvalidSetting(f"{key} {shown} is not a duration above 0: {hint}")
+        raise InvalidSetting(f"{key} {shown(value)} is not a duration above 0: {hint}")
     return result

@@ -8,6 +8,7 @@ they are.
 
 from __future__ import annotations
 
+import reprlib
 import unicodedata
 from itertools import zip_longest
 from typing import Final
@@ -196,6 +197,11 @@ def quoted(value: object) -> str:
     if value is None or isinstance(value, int | float):
         return repr(value)
     return f"of type {type(value).__name__}"
+
+
+def shown(value: object) -> str:
+    """As `quoted`, with what lists and objects hold, cut short."""
+    return quoted(value) if isinstance(value, str | bytes | int) else reprlib.repr(value)
 
 
 def _check_label(text: str, what: str, chars_max: int, error: type[RefusedError]) -> None:

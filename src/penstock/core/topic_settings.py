@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from penstock.core.durations import seconds
-from penstock.core.names import quoted
+from penstock.core.names import shown
 from penstock.model.errors import InvalidSetting
 from penstock.model.limits import KIB, MIB
 
@@ -44,7 +44,7 @@ def size_bytes(key: str, value: object) -> int:
         result = int(match[1]) * _SIZE_UNITS[match[2].lower()]
     if not 0 < result < 1 << 62:
         raise InvalidSetting(
-            f"{key} {quoted(value)} is not a size above 0: write bytes as a whole number, or "
+            f"{key} {shown(value)} is not a size above 0: write bytes as a whole number, or "
             "'64 MiB'"
         )
     return result
@@ -65,7 +65,7 @@ def _is_unlimited(value: object) -> bool:
 def _durability(key: str, value: object) -> str:
     if value not in DURABILITIES:
         raise InvalidSetting(
-            f"{key} {value!r} is unknown: 'fsync' acknowledges what is on disk, "
+            f"{key} {shown(value)} is unknown: 'fsync' acknowledges what is on disk, "
             "'os' what the operating system holds"
         )
     return str(value)
@@ -74,7 +74,7 @@ def _durability(key: str, value: object) -> str:
 def _segment_bytes(key: str, value: object) -> int:
     result = size_bytes(key, value)
     if result < 64 * KIB:
-        raise InvalidSetting(f"{key} {value!r} is too small: use at least 64 KiB")
+        raise InvalidSetting(f"{key} {shown(value)} is too small: use at least 64 KiB")
     return result
 
 
