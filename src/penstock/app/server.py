@@ -31,6 +31,7 @@ from penstock.doors.http.routes import add_all
 from penstock.doors.mqtt.door import MqttDoor
 from penstock.doors.selector import DoorSelector
 from penstock.doors.tls import server_context
+from penstock.doors.wired import shown_address
 from penstock.model.errors import UnavailableError
 from penstock.model.version import VERSION
 
@@ -231,7 +232,3 @@ def _context(tls: TlsFiles | None) -> ssl.SSLContext | None:
     if tls is None:
         return None
     return server_context(tls.cert, tls.key, tls.client_ca, demands_client=tls.demands_client)
-
-
-def shown_address(host: str, port: int) -> str:
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

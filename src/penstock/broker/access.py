@@ -154,9 +154,13 @@ class Access:
         """Whose key this is; None if nobody's."""
         row = self._keys.get(_digest(key))
         if row is None:
-            self._metrics.refused["login"] += 1
+            self.count_wrong()
             return None
         return self._principals.get(row.user)
+
+    def count_wrong(self) -> None:
+        """A client was refused because what it showed lets nobody in."""
+        self._metrics.refused["login"] += 1
 
     def count_stranger(self) -> None:
         """A client was refused because it did not log in."""

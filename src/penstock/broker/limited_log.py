@@ -9,6 +9,7 @@ from typing import Any, Final
 WINDOW_S: Final = 10.0
 WARNINGS_MAX: Final = 20  # of one event in a window
 OTHERS_MAX: Final = 1_000  # some 2 ms of work in each second
+VALUE_CHARS_MAX: Final = 500
 
 
 class LimitedLog:
@@ -25,8 +26,15 @@ class LimitedLog:
 
     @property
     def tells_info(self) -> bool:
-        """Ask before collecting the values of a line that is written at level info."""
+        """Ask before collecting the values of a line of this level."""
         return self._logger.isEnabledFor(logging.INFO)
+
+    @property
+    def tells_debug(self) -> bool:
+        return self._logger.isEnabledFor(logging.DEBUG)
+
+    def debug(self, event: str, text: str, values: dict[str, Any]) -> None:
+        self._write(logging.DEBUG, event, text, values)
 
     def info(self, event: str, text: str, values: dict[str, Any]) -> None:
         self._write(logging.INFO, event, text, values)
@@ -41,8 +49,8 @@ class LimitedLog:
             self._timer = self._loop.call_later(WINDOW_S, self._end_window)
         count = self._counts[level, event] = self._counts.get((level, event), 0) + 1
         if count <= _lines_max(level):
-            values["event"] = event
-            self._logger.log(level, text, values)
+            shown = {key: _cut(value) for key, value in values.items()}
+            self._logger.log(level, text, shown | {"event": event})
 
     def _end_window(self) -> None:
         self._timer = None
@@ -61,6 +69,12 @@ class LimitedLog:
         if self._timer is not None:
             self._timer.cancel()
             self._end_window()
+
+
+def _cut(value: object) -> object:
+    """Clients choose names of up to 64 KiB: enough of one to recognise it."""
+    is_long = isinstance(value, str) and len(value) > VALUE_CHARS_MAX
+    return f"{str(value)[:VALUE_CHARS_MAX]}…" if is_long else value
 
 
 def _lines_max(level: int) -> int:

@@ -35,6 +35,7 @@ REFUSALS: Final = (
     "handshakes",
     "login",
     "login_busy",
+    "packet_size",
     "page",
     "unavailable",
     "will",

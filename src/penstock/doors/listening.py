@@ -10,6 +10,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final
 
+from penstock.broker.limited_log import LimitedLog
 from penstock.doors.lingering import Lingering
 from penstock.doors.selector import DoorSelector
 from penstock.doors.tcp import SocketLink
@@ -34,7 +35,9 @@ class Listeners:
         make: Make,
         serve: Serve,
         lingering: Lingering,
+        log: LimitedLog,
     ) -> None:
+        self._log = log
         self._lingering = lingering
         self._selector = selector
         self._loop = loop
@@ -54,7 +57,9 @@ class Listeners:
         self._sockets.append(listener)
         begin = self._begin
         if context is not None:
-            tls = TlsListener(context, self._loop, self._make, self._refused, self._lingering)
+            tls = TlsListener(
+                context, self._loop, self._make, self._refused, self._lingering, self._log
+            )
             self._tls.append(tls)
             begin = tls.take
         self._selector.serve(listener.fileno(), partial(self._accept, listener, begin))
@@ -67,7 +72,11 @@ class Listeners:
         for _ in range(ACCEPTS_MAX):
             try:
                 sock, _ = listener.accept()
-            except OSError:  # nobody waits, or no descriptor is left: the others are served on
+            except BlockingIOError:  # nobody waits
+                return
+            except OSError as failed:  # no descriptor is left, perhaps: the others are served on
+                text = "a connection cannot be accepted: %(problem)s"
+                self._log.warning("accept failed", text, {"problem": str(failed)})
                 return
             sock.setblocking(False)
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

@@ -7,7 +7,7 @@ from contextlib import suppress
 
 from penstock.doors.lingering import READ_BYTES, Lingering, LingeringSocket
 from penstock.doors.selector import GONE, READABLE, WRITABLE, DoorSelector
-from penstock.doors.wired import Wired
+from penstock.doors.wired import Wired, shown_peer
 
 
 class SocketLink:
@@ -31,6 +31,10 @@ class SocketLink:
             return str(self._socket.getpeername()[0])
         except OSError:  # gone already
             return ""
+
+    @property
+    def peer(self) -> str:
+        return peer_of(self._socket)
 
     @property
     def certified_name(self) -> None:
@@ -71,6 +75,14 @@ class SocketLink:
         with suppress(OSError, KeyError):
             self._selector.leave(self._socket.fileno())
         self._socket.close()
+
+
+def peer_of(sock: socket.socket) -> str:
+    """Address and port of the other side, for people."""
+    try:
+        return shown_peer(sock.getpeername())
+    except OSError:  # gone already
+        return shown_peer(None)
 
 
 def serve(connection: Wired, link: SocketLink, events: int) -> None:

@@ -15,8 +15,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
+from penstock.broker.limited_log import LimitedLog
 from penstock.doors.lingering import Linger, Lingering
-from penstock.doors.wired import Wired
+from penstock.doors.tcp import peer_of
+from penstock.doors.wired import Wired, shown_peer
 from penstock.model.errors import InvalidSetting
 from penstock.model.limits import KIB
 
@@ -82,6 +84,7 @@ class TlsLink:
         "_on_writable",
         "_transport",
         "certified_name",
+        "peer",
         "source",
     )
 
@@ -96,6 +99,7 @@ class TlsLink:
         self._on_writable: Callable[[], None] | None = None
         peer = transport.get_extra_info("peername")
         self.source = str(peer[0]) if peer else ""
+        self.peer = shown_peer(peer)
         self.certified_name = common_name(transport.get_extra_info("peercert"))
         transport.set_write_buffer_limits(high=SEND_BYTES_MAX)
 
@@ -223,6 +227,7 @@ class TlsListener:
         make_connection: Callable[[TlsLink], Wired | None],
         refused: Counter[str],
         lingering: Lingering,
+        log: LimitedLog,
         *,
         handshake_s_max: float = HANDSHAKE_S_MAX,
     ) -> None:
@@ -231,6 +236,7 @@ class TlsListener:
         self._loop = loop
         self._refused = refused
         self.lingering = lingering
+        self._log = log
         self._handshake_s_max = handshake_s_max
         self._handshakes: set[asyncio.Task[None]] = set()
 
@@ -238,6 +244,8 @@ class TlsListener:
         """Begin the handshake on a non-blocking socket."""
         if len(self._handshakes) >= HANDSHAKES_MAX:
             self._refused["handshakes"] += 1
+            text = "connection from %(peer)s refused: too many TLS handshakes are under way"
+            self._log.warning("connection refused", text, {"peer": peer_of(sock)})
             sock.close()
             return
         handshake = self._loop.create_task(self._shake(sock))
@@ -245,6 +253,7 @@ class TlsListener:
         handshake.add_done_callback(self._handshakes.discard)
 
     async def _shake(self, sock: socket.socket) -> None:
+        peer = peer_of(sock)  # while it is known
         try:
             await self._loop.connect_accepted_socket(
                 lambda: TlsProtocol(self),
@@ -253,8 +262,12 @@ class TlsListener:
                 ssl_handshake_timeout=self._handshake_s_max,
                 ssl_shutdown_timeout=SHUTDOWN_S_MAX,
             )
-        except OSError:  # their version, their certificate, their patience: SSLError is one too
+        except OSError as failed:  # version, certificate, patience: SSLError and TimeoutError too
             self._refused["handshake"] += 1
+            problem = getattr(failed, "reason", None) or failed.strerror or str(failed)
+            values = {"peer": peer, "problem": problem or "the client took too long or left"}
+            text = "TLS handshake with %(peer)s failed: %(problem)s"
+            self._log.warning("handshake failed", text, values)
 
     def close(self) -> None:
         for handshake in self._handshakes:

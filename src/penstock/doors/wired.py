@@ -32,6 +32,11 @@ class Link(Protocol):
         ...
 
     @property
+    def peer(self) -> str:
+        """Address and port of the client, for people."""
+        ...
+
+    @property
     def certified_name(self) -> str | None:
         """Whose certificate the client showed; None without one, empty if it names nobody."""
         ...
@@ -58,3 +63,14 @@ class Link(Protocol):
         ...
 
     def close(self) -> None: ...
+
+
+def shown_address(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def shown_peer(peer: object) -> str:
+    """What `getpeername` returns, for people."""
+    if isinstance(peer, tuple) and len(peer) >= 2:
+        return shown_address(str(peer[0]), peer[1])
+    return "an unknown address"

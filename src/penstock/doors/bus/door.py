@@ -16,6 +16,7 @@ from typing import Final
 
 from penstock.broker.bus import NOBODY, BusLoop, Subscriber
 from penstock.broker.engine import Engine
+from penstock.broker.limited_log import LimitedLog
 from penstock.core.bus import BusTable, Ring
 from penstock.doors.bus import wire
 from penstock.doors.bus.wire import FrameReader, encode_frame, encode_refusal
@@ -38,6 +39,7 @@ class BusProcess(asyncio.Protocol):
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
         if len(self._door.processes) >= CONNECTIONS_MAX:
+            self._door.refuse_process()
             transport.abort()
         self._door.processes.add(self)
 
@@ -46,7 +48,8 @@ class BusProcess(asyncio.Protocol):
         assert transport is not None
         try:
             frames = self._reader.feed(data)
-        except PeerError:
+        except PeerError as violation:
+            self._door.note_violation(str(violation))
             transport.abort()
             return
         answers = [self._answer(frame) for frame in frames]
@@ -85,6 +88,8 @@ class BusDoor:
         self._ring = Ring()
         self._table: BusTable[Subscriber] = BusTable(processes_max)
         self._loop = BusLoop(engine, self._table, self._ring, self._nobody)
+        self._metrics = engine.metrics
+        self._log = LimitedLog("penstock.bus", asyncio.get_running_loop())
         self._server: asyncio.Server | None = None
         self._path: Path | None = None
 
@@ -123,6 +128,17 @@ class BusDoor:
         else:
             raise PeerError(f"a process does not send frames of kind {frame.kind}")
 
+    def refuse_process(self) -> None:
+        self._metrics.refused["connections"] += 1
+        values = {"connections_max": CONNECTIONS_MAX}
+        text = "a process was refused: %(connections_max)d are connected to the bus"
+        self._log.warning("connection refused", text, values)
+
+    def note_violation(self, problem: str) -> None:
+        self._metrics.violations["bus"] += 1
+        text = "a process broke a rule of the bus: %(problem)s"
+        self._log.warning("protocol violation", text, {"problem": problem})
+
     def forget(self, process: BusProcess) -> None:
         self.processes.discard(process)
         self._table.drop(process)
@@ -132,6 +148,7 @@ class BusDoor:
 
     async def close(self) -> None:
         """Take no more processes, store what waits, let the connected ones go."""
+        self._log.close()
         if self._server is not None:
             self._server.close()
         await self._loop.close()

@@ -65,6 +65,10 @@ class Host(Protocol):
         """Run a streamed body."""
         ...
 
+    def note_violation(self, protocol: str, peer: str, problem: str) -> None:
+        """A client broke a rule: count it and log it."""
+        ...
+
     def forget(self, connection: HttpConnection) -> None: ...
 
 
@@ -208,6 +212,7 @@ class HttpConnection:
             self.receive(b"")
 
     def _refuse(self, wrong: HttpError) -> None:
+        self._host.note_violation("http", self._link.peer, str(wrong))
         response = problem_of(wrong)
         self._is_last = self._drains = True
         self._put_response(response, response.headers, is_kept=False, is_silent=False)
@@ -395,6 +400,14 @@ class HttpConnection:
         """For a WebSocket: go on reading, or stop for a while."""
         if not self.is_closed:
             self._link.want_read(wanted)
+
+    def violated(self, problem: str) -> None:
+        """The peer of the WebSocket broke a rule."""
+        self._host.note_violation("websocket", self._link.peer, problem)
+
+    @property
+    def peer(self) -> str:
+        return self._link.peer
 
     def now_s(self) -> int:
         return self._host.tick

@@ -14,6 +14,7 @@ from email.utils import formatdate
 from typing import Any
 
 from penstock.broker.engine import Engine
+from penstock.broker.limited_log import LimitedLog
 from penstock.core.access import Principal
 from penstock.doors.http.bodies import BodyStream
 from penstock.doors.http.connection import HttpConnection
@@ -23,6 +24,7 @@ from penstock.doors.http.limits import BODIES_BYTES_MAX, DEFAULT_LIMITS, HttpLim
 from penstock.doors.http.login import Credentials, log_in, recall
 from penstock.doors.http.messages import (
     Answer,
+    HttpError,
     Pairs,
     Request,
     Response,
@@ -72,7 +74,10 @@ class HttpDoor:
         self._empty: asyncio.Event | None = None  # set when the last connection is gone
         refused = engine.metrics.refused
         lingering = Lingering(selector, loop)
-        self._listeners = Listeners(selector, loop, refused, self.begin, self._serve, lingering)
+        self._log = LimitedLog("penstock.http", loop)
+        self._listeners = Listeners(
+            selector, loop, refused, self.begin, self._serve, lingering, self._log
+        )
         self._note_date()
         self._timer = loop.call_later(1.0, self._each_second)
         selector.after_handlers(self._flush)
@@ -89,7 +94,12 @@ class HttpDoor:
         """A client on a link of any kind; None when there is no room for another."""
         if len(self._connections) >= self.limits.connections_max:
             self.engine.metrics.refused["connections"] += 1
+            text = "connection from %(peer)s refused: connections_max are open"
+            self._log.warning("connection refused", text, {"peer": link.peer})
             return None
+        if self._log.tells_debug:
+            text = "connection from %(peer)s opened"
+            self._log.debug("connection opened", text, {"peer": link.peer})
         connection = HttpConnection(self, link)
         self._connections.add(connection)
         return connection
@@ -198,6 +208,8 @@ class HttpDoor:
         """Say what went wrong; a mistake of our own costs this client its answer, no more."""
         if not isinstance(wrong, PenstockError):
             self._report(f"{request.method} {request.path} failed", wrong)
+        elif isinstance(wrong, HttpError):
+            self._note_refusal(request, wrong)
         elif isinstance(wrong, UnavailableError | NotSubscribed) and "topic" in request.params:
             try:
                 self.engine.topics.find(request.params["topic"])
@@ -205,6 +217,26 @@ class HttpDoor:
                 wrong = gone
         route: Route | None = request.route
         request.reply(route.fail(wrong) if route is not None else problem_of(wrong))
+
+    def _note_refusal(self, request: Request, wrong: HttpError) -> None:
+        """Who may not ask is counted and logged; any other refusal is the client's to know."""
+        if wrong.status not in (401, 403, 421):
+            return
+        values = {"peer": request.source, "path": request.path, "reason": str(wrong)}
+        text = "request for %(path)s from %(peer)s refused: %(reason)s"
+        if wrong.status != 401:
+            self.engine.metrics.refused["page"] += 1
+            self._log.warning("request refused", text, values)
+        elif b"authorization" in request.headers:
+            self._log.warning("login refused", text, values)
+        else:  # browsers and many tools ask without a login first
+            self._log.info("login needed", text, values)
+
+    def note_violation(self, protocol: str, peer: str, problem: str) -> None:
+        self.engine.metrics.violations[protocol] += 1
+        values = {"protocol": protocol, "peer": peer, "problem": problem}
+        text = "client from %(peer)s broke a rule of %(protocol)s: %(problem)s"
+        self._log.warning("protocol violation", text, values)
 
     def _options(self, request: Request) -> Response:
         methods = "GET, HEAD, OPTIONS, PATCH, POST, PUT, DELETE"
@@ -291,3 +323,4 @@ class HttpDoor:
             task.cancel()
         if self._tasks:
             await asyncio.wait(self._tasks)
+        self._log.close()

@@ -38,7 +38,11 @@ def recall(access: Access, request: Request) -> Principal | Credentials:
         if principal is None:
             raise HttpError(401, "this key lets nobody in", CHALLENGE)
         return principal
-    user, password = parse_basic(scheme, rest)
+    try:
+        user, password = parse_basic(scheme, rest)
+    except HttpError:
+        access.count_wrong()
+        raise
     return access.recall(user, password) or (user, password)
 
 

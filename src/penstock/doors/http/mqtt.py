@@ -57,6 +57,10 @@ class WebSocketLink:
         return self._socket.source
 
     @property
+    def peer(self) -> str:
+        return self._socket.peer
+
+    @property
     def certified_name(self) -> str | None:
         return None
 

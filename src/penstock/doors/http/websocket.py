@@ -44,6 +44,13 @@ class Carrier(Protocol):
 
     def now_s(self) -> int: ...
 
+    @property
+    def peer(self) -> str: ...
+
+    def violated(self, problem: str) -> None:
+        """The peer broke a rule of the WebSocket protocol."""
+        ...
+
 
 class Receiver(Protocol):
     """Who the frames are for."""
@@ -127,6 +134,10 @@ class WebSocket:
         return self._carrier.source
 
     @property
+    def peer(self) -> str:
+        return self._carrier.peer
+
+    @property
     def out_bytes(self) -> int:
         """What the peer has still to take."""
         return self._carrier.out_bytes
@@ -173,7 +184,10 @@ class WebSocket:
             if self._discarded > self._limits.linger_bytes_max:
                 self._carrier.close()
                 return
+        was_broken = protocol.parser_exc is not None
         protocol.receive_data(data)
+        if protocol.parser_exc is not None and not was_broken:
+            self._carrier.violated(str(protocol.parser_exc))
         for event in protocol.events_received():
             if not self.is_open or self._receiver is None:
                 break

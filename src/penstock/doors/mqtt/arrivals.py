@@ -17,6 +17,7 @@ from penstock.core.placement import DEFAULT_TOPIC
 from penstock.doors.mqtt.aliases import ALIASES_MAX
 from penstock.doors.mqtt.answers import explained
 from penstock.doors.mqtt.connection import PACKET_BYTES_MAX, Connection
+from penstock.doors.mqtt.events import ClientEvents
 from penstock.doors.mqtt.limits import MqttLimits
 from penstock.doors.mqtt.login import Logins
 from penstock.doors.mqtt.publishing import RECEIVE_MAX
@@ -51,13 +52,15 @@ class Arrivals:
         loop: asyncio.AbstractEventLoop,
         limits: MqttLimits,
         spawn: Spawn,
+        events: ClientEvents,
     ) -> None:
+        self._events = events
         self.exchange = exchange
         self._wills = wills
         self._limits = limits
         self._spawn = spawn
         self._arriving: dict[str, Connection] = {}  # by client id: their session is being loaded
-        self._logins = Logins(exchange.engine.access, loop, self.admit, self._refuse)
+        self._logins = Logins(exchange.engine.access, loop, self.admit, self._refuse_login)
 
     def forget(self, connection: Connection) -> None:
         """The connection is gone; nobody waits for its login any more."""
@@ -70,7 +73,8 @@ class Arrivals:
         if packet.properties.maximum_packet_size is not None:  # of a refusal, too [MQTT-3.1.2-24]
             connection.packet_bytes_max = packet.properties.maximum_packet_size
         if packet.properties.authentication_method is not None:
-            self._refuse(connection, Reason.BAD_AUTHENTICATION_METHOD, NOT_EXTENDED)
+            reason = Reason.BAD_AUTHENTICATION_METHOD
+            self._refuse(connection, packet, "authentication", reason, NOT_EXTENDED)
             return
         self._logins.ask(connection, packet)
 
@@ -84,23 +88,24 @@ class Arrivals:
         if packet.properties.maximum_packet_size is not None:
             answer = _answer(connection, packet, client_id, is_present=False)
             if not encode_within(answer, packet.version, connection.packet_bytes_max):
-                self._refuse(connection, Reason.PACKET_TOO_LARGE, TOO_SMALL)
+                reason = Reason.PACKET_TOO_LARGE
+                self._refuse(connection, packet, "packet_size", reason, TOO_SMALL)
                 return
         holder = self.exchange.sessions.get(client_id)
         # Nobody's: whoever comes may have it.
         owner = self.exchange.keeper.stored.get(client_id, "")
         if owner and owner != connection.principal.user:
-            self._refuse(connection, Reason.NOT_AUTHORIZED, _taken(client_id))
+            self._refuse_taken(connection, packet, client_id)
             return
         will = None if packet.will is None else read_will(packet.will)
         if will is not None:
             reason, why = check_will(self.exchange, connection.principal, client_id, will)
             if reason != Reason.SUCCESS:
-                self._refuse(connection, reason, why)
+                self._refuse(connection, packet, "will", reason, why)
                 return
         if holder is not None and isinstance(holder.outbox, Connection):
             if holder.outbox.principal is not connection.principal:
-                self._refuse(connection, Reason.NOT_AUTHORIZED, _taken(client_id))
+                self._refuse_taken(connection, packet, client_id)
                 return
             holder.outbox.end(Reason.SESSION_TAKEN_OVER, TAKEN_OVER)
         asked = packet.properties
@@ -125,7 +130,8 @@ class Arrivals:
         try:
             await engine.topics.create(DEFAULT_TOPIC, settings, exist_ok=True)
         except PenstockError as refused:
-            self._refuse(connection, Reason.SERVER_UNAVAILABLE, str(refused))
+            reason = Reason.SERVER_UNAVAILABLE
+            self._refuse(connection, packet, "unavailable", reason, str(refused))
             return
         if not connection.is_closed:
             self.admit(connection, packet)
@@ -153,7 +159,8 @@ class Arrivals:
         except PenstockError as refused:
             if self._arrived(session.client_id, connection):
                 self._leave(session, is_present=is_present)
-            self._refuse(connection, Reason.SERVER_UNAVAILABLE, str(refused))
+            reason = Reason.SERVER_UNAVAILABLE
+            self._refuse(connection, packet, "unavailable", reason, str(refused))
             return
         if not self._arrived(session.client_id, connection):
             self._wills.withdraw(session, connection.close)  # it belongs to who came later
@@ -190,15 +197,28 @@ class Arrivals:
         answer = _answer(connection, packet, session.client_id, is_present=is_present)
         connection.put_packet(answer)
         connection.state = next_state(connection.state, Role.SERVER, event_of(answer))
+        self._events.connected(connection, session, is_present=is_present)
         connection.go_on()
 
-    def _refuse(self, connection: Connection, reason: Reason, why: str = "") -> None:
+    def _refuse_login(
+        self, connection: Connection, packet: Connect, reason: Reason, why: str
+    ) -> None:
+        self._events.login_refused(connection, packet, why)
+        self._answer_no(connection, reason, why)
+
+    def _refuse(
+        self, connection: Connection, packet: Connect, counted_as: str, reason: Reason, why: str
+    ) -> None:
+        self._events.refused(connection, packet, counted_as, why)
+        self._answer_no(connection, reason, why)
+
+    def _refuse_taken(self, connection: Connection, packet: Connect, client_id: str) -> None:
+        why = f"client id {quoted(client_id)} is another user's: choose one of your own"
+        self._refuse(connection, packet, "client_id", Reason.NOT_AUTHORIZED, why)
+
+    def _answer_no(self, connection: Connection, reason: Reason, why: str) -> None:
         connection.put_packet(Connack(reason=reason, properties=explained(why)))
         connection.leave()
-
-
-def _taken(client_id: str) -> str:
-    return f"client id {quoted(client_id)} is another user's: choose one of your own"
 
 
 def _answer(

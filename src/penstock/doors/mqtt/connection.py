@@ -66,6 +66,7 @@ class Connection:
         "_publishing",
         "_rest",
         "_traffic",
+        "end_reason",
         "is_bridge",
         "is_closed",
         "is_dirty",
@@ -104,6 +105,7 @@ class Connection:
         self.keep_alive_s = 0
         self.is_bridge = False  # said so in its CONNECT
         self.last_seen = host.tick
+        self.end_reason = ""  # why its end was decided, if it was
         self.is_closed = False
         self.is_dirty = False
         self.is_paused = False  # what the client asked for has to be done before the next thing
@@ -130,7 +132,7 @@ class Connection:
 
     def _fail(self, error: Exception) -> None:
         if isinstance(error, ProtocolViolation):
-            self.end(error.reason, str(error))
+            self._host.end_violator(self, error.reason, str(error))
         else:
             self._host.give_up(self, error)
 
@@ -290,6 +292,10 @@ class Connection:
         return self._link.source
 
     @property
+    def peer(self) -> str:
+        return self._link.peer
+
+    @property
     def certified_name(self) -> str | None:
         return self._link.certified_name
 
@@ -447,6 +453,7 @@ class Connection:
         """Say why, where the client's version has words for it, and close when it is read."""
         if self.is_closed:
             return
+        self.end_reason = why
         if self.session is not None and self.version == MQTT_5:
             self.put_packet(Disconnect(reason, explained(why)))
         self.leave()

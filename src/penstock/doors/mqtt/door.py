@@ -12,6 +12,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, Final
 
 from penstock.broker.exchange import Exchange
+from penstock.broker.limited_log import LimitedLog
 from penstock.broker.wills import Wills
 from penstock.doors.lingering import Lingering
 from penstock.doors.listening import Listeners
@@ -21,6 +22,7 @@ from penstock.doors.mqtt.arrivals import Arrivals
 from penstock.doors.mqtt.connection import Connection
 from penstock.doors.mqtt.dollar_sys import DollarSys
 from penstock.doors.mqtt.encoding import Encodings
+from penstock.doors.mqtt.events import ClientEvents
 from penstock.doors.mqtt.limits import DEFAULT_LIMITS, MqttLimits
 from penstock.doors.mqtt.receipts import PUBREC
 from penstock.doors.mqtt.subscribing import Subscribing
@@ -71,15 +73,17 @@ class MqttDoor:
         self._limits = limits
         refused = exchange.engine.metrics.refused
         self._lingering = Lingering(selector, loop, limits.linger_s_max, limits.linger_bytes_max)
+        self._log = LimitedLog("penstock.mqtt", loop)
+        self._events = ClientEvents(exchange.engine.metrics, self._log)
         self._listeners = Listeners(
-            selector, loop, refused, self.begin, self._serve, self._lingering
+            selector, loop, refused, self.begin, self._serve, self._lingering, self._log
         )
         self._connections: set[Connection] = set()
         self._dirty: list[Connection] = []
         self._is_serving = False  # the selector calls handlers, and will have all flushed
         self._held: list[Connection] = []
         self._tasks: set[asyncio.Task[None]] = set()
-        self._arrivals = Arrivals(exchange, wills, loop, limits, self._spawn)
+        self._arrivals = Arrivals(exchange, wills, loop, limits, self._spawn, self._events)
         version = f"penstock version {VERSION}"
         self._dollar_sys = DollarSys(exchange, loop, limits.sys_interval_s, version)
         subscribing = Subscribing(exchange, self._dollar_sys, self._spawn)
@@ -109,7 +113,7 @@ class MqttDoor:
     def begin(self, link: Link) -> Connection | None:
         """A client on a link of any kind; None when there is no room for another."""
         if len(self._connections) + len(self._lingering) >= self._limits.connections_max:
-            self.exchange.engine.metrics.refused["connections"] += 1
+            self._events.too_many(link)
             return None
         self.exchange.engine.metrics.traffic.sockets += 1
         connection = Connection(self, link)
@@ -180,15 +184,23 @@ class MqttDoor:
         else:
             connection.unpause()
 
+    def end_violator(self, connection: Connection, reason: Reason, why: str) -> None:
+        self._events.violated(connection, why)
+        connection.end(reason, why)
+
     def give_up(self, connection: Wired, mistake: Exception) -> None:
         context = {"message": "a connection was closed", "exception": mistake}
         self._loop.call_exception_handler(context)
+        if isinstance(connection, Connection):
+            connection.end_reason = "internal server error"
         connection.close()
 
     def forget(self, connection: Connection) -> None:
         self._connections.discard(connection)
         self._arrivals.forget(connection)
         session, connection.session = connection.session, None
+        if session is not None:
+            self._events.disconnected(connection, session)
         if session is not None and session.outbox is connection:
             self.exchange.detach(session)
             self.wills.end(session, connection.principal.user)
@@ -206,9 +218,12 @@ class MqttDoor:
         if session is not None and expiry_s is not None:
             if session.expiry_s == 0 and expiry_s:  # [MQTT 5 §3.14.2.2.2]
                 why = "a session that ends with its connection cannot be kept any more"
-                connection.end(Reason.PROTOCOL_ERROR, why)
+                self.end_violator(connection, Reason.PROTOCOL_ERROR, why)
                 return
             session.expiry_s = expiry_s
+        connection.end_reason = "the client disconnected"
+        if packet.reason != Reason.NORMAL_DISCONNECTION:
+            connection.end_reason += f" with reason 0x{packet.reason:02x}"
         if session is not None and packet.reason == Reason.NORMAL_DISCONNECTION:
             # [MQTT-3.14.4-3]; who sees the connection closed has left no will, also after a kill.
             self.wills.withdraw(session, connection.close)
@@ -216,7 +231,8 @@ class MqttDoor:
             connection.close()
 
     def authenticate(self, connection: Connection, packet: Auth) -> None:
-        connection.end(Reason.PROTOCOL_ERROR, "AUTH without extended authentication")
+        why = "AUTH without extended authentication"
+        self.end_violator(connection, Reason.PROTOCOL_ERROR, why)
 
     def acknowledge(self, connection: Connection, packet: Puback | Pubcomp | Pubrel) -> None:
         """An acknowledgement with a reason; without one they come in runs."""
@@ -242,6 +258,7 @@ class MqttDoor:
             silent_s = self.tick - connection.last_seen - 1
             if connection.session is None:
                 if silent_s >= self._limits.connect_s_max:
+                    self._events.timed_out(connection)
                     connection.close()
             elif connection.keep_alive_s and silent_s >= connection.keep_alive_s * 1.5:
                 why = f"nothing came for one and a half keep alives of {connection.keep_alive_s} s"
@@ -256,6 +273,7 @@ class MqttDoor:
             connection.end(
                 Reason.SERVER_SHUTTING_DOWN, "the broker is stopping: connect again later"
             )
+        self._log.close()
 
     async def wait_gone(self) -> None:
         """Suspends until the clients have read that the broker stops, at most for a moment."""

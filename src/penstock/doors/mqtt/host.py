@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 from penstock.broker.exchange import Exchange
 from penstock.doors.mqtt.encoding import Encodings
 from penstock.mqtt.packets import Packet
+from penstock.mqtt.reasons import Reason
 
 if TYPE_CHECKING:
     from penstock.doors.mqtt.connection import Connection
@@ -33,6 +34,10 @@ class Host(Protocol):
 
     def create_topic(self, connection: Connection, topic: str) -> None:
         """Create a topic for a paused connection, then have it go on."""
+        ...
+
+    def end_violator(self, connection: Connection, reason: Reason, why: str) -> None:
+        """The client broke a rule: count it, log it, end its connection."""
         ...
 
     def give_up(self, connection: Connection, mistake: Exception) -> None:

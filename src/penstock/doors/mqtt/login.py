@@ -18,7 +18,7 @@ from penstock.mqtt.packets import Connect
 from penstock.mqtt.reasons import Reason
 
 Admit = Callable[[Connection, Connect], None]
-Refuse = Callable[[Connection, Reason, str], None]
+Refuse = Callable[[Connection, Connect, Reason, str], None]
 
 NOT_KNOWN: Final = "a user name and password are needed, or a certificate in a user's name"
 
@@ -52,8 +52,11 @@ class Logins:
 
     def _answer(self, connection: Connection, packet: Connect, principal: Principal | None) -> None:
         if principal is None:
-            self._access.count_stranger()
-            self._refuse(connection, Reason.NOT_AUTHORIZED, NOT_KNOWN)
+            if connection.certified_name is None:
+                self._access.count_stranger()
+            else:
+                self._access.count_wrong()
+            self._refuse(connection, packet, Reason.NOT_AUTHORIZED, NOT_KNOWN)
         else:
             connection.principal = principal
             self._admit(connection, packet)
@@ -74,7 +77,7 @@ class Logins:
         if reason == Reason.SUCCESS:
             self._admit(connection, packet)
         else:
-            self._refuse(connection, reason, why)
+            self._refuse(connection, packet, reason, why)
 
     def forget(self, connection: Connection) -> None:
         """The connection is gone; nobody waits for the answer."""

@@ -1,0 +1,81 @@
+"""What happens to MQTT clients, for operators: counted, and written to the server log.
+
+Nothing here is called for a message. A line names a client by its id and where it comes from; it
+has no payload and no password.
+"""
+
+from __future__ import annotations
+
+from penstock.broker.limited_log import LimitedLog
+from penstock.broker.metrics import Metrics
+from penstock.broker.sessions import Session
+from penstock.doors.mqtt.connection import Connection
+from penstock.doors.wired import Link
+from penstock.mqtt.packets import Connect
+
+
+class ClientEvents:
+    """Used by the door and by those who let clients in."""
+
+    def __init__(self, metrics: Metrics, log: LimitedLog) -> None:
+        self._metrics = metrics
+        self._log = log
+
+    def connected(self, connection: Connection, session: Session, *, is_present: bool) -> None:
+        if self._log.tells_info:
+            values = {
+                "client": session.client_id,
+                "user": connection.principal.user,
+                "peer": connection.peer,
+                "version": connection.version,
+                "keep_alive_s": connection.keep_alive_s,
+                "resumes": is_present,
+            }
+            text = "client %(client)r connected from %(peer)s as user %(user)r"
+            self._log.info("client connected", text, values)
+
+    def disconnected(self, connection: Connection, session: Session) -> None:
+        if self._log.tells_info:
+            reason = connection.end_reason or "the connection was closed without DISCONNECT"
+            values = {"client": session.client_id, "reason": reason}
+            text = "client %(client)r disconnected: %(reason)s"
+            self._log.info("client disconnected", text, values)
+
+    def login_refused(self, connection: Connection, packet: Connect, why: str) -> None:
+        """The broker's Access has counted it."""
+        values = {
+            "client": packet.client_id,
+            "user": packet.username or "",
+            "peer": connection.peer,
+            "reason": why,
+        }
+        text = "login of user %(user)r, client %(client)r, from %(peer)s refused: %(reason)s"
+        self._log.warning("login refused", text, values)
+
+    def refused(self, connection: Connection, packet: Connect, counted_as: str, why: str) -> None:
+        self._metrics.refused[counted_as] += 1
+        values = {"client": packet.client_id, "peer": connection.peer, "reason": why}
+        text = "client %(client)r from %(peer)s refused: %(reason)s"
+        self._log.warning("client refused", text, values)
+
+    def too_many(self, link: Link) -> None:
+        self._metrics.refused["connections"] += 1
+        text = "connection from %(peer)s refused: connections_max are open"
+        self._log.warning("connection refused", text, {"peer": link.peer})
+
+    def timed_out(self, connection: Connection) -> None:
+        """A connection has not logged in in time: often a probe that only looks for the port."""
+        self._metrics.refused["connect_timeout"] += 1
+        text = "connection from %(peer)s closed: it did not log in within connect_timeout"
+        self._log.info("connect timeout", text, {"peer": connection.peer})
+
+    def violated(self, connection: Connection, problem: str) -> None:
+        self._metrics.violations["mqtt"] += 1
+        session = connection.session
+        values = {
+            "client": "" if session is None else session.client_id,
+            "peer": connection.peer,
+            "problem": problem,
+        }
+        text = "client %(client)r from %(peer)s broke a rule of MQTT: %(problem)s"
+        self._log.warning("protocol violation", text, values)
