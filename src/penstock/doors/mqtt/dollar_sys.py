@@ -1,6 +1,7 @@
 """What the broker says about itself: `$SYS/broker/…`, under the names that Mosquitto made known.
 
-The values are read off counters every few seconds; nothing is counted for them alone. They are in
+The values are read off counters every few seconds, and when somebody subscribes; those of clients
+and subscriptions also within a second of a change. Nothing is counted for them alone. They are in
 no log. Who subscribes is given the current ones at once, like retained messages, and with them the
 states that bridges say; those that change follow at QoS 0, as far as the connection has room.
 """
@@ -44,6 +45,7 @@ class DollarSys:
         self._loads: dict[str, Averages] = {}
         self._started_s = self._updated_s = exchange.engine.clock.monotonic_s()
         self._timer: asyncio.TimerHandle | None = None
+        self._seen: tuple[int, ...] = ()  # what `each_second` saw last
         if interval_s:
             self._update()
 
@@ -65,29 +67,47 @@ class DollarSys:
                 run = _run(name, value)
                 outbox.forward(name, 1, encoding.forward_bytes(run))
 
+    def refresh(self) -> None:
+        """Somebody subscribes: what is told is true now. Averages wait for their turn."""
+        if self._interval_s:
+            self._tell(self._holdings() | self._totals())
+
+    def each_second(self) -> None:
+        """Clients or subscriptions that come and go are told soon; the rest at its interval."""
+        exchange = self._exchange
+        keeper = exchange.keeper
+        seen = (
+            exchange.engine.metrics.traffic.connects,
+            len(exchange.sessions),
+            exchange.subscription_count,
+            len(keeper.stored),
+            len(keeper.shares),
+            len(keeper.retained),
+        )
+        if self._interval_s and seen != self._seen:
+            self._seen = seen
+            self._tell(self._holdings())
+
     def _update(self) -> None:
         self._timer = self._loop.call_later(self._interval_s, self._update)
-        for name, value in self._measure().items():
+        self._tell(self._holdings() | self._totals() | self._load_texts())
+
+    def _tell(self, texts: dict[str, str]) -> None:
+        """Keep what changed, and forward it to those who are subscribed."""
+        for short, text in texts.items():
+            name, value = PREFIX + short, text.encode()
             if self._values.get(name) == value:
                 continue
             self._values[name] = value
             if self._exchange.sessions:
                 forward(self._exchange.router.find(name).lanes, _run(name, value))
 
-    def _measure(self) -> dict[str, bytes]:
-        """Every value as of now, by its whole name."""
-        texts = self._texts() | self._load_texts()
-        return {PREFIX + name: text.encode() for name, text in texts.items()}
-
-    def _texts(self) -> dict[str, str]:
+    def _holdings(self) -> dict[str, str]:
+        """What is there now: clients, subscriptions, retained messages."""
         exchange = self._exchange
-        engine = exchange.engine
-        traffic = engine.metrics.traffic
+        traffic = exchange.engine.metrics.traffic
         connected = len(exchange.sessions)
         disconnected = exchange.away_count
-        bounds = [topic.log.bounds() for topic in engine.topics.all()]
-        stored = sum(end - first for first, end in bounds)
-        uptime_s = int(engine.clock.monotonic_s() - self._started_s)
         counts = {
             "clients/connected": connected,
             "clients/active": connected,
@@ -96,6 +116,19 @@ class DollarSys:
             "clients/total": connected + disconnected,
             "clients/maximum": traffic.clients_max,
             "clients/expired": traffic.sessions_expired,
+            "subscriptions/count": exchange.subscription_count,
+            "shared_subscriptions/count": len(exchange.keeper.shares),
+            "retained messages/count": len(exchange.keeper.retained),
+        }
+        return {name: str(count) for name, count in counts.items()}
+
+    def _totals(self) -> dict[str, str]:
+        engine = self._exchange.engine
+        traffic = engine.metrics.traffic
+        bounds = [topic.log.bounds() for topic in engine.topics.all()]
+        stored = sum(end - first for first, end in bounds)
+        uptime_s = int(engine.clock.monotonic_s() - self._started_s)
+        counts = {
             "messages/received": traffic.packets_received,
             "messages/sent": traffic.packets_sent,
             "messages/stored": stored,
@@ -107,9 +140,6 @@ class DollarSys:
             "publish/bytes/sent": traffic.publish_bytes_sent,
             "bytes/received": traffic.bytes_received,
             "bytes/sent": traffic.bytes_sent,
-            "subscriptions/count": exchange.subscription_count,
-            "shared_subscriptions/count": len(exchange.keeper.shares),
-            "retained messages/count": len(exchange.keeper.retained),
             "heap/current": resident_bytes(),
             "heap/maximum": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * KIB,
         }

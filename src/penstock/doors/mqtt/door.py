@@ -253,6 +253,7 @@ class MqttDoor:
     def _each_second(self) -> None:
         self._timer = self._loop.call_later(1.0, self._each_second)
         self.tick += 1
+        self._dollar_sys.each_second()
         for connection in list(self._connections):
             # At the least: it may have been heard at the end of its tick [MQTT-3.1.2-22].
             silent_s = self.tick - connection.last_seen - 1

@@ -87,6 +87,8 @@ class Subscribing:
 
     def _subscribe_plain(self, connection: Connection, session: Session, packet: Subscribe) -> None:
         made = Made(packet, self.exchange.ends())
+        if any(is_own(wanted.filter) for wanted in packet.subscriptions):
+            self._dollar_sys.refresh()
         for wanted in packet.subscriptions:
             reason, why = self._check(session, wanted)
             if reason >= FAILURE:
