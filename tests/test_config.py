@@ -329,7 +329,7 @@ def test_only_the_settings_read_the_environment() -> None:
         if "os.environ" in path.read_text() or "getenv" in path.read_text()
     ]
     # Spark and its Java are set up through the environment, there is no other way.
-    assert sorted(readers) == ["config/reading.py", "pipeline/java.py", "pipeline/spark.py"]
+    assert sorted(readers) == ["config/defaults.py", "pipeline/java.py", "pipeline/spark.py"]
 
 
 @pytest.mark.parametrize(

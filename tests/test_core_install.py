@@ -72,6 +72,15 @@ def test_the_command_line_loads_only_the_chosen_command(tmp_path: Path) -> None:
     assert run_core("penstock", "nonsense", cwd=tmp_path).code == 2
 
 
+def test_a_small_command_loads_neither_doors_nor_the_table_of_settings(tmp_path: Path) -> None:
+    assert run_core("penstock", "topic", "create", "t", cwd=tmp_path).code == 0
+    listed = run_core("penstock", "topic", "list", cwd=tmp_path)
+    assert listed.code == 0 and "\nt " in listed.out
+    rooms = {".".join(one.split(".")[:2]) for one in listed.of_penstock()}
+    assert not rooms & {"penstock.doors", "penstock.mqtt", "penstock.pipeline"}
+    assert "penstock.config.known" not in listed.imported
+
+
 def test_a_broker_runs_in_the_program(tmp_path: Path) -> None:
     ended = run_core("-c", API, cwd=tmp_path)
     assert (ended.code, ended.out, ended.err) == (0, "[{'celsius': 35}]\n", "")

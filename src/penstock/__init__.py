@@ -4,7 +4,6 @@ Only the errors are here from the start. The rest is imported when first asked f
 and Spark tasks import this package too, and pay only for what they use.
 """
 
-import logging as _logging
 from typing import TYPE_CHECKING, Any
 
 from penstock.model.errors import (
@@ -79,8 +78,6 @@ _LATE = {
     "aio": "penstock.aio",
     "connect": "penstock.client.sync",
 }
-
-_logging.getLogger(__name__).addHandler(_logging.NullHandler())  # a program chooses its own
 
 
 def __getattr__(name: str) -> Any:

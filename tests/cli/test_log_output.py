@@ -147,6 +147,9 @@ def test_a_broker_inside_a_program_configures_no_logging(tmp_path: Path) -> None
         broker.create_topic("a")
         broker.publish("x", "a")
     assert (list(root.handlers), list(ours.handlers), ours.level) == before
-    code = "import logging, penstock; logging.getLogger('penstock.x').error('unheard')"
+    code = (
+        "import logging; from penstock import Broker; "
+        "logging.getLogger('penstock.x').error('unheard')"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=60)
     assert (done.returncode, done.stderr) == (0, b"")

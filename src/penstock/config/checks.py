@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from penstock.broker.settings import make_settings
+from penstock.config.defaults import variable_of
 from penstock.core.durations import seconds
 from penstock.core.topic_settings import size_bytes
 from penstock.doors.http.pages import parse_origins
 from penstock.model.errors import InvalidSetting
 
 OFF: Final = "off"
-PREFIX: Final = "PENSTOCK_"
 OPTIONAL: Final = "optional"
 REQUIRED: Final = "required"
 
@@ -37,7 +37,7 @@ class Setting:
 
     @property
     def variable(self) -> str:
-        return PREFIX + self.path.replace(".", "__").upper()
+        return variable_of(self.path)
 
 
 def parse_address(text: str) -> tuple[str, int]:

@@ -9,7 +9,6 @@ from penstock.broker.settings import BrokerSettings
 from penstock.config.checks import (
     OFF,
     OPTIONAL,
-    PREFIX,
     Setting,
     address,
     certificates,
@@ -24,11 +23,11 @@ from penstock.config.checks import (
     whole_number,
     yes_or_no,
 )
+from penstock.config.defaults import DEFAULT_DATA, PREFIX
 from penstock.core.bus import PROCESSES_MAX
 from penstock.doors.http.limits import HttpLimits
 from penstock.doors.mqtt.limits import MqttLimits
 
-DEFAULT_DATA: Final = "./penstock_data"
 LOCAL: Final = "local[*]"
 _BROKER: Final = BrokerSettings()
 _LIMITS: Final = MqttLimits()
@@ -255,5 +254,4 @@ OTHER_VARIABLES: Final = frozenset(
 SERVICE_VARIABLE: Final = re.compile(
     PREFIX + r"(SERVICE_(HOST|PORT)(_.*)?|PORT(_[0-9]+_(TCP|UDP)(_(PROTO|PORT|ADDR))?)?)"
 )
-STORAGE: Final = ("catalog.url", "catalog.schema", "log.backend")
 BROKER_TABLES: Final = ("topics.defaults", "log", "catalog")

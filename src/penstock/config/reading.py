@@ -1,12 +1,8 @@
-"""Putting the sources together: flags, the environment, the file, and defaults below them.
-
-Nothing else in Penstock reads the environment.
-"""
+"""Putting the sources together: flags, the environment, the file, and defaults below them."""
 
 from __future__ import annotations
 
 import difflib
-import os
 import tomllib
 from collections.abc import Mapping
 from contextlib import suppress
@@ -14,16 +10,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from penstock.config.checks import PREFIX, Setting
+from penstock.config.checks import Setting
+from penstock.config.defaults import PREFIX, environment
 from penstock.config.known import (
-    BROKER_NAMES,
     BY_PATH,
-    DEFAULT_DATA,
     LOCAL,
     OTHER_VARIABLES,
     SERVICE_VARIABLE,
     SETTINGS,
-    STORAGE,
 )
 from penstock.core.names import check_filter, check_topic
 from penstock.model.errors import InvalidSetting, RefusedError
@@ -46,36 +40,6 @@ class Effective:
     origins: dict[str, str]
     bindings: tuple[Binding, ...]
     schedule: tuple[Scheduled, ...] = ()
-
-
-def environment() -> dict[str, str]:
-    return dict(os.environ)
-
-
-def default_target() -> str:
-    """The data directory of commands that are not told one."""
-    return os.environ.get("PENSTOCK_AT", DEFAULT_DATA)
-
-
-def default_key() -> str:
-    """The key that commands log in with at a broker, if they are not told another one."""
-    return os.environ.get("PENSTOCK_KEY", "")
-
-
-def storage_settings(variables: Mapping[str, str] | None = None) -> dict[str, Any]:
-    """Where a data directory keeps things, for commands that open it and know no settings file."""
-    given = environment() if variables is None else variables
-    known = [BY_PATH[path].variable for path in STORAGE]
-    values = load(None, {}, {name: given[name] for name in known if name in given}).values
-    return {BROKER_NAMES[path.partition(".")[2]]: values[path] for path in STORAGE}
-
-
-def storage_variables(broker: Mapping[str, Any]) -> dict[str, str]:
-    """The opposite of `storage_settings`: for programs that a broker starts."""
-    return {
-        BY_PATH[path].variable: str(broker[BROKER_NAMES[path.partition(".")[2]]])
-        for path in STORAGE
-    }
 
 
 def spark_master(variables: Mapping[str, str] | None = None) -> str:
