@@ -9,6 +9,7 @@ import pytest
 
 import penstock
 from penstock.broker.metrics import DROPS, REFUSALS, Metrics
+from tests.doors.hosted import Hosted
 
 OPERATIONS = Path(__file__).parents[2] / "docs" / "OPERATIONS.md"
 
@@ -36,3 +37,14 @@ def test_every_reason_is_explained_to_operators() -> None:
     text = OPERATIONS.read_text()
     for reason in (*DROPS, *REFUSALS):
         assert f"| `{reason}` |" in text
+
+
+def test_every_cache_is_exported_and_explained_to_operators(tmp_path: Path) -> None:
+    with Hosted(tmp_path / "data") as broker:
+        exported = broker.call(broker.exchange.engine.counters)
+    found = [re.fullmatch(r'penstock_cache_bytes{cache="(\w+)"}', name) for name in exported]
+    caches = {one[1] for one in found if one}
+    assert caches == {"chunks", "decoded", "retained", "routes", "stream_lines", "tails"}
+    text = OPERATIONS.read_text()
+    assert "`penstock_cache_bytes{cache=…}`" in text
+    assert all(f"| `{cache}` |" in text for cache in caches)

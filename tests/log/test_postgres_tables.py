@@ -196,7 +196,7 @@ def test_many_readers_of_one_place_ask_the_server_once(on_postgres: Run) -> None
         found += [await payloads(log)]
         assert found == [[bytes([i]) * (MIB // 2) for i in range(6)]] * 101
         assert log.loads == 3, "two records at a time"
-        cache = world.store._cache
+        cache = world.store.cache
         assert 0 < cache.bytes <= CACHE_BYTES_MAX
         await log.close()
         assert cache.bytes == 0

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import tracemalloc
 from pathlib import Path
 from random import Random
 
 import pytest
 
+from penstock.log.batch import decode_batch
 from penstock.log.cache import CACHE_BYTES_MAX, ChunkCache
 from penstock.log.embedded import READ_BYTES_MAX, TAIL_BYTES_MAX, EmbeddedLog
 from penstock.log.files import RealDisk
@@ -51,7 +53,7 @@ def test_the_tail_is_bounded_and_older_records_come_from_disk(tmp_path: Path) ->
 def test_a_tail_holds_at_most_its_bytes_and_at_least_the_newest_batch(tmp_path: Path) -> None:
     model = ModelLog()
     batches = [model.batch([plain_run("n", [bytes(400)])]) for _ in range(10)]
-    size = batches[0].header.stored_length
+    size = batches[0].memory_bytes
     tail = Tail(0, 3 * size)
     for batch in batches:
         tail.append(batch)
@@ -63,20 +65,58 @@ def test_a_tail_holds_at_most_its_bytes_and_at_least_the_newest_batch(tmp_path: 
     assert tail.first_offset == 10 and [b.base_offset for b in tail.read(10, 1)] == [10]
 
 
+def test_a_tail_of_small_batches_may_take_twice_its_bound() -> None:
+    model = ModelLog()
+    tail = Tail(0, 40_000)
+    for _ in range(1_000):  # each takes several times its stored bytes
+        tail.append(model.batch([plain_run("n", [b"x"])]))
+        assert tail.bytes <= 80_000
+    held = tail.read(tail.first_offset, 1 << 30)
+    assert tail.bytes == sum(batch.memory_bytes for batch in held) > 40_000
+    assert sum(batch.header.stored_length for batch in held) < 10_000
+
+
+def test_a_tail_of_compressed_batches_takes_at_most_twice_its_bound() -> None:
+    model = ModelLog()
+    tail = Tail(0, 40_000)
+    for _ in range(20):
+        batch = model.batch([plain_run("n", [bytes(10_000)])])
+        batch.compress()
+        tail.append(batch)
+        assert tail.bytes <= 80_000
+
+
+def test_what_batches_say_they_take_is_about_what_they_take() -> None:
+    for count in (1, 10, 1_000):  # records in a batch
+        runs = [plain_run(f"plant/hall/{number}/temperature", [b"21.5"]) for number in range(count)]
+        model = ModelLog()
+        data = [b"".join(model.batch(runs).to_bytes()) for _ in range(5_000 // count)]
+        tracemalloc.start()
+        try:
+            batches = [decode_batch(memoryview(bytes(bytearray(one))), 0) for one in data]
+            for batch in batches:
+                assert len(batch.strings) == count
+            held, _ = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+        said = sum(batch.memory_bytes for batch in batches)
+        assert 0.5 * said < held < 1.6 * said
+
+
 def test_the_chunk_cache_is_bounded_and_the_oldest_use_goes_first(tmp_path: Path) -> None:
     async def scenario(world: World) -> None:
         log = await world.create(LogSettings(segment_bytes=4 * MIB))
-        await fill(log, 48, 512 * KIB)  # 24 MiB
+        await fill(log, 64, 512 * KIB)  # 32 MiB
         log = await world.reopen(log)  # with an empty tail
         await log.append(Draft("n", [bytes(9)]))
         await read_all(log)
         loads = log.loads
-        assert loads >= 24
-        await log.read(47)
+        assert loads >= 32
+        await log.read(63)
         assert log.loads == loads, "the newest chunk is still held"
         await log.read(0)
         assert log.loads == loads + 1, "the oldest one made room"
-        assert world.store._cache.bytes <= CACHE_BYTES_MAX
+        assert world.store.cache.bytes <= CACHE_BYTES_MAX
 
     in_world(tmp_path, scenario)
 
@@ -84,7 +124,7 @@ def test_the_chunk_cache_is_bounded_and_the_oldest_use_goes_first(tmp_path: Path
 def test_a_cache_never_holds_more_than_its_bytes(tmp_path: Path) -> None:
     segment = write_model(tmp_path, ModelLog(), [[plain_run("n", [bytes(1_000)])]] * 8)
     batches = all_batches(segment)
-    size = batches[0].header.stored_length
+    size = batches[0].memory_bytes
     cache = ChunkCache(3 * size)
     for number, batch in enumerate(batches):
         cache.put(segment, number, [batch])
@@ -101,6 +141,18 @@ def test_a_cache_never_holds_more_than_its_bytes(tmp_path: Path) -> None:
     assert cache.bytes == 0 and cache.get(segment, 5) is None
 
 
+def test_a_cache_that_nobody_used_between_two_looks_is_emptied(tmp_path: Path) -> None:
+    segment = write_model(tmp_path, ModelLog(), [[plain_run("n", [b"x"])]])
+    cache = ChunkCache(MIB)
+    cache.put(segment, 0, all_batches(segment))
+    cache.release_unused()  # it was filled since
+    assert cache.get(segment, 0)
+    cache.release_unused()  # it was read since
+    assert cache.bytes > 0
+    cache.release_unused()
+    assert cache.bytes == 0 and cache.get(segment, 0) is None
+
+
 def test_the_newest_chunk_is_read_again_only_after_it_grew(tmp_path: Path) -> None:
     async def scenario(world: World) -> None:
         log = await world.create(LogSettings())
@@ -113,7 +165,7 @@ def test_the_newest_chunk_is_read_again_only_after_it_grew(tmp_path: Path) -> No
         for _ in range(2):
             assert [batch.base_offset for batch in await log.read(1)] == [1, 2, 3]
         assert log.loads == 2
-        held = world.store._cache.bytes
+        held = world.store.cache.bytes
         assert held == sum(batch.memory_bytes for batch in await log.read(0)), "the older one went"
 
     in_world(tmp_path, scenario)

@@ -12,6 +12,7 @@ from contextlib import suppress
 from typing import Final
 
 from penstock.broker.access import Access
+from penstock.broker.caches import Caches, Tails
 from penstock.broker.consumers import Consumers, resolve
 from penstock.broker.decoded import Decoded
 from penstock.broker.groups import Groups
@@ -93,6 +94,13 @@ class Engine:
         self._catalog = catalog
         self._streams: dict[int, set[Stream]] = {}
         self._decoded = Decoded()
+        self.caches = Caches(clock)
+        self.caches.by_name |= {
+            "chunks": store.cache,
+            "decoded": self._decoded,
+            "tails": Tails(self.topics),
+        }
+        self.upkeep.errands.append(self.caches.look)
         self._upkeep_task: asyncio.Task[None] | None = None
         self._is_closed = False
 
@@ -241,7 +249,8 @@ class Engine:
         """All that is counted, by the names under which it is exported."""
         topics = self.topics.all()
         chunks = self.metrics.chunks_read + sum(topic.log.loads for topic in topics)
-        return self.metrics.snapshot() | {"penstock_read_chunks_total": chunks}
+        counted = self.metrics.snapshot() | {"penstock_read_chunks_total": chunks}
+        return counted | self.caches.export()
 
     def _forget(self, topic: Topic) -> None:
         self.metrics.chunks_read += topic.log.loads

@@ -87,6 +87,8 @@ class Exchange:
         self.authorise = authorise
         self.router = Router(engine.topics, authorise, keeps_qos0=keeps_qos0)
         self.states = States(self.router)
+        engine.caches.by_name["routes"] = self.router
+        engine.caches.by_name["retained"] = keeper.retained
         self.payload_bytes_max = engine.settings.payload_bytes_max
         self._upkeep = engine.upkeep
         self._metrics = engine.metrics

@@ -16,6 +16,7 @@ from penstock.log.batch import Batch
 from penstock.log.format import RETAIN
 from penstock.model.timeline import Timeline
 
+ROW_BYTES: Final = 768  # a message and its place in the tree, payload and name aside; measured
 TERMS_SPARE: Final = 1_000  # terms of messages that were replaced since, before they are cleared
 
 
@@ -24,6 +25,7 @@ class Retained:
 
     def __init__(self, clock: Timeline) -> None:
         self._clock = clock
+        self.bytes = 0  # about how much memory they take
         self._messages: dict[str, RetainedRow] = {}
         self._names = NameTree()
         self._changed: set[str] = set()  # since the last checkpoint was taken
@@ -46,8 +48,8 @@ class Retained:
                 continue
             self._changed.add(record.name)
             if not record.payload:
-                if self._messages.pop(record.name, None) is not None:
-                    self._names.remove(record.name)
+                if record.name in self._messages:
+                    self._remove(record.name)
                 continue
             self._put(
                 RetainedRow(
@@ -65,9 +67,13 @@ class Retained:
             )
 
     def _put(self, row: RetainedRow) -> None:
-        if row.name not in self._messages:
+        before = self._messages.get(row.name)
+        if before is None:
             self._names.add(row.name)
+        else:
+            self.bytes -= _size(before)
         self._messages[row.name] = row
+        self.bytes += _size(row)
         if row.expires_at:
             heappush(self._terms, (self._until_us(row), row.name))
             if len(self._terms) > 2 * len(self._messages) + TERMS_SPARE:
@@ -81,6 +87,10 @@ class Retained:
     def _is_expired(self, row: RetainedRow) -> bool:
         return row.expires_at != 0 and self._until_us(row) <= self._clock.steady_us()
 
+    def _remove(self, name: str) -> None:
+        self.bytes -= _size(self._messages.pop(name))
+        self._names.remove(name)
+
     def expire(self) -> None:
         """Forget what has expired; the next checkpoint removes it from the catalog too."""
         terms, now_us = self._terms, self._clock.steady_us()
@@ -88,8 +98,7 @@ class Retained:
             _, name = heappop(terms)
             row = self._messages.get(name)
             if row is not None and self._is_expired(row):
-                del self._messages[name]
-                self._names.remove(name)
+                self._remove(name)
                 self._changed.add(name)
 
     def get(self, name: str) -> RetainedRow | None:
@@ -104,8 +113,7 @@ class Retained:
     def forget_topic(self, topic_id: int) -> None:
         """The topic is gone and its retained messages with it."""
         for name in [row.name for row in self._messages.values() if row.topic_id == topic_id]:
-            del self._messages[name]
-            self._names.remove(name)
+            self._remove(name)
             self._changed.add(name)
 
     def take_changes(self) -> tuple[list[RetainedRow], list[str]]:
@@ -114,7 +122,14 @@ class Retained:
         rows = [self._messages[name] for name in changed if name in self._messages]
         return rows, [name for name in changed if name not in self._messages]
 
+    def release_unused(self) -> None:
+        """Nothing: these are the messages themselves."""
+
     def put_back(self, rows: list[RetainedRow], gone: list[str]) -> None:
         """The checkpoint with these changes failed: they belong to the next one."""
         self._changed.update(row.name for row in rows)
         self._changed.update(gone)
+
+
+def _size(row: RetainedRow) -> int:
+    return ROW_BYTES + len(row.payload) + 2 * len(row.name)

@@ -3,6 +3,9 @@
 A route holds the placement and the connected readers grouped by encoding, so a run of messages is
 encoded at most once for each kind of reader. Routes are forgotten when subscriptions or placement
 change. Sessions that are not connected are in no route and cost a publish nothing.
+
+Names are unbounded, so routes are bounded by the memory they take; when it is full they are worked
+out anew, and a lookup that hits costs no bookkeeping. Names with the same readers share them.
 Compiled by mypyc; the same source runs interpreted.
 """
 
@@ -18,8 +21,16 @@ from penstock.broker.share import Share
 from penstock.broker.topics import Topic, Topics
 from penstock.core.access import BROKER, PUBLISH, RECEIVE, Authorise, Principal, authorise
 from penstock.core.trie import FilterTrie
+from penstock.model.limits import MIB
 
-ROUTES_MAX: Final = 100_000  # names are unbounded: a full cache starts anew
+BYTES_MAX: Final = 48 * MIB  # about 100,000 names of 50 characters
+# What things take, measured and rounded up; the bound counts with them.
+ROUTE_BYTES: Final = 224  # a route with the text of its name, the characters aside
+ENTRY_BYTES: Final = 64  # of a route under its name
+PUBLISHER_ENTRY_BYTES: Final = 128  # of a route under a publisher and its name
+READERS_BYTES: Final = 768  # readers that routes share, the members aside
+MEMBER_BYTES: Final = 512
+SHARER_BYTES: Final = 160  # a share in a route, and 8 for each of its members
 
 
 class TopicWanted(Exception):
@@ -51,6 +62,49 @@ class Sharers:
         self.members = members
 
 
+_NO_SHARES: Final[list[Sharers]] = []  # as most names have it; nobody changes it
+
+
+class Readers:
+    """The sessions that read a name, in the groups in which they are handed its messages.
+
+    Many names have the same ones, so nobody changes them.
+    """
+
+    __slots__ = (
+        "is_alike",
+        "kept",
+        "lanes",
+        "lanes_later",
+        "lanes_weak",
+        "members",
+        "strong",
+        "subscriptions",
+    )
+
+    def __init__(self, subscriptions: tuple[Subscription, ...], keeps_qos0: bool) -> None:
+        by_session: dict[Session, list[Subscription]] = {}
+        for one in subscriptions:
+            by_session.setdefault(one.session, []).append(one)
+        members = {session: Member(session, mine) for session, mine in by_session.items()}
+        self.subscriptions = subscriptions
+        self.members = members
+        everybody = list(members.values())
+        # Those that may have to be handed messages at QoS 0 by their offsets.
+        self.kept = [
+            one
+            for one in everybody
+            if one.is_owed or (keeps_qos0 and one.session.vault is not None)
+        ]
+        others = [one for one in everybody if one not in self.kept] if self.kept else everybody
+        self.lanes = _lanes(everybody)  # for messages of QoS 0
+        self.lanes_later = _lanes(others) if self.kept else self.lanes  # the same, when durable
+        self.lanes_weak = _lanes([one for one in others if one.qos == 0])
+        self.strong = [one for one in others if one.qos > 0]
+        # They all take the same bytes, whoever they are from.
+        self.is_alike = len(self.lanes) < 2 and not any(one.no_local for one in everybody)
+
+
 class Route:
     """What becomes of messages of one name."""
 
@@ -64,6 +118,7 @@ class Route:
         "may_publish",
         "members",
         "name",
+        "readers",
         "shares",
         "strong",
         "topic",
@@ -74,7 +129,7 @@ class Route:
         self,
         name: str,
         topic: Topic,
-        members: dict[Session, Member],
+        readers: Readers,
         shares: list[Sharers],
         may_publish: bool,
         keeps_qos0: bool,
@@ -83,24 +138,17 @@ class Route:
         self.may_publish = may_publish
         self.topic = topic
         self.topic_id = topic.id
-        self.members = members
+        self.readers = readers
+        self.members = readers.members
         self.shares = shares
-        everybody = list(members.values())
         self.keeps_qos0 = keeps_qos0
-        # Those that may have to be handed messages at QoS 0 by their offsets.
-        self.kept = [
-            one
-            for one in everybody
-            if one.is_owed or (keeps_qos0 and one.session.vault is not None)
-        ]
-        others = [one for one in everybody if one not in self.kept] if self.kept else everybody
-        self.lanes = _lanes(everybody)  # for messages of QoS 0
-        self.lanes_later = _lanes(others) if self.kept else self.lanes  # the same, when durable
-        self.lanes_weak = _lanes([one for one in others if one.qos == 0])
-        self.strong = [one for one in others if one.qos > 0]
-        # Allowed, and everybody who reads it takes the same bytes, whoever they are from.
-        is_alike = len(self.lanes) < 2 and not any(one.no_local for one in members.values())
-        self.is_single = may_publish and is_alike and not shares
+        self.kept = readers.kept
+        self.lanes = readers.lanes
+        self.lanes_later = readers.lanes_later
+        self.lanes_weak = readers.lanes_weak
+        self.strong = readers.strong
+        # Allowed, and everybody who reads it takes the same bytes.
+        self.is_single = may_publish and readers.is_alike and not shares
 
 
 def _lanes(members: list[Member]) -> list[Lane]:
@@ -181,6 +229,40 @@ def spread(shares: list[Sharers], run: Run, metrics: Metrics) -> None:
             metrics.dropped["queue_full"] += run.count - handed
 
 
+class _Routes:
+    """Routes that were worked out, and about how much memory they take."""
+
+    __slots__ = ("by_name", "by_publisher", "bytes", "readers")
+
+    def __init__(self) -> None:
+        self.by_name: dict[str, Route] = {}  # for the broker itself
+        self.by_publisher: dict[tuple[Principal, str], Route] = {}
+        self.readers: dict[tuple[Subscription, ...], Readers] = {}
+        self.bytes = 0
+
+    def add(self, route: Route) -> None:
+        """Hold a route for the broker itself."""
+        self.by_name[route.name] = route
+        self.bytes += ENTRY_BYTES
+        self._count(route)
+
+    def add_for(self, principal: Principal, route: Route) -> None:
+        """Hold a route for a publisher; most are those of the broker."""
+        self.by_publisher[(principal, route.name)] = route
+        self.bytes += PUBLISHER_ENTRY_BYTES
+        if self.by_name.get(route.name) is not route:
+            self._count(route)
+
+    def _count(self, route: Route) -> None:
+        self.bytes += ROUTE_BYTES + len(route.name)
+        for one in route.shares:
+            self.bytes += SHARER_BYTES + 8 * len(one.members)
+        readers = route.readers
+        if readers.subscriptions not in self.readers:
+            self.readers[readers.subscriptions] = readers
+            self.bytes += READERS_BYTES + MEMBER_BYTES * len(readers.members)
+
+
 class Router:
     """Subscriptions of connected sessions, and the routes worked out from them."""
 
@@ -192,7 +274,8 @@ class Router:
         self._keeps_qos0 = keeps_qos0
         self._filters: FilterTrie[Subscription] = FilterTrie()
         self._shares: FilterTrie[Share] = FilterTrie()  # those with a connected member
-        self._routes: dict[tuple[Principal, str], Route] = {}
+        self._routes = _Routes()
+        self._broker = BROKER  # compiled code finds it here sooner than in its module
         self._version = -1  # of the placement that the routes were made from
         self._edition = 0  # how often all routes were forgotten
 
@@ -203,13 +286,43 @@ class Router:
         """
         if self._version != self._topics.placement.version:
             self._forget()
-        key = (principal, name)
-        route = self._routes.get(key)
-        if route is None:
-            if len(self._routes) >= ROUTES_MAX:
-                self._forget()
-            route = self._routes[key] = self._make(name, principal)
+        if principal is self._broker:
+            route = self._routes.by_name.get(name)
+            return self._add(name) if route is None else route
+        route = self._routes.by_publisher.get((principal, name))
+        return self._add_for(principal, name) if route is None else route
+
+    def _add(self, name: str) -> Route:
+        """Work out the route of a name for the broker itself, which asks nobody."""
+        route = self._make(name, True)
+        self._room().add(route)
         return route
+
+    def _add_for(self, principal: Principal, name: str) -> Route:
+        """Work out the route of a name for a publisher."""
+        may_publish = self._authorise(principal, PUBLISH, name)
+        if may_publish and self._topics.automatic_max:
+            wanted = self._topics.wanted_by(name)
+            if wanted:
+                raise TopicWanted(name, wanted)
+        # Nearly always who publishes makes no difference.
+        route = self.find(name) if may_publish else self._make(name, False)
+        self._room().add_for(principal, route)
+        return route
+
+    def _room(self) -> _Routes:
+        """Where another route has room. What was found before stays true, so no new edition."""
+        if self._routes.bytes >= BYTES_MAX:
+            self._routes = _Routes()
+        return self._routes
+
+    @property
+    def bytes(self) -> int:
+        """About how much memory the routes take."""
+        return self._routes.bytes
+
+    def release_unused(self) -> None:
+        """Nothing: a lookup is not counted, so nobody knows which routes are unused."""
 
     @property
     def edition(self) -> int:
@@ -221,27 +334,31 @@ class Router:
     def _forget(self) -> None:
         self._version = self._topics.placement.version
         self._edition += 1
-        self._routes.clear()
+        self._routes = _Routes()
 
-    def _make(self, name: str, principal: Principal) -> Route:
-        may_publish = self._authorise(principal, PUBLISH, name)
-        if self._topics.automatic_max and may_publish and principal is not BROKER:
-            wanted = self._topics.wanted_by(name)
-            if wanted:
-                raise TopicWanted(name, wanted)
-        by_session: dict[Session, list[Subscription]] = {}
-        for one in self._filters.match(name):
-            by_session.setdefault(one.session, []).append(one)
-        members = {}
-        for session, mine in by_session.items():
-            member = Member(session, mine)
-            if self._authorise(member.outbox.principal, RECEIVE, name):
-                members[session] = member
+    def _make(self, name: str, may_publish: bool) -> Route:
         shares = [self._sharers(share, name) for share in self._shares.match(name)]
-        shares = [one for one in shares if one.members]
+        shares = [one for one in shares if one.members] or _NO_SHARES
         topic = self._topics.of_name(name)
         may_publish = may_publish and not topic.refusal
-        return Route(name, topic, members, shares, may_publish, self._keeps_qos0)
+        readers = self._readers(name)
+        return Route(name, topic, readers, shares, may_publish, self._keeps_qos0)
+
+    def _readers(self, name: str) -> Readers:
+        """Who may have messages of a name; names with the same readers have them in common."""
+        found: list[Subscription] = []
+        allowed: dict[Principal, bool] = {}
+        for one in self._filters.match(name):
+            outbox = one.session.outbox
+            assert outbox is not None, "only connected sessions are routed to"
+            principal = outbox.principal
+            if principal not in allowed:
+                allowed[principal] = self._authorise(principal, RECEIVE, name)
+            if allowed[principal]:
+                found.append(one)
+        subscriptions = tuple(found)
+        readers = self._routes.readers.get(subscriptions)
+        return Readers(subscriptions, self._keeps_qos0) if readers is None else readers
 
     def _sharers(self, share: Share, name: str) -> Sharers:
         """Who of a share may have a name; routes have the list in common if all may."""

@@ -9,6 +9,7 @@ import signal
 from pathlib import Path
 from typing import Any, Final
 
+from penstock.app.heap import keep_trimmed
 from penstock.app.server import Server, tls_contexts
 from penstock.app.storage import backends
 from penstock.broker.settings import make_settings, mask_password
@@ -137,11 +138,13 @@ async def _serve(server: Server, settings: ServerSettings) -> None:
         loop.add_signal_handler(number, stop.set)
     loop.add_signal_handler(signal.SIGHUP, _on_hangup)
     await server.open()
+    trimming = asyncio.create_task(keep_trimmed(), name="penstock-heap")
     try:
         await _greet(server, settings)
         await stop.wait()
         print("stopping: saving positions and closing files", flush=True)
     finally:
+        trimming.cancel()
         await server.close()
 
 

@@ -15,6 +15,9 @@ from penstock.model.errors import CorruptError
 from penstock.model.record import Headers, Record
 
 COMPRESSION_GAIN: Final = 0.9  # keep a blob as it is unless it shrinks below this share
+# What a batch takes beyond its bytes once somebody has read it; measured, compiled and not.
+BATCH_BYTES: Final = 1_000  # the objects: many batches hold a single small record
+STRING_BYTES: Final = 64  # each text of the dictionary, its characters aside
 
 
 class Batch:
@@ -47,7 +50,8 @@ class Batch:
         """What it may come to hold: once read, a compressed blob is there in both forms."""
         h = self.header
         unpacked = 0 if h.compression == fmt.COMPRESSION_NONE else h.blob_raw_length
-        return h.stored_length + unpacked
+        texts = h.strings_length + STRING_BYTES * h.string_count
+        return BATCH_BYTES + h.stored_length + unpacked + texts
 
     def compress(self) -> None:
         """Store the blob compressed if that gains enough; before anybody wrote or read the batch.

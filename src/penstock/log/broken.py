@@ -120,6 +120,10 @@ class BrokenLog:
         return 0
 
     @property
+    def tail_bytes(self) -> int:
+        return 0
+
+    @property
     def fence(self) -> str:
         return self._refusal
 

@@ -8,7 +8,7 @@ from typing import Final
 from penstock.log.batch import Batch
 from penstock.model.limits import MIB
 
-CACHE_BYTES_MAX: Final = 16 * MIB  # shared by all logs of a store
+CACHE_BYTES_MAX: Final = 24 * MIB  # shared by all logs of a store
 ChunkKey = tuple[int, int]  # identity of the Segment, or of the log that has none; chunk number
 WHOLE: Final = 0  # the length of a chunk that does not grow any more
 
@@ -19,6 +19,7 @@ class ChunkCache:
     def __init__(self, bytes_max: int) -> None:
         self._bytes_max = bytes_max
         self._bytes = 0
+        self._is_used = False  # since `release_unused` was called last
         self._chunks: OrderedDict[ChunkKey, tuple[object, list[Batch], int, int]] = OrderedDict()
 
     def get(self, owner: object, number: int, length: int = WHOLE) -> list[Batch] | None:
@@ -28,6 +29,7 @@ class ChunkCache:
         if entry is None or entry[3] != length:
             return None
         self._chunks.move_to_end(key)
+        self._is_used = True
         return entry[1]
 
     def put(self, owner: object, number: int, batches: list[Batch], length: int = WHOLE) -> None:
@@ -38,6 +40,7 @@ class ChunkCache:
         key = (id(owner), number)
         before = self._chunks.pop(key, None)
         self._chunks[key] = (owner, batches, size, length)
+        self._is_used = True
         self._bytes += size - (before[2] if before is not None else 0)
         while self._bytes > self._bytes_max:
             _, (_, _, freed, _) = self._chunks.popitem(last=False)
@@ -47,6 +50,13 @@ class ChunkCache:
         """Forget what was trimmed, replaced or closed."""
         for key in [key for key in self._chunks if key[0] == id(owner)]:
             self._bytes -= self._chunks.pop(key)[2]
+
+    def release_unused(self) -> None:
+        """Give everything back if nobody has read a chunk since the last call."""
+        if not self._is_used:
+            self._chunks.clear()
+            self._bytes = 0
+        self._is_used = False
 
     @property
     def bytes(self) -> int:

@@ -223,6 +223,10 @@ class EmbeddedLog(AppendingLog[CommitJob]):
     def loads(self) -> int:
         return self._loader.loads
 
+    @property
+    def tail_bytes(self) -> int:
+        return self._tail.bytes
+
     def bounds(self) -> Bounds:
         return Bounds(self._segments[0].base_offset, self._end)
 

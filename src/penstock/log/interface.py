@@ -10,6 +10,7 @@ from penstock.core.topic_settings import FSYNC as FSYNC
 from penstock.core.topic_settings import OS as OS
 from penstock.log.batch import Batch
 from penstock.log.builder import BatchBuilder
+from penstock.log.cache import ChunkCache
 from penstock.log.format import KIND_SHIFT, RETAIN
 from penstock.log.marks import NO_RECORD, Mark, encode_headers
 from penstock.model.record import KIND_BYTES, Headers
@@ -207,6 +208,11 @@ class KeptLog(Log, Protocol):
         ...
 
     @property
+    def tail_bytes(self) -> int:
+        """About how much memory the newest records take, which are kept for live readers."""
+        ...
+
+    @property
     def fence(self) -> str:
         """Why the log takes no appends; empty while it does."""
         ...
@@ -228,6 +234,11 @@ class LogIdentity:
 
 class LogStore(Protocol):
     """Makes, opens and removes logs."""
+
+    @property
+    def cache(self) -> ChunkCache:
+        """What was read from its logs lately, for all readers."""
+        ...
 
     async def create(
         self, identity: LogIdentity, declared: str, settings: LogSettings

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Callable
 
 from penstock.log.appending import AppendingLog
 from penstock.log.batch import Batch
+from penstock.log.cache import ChunkCache
 from penstock.log.interface import (
     Bounds,
     LogIdentity,
@@ -134,6 +135,10 @@ class MemoryLog(AppendingLog[MemoryJob]):
         return 0
 
     @property
+    def tail_bytes(self) -> int:
+        return sum([batch.memory_bytes for batch in self._batches])
+
+    @property
     def damage(self) -> list[str]:
         return []
 
@@ -142,6 +147,7 @@ class MemoryStore:
     """Implements `LogStore`; the logs live as long as the store."""
 
     def __init__(self, clock: Clock, loop: asyncio.AbstractEventLoop) -> None:
+        self.cache = ChunkCache(0)  # everything is in memory anyway
         self._clock = clock
         self._loop = loop
         self._logs: dict[LogIdentity, MemoryLog] = {}

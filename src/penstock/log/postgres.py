@@ -141,6 +141,10 @@ class PostgresLog(AppendingLog[PostgresJob]):
         return self._loader.loads
 
     @property
+    def tail_bytes(self) -> int:
+        return self._tail.bytes
+
+    @property
     def damage(self) -> list[str]:
         return self._damage
 

@@ -49,7 +49,7 @@ class PostgresStore:
         self._clock = clock
         self._loop = loop
         self._committer: Committer[PostgresJob] = Committer(loop, work)
-        self._cache = ChunkCache(CACHE_BYTES_MAX)
+        self.cache = ChunkCache(CACHE_BYTES_MAX)
         self._identities: dict[int, LogIdentity] = {}  # all there are, by topic id
         self._open: dict[int, PostgresLog] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -137,7 +137,7 @@ class PostgresStore:
                 f" {state.end_offset}"
             )
         log = PostgresLog(
-            state, settings, self._clock, self._loop, self._committer, self._work, self._cache
+            state, settings, self._clock, self._loop, self._committer, self._work, self.cache
         )
         self._open[identity.topic_id] = log
         return log

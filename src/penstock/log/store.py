@@ -64,7 +64,7 @@ class EmbeddedStore:
         self._workers = workers
         self._on_full = on_full  # frees what it can on a full disk; True when it freed something
         self._committer: Committer[CommitJob] = Committer(loop, workers)
-        self._cache = ChunkCache(CACHE_BYTES_MAX)
+        self.cache = ChunkCache(CACHE_BYTES_MAX)
 
     async def create(
         self, identity: LogIdentity, declared: str, settings: LogSettings
@@ -132,7 +132,7 @@ class EmbeddedStore:
             self._loop,
             self._committer,
             self._workers,
-            self._cache,
+            self.cache,
         )
 
     def _try_twice(self, work: Callable[[], T]) -> T:

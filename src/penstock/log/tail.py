@@ -8,27 +8,45 @@ from penstock.log.batch import Batch, up_to
 
 
 class Tail:
-    """Batches [first_offset, end) without a hole, bounded by the memory they take."""
+    """Batches [first_offset, end) without a hole, bounded by the memory they take.
+
+    Small batches take several times their stored bytes, and a reader just behind the tail would
+    read the newest chunk of the file again after each commit. So they may take twice the bound,
+    until a quarter of it is held as stored bytes.
+    """
 
     def __init__(self, end_offset: int, bytes_max: int) -> None:
         self._batches: deque[Batch] = deque()
-        self._bytes = 0
+        self.bytes = 0
+        self._stored_bytes = 0
         self._bytes_max = bytes_max
+        self._stored_bytes_min = bytes_max // 4
         self.first_offset = end_offset
 
     def append(self, batch: Batch) -> None:
         self._batches.append(batch)
-        self._bytes += batch.memory_bytes
-        while self._bytes > self._bytes_max and len(self._batches) > 1:
-            oldest = self._batches.popleft()
-            self._bytes -= oldest.memory_bytes
+        self.bytes += batch.memory_bytes
+        self._stored_bytes += batch.header.stored_length
+        while self._is_over and len(self._batches) > 1:
+            self._drop_oldest()
             self.first_offset = self._batches[0].base_offset
+
+    @property
+    def _is_over(self) -> bool:
+        if self.bytes <= self._bytes_max:
+            return False
+        return self._stored_bytes > self._stored_bytes_min or self.bytes > 2 * self._bytes_max
 
     def drop_before(self, offset: int) -> None:
         """Retention removed what lies before `offset`."""
         while self._batches and self._batches[0].end_offset <= offset:
-            self._bytes -= self._batches.popleft().memory_bytes
+            self._drop_oldest()
         self.first_offset = max(self.first_offset, offset)
+
+    def _drop_oldest(self) -> None:
+        oldest = self._batches.popleft()
+        self.bytes -= oldest.memory_bytes
+        self._stored_bytes -= oldest.header.stored_length
 
     def read(self, offset: int, bytes_max: int) -> list[Batch]:
         """Batches from the one that holds `offset` on; the caller knows it is here."""

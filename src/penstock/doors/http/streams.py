@@ -37,6 +37,7 @@ STREAM: Final = "/v1/topics/{topic}/stream"
 SSE: Final = "text/event-stream"
 TAKE_MAX: Final = 500  # records handed over at once; what a slow reader has at hand is bounded
 LINES_BYTES_MAX: Final = 8 * MIB  # of JSON that is shared
+LINE_BYTES: Final = 240  # what a line takes beyond its characters; measured, rounded up
 RETRY_MS: Final = 1_000  # after which a browser comes back
 RESUME: Final = "resume"
 CLOSE: Final = "close"
@@ -71,6 +72,7 @@ class StreamsDoor:
         self._door = door
         self._engine = door.engine
         self._lines = Lines()
+        self._engine.caches.by_name["stream_lines"] = self._lines
 
     async def open(self, request: Request) -> Answer:
         engine = self._engine
@@ -103,23 +105,33 @@ class StreamsDoor:
 class Lines:
     """Records as JSON, for readers of the same place; bounded, and begun anew when full."""
 
-    __slots__ = ("_bytes", "_lines")
+    __slots__ = ("_is_used", "_lines", "bytes")
 
     def __init__(self) -> None:
         self._lines: dict[tuple[int, int], bytes] = {}
-        self._bytes = 0
+        self.bytes = 0
+        self._is_used = False  # since `release_unused` was called last
 
     def get(self, topic_id: int, record: Record) -> bytes:
         key = (topic_id, record.offset)
         line = self._lines.get(key)
         if line is None:
             line = _encode(record_out(record))
-            self._bytes += len(line)
-            if self._bytes > LINES_BYTES_MAX:
+            size = len(line) + LINE_BYTES
+            self.bytes += size
+            if self.bytes > LINES_BYTES_MAX:
                 self._lines.clear()
-                self._bytes = len(line)
+                self.bytes = size
             self._lines[key] = line
+        self._is_used = True
         return line
+
+    def release_unused(self) -> None:
+        """Give everything back if nobody has asked since the last call."""
+        if not self._is_used:
+            self._lines.clear()
+            self.bytes = 0
+        self._is_used = False
 
 
 class Feeding:
