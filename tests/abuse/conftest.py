@@ -5,7 +5,6 @@ from __future__ import annotations
 import resource
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -16,13 +15,6 @@ from tests.doors.wire import Wire
 ROUND_TRIP_S_MAX = 1.0
 MEMORY_BYTES_MAX = 64 * MIB  # what abuse may leave behind, at most
 SETTLE_S_MAX = 20.0  # for connections to be let go and buffers to be freed
-
-
-def memory_bytes(pid: int) -> int:
-    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
-        if line.startswith("VmRSS:"):
-            return int(line.split()[1]) * 1024
-    raise AssertionError("no VmRSS")
 
 
 class Patient:
@@ -40,7 +32,7 @@ class Patient:
 
     @property
     def memory(self) -> int:
-        return memory_bytes(self.served.pid)
+        return self.served.memory_bytes
 
     def round_trip(self) -> float:
         """Seconds from publishing to receiving."""

@@ -62,6 +62,14 @@ class Served:
         assert self._process is not None
         return self._process.pid
 
+    @property
+    def memory_bytes(self) -> int:
+        """What the process has in memory now."""
+        for line in Path(f"/proc/{self.pid}/status").read_text().splitlines():
+            if line.startswith("VmRSS:"):
+                return int(line.split()[1]) * 1024
+        raise AssertionError("no VmRSS")
+
     def kill(self) -> None:
         """kill -9."""
         self._end(signal.SIGKILL, -signal.SIGKILL)
