@@ -59,6 +59,7 @@ FAMILIES: Final = {
     "penstock_commit_records": (HISTOGRAM, "Records that shared a commit."),
     "penstock_sync_seconds": (HISTOGRAM, "Time that the sync of a commit took."),
     "penstock_read_chunks_total": (COUNTER, "Chunks read from disk because memory lacked them."),
+    "penstock_cache_bytes": (GAUGE, "Memory that a cache takes, by cache."),
     "penstock_dropped_total": (COUNTER, "Messages that did not reach a reader, by reason."),
     "penstock_refused_total": (COUNTER, "Connections, logins and publishes refused, by reason."),
     "penstock_protocol_violations_total": (COUNTER, "Clients that broke a rule of a protocol."),
