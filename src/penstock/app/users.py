@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+from penstock.app.private import keep_private
 from penstock.app.storage import backends, catalog_opener, check_backends, keep_backends
 from penstock.broker.access import Access
 from penstock.broker.metrics import Metrics
@@ -34,6 +35,7 @@ async def open_users(path: Path, settings: BrokerSettings | None = None) -> Asyn
             "its users: stop that broker, run this command, and start it again"
         ) from None
     try:
+        keep_private(path)
         check_backends(path, chosen)
         runner = InlineRunner(catalog_opener(path, settings)())
         catalog = await Catalog.open(runner, SystemClock())

@@ -9,6 +9,7 @@ from contextlib import AsyncExitStack, ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from penstock.app.private import keep_private
 from penstock.app.storage import (
     GIVE_UP_S,
     backends,
@@ -67,6 +68,7 @@ async def open_directory(
         parts.callback(directory.release)
         unless_opened = parts.enter_context(ExitStack())
         unless_opened.callback(directory.give_up)
+        keep_private(path)
         check_backends(path, chosen)
         store: EmbeddedStore | PostgresStore
         if chosen.log == FILES:

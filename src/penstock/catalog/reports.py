@@ -17,6 +17,7 @@ from typing import Final, Self
 
 import msgspec
 
+from penstock.model.limits import DIRECTORY_MODE, FILE_MODE
 from penstock.model.runs import INTERRUPTED, RUNNING, PipelineRun
 
 REPORTS: Final = ".runs"  # in the data directory; no tenant's name begins with a dot
@@ -32,8 +33,8 @@ class RunReport:
         self._lock = -1
 
     def __enter__(self) -> Self:
-        self._path.parent.mkdir(exist_ok=True)
-        self._lock = os.open(self._path.with_suffix(".alive"), os.O_RDWR | os.O_CREAT, 0o640)
+        self._path.parent.mkdir(DIRECTORY_MODE, exist_ok=True)
+        self._lock = os.open(self._path.with_suffix(".alive"), os.O_RDWR | os.O_CREAT, FILE_MODE)
         fcntl.flock(self._lock, fcntl.LOCK_EX)
         self.tell(self.run)
         return self
@@ -42,6 +43,7 @@ class RunReport:
         """Replace what is reported."""
         self.run = run
         temporary = self._path.with_suffix(".tmp")
+        temporary.touch(FILE_MODE)
         temporary.write_bytes(msgspec.json.encode(run))
         os.replace(temporary, self._path)
 

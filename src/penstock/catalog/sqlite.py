@@ -18,7 +18,7 @@ from typing import Final
 
 from penstock.catalog.database import Row, Value
 from penstock.model.errors import CorruptError, DiskFull, PenstockError, UnavailableError
-from penstock.model.limits import KIB, MIB
+from penstock.model.limits import FILE_MODE, KIB, MIB
 
 MEMORY: Final = ":memory:"
 BUSY_MS_MAX: Final = 5_000  # only a program that is not the broker can hold the file
@@ -53,6 +53,9 @@ class SqliteDatabase:
         self._is_cramped = False  # the last transaction found no space
         self._fence: PenstockError | None = None
         self._loss: PenstockError | None = None  # why SQLite gave up the current transaction
+        if self._file is not None:
+            with suppress(OSError):  # SQLite says what is wrong; its other files get the same mode
+                self._file.touch(FILE_MODE)
         with self._judged():  # connecting opens the file and reads nothing: it cannot fence
             self._connection = sqlite3.connect(self._file or MEMORY, isolation_level=None)
         try:

@@ -20,7 +20,7 @@ import msgspec
 
 from penstock.log.files import RealDisk, write_file
 from penstock.model.errors import CorruptError, RefusedError, UnavailableError
-from penstock.model.limits import KIB, MIB
+from penstock.model.limits import FILE_MODE, KIB, MIB
 
 STORAGE_NAME: Final = "storage.json"
 FILES: Final = "files"
@@ -87,7 +87,7 @@ class DataDirectory:
         missing = [one for one in (path, *path.parents) if not one.exists()]
         try:
             RealDisk().make_dir(path)
-            fd = os.open(self.path / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
+            fd = os.open(self.path / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
         except OSError as failed:
             raise UnavailableError(f"{self.path} cannot be opened: {failed.strerror}") from failed
         if not _lock(fd):
@@ -131,7 +131,7 @@ class DataDirectory:
             plenty = (stat.f_bavail * stat.f_frsize + have) // RESERVE_FREE_SHARE
             missing = _whole_steps(min(RESERVE_BYTES_MAX, plenty)) - have
             if missing > 0:
-                with suppress(OSError), (self.path / RESERVE_NAME).open("ab") as file:
+                with suppress(OSError), open(self.path / RESERVE_NAME, "ab", opener=_make) as file:
                     file.write(bytes(missing))
 
     def free_reserve(self) -> bool:
@@ -151,6 +151,10 @@ class DataDirectory:
             return (self.path / RESERVE_NAME).stat().st_size
         except FileNotFoundError:
             return 0
+
+
+def _make(path: str, flags: int) -> int:
+    return os.open(path, flags, FILE_MODE)
 
 
 def _whole_steps(size: int) -> int:

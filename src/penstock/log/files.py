@@ -12,6 +12,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
 
+from penstock.model.limits import DIRECTORY_MODE, FILE_MODE
+
 IOV_MAX = 1024  # buffers one writev takes on Linux
 
 
@@ -122,7 +124,7 @@ class RealDisk:
         flags = os.O_RDWR if write else os.O_RDONLY
         if create:
             flags |= os.O_CREAT | os.O_TRUNC
-        return RealFile(os.open(path, flags | os.O_CLOEXEC, 0o640))
+        return RealFile(os.open(path, flags | os.O_CLOEXEC, FILE_MODE))
 
     def list(self, directory: Path) -> list[str]:
         try:
@@ -136,7 +138,7 @@ class RealDisk:
             missing.append(directory)
             directory = directory.parent
         for new in reversed(missing):
-            new.mkdir(mode=0o750, exist_ok=True)
+            new.mkdir(mode=DIRECTORY_MODE, exist_ok=True)
             self.sync_dir(new.parent)
         if not missing:  # it may stem from a run that was killed before it could sync
             self.sync_dir(directory.parent)

@@ -27,7 +27,7 @@ from penstock.log.files import File, RealDisk, write_file
 from penstock.log.marks import MARK_SPARK_BATCH
 from penstock.log.placing import check_placeable
 from penstock.model.errors import CorruptError, RefusedError
-from penstock.model.limits import MIB
+from penstock.model.limits import DIRECTORY_MODE, MIB
 
 T = TypeVar("T")
 
@@ -92,7 +92,8 @@ class StagingArea:
         directory = self._directory(source)
         name = f"{number}.{part}.{secrets.token_hex(4)}{_SUFFIX}"
         while True:
-            directory.mkdir(parents=True, exist_ok=True)
+            for one in (self._root, directory):
+                one.mkdir(DIRECTORY_MODE, parents=True, exist_ok=True)
             try:
                 file = self._disk.open(directory / name, create=True)
             except FileNotFoundError:

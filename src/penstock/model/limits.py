@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
+FILE_MODE: Final = 0o600  # what is stored is for the broker's user alone
+DIRECTORY_MODE: Final = 0o700
+
 KIB: Final = 1024
 MIB: Final = 1024 * 1024
 
