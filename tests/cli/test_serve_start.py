@@ -10,8 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from penstock import Broker, __version__
 from tests.cli.test_cli_command import PATIENCE_S, run, start
+from tests.doors.certificates import Authority
 from tests.doors.users import add_users
+from tests.doors.wire import Wire
 
 FREE = ("--mqtt", "127.0.0.1:0", "--http", "off")
 
@@ -97,3 +100,84 @@ def test_sighup_does_not_end_the_server(tmp_path: Path) -> None:
     served.send_signal(signal.SIGTERM)
     served.communicate(timeout=PATIENCE_S)
     assert served.returncode == 0
+
+
+def test_a_server_whose_log_nobody_reads_serves_and_stops(tmp_path: Path) -> None:
+    served = start("serve", "--data", "data", *FREE, cwd=tmp_path)
+    port = int(read_fact(read_greeting(served), "listening").rsplit(":", 1)[1])
+    for number in range(600):  # more lines than a pipe holds
+        with Wire(port, f"client-{number}-{'x' * 100}") as wire:
+            wire.connect()
+            wire.disconnect()
+    served.send_signal(signal.SIGTERM)
+    assert served.wait(PATIENCE_S) == 0
+    served.communicate()
+
+
+# What it says
+
+
+def read_fact(greeting: str, name: str) -> str:
+    (fact,) = [line for line in greeting.splitlines() if line.startswith(f"{name}: ")]
+    return fact.removeprefix(f"{name}: ")
+
+
+def greeting_of(tmp_path: Path, *flags: str) -> str:
+    served = start("serve", "--data", "data", *flags, cwd=tmp_path)
+    greeting = read_greeting(served)
+    served.send_signal(signal.SIGTERM)
+    served.communicate(timeout=PATIENCE_S)
+    return greeting
+
+
+def test_the_first_start_says_that_anyone_on_this_machine_comes_in(tmp_path: Path) -> None:
+    greeting = greeting_of(tmp_path, *FREE)
+    assert greeting.splitlines()[0] == f"penstock {__version__}"
+    assert greeting.splitlines()[-1] == "ready; stop with Ctrl-C"
+    assert read_fact(greeting, "access") == "anyone on this machine, until `penstock user add`"
+    assert read_fact(greeting, "durability") == "fsync, acknowledged messages are on disk"
+    assert read_fact(greeting, "retention") == "7d, no size limit"
+
+
+def test_counts_of_one_are_not_plural(tmp_path: Path) -> None:
+    add_users(tmp_path / "data", alice="secret")
+    with Broker(tmp_path / "data") as broker:
+        broker.create_topic("orders")
+    greeting = greeting_of(tmp_path, *FREE)
+    assert read_fact(greeting, "data") == "data (1 topic)"
+    assert read_fact(greeting, "access") == "1 user, login required"
+
+
+@pytest.mark.parametrize(
+    ("flags", "access"),
+    [
+        (
+            ("--mqtt", "off", "--tls-client-certificates", "required"),
+            "on mqtts only with a client certificate, whose common name is the user",
+        ),
+        (
+            ("--mqtt", "off"),
+            "anyone on this machine, until `penstock user add`; on mqtts also with a client"
+            " certificate, whose common name is the user",
+        ),
+        (
+            ("--mqtt", "127.0.0.1:0", "--tls-client-certificates", "required"),
+            "anyone on this machine, until `penstock user add`; on mqtts only with a client"
+            " certificate, whose common name is the user",
+        ),
+        (
+            ("--mqtt", "off", "--allow-anonymous", "--bus", "bus"),
+            "anyone (--allow-anonymous), and 0 users; on mqtts also with a client certificate,"
+            " whose common name is the user; on the bus only programs of this system user",
+        ),
+    ],
+)
+def test_the_access_line_tells_what_client_certificates_change(
+    tmp_path: Path, flags: tuple[str, ...], access: str
+) -> None:
+    authority = Authority(tmp_path)
+    cert, key = authority.sign("server")
+    tls = ("--mqtts", "127.0.0.1:0", "--tls-cert", str(cert), "--tls-key", str(key))
+    ca = ("--tls-client-ca", str(authority.cert))
+    greeting = greeting_of(tmp_path, "--http", "off", *tls, *ca, *flags)
+    assert read_fact(greeting, "access") == access
