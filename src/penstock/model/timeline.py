@@ -13,7 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from penstock.model.clock import Clock
+from penstock.model.clock import ManualClock, SystemClock
 
 STEP_US_MIN: Final = 100_000  # NTP corrects less without a step; stamps may be off by so much
 AWAY_US_MAX: Final = 24 * 3600 * 1_000_000  # what a wall clock is trusted with across a boot
@@ -48,7 +48,8 @@ class ClockReading:
 class Timeline:
     """A Clock for everything in one broker. Used on the event loop."""
 
-    def __init__(self, clock: Clock, boot_id: str = "") -> None:
+    def __init__(self, clock: SystemClock | ManualClock, boot_id: str = "") -> None:
+        # Not a Clock: compiled code calls the methods of these classes without looking them up.
         self._clock = clock
         self._boot_id = boot_id
         now_us = clock.now_us()
