@@ -18,6 +18,7 @@ from penstock.doors.selector import GONE, READABLE, WRITABLE, DoorSelector
 from penstock.model.limits import KIB, MIB
 
 LINGER_S_MAX: Final = 5.0  # from the end of a connection to its socket's
+STOP_LINGER_S_MAX: Final = 1.0  # the same when the broker stops
 LINGER_BYTES_MAX: Final = 32 * MIB  # thrown away: the largest packet, and what came behind it
 READ_BYTES: Final = 64 * KIB
 

@@ -60,10 +60,6 @@ class SocketLink:
             self._events = events
             self._selector.change(self._socket.fileno(), events)
 
-    def end_sending(self) -> None:
-        with suppress(OSError):
-            self._socket.shutdown(socket.SHUT_WR)
-
     def close_after(self, data: bytes) -> None:
         try:
             self._selector.leave(self._socket.fileno())

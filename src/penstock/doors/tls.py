@@ -138,9 +138,6 @@ class TlsLink:
         else:
             self._transport.pause_reading()
 
-    def end_sending(self) -> None:
-        self._transport.close()  # what waits is sent first; there is no closing one way
-
     def close_after(self, data: bytes) -> None:
         self._on_writable = None
         transport = self._transport

@@ -51,10 +51,6 @@ class Link(Protocol):
 
     def want_read(self, wanted: bool) -> None: ...
 
-    def end_sending(self) -> None:
-        """Tell the peer that nothing more comes, and read on until it closes, if the wire can."""
-        ...
-
     def close_after(self, data: bytes) -> None:
         """Send this and close, once the peer has had time to read it (doors.lingering).
 

@@ -16,7 +16,6 @@ from penstock.doors.http.encode import CONTINUE, UNSIZED, encode_head
 from penstock.doors.http.errors import problem_of
 from penstock.doors.http.intake import Budget, Intake, Stage
 from penstock.doors.http.limits import (
-    DRAIN_S_MAX,
     OUT_BYTES_ROOM,
     WAITING_BYTES_MAX,
     WAITING_MAX,
@@ -31,6 +30,7 @@ from penstock.doors.http.messages import (
     Upgrade,
 )
 from penstock.doors.http.websocket import WebSocket, accept
+from penstock.doors.lingering import STOP_LINGER_S_MAX
 from penstock.doors.wired import Link
 from penstock.model.limits import KIB
 
@@ -383,7 +383,8 @@ class HttpConnection:
         """All that waited has been handed over."""
         if self._is_last:
             if self._drains:
-                self._link.end_sending()
+                self._link.close_after(b"")
+                self._forget()
             else:
                 self.close()
             return
@@ -425,16 +426,13 @@ class HttpConnection:
         """Called each second."""
         limits = self._host.limits
         if self._socket is not None:
-            linger_s_max = DRAIN_S_MAX if self._host.is_stopping else limits.linger_s_max
+            linger_s_max = STOP_LINGER_S_MAX if self._host.is_stopping else limits.linger_s_max
             if self._socket.closing_s > linger_s_max:
                 self.close()
                 return
         waited_s = self._host.tick - self._since
         if self.out_bytes:
             if waited_s > limits.send_s_max:
-                self.close()
-        elif self._is_last:
-            if waited_s > DRAIN_S_MAX:
                 self.close()
         elif self._socket is not None:
             self._socket.look_at_time()
@@ -464,8 +462,11 @@ class HttpConnection:
 
     def close(self) -> None:
         """Close at once; whatever waits to be sent is let go."""
-        if self.is_closed:
-            return
+        if not self.is_closed:
+            self._link.close()
+            self._forget()
+
+    def _forget(self) -> None:
         self.is_closed = True
         budget = self._host.budget
         budget.bytes -= self._waiting_bytes
@@ -479,7 +480,6 @@ class HttpConnection:
         self._out = []
         self._rest = None
         self.out_bytes = 0
-        self._link.close()
         stream, self._stream = self._stream, None
         if stream is not None:
             stream.on_room()

@@ -33,7 +33,7 @@ from penstock.doors.http.messages import (
 )
 from penstock.doors.http.pages import Pages
 from penstock.doors.http.router import Route, Router
-from penstock.doors.lingering import Lingering
+from penstock.doors.lingering import STOP_LINGER_S_MAX, Lingering
 from penstock.doors.listening import Listeners
 from penstock.doors.selector import DoorSelector
 from penstock.doors.tcp import SocketLink, serve
@@ -73,10 +73,10 @@ class HttpDoor:
         self._stopped: asyncio.Future[None] | None = None  # those who wait for something
         self._empty: asyncio.Event | None = None  # set when the last connection is gone
         refused = engine.metrics.refused
-        lingering = Lingering(selector, loop)
+        self._lingering = Lingering(selector, loop, limits.linger_s_max, limits.linger_bytes_max)
         self._log = LimitedLog("penstock.http", loop)
         self._listeners = Listeners(
-            selector, loop, refused, self.begin, self._serve, lingering, self._log
+            selector, loop, refused, self.begin, self._serve, self._lingering, self._log
         )
         self._note_date()
         self._timer = loop.call_later(1.0, self._each_second)
@@ -92,7 +92,7 @@ class HttpDoor:
 
     def begin(self, link: Link) -> HttpConnection | None:
         """A client on a link of any kind; None when there is no room for another."""
-        if len(self._connections) >= self.limits.connections_max:
+        if len(self._connections) + len(self._lingering) >= self.limits.connections_max:
             self.engine.metrics.refused["connections"] += 1
             text = "connection from %(peer)s refused: connections_max are open"
             self._log.warning("connection refused", text, {"peer": link.peer})
@@ -319,6 +319,7 @@ class HttpDoor:
         self._timer.cancel()
         for connection in list(self._connections):
             connection.close()
+        await self._lingering.close(STOP_LINGER_S_MAX)
         for task in list(self._tasks):
             task.cancel()
         if self._tasks:

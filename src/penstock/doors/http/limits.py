@@ -17,7 +17,6 @@ WAITING_MAX: Final = 32  # requests of one client that came before the one befor
 WAITING_BYTES_MAX: Final = 64 * KIB  # of their bodies; then the client is not read
 OUT_BYTES_ROOM: Final = 256 * KIB  # above it nothing new is begun or streamed for the client
 BODIES_BYTES_MAX: Final = 256 * MIB  # of all clients together, while they arrive and are answered
-DRAIN_S_MAX: Final = 2.0  # for a refused client to hear why before it is cut off
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +30,7 @@ class HttpLimits:
     idle_s_max: float = 75.0  # between two requests
     send_s_max: float = 30.0  # for a client that takes nothing of its answer
     ping_s: int = 30  # of silence in a WebSocket; then its peer is pinged, after as much again cut
-    linger_s_max: float = LINGER_S_MAX  # for a closed WebSocket's peer to read why
+    linger_s_max: float = LINGER_S_MAX  # for a client that is refused or closed to read why
     linger_bytes_max: int = LINGER_BYTES_MAX  # that it still sends meanwhile
     stop_s_max: float = 10.0  # for requests under way when the server stops
     origins: tuple[str, ...] = ()  # web pages that may ask, beside those of this server

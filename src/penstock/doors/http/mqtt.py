@@ -87,9 +87,6 @@ class WebSocketLink:
     def want_read(self, wanted: bool) -> None:
         self._socket.want_read(wanted)
 
-    def end_sending(self) -> None:
-        self.close()
-
     def close_after(self, data: bytes) -> None:
         if data and self._socket.is_open:
             self._socket.send(data)

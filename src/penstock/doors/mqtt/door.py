@@ -14,7 +14,7 @@ from typing import Any, Final
 from penstock.broker.exchange import Exchange
 from penstock.broker.limited_log import LimitedLog
 from penstock.broker.wills import Wills
-from penstock.doors.lingering import Lingering
+from penstock.doors.lingering import STOP_LINGER_S_MAX, Lingering
 from penstock.doors.listening import Listeners
 from penstock.doors.mqtt.acks import check_refused
 from penstock.doors.mqtt.answers import reason_of
@@ -50,7 +50,6 @@ from penstock.mqtt.packets import (
 from penstock.mqtt.reasons import FAILURE, Reason
 from penstock.mqtt.state import event_of, next_state
 
-STOP_LINGER_S_MAX: Final = 1.0  # for clients to read that the broker stops, before it does
 HOLD_S: Final = 0.002  # a client that brings more than the disk takes is read again after it
 
 
