@@ -244,3 +244,17 @@ def test_logging_leaves_no_trace_when_it_is_off(watched: Watched) -> None:
         assert wire.is_closed()
     assert watched.lines("client connected") == watched.lines("protocol violation") == []
     assert watched.violations("mqtt") == 1
+
+
+def test_a_process_that_breaks_a_rule_of_the_bus_is_counted_and_logged(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "bus"
+    with Hosted(tmp_path / "data", bus__path=str(path)) as broker:
+        with socket.socket(socket.AF_UNIX) as process:
+            process.connect(str(path))
+            process.sendall(b"\xff" * 64)
+            assert process.recv(1) == b""
+        metrics = broker.exchange.engine.metrics
+        assert broker.call(lambda: metrics.violations["bus"]) == 1
+    assert "a process broke a rule of the bus" in caplog.text

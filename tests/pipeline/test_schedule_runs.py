@@ -54,7 +54,9 @@ def listed(data: Path) -> list[dict[str, Any]]:
     return found
 
 
-def test_a_job_that_fails_is_seen_and_is_tried_again_in_its_time(tmp_path: Path) -> None:
+def test_a_job_that_fails_is_seen_and_is_tried_again_in_its_time(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     data = tmp_path / "data"
     file = settings(tmp_path, bad={"every": "1s", "run": "dispatch nothing"})
     with Served(data, "--config", file):
@@ -63,6 +65,9 @@ def test_a_job_that_fails_is_seen_and_is_tried_again_in_its_time(tmp_path: Path)
         (first, *_) = listed(data)
         assert (first["job"], first["state"]) == ("dispatch", FAILED)
         assert "topic 'nothing' is not declared" in first["error"]
+    said = capfd.readouterr().err
+    assert "info    schedule: scheduled job 'bad' (dispatch) starts" in said
+    assert "error   schedule: scheduled job 'bad' (dispatch) failed: topic 'nothing'" in said
     runs = read_reports(data)
     assert all(run.state in (FAILED, INTERRUPTED) for run in runs)
     starts = [run.started_at for run in runs]
