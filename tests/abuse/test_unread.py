@@ -19,7 +19,7 @@ from penstock.model.limits import MIB
 from penstock.mqtt.encode import encode
 from penstock.mqtt.kinds import MQTT_3_1_1
 from penstock.mqtt.packets import Connect, Pingreq, Pingresp
-from tests.abuse.conftest import Patient, memory_bytes
+from tests.abuse.conftest import Patient
 from tests.abuse.test_abuse import ends
 from tests.doors.served import Served
 from tests.doors.users import add_users
@@ -52,9 +52,9 @@ def flood(sock: socket.socket, chunk: bytes, bytes_max: int, look: Callable[[], 
 class Watch:
     """The highest memory of a broker."""
 
-    def __init__(self, pid: int) -> None:
-        self._pid = pid
-        self._before = memory_bytes(pid)
+    def __init__(self, served: Served) -> None:
+        self._served = served
+        self._before = served.memory_bytes
         self.grown = 0
         self._calls = 0
 
@@ -64,7 +64,7 @@ class Watch:
             self.look()
 
     def look(self) -> int:
-        self.grown = max(self.grown, memory_bytes(self._pid) - self._before)
+        self.grown = max(self.grown, self._served.memory_bytes - self._before)
         return self.grown
 
 
@@ -74,7 +74,7 @@ class Watch:
 def test_requests_are_not_read_on_while_their_answers_are_not_taken(
     patient: Patient, method: str, path: str
 ) -> None:
-    watch = Watch(patient.served.pid)
+    watch = Watch(patient.served)
     with socket.create_connection(("127.0.0.1", patient.served.http_port), 20) as sock:
         sent = flood(sock, request(path, method) * 1_000, 76 * MIB, watch)
         assert sent < 76 * MIB, "the broker read all of it"
@@ -83,7 +83,7 @@ def test_requests_are_not_read_on_while_their_answers_are_not_taken(
 
 
 def test_a_hundred_such_clients_cost_little_more_than_one(patient: Patient) -> None:
-    watch = Watch(patient.served.pid)
+    watch = Watch(patient.served)
     tiny = b"GET /healthz HTTP/1.1\r\nHost:\r\n\r\n" * 2_000
     socks = [
         socket.create_connection(("127.0.0.1", patient.served.http_port), 20) for _ in range(100)
@@ -138,7 +138,7 @@ def test_a_client_that_takes_no_answer_is_let_go_although_it_asks_on(tmp_path: P
 
 @pytest.mark.slow
 def test_pings_are_not_read_on_while_their_answers_are_not_taken(patient: Patient) -> None:
-    watch = Watch(patient.served.pid)
+    watch = Watch(patient.served)
     with Wire(patient.port, "pinging") as client:
         client.connect()
         sock = client._socket
@@ -153,7 +153,21 @@ def test_pings_are_not_read_on_while_their_answers_are_not_taken(patient: Patien
         assert left == 0
 
 
-# Crumbs behind a login under way
+# Crumbs
+
+
+def test_a_body_in_chunks_of_two_bytes_takes_the_memory_of_its_bytes(patient: Patient) -> None:
+    watch = Watch(patient.served)
+    head = (
+        b"PUT /v1/topics/crumbs HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
+    )
+    with Asking(patient.served.http_port) as client:
+        client.send(head)
+        for _ in range(100):
+            client.send(b"2\r\nxx\r\n" * 10_000)
+            watch.look()
+        assert watch.grown < GROWN_BYTES_MAX
+        assert client.send(b"0\r\n\r\n").answer().status == 400
 
 
 @pytest.fixture(scope="module")
@@ -171,7 +185,7 @@ def frame(data: bytes, opcode: int = 2) -> bytes:
 
 def test_one_byte_frames_behind_a_login_keep_nobody_waiting(guarded: Served) -> None:
     hello = encode(Connect("x", username="alice", password=b"wrong"), MQTT_3_1_1)
-    watch = Watch(guarded.pid)
+    watch = Watch(guarded)
     worst_s = 0.0
     with Asking(guarded.http_port) as flooding, Asking(guarded.http_port) as healthy:
         answer = flooding.ask(

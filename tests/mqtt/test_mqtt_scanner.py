@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from collections.abc import Iterator
 from itertools import pairwise
 
@@ -13,7 +14,7 @@ from penstock.model.errors import PeerError
 from penstock.mqtt.decode import decode_packet
 from penstock.mqtt.encode import encode
 from penstock.mqtt.intake import Intake, unpack
-from penstock.mqtt.kinds import Role
+from penstock.mqtt.kinds import MQTT_3_1_1, Role
 from penstock.mqtt.packets import (
     Connect,
     Packet,
@@ -425,3 +426,20 @@ def test_spans_give_the_decoder_what_it_needs() -> None:
     span = chunk.items[1]
     assert isinstance(span, PacketSpan)
     assert decode_packet(span.first_byte, chunk.data[span.body : span.end], 4) == packet
+
+
+@pytest.mark.parametrize("size", [1, 2, 5_000])
+def test_a_packet_that_comes_in_crumbs_takes_the_memory_of_its_bytes(size: int) -> None:
+    data = encode(Publish("a", bytes(1 << 20), 0), MQTT_3_1_1)
+    intake = Intake(MQTT_3_1_1, 1 << 24)
+    pieces = [data[at : at + size] for at in range(0, len(data), size)]
+    tracemalloc.start()
+    try:
+        for piece in pieces[:-1]:
+            assert not intake.feed(bytes(bytearray(piece))).items
+        held, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert held < 3 * len(data)
+    (packet,) = unpack(intake.feed(pieces[-1]))
+    assert packet == Publish("a", bytes(1 << 20), 0)

@@ -3,17 +3,21 @@
 Invariant: every byte fed is in exactly one chunk's consumed part or still held here, in order; at
 most one incomplete packet is held once the version is known, so what is held is bounded by
 `packet_bytes_max` plus one feed. A large packet that comes in many pieces is joined once, not
-once a piece.
+once a piece; one that comes in crumbs takes no more memory than its bytes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Final
 
+from penstock.model.limits import KIB
 from penstock.mqtt.decode import decode_packet
 from penstock.mqtt.kinds import PacketType, Role
 from penstock.mqtt.packets import ACKS, Packet, Publish
 from penstock.mqtt.scanner import AckRun, Chunk, PublishRun, scan
+
+PIECE_BYTES_MAX: Final = 4 * KIB  # smaller pieces are joined: each costs some 50 bytes
 
 
 class Intake:
@@ -41,7 +45,11 @@ class Intake:
     def feed(self, data: bytes) -> Chunk:
         """What is complete now. After a violation the connection is over: feed nothing more."""
         if self._held_bytes:
-            self._held.append(data)
+            held = self._held
+            if len(held[-1]) + len(data) <= PIECE_BYTES_MAX:
+                held[-1] += data
+            else:
+                held.append(data)
             self._held_bytes += len(data)
             if self._held_bytes < self._wanted:
                 return Chunk(b"", self.version, self.packet_bytes_max, self.sender)

@@ -17,6 +17,7 @@ from penstock.doors.http.messages import Asker, HttpError, Request
 from penstock.model.limits import KIB
 
 READ_BYTES_MAX: Final = 64 * KIB  # of one read: a head is counted whole only when it is complete
+PART_BYTES_MAX: Final = 4 * KIB  # smaller parts of a body are joined: each costs some 50 bytes
 
 
 class Stage(Enum):
@@ -171,7 +172,11 @@ class Intake:
 
     def on_body(self, part: bytes) -> None:
         size = len(part)
-        self._parts.append(part)
+        parts = self._parts
+        if parts and len(parts[-1]) + size <= PART_BYTES_MAX:
+            parts[-1] += part
+        else:
+            parts.append(part)
         self._body_bytes += size
         budget = self._budget
         budget.bytes += size
