@@ -32,9 +32,9 @@ from tools.engine import ROOT
 
 PATIENCE_S: Final = 600.0  # for one step; then something hangs
 ANY_PORTS: Final = "--mqtt 127.0.0.1:0 --http 127.0.0.1:0"
-# Beside these only what pip looks at: where packages come from, and through which proxy.
+# Beside these only what pip and git look at: where packages come from, through which proxy.
 KEPT: Final = ("PATH", "HOME", "SSL_CERT_FILE", "SSL_CERT_DIR")
-KEPT_PATTERN: Final = re.compile(r"PIP_|(https?|all|no)_proxy$", re.IGNORECASE)
+KEPT_PATTERN: Final = re.compile(r"PIP_|GIT_CONFIG_|(https?|all|no)_proxy$", re.IGNORECASE)
 OPTIONAL: Final = ("numpy", "pandas", "psycopg", "pyarrow", "pyspark")
 
 
