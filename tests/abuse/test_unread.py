@@ -19,7 +19,7 @@ from penstock.model.limits import MIB
 from penstock.mqtt.encode import encode
 from penstock.mqtt.kinds import MQTT_3_1_1
 from penstock.mqtt.packets import Connect, Pingreq, Pingresp
-from tests.abuse.conftest import Patient
+from tests.abuse.conftest import MEMORY_BYTES_MAX, Patient
 from tests.abuse.test_abuse import ends
 from tests.doors.served import Served
 from tests.doors.users import add_users
@@ -145,7 +145,7 @@ def test_pings_are_not_read_on_while_their_answers_are_not_taken(patient: Patien
         pings = encode(Pingreq(), MQTT_3_1_1) * 10_000
         sent = flood(sock, pings, 24 * MIB, watch)
         assert sent < 24 * MIB, "the broker read all of it"
-        assert watch.look() < GROWN_BYTES_MAX
+        assert watch.look() < MEMORY_BYTES_MAX
         patient.check()
         left = sent // 2 * len(encode(Pingresp(), MQTT_3_1_1))
         while left > 0:  # all that was asked is answered when it is taken
