@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from penstock.mqtt.errors import ProtocolViolation, malformed, protocol_error
+from penstock.mqtt.errors import ProtocolViolation, bad_first_byte, malformed, protocol_error
 from penstock.mqtt.fields import check_end, legal_reason
 from penstock.mqtt.kinds import (
     BRIDGE,
@@ -54,6 +54,8 @@ def read_connect(first_byte: int, body: bytes, version: int, sender: Role) -> Co
             f"protocol {protocol[:20]!r} level {level} is not MQTT 3.1, 3.1.1 or 5",
             "MQTT-3.1.2-2",
         )
+    if first_byte & 0x0F and version != MQTT_3_1:
+        raise bad_first_byte(first_byte, UNKNOWN_VERSION)
     flags, pos = read_byte(body, pos, end)
     _check_connect_flags(flags, version)
     keep_alive_s, pos = read_u16(body, pos, end)

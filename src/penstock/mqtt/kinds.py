@@ -67,7 +67,11 @@ def publish_first_byte(qos: int, retain: bool = False, dup: bool = False) -> int
 def _legal_first_bytes(version: int) -> bytes:
     legal = bytearray(256)
     if version == UNKNOWN_VERSION:
-        legal[first_byte(PacketType.CONNECT)] = 1
+        # MQTT 3.1 §3.1 does not use the flags of CONNECT; later versions want them to be 0, which
+        # is known once the packet has said its version. A QoS of 3 is reserved in all of them, and
+        # begins a hello of TLS.
+        for flags in range(16):
+            legal[first_byte(PacketType.CONNECT) | flags] = flags & 6 != 6
         return bytes(legal)
     for packet_type in PacketType:
         legal[first_byte(packet_type)] = 1

@@ -28,7 +28,7 @@ from penstock.mqtt.encode import encode_within
 from penstock.mqtt.errors import ProtocolViolation, protocol_error
 from penstock.mqtt.handshake import answer_version
 from penstock.mqtt.intake import Intake
-from penstock.mqtt.kinds import MQTT_5, UNKNOWN_VERSION, Role
+from penstock.mqtt.kinds import MQTT_3_1, MQTT_5, UNKNOWN_VERSION, Role
 from penstock.mqtt.packets import Connack, Disconnect, Packet
 from penstock.mqtt.reasons import Reason
 from penstock.mqtt.runs import PLAIN_ACK_BYTES, EncodedRun, encode_acks, put_packet_ids
@@ -213,14 +213,15 @@ class Connection:
 
     def _decode(self, first_byte: int, body: bytes) -> Packet:
         """The packet; a CONNECT that cannot be accepted is answered, where its sender reads it."""
-        if first_byte == _CONNECT and self.state != State.WAIT_CONNECT:
+        if first_byte & 0xF0 == _CONNECT and self.state != State.WAIT_CONNECT:
             raise protocol_error("a second CONNECT", "MQTT-3.1.0-2")
         try:
             return decode_packet(first_byte, body, self.version)
         except ProtocolViolation as violation:
             if self.state == State.WAIT_CONNECT:
                 self.version = answer_version(body)
-                if self.version != UNKNOWN_VERSION:
+                is_connect = first_byte == _CONNECT or self.version == MQTT_3_1
+                if self.version != UNKNOWN_VERSION and is_connect:
                     # A version we do not know may have no such thing as properties.
                     is_known = violation.reason != Reason.UNSUPPORTED_PROTOCOL_VERSION
                     why = explained(str(violation) if is_known else "")
