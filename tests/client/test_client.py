@@ -25,6 +25,7 @@ from penstock import (
     InvalidTopic,
     NotAuthorized,
     NotSubscribed,
+    OffsetBeyondEnd,
     Record,
     RefusedError,
     TooLarge,
@@ -116,7 +117,7 @@ def refusals(broker: Any) -> Iterator[tuple[type[Exception], Any]]:
     yield AlreadySubscribed, lambda: broker.subscribe("reader", "there")
     yield NotSubscribed, lambda: broker.consume("nobody", "there")
     yield NotSubscribed, lambda: broker.unsubscribe("nobody", "there")
-    yield InvalidPosition, lambda: broker.read("there", start=99)
+    yield OffsetBeyondEnd, lambda: broker.read("there", start=99)
     yield InvalidPosition, lambda: broker.read("there", start=1.5)
     yield InvalidPosition, lambda: broker.read("there", start="tomorrow-ish")
     yield InvalidExpression, lambda: broker.read("there", where="payload ==")
@@ -142,17 +143,17 @@ def refusals(broker: Any) -> Iterator[tuple[type[Exception], Any]]:
     yield TooLarge, lambda: broker.publish(bytes(17 << 20), "there")
     yield InvalidName, lambda: broker.subscribe("", "there")
     yield InvalidName, lambda: broker.subscribe("x" * 256, "there")
-    yield InvalidPosition, lambda: broker.subscribe("late", "there", start=99)
+    yield OffsetBeyondEnd, lambda: broker.subscribe("late", "there", start=99)
     yield InvalidPosition, lambda: broker.subscribe("late", "there", start=datetime(2026, 1, 1))
     yield InvalidPosition, lambda: broker.seek("reader", "there", -1)
     yield InvalidPosition, lambda: broker.commit("reader", "there", -1)
-    yield InvalidPosition, lambda: broker.commit("reader", "there", 99)
+    yield OffsetBeyondEnd, lambda: broker.commit("reader", "there", 99)
     yield InvalidSetting, lambda: broker.consume("reader", "there", limit=0)
     yield InvalidSetting, lambda: broker.consume("reader", "there", limit="3")
     yield InvalidSetting, lambda: broker.consume("reader", "there", on_gap="maybe")
     yield InvalidExpression, lambda: broker.consume("reader", "there", where="((")
     yield InvalidSetting, lambda: broker.read("there", limit=True)
-    yield InvalidPosition, lambda: broker.stream("there", start=99)
+    yield OffsetBeyondEnd, lambda: broker.stream("there", start=99)
     yield InvalidExpression, lambda: broker.stream("there", where="((")
     yield InvalidFilter, lambda: broker.stream("there", names="a/#/b")
     yield TopicNotFound, lambda: broker.stream("nosuch")

@@ -70,7 +70,7 @@ class Attempt:
 
     def __init__(self, route: Route) -> None:
         self.route = route
-        facts = route.facts
+        facts = route.facts if route.pattern.startswith("/v1") else None
         self.params = dict.fromkeys(
             (part[1:-1] for part in route.pattern.split("/") if part.startswith("{")), "there"
         )
@@ -79,7 +79,7 @@ class Attempt:
         self.query: dict[str, str] = {}
         self.headers = {"Host": "localhost", "Authorization": LOGIN}
         self.fields: dict[str, str] = {}  # raw JSON
-        self.query_names = [name for name, _ in facts.query] if facts else list(SEED_FIELDS)
+        self.query_names = [field.name for field in facts.query] if facts else list(SEED_FIELDS)
         self.field_names = list(SEED_FIELDS) if facts is None else []
         if facts is not None and facts.takes is not None:
             self.field_names = field_names(facts.takes)

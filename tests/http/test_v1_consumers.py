@@ -90,10 +90,8 @@ def test_a_removed_consumer_is_gone(client: Asking, topic: str) -> None:
         ("fetch", {"on_gap": "panic"}, "on_gap"),
         ("fetch", {"more": 1}, "more"),
         ("commit", {"offset": -1}, "offset"),
-        ("commit", {"offset": 11}, "offsets from 0 up to 10"),
         ("commit", {"offset": 1.5}, "offset"),
         ("seek", {}, "from"),
-        ("seek", {"from": 11}, "offsets from 0 up to 10"),
         ("seek", {"from": True}, "from"),
         ("seek", {"from": "soon"}, "is not a position"),
     ],
@@ -104,6 +102,16 @@ def test_what_makes_no_sense_is_400(
     client.ask("PUT", f"{topic}/consumers/me")
     answer = client.ask("POST", f"{topic}/consumers/me/{action}", body)
     assert (answer.status, complaint in answer.detail) == (400, True), answer
+
+
+@pytest.mark.parametrize(("action", "body"), [("commit", {"offset": 11}), ("seek", {"from": 11})])
+def test_an_offset_past_the_end_is_409_with_the_bounds(
+    client: Asking, topic: str, action: str, body: Any
+) -> None:
+    client.ask("PUT", f"{topic}/consumers/me")
+    answer = client.ask("POST", f"{topic}/consumers/me/{action}", body)
+    assert (answer.status, answer.json["error"]) == (409, "OffsetBeyondEnd")
+    assert "offsets from 0 up to 10" in answer.detail
 
 
 def test_positions_survive_kill_and_a_batch_is_repeated_never_skipped(tmp_path: Path) -> None:

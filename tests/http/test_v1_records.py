@@ -345,7 +345,6 @@ def test_every_kind_of_position_is_understood(client: Asking, numbers: str) -> N
     ("query", "complaint"),
     [
         ({"from": "-1"}, "negative"),
-        ({"from": "101"}, "offsets from 0 up to 100"),
         ({"from": "yesterday"}, "is not a position"),
         ({"limit": "0"}, "from 1 to 10000"),
         ({"limit": "-5"}, "from 1 to 10000"),
@@ -365,6 +364,12 @@ def test_a_question_that_cannot_be_read_is_400(
 ) -> None:
     answer = client.ask("GET", f"{numbers}?{urlencode(query)}")
     assert (answer.status, complaint in answer.detail) == (400, True), answer
+
+
+def test_an_offset_past_the_end_is_409_with_the_bounds(client: Asking, numbers: str) -> None:
+    answer = client.ask("GET", f"{numbers}?from=101")
+    assert (answer.status, answer.json["error"]) == (409, "OffsetBeyondEnd")
+    assert "offsets from 0 up to 100" in answer.detail
 
 
 def test_arrow_has_the_same_records(client: Asking, numbers: str, name: str) -> None:

@@ -211,7 +211,7 @@ def test_readers_that_go_leave_nothing_behind(broker: Hosted, client: Asking, to
 @pytest.mark.parametrize(
     ("query", "status"),
     [
-        ({"from": "11"}, 400),
+        ({"from": "11"}, 409),
         ({"from": "-5"}, 400),
         ({"from": "soon"}, 400),
         ({"where": "payload ="}, 400),
@@ -231,9 +231,13 @@ def test_what_cannot_be_streamed_says_so_before_it_starts(
     assert client.ask("GET", topic.replace("test", "other") + "/stream").status == 404
 
 
-@pytest.mark.parametrize("seen", ["x", "-2", "1.5", "9" * 30, "10"])
+@pytest.mark.parametrize("seen", ["x", "-2", "1.5", "9" * 30])
 def test_a_place_that_cannot_be_is_400(client: Asking, topic: str, seen: str) -> None:
     assert client.ask("GET", f"{topic}/stream", Last_Event_ID=seen).status == 400
+
+
+def test_a_place_past_the_end_is_409(client: Asking, topic: str) -> None:
+    assert client.ask("GET", f"{topic}/stream", Last_Event_ID="10").status == 409
 
 
 # Slow readers

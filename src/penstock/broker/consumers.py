@@ -24,6 +24,7 @@ from penstock.model.errors import (
     Gap,
     InvalidPosition,
     NotSubscribed,
+    OffsetBeyondEnd,
     UnavailableError,
 )
 from penstock.model.record import DEFAULT_TENANT, ConsumerInfo, Record, TopicId
@@ -315,7 +316,8 @@ def check_offset(topic: Topic, offset: int) -> None:
     """An offset beyond the end is refused with the bounds in the message."""
     first, end = topic.log.bounds()
     if not 0 <= check_offset_type(offset) <= end:
-        raise InvalidPosition(
+        kind = OffsetBeyondEnd if offset > end else InvalidPosition
+        raise kind(
             f"offset {offset!r} is not in topic {quoted(topic.declared)}: it holds offsets "
             f"from {first} up to {end}, which is the next to be written"
         )

@@ -7,6 +7,7 @@ them count. From then on the broker finishes, also after a crash (`log/intake.py
 from __future__ import annotations
 
 import asyncio
+import unicodedata
 from collections.abc import AsyncIterator, Awaitable, Iterator
 from itertools import groupby
 from pathlib import Path
@@ -24,7 +25,9 @@ from penstock.log.intake import finish, take_in
 from penstock.log.interface import Bounds
 from penstock.log.staging import (
     DONE_S,
+    NAME_FORM,
     ONLY_S,
+    PART_FORM,
     StagedData,
     StagedFile,
     StagingArea,
@@ -35,7 +38,7 @@ from penstock.log.staging import (
 from penstock.model.errors import CorruptError, NotAuthorized, RefusedError, UnavailableError
 from penstock.model.record import Record
 
-__all__ = ["Staged", "StagedFile"]
+__all__ = ["NAME_FORM", "PART_FORM", "SOURCE_CHARS_MAX", "Staged", "StagedFile"]
 
 CLEAN_EVERY_S: Final = 3_600.0
 SOURCE_CHARS_MAX: Final = 512
@@ -98,6 +101,8 @@ class Staged:
     async def discard(self, source: str, files: list[StagedFile]) -> None:
         """Forget files that were staged and will not be handed over."""
         area = self._area()
+        for file in files:
+            check_part(file.part)
         async with self._turn(check_source(source)):
             await asyncio.to_thread(area.discard, source, files)
 
@@ -211,9 +216,11 @@ def _is_heard(route: Route) -> bool:
 
 
 def check_source(source: str) -> str:
-    if not 1 <= len(source) <= SOURCE_CHARS_MAX or not source.isprintable():
+    has_control = any(unicodedata.category(char) == "Cc" for char in source[:SOURCE_CHARS_MAX])
+    if not 1 <= len(source) <= SOURCE_CHARS_MAX or has_control:
         raise RefusedError(
-            f"source {quoted(source[:200])} has not 1 to {SOURCE_CHARS_MAX} printable letters"
+            f"source {quoted(source)} cannot be used: it has 1 to {SOURCE_CHARS_MAX} characters "
+            "and no control characters"
         )
     return source
 

@@ -38,8 +38,10 @@ ORPHAN_S: Final = 7 * 86_400.0  # files that no manifest names are removed at th
 DONE_S: Final = 90 * 86_400.0  # what a source finished is remembered for as long
 ONLY_S: Final = 86_400.0  # or as long, where only a lost answer can make it come again
 _SUFFIX: Final = ".staged"
-_PART: Final = re.compile(r"[0-9]{1,10}(-[0-9]{1,10}){0,3}")
-_NAME: Final = re.compile(r"[0-9]{1,19}(\.[0-9-]{1,60}){1,2}\.[0-9a-f]{8}\.staged")
+PART_FORM: Final = "[0-9]{1,10}(-[0-9]{1,10}){0,3}"
+NAME_FORM: Final = r"[0-9]{1,19}(\.[0-9-]{1,60}){1,2}\.[0-9a-f]{8}\.staged"
+_PART: Final = re.compile(PART_FORM)
+_NAME: Final = re.compile(NAME_FORM)
 _MANIFEST: Final = "manifest.json"
 _DONE: Final = "done.json"
 

@@ -74,6 +74,10 @@ class InvalidPosition(RefusedError):
     """The value does not say where to start in a topic."""
 
 
+class OffsetBeyondEnd(InvalidPosition):
+    """The offset is past the end of the topic, which may reach it later."""
+
+
 class InvalidExpression(RefusedError):
     """A `where` expression does not parse, or uses something outside the language."""
 

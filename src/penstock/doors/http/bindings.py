@@ -6,11 +6,12 @@ from typing import Final
 
 from penstock.broker.engine import Engine
 from penstock.core.names import check_filter
-from penstock.doors.http.describing import Facts
+from penstock.doors.http.describing import Facts, Field
 from penstock.doors.http.door import HttpDoor
 from penstock.doors.http.messages import HttpError, Request, Response, json_response
 from penstock.doors.http.reading import check_query, read_body
 from penstock.doors.http.router import Route
+from penstock.doors.http.schemas import FILTER
 from penstock.doors.http.types import Binding, BindingList
 from penstock.model.errors import PenstockError, RefusedError
 
@@ -37,7 +38,7 @@ def add_routes(door: HttpDoor) -> None:
             Facts(
                 "place them as if they were not bound",
                 statuses=(204,),
-                query=(("filter", "as it was bound"),),
+                query=(Field("filter", "as it was bound", FILTER, is_required=True),),
             ),
         ),
     ):

@@ -65,13 +65,13 @@ def add_routes(door: HttpDoor) -> None:
             "POST",
             CONSUMER + "/commit",
             consumers.commit,
-            Facts("say that records are handled", Committed, takes=Commit),
+            Facts("say that records are handled", Committed, takes=Commit, errors=(409,)),
         ),
         (
             "POST",
             CONSUMER + "/seek",
             consumers.seek,
-            Facts("go on at another position", Committed, takes=Seek),
+            Facts("go on at another position", Committed, takes=Seek, errors=(409,)),
         ),
     ):
         is_patient = handler == consumers.fetch

@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from penstock.doors.http.messages import JSON
+from penstock.doors.http.schemas import TEXT, Schema
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """A field of the query string, or a header."""
+
+    name: str
+    says: str
+    schema: Schema = field(default_factory=lambda: TEXT)
+    is_required: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,9 +27,11 @@ class Facts:
     gives: Any = None
     gives_as: str = JSON
     takes: Any = None
-    query: tuple[tuple[str, str], ...] = ()
+    needs_body: bool = False  # although each of its fields may be left out
+    query: tuple[Field, ...] = ()
     statuses: tuple[int, ...] = (200,)
     errors: tuple[int, ...] = ()  # beside those that every route may give
     also_gives: tuple[str, ...] = ()  # other content types
     also_takes: tuple[str, ...] = ()
-    headers: tuple[tuple[str, str], ...] = ()
+    headers: tuple[Field, ...] = ()
+    fails_as: Any = None  # the type of its own errors; else all are Problems

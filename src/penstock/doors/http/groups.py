@@ -7,7 +7,7 @@ back. What is not answered in time goes to another reader.
 from __future__ import annotations
 
 import asyncio
-from typing import Annotated
+from typing import Annotated, Any
 
 from msgspec import Meta, Struct
 
@@ -19,6 +19,7 @@ from penstock.doors.http.door import HttpDoor
 from penstock.doors.http.messages import HttpError, Request, Response, json_response
 from penstock.doors.http.reading import WAIT_S_MAX, read_body, record_out
 from penstock.doors.http.router import Route
+from penstock.doors.http.schemas import OFFSET, shown_as
 from penstock.doors.http.types import Position, RecordOut
 from penstock.model.errors import PenstockError, RefusedError
 from penstock.model.groups import GroupInfo
@@ -53,11 +54,16 @@ class GroupRecords(Struct):
     records: list[GivenOut]
 
 
+_OFFSETS: dict[str, Any] = {
+    "anyOf": [{"type": "array", "items": OFFSET, "minItems": 1}, {"type": "null"}]
+}
+
+
 class Ack(Struct, omit_defaults=True, forbid_unknown_fields=True):
     """These offsets are done; without any, all that the receipt holds."""
 
     receipt: str
-    offsets: list[Annotated[int, Meta(ge=0)]] | None = None
+    offsets: Annotated[list[Annotated[int, Meta(ge=0)]] | None, shown_as(_OFFSETS)] = None
 
 
 class Nack(Ack, omit_defaults=True, forbid_unknown_fields=True):
@@ -92,7 +98,12 @@ def add_routes(door: HttpDoor) -> None:
             "POST",
             GROUP + "/fetch",
             groups.fetch,
-            Facts("records for one reader, under a receipt", GroupRecords, takes=GroupFetch),
+            Facts(
+                "records for one reader, under a receipt",
+                GroupRecords,
+                takes=GroupFetch,
+                errors=(409,),
+            ),
         ),
         (
             "POST",

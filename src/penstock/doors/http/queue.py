@@ -8,7 +8,7 @@ one that cannot be done. A produced message is durable when 200 says so.
 from __future__ import annotations
 
 import base64
-from typing import Any, Final
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
 
@@ -19,16 +19,82 @@ from penstock.broker.settings import topic_settings
 from penstock.broker.submissions import Submissions
 from penstock.broker.topics import Topic
 from penstock.core.names import check_topic, quoted
+from penstock.doors.http.describing import Facts, Field
 from penstock.doors.http.door import HttpDoor
 from penstock.doors.http.errors import problem_of
 from penstock.doors.http.messages import HttpError, Request, Response, json_response
 from penstock.doors.http.router import Route
+from penstock.doors.http.schemas import TOPIC, shown_as
 from penstock.model.errors import InvalidTopic, NotAuthorized, PenstockError, RefusedError, TooLarge
 from penstock.model.record import KIND_JSON, KIND_TEXT, Record
 
 SHOWN_CHARS_MAX: Final = 200  # of a value that is told back
 SUCCESS: Final = Response(200, b'{"status":"success"}')
 _encode: Final = msgspec.json.Encoder().encode
+
+
+class Failure(msgspec.Struct):
+    """400: the request is invalid. 500: it cannot be done, as the message says."""
+
+    status: Literal["failure"]
+    message: str
+
+
+class Done(msgspec.Struct):
+    status: Literal["success"]
+
+
+class Topics(Done):
+    topics: list[str]
+
+
+class Consumer(Done):
+    consumer_id: str
+
+
+class Producer(Done):
+    producer_id: str
+
+
+class Taken(Done):
+    """What was produced; bytes that are not UTF-8 also come in base64."""
+
+    message: Any
+    message_base64: str = ""
+
+
+class Size(Done):
+    size: int
+
+
+Name = Annotated[str, shown_as(TOPIC)]
+Id = str | int
+
+
+class Of(msgspec.Struct):
+    topic: Name
+
+
+class Produce(msgspec.Struct):
+    topic: Name
+    producer_id: Id
+    message: str
+
+
+class _NewTopic(msgspec.Struct):
+    """The name of a topic, in one of three fields."""
+
+    topic_name: Name | msgspec.UnsetType = msgspec.UNSET
+    name: Name | msgspec.UnsetType = msgspec.UNSET
+    topic: Name | msgspec.UnsetType = msgspec.UNSET
+
+
+_ONE_OF: Final = {"oneOf": [{"required": [key]} for key in ("topic_name", "name", "topic")]}
+NewTopic = Annotated[_NewTopic, msgspec.Meta(extra_json_schema=_ONE_OF)]
+ASKS: Final = (
+    Field("topic", "a topic's name", TOPIC, is_required=True),
+    Field("consumer_id", "as it was registered", is_required=True),
+)
 
 
 class _Produce(msgspec.Struct):
@@ -44,17 +110,41 @@ _produce: Final = msgspec.json.Decoder(_Produce).decode
 
 def add_routes(door: HttpDoor, submissions: Submissions) -> None:
     queue = QueueDoor(door.engine, submissions)
-    for method, path, handler in (
-        ("POST", "/topics", queue.create_topic),
-        ("GET", "/topics", queue.list_topics),
-        ("POST", "/consumer/register", queue.register_consumer),
-        ("POST", "/producer/register", queue.register_producer),
-        ("POST", "/producer/produce", queue.produce),
-        ("GET", "/consumer/consume", queue.consume),
-        ("GET", "/size", queue.size),
+    for method, path, handler, summary, gives, takes in (
+        ("POST", "/topics", queue.create_topic, "declare a topic", Done, NewTopic),
+        ("GET", "/topics", queue.list_topics, "all topics", Topics, None),
+        ("POST", "/consumer/register", queue.register_consumer, "get a consumer id", Consumer, Of),
+        (
+            "POST",
+            "/producer/register",
+            queue.register_producer,
+            "get a producer id; a missing topic is declared",
+            Producer,
+            Of,
+        ),
+        ("POST", "/producer/produce", queue.produce, "store a message", Done, Produce),
+        (
+            "GET",
+            "/consumer/consume",
+            queue.consume,
+            "take the next message; 500 if the consumer has read all there is",
+            Taken,
+            None,
+        ),
+        ("GET", "/size", queue.size, "count the messages a consumer has not read", Size, None),
     ):
-        changes = handler == queue.consume  # the next message is taken out
-        door.router.add(Route(method, path, handler, fail=failure_of, changes=changes))
+        facts = Facts(
+            summary,
+            gives,
+            takes=takes,
+            needs_body=takes is not None,
+            query=ASKS if path in ("/consumer/consume", "/size") else (),
+            errors=(500,),
+            fails_as=Failure,
+        )
+        changes = path == "/consumer/consume"  # the next message is taken out
+        route = Route(method, path, handler, fail=failure_of, facts=facts, changes=changes)
+        door.router.add(route)
 
 
 class QueueDoor:

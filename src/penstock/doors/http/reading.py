@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from itertools import repeat
 from typing import Any, Final, Literal, TypeVar
 
@@ -50,21 +51,40 @@ def read_body(request: Request, kind: type[T]) -> T:
 
 def read_settings(request: Request) -> dict[str, Any]:
     """The settings of a topic that a body names, as they are; an empty body names none."""
-    return _decode(
+    given = _decode(
         request, dict[str, Any], lambda: f"the fields {', '.join(map(repr, TOPIC_KEYS))}"
     )
+    return {key: int(one) if _is_whole(one) else one for key, one in given.items()}
 
 
 def _decode(request: Request, kind: type[T], fields: Callable[[], str]) -> T:
+    body = request.body or b"{}"
     try:
-        return msgspec.json.decode(request.body or b"{}", type=kind)
+        return msgspec.json.decode(body, type=kind)
     except msgspec.ValidationError as wrong:
+        with suppress(msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+            return msgspec.convert(_whole(msgspec.json.decode(body)), type=kind)
         told = f"the request body is invalid: {wrong}; it has {fields()}"
         raise HttpError(400, told, error="InvalidSetting") from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as wrong:
         raise HttpError(
             400, f"the request body is not JSON: {wrong}; it is an object with {fields()}"
         ) from None
+
+
+def _is_whole(value: Any) -> bool:
+    return isinstance(value, float) and value.is_integer()
+
+
+def _whole(value: Any) -> Any:
+    """The same with 3.0 as 3: in JSON both are the same number (JSON Schema §4.2.3)."""
+    if _is_whole(value):
+        return int(value)
+    if isinstance(value, list):
+        return [_whole(one) for one in value]
+    if isinstance(value, dict):
+        return {key: _whole(one) for key, one in value.items()}
+    return value
 
 
 def told_fields(kind: type[Any]) -> str:
@@ -128,8 +148,6 @@ def read_columns(query: dict[str, str], is_arrow: bool) -> tuple[str, ...]:
     text = query.get("columns")
     if text is None:
         return ()
-    if not is_arrow:
-        raise HttpError(400, "columns are chosen of an Arrow stream: other answers have all")
     columns = tuple(text.split(","))
     for column in columns:
         if column not in COLUMNS:
@@ -138,7 +156,7 @@ def read_columns(query: dict[str, str], is_arrow: bool) -> tuple[str, ...]:
             )
     if len(set(columns)) < len(columns):
         raise HttpError(400, f"columns {text[:200]!r} name one twice")
-    return columns
+    return columns if is_arrow else ()
 
 
 def read_wait_s(query: dict[str, str]) -> float:

@@ -29,15 +29,17 @@ from penstock.broker.submissions import RECORDS_MAX, Submissions
 from penstock.broker.topics import Topic
 from penstock.core.names import check_name
 from penstock.core.position import parse_position
-from penstock.doors.http.describing import Facts
+from penstock.doors.http.describing import Facts, Field
 from penstock.doors.http.door import HttpDoor
 from penstock.doors.http.errors import problem_of
 from penstock.doors.http.messages import JSON, HttpError, Pairs, Request, Response
 from penstock.doors.http.reading import (
     ARROW_LIMIT_MAX,
     BATCHES_LIMIT_MAX,
+    COLUMNS,
     LIMIT_MAX,
     READ_BYTES_MAX,
+    WAIT_S_MAX,
     check_query,
     columns_out,
     decode_base64,
@@ -50,7 +52,8 @@ from penstock.doors.http.reading import (
     record_out,
 )
 from penstock.doors.http.router import Route
-from penstock.doors.http.types import Message, RecordOut, Records, Results
+from penstock.doors.http.schemas import FILTER, KEY, NAME, OFFSET, POSITION, WHERE, number
+from penstock.doors.http.types import Message, MessagesIn, RecordOut, Records, Results
 from penstock.model.errors import RefusedError
 from penstock.model.messages import check_headers, check_key, encode_message
 from penstock.model.record import KIND_BYTES, KIND_TEXT, Headers
@@ -61,6 +64,14 @@ BATCHES: Final = "application/vnd.penstock.batches"
 NDJSON: Final = ("application/x-ndjson", "application/ndjson", "application/jsonl")
 _LIMITS: Final = {ARROW: ARROW_LIMIT_MAX, BATCHES: BATCHES_LIMIT_MAX}
 RAW: Final = {"text/plain": KIND_TEXT, "application/octet-stream": KIND_BYTES}
+
+WAIT: Final = {"type": "number", "minimum": 0, "maximum": WAIT_S_MAX}
+ALL: Final = {
+    "type": "array",
+    "items": {"type": "string", "enum": list(COLUMNS)},
+    "minItems": 1,
+    "uniqueItems": True,
+}
 
 _one: Final = msgspec.json.Decoder(Message)
 _many: Final = msgspec.json.Decoder(list[Message])
@@ -78,14 +89,16 @@ def add_routes(door: HttpDoor, submissions: Submissions, keeper: Keeper) -> None
                 "store one message, a JSON array of them, or one a line (NDJSON); durable with the "
                 "answer",
                 Results,
-                takes=Message | list[Message],
+                takes=MessagesIn,
+                needs_body=True,
                 also_takes=(NDJSON[0], *RAW),
-                query=(("name", "what text/plain and application/octet-stream are stored under"),),
+                query=(Field("name", "what messages without a name are stored under", NAME),),
                 headers=(
-                    ("Idempotency-Key", "a request sent again within 24 h is stored once"),
-                    (
-                        "Idempotency-Part",
+                    Field(
+                        "Idempotency-Key",
+                        "a request sent again within 24 h is stored once; with Idempotency-Part: N "
                         "the body is message N, from 0 on, of the request that had this key",
+                        KEY,
                     ),
                 ),
                 errors=(413, 422),
@@ -102,16 +115,21 @@ def add_routes(door: HttpDoor, submissions: Submissions, keeper: Keeper) -> None
                 "records from a position on",
                 Records,
                 query=(
-                    ("from", "earliest (default), latest, an offset, a time, a duration back"),
-                    ("limit", "at most so many records (1,000)"),
-                    ("where", "a filter expression"),
-                    ("names", "a filter over names, with + and #"),
-                    ("wait", "seconds to wait for a record if there is none"),
-                    ("until", "nothing at or past this offset"),
-                    ("columns", "of an Arrow stream, with commas; all if it is not given"),
+                    Field("from", "where to begin (earliest)", POSITION),
+                    Field(
+                        "limit",
+                        f"at most so many records (1,000); up to {ARROW_LIMIT_MAX:,} as Arrow, "
+                        f"{BATCHES_LIMIT_MAX:,} as batches",
+                        number(1, LIMIT_MAX),
+                    ),
+                    Field("where", "a filter expression", WHERE),
+                    Field("names", "a filter over names, with + and #", FILTER),
+                    Field("wait", "seconds to wait for a record if there is none", WAIT),
+                    Field("until", "nothing at or past this offset", OFFSET),
+                    Field("columns", "of an Arrow stream, with commas; other forms have all", ALL),
                 ),
                 also_gives=(ARROW, BATCHES),
-                errors=(406,),
+                errors=(406, 409),
             ),
         )
     )
@@ -176,8 +194,10 @@ class RecordsDoor:
             read_columns(query, form == ARROW),
         )
         is_plain = where is None and names is None
-        if form == BATCHES and not is_plain:
-            raise HttpError(400, f"{BATCHES} has whole batches: where and names need JSON or Arrow")
+        if form == BATCHES and not (is_plain and "columns" not in query):
+            raise HttpError(
+                400, f"{BATCHES} has whole batches: where, names and columns need JSON or Arrow"
+            )
         wait_s = read_wait_s(query)
         position = parse_position(query.get("from", "earliest"), self._engine.clock.now_us())
         offset = await position_offset(topic, position)
@@ -275,8 +295,7 @@ def read_messages(request: Request) -> list[Message]:
             except UnicodeDecodeError:
                 raise HttpError(400, "the body is no UTF-8: send it as octet-stream") from None
         return [message]
-    if request.query_text:
-        check_query(request)
+    query = check_query(request, "name") if request.query_text else {}
     try:
         if content_type in NDJSON:
             messages = _one.decode_lines(body)
@@ -292,6 +311,9 @@ def read_messages(request: Request) -> list[Message]:
         ) from None
     if not messages:
         raise HttpError(400, "the body holds no message: send one or more")
+    if "name" in query:
+        for message in messages:
+            message.name = query["name"] if message.name is UNSET else message.name
     if len(messages) > RECORDS_MAX:
         raise HttpError(
             413, f"{len(messages)} messages at once: at most {RECORDS_MAX}; send several requests"

@@ -7,11 +7,12 @@ from typing import Final
 from penstock.broker.exchange import Exchange
 from penstock.broker.standing import Standing, describe_sessions
 from penstock.core.names import quoted
-from penstock.doors.http.describing import Facts
+from penstock.doors.http.describing import Facts, Field
 from penstock.doors.http.door import HttpDoor
 from penstock.doors.http.messages import HttpError, Request, Response, json_response
-from penstock.doors.http.reading import check_query, read_body, read_limit
+from penstock.doors.http.reading import LIMIT_MAX, check_query, read_body, read_limit
 from penstock.doors.http.router import Route
+from penstock.doors.http.schemas import number
 from penstock.doors.http.types import (
     Kick,
     Kicked,
@@ -39,7 +40,10 @@ def add_routes(door: HttpDoor, exchange: Exchange) -> None:
             Facts(
                 "sessions of MQTT clients, by client id",
                 SessionList,
-                query=(("limit", "at most so many (1,000)"), ("after", "go on behind this one")),
+                query=(
+                    Field("limit", "at most so many (1,000)", number(1, LIMIT_MAX)),
+                    Field("after", "go on behind this one"),
+                ),
             ),
         ),
         ("GET", SESSION, sessions.show, Facts("one session with its filters", SessionDetail)),

@@ -11,19 +11,40 @@ from typing import Annotated, Final
 from msgspec import Meta, Struct
 
 from penstock.broker.exchange import Exchange
-from penstock.broker.staged import Staged, StagedFile
-from penstock.doors.http.describing import Facts
+from penstock.broker.staged import (
+    NAME_FORM,
+    PART_FORM,
+    SOURCE_CHARS_MAX,
+    Staged,
+    StagedFile,
+)
+from penstock.doors.http.describing import Facts, Field
 from penstock.doors.http.door import HttpDoor
 from penstock.doors.http.messages import HttpError, Request, Response, json_response
 from penstock.doors.http.reading import check_query, read_body, read_offset
 from penstock.doors.http.router import Route
-from penstock.model.errors import TopicNotFound, UnavailableError
+from penstock.doors.http.schemas import LABEL, OFFSET, Schema, shown_as, text
+from penstock.model.errors import RefusedError, TopicNotFound, UnavailableError
 
 STAGED: Final = "/v1/staged"
 FILES_MAX: Final = 100_000  # of one hand-over
 
-Source = Annotated[str, Meta(min_length=1, max_length=512)]
-Files = Annotated[list[StagedFile], Meta(max_length=FILES_MAX)]
+SOURCE: Final = LABEL | {"maxLength": SOURCE_CHARS_MAX}
+PART: Final = text(f"^{PART_FORM}$")
+_FILE: Final[Schema] = {
+    "type": "object",
+    "properties": {
+        "name": text(f"^{NAME_FORM}$"),
+        "part": PART,
+        "topic_id": {"type": "integer"},
+        "batches": {"type": "integer"},
+        "records": {"type": "integer"},
+    },
+    "required": ["name", "part", "topic_id", "batches", "records"],
+}
+_FILES: Final[Schema] = {"type": "array", "items": _FILE, "maxItems": FILES_MAX}
+Source = Annotated[str, shown_as(SOURCE)]
+Files = Annotated[list[StagedFile], Meta(max_length=FILES_MAX), shown_as(_FILES)]
 
 
 class HandOver(Struct, forbid_unknown_fields=True):
@@ -55,10 +76,10 @@ def add_routes(door: HttpDoor, exchange: Exchange) -> None:
                 StagedFile,
                 also_takes=("application/octet-stream",),
                 query=(
-                    ("source", "who will hand it over"),
-                    ("number", "under which number"),
-                    ("part", "which part of that number, such as 0-7-1"),
-                    ("topic_id", "where its records go"),
+                    Field("source", "who will hand it over", SOURCE, is_required=True),
+                    Field("number", "under which number", OFFSET, is_required=True),
+                    Field("part", "which part of that, such as 0-7-1", PART, is_required=True),
+                    Field("topic_id", "where its records go", OFFSET, is_required=True),
                 ),
                 statuses=(201,),
             ),
@@ -70,12 +91,13 @@ def add_routes(door: HttpDoor, exchange: Exchange) -> None:
                 "store what was staged, exactly once; durable with the answer",
                 HandedOver,
                 takes=HandOver,
+                errors=(409,),
             ),
         ),
         (
             f"{STAGED}/discard",
             staging.discard,
-            Facts("forget what was staged", takes=Discard, statuses=(204,)),
+            Facts("forget what was staged", takes=Discard, statuses=(204,), errors=(409,)),
         ),
     ):
         door.router.add(Route("POST", path, handler, facts=facts))
@@ -105,9 +127,12 @@ class StagingDoor:
 
     async def hand_over(self, request: Request) -> Response:
         asked = read_body(request, HandOver)
-        is_new = await self._staged.hand_over(
-            asked.source, asked.number, asked.files, is_only=asked.is_only
-        )
+        try:
+            is_new = await self._staged.hand_over(
+                asked.source, asked.number, asked.files, is_only=asked.is_only
+            )
+        except RefusedError as refused:  # the files are not what was staged
+            raise HttpError(409, str(refused), error=type(refused).__name__) from None
         return json_response(HandedOver(is_new))
 
     async def discard(self, request: Request) -> Response:

@@ -15,7 +15,7 @@ import msgspec
 from penstock.broker.streams import Stream
 from penstock.broker.topics import Topic
 from penstock.core.position import AtOffset, Position, parse_position
-from penstock.doors.http.describing import Facts
+from penstock.doors.http.describing import Facts, Field
 from penstock.doors.http.door import HttpDoor
 from penstock.doors.http.limits import OUT_BYTES_ROOM
 from penstock.doors.http.messages import (
@@ -28,6 +28,7 @@ from penstock.doors.http.messages import (
 )
 from penstock.doors.http.reading import check_query, read_filters, record_out
 from penstock.doors.http.router import Route
+from penstock.doors.http.schemas import FILTER, OFFSET, POSITION, WHERE
 from penstock.doors.http.websocket import TEXT, WebSocket
 from penstock.model.errors import PenstockError
 from penstock.model.limits import HEARTBEAT_S, MIB
@@ -56,13 +57,17 @@ def add_routes(door: HttpDoor) -> None:
         str,
         gives_as=SSE,
         query=(
-            ("from", "latest (default), earliest, an offset, a time, a duration back"),
-            ("where", "a filter expression"),
-            ("names", "a filter over names, with + and #"),
-            ("overflow", "what becomes of a reader that is too slow: resume (default) or close"),
+            Field("from", "where to begin (latest)", POSITION),
+            Field("where", "a filter expression", WHERE),
+            Field("names", "a filter over names, with + and #", FILTER),
+            Field(
+                "overflow",
+                "what becomes of a reader that is too slow (resume)",
+                {"type": "string", "enum": [RESUME, CLOSE]},
+            ),
         ),
-        headers=(("Last-Event-ID", "go on behind this offset"),),
-        errors=(426,),
+        headers=(Field("Last-Event-ID", "go on behind this offset", OFFSET),),
+        errors=(409, 426),
     )
     door.router.add(Route("GET", STREAM, streams.open, ends_with_client=True, facts=facts))
 

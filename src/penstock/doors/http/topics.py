@@ -7,13 +7,14 @@ from penstock.broker.reading import position_offset
 from penstock.broker.settings import altered, topic_settings
 from penstock.core.placement import DEFAULT_TOPIC
 from penstock.core.position import parse_position
-from penstock.doors.http.describing import Facts
+from penstock.doors.http.describing import Facts, Field
 from penstock.doors.http.door import HttpDoor
 from penstock.doors.http.messages import HttpError, Request, Response, json_response
 from penstock.doors.http.reading import check_query, read_offset, read_settings
 from penstock.doors.http.router import Route
+from penstock.doors.http.schemas import OFFSET, POSITION
 from penstock.doors.http.types import Place, TopicList, TopicSettings
-from penstock.model.errors import TopicExists
+from penstock.model.errors import RefusedError, TopicExists
 from penstock.model.record import TopicInfo
 
 TOPIC = "/v1/topics/{topic}"
@@ -32,10 +33,11 @@ def add_routes(door: HttpDoor) -> None:
                 "the offset that a position means; or where an offset of an earlier epoch stands",
                 Place,
                 query=(
-                    ("from", "earliest, latest, an offset, a time, a duration back"),
-                    ("epoch", "with offset: the epoch it was seen in"),
-                    ("offset", "with epoch: records that were lost since then move it back"),
+                    Field("from", "a position (earliest)", POSITION),
+                    Field("offset", "instead of from: an offset that was seen", OFFSET),
+                    Field("epoch", "of that offset: what was lost since moves it back", OFFSET),
                 ),
+                errors=(409,),
             ),
         ),
         (
@@ -81,12 +83,10 @@ class TopicsDoor:
         query = check_query(request, "from", "epoch", "offset")
         topic = self._engine.topics.find(request.params["topic"])
         epoch, offset = read_offset(query, "epoch"), read_offset(query, "offset")
-        if ("from" in query) is (epoch is not None) or (epoch is None) is not (offset is None):
-            raise HttpError(400, "give from, or epoch and offset")
-        if epoch is not None and offset is not None:
-            found = await topic.log.clamp(epoch, offset)
+        if offset is not None:
+            found = await topic.log.clamp(topic.log.epoch if epoch is None else epoch, offset)
         else:
-            position = parse_position(query["from"], self._engine.clock.now_us())
+            position = parse_position(query.get("from", "earliest"), self._engine.clock.now_us())
             found = await position_offset(topic, position)
         first, end = topic.log.bounds()
         return json_response(Place(topic.declared, topic.log.epoch, found, first, end))
@@ -127,5 +127,10 @@ class TopicsDoor:
                 f"topic {DEFAULT_TOPIC!r} holds the names that have no other place, and stays "
                 "while MQTT clients may come",
             )
-        await self._engine.delete_topic(topic.declared)
+        try:
+            await self._engine.delete_topic(topic.declared)
+        except RefusedError as refused:
+            if type(refused) is not RefusedError:
+                raise
+            raise HttpError(409, str(refused), error=RefusedError.__name__) from None  # bound
         return Response(204)

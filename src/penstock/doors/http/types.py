@@ -6,15 +6,25 @@ from typing import Annotated, Any, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
+from penstock.doors.http.schemas import (
+    BASE64,
+    DURABILITY,
+    FILTER,
+    NAME,
+    OFFSET,
+    POSITION,
+    RETENTION_AGE,
+    RETENTION_BYTES,
+    SEGMENT_AGE,
+    SEGMENT_BYTES,
+    TOPIC,
+    WHERE,
+    shown_as,
+)
 from penstock.model.limits import KEY_CHARS_MAX, PASSWORD_BYTES_MAX
 from penstock.model.record import TopicInfo
 
-Position = Annotated[
-    str | int,
-    Meta(
-        description="earliest, latest, an offset, an RFC 3339 time, or a duration back such as -24h"
-    ),
-]
+Position = Annotated[str | int, shown_as(POSITION)]
 
 
 class Problem(Struct, omit_defaults=True):
@@ -33,19 +43,11 @@ class TopicSettings(Struct, omit_defaults=True, forbid_unknown_fields=True):
     Shown only: requests are checked by core.topic_settings, as those of a Broker are.
     """
 
-    retention_age: Annotated[
-        float | str | UnsetType | None, Meta(description="seconds, or text such as 7d")
-    ] = UNSET
-    retention_bytes: Annotated[
-        int | str | UnsetType | None, Meta(description="bytes, or text such as 10 GiB")
-    ] = UNSET
-    durability: Literal["fsync", "os"] | UnsetType = UNSET
-    segment_bytes: Annotated[
-        int | str | UnsetType, Meta(description="bytes, or text such as 32 MiB; at least 64 KiB")
-    ] = UNSET
-    segment_age: Annotated[
-        float | str | UnsetType, Meta(description="seconds, or text such as 1d")
-    ] = UNSET
+    retention_age: Annotated[Any, shown_as(RETENTION_AGE)] = UNSET
+    retention_bytes: Annotated[Any, shown_as(RETENTION_BYTES)] = UNSET
+    durability: Annotated[Any, shown_as(DURABILITY)] = UNSET
+    segment_bytes: Annotated[Any, shown_as(SEGMENT_BYTES)] = UNSET
+    segment_age: Annotated[Any, shown_as(SEGMENT_AGE)] = UNSET
 
 
 class TopicList(Struct):
@@ -63,16 +65,40 @@ class Place(Struct):
 
 
 Headers = list[tuple[str, str]]
+_HEADER: dict[str, Any] = {"type": "string", "minLength": 1, "maxLength": 4_000}
+_VALUE: dict[str, Any] = {"type": "string", "maxLength": 4_000}
+_PAIR: dict[str, Any] = {
+    "type": "array",
+    "prefixItems": [_HEADER, _VALUE],
+    "items": False,
+    "minItems": 2,
+    "maxItems": 2,
+}
+_HEADERS: dict[str, Any] = {
+    "description": "at most 65,535 bytes in all",
+    "anyOf": [
+        {"type": "array", "items": _PAIR},
+        {"type": "object", "propertyNames": _HEADER, "additionalProperties": _VALUE},
+    ],
+}
 
 
 class Message(Struct, omit_defaults=True, forbid_unknown_fields=True, gc=False):
     """A message to store: a text or JSON value in `payload`, or bytes in `payload_base64`."""
 
     payload: Any = UNSET
-    payload_base64: str | UnsetType = UNSET
-    name: str | UnsetType = UNSET  # the topic's own if not given
-    headers: Headers | dict[str, str] | UnsetType = UNSET
+    payload_base64: Annotated[str | UnsetType, shown_as(BASE64)] = UNSET
+    name: Annotated[str | UnsetType, shown_as(NAME)] = UNSET  # else the topic's own
+    headers: Annotated[Headers | dict[str, str] | UnsetType, shown_as(_HEADERS)] = UNSET
     retain: bool = False
+
+
+_ONE: dict[str, Any] = {
+    "$ref": "#/components/schemas/Message",
+    "oneOf": [{"required": ["payload"]}, {"required": ["payload_base64"]}],
+}
+_MESSAGES: dict[str, Any] = {"anyOf": [_ONE, {"type": "array", "items": _ONE, "minItems": 1}]}
+MessagesIn = Annotated[Message | list[Message], shown_as(_MESSAGES)]
 
 
 class Stored(Struct):
@@ -139,7 +165,7 @@ class Fetch(Struct, omit_defaults=True, forbid_unknown_fields=True):
     """What a consumer wants next; with `commit` this counts as handled when it fetches again."""
 
     limit: Annotated[int, Meta(ge=1, le=10_000)] = 1_000
-    where: str | None = None
+    where: Annotated[str, shown_as(WHERE)] | None = None
     wait: Annotated[float, Meta(ge=0, le=60, description="seconds to wait for a record")] = 0.0
     commit: bool = True
     on_gap: Literal["skip", "error"] = "skip"
@@ -158,7 +184,7 @@ class Fetch(Struct, omit_defaults=True, forbid_unknown_fields=True):
 class Commit(Struct, omit_defaults=True, forbid_unknown_fields=True):
     """All before `offset` is handled; without it, all that was given out."""
 
-    offset: int | None = None
+    offset: Annotated[int, shown_as(OFFSET)] | None = None
 
 
 class Committed(Struct):
@@ -174,8 +200,8 @@ class Seek(Struct, forbid_unknown_fields=True, rename={"start": "from"}):
 class Binding(Struct, forbid_unknown_fields=True):
     """Names that match `filter` are placed in `topic`."""
 
-    filter: str
-    topic: str
+    filter: Annotated[str, shown_as(FILTER)]
+    topic: Annotated[str, shown_as(TOPIC)]
 
 
 class BindingList(Struct):

@@ -1,0 +1,99 @@
+"""What texts and numbers of a request look like, as JSON Schema, for the OpenAPI document.
+
+A schema says no less and no more than the checks of `core` do, as far as a regular expression can.
+Two languages have a format instead: `penstock-where` (filter expressions) and `penstock-user`.
+These schemas are shown, never used to check: refusals come from `core`, with the way out in them.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from msgspec import Meta
+
+from penstock.core.position import OFFSET_END
+from penstock.core.topic_settings import DURABILITIES
+from penstock.model.limits import (
+    CONSUMER_CHARS_MAX,
+    EXPRESSION_CHARS_MAX,
+    KEY_CHARS_MAX,
+    KIB,
+    NAME_LEVELS_MAX,
+    TOPIC_CHARS_MAX,
+    USER_CHARS_MAX,
+)
+
+Schema = dict[str, Any]
+SHOWN_AS: Final = "x-shown-as"  # replaces the schema that it stands in
+
+TEXT: Final[Schema] = {"type": "string"}
+_CONTROL: Final = r"\u0000-\u001f\u007f-\u009f"
+_LEVEL: Final = r"[^+#/\u0000]*"
+_FILTER_LEVEL: Final = rf"(\+|{_LEVEL})"
+_DURATION: Final = "([0-9]{1,6}d)?([0-9]{1,6}h)?([0-9]{1,6}m)?([0-9]{1,6}s)?([0-9]{1,6}ms)?"
+
+
+def shown_as(schema: Schema) -> Meta:
+    """Have a type shown as this schema, whatever it is checked by; see `openapi.document`."""
+    return Meta(extra_json_schema={SHOWN_AS: schema})
+
+
+def text(pattern: str, chars_max: int | None = None) -> Schema:
+    schema: Schema = {"type": "string", "pattern": pattern, "minLength": 1}
+    return schema if chars_max is None else schema | {"maxLength": chars_max}
+
+
+def number(minimum: int, maximum: int) -> Schema:
+    return {"type": "integer", "minimum": minimum, "maximum": maximum}
+
+
+TOPIC: Final = text(rf"^(?!\.{{1,2}}$)[^$/+#{_CONTROL}][^/+#{_CONTROL}]*$", TOPIC_CHARS_MAX)
+LABEL: Final = text(rf"^[^{_CONTROL}]+$", CONSUMER_CHARS_MAX)  # of a consumer, a group
+NAME: Final = text(rf"^{_LEVEL}(/{_LEVEL}){{0,{NAME_LEVELS_MAX - 1}}}$")
+FILTER: Final = text(rf"^(#|{_FILTER_LEVEL}(/{_FILTER_LEVEL}){{0,{NAME_LEVELS_MAX - 2}}}(/#)?)$")
+WHERE: Final[Schema] = {
+    "type": "string",
+    "format": "penstock-where",
+    "minLength": 1,
+    "maxLength": EXPRESSION_CHARS_MAX,
+    "examples": ["payload.celsius > 30"],
+}
+USER: Final[Schema] = {
+    "type": "string",
+    "format": "penstock-user",
+    "minLength": 1,
+    "maxLength": USER_CHARS_MAX,
+}
+KEY: Final = text(r"^[!-~]([ -~]*[!-~])?$", KEY_CHARS_MAX)
+OFFSET: Final = number(0, OFFSET_END - 1)
+POSITION: Final[Schema] = {
+    "anyOf": [
+        {"type": "string", "enum": ["earliest", "latest"]},
+        OFFSET,
+        text("^[0-9]{1,18}$"),
+        text(rf"^-(?=[0-9]){_DURATION}$"),
+        {"type": "string", "format": "date-time"},
+    ],
+    "description": "earliest, latest, an offset, an RFC 3339 time, or a duration back such as -24h",
+}
+BASE64: Final = {
+    "type": "string",
+    "pattern": "^([A-Za-z0-9+/]{4})*([A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?$",
+}
+DURABILITY: Final = {"type": "string", "enum": list(DURABILITIES)}
+
+_SECONDS: Final[Schema] = {"type": "number", "exclusiveMinimum": 0, "exclusiveMaximum": 1e12}
+_AGE: Final = text(rf"^(?=.*[1-9]){_DURATION}$")
+_SIZE: Final = text("^[1-9][0-9]{0,8} ?(B|KiB|MiB|GiB)?$")
+_UNLIMITED: Final[Schema] = {"type": "string", "enum": ["unlimited"]}
+_NULL: Final[Schema] = {"type": "null"}
+RETENTION_AGE: Final[Schema] = {"anyOf": [_SECONDS, _AGE, _UNLIMITED, _NULL]}
+RETENTION_BYTES: Final[Schema] = {
+    "anyOf": [number(1, (1 << 62) - 1), _SIZE, _UNLIMITED, _NULL],
+}
+SEGMENT_AGE: Final[Schema] = {"anyOf": [_SECONDS, _AGE]}
+SEGMENT_BYTES: Final[Schema] = {
+    "anyOf": [number(64 * KIB, (1 << 62) - 1), text("^[1-9][0-9]{0,5} ?(MiB|GiB)$")],
+}
+
+PATH: Final = {"topic": TOPIC, "consumer": LABEL, "group": LABEL, "user": USER}
