@@ -215,12 +215,14 @@ def show(walks: dict[str, Walk], *, with_list: bool) -> None:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description="Count the calls that one message makes.")
-    parser.add_argument("walks", nargs="*", choices=[*WALKS, []], metavar="WALK", help="|".join(WALKS))
+    parser.add_argument("walks", nargs="*", metavar="WALK", help=f"{', '.join(WALKS)} (all)")
     parser.add_argument("--list", action="store_true", help="print every call in order")
     options = parser.parse_args()
     if os.environ.get(INSIDE) != "interpreted":
         command = [sys.executable, "-m", "tools.interpreted", sys.executable, "-m", "tools.walk"]
         return subprocess.run([*command, *sys.argv[1:]], check=False).returncode
+    if unknown := set(options.walks) - set(WALKS):
+        parser.error(f"unknown walk {unknown.pop()!r}: use {', '.join(WALKS)}")
     show(measure(options.walks or list(WALKS)), with_list=options.list)
     return 0
 
