@@ -31,7 +31,7 @@ def check(*imports: tuple[str, str], modules: tuple[str, ...] = ()) -> ContractC
     ("importer", "imported"),
     [
         ("penstock.core.trie", "penstock.model.errors"),
-        ("penstock.log.file", "penstock.log.format"),
+        ("penstock.log.file", "penstock.log.format.batch_bytes"),
         ("penstock.log.file", "time"),
         ("penstock.app", "penstock.log.file"),
         ("penstock.app", "penstock"),

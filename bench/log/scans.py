@@ -14,10 +14,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from penstock import AsyncBroker
-from penstock.log.arrow import SCHEMA, schema_of, to_arrow
-from penstock.log.files import RealDisk
-from penstock.log.layout import find_logs, log_directory
-from penstock.log.reader import FileReader
+from penstock.log.arrow.columns import SCHEMA, schema_of, to_arrow
+from penstock.log.files.disk import RealDisk
+from penstock.log.files.layout import find_logs, log_directory
+from penstock.log.files.reader import FileReader
 
 PAYLOAD_BYTES: Final = 100
 BATCH: Final = 1_000

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from bench.log.scans import payload
 from bench.spark.serving import Serving
 from penstock import AsyncBroker, Broker
-from penstock.pipeline.jobs.archive import COLUMNS
+from penstock.pipeline.jobs.archive.job import COLUMNS
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -1,7 +1,7 @@
 """Found by Spark through its name: makes `format("penstock")` known without registration."""
 
 try:
-    from penstock.pipeline.source import PenstockSource as DefaultSource
+    from penstock.pipeline.source.source import PenstockSource as DefaultSource
 except ModuleNotFoundError as missing:
     raise ImportError(
         f'format("penstock") needs the package {missing.name}, which is not installed: '

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from penstock.catalog.reports import RunReport
-from penstock.log.staging import StagingArea
+from penstock.log.staging.area import StagingArea
 from penstock.model.runs import RUNNING, PipelineRun
 from tests.doors.served import Served
 from tests.doors.users import add_users

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from penstock import Broker, InvalidSetting, RefusedError, UnavailableError
-from penstock.log.directory import STORAGE_NAME
+from penstock.log.files.directory import STORAGE_NAME
 from tests.postgres_server import PostgresServer
 
 

@@ -7,12 +7,12 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from penstock.broker.deliver.exchange import Exchange
 from penstock.broker.engine import Engine
-from penstock.broker.exchange import Exchange
-from penstock.broker.keeper import Keeper
-from penstock.broker.returning import go_on, restore
-from penstock.broker.runs import Encoding, Run
-from penstock.broker.sessions import NEVER_EXPIRES, Session, Subscription
+from penstock.broker.publish.run import Encoding, Run
+from penstock.broker.session.resume import go_on, restore
+from penstock.broker.session.session import NEVER_EXPIRES, Session, Subscription
+from penstock.broker.session.store import Keeper
 from penstock.core.access import Principals
 from tests.broker.model_broker import Message, Wanted
 

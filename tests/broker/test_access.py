@@ -17,9 +17,9 @@ from penstock.broker.access import (
     Access,
     network_of,
 )
-from penstock.broker.exchange import Exchange
-from penstock.broker.keeper import Keeper
+from penstock.broker.deliver.exchange import Exchange
 from penstock.broker.metrics import Metrics
+from penstock.broker.session.store import Keeper
 from penstock.catalog.catalog import Catalog
 from penstock.catalog.sqlite import MEMORY, SqliteDatabase
 from penstock.catalog.thread import InlineRunner

@@ -25,7 +25,7 @@ from penstock import (
     Record,
     TopicNotFound,
 )
-from penstock.log.embedded import EmbeddedLog
+from penstock.log.files.embedded import EmbeddedLog
 from tests.broker.trimmed import make_trimmed
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from penstock import Broker
-from penstock.log.staging import AREA, Manifest, StagingArea
+from penstock.log.staging.area import AREA, Manifest, StagingArea
 from tests.log.test_intake import QUERY, left_over, stage
 
 

@@ -20,7 +20,7 @@ from penstock import (
     InvalidSetting,
     TopicNotFound,
 )
-from penstock.broker import streams
+from penstock.broker.deliver import streams
 from penstock.core.position import AtOffset
 
 SEED = int(os.environ.get("PENSTOCK_SEED", random.SystemRandom().randrange(1 << 32)))

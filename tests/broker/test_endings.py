@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from penstock.broker.endings import Endings
+from penstock.broker.session.endings import Endings
 from penstock.catalog.sessions import Ending
 from penstock.model.errors import UnavailableError
 

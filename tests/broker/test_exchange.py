@@ -7,9 +7,9 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
 from penstock.app.wiring import open_memory
-from penstock.broker.returning import restore
-from penstock.broker.runs import Run
-from penstock.broker.sessions import NEVER_EXPIRES, OFFSET_MASK, TAG_SHIFT, Session
+from penstock.broker.publish.run import Run
+from penstock.broker.session.resume import restore
+from penstock.broker.session.session import NEVER_EXPIRES, OFFSET_MASK, TAG_SHIFT, Session
 from penstock.broker.settings import BrokerSettings
 from penstock.catalog.stored_sessions import OutstandingRow, StoredSession
 from penstock.core.access import RECEIVE, Principal

@@ -14,9 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.app.wiring import open_memory
-from penstock.broker import feeds
+from penstock.broker.deliver import history as feeds
 from penstock.broker.engine import Engine
-from penstock.broker.sessions import OwnFeed, Subscription
+from penstock.broker.session.session import OwnFeed, Subscription
 from penstock.broker.settings import BrokerSettings
 from penstock.core.names import matches
 from penstock.core.placement import DEFAULT_TOPIC

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from penstock import AsyncBroker, NotSubscribed, Record, RefusedError
-from penstock.broker.groups import DELIVERIES_MAX, OPEN_MAX, Given, Groups, dead_topic
+from penstock.broker.queue.leases import DELIVERIES_MAX, OPEN_MAX, Given, Groups, dead_topic
 from penstock.broker.topics import Topic
 from penstock.core.position import Earliest, Latest
 from penstock.model.limits import HEADERS_BYTES_MAX

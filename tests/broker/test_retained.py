@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.broker.retained import TERMS_SPARE, Retained
+from penstock.broker.deliver.retained import TERMS_SPARE, Retained
 from penstock.catalog.retained import RetainedRow
 from penstock.model.clock import ManualClock
 from penstock.model.timeline import Timeline

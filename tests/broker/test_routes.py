@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tracemalloc
 
-from penstock.broker import routes
+from penstock.broker.deliver import routes
 from penstock.core.access import Principals
 from tests.broker.exchange_world import World
 from tests.broker.model_broker import Wanted

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.broker.runs import Run
+from penstock.broker.publish.run import Run
 from penstock.mqtt.encode import encode
 from penstock.mqtt.kinds import MQTT_5
 from penstock.mqtt.packets import Publish

@@ -15,10 +15,10 @@ import pytest
 
 from penstock.app.wiring import open_memory
 from penstock.broker.engine import Engine
-from penstock.broker.sessions import OFFSET_MASK, TAG_SHIFT, Session
+from penstock.broker.session.session import OFFSET_MASK, TAG_SHIFT, Session
 from penstock.broker.settings import BrokerSettings
-from penstock.broker.share import Share
-from penstock.broker.shares import share_rows
+from penstock.broker.share.registry import share_rows
+from penstock.broker.share.share import Share
 from penstock.catalog.shares import ShareRow, ShareState, StoredShare
 from penstock.core.placement import DEFAULT_TOPIC
 from penstock.log.interface import Draft, LogSettings

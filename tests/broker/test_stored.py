@@ -7,12 +7,12 @@ from collections.abc import Iterator
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.broker.runs import Run
-from penstock.broker.stored import stored_run, stored_runs
-from penstock.log.batch import Batch
-from penstock.log.builder import BatchBuilder
-from penstock.log.format import KIND_SHIFT, RETAIN
-from penstock.log.marks import encode_headers
+from penstock.broker.deliver.stored_runs import stored_run, stored_runs
+from penstock.broker.publish.run import Run
+from penstock.log.format.batch import Batch
+from penstock.log.format.batch_bytes import KIND_SHIFT, RETAIN
+from penstock.log.format.builder import BatchBuilder
+from penstock.log.format.marks import encode_headers
 from penstock.model.clock import ManualClock
 from penstock.model.record import Headers, Record
 from penstock.model.timeline import Timeline

@@ -14,15 +14,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from penstock.broker.deliver.routes import Router
+from penstock.broker.deliver.sweep import Sweep
 from penstock.broker.metrics import Metrics
-from penstock.broker.routes import Router
-from penstock.broker.sessions import Session, Subscription
-from penstock.broker.sweep import Sweep
+from penstock.broker.session.session import Session, Subscription
 from penstock.broker.topics import Topic, Topics
 from penstock.catalog.catalog import TopicRow
 from penstock.core.names import matches
 from penstock.core.placement import Placement
-from penstock.log.batch import Batch
+from penstock.log.format.batch import Batch
 from penstock.log.interface import Draft, LogSettings
 from penstock.log.memory import MemoryLog
 from penstock.model.clock import SystemClock

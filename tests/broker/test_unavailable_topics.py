@@ -11,7 +11,7 @@ import pytest
 from crc32c import crc32c
 
 from penstock import AsyncBroker, Broker, TopicExists, UnavailableError
-from penstock.log.segment import segment_path
+from penstock.log.files.segment import segment_path
 from tests.broker.test_upkeep import fill, segments
 
 Harm = Callable[[Path], None]

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from penstock import AsyncBroker
-from penstock.log.segment import HEADER_BYTES, unpack_segment_header
+from penstock.log.files.segment import HEADER_BYTES, unpack_segment_header
 from penstock.model.errors import CorruptError
 from penstock.model.limits import KIB
 

@@ -9,13 +9,13 @@ from contextlib import asynccontextmanager
 import pytest
 
 from penstock.app.wiring import open_memory
-from penstock.broker import wills as module
+from penstock.broker.deliver.exchange import Exchange
 from penstock.broker.engine import Engine
-from penstock.broker.exchange import Exchange
-from penstock.broker.keeper import Keeper
-from penstock.broker.sessions import NEVER_EXPIRES, Session
+from penstock.broker.session import wills as module
+from penstock.broker.session.session import NEVER_EXPIRES, Session
+from penstock.broker.session.store import Keeper
+from penstock.broker.session.wills import GRACE_S, RETRY_S, STALE_MAX, Wills
 from penstock.broker.settings import BrokerSettings
-from penstock.broker.wills import GRACE_S, RETRY_S, STALE_MAX, Wills
 from penstock.core.access import PUBLISH, Principal
 from penstock.core.placement import DEFAULT_TOPIC
 from penstock.log.interface import LogSettings

@@ -12,7 +12,7 @@ import pytest
 
 import penstock
 from penstock import Broker
-from penstock.log.directory import read_holder
+from penstock.log.files.directory import read_holder
 from tests.cli.conftest import Command
 from tests.cli.test_cli_command import PATIENCE_S, start
 from tests.doors.certificates import Authority

@@ -7,9 +7,9 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.broker.members import Member
-from penstock.broker.runs import Run
-from penstock.broker.sessions import Session, Subscription
+from penstock.broker.deliver.members import Member
+from penstock.broker.publish.run import Run
+from penstock.broker.session.session import Session, Subscription
 from penstock.core.access import BROKER
 from penstock.core.claims import ANYBODY, OTHERS, OWN, Claim, Stretch, stretches
 from penstock.core.position import OFFSET_END

@@ -6,7 +6,7 @@ import os
 import signal
 import sys
 
-from penstock.broker.keeper import Keeper
+from penstock.broker.session.store import Keeper
 from penstock.cli.main import main
 
 

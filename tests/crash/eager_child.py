@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from penstock.cli.main import main
-from penstock.log.files import RealFile
+from penstock.log.files.disk import RealFile
 
 BATCH_BUFFERS = 4  # a batch is written in so many pieces, anything else in one
 

@@ -7,7 +7,7 @@ import sys
 import time
 
 from penstock.cli.main import main
-from penstock.log.files import RealFile
+from penstock.log.files.disk import RealFile
 
 SYNC_S = float(os.environ.get("SYNC_S", "0.5"))
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from penstock import Broker
-from penstock.log.files import RealFile, SyncError
+from penstock.log.files.disk import RealFile, SyncError
 from penstock.mqtt.kinds import MQTT_3_1_1, MQTT_5
 from penstock.mqtt.packets import Puback, Pubcomp, Publish, Pubrec, Pubrel
 from penstock.mqtt.reasons import Reason

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.broker.feeds import FEEDS_MAX
+from penstock.broker.deliver.history import FEEDS_MAX
 from penstock.core.access import RECEIVE, Principal, authorise
 from penstock.mqtt.kinds import MQTT_5
 from penstock.mqtt.packets import (

@@ -9,7 +9,7 @@ from random import Random
 
 import pytest
 
-from penstock.broker.standing import describe_sessions
+from penstock.broker.session.backlog import describe_sessions
 from penstock.doors.mqtt.connection import OUT_BYTES_MAX, Connection
 from penstock.mqtt.kinds import MQTT_3_1_1, MQTT_5
 from penstock.mqtt.packets import Publish, Subscription

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from penstock.doors.mqtt.publishing import RECEIVE_MAX
-from penstock.log.directory import read_holder
+from penstock.log.files.directory import read_holder
 from penstock.mqtt.encode import encode
 from penstock.mqtt.kinds import MQTT_5
 from penstock.mqtt.packets import Connack, Connect, Disconnect, Puback, Publish

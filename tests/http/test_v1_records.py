@@ -11,7 +11,7 @@ from urllib.parse import quote, urlencode
 import pyarrow as pa
 import pytest
 
-from penstock.log.segment import decode_batches
+from penstock.log.files.segment import decode_batches
 from tests.doors.hosted import Hosted
 from tests.doors.wire import Wire
 from tests.http.asking import Answer, Asking
@@ -413,7 +413,7 @@ def test_an_answer_of_batches_is_bounded_by_records_and_bytes(
         client.ask("POST", records, {"payload": "x" * 600})
     answer = client.ask("GET", f"{records}?limit=3", Accept=BATCHES)
     assert answer.headers["penstock-next-offset"] == "3"
-    monkeypatch.setattr("penstock.doors.http.records.READ_BYTES_MAX", 1_000)
+    monkeypatch.setattr("penstock.doors.http.v1.records.READ_BYTES_MAX", 1_000)
     answer = client.ask("GET", records, Accept=BATCHES)
     assert answer.headers["penstock-next-offset"] == "2"
     assert len(decode_batches(answer.body, 0, "the answer")) == 2

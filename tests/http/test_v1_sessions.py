@@ -9,7 +9,7 @@ from urllib.parse import quote
 
 import pytest
 
-from penstock.broker import tally
+from penstock.broker.session import waiting as tally
 from penstock.catalog.stored_sessions import OutstandingRow
 from penstock.mqtt.kinds import MQTT_3_1_1, MQTT_5
 from penstock.mqtt.packets import (

@@ -16,7 +16,7 @@ from urllib.parse import urlencode
 import pytest
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
-from penstock.doors.http import streams
+from penstock.doors.http.v1 import streams
 from tests.cutting_proxy import CuttingProxy
 from tests.doors.hosted import Hosted
 from tests.http.asking import Asking

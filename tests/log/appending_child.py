@@ -12,10 +12,10 @@ import select
 import sys
 from pathlib import Path
 
-from penstock.log.commit import ThreadWorkers
-from penstock.log.files import RealDisk
+from penstock.log.files.commit import ThreadWorkers
+from penstock.log.files.disk import RealDisk
+from penstock.log.files.store import EmbeddedStore
 from penstock.log.interface import Draft, LogSettings
-from penstock.log.store import EmbeddedStore
 from penstock.model.clock import SystemClock
 from penstock.model.limits import KIB
 from tests.log.stores import IDENTITY

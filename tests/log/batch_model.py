@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 
 from hypothesis import strategies as st
 
-from penstock.log.batch import Batch
-from penstock.log.builder import BatchBuilder
-from penstock.log.marks import NO_RECORD, Mark, encode_headers
+from penstock.log.format.batch import Batch
+from penstock.log.format.builder import BatchBuilder
+from penstock.log.format.marks import NO_RECORD, Mark, encode_headers
 from penstock.model.record import Headers, Record
 
 TOPIC = "topic"

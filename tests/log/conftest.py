@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from penstock.log.commit import ThreadWorkers
-from penstock.log.files import RealDisk
+from penstock.log.files.commit import ThreadWorkers
+from penstock.log.files.disk import RealDisk
+from penstock.log.files.store import EmbeddedStore
 from penstock.log.interface import KeptLog, LogIdentity, LogSettings, LogStore
 from penstock.log.memory import MemoryStore
-from penstock.log.postgres_store import PostgresStore
-from penstock.log.store import EmbeddedStore
+from penstock.log.postgres.store import PostgresStore
 from penstock.model.clock import ManualClock
 from tests.log.postgres_world import PostgresScenario, opened
 from tests.postgres_proxy import PostgresProxy

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from penstock.log.files import Disk, File, SyncError
+from penstock.log.files.disk import Disk, File, SyncError
 
 CALLS = (
     "open", "list", "rename", "remove", "sync_dir", "read", "write", "truncate", "sync",

@@ -11,10 +11,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from penstock.log import format as fmt
-from penstock.log.batch import Batch
-from penstock.log.builder import BatchBuilder, Columns, assemble
-from penstock.log.marks import (
+from penstock.log.format import batch_bytes as fmt
+from penstock.log.format.batch import Batch
+from penstock.log.format.builder import BatchBuilder, Columns, assemble
+from penstock.log.format.marks import (
     MARK_IDEMPOTENCY_KEY,
     MARK_QOS2_OPENED,
     MARK_QOS2_RELEASED,

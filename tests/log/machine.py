@@ -8,10 +8,10 @@ from pathlib import Path
 from random import Random
 from typing import TypeVar
 
-from penstock.log.embedded import EmbeddedLog
+from penstock.log.files.embedded import EmbeddedLog
+from penstock.log.files.layout import log_directory
+from penstock.log.files.store import EmbeddedStore
 from penstock.log.interface import LogIdentity, LogSettings
-from penstock.log.layout import log_directory
-from penstock.log.store import EmbeddedStore
 from penstock.model.clock import ManualClock
 from tests.sim.fake_disk import FakeDisk
 from tests.sim.workers import SimWorkers, VirtualLoop, bury_task

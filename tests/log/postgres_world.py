@@ -7,9 +7,9 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
 from penstock.log.interface import OS, KeptLog, LogIdentity, LogSettings
-from penstock.log.postgres import PostgresLog
-from penstock.log.postgres_store import PostgresStore
-from penstock.log.postgres_tables import views_schema
+from penstock.log.postgres.log import PostgresLog
+from penstock.log.postgres.store import PostgresStore
+from penstock.log.postgres.tables import views_schema
 from penstock.model.clock import ManualClock
 from tests.log.stores import read_all
 from tests.postgres_proxy import PostgresProxy

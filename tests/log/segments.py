@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from penstock.log.active import create_segment
-from penstock.log.batch import Batch
-from penstock.log.files import RealDisk
-from penstock.log.segment import Segment, SegmentHeader
+from penstock.log.files.active import create_segment
+from penstock.log.files.disk import RealDisk
+from penstock.log.files.segment import Segment, SegmentHeader
+from penstock.log.format.batch import Batch
 from tests.log.batch_model import ModelLog, RunPlan, T
 
 

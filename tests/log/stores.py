@@ -9,14 +9,14 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TypeVar
 
-from penstock.log.commit import CommitJob, ThreadWorkers
-from penstock.log.embedded import EmbeddedLog
-from penstock.log.files import RealDisk
+from penstock.log.files.commit import CommitJob, ThreadWorkers
+from penstock.log.files.disk import RealDisk
+from penstock.log.files.embedded import EmbeddedLog
+from penstock.log.files.layout import log_directory
+from penstock.log.files.segment import Segment
+from penstock.log.files.store import EmbeddedStore
+from penstock.log.files.verify import verify_log
 from penstock.log.interface import KeptLog, LogIdentity, LogSettings
-from penstock.log.layout import log_directory
-from penstock.log.segment import Segment
-from penstock.log.store import EmbeddedStore
-from penstock.log.verify import verify_log
 from penstock.model.clock import ManualClock
 from penstock.model.record import Record
 from tests.log.faulty_disk import FaultyDisk, Gate

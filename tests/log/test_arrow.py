@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.log import format as fmt
-from penstock.log.arrow import SCHEMA, schema_of, to_arrow
-from penstock.log.batch import Batch, decode_batch
-from penstock.log.builder import BatchBuilder
-from penstock.log.marks import encode_headers
-from penstock.log.seal import seal_segment
+from penstock.log.arrow.columns import SCHEMA, schema_of, to_arrow
+from penstock.log.files.seal import seal_segment
+from penstock.log.format import batch_bytes as fmt
+from penstock.log.format.batch import Batch, decode_batch
+from penstock.log.format.builder import BatchBuilder
+from penstock.log.format.marks import encode_headers
 from penstock.model.limits import MIB, PAYLOAD_BYTES_MAX
 from penstock.model.record import Record
 from tests.log.batch_model import TOPIC, ModelLog, RunPlan, T, run_plans

@@ -10,13 +10,13 @@ from random import Random
 import pytest
 
 from penstock.log.appending import PENDING_BYTES_MAX
-from penstock.log.commit import INLINE_BYTES_MAX
-from penstock.log.embedded import EmbeddedLog
-from penstock.log.endfile import read_end
-from penstock.log.files import RealDisk
+from penstock.log.files.commit import INLINE_BYTES_MAX
+from penstock.log.files.disk import RealDisk
+from penstock.log.files.embedded import EmbeddedLog
+from penstock.log.files.endfile import read_end
+from penstock.log.files.reader import FileReader
+from penstock.log.files.segment import segment_bases
 from penstock.log.interface import OS, Bounds, Draft, LogIdentity, LogSettings
-from penstock.log.reader import FileReader
-from penstock.log.segment import segment_bases
 from penstock.model.errors import UnavailableError
 from penstock.model.limits import MIB
 from tests.log.stores import World, arrived, in_world, read_all, until

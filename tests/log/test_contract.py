@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
+from penstock.log.format.marks import MARK_IDEMPOTENCY_KEY, NO_RECORD, Mark
 from penstock.log.interface import Bounds, Draft, KeptLog, LogSettings
-from penstock.log.marks import MARK_IDEMPOTENCY_KEY, NO_RECORD, Mark
 from penstock.model.errors import Gap, UnavailableError
 from penstock.model.record import KIND_JSON, KIND_TEXT, Record
 from tests.log.conftest import IDENTITY, Bench, Scenario

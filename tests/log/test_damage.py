@@ -14,13 +14,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.log.embedded import EmbeddedLog
+from penstock.log.files.embedded import EmbeddedLog
+from penstock.log.files.layout import read_facts
+from penstock.log.files.reader import FileReader
+from penstock.log.files.segment import HEADER_BYTES, segment_bases, segment_path, walk_headers
+from penstock.log.files.verify import verify_log
+from penstock.log.format.marks import MARK_IDEMPOTENCY_KEY, Mark
 from penstock.log.interface import Draft, LogSettings
-from penstock.log.layout import read_facts
-from penstock.log.marks import MARK_IDEMPOTENCY_KEY, Mark
-from penstock.log.reader import FileReader
-from penstock.log.segment import HEADER_BYTES, segment_bases, segment_path, walk_headers
-from penstock.log.verify import verify_log
 from penstock.model.errors import CorruptError
 from penstock.model.record import Record
 from tests.log.machine import DIRECTORY, Machine

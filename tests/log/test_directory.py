@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.log.directory import (
+from penstock.log.files.directory import (
     LOCK_NAME,
     RESERVE_BYTES_MAX,
     RESERVE_NAME,
@@ -21,16 +21,16 @@ from penstock.log.directory import (
     DataDirectory,
     read_holder,
 )
-from penstock.log.files import RealDisk
+from penstock.log.files.disk import RealDisk
+from penstock.log.files.layout import find_logs
 from penstock.log.interface import Draft, LogIdentity
-from penstock.log.layout import find_logs
 from penstock.model.errors import UnavailableError
 from tests.log.stores import IDENTITY, World, in_world, open_world, read_all
 
 HOLD = """
 import sys
 from pathlib import Path
-from penstock.log.directory import DataDirectory
+from penstock.log.files.directory import DataDirectory
 directory = DataDirectory(Path(sys.argv[1]))
 directory.take()
 directory.announce(sys.argv[2:])

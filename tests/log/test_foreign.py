@@ -10,12 +10,12 @@ from crc32c import crc32c
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.log import format as fmt
-from penstock.log.batch import Batch, decode_batch
-from penstock.log.builder import Columns, assemble
-from penstock.log.foreign import check_batch
-from penstock.log.marks import MARK_SPARK_BATCH, Mark, encode_headers
-from penstock.log.staging import STAGED_BLOB_BYTES
+from penstock.log.format import batch_bytes as fmt
+from penstock.log.format.batch import Batch, decode_batch
+from penstock.log.format.builder import Columns, assemble
+from penstock.log.format.marks import MARK_SPARK_BATCH, Mark, encode_headers
+from penstock.log.staging.area import STAGED_BLOB_BYTES
+from penstock.log.staging.foreign import check_batch
 from penstock.model.errors import CorruptError, PenstockError, TooLarge
 from penstock.model.record import KIND_JSON, KIND_TEXT
 

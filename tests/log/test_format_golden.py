@@ -11,23 +11,23 @@ from pathlib import Path
 
 import pytest
 
-from penstock.log.active import create_segment
-from penstock.log.batch import Batch, decode_batch
-from penstock.log.endfile import CLEAN, FENCED, LOOSE, End, unpack_end
-from penstock.log.files import RealDisk
-from penstock.log.format import unpack_header
-from penstock.log.interface import LogSettings
-from penstock.log.layout import TopicFacts, decode_facts, encode_facts
-from penstock.log.marks import NO_RECORD
-from penstock.log.recovery import scan_segment
-from penstock.log.seal import seal_segment
-from penstock.log.segment import (
+from penstock.log.files.active import create_segment
+from penstock.log.files.disk import RealDisk
+from penstock.log.files.endfile import CLEAN, FENCED, LOOSE, End, unpack_end
+from penstock.log.files.layout import TopicFacts, decode_facts, encode_facts
+from penstock.log.files.recovery import scan_segment
+from penstock.log.files.seal import seal_segment
+from penstock.log.files.segment import (
     HEADER_BYTES,
     Segment,
     SegmentHeader,
     segment_path,
     unpack_segment_header,
 )
+from penstock.log.format.batch import Batch, decode_batch
+from penstock.log.format.batch_bytes import unpack_header
+from penstock.log.format.marks import NO_RECORD
+from penstock.log.interface import LogSettings
 from penstock.model.errors import CorruptError
 from tests.log.bare_format import (
     BareMark,

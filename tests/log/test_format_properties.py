@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.log import format as fmt
-from penstock.log.batch import Batch, decode_batch
-from penstock.log.builder import BatchBuilder
-from penstock.log.marks import (
+from penstock.log.format import batch_bytes as fmt
+from penstock.log.format.batch import Batch, decode_batch
+from penstock.log.format.builder import BatchBuilder
+from penstock.log.format.marks import (
     Mark,
     decode_headers,
     decode_marks,

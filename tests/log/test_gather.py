@@ -11,14 +11,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.log.arrow import EXTRA, SCHEMA, schema_of, to_arrow
-from penstock.log.batch import Batch
-from penstock.log.builder import BatchBuilder
-from penstock.log.files import RealDisk
-from penstock.log.gather import gather
+from penstock.log.arrow.columns import EXTRA, SCHEMA, schema_of, to_arrow
+from penstock.log.arrow.gather import gather
+from penstock.log.files.disk import RealDisk
+from penstock.log.files.reader import FileReader
+from penstock.log.files.segment import decode_batches
+from penstock.log.format.batch import Batch
+from penstock.log.format.builder import BatchBuilder
 from penstock.log.interface import Draft, LogSettings
-from penstock.log.reader import FileReader
-from penstock.log.segment import decode_batches
 from penstock.model.errors import CorruptError
 from penstock.model.limits import KIB, MIB
 from tests.log.batch_model import TOPIC, ModelLog, RunPlan, run_plans

@@ -9,12 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from penstock.log.builder import BatchBuilder
-from penstock.log.embedded import EmbeddedLog
-from penstock.log.intake import LogOf, finish_all, take_in
+from penstock.log.files.embedded import EmbeddedLog
+from penstock.log.format.builder import BatchBuilder
+from penstock.log.format.marks import MARK_SPARK_BATCH
 from penstock.log.interface import Draft, KeptLog, LogIdentity, LogSettings
-from penstock.log.marks import MARK_SPARK_BATCH
-from penstock.log.staging import (
+from penstock.log.staging.area import (
     AREA,
     DONE_S,
     ORPHAN_S,
@@ -22,6 +21,7 @@ from penstock.log.staging import (
     StagingArea,
     mark_key,
 )
+from penstock.log.staging.intake import LogOf, finish_all, take_in
 from penstock.model.errors import CorruptError, UnavailableError
 from penstock.model.limits import KIB
 from tests.log.stores import World, in_world, read_all

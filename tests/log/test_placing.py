@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from penstock.log.batch import Batch, decode_batch
-from penstock.log.builder import BatchBuilder
+from penstock.log.format.batch import Batch, decode_batch
+from penstock.log.format.builder import BatchBuilder
+from penstock.log.format.marks import MARK_SPARK_BATCH
 from penstock.log.interface import Draft, LogSettings
-from penstock.log.marks import MARK_SPARK_BATCH
 from penstock.log.placing import check_placeable
 from penstock.model.errors import CorruptError, UnavailableError
 from penstock.model.limits import KIB

@@ -8,10 +8,10 @@ import sys
 
 import pytest
 
+from penstock.log.format.marks import MARK_QOS2_OPENED, Mark
 from penstock.log.interface import Bounds, Draft, LogSettings
-from penstock.log.marks import MARK_QOS2_OPENED, Mark
-from penstock.log.postgres_reader import PostgresReader
-from penstock.log.postgres_store import PostgresStore
+from penstock.log.postgres.reader import PostgresReader
+from penstock.log.postgres.store import PostgresStore
 from penstock.model.errors import (
     Gap,
     TopicNotFound,
@@ -253,7 +253,7 @@ def test_a_table_changed_by_hand_is_noticed_before_anything_is_stored(on_postgre
 
 WAITING = """
 import sys
-from penstock.log.postgres_reader import PostgresReader
+from penstock.log.postgres.reader import PostgresReader
 reader = PostgresReader(sys.argv[1], sys.argv[2], "ORDERS")
 offset = reader.bounds().end
 print("waiting", flush=True)

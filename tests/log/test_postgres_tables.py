@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from penstock.log.appending import PENDING_BYTES_MAX
 from penstock.log.broken import DamagedLog
 from penstock.log.cache import CACHE_BYTES_MAX
+from penstock.log.format.marks import MARK_QOS2_OPENED, MARK_QOS2_RELEASED, Mark
 from penstock.log.interface import Bounds, Draft, LogSettings
-from penstock.log.marks import MARK_QOS2_OPENED, MARK_QOS2_RELEASED, Mark
-from penstock.log.postgres_tables import READ_ROWS_MAX
-from penstock.log.postgres_work import STATEMENT_BYTES_MAX
+from penstock.log.postgres.tables import READ_ROWS_MAX
+from penstock.log.postgres.work import STATEMENT_BYTES_MAX
 from penstock.model.errors import (
     CorruptError,
     Gap,

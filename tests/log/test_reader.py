@@ -12,15 +12,15 @@ from pathlib import Path
 
 import pytest
 
-from penstock.log.active import create_segment
-from penstock.log.embedded import EmbeddedLog
-from penstock.log.endfile import End, read_end
-from penstock.log.files import RealDisk
+from penstock.log.files.active import create_segment
+from penstock.log.files.disk import RealDisk
+from penstock.log.files.embedded import EmbeddedLog
+from penstock.log.files.endfile import End, read_end
+from penstock.log.files.layout import log_directory
+from penstock.log.files.reader import FileReader
+from penstock.log.files.segment import SegmentHeader, segment_path
+from penstock.log.format.marks import MARK_WILL, Mark
 from penstock.log.interface import Bounds, Draft, LogSettings
-from penstock.log.layout import log_directory
-from penstock.log.marks import MARK_WILL, Mark
-from penstock.log.reader import FileReader
-from penstock.log.segment import SegmentHeader, segment_path
 from penstock.model.errors import CorruptError, Gap
 from penstock.model.limits import KIB
 from penstock.model.record import Record

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from penstock.core.names import matches
-from penstock.log.embedded import EmbeddedLog
-from penstock.log.files import RealDisk
+from penstock.log.files.disk import RealDisk
+from penstock.log.files.embedded import EmbeddedLog
+from penstock.log.files.reader import FileReader
+from penstock.log.files.seal import SEALED_RECORDS
+from penstock.log.files.segment import Segment
 from penstock.log.interface import OS, Draft, LogSettings
-from penstock.log.reader import FileReader
-from penstock.log.seal import SEALED_RECORDS
-from penstock.log.segment import Segment
 from penstock.model.errors import Gap
 from penstock.model.limits import KIB, MIB
 from tests.log.stores import IDENTITY, World, in_world

@@ -9,13 +9,13 @@ from random import Random
 
 import pytest
 
-from penstock.log.batch import decode_batch
 from penstock.log.cache import CACHE_BYTES_MAX, ChunkCache
-from penstock.log.embedded import READ_BYTES_MAX, TAIL_BYTES_MAX, EmbeddedLog
-from penstock.log.files import RealDisk
-from penstock.log.format import COMPRESSION_LZ4
+from penstock.log.files.disk import RealDisk
+from penstock.log.files.embedded import READ_BYTES_MAX, TAIL_BYTES_MAX, EmbeddedLog
+from penstock.log.files.segment import Segment
+from penstock.log.format.batch import decode_batch
+from penstock.log.format.batch_bytes import COMPRESSION_LZ4
 from penstock.log.interface import Bounds, Draft, LogSettings
-from penstock.log.segment import Segment
 from penstock.log.tail import Tail
 from penstock.model.errors import Gap
 from penstock.model.limits import KIB, MIB

@@ -10,9 +10,9 @@ from typing import TypeVar
 
 import pytest
 
-from penstock.log.embedded import EmbeddedLog
+from penstock.log.files.embedded import EmbeddedLog
+from penstock.log.files.segment import segment_bases, segment_path
 from penstock.log.interface import FSYNC, OS, Draft
-from penstock.log.segment import segment_bases, segment_path
 from penstock.model.errors import Gap, UnavailableError
 from tests.log.machine import DIRECTORY, SMALL, Machine
 from tests.sim.workers import SimWorkers

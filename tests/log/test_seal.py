@@ -16,14 +16,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.log import format as fmt
-from penstock.log import seal
-from penstock.log.batch import Batch
-from penstock.log.builder import BatchBuilder
-from penstock.log.files import RealDisk
-from penstock.log.marks import NO_RECORD
-from penstock.log.seal import SEALED_BLOB_BYTES, SEALED_RECORDS, seal_segment
-from penstock.log.segment import SEALED, Segment, SegmentHeader, StaleSegment
+from penstock.log.files import seal
+from penstock.log.files.disk import RealDisk
+from penstock.log.files.seal import SEALED_BLOB_BYTES, SEALED_RECORDS, seal_segment
+from penstock.log.files.segment import SEALED, Segment, SegmentHeader, StaleSegment
+from penstock.log.format import batch_bytes as fmt
+from penstock.log.format.batch import Batch
+from penstock.log.format.builder import BatchBuilder
+from penstock.log.format.marks import NO_RECORD
 from penstock.model.errors import CorruptError
 from tests.log.bare_format import parse_segment
 from tests.log.batch_model import TOPIC, ModelLog, RunPlan, T, placed_marks, run_plans

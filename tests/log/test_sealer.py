@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from penstock.log.sealer import SealerChild
-from penstock.log.segment import Segment
+from penstock.log.files.sealer import SealerChild
+from penstock.log.files.segment import Segment
 from penstock.model.errors import CorruptError
 from tests.log.batch_model import TOPIC, ModelLog
 from tests.log.segments import all_batches, plain_run, write_model

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from penstock.log.embedded import EmbeddedLog
+from penstock.log.files.embedded import EmbeddedLog
+from penstock.log.files.seal import SEALING
+from penstock.log.files.segment import HEADER_BYTES, segment_bases, segment_path
 from penstock.log.interface import Draft, LogSettings
-from penstock.log.seal import SEALING
-from penstock.log.segment import HEADER_BYTES, segment_bases, segment_path
 from penstock.model.errors import CorruptError
 from penstock.model.limits import KIB
 from tests.log.stores import World, in_world

@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from penstock.log.endfile import End, read_end
-from penstock.log.files import RealDisk
-from penstock.log.footer import Footer, encode_footer, read_footer
+from penstock.log.files.disk import RealDisk
+from penstock.log.files.endfile import End, read_end
+from penstock.log.files.segment import Segment, segment_bases, segment_path
+from penstock.log.files.verify import LogReport, verify_all, verify_log
+from penstock.log.format.footer import Footer, encode_footer, read_footer
+from penstock.log.format.marks import MARK_WILL, Mark
 from penstock.log.interface import OS, Draft, LogSettings
-from penstock.log.marks import MARK_WILL, Mark
-from penstock.log.segment import Segment, segment_bases, segment_path
-from penstock.log.verify import LogReport, verify_all, verify_log
 from penstock.model.limits import KIB
 from tests.log.bare_format import crc32c
 from tests.log.faulty_disk import FaultyDisk

@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 from penstock import Broker
-from penstock.log.files import RealDisk
-from penstock.log.layout import find_logs, log_directory
-from penstock.log.verify import verify_log
+from penstock.log.files.disk import RealDisk
+from penstock.log.files.layout import find_logs, log_directory
+from penstock.log.files.verify import verify_log
 from tests.peers import fenced_child
 from tests.powerloss.run import compile_library
 

@@ -18,11 +18,11 @@ from pathlib import Path
 import pytest
 
 from penstock import Broker, UnavailableError
-from penstock.log.endfile import read_end
-from penstock.log.files import RealDisk
-from penstock.log.layout import find_logs, log_directory
-from penstock.log.segment import segment_path
-from penstock.log.verify import verify_log
+from penstock.log.files.disk import RealDisk
+from penstock.log.files.endfile import read_end
+from penstock.log.files.layout import find_logs, log_directory
+from penstock.log.files.segment import segment_path
+from penstock.log.files.verify import verify_log
 from penstock.model.limits import KIB, MIB
 from tests.peers import filling_child
 

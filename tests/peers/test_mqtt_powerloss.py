@@ -15,12 +15,12 @@ from pathlib import Path
 import pytest
 
 from penstock.app.wiring import open_directory
-from penstock.broker.keeper import Keeper
-from penstock.broker.sessions import NEVER_EXPIRES, Session
+from penstock.broker.session.session import NEVER_EXPIRES, Session
+from penstock.broker.session.store import Keeper
 from penstock.broker.settings import BrokerSettings
 from penstock.core.placement import DEFAULT_TOPIC
-from penstock.log.files import RealDisk
-from penstock.log.verify import verify_log
+from penstock.log.files.disk import RealDisk
+from penstock.log.files.verify import verify_log
 from penstock.model.errors import TopicNotFound
 from tests.broker.exchange_world import Client
 from tests.doors.served import Served

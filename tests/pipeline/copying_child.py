@@ -18,8 +18,8 @@ from pyspark.sql.datasource import DataSourceStreamWriter
 from pyspark.sql.types import StructType
 
 from penstock.pipeline import session
-from penstock.pipeline.sink import StreamWriter
-from penstock.pipeline.source import PenstockSource
+from penstock.pipeline.sink.sink import StreamWriter
+from penstock.pipeline.source.source import PenstockSource
 from tests.pipeline.conftest import small_spark
 
 

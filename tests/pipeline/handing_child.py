@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from penstock.pipeline.intake import DirectoryIntake
-from penstock.pipeline.writing import TaskWrite
+from penstock.pipeline.sink.intake import DirectoryIntake
+from penstock.pipeline.sink.writing import TaskWrite
 
 SOURCE = "query x"
 TOTAL = 60

@@ -13,8 +13,8 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
-from penstock.pipeline.source import SCHEMA, PenstockSource
-from penstock.pipeline.stream import Piece
+from penstock.pipeline.source.source import SCHEMA, PenstockSource
+from penstock.pipeline.source.stream import Piece
 from tests.doors.hosted import Hosted
 
 _PICKLE = CloudPickleSerializer()

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from matplotlib.image import imread
 
-from penstock.pipeline.chart import (
+from penstock.pipeline.jobs.stats.chart import (
     LABEL_CHARS_MAX,
     REST,
     STEPS_MAX,
@@ -17,7 +17,7 @@ from penstock.pipeline.chart import (
     _short,
     draw,
 )
-from penstock.pipeline.minutes import Picture
+from penstock.pipeline.jobs.stats.minutes import Picture
 
 START = datetime(2026, 3, 1, 23, 50, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)

@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 
 from penstock.core.names import matches
 from penstock.core.where import compile_where
-from penstock.log.arrow import schema_of
+from penstock.log.arrow.columns import schema_of
 from penstock.model.record import Record
-from penstock.pipeline import matching
-from penstock.pipeline.dispatching import DELIVERIES, count, deliver
-from penstock.pipeline.matching import Matcher, matcher_of
-from penstock.pipeline.readers import Filter, Reader, Readers
+from penstock.pipeline.jobs.dispatch import matching
+from penstock.pipeline.jobs.dispatch.dispatching import DELIVERIES, count, deliver
+from penstock.pipeline.jobs.dispatch.matching import Matcher, matcher_of
+from penstock.pipeline.jobs.dispatch.readers import Filter, Reader, Readers
 
 TOPICS = {"a": 1, "b": 2}
 NOW = datetime(2026, 1, 1, tzinfo=UTC)

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from penstock import Broker
-from penstock.log.files import RealDisk
-from penstock.log.staging import AREA
-from penstock.log.verify import verify_log
+from penstock.log.files.disk import RealDisk
+from penstock.log.files.verify import verify_log
+from penstock.log.staging.area import AREA
 from tests.doors.served import Served
 from tests.pipeline.drivers import (
     BATCHES,

@@ -20,18 +20,18 @@ from penstock import (
     connect,
 )
 from penstock.app.server import Server
-from penstock.broker.runs import Run
-from penstock.broker.staged import LiveLog
-from penstock.log.builder import BatchBuilder
-from penstock.log.staging import AREA, StagedFile
+from penstock.broker.publish.run import Run
+from penstock.broker.publish.staged import LiveLog
+from penstock.log.format.builder import BatchBuilder
+from penstock.log.staging.area import AREA, StagedFile
 from penstock.model.limits import PAYLOAD_BYTES_MAX
 from penstock.model.record import Record
 from penstock.mqtt.kinds import MQTT_5
-from penstock.pipeline import remote_intake
 from penstock.pipeline.link import BrokerLink
-from penstock.pipeline.remote_intake import RemoteIntake
-from penstock.pipeline.source import PenstockSource
-from penstock.pipeline.writing import TaskWrite
+from penstock.pipeline.sink import remote_intake
+from penstock.pipeline.sink.remote_intake import RemoteIntake
+from penstock.pipeline.sink.writing import TaskWrite
+from penstock.pipeline.source.source import PenstockSource
 from tests.doors.hosted import Hosted
 from tests.doors.served import Served
 from tests.doors.users import add_users

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from penstock import AsyncBroker, Broker, Gap
-from penstock.log.endfile import read_end
-from penstock.log.files import RealDisk
+from penstock.log.files.disk import RealDisk
+from penstock.log.files.endfile import read_end
 from penstock.model.limits import PAYLOAD_BYTES_MAX
 from tests.pipeline.reading import (
     offsets,

@@ -11,7 +11,7 @@ from penstock import Broker
 from penstock.mqtt.kinds import MQTT_5
 from penstock.mqtt.packets import Puback, Publish
 from penstock.mqtt.properties import Properties
-from penstock.pipeline.source import EXTRA, SCHEMA
+from penstock.pipeline.source.source import EXTRA, SCHEMA
 from tests.doors.hosted import Hosted
 from tests.doors.wire import Wire
 from tests.pipeline.reading import address, rows

@@ -13,8 +13,8 @@ from pyspark.sql.types import BinaryType, IntegerType, StringType, StructField, 
 
 from penstock import Broker
 from penstock.model.errors import RefusedError
-from penstock.pipeline.options import OPTIONS
-from penstock.pipeline.source import SCHEMA, PenstockSource
+from penstock.pipeline.source.options import OPTIONS
+from penstock.pipeline.source.source import SCHEMA, PenstockSource
 from tests.doors.hosted import Hosted
 from tests.pipeline.reading import At, offsets, only, payloads, ranges, reader_of, rows
 

@@ -13,12 +13,12 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 from penstock import Broker, Gap, NotAuthorized, UnavailableError, connect
 from penstock.app.server import Server
 from penstock.model.limits import PAYLOAD_BYTES_MAX
-from penstock.pipeline import remote
-from penstock.pipeline.directory import DirectoryOrigin
 from penstock.pipeline.link import BrokerLink
-from penstock.pipeline.origin import Origin
-from penstock.pipeline.remote import RemoteOrigin
-from penstock.pipeline.source import SCHEMA, PenstockSource
+from penstock.pipeline.source import remote
+from penstock.pipeline.source.directory import DirectoryOrigin
+from penstock.pipeline.source.origin import Origin
+from penstock.pipeline.source.remote import RemoteOrigin
+from penstock.pipeline.source.source import SCHEMA, PenstockSource
 from tests.doors.hosted import Hosted
 from tests.doors.users import add_users
 from tests.pipeline.reading import (

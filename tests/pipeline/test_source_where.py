@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 from penstock import Broker
 from penstock.core.names import matches
 from penstock.core.where import compile_where
-from penstock.log.batch import Batch, decode_batch
-from penstock.log.builder import BatchBuilder
-from penstock.log.marks import encode_headers
+from penstock.log.format.batch import Batch, decode_batch
+from penstock.log.format.builder import BatchBuilder
+from penstock.log.format.marks import encode_headers
 from penstock.model.record import Record
-from penstock.pipeline.scan import kept_records
+from penstock.pipeline.source.scan import kept_records
 from tests.core.test_where import CASES, record_of
 from tests.pipeline.reading import offsets
 
@@ -79,7 +79,7 @@ CHILD = """
 import sys
 from pathlib import Path
 from pyspark_penstock import DefaultSource
-from penstock.pipeline.source import SCHEMA
+from penstock.pipeline.source.source import SCHEMA
 reader = DefaultSource({"path": sys.argv[1], "topic": "t", "where": "offset > 0"}).reader(SCHEMA)
 print(sum(b.num_rows for piece in reader.partitions() for b in reader.read(piece)))
 print(*sorted(m for m in sys.modules if m.startswith("penstock")))

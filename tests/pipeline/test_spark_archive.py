@@ -20,10 +20,10 @@ from penstock import Broker, RefusedError, TopicNotFound
 from penstock.cli.main import main
 from penstock.model.record import Record
 from penstock.pipeline import archive
-from penstock.pipeline.delta import ArchiveTable
-from penstock.pipeline.following import DATE
+from penstock.pipeline.delta.following import DATE
+from penstock.pipeline.delta.table import ArchiveTable
 from penstock.pipeline.jobs import Progress
-from penstock.pipeline.offsets import Place
+from penstock.pipeline.source.offsets import Place
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -153,7 +153,7 @@ def test_several_topics_share_a_table_each_with_its_place(
 def test_small_files_are_merged_and_nothing_else_changes(
     spark: SparkSession, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("penstock.pipeline.delta.SMALL_FILES_MAX", 4)
+    monkeypatch.setattr("penstock.pipeline.delta.table.SMALL_FILES_MAX", 4)
     archive("orders", tmp_path / "table", path=data, batch_records=15, spark=spark)
     assert len(DeltaTable(str(tmp_path / "table")).file_uris()) <= 4
     assert same(rows_of(tmp_path / "table"), records(data))

@@ -20,8 +20,8 @@ from penstock.mqtt.kinds import MQTT_5
 from penstock.mqtt.packets import Puback, Publish
 from penstock.mqtt.properties import Properties
 from penstock.pipeline import archive, clean
-from penstock.pipeline.cleaning import CleanTable, Keep
 from penstock.pipeline.jobs import Progress
+from penstock.pipeline.jobs.clean.cleaning import CleanTable, Keep
 from tests.doors.hosted import Hosted
 from tests.doors.wire import Wire
 

@@ -15,10 +15,11 @@ from penstock import Broker, InvalidPosition, InvalidSetting, RefusedError, Topi
 from penstock.cli.main import main
 from penstock.model.errors import UnavailableError
 from penstock.model.record import Record
-from penstock.pipeline import archive, clean, replay, replaying
+from penstock.pipeline import archive, clean, replay
 from penstock.pipeline.jobs import Progress
-from penstock.pipeline.jobs.replay import SLICE_RECORDS_MAX, _Replayer
-from penstock.pipeline.replaying import Slice
+from penstock.pipeline.jobs.replay import replaying
+from penstock.pipeline.jobs.replay.job import SLICE_RECORDS_MAX, _Replayer
+from penstock.pipeline.jobs.replay.replaying import Slice
 from tests.doors.hosted import Hosted
 
 if TYPE_CHECKING:
@@ -139,7 +140,7 @@ def test_a_table_that_is_no_archive_is_refused_before_anything_is_written(
 def test_a_slice_that_was_decided_comes_in_once_whatever_happened_to_its_driver(
     spark: SparkSession, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("penstock.pipeline.jobs.replay.SLICE_RECORDS_MAX", 10)
+    monkeypatch.setattr("penstock.pipeline.jobs.replay.job.SLICE_RECORDS_MAX", 10)
     real = replaying.put
 
     def dies_before(*arguments: Any) -> int:
@@ -176,7 +177,7 @@ def test_a_checkpoint_belongs_to_one_replay(
 def test_a_topic_that_a_broker_holds_is_not_written_by_files(
     spark: SparkSession, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("penstock.pipeline.intake.LOCK_S_MAX", 0.1)
+    monkeypatch.setattr("penstock.pipeline.sink.intake.LOCK_S_MAX", 0.1)
     with Broker(data), pytest.raises(UnavailableError):
         replay("in", "out", checkpoint=tmp_path / "c", path=data, spark=spark)
     assert not (tmp_path / "c").exists()
@@ -263,8 +264,8 @@ def test_what_is_due_follows_the_clock(
     due: int,
 ) -> None:
     now_s = time.monotonic()
-    monkeypatch.setattr("penstock.pipeline.jobs.replay.time.monotonic", lambda: now_s)
+    monkeypatch.setattr("penstock.pipeline.jobs.replay.job.time.monotonic", lambda: now_s)
     state = Slice("id", "source", 0, 10**9, 3, 50, 100)
     replayer = _Replayer(SteadyLog(), state, speed, rate)  # type: ignore[arg-type]
-    monkeypatch.setattr("penstock.pipeline.jobs.replay.time.monotonic", lambda: now_s + gone_s)
+    monkeypatch.setattr("penstock.pipeline.jobs.replay.job.time.monotonic", lambda: now_s + gone_s)
     assert replayer._due() == due

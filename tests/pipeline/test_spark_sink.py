@@ -10,7 +10,7 @@ import pytest
 from pyspark.errors import PySparkException
 
 from penstock import Broker
-from penstock.log.staging import AREA
+from penstock.log.staging.area import AREA
 from penstock.model.record import Record
 
 if TYPE_CHECKING:

@@ -15,9 +15,9 @@ from penstock.pipeline.declared.order import part_of
 from penstock.pipeline.declared.reading import read_declaration
 from penstock.pipeline.declared.tables import PipelineTable
 from penstock.pipeline.declared.views import Views
+from penstock.pipeline.delta.rows import read_delta
 from penstock.pipeline.jobs import Progress
-from penstock.pipeline.source import SCHEMA
-from penstock.pipeline.table_rows import read_delta
+from penstock.pipeline.source.source import SCHEMA
 from tests.pipeline.declaring import COPY, Declare, make_topics, publish, rows_of, values
 
 if TYPE_CHECKING:

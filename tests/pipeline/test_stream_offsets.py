@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 from penstock import Broker, Gap, RefusedError, TopicNotFound
-from penstock.pipeline.offsets import Place, StreamOffset, stream_offset
-from penstock.pipeline.plan import limited
-from penstock.pipeline.source import SCHEMA, PenstockSource
-from penstock.pipeline.stream import StreamReader
+from penstock.pipeline.source.offsets import Place, StreamOffset, stream_offset
+from penstock.pipeline.source.plan import limited
+from penstock.pipeline.source.source import SCHEMA, PenstockSource
+from penstock.pipeline.source.stream import StreamReader
 from tests.pipeline.reading import only, ranges, read_batches, travelled
 
 ALL = ReadAllAvailable()

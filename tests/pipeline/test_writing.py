@@ -28,12 +28,12 @@ from pyspark.sql.types import (
 )
 
 from penstock import Broker, RefusedError, TooLarge, TopicNotFound, UnavailableError
-from penstock.log.staging import AREA, STAGED_BLOB_BYTES, STAGED_RECORDS
+from penstock.log.staging.area import AREA, STAGED_BLOB_BYTES, STAGED_RECORDS
 from penstock.model.limits import PAYLOAD_BYTES_MAX
 from penstock.model.record import Record
-from penstock.pipeline.intake import DirectoryIntake
-from penstock.pipeline.source import PenstockSource
-from penstock.pipeline.writing import TaskWrite
+from penstock.pipeline.sink.intake import DirectoryIntake
+from penstock.pipeline.sink.writing import TaskWrite
+from penstock.pipeline.source.source import PenstockSource
 from tests.pipeline.reading import travelled
 
 HEADERS = pa.map_(pa.string(), pa.string())
@@ -271,7 +271,7 @@ def test_a_row_that_cannot_be_stored_refuses_all_and_leaves_nothing(
 
 
 def test_a_directory_that_is_held_is_named(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("penstock.pipeline.intake.LOCK_S_MAX", 0.3)
+    monkeypatch.setattr("penstock.pipeline.sink.intake.LOCK_S_MAX", 0.3)
     schema = StructType([StructField("payload", StringType())])
     with Broker(data), pytest.raises(UnavailableError, match="is open in this process"):
         PenstockSource({"path": str(data), "topic": "orders"}).writer(schema, False)

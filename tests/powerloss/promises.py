@@ -14,12 +14,17 @@ from typing import Any
 
 from penstock import Broker
 from penstock.app.aio import AsyncBroker
-from penstock.broker.consumers import read_matching
+from penstock.broker.queue.consumers import read_matching
 from penstock.core.names import topic_key, topic_slug
-from penstock.log.files import RealDisk
-from penstock.log.layout import find_logs, log_directory, read_facts
-from penstock.log.segment import HEADER_BYTES, segment_bases, segment_path, unpack_segment_header
-from penstock.log.verify import verify_log
+from penstock.log.files.disk import RealDisk
+from penstock.log.files.layout import find_logs, log_directory, read_facts
+from penstock.log.files.segment import (
+    HEADER_BYTES,
+    segment_bases,
+    segment_path,
+    unpack_segment_header,
+)
+from penstock.log.files.verify import verify_log
 
 from .publisher import SEGMENT_BYTES, message
 

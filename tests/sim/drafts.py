@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from random import Random
 
+from penstock.log.format.marks import MARK_IDEMPOTENCY_KEY, MARK_QOS2_RELEASED, NO_RECORD, Mark
 from penstock.log.interface import Draft
-from penstock.log.marks import MARK_IDEMPOTENCY_KEY, MARK_QOS2_RELEASED, NO_RECORD, Mark
 from penstock.model.record import KIND_BYTES, KIND_JSON, KIND_TEXT
 from tests.sim.promises import Stored, stored_by
 

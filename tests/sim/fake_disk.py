@@ -1,4 +1,4 @@
-"""A disk in memory that keeps only what it promised: `penstock.log.files.Disk`, at its worst.
+"""A disk in memory that keeps only what it promised: `penstock.log.files.disk.Disk`, at its worst.
 
 Each file has a cached image, which the process sees, and a durable one. A power loss keeps, page
 by page and in any combination, a state that the page had since its last sync; the last write may
@@ -19,7 +19,7 @@ from random import Random
 from types import FrameType
 from typing import Final
 
-from penstock.log.files import SyncError
+from penstock.log.files.disk import SyncError
 
 PAGE: Final = 4096
 ENDLESS: Final = 1 << 40  # bytes of a disk that is not full

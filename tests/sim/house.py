@@ -8,15 +8,16 @@ from pathlib import Path
 from random import Random
 from typing import Any, Final
 
-from penstock.log import active, appending, commit, embedded, recovery, seal, segment
-from penstock.log.batch import Batch
-from penstock.log.embedded import EmbeddedLog
-from penstock.log.endfile import read_end
+from penstock.log import appending
+from penstock.log.files import active, commit, embedded, recovery, seal, segment
+from penstock.log.files.embedded import EmbeddedLog
+from penstock.log.files.endfile import read_end
+from penstock.log.files.layout import log_directory
+from penstock.log.files.reader import FileReader
+from penstock.log.files.segment import segment_bases
+from penstock.log.format.batch import Batch
+from penstock.log.format.marks import NO_RECORD
 from penstock.log.interface import FSYNC, OS, LogIdentity, LogSettings
-from penstock.log.layout import log_directory
-from penstock.log.marks import NO_RECORD
-from penstock.log.reader import FileReader
-from penstock.log.segment import segment_bases
 from penstock.model.record import Record
 from tests.sim.fake_disk import FakeDisk
 from tests.sim.promises import Promises, demand

@@ -13,9 +13,9 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from penstock.log.batch import Batch
+from penstock.log.format.batch import Batch
+from penstock.log.format.marks import NO_RECORD, Mark
 from penstock.log.interface import Draft
-from penstock.log.marks import NO_RECORD, Mark
 from penstock.model.record import Record
 
 

@@ -10,12 +10,12 @@ from collections.abc import Callable
 
 import pytest
 
-from penstock.log import recovery
-from penstock.log.active import ActiveSegment, create_segment
-from penstock.log.commit import CommitJob
-from penstock.log.endfile import FENCED, End
-from penstock.log.files import SyncError
-from penstock.log.recovery import Recovered
+from penstock.log.files import recovery
+from penstock.log.files.active import ActiveSegment, create_segment
+from penstock.log.files.commit import CommitJob
+from penstock.log.files.disk import SyncError
+from penstock.log.files.endfile import FENCED, End
+from penstock.log.files.recovery import Recovered
 from tests.sim.world import World
 
 SEEDS_MAX = 3_000  # the rarest needs two faults in one history
@@ -130,7 +130,7 @@ def never_loose(patch: pytest.MonkeyPatch) -> None:
     def recover(*arguments: object, may_have_lost: bool) -> Recovered:
         return right(*arguments, may_have_lost=False)  # type: ignore[arg-type]
 
-    patch.setattr("penstock.log.store.recover", recover)
+    patch.setattr("penstock.log.files.store.recover", recover)
     patch.setattr(End, "is_loose", property(lambda end: False))
 
 

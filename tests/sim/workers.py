@@ -11,9 +11,9 @@ from collections.abc import Awaitable, Callable
 from random import Random
 from typing import Any, Final, TypeVar
 
-from penstock.log.commit import CommitJob
-from penstock.log.seal import seal_segment
-from penstock.log.segment import Segment
+from penstock.log.files.commit import CommitJob
+from penstock.log.files.seal import seal_segment
+from penstock.log.files.segment import Segment
 
 T = TypeVar("T")
 

@@ -14,12 +14,12 @@ from random import Random
 from typing import Any, Final
 
 from penstock.log.broken import DamagedLog
-from penstock.log.embedded import EmbeddedLog
-from penstock.log.endfile import read_end
+from penstock.log.files.embedded import EmbeddedLog
+from penstock.log.files.endfile import read_end
+from penstock.log.files.reader import FileReader
+from penstock.log.files.store import EmbeddedStore
+from penstock.log.files.verify import verify_log
 from penstock.log.interface import FSYNC, OS, LogSettings
-from penstock.log.reader import FileReader
-from penstock.log.store import EmbeddedStore
-from penstock.log.verify import verify_log
 from penstock.model.clock import ManualClock
 from penstock.model.errors import Gap, UnavailableError
 from tests.sim.drafts import random_append

@@ -16,19 +16,19 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 from penstock.app.wiring import OpenBroker, open_directory, open_memory
-from penstock.broker.consumers import check_offset, read_matching, resolve
+from penstock.broker.deliver.streams import Stream
 from penstock.broker.engine import DRAFT_BYTES_MAX, DRAFT_RECORDS_MAX, Engine
+from penstock.broker.queue.consumers import check_offset, read_matching, resolve
 from penstock.broker.settings import altered, make_settings, topic_settings
-from penstock.broker.streams import Stream
 from penstock.broker.topics import Topic
 from penstock.config import DEFAULT_DATA
 from penstock.core.access import PUBLISH, Principals, authorise
 from penstock.core.names import check_filter, check_name, quoted
 from penstock.core.position import AtOffset, Latest, parse_position
 from penstock.core.where import Where, compile_where
-from penstock.log.commit import ThreadWorkers
+from penstock.log.files.commit import ThreadWorkers
+from penstock.log.files.sealer import ServingWorkers
 from penstock.log.interface import Draft
-from penstock.log.sealer import ServingWorkers
 from penstock.model.errors import Gap, NotAuthorized, UnavailableError
 from penstock.model.groups import GroupInfo
 from penstock.model.messages import check_headers, encode_message

@@ -15,10 +15,10 @@ from typing import Final
 
 from penstock.catalog.outside import CATALOG_NAME
 from penstock.catalog.reports import REPORTS
-from penstock.log.directory import LOCK_NAME, RESERVE_NAME, STORAGE_NAME
-from penstock.log.files import RealDisk
-from penstock.log.layout import find_logs, log_directory
-from penstock.log.staging import AREA
+from penstock.log.files.directory import LOCK_NAME, RESERVE_NAME, STORAGE_NAME
+from penstock.log.files.disk import RealDisk
+from penstock.log.files.layout import find_logs, log_directory
+from penstock.log.staging.area import AREA
 
 OTHERS: Final = stat.S_IRWXG | stat.S_IRWXO
 FILES: Final = (

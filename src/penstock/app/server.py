@@ -11,9 +11,9 @@ from typing import Final, NamedTuple
 
 from penstock.app.aio import serving_broker
 from penstock.app.schedule import Schedule
-from penstock.broker.exchange import Exchange
-from penstock.broker.keeper import Keeper
-from penstock.broker.wills import Wills
+from penstock.broker.deliver.exchange import Exchange
+from penstock.broker.session.store import Keeper
+from penstock.broker.session.wills import Wills
 from penstock.config import (
     OFF,
     ServerSettings,
@@ -28,10 +28,10 @@ from penstock.core.placement import DEFAULT_TOPIC
 from penstock.doors.bus.door import BusDoor
 from penstock.doors.http.door import HttpDoor
 from penstock.doors.http.routes import add_all
+from penstock.doors.link import shown_address
 from penstock.doors.mqtt.door import MqttDoor
 from penstock.doors.selector import DoorSelector
 from penstock.doors.tls import server_context
-from penstock.doors.wired import shown_address
 from penstock.model.errors import UnavailableError
 from penstock.model.version import VERSION
 

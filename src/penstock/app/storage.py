@@ -16,7 +16,7 @@ from penstock.broker.settings import BrokerSettings, check_storage
 from penstock.catalog.database import Database
 from penstock.catalog.outside import CATALOG_NAME
 from penstock.catalog.sqlite import SqliteDatabase
-from penstock.log.directory import (
+from penstock.log.files.directory import (
     FILES,
     POSTGRES,
     SQLITE,
@@ -28,7 +28,7 @@ from penstock.model.clock import Clock
 from penstock.model.errors import InvalidSetting, RefusedError
 
 if TYPE_CHECKING:
-    from penstock.log.postgres_store import PostgresStore
+    from penstock.log.postgres.store import PostgresStore
 
 GIVE_UP_S: Final = 10.0  # a close waits this long for a database that is gone
 
@@ -89,7 +89,7 @@ async def open_store(
     settings: BrokerSettings, clock: Clock, giving_up: threading.Event
 ) -> PostgresStore:
     """Topics as tables, beside the catalog."""
-    from penstock.log.postgres_store import PostgresStore
+    from penstock.log.postgres.store import PostgresStore
 
     return await PostgresStore.start(
         settings.catalog_url, settings.catalog_schema, clock, giving_up

@@ -13,7 +13,7 @@ from penstock.broker.metrics import Metrics
 from penstock.broker.settings import BrokerSettings
 from penstock.catalog.catalog import Catalog
 from penstock.catalog.thread import InlineRunner
-from penstock.log.directory import DataDirectory, read_holder
+from penstock.log.files.directory import DataDirectory, read_holder
 from penstock.model.clock import SystemClock
 from penstock.model.errors import UnavailableError
 

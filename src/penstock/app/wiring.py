@@ -23,20 +23,20 @@ from penstock.broker.settings import BrokerSettings
 from penstock.catalog.catalog import Catalog
 from penstock.catalog.sqlite import SqliteDatabase
 from penstock.catalog.thread import CatalogThread, InlineRunner
-from penstock.log.commit import ThreadWorkers
-from penstock.log.directory import FILES, DataDirectory
-from penstock.log.files import RealDisk
-from penstock.log.intake import finish_all
+from penstock.log.files.commit import ThreadWorkers
+from penstock.log.files.directory import FILES, DataDirectory
+from penstock.log.files.disk import RealDisk
+from penstock.log.files.store import EmbeddedStore
 from penstock.log.interface import KeptLog
 from penstock.log.memory import MemoryStore
-from penstock.log.staging import AREA, StagingArea
-from penstock.log.store import EmbeddedStore
+from penstock.log.staging.area import AREA, StagingArea
+from penstock.log.staging.intake import finish_all
 from penstock.model.clock import Clock, SystemClock, read_boot_id
 from penstock.model.errors import InvalidSetting, PenstockError
 from penstock.model.timeline import Timeline
 
 if TYPE_CHECKING:
-    from penstock.log.postgres_store import PostgresStore
+    from penstock.log.postgres.store import PostgresStore
 
 
 class OpenBroker:

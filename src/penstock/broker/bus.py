@@ -11,9 +11,9 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Final, Protocol
 
+from penstock.broker.deliver.streams import Stream
 from penstock.broker.engine import Engine
 from penstock.broker.settings import topic_settings
-from penstock.broker.streams import Stream
 from penstock.broker.topics import Topic
 from penstock.core.bus import EVERYBODY, TOPICS, BusTable, Ring, join_id
 from penstock.core.position import AtOffset

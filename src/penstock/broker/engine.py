@@ -13,15 +13,15 @@ from typing import Final
 
 from penstock.broker.access import Access
 from penstock.broker.caches import Caches, Tails
-from penstock.broker.consumers import Consumers, resolve
-from penstock.broker.decoded import Decoded
-from penstock.broker.groups import Groups
+from penstock.broker.deliver.decoded import Decoded
+from penstock.broker.deliver.streams import Stream
 from penstock.broker.limited_log import LimitedLog
 from penstock.broker.metrics import Metrics
 from penstock.broker.pipelines import PipelineRuns
-from penstock.broker.queue import Queue
+from penstock.broker.queue.consumers import Consumers, resolve
+from penstock.broker.queue.leases import Groups
+from penstock.broker.queue.seed_ids import Queue
 from penstock.broker.settings import BrokerSettings, topic_settings
-from penstock.broker.streams import Stream
 from penstock.broker.timekeeping import Timekeeping
 from penstock.broker.topics import Topic, Topics
 from penstock.broker.upkeep import FreeSpace, Upkeep
@@ -30,7 +30,7 @@ from penstock.catalog.positions import PositionSaver
 from penstock.core.names import quoted
 from penstock.core.position import Position
 from penstock.core.where import Where
-from penstock.log.batch import Batch
+from penstock.log.format.batch import Batch
 from penstock.log.interface import Draft, LogStore, Waiter
 from penstock.model.errors import TopicNotFound, UnavailableError
 from penstock.model.limits import MIB

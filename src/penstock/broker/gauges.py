@@ -13,8 +13,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
+from penstock.broker.deliver.exchange import Exchange
 from penstock.broker.engine import Engine
-from penstock.broker.exchange import Exchange
 from penstock.core.engine_kind import engine_kind
 from penstock.model.version import VERSION
 

@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any, Final
 
-from penstock.broker.consumers import read_batches, read_matching, resolve
+from penstock.broker.queue.consumers import read_batches, read_matching, resolve
 from penstock.broker.topics import Topic
 from penstock.core.position import Position
 from penstock.core.where import Where
-from penstock.log.bare import bare_bytes
-from penstock.log.batch import Batch
-from penstock.log.format import KIND_MASK, KIND_SHIFT, QOS_MASK, RETAIN
+from penstock.log.format.bare import bare_bytes
+from penstock.log.format.batch import Batch
+from penstock.log.format.batch_bytes import KIND_MASK, KIND_SHIFT, QOS_MASK, RETAIN
 from penstock.model.errors import Gap, RefusedError
 from penstock.model.limits import MIB
 from penstock.model.record import Headers, Record
@@ -234,7 +234,7 @@ def _stored_bytes(batch: Batch) -> int:
 def _arrow() -> Any:
     """Only who asks for Arrow needs it."""
     try:
-        from penstock.log import arrow_stream
+        from penstock.log.arrow import stream as arrow_stream
     except ImportError:
         raise RefusedError(
             "Arrow needs a package that is not installed on the server: "

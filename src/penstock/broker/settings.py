@@ -14,7 +14,7 @@ from penstock.core.topic_settings import (
     check_keys,
     size_bytes,
 )
-from penstock.log.directory import FILES, POSTGRES
+from penstock.log.files.directory import FILES, POSTGRES
 from penstock.log.interface import LogSettings
 from penstock.model.errors import InvalidSetting
 from penstock.model.limits import MIB, PAYLOAD_BYTES_MAX

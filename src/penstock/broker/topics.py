@@ -17,8 +17,8 @@ import msgspec
 from penstock.catalog.catalog import BindingRow, Catalog, TopicRow
 from penstock.core.names import check_topic, quoted, topic_key, topic_slug
 from penstock.core.placement import DEFAULT_TOPIC, Placement
-from penstock.log.batch import Batch
 from penstock.log.broken import BrokenLog, DamagedLog
+from penstock.log.format.batch import Batch
 from penstock.log.interface import KeptLog, LogIdentity, LogSettings, LogStore
 from penstock.model.clock import Clock
 from penstock.model.errors import (

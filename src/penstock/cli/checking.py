@@ -13,7 +13,7 @@ from penstock.model.errors import NotAuthorized
 from penstock.pipeline.packages import check_spark
 
 if TYPE_CHECKING:
-    from penstock.pipeline.jobs.sql import Checked
+    from penstock.pipeline.jobs.sql.job import Checked
 
 
 def add_check(actions: Any) -> None:
@@ -26,7 +26,7 @@ def add_check(actions: Any) -> None:
 def check_pipeline(options: argparse.Namespace) -> None:
     check_spark()
     from penstock.pipeline.declared.reading import read_declaration
-    from penstock.pipeline.jobs.sql import check
+    from penstock.pipeline.jobs.sql.job import check
 
     declared = read_declaration(Path(options.file))
     place: Any = job_place(options)

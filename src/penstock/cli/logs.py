@@ -10,12 +10,12 @@ from penstock.cli.lines import LAYOUT, export_lines, import_lines
 from penstock.cli.output import Progress, human_bytes, record_json, record_line, show_json, warn
 from penstock.cli.remote import add_remote
 from penstock.cli.target import add_target, existing_path, whole_number
-from penstock.log.directory import check_has_files
-from penstock.log.files import RealDisk
-from penstock.log.layout import find_logs, log_directory, read_facts
-from penstock.log.marks import NO_RECORD
-from penstock.log.reader import FileReader
-from penstock.log.verify import LogReport, verify_log
+from penstock.log.files.directory import check_has_files
+from penstock.log.files.disk import RealDisk
+from penstock.log.files.layout import find_logs, log_directory, read_facts
+from penstock.log.files.reader import FileReader
+from penstock.log.files.verify import LogReport, verify_log
+from penstock.log.format.marks import NO_RECORD
 from penstock.model.errors import CorruptError, TopicNotFound
 
 

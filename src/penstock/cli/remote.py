@@ -21,7 +21,7 @@ from penstock.client.sync import Client, connect
 from penstock.client.transport import Target, Transport
 from penstock.client.wire import check
 from penstock.config import default_key, default_target
-from penstock.log.directory import read_holder
+from penstock.log.files.directory import read_holder
 from penstock.model.errors import NotAuthorized, RefusedError, UnavailableError
 
 AnyBroker = Broker | Client

@@ -20,7 +20,7 @@ from penstock.config import OFF, OPTIONAL, REQUIRED, ServerSettings, load, serve
 from penstock.core.engine_kind import engine_kind
 from penstock.doors.loop import DoorLoop
 from penstock.doors.selector import DoorSelector
-from penstock.log.directory import FILES
+from penstock.log.files.directory import FILES
 from penstock.log.interface import FSYNC, OS
 from penstock.model.errors import InvalidSetting
 from penstock.model.version import VERSION

@@ -19,9 +19,9 @@ from penstock.cli.output import (
     warn,
 )
 from penstock.cli.remote import AnyBroker, add_remote, reach_broker
-from penstock.log.files import RealDisk
-from penstock.log.layout import find_logs, log_directory
-from penstock.log.recovery import set_aside
+from penstock.log.files.disk import RealDisk
+from penstock.log.files.layout import find_logs, log_directory
+from penstock.log.files.recovery import set_aside
 from penstock.model.errors import RefusedError
 from penstock.model.record import TopicInfo
 

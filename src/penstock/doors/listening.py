@@ -12,10 +12,10 @@ from typing import Final
 
 from penstock.broker.limited_log import LimitedLog
 from penstock.doors.lingering import Lingering
+from penstock.doors.link import Link, Wired
 from penstock.doors.selector import DoorSelector
 from penstock.doors.tcp import SocketLink
 from penstock.doors.tls import TlsListener
-from penstock.doors.wired import Link, Wired
 
 ACCEPTS_MAX: Final = 64  # of one event: others get their turn
 BACKLOG: Final = 1024

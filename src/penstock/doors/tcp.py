@@ -6,8 +6,8 @@ import socket
 from contextlib import suppress
 
 from penstock.doors.lingering import READ_BYTES, Lingering, LingeringSocket
+from penstock.doors.link import Wired, shown_peer
 from penstock.doors.selector import GONE, READABLE, WRITABLE, DoorSelector
-from penstock.doors.wired import Wired, shown_peer
 
 
 class SocketLink:

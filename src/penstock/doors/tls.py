@@ -17,8 +17,8 @@ from typing import Any, Final
 
 from penstock.broker.limited_log import LimitedLog
 from penstock.doors.lingering import Linger, Lingering
+from penstock.doors.link import Wired, shown_peer
 from penstock.doors.tcp import peer_of
-from penstock.doors.wired import Wired, shown_peer
 from penstock.model.errors import InvalidSetting
 from penstock.model.limits import KIB
 

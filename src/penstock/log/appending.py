@@ -14,10 +14,10 @@ from typing import Final, Generic
 
 from mypy_extensions import mypyc_attr
 
-from penstock.log.batch import Batch
-from penstock.log.builder import BatchBuilder
+from penstock.log.format.batch import Batch
+from penstock.log.format.builder import BatchBuilder
+from penstock.log.format.marks import Mark
 from penstock.log.interface import Draft, LogSettings, OnCommit, Waiter, add_draft
-from penstock.log.marks import Mark
 from penstock.log.placing import Placing
 from penstock.log.rounds import Committer, J
 from penstock.log.waiting import EndWaiters, FutureWaiter

@@ -9,9 +9,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Sequence
 
-from penstock.log.batch import Batch
+from penstock.log.format.batch import Batch
+from penstock.log.format.marks import Mark
 from penstock.log.interface import Bounds, Draft, LogSettings, OnCommit, Waiter
-from penstock.log.marks import Mark
 from penstock.log.waiting import FutureWaiter
 from penstock.model.errors import CorruptError, UnavailableError
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import Final
 
-from penstock.log.batch import Batch
+from penstock.log.format.batch import Batch
 from penstock.model.limits import MIB
 
 CACHE_BYTES_MAX: Final = 24 * MIB  # shared by all logs of a store

@@ -8,11 +8,11 @@ from typing import NamedTuple, Protocol
 
 from penstock.core.topic_settings import FSYNC as FSYNC
 from penstock.core.topic_settings import OS as OS
-from penstock.log.batch import Batch
-from penstock.log.builder import BatchBuilder
 from penstock.log.cache import ChunkCache
-from penstock.log.format import KIND_SHIFT, RETAIN
-from penstock.log.marks import NO_RECORD, Mark, encode_headers
+from penstock.log.format.batch import Batch
+from penstock.log.format.batch_bytes import KIND_SHIFT, RETAIN
+from penstock.log.format.builder import BatchBuilder
+from penstock.log.format.marks import NO_RECORD, Mark, encode_headers
 from penstock.model.record import KIND_BYTES, Headers
 
 OnCommit = Callable[[Batch], None]  # called on the event loop, in offset order, once visible

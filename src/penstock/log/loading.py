@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 
-from penstock.log.batch import Batch
 from penstock.log.cache import WHOLE, ChunkCache
+from penstock.log.format.batch import Batch
 from penstock.log.waiting import forget_failure
 
 Read = Callable[[], Awaitable[list[Batch]]]

@@ -7,8 +7,9 @@ from bisect import bisect_right
 from collections.abc import AsyncIterator, Callable
 
 from penstock.log.appending import AppendingLog
-from penstock.log.batch import Batch
 from penstock.log.cache import ChunkCache
+from penstock.log.files.segment import CHUNK_BYTES
+from penstock.log.format.batch import Batch
 from penstock.log.interface import (
     Bounds,
     LogIdentity,
@@ -16,7 +17,6 @@ from penstock.log.interface import (
 )
 from penstock.log.placing import place
 from penstock.log.rounds import Committer
-from penstock.log.segment import CHUNK_BYTES
 from penstock.model.clock import Clock
 from penstock.model.errors import Gap, TopicNotFound, UnavailableError
 

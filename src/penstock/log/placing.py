@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections import deque
 
-from penstock.log import format as fmt
-from penstock.log.batch import Batch
-from penstock.log.builder import BatchBuilder
+from penstock.log.format import batch_bytes as fmt
+from penstock.log.format.batch import Batch
+from penstock.log.format.builder import BatchBuilder
 from penstock.log.interface import Waiter
 from penstock.model.errors import CorruptError
 

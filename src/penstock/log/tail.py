@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 
-from penstock.log.batch import Batch, up_to
+from penstock.log.format.batch import Batch, up_to
 
 
 class Tail:

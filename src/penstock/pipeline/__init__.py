@@ -7,25 +7,25 @@ known. Everything is imported when first asked for, so that tasks load only what
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from penstock.pipeline.jobs.archive import archive
-    from penstock.pipeline.jobs.clean import clean
-    from penstock.pipeline.jobs.dispatch import dispatch
-    from penstock.pipeline.jobs.replay import replay
-    from penstock.pipeline.jobs.sql import check, sql
-    from penstock.pipeline.jobs.stats import stats
+    from penstock.pipeline.jobs.archive.job import archive
+    from penstock.pipeline.jobs.clean.job import clean
+    from penstock.pipeline.jobs.dispatch.job import dispatch
+    from penstock.pipeline.jobs.replay.job import replay
+    from penstock.pipeline.jobs.sql.job import check, sql
+    from penstock.pipeline.jobs.stats.job import stats
     from penstock.pipeline.spark import session
 
 __all__ = ["archive", "check", "clean", "dispatch", "replay", "session", "sql", "stats"]
 
 _LATE = {
-    "archive": "penstock.pipeline.jobs.archive",
-    "check": "penstock.pipeline.jobs.sql",
-    "clean": "penstock.pipeline.jobs.clean",
-    "dispatch": "penstock.pipeline.jobs.dispatch",
-    "replay": "penstock.pipeline.jobs.replay",
+    "archive": "penstock.pipeline.jobs.archive.job",
+    "check": "penstock.pipeline.jobs.sql.job",
+    "clean": "penstock.pipeline.jobs.clean.job",
+    "dispatch": "penstock.pipeline.jobs.dispatch.job",
+    "replay": "penstock.pipeline.jobs.replay.job",
     "session": "penstock.pipeline.spark",
-    "sql": "penstock.pipeline.jobs.sql",
-    "stats": "penstock.pipeline.jobs.stats",
+    "sql": "penstock.pipeline.jobs.sql.job",
+    "stats": "penstock.pipeline.jobs.stats.job",
 }
 
 

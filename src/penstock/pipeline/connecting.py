@@ -7,21 +7,21 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from penstock.pipeline.options import Connection, SinkOptions
-from penstock.pipeline.origin import Origin
+from penstock.pipeline.source.options import Connection, SinkOptions
+from penstock.pipeline.source.origin import Origin
 
 if TYPE_CHECKING:
-    from penstock.pipeline.intake import Intake
     from penstock.pipeline.link import BrokerLink
+    from penstock.pipeline.sink.intake import Intake
 
 
 def origin_of(connection: Connection) -> Origin:
     """Where the records of a query are."""
     if connection.path is not None:
-        from penstock.pipeline.directory import DirectoryOrigin
+        from penstock.pipeline.source.directory import DirectoryOrigin
 
         return DirectoryOrigin(connection.path)
-    from penstock.pipeline.remote import RemoteOrigin
+    from penstock.pipeline.source.remote import RemoteOrigin
 
     return RemoteOrigin(link_to(connection))
 
@@ -33,11 +33,11 @@ def intake_of(options: SinkOptions, *, is_stream: bool = False) -> Intake:
     """
     intake: Intake
     if options.connection.path is None:
-        from penstock.pipeline.remote_intake import PATIENCE_S, RemoteIntake
+        from penstock.pipeline.sink.remote_intake import PATIENCE_S, RemoteIntake
 
         intake = RemoteIntake(link_to(options.connection), PATIENCE_S if is_stream else 0.0)
     else:
-        from penstock.pipeline.intake import DirectoryIntake
+        from penstock.pipeline.sink.intake import DirectoryIntake
 
         intake = DirectoryIntake(options.connection.path)
         intake.check_free()

@@ -31,7 +31,7 @@ from penstock.doors.http.messages import (
 )
 from penstock.doors.http.websocket import WebSocket, accept
 from penstock.doors.lingering import STOP_LINGER_S_MAX
-from penstock.doors.wired import Link
+from penstock.doors.link import Link
 from penstock.model.limits import KIB
 
 EARLY_BYTES_MAX: Final = 64 * KIB  # behind a request to upgrade, before it is answered

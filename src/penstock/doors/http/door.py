@@ -34,10 +34,10 @@ from penstock.doors.http.messages import (
 from penstock.doors.http.pages import Pages
 from penstock.doors.http.router import Route, Router
 from penstock.doors.lingering import STOP_LINGER_S_MAX, Lingering
+from penstock.doors.link import Link, Wired
 from penstock.doors.listening import Listeners
 from penstock.doors.selector import DoorSelector
 from penstock.doors.tcp import SocketLink, serve
-from penstock.doors.wired import Link, Wired
 from penstock.model.errors import (
     NotSubscribed,
     PenstockError,

@@ -7,8 +7,8 @@ from typing import Final
 
 from penstock.doors.http.door import HttpDoor
 from penstock.doors.http.messages import Request, Response
-from penstock.doors.http.openapi import PATH as OPENAPI
 from penstock.doors.http.router import Route
+from penstock.doors.http.v1.openapi import PATH as OPENAPI
 from penstock.model.version import VERSION
 
 HTML: Final = "text/html; charset=utf-8"

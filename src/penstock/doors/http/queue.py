@@ -13,18 +13,18 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 
 from penstock.broker.engine import Engine
-from penstock.broker.queue import ID_DIGITS_MIN
-from penstock.broker.runs import Run
+from penstock.broker.publish.run import Run
+from penstock.broker.publish.submissions import Submissions
+from penstock.broker.queue.seed_ids import ID_DIGITS_MIN
 from penstock.broker.settings import topic_settings
-from penstock.broker.submissions import Submissions
 from penstock.broker.topics import Topic
 from penstock.core.names import check_topic, quoted
-from penstock.doors.http.describing import Facts, Field
 from penstock.doors.http.door import HttpDoor
 from penstock.doors.http.errors import problem_of
 from penstock.doors.http.messages import HttpError, Request, Response, json_response
 from penstock.doors.http.router import Route
 from penstock.doors.http.schemas import TOPIC, shown_as
+from penstock.doors.http.v1.describing import Facts, Field
 from penstock.model.errors import InvalidTopic, NotAuthorized, PenstockError, RefusedError, TooLarge
 from penstock.model.record import KIND_JSON, KIND_TEXT, Record
 

@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from typing import Final
 from urllib.parse import unquote
 
-from penstock.doors.http.describing import Facts
 from penstock.doors.http.errors import problem_of
 from penstock.doors.http.messages import Handler, HttpError, Response
+from penstock.doors.http.v1.describing import Facts
 
 FOUND_MAX: Final = 4_096  # remembered paths; a full memory starts anew
 

@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-from penstock.broker.exchange import Exchange
-from penstock.broker.submissions import Submissions
-from penstock.doors.http import (
+from penstock.broker.deliver.exchange import Exchange
+from penstock.broker.publish.submissions import Submissions
+from penstock.doors.http import home, mqtt, queue, status
+from penstock.doors.http.door import HttpDoor
+from penstock.doors.http.v1 import (
     bindings,
     consumers,
     groups,
-    home,
-    mqtt,
     openapi,
-    queue,
     records,
     sessions,
     staging,
-    status,
     streams,
     topics,
     users,
 )
-from penstock.doors.http.door import HttpDoor
 from penstock.doors.mqtt.door import MqttDoor
 
 

@@ -6,7 +6,7 @@ acknowledgement of nothing is no violation: it may be late, from before a crash 
 
 from __future__ import annotations
 
-from penstock.broker.sessions import Session
+from penstock.broker.session.session import Session
 from penstock.mqtt.state import Answer, Outgoing, next_outgoing
 
 

@@ -7,11 +7,11 @@ from collections.abc import Callable, Coroutine
 from typing import Any, Final
 from uuid import uuid4
 
-from penstock.broker.exchange import Exchange
-from penstock.broker.returning import go_on, restore
-from penstock.broker.sessions import NEVER_EXPIRES, Session
+from penstock.broker.deliver.exchange import Exchange
+from penstock.broker.session.resume import go_on, restore
+from penstock.broker.session.session import NEVER_EXPIRES, Session
+from penstock.broker.session.wills import Wills
 from penstock.broker.settings import topic_settings
-from penstock.broker.wills import Wills
 from penstock.core.names import quoted
 from penstock.core.placement import DEFAULT_TOPIC
 from penstock.doors.mqtt.aliases import ALIASES_MAX

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from typing import Final
 
-from penstock.broker.routes import TopicWanted
-from penstock.broker.runs import Encoding, Run
-from penstock.broker.sessions import Session
+from penstock.broker.deliver.routes import TopicWanted
+from penstock.broker.publish.run import Encoding, Run
+from penstock.broker.session.session import Session
 from penstock.core.access import NOBODY, Principal
+from penstock.doors.link import Link
 from penstock.doors.mqtt.acks import check_pubacks, check_pubcomps, unknown_pubrecs
 from penstock.doors.mqtt.aliases import OutgoingAliases
 from penstock.doors.mqtt.answers import explained, unexplained
@@ -21,7 +22,6 @@ from penstock.doors.mqtt.host import Host
 from penstock.doors.mqtt.publishing import Publishing
 from penstock.doors.mqtt.receipts import PUBACK, PUBCOMP, PUBREC, PUBREL
 from penstock.doors.mqtt.weave import plain_neighbours
-from penstock.doors.wired import Link
 from penstock.model.limits import KIB, MIB
 from penstock.mqtt.decode import decode_packet
 from penstock.mqtt.encode import encode_within

@@ -12,11 +12,11 @@ import asyncio
 import resource
 from typing import Final
 
-from penstock.broker.exchange import Exchange
+from penstock.broker.deliver.exchange import Exchange
+from penstock.broker.deliver.routes import forward
 from penstock.broker.gauges import resident_bytes
-from penstock.broker.routes import forward
-from penstock.broker.runs import Run
-from penstock.broker.sessions import Subscription
+from penstock.broker.publish.run import Run
+from penstock.broker.session.session import Subscription
 from penstock.core.access import RECEIVE
 from penstock.core.averages import MINUTES, Averages
 from penstock.core.names import first_level, matches

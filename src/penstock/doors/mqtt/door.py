@@ -11,10 +11,11 @@ import ssl
 from collections.abc import Callable, Coroutine
 from typing import Any, Final
 
-from penstock.broker.exchange import Exchange
+from penstock.broker.deliver.exchange import Exchange
 from penstock.broker.limited_log import LimitedLog
-from penstock.broker.wills import Wills
+from penstock.broker.session.wills import Wills
 from penstock.doors.lingering import STOP_LINGER_S_MAX, Lingering
+from penstock.doors.link import Link, Wired
 from penstock.doors.listening import Listeners
 from penstock.doors.mqtt.acks import check_refused
 from penstock.doors.mqtt.answers import reason_of
@@ -28,7 +29,6 @@ from penstock.doors.mqtt.receipts import PUBREC
 from penstock.doors.mqtt.subscribing import Subscribing
 from penstock.doors.selector import DoorSelector
 from penstock.doors.tcp import SocketLink, serve
-from penstock.doors.wired import Link, Wired
 from penstock.model.errors import PenstockError
 from penstock.model.version import VERSION
 from penstock.mqtt.kinds import Role, first_byte

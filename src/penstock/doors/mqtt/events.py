@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from penstock.broker.limited_log import LimitedLog
 from penstock.broker.metrics import Metrics
-from penstock.broker.sessions import Session
+from penstock.broker.session.session import Session
+from penstock.doors.link import Link
 from penstock.doors.mqtt.connection import Connection
-from penstock.doors.wired import Link
 from penstock.mqtt.packets import Connect
 
 

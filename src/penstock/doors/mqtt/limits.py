@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from penstock.broker.wills import GRACE_S
+from penstock.broker.session.wills import GRACE_S
 from penstock.doors.lingering import LINGER_BYTES_MAX, LINGER_S_MAX
 from penstock.mqtt.kinds import MQTT_5
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from penstock.broker.exchange import Exchange
-from penstock.broker.runs import Run
-from penstock.broker.sessions import Session
+from penstock.broker.deliver.exchange import Exchange
+from penstock.broker.publish.run import Run
+from penstock.broker.session.session import Session
 from penstock.broker.topics import Topic
 from penstock.doors.mqtt.aliases import IncomingAliases
 from penstock.doors.mqtt.answers import acknowledgement, reason_of

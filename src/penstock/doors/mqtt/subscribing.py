@@ -11,9 +11,9 @@ from collections.abc import Awaitable
 from dataclasses import replace
 from typing import Final
 
-from penstock.broker.exchange import Exchange
-from penstock.broker.feeds import FEEDS_MAX
-from penstock.broker.sessions import OwnFeed, Session, Subscription
+from penstock.broker.deliver.exchange import Exchange
+from penstock.broker.deliver.history import FEEDS_MAX
+from penstock.broker.session.session import OwnFeed, Session, Subscription
 from penstock.core.access import SUBSCRIBE
 from penstock.core.names import SHARE_PREFIX, quoted, split_share
 from penstock.doors.mqtt.answers import explained

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from penstock.broker.exchange import Exchange
-from penstock.broker.routes import Route, TopicWanted
+from penstock.broker.deliver.exchange import Exchange
+from penstock.broker.deliver.routes import Route, TopicWanted
 from penstock.core.access import Principal
 from penstock.doors.mqtt.encoding import MqttEncoding
 from penstock.model.limits import NAME_LEVELS_MAX

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.broker.exchange import Exchange
+from penstock.broker.deliver.exchange import Exchange
 from penstock.broker.states import is_state_of
 from penstock.core.access import PUBLISH, Principal
 from penstock.core.names import quoted

@@ -20,8 +20,8 @@ from penstock.pipeline.declared.declaration import COMPLETE, UPDATE, Declaration
 from penstock.pipeline.declared.tables import PipelineTable
 from penstock.pipeline.declared.views import topic_options
 from penstock.pipeline.jobs import Progress, Report
-from penstock.pipeline.offsets import stream_offset
 from penstock.pipeline.recorder import reason
+from penstock.pipeline.source.offsets import stream_offset
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

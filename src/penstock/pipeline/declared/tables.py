@@ -15,7 +15,7 @@ from deltalake import CommitProperties, DeltaTable, Schema, Transaction
 from deltalake.exceptions import CommitFailedError
 
 from penstock.model.errors import RefusedError, UnavailableError
-from penstock.pipeline.delta import MERGED_BYTES, SMALL_BYTES, SMALL_FILES_MAX, write_files
+from penstock.pipeline.delta.table import MERGED_BYTES, SMALL_BYTES, SMALL_FILES_MAX, write_files
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -36,9 +36,9 @@ from penstock.pipeline.declared.places import Path
 from penstock.pipeline.declared.problems import Problems
 from penstock.pipeline.declared.tables import check_partitions, check_table
 from penstock.pipeline.declared.words import may_use
-from penstock.pipeline.options import topics_text
-from penstock.pipeline.source import SCHEMA, PenstockSource
-from penstock.pipeline.table_rows import read_delta
+from penstock.pipeline.delta.rows import read_delta
+from penstock.pipeline.source.options import topics_text
+from penstock.pipeline.source.source import SCHEMA, PenstockSource
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -71,7 +71,7 @@ class Job(Protocol):
 
 def find_job(name: str) -> Job:
     """The job of this name, which is one of JOBS."""
-    return cast(Job, import_module(f"penstock.pipeline.jobs.{name}"))
+    return cast(Job, import_module(f"penstock.pipeline.jobs.{name}.job"))
 
 
 def duration(text: str) -> str:

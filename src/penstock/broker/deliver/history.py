@@ -1,0 +1,293 @@
+"""Feeds of subscriptions with `from` or `where`: history, then what comes, filtered.
+
+A feed is a position in every topic and no buffer: it always reads the log. While it lags it rides
+the lift of its topic; level with the durable end it is idle until a commit holds a name it wants.
+So there is no moment between history and live, and a slow client costs nothing but its position. A
+feed goes on as far as the window and the connection of its session have room.
+Every record carries its topic, its offset and its time as headers, and access is asked for every
+name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Final
+
+from penstock.broker.deliver.lift import Lift
+from penstock.broker.engine import Engine
+from penstock.broker.publish.run import Run
+from penstock.broker.queue.consumers import check_offset, resolve
+from penstock.broker.session.session import OwnFeed, Session
+from penstock.broker.topics import Topic
+from penstock.catalog.retained import RetainedRow
+from penstock.core.access import RECEIVE, Authorise
+from penstock.core.names import matches, quoted
+from penstock.core.position import AtOffset, Position
+from penstock.log.files.segment import StaleSegment
+from penstock.log.format.batch import Batch
+from penstock.model.errors import InvalidPosition, UnavailableError
+from penstock.model.record import Record, shown_time
+from penstock.model.timeline import Timeline
+
+FEEDS_MAX: Final = 100  # of one session; each may make the broker read whole logs
+SLICE_RECORDS_MAX: Final = 500  # filtered before others get their turn: a few milliseconds
+NAMES_MAX: Final = 10_000  # names a feed remembers its decision for
+SHOWN_TOPICS_MAX: Final = 3  # in a refusal
+
+TOPIC_HEADER: Final = "penstock-topic"
+OFFSET_HEADER: Final = "penstock-offset"
+TIME_HEADER: Final = "penstock-time"
+_OWN_HEADERS: Final = (TOPIC_HEADER, OFFSET_HEADER, TIME_HEADER)
+
+
+class Feeds:
+    """The feeds of connected sessions."""
+
+    def __init__(
+        self, engine: Engine, authorise: Authorise, on_trouble: Callable[[str], None]
+    ) -> None:
+        self._engine = engine
+        self._authorise = authorise
+        self._on_trouble = on_trouble
+        self._open: dict[OwnFeed, None] = {}  # delivering, in the order of their beginning
+        self._lifts: dict[int, Lift[OwnFeed]] = {}  # by topic id
+        engine.on_visible = self._committed
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def __iter__(self) -> Iterator[OwnFeed]:
+        return iter(self._open)
+
+    @property
+    def is_running(self) -> bool:
+        """Does any feed read the log right now?"""
+        return any(lift.is_running for lift in self._lifts.values())
+
+    # Where a feed begins
+
+    async def locate(self, filter: str, position: Position) -> dict[int, int]:
+        """The offset in every topic that a position means; InvalidPosition.
+
+        An offset belongs to the one topic that the filter means, by today's placement; what other
+        topics may get later is read from their ends on.
+        """
+        topics = self._engine.topics
+        found: dict[int, int]
+        if isinstance(position, AtOffset):
+            topic = self._only_topic(filter)
+            check_offset(topic, position.offset)
+            found = {one.id: one.log.bounds().end for one in topics.all()}
+            return found | {topic.id: position.offset}
+        found = {}
+        try:
+            for topic in topics.all():
+                found[topic.id] = await resolve(topic, position)
+            return found
+        except (OSError, RuntimeError, StaleSegment) as failed:
+            raise UnavailableError(f"a topic cannot be searched: {failed}") from failed
+
+    def _only_topic(self, filter: str) -> Topic:
+        topics = self._engine.topics
+        meant = sorted(topics.find(key).declared for key in topics.placement.places(filter))
+        if len(meant) > 1:
+            shown = ", ".join(quoted(one) for one in meant[:SHOWN_TOPICS_MAX])
+            if len(meant) > SHOWN_TOPICS_MAX:
+                shown += f" and {len(meant) - SHOWN_TOPICS_MAX} more"
+            raise InvalidPosition(
+                f"an offset belongs to one topic, and names that match {quoted(filter)} may be in "
+                f"{shown}: give a time or a duration back such as -1h, or a narrower filter"
+            )
+        return topics.get(meant[0])
+
+    # Beginning, going on and ending
+
+    def start(self, feed: OwnFeed) -> None:
+        """Deliver from where it lags; a topic it has not heard of is new, and read from 0."""
+        for topic in self._engine.topics.all():
+            offset = feed.lags.get(topic.id, 0)
+            if offset < topic.log.bounds().end:
+                feed.lags[topic.id] = offset
+            else:
+                feed.lags.pop(topic.id, None)
+        self._open[feed] = None
+        self._go_on(feed)
+
+    def stop(self, feed: OwnFeed) -> None:
+        """Deliver no more; where it stands stays in its lags."""
+        self._open.pop(feed, None)
+        feed.subscription.session.stalled.pop(feed, None)
+        for lift in self._lifts.values():
+            lift.leave(feed)
+
+    def resume(self, session: Session) -> None:
+        """The session may have room again: feeds that found none go on."""
+        for feed, qos in list(session.stalled.items()):
+            if _has_room(session, qos, 0):
+                del session.stalled[feed]
+                self._go_on(feed)
+
+    def _go_on(self, feed: OwnFeed) -> None:
+        for topic_id in list(feed.lags):
+            topic = self._engine.topics.by_id(topic_id)
+            if topic is None:
+                del feed.lags[topic_id]
+            elif not topic.refusal:  # else it keeps its place until the files are back
+                self._board(feed, topic)
+
+    def _board(self, feed: OwnFeed, topic: Topic) -> None:
+        session = feed.subscription.session
+        if session.vault is not None:
+            session.vault.touch(session)
+        if feed in session.stalled:
+            return
+        if not _has_room(session, 0, 0):
+            session.stalled[feed] = 0
+            return
+        lift = self._lifts.get(topic.id)
+        if lift is None:
+            lift = self._lifts[topic.id] = Lift(
+                topic,
+                lambda batch, start, end, here: self._serve(topic, batch, start, end, here),
+                SLICE_RECORDS_MAX,
+                self._engine.metrics,
+                self._on_trouble,
+            )
+        lift.board(feed)
+
+    def _committed(self, topic: Topic, batch: Batch) -> None:
+        """Wake the feeds that are level and want something of it; the others read it in time."""
+        for feed in self._open:
+            if topic.id not in feed.lags:
+                if not any(self._wants(feed, name) for name in batch.strings):
+                    continue
+                feed.lags[topic.id] = batch.base_offset
+            self._board(feed, topic)
+
+    # Delivering
+
+    def _wants(self, feed: OwnFeed, name: str) -> bool:
+        """Does its filter match the name, and may its client receive it (law 9)?"""
+        known = feed.names.get(name)
+        if known is None:
+            outbox = feed.subscription.session.outbox
+            assert outbox is not None, "feeds stop when their client goes"
+            if len(feed.names) >= NAMES_MAX:
+                feed.names.clear()
+            known = matches(feed.subscription.filter, name) and self._authorise(
+                outbox.principal, RECEIVE, name
+            )
+            feed.names[name] = known
+        return known
+
+    def _serve(self, topic: Topic, batch: Batch, start: int, end: int, here: set[OwnFeed]) -> None:
+        lift = self._lifts[topic.id]
+        ids = batch.name_ids()
+        base = batch.base_offset
+        numbers = {0} if ids is None else set(ids[start - base : end - base])
+        names = [batch.strings[number] for number in numbers]
+        wanting = [feed for feed in here if any(self._wants(feed, name) for name in names)]
+        if not wanting:
+            return
+        first = min(lift.riders[feed] for feed in wanting)
+        records = batch.records(topic.declared, first, end)
+        for feed in wanting:
+            self._hand_all(lift, feed, records)
+
+    def _hand_all(self, lift: Lift[OwnFeed], feed: OwnFeed, records: list[Record]) -> None:
+        """Hand on what passes, up to the first record for which there is no room."""
+        start = lift.riders[feed]
+        place = feed.place(lift.topic.id)
+        where = feed.where
+        for record in records:
+            if record.offset < start or not self._wants(feed, record.name):
+                continue
+            if where is not None and not where.passes(record):
+                continue
+            if not self._hand(feed, place, record):
+                lift.move(feed, record.offset)
+                lift.leave(feed)
+                return
+
+    def _hand(self, feed: OwnFeed, place: int, record: Record) -> bool:
+        """Send one record, or pass over it; False if there is no room for it now."""
+        subscription = feed.subscription
+        session = subscription.session
+        metrics, clock = self._engine.metrics, self._engine.clock
+        if subscription.no_local and record.publisher == session.client_id:
+            return True
+        run = feed_run(record, clock)
+        if run.until_us and run.until_us <= clock.steady_us():
+            metrics.dropped["expired"] += 1
+            return True
+        if session.is_sent(place, record.offset):
+            return True  # out already, from before a crash
+        if not send_one(feed, place, record.offset, run, subscription.retain_as_published):
+            session.stalled[feed] = min(run.qos, subscription.qos)
+            return False
+        metrics.records_delivered += 1
+        return True
+
+
+def send_one(feed: OwnFeed, place: int, offset: int, run: Run, as_published: bool) -> bool:
+    """Send a run of one message to the feed's client; False if there is no room for it now."""
+    subscription = feed.subscription
+    session = subscription.session
+    outbox = session.outbox
+    qos = min(run.qos, subscription.qos)
+    if outbox is None or not _has_room(session, qos, len(run.data)):
+        return False
+    identifiers = (subscription.identifier,) if subscription.identifier else ()
+    encoding = outbox.encoding(qos, as_published, identifiers)
+    if qos == 0:
+        outbox.forward(run.name, run.count, encoding.forward_bytes(run))
+    else:
+        session.send(place, offset, run, encoding)
+    return True
+
+
+def _has_room(session: Session, qos: int, size: int) -> bool:
+    """May a message of this QoS and size be sent now, in order and without being dropped?"""
+    outbox = session.outbox
+    if outbox is None or session.is_resending or not outbox.has_room or not outbox.fits(size):
+        return False
+    # Without an acknowledgement it would overtake what is being stored.
+    return session.window.room > 0 if qos else not session.storing
+
+
+def feed_run(record: Record, clock: Timeline) -> Run:
+    """A record as a feed sends it: it says where it lies and when it came."""
+    payload = record.payload
+    run = Run(record.name, payload, [0], [len(payload)], record.qos, record.retain)
+    headers = record.headers
+    if headers:  # a record that was copied from another feed speaks of another place
+        headers = tuple(pair for pair in headers if pair[0] not in _OWN_HEADERS)
+    run.headers = (
+        *headers,
+        (TOPIC_HEADER, record.topic),
+        (OFFSET_HEADER, str(record.offset)),
+        (TIME_HEADER, shown_time(record.timestamp)),
+    )
+    if record.expires_at:
+        run.until_us = clock.until_us(record.timestamp, record.expires_at)
+    run.publisher = record.publisher
+    run.kind = record.kind
+    return run
+
+
+def retained_record(row: RetainedRow, topic: Topic) -> Record:
+    """A retained message as the record it is in its topic."""
+    return Record(
+        topic.declared,
+        0,
+        row.offset,
+        row.timestamp,
+        row.name,
+        row.payload,
+        row.headers,
+        row.publisher,
+        row.qos,
+        True,
+        row.expires_at or None,
+        row.kind,
+    )

@@ -1,0 +1,139 @@
+"""What a new subscription is given first: retained messages, a part at a time.
+
+They are owed at the moment of subscribing and are no part of a session: what had not been sent when
+the client went is not sent when it comes back (docs/MQTT.md). What was sent and not acknowledged is
+sent again like any other message.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any, Final
+
+from penstock.broker.deliver.history import Feeds, feed_run, retained_record, send_one
+from penstock.broker.deliver.retained import Retained
+from penstock.broker.engine import Engine
+from penstock.broker.publish.run import Run
+from penstock.broker.session.session import (
+    OFFSET_MASK,
+    RETAINED_PLACE,
+    OwnFeed,
+    Session,
+    Subscription,
+)
+from penstock.catalog.retained import RetainedRow
+from penstock.core.access import Principal
+
+RETAINED_WAIT_S: Final = 0.01  # between looks whether a full window has room again
+RETAINED_AT_ONCE: Final = 500  # retained messages handed over before others get their turn
+
+MayReceive = Callable[[Principal, str], bool]
+
+
+class Handover:
+    """Runs beside everything else on the event loop; ends with the connection."""
+
+    def __init__(
+        self, engine: Engine, retained: Retained, may_receive: MayReceive, feeds: Feeds
+    ) -> None:
+        self._clock = engine.clock
+        self._topics = engine.topics
+        self._retained = retained
+        self._may_receive = may_receive
+        self._feeds = feeds
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def send_retained(self, subscription: Subscription, ends: dict[int, int]) -> None:
+        """Hand over what is retained under the names a filter matches, a part at a time.
+
+        `ends` are the topics' when the client asked: what came later, comes or came by itself.
+        """
+        self._spawn(subscription.session, self._send_retained(subscription, ends))
+
+    def begin_feed(self, subscription: Subscription, *, with_retained: bool) -> None:
+        """Deliver from the positions of its feed on; first what is retained from before them."""
+        self._spawn(subscription.session, self._begin_feed(subscription, with_retained))
+
+    async def _begin_feed(self, subscription: Subscription, with_retained: bool) -> None:
+        session, feed = subscription.session, subscription.feed
+        assert feed is not None
+        if with_retained:
+            await self._send_retained(subscription, dict(feed.lags))
+        if session.outbox and session.subscriptions.get(subscription.filter) is subscription:
+            self._feeds.start(feed)
+
+    def _spawn(self, session: Session, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(self._finish(session, work))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _finish(self, session: Session, work: Coroutine[Any, Any, None]) -> None:
+        """A mistake of our own costs this client its connection, and nobody else anything."""
+        outbox = session.outbox
+        try:
+            await work
+        except Exception as mistake:
+            context = {"message": "a connection was closed", "exception": mistake}
+            asyncio.get_running_loop().call_exception_handler(context)
+            if outbox is not None:
+                outbox.close()
+
+    async def _send_retained(self, subscription: Subscription, ends: dict[int, int]) -> None:
+        names = self._retained.matching(subscription.filter)
+        session = subscription.session
+        handed = 0
+        for name in names:
+            outbox = session.outbox
+            if outbox is None or session.subscriptions.get(subscription.filter) is None:
+                return
+            if not self._may_receive(outbox.principal, name):
+                continue
+            row = self._retained.get(name)
+            if row is None or row.offset >= ends.get(row.topic_id, 0):
+                continue
+            if subscription.no_local and row.publisher == session.client_id:
+                continue
+            while not self._hand_retained(subscription, row):
+                await asyncio.sleep(RETAINED_WAIT_S)  # its window is full
+                if session.outbox is None:
+                    return
+            handed += 1
+            if handed % RETAINED_AT_ONCE == 0:
+                await asyncio.sleep(0)
+
+    def _hand_retained(self, subscription: Subscription, row: RetainedRow) -> bool:
+        """Send one retained message; False if there is no room for it now."""
+        session = subscription.session
+        outbox = session.outbox
+        if outbox is None:
+            return True
+        if subscription.feed is not None:
+            return self._hand_feed_retained(subscription.feed, row)
+        run = Run(row.name, row.payload, [0], [len(row.payload)], row.qos, True)
+        run.headers = row.headers
+        if row.expires_at:
+            run.until_us = self._clock.until_us(row.timestamp, row.expires_at)
+        run.kind = row.kind
+        run.publisher = row.publisher
+        qos = min(row.qos, subscription.qos)
+        identifiers = (subscription.identifier,) if subscription.identifier else ()
+        encoding = outbox.encoding(qos, True, identifiers)  # retained ones always say so
+        if not outbox.has_room or (qos and not session.has_room):
+            return False
+        if qos == 0:
+            outbox.forward(run.name, 1, encoding.forward_bytes(run))
+        else:
+            place = row.topic_id | RETAINED_PLACE
+            session.send(place, row.offset & OFFSET_MASK, run, encoding)
+        return True
+
+    def _hand_feed_retained(self, feed: OwnFeed, row: RetainedRow) -> bool:
+        topic = self._topics.by_id(row.topic_id)
+        if topic is None:
+            return True
+        record = retained_record(row, topic)
+        if feed.where is not None and not feed.where.passes(record):
+            return True
+        place = feed.place(topic.id) | RETAINED_PLACE
+        return send_one(feed, place, row.offset, feed_run(record, self._clock), True)

@@ -1,0 +1,183 @@
+"""Streams: records as they become visible, from any position on, with no gap and no repeat.
+
+A stream is a feed over one topic. While it lags it reads chunks of the log, shared with other
+readers; once level it is live and is handed what commits bring. A slow reader costs bounded memory:
+its feed falls back to the log.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Final
+
+from penstock.broker.deliver.decoded import Decoded
+from penstock.broker.metrics import Metrics
+from penstock.broker.queue.consumers import read_batches
+from penstock.broker.topics import Topic
+from penstock.core.feed import Feed
+from penstock.core.names import matches, quoted
+from penstock.core.where import Where
+from penstock.model.errors import Gap, UnavailableError
+from penstock.model.limits import MIB
+from penstock.model.record import Record
+
+BACKLOG_RECORDS_MAX: Final = 10_000  # of one stream; a chunk of small records fits
+BACKLOG_BYTES_MAX: Final = 4 * MIB  # of one live stream; beyond it the log is the buffer
+
+
+class Stream:
+    """Records of one topic, taken in order; ends when it or the broker is closed."""
+
+    def __init__(
+        self,
+        topic: Topic,
+        start_offset: int,
+        names: str | None,
+        where: Where | None,
+        on_gap: str,
+        metrics: Metrics,
+        siblings: set[Stream],
+        decoded: Decoded,
+        on_close: Callable[[Stream], None],
+    ) -> None:
+        self.topic = topic
+        self.start_offset = start_offset
+        self._feed: Feed[Record] = Feed(start_offset, BACKLOG_RECORDS_MAX)
+        self._names = names
+        self._where = where
+        self._on_gap = on_gap
+        self._metrics = metrics
+        self._siblings = siblings  # streams of the same topic
+        self._decoded = decoded
+        self._on_close = on_close
+        self._backlog_bytes = 0
+        self._wake: asyncio.Future[None] | None = None
+        self._is_closed = False
+        self._is_late = False
+        self.overflows = 0  # how often its reader was too slow for what came
+
+    @property
+    def next_offset(self) -> int:
+        """Everything that matches below it has been handed out."""
+        return self._feed.next_offset
+
+    @property
+    def is_closed(self) -> bool:
+        return self._is_closed
+
+    @property
+    def has_siblings(self) -> bool:
+        """Others read the same topic: what is made of a record may serve them too."""
+        return len(self._siblings) > 1
+
+    async def take(self, limit: int, wait_s: float | None = None) -> list[Record]:
+        """At least one record, at most `limit`; waits for one. Empty once closed.
+
+        With `wait_s` also empty when none came in that time.
+        """
+        if wait_s is None:
+            return await self._take(limit)
+        loop = asyncio.get_running_loop()
+        self._is_late = False
+        timer = loop.call_later(wait_s, self._be_late)
+        try:
+            return await self._take(limit)
+        finally:
+            timer.cancel()
+            self._is_late = False
+
+    async def _take(self, limit: int) -> list[Record]:
+        while not self._is_closed:
+            taken = [record for _, record in self._feed.take(limit)]
+            if taken:
+                self._backlog_bytes -= sum(len(record.payload) for record in taken)
+                self._metrics.records_delivered += len(taken)
+                return taken
+            if self._is_late:
+                return []
+            if self._feed.is_live:
+                await self._wait()
+            else:
+                try:
+                    await self._resume()
+                except UnavailableError:
+                    if not self._is_closed:  # else the log was closed while we read it
+                        raise
+        return []
+
+    async def _wait(self) -> None:
+        self._wake = asyncio.get_running_loop().create_future()
+        try:
+            await self._wake
+        finally:
+            self._wake = None
+
+    async def _resume(self) -> None:
+        feed = self._feed
+        log = self.topic.log
+        start = feed.level
+        first, _ = log.bounds()
+        if start < first:
+            if self._on_gap == "error":
+                raise Gap(
+                    f"the stream of {quoted(self.topic.declared)} stands at {start}, but retention "
+                    f"keeps records from {first} on: start there, or use on_gap='skip'"
+                )
+            self._metrics.dropped["retention"] += feed.skip_to(first)
+            start = feed.level
+        try:
+            batches = await read_batches(self.topic, start)
+        except Gap:
+            return  # trimmed meanwhile: the bounds say so now
+        end = max(batches[-1].end_offset if batches else start, start)
+        end = min(end, start + feed.backlog_max)  # more would be decoded for nothing
+        records: list[Record] = []
+        for batch in batches:
+            if self.has_siblings:
+                records += self._decoded.records(self.topic, batch, start, end)
+            else:
+                records += batch.records(self.topic.declared, start, end)
+        items = self._matching(records)
+        feed.supply(items, start, end, log.bounds().end)
+        self._backlog_bytes = sum(len(record.payload) for at, record in items if at < feed.level)
+
+    def offer(self, records: list[Record], start: int, end: int) -> None:
+        """[start, end) became visible; called in offset order."""
+        feed = self._feed
+        if not feed.is_live or self._is_closed:
+            return
+        items = self._matching(records)
+        self._backlog_bytes += sum(len(record.payload) for _, record in items)
+        if self._backlog_bytes > BACKLOG_BYTES_MAX and feed.waiting:
+            feed.fall_back()
+        else:
+            feed.offer(items, start, end)
+        if not feed.is_live:
+            self._backlog_bytes = 0
+            self.overflows += 1
+        self._notify()
+
+    def _matching(self, records: list[Record]) -> list[tuple[int, Record]]:
+        names, where = self._names, self._where
+        return [
+            (record.offset, record)
+            for record in records
+            if (names is None or matches(names, record.name))
+            and (where is None or where.passes(record))
+        ]
+
+    def _be_late(self) -> None:
+        self._is_late = True
+        self._notify()
+
+    def _notify(self) -> None:
+        if self._wake is not None and not self._wake.done():
+            self._wake.set_result(None)
+
+    def close(self) -> None:
+        """End the iteration, also for a reader that waits right now."""
+        if not self._is_closed:
+            self._is_closed = True
+            self._on_close(self)
+            self._notify()

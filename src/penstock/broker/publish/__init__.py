@@ -1,0 +1,1 @@
+"""Messages on their way into the logs: runs, submissions, idempotency keys, staged batches."""

@@ -1,0 +1,112 @@
+"""Idempotency keys that were used, and what they stored.
+
+A key lies as a mark beside the first message it stored, so both are durable together; after a
+crash the marks are followed from the last checkpoint. A key counts for KEPT_S.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from typing import Final
+
+from penstock.catalog.keys import KeyCatalog, KeyRow
+from penstock.log.format.batch import Batch
+from penstock.log.format.marks import MARK_IDEMPOTENCY_KEY, Mark
+from penstock.model.errors import UnavailableError
+from penstock.model.timeline import Timeline
+
+KEPT_S: Final = 86_400
+EXPIRE_EVERY_S: Final = 60.0
+UNSAVED_MAX: Final = 100_000  # keys since the last checkpoint; beyond it no more are taken
+DIGEST_BITS: Final = 63  # SQL's integers have a sign
+
+_HEAD: Final = struct.Struct(">IQ")  # how many messages, digest; the key follows
+
+Slot = tuple[int, str]  # topic id, key
+
+
+def key_mark(key: str, digest: int, count: int) -> Mark:
+    """Beside the first of `count` messages."""
+    return Mark(MARK_IDEMPOTENCY_KEY, _HEAD.pack(count, digest) + key.encode(), 0)
+
+
+def part_key(key: str, part: int) -> str:
+    """The key of one message of a request; a client's own key holds no line feed."""
+    return f"{key}\n{part}"
+
+
+class Keys:
+    """The keys of all topics: new ones here, older ones in the catalog."""
+
+    def __init__(self, catalog: KeyCatalog, clock: Timeline) -> None:
+        self._catalog = catalog
+        self._clock = clock
+        self._unsaved: dict[Slot, KeyRow] = {}
+        self._saving: dict[Slot, KeyRow] = {}  # handed to a checkpoint that is being written
+        self._busy: dict[Slot, asyncio.Future[None]] = {}  # a request with this key is under way
+        self._expired_s = -EXPIRE_EVERY_S
+
+    # Requests
+
+    async def enter(self, topic_id: int, key: str) -> KeyRow | None:
+        """What this key stored, if it did; then `leave`. One request with a key at a time."""
+        slot = (topic_id, key)
+        while slot in self._busy:
+            await asyncio.shield(self._busy[slot])
+        self._busy[slot] = asyncio.get_running_loop().create_future()
+        try:
+            row = self._unsaved.get(slot) or self._saving.get(slot)
+            if row is None:
+                row = await self._catalog.find(topic_id, key)
+            if row is not None and row.stored_at > self._oldest_us():
+                return row
+            if len(self._unsaved) >= UNSAVED_MAX:
+                raise UnavailableError("too many new idempotency keys at once: try again")
+            return None
+        except BaseException:
+            self.leave(topic_id, key)
+            raise
+
+    def leave(self, topic_id: int, key: str) -> None:
+        self._busy.pop((topic_id, key)).set_result(None)
+
+    def note(self, topic_id: int, key: str, digest: int, offset: int, count: int) -> KeyRow:
+        """Its messages are durable; called before a checkpoint can see that."""
+        row = KeyRow(topic_id, key, digest, offset, count, self._clock.steady_us())
+        self._unsaved[topic_id, key] = row
+        return row
+
+    # The view
+
+    def follow(self, topic_id: int, batch: Batch, mark: Mark) -> None:
+        """A mark found in a log."""
+        count, digest = _HEAD.unpack_from(mark.key)
+        key = mark.key[_HEAD.size :].decode()
+        first_offset = batch.base_offset + mark.index
+        stored_at = self._clock.steady_at(batch.header.last_timestamp)
+        row = KeyRow(topic_id, key, digest, first_offset, count, stored_at)
+        self._unsaved[topic_id, key] = row
+
+    def take_changes(self) -> list[KeyRow]:
+        self._saving, self._unsaved = self._saving | self._unsaved, {}
+        return list(self._saving.values())
+
+    def settle(self, *, is_saved: bool) -> None:
+        """The changes are in the catalog, or have to be taken again."""
+        if not is_saved:
+            self._unsaved = self._saving | self._unsaved
+        self._saving = {}
+
+    def forget_topic(self, topic_id: int) -> None:
+        self._unsaved = {slot: row for slot, row in self._unsaved.items() if slot[0] != topic_id}
+
+    async def expire(self) -> None:
+        """Now and then: forget keys that count no more."""
+        now_s = self._clock.monotonic_s()
+        if now_s - self._expired_s >= EXPIRE_EVERY_S:
+            self._expired_s = now_s
+            await self._catalog.expire(self._oldest_us())
+
+    def _oldest_us(self) -> int:
+        return self._clock.steady_us() - KEPT_S * 1_000_000

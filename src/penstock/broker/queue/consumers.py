@@ -1,0 +1,323 @@
+"""Consumers: durable positions, read in batches.
+
+A consumer's saved position never runs ahead of what it may have handled: with `commit=True` a batch
+counts as handled when the consumer comes back for the next one, commits, or closes cleanly. A crash
+repeats a batch, it never skips one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from penstock.broker.metrics import Metrics
+from penstock.broker.topics import Topic
+from penstock.catalog.catalog import Catalog, ConsumerRow
+from penstock.catalog.positions import PositionSaver
+from penstock.core.names import check_consumer, matches, quoted
+from penstock.core.position import AtOffset, AtTime, Latest, Position, check_offset_type
+from penstock.core.where import Where
+from penstock.log.files.segment import StaleSegment
+from penstock.log.format.batch import Batch
+from penstock.log.interface import KeptLog
+from penstock.model.errors import (
+    AlreadySubscribed,
+    Gap,
+    InvalidPosition,
+    NotSubscribed,
+    OffsetBeyondEnd,
+    UnavailableError,
+)
+from penstock.model.record import DEFAULT_TENANT, ConsumerInfo, Record, TopicId
+
+
+class Consumer:
+    """One consumer of one topic. `next_offset` is what it reads next."""
+
+    def __init__(self, name: str, next_offset: int) -> None:
+        self.name = name
+        self.next_offset = next_offset
+        self.confirmed = next_offset  # handled up to here: what may be saved
+        # The newest batch counts as handled at the next consume, or at a clean close.
+        self.confirms_itself = False
+        self.key = ""  # of the call that was given the newest batch, and where the batch begins
+        self.batch_offset = next_offset
+        self.turn = asyncio.Lock()
+
+    def start(self, key: str, offset: int | None) -> int:
+        """Where a call with this key reads from: its own batch again, or behind the newest one."""
+        if not key or key != self.key:
+            return self.next_offset
+        if offset is None:
+            return self.batch_offset
+        return min(max(offset, self.batch_offset), self.next_offset)
+
+
+class Consumers:
+    """All consumers of a broker, by (topic id, name)."""
+
+    def __init__(self, catalog: Catalog, saver: PositionSaver, metrics: Metrics) -> None:
+        self._catalog = catalog
+        self._saver = saver
+        self._metrics = metrics
+        self._consumers: dict[tuple[int, str], Consumer] = {}
+
+    async def load(self, rows: list[ConsumerRow], logs: dict[TopicId, KeptLog]) -> None:
+        """Take over saved positions; one past what the log still holds is moved back, counted."""
+        for row in rows:
+            log = logs[row.topic_id]
+            offset = await log.clamp(row.epoch, row.next_offset)
+            if offset < row.next_offset:
+                self._metrics.dropped["epoch"] += row.next_offset - offset
+            self._consumers[row.topic_id, row.consumer] = Consumer(row.consumer, offset)
+
+    def get(self, topic: Topic, name: str) -> Consumer:
+        consumer = self._consumers.get((topic.id, name))
+        if consumer is None:
+            check_consumer(name)
+            raise NotSubscribed(
+                f"consumer {quoted(name)} does not read topic {quoted(topic.declared)}: "
+                "subscribe it first"
+            )
+        return consumer
+
+    def of(self, topic: Topic) -> list[Consumer]:
+        """The consumers of a topic, in the order of their names."""
+        found = [c for (topic_id, _), c in self._consumers.items() if topic_id == topic.id]
+        return sorted(found, key=lambda consumer: consumer.name)
+
+    def lags(self, ends: dict[int, tuple[int, int]]) -> list[int]:
+        """How far each consumer is behind; `ends` has the first offset and the end by topic id."""
+        bounds = [(one, ends.get(topic_id)) for (topic_id, _), one in self._consumers.items()]
+        return [
+            known[1] - max(one.next_offset, known[0]) for one, known in bounds if known is not None
+        ]
+
+    def describe(self, topic: Topic) -> list[ConsumerInfo]:
+        first, end = topic.log.bounds()
+        return [
+            ConsumerInfo(one.name, one.next_offset, end - max(one.next_offset, first))
+            for one in self.of(topic)
+        ]
+
+    async def subscribe(self, topic: Topic, name: str, start: Position) -> None:
+        """Durable on return."""
+        check_consumer(name)
+        offset = await resolve(topic, start)
+        if (topic.id, name) in self._consumers:
+            raise AlreadySubscribed(
+                f"consumer {quoted(name)} already reads topic {quoted(topic.declared)}: "
+                "unsubscribe it first, or seek"
+            )
+        await self._catalog.insert_consumer(DEFAULT_TENANT, topic.id, name, topic.log.epoch, offset)
+        self._consumers[topic.id, name] = Consumer(name, offset)
+
+    def admit(self, topic: Topic, name: str, next_offset: int) -> None:
+        """A consumer that was stored together with something else."""
+        self._consumers[topic.id, name] = Consumer(name, next_offset)
+
+    async def unsubscribe(self, topic: Topic, name: str) -> None:
+        self.get(topic, name)
+        self._saver.forget((DEFAULT_TENANT, topic.id, name))
+        await self._catalog.delete_consumer(DEFAULT_TENANT, topic.id, name)
+        self._consumers.pop((topic.id, name), None)
+
+    def forget(self, topic: Topic) -> None:
+        """The topic is gone, and its consumers with it."""
+        for consumer in self.of(topic):
+            self._saver.forget((DEFAULT_TENANT, topic.id, consumer.name))
+            del self._consumers[topic.id, consumer.name]
+
+    async def consume(
+        self,
+        topic: Topic,
+        name: str,
+        limit: int | None,
+        where: Where | None,
+        *,
+        commit: bool,
+        on_gap: str,
+        bytes_max: int | None = None,
+        scan_bytes_max: int | None = None,
+        key: str = "",
+        offset: int | None = None,
+    ) -> list[Record]:
+        """The next records up to the end at this call, at most `limit` of those that pass.
+
+        The same `key` again means the same batch again, or more of it from `offset` on: an answer
+        that was lost is given again, and nothing of the batch counts as handled.
+        """
+        consumer = self.get(topic, name)
+        async with consumer.turn:
+            self._begin(topic, consumer, key, offset)
+            _, end = topic.log.bounds()
+            while True:
+                first = topic.log.bounds().first
+                if consumer.next_offset < first:
+                    self._skip_gap(topic, consumer, first, on_gap)
+                start = consumer.next_offset
+                try:
+                    found, next_offset = await read_matching(
+                        topic, start, end, limit, where, None, bytes_max, scan_bytes_max
+                    )
+                    break
+                except Gap:
+                    continue  # trimmed while we read: the bounds say so now
+            consumer.next_offset = next_offset
+            consumer.confirms_itself = commit
+            self._metrics.records_delivered += len(found)
+            return found
+
+    def _begin(self, topic: Topic, consumer: Consumer, key: str, offset: int | None) -> None:
+        """Go to where this call reads from; a new batch means that the one before is handled."""
+        consumer.next_offset = consumer.start(key, offset)
+        if key and key == consumer.key:
+            return
+        if consumer.confirms_itself:
+            self._confirm(topic, consumer, consumer.next_offset)
+        consumer.key, consumer.batch_offset = key, consumer.next_offset
+
+    def _skip_gap(self, topic: Topic, consumer: Consumer, first: int, on_gap: str) -> None:
+        lost = first - consumer.next_offset
+        if on_gap == "error":
+            raise Gap(
+                f"consumer {quoted(consumer.name)} stands at {consumer.next_offset}, but retention "
+                f"keeps topic {quoted(topic.declared)} from {first} on: {lost} records are gone; "
+                "seek to 'earliest' or consume with on_gap='skip'"
+            )
+        self._metrics.dropped["retention"] += lost
+        consumer.next_offset = first
+
+    def _confirm(self, topic: Topic, consumer: Consumer, offset: int) -> None:
+        if offset != consumer.confirmed:
+            consumer.confirmed = offset
+            self._note(topic, consumer)
+
+    def _note(self, topic: Topic, consumer: Consumer) -> None:
+        self._saver.note(
+            DEFAULT_TENANT, topic.id, consumer.name, topic.log.epoch, consumer.confirmed
+        )
+
+    async def commit(self, topic: Topic, name: str, offset: int | None) -> None:
+        """What was handed out (or all before `offset`) is handled; durable on return."""
+        consumer = self.get(topic, name)
+        async with consumer.turn:
+            if offset is None:
+                offset = consumer.next_offset
+            else:
+                check_offset(topic, offset)
+            # What is handled is not handed out again, even if it never was.
+            consumer.next_offset = max(consumer.next_offset, offset)
+            consumer.confirmed = offset
+            consumer.confirms_itself = False
+            consumer.key = ""
+            self._note(topic, consumer)
+        await self._saver.flush()
+
+    async def seek(self, topic: Topic, name: str, position: Position) -> int:
+        """Go on reading at `position`; durable on return."""
+        consumer = self.get(topic, name)
+        offset = await resolve(topic, position)
+        async with consumer.turn:
+            consumer.next_offset = consumer.confirmed = offset
+            consumer.confirms_itself = False
+            consumer.key = ""
+            self._note(topic, consumer)
+        await self._saver.flush()
+        return offset
+
+    async def close(self, topics: list[Topic], *, is_clean: bool) -> None:
+        """Save all positions; if it is a clean close, past the batches that confirm themselves."""
+        for topic in topics:
+            for consumer in self.of(topic):
+                async with consumer.turn:
+                    if is_clean and consumer.confirms_itself:
+                        self._confirm(topic, consumer, consumer.next_offset)
+        await self._saver.close()
+
+
+async def read_matching(
+    topic: Topic,
+    start: int,
+    end: int,
+    limit: int | None,
+    where: Where | None,
+    names: str | None = None,
+    bytes_max: int | None = None,
+    scan_bytes_max: int | None = None,
+) -> tuple[list[Record], int]:
+    """Records of [start, end) that pass, at most `limit`, and the offset to go on at.
+
+    Gap when the first of them are gone; those found before a gap are returned, with the offset
+    that is gone. `bytes_max` bounds their payloads, unless the first alone is larger;
+    `scan_bytes_max` what is looked at for them.
+    """
+    found: list[Record] = []
+    found_bytes = scanned_bytes = 0
+    offset = start
+    while offset < end:
+        if scan_bytes_max is not None and scanned_bytes >= scan_bytes_max:
+            return found, offset
+        try:
+            batches = await read_batches(topic, offset)
+        except Gap:
+            if found:
+                return found, offset
+            raise
+        for batch in batches:
+            stop = end
+            if limit is not None and where is None and names is None:
+                stop = min(end, offset + limit - len(found))  # decode no more than are wanted
+            records = batch.records(topic.declared, offset, stop)
+            if names is not None:
+                records = [record for record in records if matches(names, record.name)]
+            if where is not None:
+                records = [record for record in records if where.passes(record)]
+            if bytes_max is not None:
+                for at, record in enumerate(records):
+                    found_bytes += len(record.payload)
+                    if found_bytes > bytes_max and (found or at):
+                        found += records[:at]
+                        return found, record.offset
+            found += records
+            if limit is not None and len(found) >= limit:
+                del found[limit:]
+                return found, found[-1].offset + 1
+            offset = min(max(offset, batch.end_offset), end)
+            scanned_bytes += batch.header.blob_raw_length
+    return found, offset
+
+
+async def read_batches(topic: Topic, offset: int, *, is_patient: bool = False) -> list[Batch]:
+    """As Log.read; what files that were closed, deleted or broken meanwhile raise is one error.
+
+    A patient reader waits for a log that is away, as one in a database may be.
+    """
+    try:
+        return await (topic.read(offset) if is_patient else topic.log.read(offset))
+    except (OSError, RuntimeError, StaleSegment) as failed:
+        raise UnavailableError(
+            f"topic {quoted(topic.declared)} cannot be read at {offset}: it was closed or deleted "
+            f"meanwhile, or its files are damaged ({failed})"
+        ) from failed
+
+
+async def resolve(topic: Topic, position: Position) -> int:
+    """The offset a position means in this topic, now."""
+    first, end = topic.log.bounds()
+    if isinstance(position, AtOffset):
+        check_offset(topic, position.offset)
+        return position.offset
+    if isinstance(position, AtTime):
+        return await topic.log.offset_at(position.timestamp_us)
+    return end if isinstance(position, Latest) else first
+
+
+def check_offset(topic: Topic, offset: int) -> None:
+    """An offset beyond the end is refused with the bounds in the message."""
+    first, end = topic.log.bounds()
+    if not 0 <= check_offset_type(offset) <= end:
+        kind = OffsetBeyondEnd if offset > end else InvalidPosition
+        raise kind(
+            f"offset {offset!r} is not in topic {quoted(topic.declared)}: it holds offsets "
+            f"from {first} up to {end}, which is the next to be written"
+        )

@@ -1,0 +1,384 @@
+"""Groups: several readers of a topic share one position; each record is leased to one of them.
+
+What a reader does not acknowledge in time goes to another. A record given out too often is put into
+the topic `<topic>.dead` with the reason, under the name `<topic>.dead/<original name>`, so one that
+nobody can handle stops nobody. An acknowledgement is durable when it is answered; after a crash
+only what was not acknowledged comes again. The dead-letter topic may hold a record twice if the
+broker crashed between its two commits.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from hashlib import blake2b
+from typing import Any, Final
+from uuid import uuid4
+
+from penstock.broker.metrics import Metrics
+from penstock.broker.queue.consumers import read_batches, resolve
+from penstock.broker.topics import Topic, Topics
+from penstock.catalog.groups import GroupCatalog, GroupRow
+from penstock.core.groups import NO_LEASE, Group
+from penstock.core.names import check_group, quoted, topic_key
+from penstock.core.position import Position
+from penstock.log.interface import Draft, KeptLog
+from penstock.model.clock import Clock
+from penstock.model.errors import Gap, InvalidSetting, NotSubscribed, RefusedError
+from penstock.model.groups import GroupInfo, Pending
+from penstock.model.limits import NAME_BYTES_MAX, NAME_LEVELS_MAX, TOPIC_CHARS_MAX
+from penstock.model.record import Record, TopicId
+
+LEASE_S: Final = 30.0
+DELIVERIES_MAX: Final = 5
+OPEN_MAX: Final = 1_000  # records of a group that are given out or wait to be given out again
+GROUPS_MAX: Final = 1_000  # of one topic
+DELAY_S_MAX: Final = 24 * 3600.0
+DEAD_SUFFIX: Final = ".dead"
+REASON_CHARS_MAX: Final = 500
+_US: Final = 1_000_000
+
+Publish = Callable[[Topic, Draft], Awaitable[int]]
+
+
+def dead_topic(topic: str) -> str:
+    """Where records of a topic go that nobody can handle; a long name is cut and told apart."""
+    if len(topic) + len(DEAD_SUFFIX) <= TOPIC_CHARS_MAX:
+        return topic + DEAD_SUFFIX
+    ending = f"~{blake2b(topic_key(topic).encode(), digest_size=8).hexdigest()}{DEAD_SUFFIX}"
+    return topic[: TOPIC_CHARS_MAX - len(ending)] + ending
+
+
+def dead_name(dead: str, name: str) -> str:
+    """The name of a dead letter: below its topic's, so who reads the original name is not told.
+
+    What would be longer than a name may be is cut; a header has all of the original name.
+    """
+    levels = f"{dead}/{name}".split("/", NAME_LEVELS_MAX)[:NAME_LEVELS_MAX]
+    return "/".join(levels).encode()[:NAME_BYTES_MAX].decode(errors="ignore")
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """A record on its way to a reader, and how often it has been given out by now."""
+
+    record: Record
+    deliveries: int
+
+
+class KeptGroup:
+    """A group at work."""
+
+    def __init__(self, name: str, group: Group) -> None:
+        self.name = name
+        self.group = group
+        self.lock = asyncio.Lock()
+        self.changed = asyncio.Event()  # something was given back, or there is room again
+        self.reasons: dict[int, str] = {}  # of records that were given back: why
+
+
+class Groups:
+    """All groups of a broker, by (topic id, name). Used on the event loop."""
+
+    def __init__(
+        self,
+        topics: Topics,
+        catalog: GroupCatalog,
+        clock: Clock,
+        metrics: Metrics,
+        publish: Publish,
+    ) -> None:
+        self.lease_s = LEASE_S
+        self._topics = topics
+        self._catalog = catalog
+        self._clock = clock
+        self._metrics = metrics
+        self._publish = publish
+        self._groups: dict[tuple[TopicId, str], KeptGroup] = {}
+
+    async def load(self, logs: dict[TopicId, KeptLog]) -> None:
+        """Take over what is stored; whatever was given out waits to be given out again."""
+        for row in await self._catalog.load():
+            log = logs.get(row.topic_id)
+            if log is None:
+                continue
+            offset = await log.clamp(row.epoch, row.next_offset)
+            group = self._make(offset)
+            for one, deliveries in row.open.items():
+                if one < offset:
+                    group.put_waiting(one, deliveries)
+            self._groups[row.topic_id, row.name] = KeptGroup(row.name, group)
+
+    def _make(self, offset: int) -> Group:
+        return Group(offset, OPEN_MAX, round(self.lease_s * _US), DELIVERIES_MAX)
+
+    def get(self, topic: Topic, name: str) -> KeptGroup:
+        kept = self._groups.get((topic.id, name))
+        if kept is None:
+            check_group(name)
+            raise NotSubscribed(
+                f"topic {quoted(topic.declared)} has no group {quoted(name)}: "
+                "the first fetch makes it"
+            )
+        return kept
+
+    def of(self, topic: Topic) -> list[GroupInfo]:
+        """The groups of a topic, in the order of their names."""
+        names = sorted(name for topic_id, name in self._groups if topic_id == topic.id)
+        return [self.describe(topic, name) for name in names]
+
+    def lags(self, ends: dict[int, tuple[int, int]]) -> list[int]:
+        """How far each group is behind; `ends` has the first offset and the end by topic id."""
+        bounds = [(kept.group, ends.get(topic_id)) for (topic_id, _), kept in self._groups.items()]
+        return [
+            known[1] - max(one.next_offset, known[0]) for one, known in bounds if known is not None
+        ]
+
+    def forget(self, topic: Topic) -> None:
+        """The topic is gone, and its groups with it."""
+        for key in [key for key in self._groups if key[0] == topic.id]:
+            self._groups.pop(key).changed.set()
+
+    # Reading
+
+    async def fetch(
+        self, topic: Topic, name: str, limit: int, wait_s: float, start: Position
+    ) -> tuple[str, list[Given]]:
+        """Records for one reader and the receipt it answers with; a new group begins at `start`.
+
+        Waits up to `wait_s` for a first one; then there may be none. NotSubscribed if the group or
+        its topic was deleted meanwhile.
+        """
+        kept = await self._get_or_make(topic, name, start)
+        receipt = uuid4().hex
+        clock = self._clock
+        until_s = clock.monotonic_s() + wait_s
+        while True:
+            async with kept.lock:
+                await self._tidy(topic, kept)
+                kept.changed.clear()
+                given = await self._give(topic, kept, receipt, limit)
+            left_s = until_s - clock.monotonic_s()
+            if given or left_s <= 0:
+                self._metrics.records_delivered += len(given)
+                return receipt, given
+            await self._wait(topic, kept, left_s)
+            if self.get(topic, name) is not kept:  # deleted, and made anew
+                kept = await self._get_or_make(topic, name, start)
+
+    async def _get_or_make(self, topic: Topic, name: str, start: Position) -> KeptGroup:
+        kept = self._groups.get((topic.id, name))
+        if kept is not None:
+            return kept
+        check_group(name)
+        if sum(topic_id == topic.id for topic_id, _ in self._groups) >= GROUPS_MAX:
+            raise RefusedError(
+                f"topic {quoted(topic.declared)} has {GROUPS_MAX} groups: delete one first"
+            )
+        offset = await resolve(topic, start)
+        kept = KeptGroup(name, self._make(offset))
+        await self._save(topic, kept)
+        return self._groups.setdefault((topic.id, name), kept)
+
+    async def _give(self, topic: Topic, kept: KeptGroup, receipt: str, limit: int) -> list[Given]:
+        """What others left first, then new ones."""
+        group = kept.group
+        now_us = self._clock.steady_us()
+        given: list[Given] = []
+        for offset in group.waiting()[:limit]:
+            records = await self._read(topic, offset, offset + 1)
+            if not records:
+                group.discard(offset)
+                self._metrics.dropped["retention"] += 1
+                continue
+            given.append(Given(records[0], group.retake(receipt, offset, now_us)))
+        count = min(limit - len(given), group.room)
+        if count > 0:
+            records = await self._read(topic, group.next_offset, group.next_offset + count)
+            if records:
+                group.take(receipt, records[0].offset, len(records), now_us)
+                given += [Given(record, 1) for record in records]
+        return given
+
+    async def _read(self, topic: Topic, start: int, end: int) -> list[Record]:
+        """Records [start, end) as far as one read brings them; none if retention took them."""
+        try:
+            batches = await read_batches(topic, start)
+        except Gap:
+            return []
+        return [one for batch in batches for one in batch.records(topic.declared, start, end)]
+
+    async def _wait(self, topic: Topic, kept: KeptGroup, left_s: float) -> None:
+        """Until there may be something to give, or the time is up."""
+        group = kept.group
+        deadline_us = group.next_deadline_us
+        if deadline_us != NO_LEASE:
+            left_s = min(left_s, (deadline_us - self._clock.steady_us()) / _US)
+        waits: list[asyncio.Future[Any]] = [asyncio.ensure_future(kept.changed.wait())]
+        if group.room:
+            waits.append(asyncio.ensure_future(topic.log.wait_past(group.next_offset)))
+        try:
+            done, _ = await asyncio.wait(
+                waits, timeout=max(left_s, 0), return_when=asyncio.FIRST_COMPLETED
+            )
+            for one in done:
+                one.result()  # the log may be closed
+        finally:
+            for one in waits:
+                one.cancel()
+
+    # Answers
+
+    async def ack(
+        self, topic: Topic, name: str, receipt: str, offsets: Sequence[int] | None
+    ) -> int:
+        """Durable on return; how many records are done by it. None: all that the receipt holds.
+
+        RefusedError names offsets that the receipt does not hold (any more); nothing changed then.
+        """
+        kept = self.get(topic, name)
+        async with kept.lock:
+            await self._tidy(topic, kept)
+            wanted = self._held(kept, receipt, offsets)
+            for offset in wanted:
+                kept.group.ack(receipt, offset)
+                kept.reasons.pop(offset, None)
+            kept.changed.set()
+            await self._save(topic, kept)
+        return len(wanted)
+
+    async def nack(
+        self,
+        topic: Topic,
+        name: str,
+        receipt: str,
+        offsets: Sequence[int] | None,
+        delay_s: float,
+        reason: str,
+    ) -> int:
+        """Give records back, for others at once or after a delay; how many."""
+        if not 0 <= delay_s <= DELAY_S_MAX:
+            raise RefusedError(f"a delay of {delay_s:g} s: use 0 to {DELAY_S_MAX:g}")
+        kept = self.get(topic, name)
+        async with kept.lock:
+            await self._tidy(topic, kept)
+            wanted = self._held(kept, receipt, offsets)
+            now_us = self._clock.steady_us()
+            until_us = now_us + round(delay_s * _US) if delay_s else 0
+            for offset in wanted:
+                kept.group.nack(receipt, offset, until_us)
+                kept.reasons[offset] = reason[:REASON_CHARS_MAX] or "given back"
+            await self._bury(topic, kept)
+            kept.changed.set()
+        return len(wanted)
+
+    def _held(self, kept: KeptGroup, receipt: str, offsets: Sequence[int] | None) -> Sequence[int]:
+        held = kept.group.held(receipt)
+        if offsets is None:
+            offsets = list(held)
+            if not offsets:
+                raise RefusedError(
+                    f"receipt {quoted(receipt)} does not hold anything: {self._why_gone()}"
+                )
+        missing = [offset for offset in offsets if offset not in held]
+        if missing:
+            shown = ", ".join(map(str, missing[:10]))
+            raise RefusedError(
+                f"receipt {quoted(receipt)} does not hold {shown}: {self._why_gone()}"
+            )
+        if not offsets:
+            raise InvalidSetting(
+                "offsets [] names no record: name some, or leave it out for all of the receipt"
+            )
+        return list(dict.fromkeys(offsets))
+
+    def _why_gone(self) -> str:
+        return (
+            f"its lease of {self.lease_s:g} s ran out, it was answered before, or another fetch "
+            "gave it; fetch again"
+        )
+
+    # Keeping house
+
+    async def _tidy(self, topic: Topic, kept: KeptGroup) -> None:
+        """Leases that ran out, records that retention took, and those that nobody handles."""
+        group = kept.group
+        gone = group.trim(topic.log.bounds().first)
+        self._metrics.dropped["retention"] += gone
+        group.expire(self._clock.steady_us())
+        await self._bury(topic, kept)
+
+    async def _bury(self, topic: Topic, kept: KeptGroup) -> None:
+        dead = kept.group.dead()
+        for offset, deliveries in dead.items():
+            for record in await self._read(topic, offset, offset + 1):
+                await self._put_dead(topic, kept, record, deliveries)
+            kept.group.bury(offset)
+            kept.reasons.pop(offset, None)
+        if dead:
+            await self._save(topic, kept)
+
+    async def _put_dead(
+        self, topic: Topic, kept: KeptGroup, record: Record, deliveries: int
+    ) -> None:
+        target = await self._topics.create(
+            dead_topic(topic.declared), topic.log.settings, exist_ok=True
+        )
+        facts = (
+            ("penstock.dead.reason", kept.reasons.get(record.offset, "the lease ran out")),
+            ("penstock.dead.topic", topic.declared),
+            ("penstock.dead.name", record.name),
+            ("penstock.dead.offset", str(record.offset)),
+            ("penstock.dead.group", kept.name),
+            ("penstock.dead.deliveries", str(deliveries)),
+        )
+        draft = Draft(
+            dead_name(target.declared, record.name),
+            [record.payload],
+            record.kind,
+            record.publisher,
+            (*record.headers, *facts),
+            record.qos,
+        )
+        await self._publish(target, draft)
+
+    async def _save(self, topic: Topic, kept: KeptGroup) -> None:
+        group = kept.group
+        await self._catalog.save(
+            GroupRow(topic.id, kept.name, topic.log.epoch, group.next_offset, group.to_give_again())
+        )
+
+    async def delete(self, topic: Topic, name: str) -> None:
+        """Durable on return; what was given out belongs to nobody."""
+        self.get(topic, name)
+        await self._catalog.delete(topic.id, name)
+        gone = self._groups.pop((topic.id, name), None)
+        if gone is not None:
+            gone.changed.set()
+
+    def describe(self, topic: Topic, name: str) -> GroupInfo:
+        """Leases that ran out meanwhile count as waiting."""
+        kept = self.get(topic, name)
+        group = kept.group
+        now_us = self._clock.steady_us()
+        wall_us = self._clock.now_us() - now_us  # people are told when by their own clock
+        leased = {
+            offset: (hold.deliveries, hold.deadline_us + wall_us)
+            for offset, hold in group.all_held().items()
+            if hold.deadline_us > now_us
+        }
+        pending = [
+            Pending(offset, *leased_or_not)
+            for offset, leased_or_not in sorted(
+                (
+                    offset,
+                    (leased[offset][0], "leased", leased[offset][1])
+                    if offset in leased
+                    else (deliveries, "waiting", 0),
+                )
+                for offset, deliveries in group.to_give_again().items()
+            )
+        ]
+        lag = topic.log.bounds().end - max(group.next_offset, topic.log.bounds().first)
+        return GroupInfo(name, group.next_offset, lag, pending)

@@ -1,0 +1,116 @@
+"""The queue of seed 001: who produces and who consumes, by ids that say so themselves.
+
+An id is the ordinal (no digits for the first), the topic's id in nine digits, and a flag: 0 for a
+consumer, 1 for a producer. A consumer's id is also its name among the consumers of the topic.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from penstock.broker.queue.consumers import Consumers
+from penstock.broker.topics import Topic
+from penstock.catalog.queue import QueueCatalog
+from penstock.core.names import quoted
+from penstock.model.errors import RefusedError
+from penstock.model.record import DEFAULT_TENANT
+
+CONSUMER: Final = "0"
+PRODUCER: Final = "1"
+TOPIC_DIGITS: Final = 9
+TOPIC_ID_MAX: Final = 10**TOPIC_DIGITS - 1
+ID_DIGITS_MIN: Final = TOPIC_DIGITS + 1
+ID_DIGITS_MAX: Final = ID_DIGITS_MIN + 18
+
+
+def make_id(topic_id: int, ordinal: int, flag: str) -> str:
+    return f"{ordinal or ''}{topic_id:0{TOPIC_DIGITS}d}{flag}"
+
+
+class _Counts:
+    __slots__ = ("consumers", "producers")
+
+    def __init__(self, consumers: int = 0, producers: int = 0) -> None:
+        self.consumers = consumers
+        self.producers = producers
+
+
+class Queue:
+    """Registrations, in step with the catalog."""
+
+    def __init__(self, catalog: QueueCatalog, consumers: Consumers) -> None:
+        self._catalog = catalog
+        self._consumers = consumers
+        self._counts: dict[int, _Counts] = {}  # by topic id
+
+    async def load(self) -> None:
+        for row in await self._catalog.load():
+            self._counts[row.topic_id] = _Counts(row.consumers, row.producers)
+
+    def forget(self, topic: Topic) -> None:
+        """The topic is gone; its id never comes back, and neither do the ids made of it."""
+        self._counts.pop(topic.id, None)
+
+    async def register_producer(self, topic: Topic) -> str:
+        """The new producer's id; durable on return."""
+        _check_topic_id(topic)
+        ordinal = await self._catalog.register_producer(DEFAULT_TENANT, topic.id)
+        counts = self._counts.setdefault(topic.id, _Counts())
+        counts.producers = max(counts.producers, ordinal + 1)
+        return make_id(topic.id, ordinal, PRODUCER)
+
+    async def register_consumer(self, topic: Topic) -> str:
+        """The new consumer's id; it begins with the first record there is. Durable on return."""
+        _check_topic_id(topic)
+        first = topic.log.bounds().first
+        ordinal = await self._catalog.register_consumer(
+            DEFAULT_TENANT,
+            topic.id,
+            lambda ordinal: make_id(topic.id, ordinal, CONSUMER),
+            topic.log.epoch,
+            first,
+        )
+        counts = self._counts.setdefault(topic.id, _Counts())
+        counts.consumers = max(counts.consumers, ordinal + 1)
+        consumer_id = make_id(topic.id, ordinal, CONSUMER)
+        self._consumers.admit(topic, consumer_id, first)
+        return consumer_id
+
+    def check_producer(self, topic: Topic, producer_id: str) -> None:
+        """RefusedError unless it is the id of a producer of this topic."""
+        counts = self._counts.get(topic.id)
+        self._check(topic, producer_id, PRODUCER, counts.producers if counts else 0)
+
+    def check_consumer(self, topic: Topic, consumer_id: str) -> None:
+        """RefusedError unless it is the id of a consumer of this topic."""
+        counts = self._counts.get(topic.id)
+        self._check(topic, consumer_id, CONSUMER, counts.consumers if counts else 0)
+
+    def _check(self, topic: Topic, id: str, flag: str, count: int) -> None:
+        role = "consumer" if flag == CONSUMER else "producer"
+        if not id.isascii() or not id.isdigit() or not ID_DIGITS_MIN <= len(id) <= ID_DIGITS_MAX:
+            raise RefusedError(
+                f"{role} id {quoted(id)} is none: an id has {ID_DIGITS_MIN} to {ID_DIGITS_MAX} "
+                "digits, and registering gives one"
+            )
+        if id[-1] != flag:
+            raise RefusedError(f"id {id} is not the id of a {role}: it has to end in {flag}")
+        if int(id[-ID_DIGITS_MIN:-1]) != topic.id:
+            raise RefusedError(
+                f"{role} id {id} belongs to another topic than {quoted(topic.declared)}: "
+                "register for this one"
+            )
+        digits = id[:-ID_DIGITS_MIN]
+        ordinal = int(digits or 0)
+        if ordinal >= count or make_id(topic.id, ordinal, flag) != id:
+            raise RefusedError(
+                f"no {role} of topic {quoted(topic.declared)} has the id {id}: register first"
+            )
+
+
+def _check_topic_id(topic: Topic) -> None:
+    if topic.id > TOPIC_ID_MAX:
+        raise RefusedError(
+            f"topic {quoted(topic.declared)} has the id {topic.id}, and ids of producers and "
+            f"consumers have room for {TOPIC_DIGITS} digits: use /v1"
+        )

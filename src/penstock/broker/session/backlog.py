@@ -1,0 +1,131 @@
+"""How sessions stand: who is connected, what is out to each, and what it has waiting."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from penstock.broker.deliver.exchange import Exchange
+from penstock.broker.session.rows import tag_of
+from penstock.broker.session.session import Session, Subscription
+from penstock.broker.session.waiting import Reader, Wish, count_waiting
+from penstock.catalog.session_list import SessionRow
+from penstock.catalog.stored_sessions import NO_PACKET_ID, SubscriptionRow
+from penstock.core.names import SHARE_PREFIX
+from penstock.core.where import compile_where
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """A session, as an operator sees it."""
+
+    client_id: str
+    user: str
+    is_connected: bool
+    expiry_s: int
+    filters: list[tuple[str, int]]  # with their QoS
+    outstanding: int  # sent and not acknowledged
+    readers: list[Reader]  # its own position, and those of its feeds
+
+    @property
+    def waiting(self) -> int:
+        """Messages it has not been sent; what waits for a share is nobody's yet."""
+        return sum(reader.waiting for reader in self.readers)
+
+    @property
+    def is_exact(self) -> bool:
+        return all(reader.is_exact for reader in self.readers)
+
+
+async def describe_sessions(exchange: Exchange, client_ids: list[str]) -> list[Standing]:
+    """In the order asked for; those that are not there are left out."""
+    engine = exchange.engine
+    connected = exchange.sessions
+    rows = await engine.session_list.find([one for one in client_ids if one not in connected])
+    standings = []
+    for client_id in client_ids:
+        session = connected.get(client_id)
+        if session is not None:
+            is_kept = exchange.keeps_qos0 and session.vault is not None
+            standings.append(_of_session(session, keeps_qos0=is_kept))
+        elif client_id in rows:
+            standings.append(await _of_row(exchange, rows[client_id]))
+    readers = [reader for standing in standings for reader in standing.readers]
+    for topic in engine.topics.all():
+        await count_waiting(topic, readers, engine.clock)
+    return standings
+
+
+def _of_session(session: Session, *, keeps_qos0: bool) -> Standing:
+    client_id, subscriptions = session.client_id, session.subscriptions.values()
+    plain = [_wish(one) for one in subscriptions if one.is_plain and (one.qos or keeps_qos0)]
+    plain += [
+        Wish(one.filter, one.since, one.no_local, one.owed)
+        for one in subscriptions
+        if one.owed is not None and not keeps_qos0
+    ]
+    lags, out = dict(session.lags), session.resent
+    readers = [Reader(client_id, lags, plain, out, keeps_qos0=keeps_qos0)]
+    readers += [
+        Reader(
+            client_id,
+            dict(feed.lags),
+            [Wish(feed.subscription.filter, {}, feed.subscription.no_local)],
+            session.resent,
+            feed.id,
+            feed.where,
+        )
+        for feed in session.feeds
+    ]
+    outbox = session.outbox
+    return Standing(
+        client_id,
+        outbox.principal.user if outbox is not None else "",
+        True,
+        session.expiry_s,
+        [(one.filter, one.qos) for one in subscriptions],
+        session.window.count - len(session.released),
+        readers,
+    )
+
+
+async def _of_row(exchange: Exchange, row: SessionRow) -> Standing:
+    keeper, stored = exchange.keeper, row.stored
+    client_id = stored.client_id
+    out = {tag_of(one) for one in stored.outstanding}
+    plain = [
+        _wish(one)
+        for one in stored.subscriptions
+        if one.qos or exchange.keeps_qos0
+        if not one.feed_id and not one.filter.startswith(SHARE_PREFIX)
+    ]
+    positions = await keeper.offsets(stored)
+    if row.is_connected:  # it is coming or going: without a position it is level
+        positions = {one: positions[one] for one in stored.positions if one in positions}
+    readers = [Reader(client_id, positions, plain, out, keeps_qos0=exchange.keeps_qos0)]
+    for one in stored.subscriptions:
+        if one.feed_id:
+            readers.append(
+                Reader(
+                    client_id,
+                    await keeper.feed_offsets(stored, one.feed_id),
+                    [Wish(one.filter, {}, one.no_local)],
+                    out,
+                    one.feed_id,
+                    compile_where(one.expression) if one.expression else None,
+                )
+            )
+    pins = [pin for _, _, pin in keeper.shares.pinned(client_id) if not pin.is_released]
+    sent = [one for one in stored.outstanding if one.packet_id != NO_PACKET_ID]
+    return Standing(
+        client_id,
+        row.owner,
+        False,
+        stored.expiry_s,
+        [(one.filter, one.qos) for one in stored.subscriptions],
+        len([one for one in sent if not one.is_released]) + len(pins),
+        readers,
+    )
+
+
+def _wish(one: Subscription | SubscriptionRow) -> Wish:
+    return Wish(one.filter, one.since, one.no_local)

@@ -1,0 +1,67 @@
+"""A session as rows of the catalog."""
+
+from __future__ import annotations
+
+from penstock.broker.session.session import (
+    NO_FEED,
+    OFFSET_MASK,
+    PLACE_SHIFT,
+    TAG_SHIFT,
+    TOPIC_MASK,
+    Session,
+    Subscription,
+)
+from penstock.catalog.stored_sessions import NO_PACKET_ID, OutstandingRow, SubscriptionRow
+
+
+def outstanding_rows(session: Session) -> list[OutstandingRow]:
+    """What is out to the client, in the order of sending, and what must not be sent again.
+
+    The latter was out when the client came back and is done by now; while the session's position
+    (or its feed's) lies before it, only its row (without a packet id) tells that it is. What came
+    from a share is left out: that is the share's to keep.
+    """
+    out = [one for one in session.window.items() if one[0] not in session.shared]
+    rows = [
+        outstanding_row(
+            tag,
+            packet_id,
+            2 if packet_id in session.twice else 1,
+            is_released=packet_id in session.released,
+        )
+        for packet_id, tag in out
+    ]
+    done = session.resent.difference([tag for _, tag in out])
+    if done:
+        lags = {feed.id: feed.lags for feed in session.feeds} | {NO_FEED: session.lags}
+        for tag in done:
+            row = outstanding_row(tag, NO_PACKET_ID, 2, is_released=True)
+            if lags.get(row.feed_id, {}).get(row.topic_id, row.offset + 1) <= row.offset:
+                rows.append(row)
+    return rows
+
+
+def outstanding_row(tag: int, packet_id: int, qos: int, *, is_released: bool) -> OutstandingRow:
+    place = tag >> TAG_SHIFT
+    return OutstandingRow(
+        place & TOPIC_MASK, tag & OFFSET_MASK, packet_id, qos, is_released, place >> PLACE_SHIFT
+    )
+
+
+def tag_of(row: OutstandingRow) -> int:
+    """The opposite: the window's tag of a stored message."""
+    return (row.feed_id << PLACE_SHIFT | row.topic_id) << TAG_SHIFT | row.offset
+
+
+def subscription_row(one: Subscription) -> SubscriptionRow:
+    feed = one.feed
+    return SubscriptionRow(
+        one.filter,
+        one.qos,
+        one.no_local,
+        one.retain_as_published,
+        one.identifier,
+        one.since,
+        NO_FEED if feed is None else feed.id,
+        feed.where.text if feed is not None and feed.where is not None else "",
+    )

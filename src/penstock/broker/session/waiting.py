@@ -1,0 +1,172 @@
+"""How many messages wait for readers: counted in the logs, in one pass for all of them.
+
+A reader is counted what it would be sent if it could take everything now. A pass looks at a bounded
+amount of a topic; beyond that, and where a log cannot be read, a number is a lower bound and says
+so.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from bisect import bisect_left
+from dataclasses import dataclass, field
+from typing import Final
+
+from penstock.broker.queue.consumers import read_batches
+from penstock.broker.session.session import PLACE_SHIFT, TAG_SHIFT
+from penstock.broker.topics import Topic
+from penstock.core.trie import FilterTrie
+from penstock.core.where import Where
+from penstock.log.format.batch import Batch
+from penstock.log.format.batch_bytes import QOS_MASK
+from penstock.model.errors import CorruptError, Gap, UnavailableError
+from penstock.model.limits import MIB
+from penstock.model.timeline import Timeline
+
+SCAN_BYTES_MAX: Final = 64 * MIB  # looked at in one topic for one report
+TURN_MAX: Final = 5_000  # names and records looked at before others get their turn
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """A filter, and from which offset of each topic on it counts."""
+
+    filter: str
+    since: dict[int, int]
+    no_local: bool = False
+    until: dict[int, int] | None = None  # and up to which, if it does not go on
+
+    @property
+    def is_simple(self) -> bool:
+        """Does everything count that its filter matches, from there on?"""
+        return not self.no_local and self.until is None
+
+
+@dataclass(slots=True, eq=False)
+class Reader:
+    """One position of a session in every topic, and the filters that go with it."""
+
+    client_id: str
+    positions: dict[int, int]  # topic id -> next offset; level with a topic that is not in it
+    wishes: list[Wish]
+    out: set[int]  # tags of what was sent, or is done, although it lies behind the position
+    feed_id: int = 0  # a feed is sent messages of QoS 0, too
+    where: Where | None = None
+    keeps_qos0: bool = False  # so is the session, where the broker keeps them
+    waiting: int = 0
+    is_exact: bool = True
+
+
+async def count_waiting(topic: Topic, readers: list[Reader], clock: Timeline) -> None:
+    """Add what waits in one topic to each reader."""
+    first, end = topic.log.bounds()
+    behind = [one for one in readers if one.wishes and one.positions.get(topic.id, end) < end]
+    if not behind:
+        return
+    pass_ = _Pass(topic, behind, end, clock)
+    offset = max(min(one.positions[topic.id] for one in behind), first)
+    scanned_bytes = 0
+    try:
+        while offset < end:
+            if topic.refusal or scanned_bytes > SCAN_BYTES_MAX:
+                break
+            try:
+                batches = await read_batches(topic, offset)
+            except Gap:
+                offset = topic.log.bounds().first
+                continue
+            for batch in batches:
+                scanned_bytes += batch.memory_bytes
+                await pass_.count(batch)
+                offset = max(offset, batch.end_offset)
+            if not batches:
+                break
+    except (CorruptError, UnavailableError):
+        pass  # as far as it could be read
+    if offset < end:
+        for one in behind:
+            one.is_exact = False
+
+
+@dataclass(slots=True)
+class _Found:
+    """Offsets of a batch under one name that have not expired."""
+
+    all: list[int] = field(default_factory=list)
+    kept: list[int] = field(default_factory=list)  # above QoS 0: for those who were away, too
+
+
+class _Pass:
+    """Counts batch by batch."""
+
+    def __init__(self, topic: Topic, readers: list[Reader], end: int, clock: Timeline) -> None:
+        self._topic = topic
+        self._end = end
+        self._clock = clock
+        self._now_us = clock.steady_us()
+        self._filters: FilterTrie[tuple[Reader, int]] = FilterTrie()
+        for reader in readers:
+            for number, wish in enumerate(reader.wishes):
+                self._filters.add(wish.filter, (reader, number))
+        self._done = 0  # names and records since others had their turn
+
+    async def count(self, batch: Batch) -> None:
+        for name, found in self._by_name(batch).items():
+            wishes: dict[Reader, list[Wish]] = {}
+            for reader, number in self._filters.match(name):
+                wishes.setdefault(reader, []).append(reader.wishes[number])
+            for reader, mine in wishes.items():
+                offsets = found.all if reader.feed_id or reader.keeps_qos0 else found.kept
+                reader.waiting += self._count(batch, reader, mine, offsets)
+            self._done += len(wishes) + 1
+            if self._done >= TURN_MAX:
+                self._done = 0
+                await asyncio.sleep(0)
+
+    def _by_name(self, batch: Batch) -> dict[str, _Found]:
+        found: dict[str, _Found] = {}
+        last = min(batch.header.count, self._end - batch.base_offset)
+        if last <= 0:
+            return found
+        self._done += last
+        columns = zip(
+            batch.names(0, last), batch.flags(0, last), batch.expiries(0, last), strict=True
+        )
+        for offset, (name, flags, expires_at) in enumerate(columns, batch.base_offset):
+            if expires_at is not None:
+                stamp_us = batch.timestamp(offset - batch.base_offset)
+                if self._clock.until_us(stamp_us, expires_at) <= self._now_us:
+                    continue
+            one = found.get(name)
+            if one is None:
+                one = found[name] = _Found()
+            one.all.append(offset)
+            if flags & QOS_MASK:
+                one.kept.append(offset)
+        return found
+
+    def _count(self, batch: Batch, reader: Reader, mine: list[Wish], offsets: list[int]) -> int:
+        topic_id = self._topic.id
+        since = min(wish.since.get(topic_id, 0) for wish in mine)
+        start = max(reader.positions[topic_id], since)
+        first = bisect_left(offsets, start)
+        is_plain = not reader.out and all(wish.is_simple for wish in mine)
+        if first == len(offsets) or (is_plain and reader.where is None):
+            return len(offsets) - first
+        return sum(self._is_sent(batch, reader, mine, one) for one in offsets[first:])
+
+    def _is_sent(self, batch: Batch, reader: Reader, mine: list[Wish], offset: int) -> bool:
+        """Would the reader be sent this record?"""
+        self._done += 1
+        topic = self._topic
+        if (reader.feed_id << PLACE_SHIFT | topic.id) << TAG_SHIFT | offset in reader.out:
+            return False
+        (record,) = batch.records(topic.declared, offset, offset + 1)
+        if not any(
+            wish.since.get(topic.id, 0) <= offset
+            and (wish.until is None or offset < wish.until.get(topic.id, 0))
+            and not (wish.no_local and record.publisher == reader.client_id)
+            for wish in mine
+        ):
+            return False
+        return reader.where is None or reader.where.passes(record)

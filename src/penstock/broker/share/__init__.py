@@ -1,0 +1,1 @@
+"""Shared subscriptions: several members, one position."""

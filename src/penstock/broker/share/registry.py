@@ -1,0 +1,204 @@
+"""All shares, who holds them, and what the catalog has to know of them.
+
+A share is there as long as a session holds it, connected or not; one that nobody holds is kept on
+only while something of it is out at QoS 2, which must reach its session. Only shares that a session
+holds which outlives its connection are in the catalog.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from typing import Any
+
+from penstock.broker.engine import Engine
+from penstock.broker.session.session import OFFSET_MASK, TAG_SHIFT
+from penstock.broker.share.share import Pin, Share
+from penstock.catalog.shares import ShareCatalog, ShareRow, ShareState, StoredShare
+from penstock.core.groups import Group
+from penstock.core.names import split_share
+
+
+class Shares:
+    """The shares by what clients write: `$share/{name}/{filter}`."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        catalog: ShareCatalog,
+        spawn: Callable[[Coroutine[Any, Any, None]], None],
+    ) -> None:
+        self._engine = engine
+        self._catalog = catalog
+        self._spawn = spawn
+        self.behind: set[Share] = set()  # those that are, or were a moment ago
+        self._by_key: dict[str, Share] = {}
+        self._of: dict[str, set[Share]] = {}  # client -> what it holds or is being sent
+        self._next_id = 1
+
+    def __len__(self) -> int:
+        return len(self._by_key)
+
+    # Holding
+
+    def hold(self, key: str, client_id: str, qos: int) -> Share:
+        """A session subscribes; a share that nobody held begins at the end of every topic."""
+        share = self._by_key.get(key)
+        if share is None:
+            share = self._by_key[key] = Share(key, split_share(key)[1], self.behind)
+        if not share.holders:
+            share.away = self.ends()
+        share.holders[client_id] = qos
+        share.is_busy = True
+        self._of.setdefault(client_id, set()).add(share)
+        return share
+
+    def let_go(self, share: Share, client_id: str) -> None:
+        """A session unsubscribes; what is out to it stays so."""
+        share.holders.pop(client_id, None)
+        share.is_busy = True
+        if client_id not in share.pins:
+            self._of.get(client_id, set()).discard(share)
+        self._tidy(share)
+
+    def gone(self, client_id: str) -> None:
+        """A session has ended for good."""
+        for share in self._of.pop(client_id, ()):
+            self.forget(share, client_id)
+
+    def forget(self, share: Share, client_id: str) -> None:
+        """A session that held a share, or was being sent something of it, has ended for good."""
+        dropped = share.forget(client_id)
+        if dropped:
+            self._engine.metrics.dropped["session_ended"] += dropped
+        share.holders.pop(client_id, None)
+        self._tidy(share)
+
+    def _tidy(self, share: Share) -> None:
+        if share.holders or self._by_key.get(share.key) is not share:
+            return
+        share.drop_waiting()
+        share.lags.clear()
+        self.behind.discard(share)
+        if not share.pins:
+            del self._by_key[share.key]
+            if share.id:
+                self._spawn(self._catalog.remove(share.id))
+
+    def pinned(self, client_id: str) -> Iterator[tuple[Share, int, Pin]]:
+        """What a session that comes back was being sent at QoS 2: share, packet id, pin."""
+        for share in self._of.get(client_id, ()):
+            for packet_id, pin in share.pins.get(client_id, {}).items():
+                yield share, packet_id, pin
+
+    def ends(self) -> dict[int, int]:
+        """The end of every topic, by its id."""
+        return {topic.id: topic.log.bounds().end for topic in self._engine.topics.all()}
+
+    def forget_topic(self, topic_id: int) -> None:
+        for share in self._by_key.values():
+            share.forget_topic(topic_id)
+
+    # The catalog
+
+    async def load(self, found: Sequence[StoredShare]) -> None:
+        """Take over what the catalog knows; nobody is connected."""
+        for stored in found:
+            state = stored.state
+            share = Share(state.filter, split_share(state.filter)[1], self.behind)
+            share.id = state.share_id
+            share.holders = dict(stored.holders)
+            share.is_busy = True
+            for topic_id, epoch, offset in state.positions:
+                topic = self._engine.topics.by_id(topic_id)
+                if topic is not None:
+                    share.away[topic_id] = await topic.log.clamp(epoch, offset)
+            for row in state.rows:
+                self._restore(share, row)
+            self._by_key[share.key] = share
+            for client_id in (*share.holders, *share.pins):
+                self._of.setdefault(client_id, set()).add(share)
+            self._next_id = max(self._next_id, share.id + 1)
+
+    def _restore(self, share: Share, row: ShareRow) -> None:
+        topic = self._engine.topics.by_id(row.topic_id)
+        if topic is None or row.offset >= topic.log.bounds().end:
+            return  # lost with its topic, or by a crash that cut the log
+        group = share.group(row.topic_id, share.away.get(row.topic_id, 0))
+        if row.qos == 0:
+            group.put_done(row.offset)
+        elif row.qos == 1:
+            group.put_waiting(row.offset)
+            share.give_back(row.topic_id)
+        else:
+            self._restore_pin(share, group, row)
+
+    def _restore_pin(self, share: Share, group: Group, row: ShareRow) -> None:
+        """Of a packet id that was used again only one message can be out: the others are done.
+
+        A message that is done was released, unless it was refused; then it came before the other.
+        """
+        pins = share.pins.setdefault(row.client_id, {})
+        known = pins.get(row.packet_id)
+        if known is not None and row.is_released:
+            group.put_done(row.offset)
+            return
+        if known is not None:
+            share.groups[known.tag >> TAG_SHIFT].ack(row.client_id, known.tag & OFFSET_MASK)
+        group.put_pinned(row.client_id, row.offset)
+        pins[row.packet_id] = Pin(row.topic_id << TAG_SHIFT | row.offset, row.is_released)
+
+    def first_states(self, fresh: Sequence[Share]) -> list[ShareState]:
+        """All there is to store of these; nothing of one that was let go since."""
+        there = [share for share in fresh if self._by_key.get(share.key) is share]
+        return [self._state(share, is_whole=True) for share in there]
+
+    def number(self, share: Share) -> bool:
+        """A share belongs in the catalog, from the next checkpoint on; False if it is there."""
+        if share.id:
+            return False
+        share.id = self._next_id
+        self._next_id += 1
+        return True
+
+    def take_changes(self) -> tuple[list[ShareState], list[Share]]:
+        """What the next checkpoint saves, and the shares it is of."""
+        changed = []
+        for share in list(self._by_key.values()):
+            self._tidy(share)
+            if share.id and share.is_busy and share.key in self._by_key:
+                changed.append(share)
+                share.is_busy = False
+        return [self._state(share) for share in changed], changed
+
+    def _state(self, share: Share, *, is_whole: bool = False) -> ShareState:
+        """Where a share stands; `is_whole` says so of topics at whose level it is, too."""
+        offsets = share.away
+        if share.members:
+            offsets = self.ends() | share.lags if is_whole else share.lags
+        positions = []
+        for topic_id, offset in offsets.items():
+            topic = self._engine.topics.by_id(topic_id)
+            if topic is not None:
+                positions.append((topic_id, topic.log.epoch, offset))
+        return ShareState(share.id, share.key, bool(share.members), positions, share_rows(share))
+
+
+def share_rows(share: Share) -> list[ShareRow]:
+    """What is out, and what must not be given out again."""
+    rows = [
+        pin_row(client_id, packet_id, pin)
+        for client_id, pins in share.pins.items()
+        for packet_id, pin in pins.items()
+    ]
+    pinned = {(row.topic_id, row.offset) for row in rows}
+    for topic_id, group in share.groups.items():
+        again = group.to_give_again()
+        rows += [ShareRow(topic_id, offset, 1) for offset in again]
+        done = group.ahead().difference(again)
+        rows += [ShareRow(topic_id, one, 0) for one in done if (topic_id, one) not in pinned]
+    return rows
+
+
+def pin_row(client_id: str, packet_id: int, pin: Pin) -> ShareRow:
+    topic_id, offset = pin.tag >> TAG_SHIFT, pin.tag & OFFSET_MASK
+    return ShareRow(topic_id, offset, 2, client_id, packet_id, pin.is_released)

@@ -1,0 +1,82 @@
+"""`/v1/bindings`: which topic holds which names; the first filter that matches decides."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from penstock.broker.engine import Engine
+from penstock.core.names import check_filter
+from penstock.doors.http.door import HttpDoor
+from penstock.doors.http.messages import HttpError, Request, Response, json_response
+from penstock.doors.http.router import Route
+from penstock.doors.http.schemas import FILTER
+from penstock.doors.http.v1.describing import Facts, Field
+from penstock.doors.http.v1.reading import check_query, read_body
+from penstock.doors.http.v1.types import Binding, BindingList
+from penstock.model.errors import PenstockError, RefusedError
+
+BINDINGS: Final = "/v1/bindings"
+
+
+def add_routes(door: HttpDoor) -> None:
+    bindings = BindingsDoor(door.engine)
+    for method, handler, facts in (
+        ("GET", bindings.list, Facts("all bindings, in the order they are tried", BindingList)),
+        (
+            "POST",
+            bindings.bind,
+            Facts(
+                "place names that match in a topic from now on; 409 if they are in another",
+                Binding,
+                takes=Binding,
+                errors=(409,),
+            ),
+        ),
+        (
+            "DELETE",
+            bindings.unbind,
+            Facts(
+                "place them as if they were not bound",
+                statuses=(204,),
+                query=(Field("filter", "as it was bound", FILTER, is_required=True),),
+            ),
+        ),
+    ):
+        door.router.add(Route(method, BINDINGS, handler, facts=facts))
+
+
+class BindingsDoor:
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    def list(self, request: Request) -> Response:
+        topics = self._engine.topics
+        found = topics.placement.bindings
+        shown = [Binding(one.filter, topics.find(one.topic).declared) for one in found]
+        return json_response(BindingList(shown))
+
+    async def bind(self, request: Request) -> Response:
+        """Binding the same again changes nothing."""
+        asked = read_body(request, Binding)
+        try:
+            await self._engine.topics.bind(check_filter(asked.filter), asked.topic)
+        except RefusedError as refused:
+            raise _plain(refused, 409) from None
+        return json_response(asked)
+
+    async def unbind(self, request: Request) -> Response:
+        query = check_query(request, "filter")
+        if "filter" not in query:
+            raise HttpError(400, "query field 'filter' is missing: say which one was bound")
+        try:
+            await self._engine.topics.unbind(query["filter"])
+        except RefusedError as refused:
+            raise _plain(refused, 404) from None
+        return Response(204)
+
+
+def _plain(refused: RefusedError, status: int) -> PenstockError:
+    """How a binding stands has no class of its own, but a status."""
+    if type(refused) is not RefusedError:
+        return refused
+    return HttpError(status, str(refused), error=RefusedError.__name__)

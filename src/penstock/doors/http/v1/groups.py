@@ -1,0 +1,194 @@
+"""`/v1/topics/{topic}/groups/{group}`: readers that share a position, with leases.
+
+A fetch is answered with a receipt; whoever has it says which of its records are done, or gives them
+back. What is not answered in time goes to another reader.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Annotated, Any
+
+from msgspec import Meta, Struct
+
+from penstock.broker.queue.leases import DELAY_S_MAX, OPEN_MAX, Given
+from penstock.broker.topics import Topic
+from penstock.core.position import parse_position
+from penstock.doors.http.door import HttpDoor
+from penstock.doors.http.messages import HttpError, Request, Response, json_response
+from penstock.doors.http.router import Route
+from penstock.doors.http.schemas import OFFSET, shown_as
+from penstock.doors.http.v1.describing import Facts
+from penstock.doors.http.v1.reading import WAIT_S_MAX, read_body, record_out
+from penstock.doors.http.v1.types import Position, RecordOut
+from penstock.model.errors import PenstockError, RefusedError
+from penstock.model.groups import GroupInfo
+
+GROUPS = "/v1/topics/{topic}/groups"
+GROUP = GROUPS + "/{group}"
+
+
+class GroupFetch(Struct, omit_defaults=True, forbid_unknown_fields=True, rename={"start": "from"}):
+    """What a reader wants next; `from` is where a group begins that this fetch makes."""
+
+    limit: Annotated[int, Meta(ge=1, le=OPEN_MAX)] = 100
+    wait: Annotated[
+        float, Meta(ge=0, le=WAIT_S_MAX, description="seconds to wait for a record")
+    ] = 0.0
+    start: Position = "earliest"
+
+
+class GivenOut(RecordOut, omit_defaults=True, gc=False, kw_only=True):
+    """A record, and how often it was given out by now."""
+
+    deliveries: int
+
+
+class GroupRecords(Struct):
+    """Records that the receipt holds until `lease_s` have passed."""
+
+    topic: str
+    receipt: str
+    lease_s: float
+    next_offset: int
+    records: list[GivenOut]
+
+
+_OFFSETS: dict[str, Any] = {
+    "anyOf": [{"type": "array", "items": OFFSET, "minItems": 1}, {"type": "null"}]
+}
+
+
+class Ack(Struct, omit_defaults=True, forbid_unknown_fields=True):
+    """These offsets are done; without any, all that the receipt holds."""
+
+    receipt: str
+    offsets: Annotated[list[Annotated[int, Meta(ge=0)]] | None, shown_as(_OFFSETS)] = None
+
+
+class Nack(Ack, omit_defaults=True, forbid_unknown_fields=True):
+    """Give offsets back, for others at once or after `delay` seconds."""
+
+    delay: Annotated[float, Meta(ge=0, le=DELAY_S_MAX)] = 0.0
+    reason: str = ""
+
+
+class Answered(Struct):
+    """How many records it was about."""
+
+    records: int
+
+
+class GroupList(Struct):
+    groups: list[GroupInfo]
+
+
+def add_routes(door: HttpDoor) -> None:
+    groups = GroupsDoor(door)
+    for method, path, handler, facts in (
+        ("GET", GROUPS, groups.list, Facts("the groups of a topic", GroupList)),
+        ("GET", GROUP, groups.show, Facts("how a group stands, with what is not done", GroupInfo)),
+        (
+            "DELETE",
+            GROUP,
+            groups.delete,
+            Facts("forget a group and its position", statuses=(204,)),
+        ),
+        (
+            "POST",
+            GROUP + "/fetch",
+            groups.fetch,
+            Facts(
+                "records for one reader, under a receipt",
+                GroupRecords,
+                takes=GroupFetch,
+                errors=(409,),
+            ),
+        ),
+        (
+            "POST",
+            GROUP + "/ack",
+            groups.ack,
+            Facts("records are done; durable when answered", Answered, takes=Ack, errors=(409,)),
+        ),
+        (
+            "POST",
+            GROUP + "/nack",
+            groups.nack,
+            Facts("records go to another reader", Answered, takes=Nack, errors=(409,)),
+        ),
+    ):
+        is_patient = handler == groups.fetch
+        door.router.add(Route(method, path, handler, ends_with_client=is_patient, facts=facts))
+
+
+class GroupsDoor:
+    def __init__(self, door: HttpDoor) -> None:
+        self._door = door
+        self._engine = door.engine
+
+    def list(self, request: Request) -> Response:
+        return json_response(GroupList(self._engine.groups.of(self._topic(request))))
+
+    def show(self, request: Request) -> Response:
+        topic, group = self._topic(request), request.params["group"]
+        return json_response(self._engine.groups.describe(topic, group))
+
+    async def delete(self, request: Request) -> Response:
+        await self._engine.groups.delete(self._topic(request), request.params["group"])
+        return Response(204)
+
+    async def fetch(self, request: Request) -> Response:
+        topic = self._topic(request)
+        asked = read_body(request, GroupFetch)
+        start = parse_position(asked.start, self._engine.clock.now_us())
+        groups = self._engine.groups
+        name = request.params["group"]
+        fetching = asyncio.ensure_future(groups.fetch(topic, name, asked.limit, asked.wait, start))
+        await self._door.wait(fetching, None)
+        # A server that stops answers who waits; what it gave out at that moment comes again.
+        receipt, given = fetching.result() if fetching.done() else ("", [])
+        next_offset = groups.get(topic, name).group.next_offset
+        records = [_given_out(one) for one in given]
+        return json_response(
+            GroupRecords(topic.declared, receipt, groups.lease_s, next_offset, records)
+        )
+
+    async def ack(self, request: Request) -> Response:
+        topic = self._topic(request)
+        asked = read_body(request, Ack)
+        work = self._engine.groups.ack(topic, request.params["group"], asked.receipt, asked.offsets)
+        try:
+            return json_response(Answered(await work))
+        except RefusedError as refused:
+            raise _conflict(refused) from None
+
+    async def nack(self, request: Request) -> Response:
+        topic = self._topic(request)
+        asked = read_body(request, Nack)
+        work = self._engine.groups.nack(
+            topic,
+            request.params["group"],
+            asked.receipt,
+            asked.offsets,
+            asked.delay,
+            asked.reason,
+        )
+        try:
+            return json_response(Answered(await work))
+        except RefusedError as refused:
+            raise _conflict(refused) from None
+
+    def _topic(self, request: Request) -> Topic:
+        return self._engine.topics.get(request.params["topic"])
+
+
+def _conflict(refused: RefusedError) -> PenstockError:
+    """A receipt that holds nothing (any more) is in conflict with how things stand."""
+    return HttpError(409, str(refused)) if type(refused) is RefusedError else refused
+
+
+def _given_out(given: Given) -> GivenOut:
+    plain = record_out(given.record)
+    fields = {name: getattr(plain, name) for name in plain.__struct_fields__}
+    return GivenOut(**fields, deliveries=given.deliveries)

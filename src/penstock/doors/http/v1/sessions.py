@@ -1,0 +1,134 @@
+"""`/v1/sessions`: the sessions of MQTT clients, what they read, and sending a client away."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from penstock.broker.deliver.exchange import Exchange
+from penstock.broker.session.backlog import Standing, describe_sessions
+from penstock.core.names import quoted
+from penstock.doors.http.door import HttpDoor
+from penstock.doors.http.messages import HttpError, Request, Response, json_response
+from penstock.doors.http.router import Route
+from penstock.doors.http.schemas import number
+from penstock.doors.http.v1.describing import Facts, Field
+from penstock.doors.http.v1.reading import LIMIT_MAX, check_query, read_body, read_limit
+from penstock.doors.http.v1.types import (
+    Kick,
+    Kicked,
+    SessionDetail,
+    SessionList,
+    SessionOut,
+    StoredSessions,
+    SubscriptionOut,
+)
+from penstock.doors.mqtt.connection import Connection
+from penstock.mqtt.reasons import Reason
+
+SESSIONS: Final = "/v1/sessions"
+SESSION: Final = SESSIONS + "/{client_id}"
+SUBSCRIPTIONS: Final = "/v1/subscriptions"
+
+
+def add_routes(door: HttpDoor, exchange: Exchange) -> None:
+    sessions = SessionsDoor(exchange)
+    for method, path, handler, facts in (
+        (
+            "GET",
+            SESSIONS,
+            sessions.show_all,
+            Facts(
+                "sessions of MQTT clients, by client id",
+                SessionList,
+                query=(
+                    Field("limit", "at most so many (1,000)", number(1, LIMIT_MAX)),
+                    Field("after", "go on behind this one"),
+                ),
+            ),
+        ),
+        ("GET", SESSION, sessions.show, Facts("one session with its filters", SessionDetail)),
+        (
+            "GET",
+            SUBSCRIPTIONS,
+            sessions.show_stored,
+            Facts("what all persistent sessions read, and from where", StoredSessions),
+        ),
+        (
+            "POST",
+            SESSION + "/kick",
+            sessions.kick,
+            Facts("close a client's connection; with forget, its session too", Kicked, takes=Kick),
+        ),
+    ):
+        door.router.add(Route(method, path, handler, facts=facts))
+
+
+class SessionsDoor:
+    def __init__(self, exchange: Exchange) -> None:
+        self._exchange = exchange
+
+    async def show_all(self, request: Request) -> Response:
+        query = check_query(request, "limit", "after")
+        limit, after = read_limit(query), query.get("after")
+        known = sorted(set(self._exchange.sessions) | set(self._exchange.keeper.stored))
+        if after is not None:
+            known = [one for one in known if one > after]
+        standings = await describe_sessions(self._exchange, known[:limit])
+        more = known[limit - 1] if len(known) > limit else None
+        return json_response(SessionList([_out(one) for one in standings], more))
+
+    async def show(self, request: Request) -> Response:
+        (standing,) = await self._find(request.params["client_id"])
+        filters = [SubscriptionOut(*one) for one in standing.filters]
+        return json_response(SessionDetail(*_facts(standing), filters))
+
+    async def show_stored(self, request: Request) -> Response:
+        check_query(request)
+        return Response(200, await self._exchange.keeper.stored_rows())
+
+    async def kick(self, request: Request) -> Response:
+        asked = read_body(request, Kick)
+        client_id = request.params["client_id"]
+        exchange = self._exchange
+        session = exchange.sessions.get(client_id)
+        if session is None and client_id not in exchange.keeper.stored:
+            raise _unknown(client_id)
+        was_connected = session is not None
+        if session is not None:
+            if asked.forget:
+                session.expiry_s = 0  # it ends with its connection
+            outbox = session.outbox
+            if isinstance(outbox, Connection):
+                outbox.end(Reason.ADMINISTRATIVE_ACTION, "somebody who runs this broker ended it")
+            elif outbox is not None:
+                outbox.close()
+        elif asked.forget:
+            await exchange.keeper.forget(client_id)
+        return json_response(Kicked(client_id, was_connected, asked.forget))
+
+    async def _find(self, client_id: str) -> list[Standing]:
+        found = await describe_sessions(self._exchange, [client_id])
+        if not found:
+            raise _unknown(client_id)
+        return found
+
+
+def _unknown(client_id: str) -> HttpError:
+    return HttpError(404, f"no client {quoted(client_id)} is connected or has a session")
+
+
+def _facts(one: Standing) -> tuple[str, str, bool, int, int, int, bool, int]:
+    return (
+        one.client_id,
+        one.user,
+        one.is_connected,
+        len(one.filters),
+        one.outstanding,
+        one.waiting,
+        one.is_exact,
+        one.expiry_s,
+    )
+
+
+def _out(one: Standing) -> SessionOut:
+    return SessionOut(*_facts(one))

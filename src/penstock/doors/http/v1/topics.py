@@ -1,0 +1,136 @@
+"""`/v1/topics`: declare, list, look at, alter and delete topics."""
+
+from __future__ import annotations
+
+from penstock.broker.engine import Engine
+from penstock.broker.reading import position_offset
+from penstock.broker.settings import altered, topic_settings
+from penstock.core.placement import DEFAULT_TOPIC
+from penstock.core.position import parse_position
+from penstock.doors.http.door import HttpDoor
+from penstock.doors.http.messages import HttpError, Request, Response, json_response
+from penstock.doors.http.router import Route
+from penstock.doors.http.schemas import OFFSET, POSITION
+from penstock.doors.http.v1.describing import Facts, Field
+from penstock.doors.http.v1.reading import check_query, read_offset, read_settings
+from penstock.doors.http.v1.types import Place, TopicList, TopicSettings
+from penstock.model.errors import RefusedError, TopicExists
+from penstock.model.record import TopicInfo
+
+TOPIC = "/v1/topics/{topic}"
+
+
+def add_routes(door: HttpDoor) -> None:
+    topics = TopicsDoor(door.engine)
+    for method, path, handler, facts in (
+        ("GET", "/v1/topics", topics.list, Facts("all topics", TopicList)),
+        ("GET", TOPIC, topics.show, Facts("one topic", TopicInfo)),
+        (
+            "GET",
+            f"{TOPIC}/position",
+            topics.place,
+            Facts(
+                "the offset that a position means; or where an offset of an earlier epoch stands",
+                Place,
+                query=(
+                    Field("from", "a position (earliest)", POSITION),
+                    Field("offset", "instead of from: an offset that was seen", OFFSET),
+                    Field("epoch", "of that offset: what was lost since moves it back", OFFSET),
+                ),
+                errors=(409,),
+            ),
+        ),
+        (
+            "PUT",
+            TOPIC,
+            topics.declare,
+            Facts(
+                "declare a topic; 200 if it is there with these settings",
+                TopicInfo,
+                takes=TopicSettings,
+                statuses=(200, 201),
+                errors=(409,),
+            ),
+        ),
+        (
+            "PATCH",
+            TOPIC,
+            topics.alter,
+            Facts("change settings of a topic", TopicInfo, takes=TopicSettings),
+        ),
+        (
+            "DELETE",
+            TOPIC,
+            topics.delete,
+            Facts("delete a topic with its records and consumers", statuses=(204,), errors=(409,)),
+        ),
+    ):
+        door.router.add(Route(method, path, handler, facts=facts))
+
+
+class TopicsDoor:
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    async def list(self, request: Request) -> Response:
+        return json_response(TopicList(await self._engine.describe_all()))
+
+    async def show(self, request: Request) -> Response:
+        topic = self._engine.topics.find(request.params["topic"])
+        return json_response(await topic.describe())
+
+    async def place(self, request: Request) -> Response:
+        query = check_query(request, "from", "epoch", "offset")
+        topic = self._engine.topics.find(request.params["topic"])
+        epoch, offset = read_offset(query, "epoch"), read_offset(query, "offset")
+        if offset is not None:
+            found = await topic.log.clamp(topic.log.epoch if epoch is None else epoch, offset)
+        else:
+            position = parse_position(query.get("from", "earliest"), self._engine.clock.now_us())
+            found = await position_offset(topic, position)
+        first, end = topic.log.bounds()
+        return json_response(Place(topic.declared, topic.log.epoch, found, first, end))
+
+    async def declare(self, request: Request) -> Response:
+        """With `If-None-Match: *` a topic that is there is refused."""
+        engine = self._engine
+        name = request.params["topic"]
+        given = read_settings(request)
+        settings = topic_settings(engine.settings, given)
+        try:
+            topic = await engine.topics.create(name, settings, exist_ok=False)
+        except TopicExists:
+            if request.header(b"if-none-match") == "*":
+                raise
+            topic = engine.topics.get(name)
+            if altered(topic.log.settings, given) != topic.log.settings:
+                raise TopicExists(
+                    f"topic {topic.declared!r} exists with other settings: PATCH changes them"
+                ) from None
+            return json_response(await topic.describe())
+        return json_response(
+            await topic.describe(), 201, (("Location", f"/v1/topics/{request.path[11:]}"),)
+        )
+
+    async def alter(self, request: Request) -> Response:
+        topics = self._engine.topics
+        given = read_settings(request)
+        topic = topics.get(request.params["topic"])
+        topic = await topics.alter(topic.declared, altered(topic.log.settings, given))
+        return json_response(await topic.describe())
+
+    async def delete(self, request: Request) -> Response:
+        topic = self._engine.topics.find(request.params["topic"])
+        if topic.key == DEFAULT_TOPIC:
+            raise HttpError(
+                409,
+                f"topic {DEFAULT_TOPIC!r} holds the names that have no other place, and stays "
+                "while MQTT clients may come",
+            )
+        try:
+            await self._engine.delete_topic(topic.declared)
+        except RefusedError as refused:
+            if type(refused) is not RefusedError:
+                raise
+            raise HttpError(409, str(refused), error=RefusedError.__name__) from None  # bound
+        return Response(204)

@@ -1,0 +1,1 @@
+"""Batches as Arrow columns and streams. Needs pyarrow."""

@@ -1,0 +1,1 @@
+"""Logs in segment files: write, recover, seal, read, verify."""

@@ -1,0 +1,363 @@
+"""A log in segment files: what a commit takes there, and reading.
+
+Invariant: offsets [first, end) are durable at the log's level and readable; what is pending or on
+its way to the disk is visible to nobody. All methods are called on the event loop; blocking work
+runs on the Workers, one commit at a time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from bisect import bisect_right
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable
+from functools import partial
+from typing import Final
+
+from penstock.log.appending import AppendingLog
+from penstock.log.cache import WHOLE, ChunkCache
+from penstock.log.files.active import finish_log
+from penstock.log.files.commit import CommitJob, Workers
+from penstock.log.files.disk import Disk, File, SyncError
+from penstock.log.files.recovery import Recovered
+from penstock.log.files.segment import (
+    CHUNK_BYTES,
+    HEADER_BYTES,
+    ChunkIndex,
+    Segment,
+    SegmentBody,
+    SegmentHeader,
+    StaleSegment,
+    segment_of,
+    segment_path,
+)
+from penstock.log.files.survey import (
+    Damage,
+    body_of,
+    first_after,
+    remove_segment,
+    seal_oldest,
+    segment_at,
+    survey,
+)
+from penstock.log.files.walk import walk_batches
+from penstock.log.format.batch import Batch, up_to
+from penstock.log.interface import (
+    FSYNC,
+    OS,
+    Bounds,
+    LogSettings,
+)
+from penstock.log.loading import ChunkLoader
+from penstock.log.placing import place
+from penstock.log.retention import first_to_keep
+from penstock.log.rounds import Committer
+from penstock.log.tail import Tail
+from penstock.log.waiting import write_refusal
+from penstock.model.clock import Clock
+from penstock.model.errors import Gap, UnavailableError
+from penstock.model.limits import MIB
+
+# Not Final, which the compiler would write into the code: simulations make them small.
+TAIL_BYTES_MAX = 4 * MIB  # per log; ~20,000 small records for readers that are almost live
+TAIL_READ_BYTES_MAX = CHUNK_BYTES  # of one read from there
+READ_BYTES_MAX: Final = 8 * MIB  # of memory for one read; a single batch may take more
+LOG: Final = logging.getLogger("penstock.log")
+
+
+class EmbeddedLog(AppendingLog[CommitJob]):
+    """Implements `Log` on files."""
+
+    def __init__(
+        self,
+        recovered: Recovered,
+        settings: LogSettings,
+        disk: Disk,
+        end_file: File,
+        clock: Clock,
+        loop: asyncio.AbstractEventLoop,
+        committer: Committer[CommitJob],
+        workers: Workers,
+        cache: ChunkCache,
+    ) -> None:
+        newest = recovered.segments[-1]
+        end, stamp = newest.end_offset, newest.body.last_timestamp
+        super().__init__(settings, recovered.epoch, end, stamp, clock, loop, committer)
+        self._disk = disk
+        self._end_file = end_file
+        self._workers = workers
+        self._loader = ChunkLoader(cache, loop)
+        self._segments = recovered.segments
+        self._active = recovered.active
+        self._checksum = recovered.checksum
+        self._tail = Tail(end, TAIL_BYTES_MAX)
+        self._is_loose = settings.durability == OS  # as `end` says on disk
+        self._wants_roll = False
+        self._is_failing = False  # the last write failed
+        self._doomed: deque[Segment] = deque()  # trimmed; the file may still be there
+        self._damage = Damage()
+        self._upkeep: asyncio.Lock = asyncio.Lock()
+
+    # Committing
+
+    def begin_commit(self) -> CommitJob | None:
+        if self._is_committing or self._fence:
+            return None
+        if self._placing.is_due(self._pending):
+            return self._begin_placing()
+        if self._pending.is_empty and not self._wants_roll:
+            return None
+        pending = self._take_pending()
+        roll_to = self._roll_header(pending.bytes, pending.last_timestamp)
+        prev = roll_to.checksum if roll_to is not None else self._checksum
+        return self._job(pending.encode(self.epoch, self._end, prev), roll_to)
+
+    def _begin_placing(self) -> CommitJob:
+        batch = self._take_placed()
+        stamp = self._pending.stamp_before(self._clock.stamp_us())
+        roll_to = self._roll_header(batch.header.stored_length, stamp)
+        prev = roll_to.checksum if roll_to is not None else self._checksum
+        place(batch, self.epoch, self._end, prev, stamp)
+        return self._job(batch, roll_to)
+
+    def _job(self, batch: Batch, roll_to: SegmentHeader | None) -> CommitJob:
+        job = CommitJob(
+            self._disk,
+            self._active,
+            self._end_file,
+            batch,
+            self.settings.segment_bytes,
+            self.settings.durability == FSYNC,
+            self._is_loose,
+        )
+        job.roll_to = roll_to
+        self._is_committing = True
+        return job
+
+    def _roll_header(self, size: int, stamp: int) -> SegmentHeader | None:
+        """The header of the segment to begin with this batch, if the active one is full or old."""
+        segment = self._segments[-1]
+        if segment.end_offset == segment.base_offset:
+            return None  # it holds no record: a new one would have the same name
+        header = segment.body.header
+        is_full = segment.body.length + size > self.settings.segment_bytes
+        is_old = (stamp - header.created_at) / 1_000_000 > self.settings.segment_age_s
+        if not (is_full or is_old or self._wants_roll):
+            return None
+        return SegmentHeader(0, self.epoch, self._end, stamp, header.topic_id)
+
+    def finish_commit(self, job: CommitJob) -> None:
+        self._is_committing = self._wants_roll = False
+        if job.rolled is not None:
+            self._adopt(job.rolled.header)
+            self._active = job.rolled
+        if job.error is None:
+            if self._is_failing:
+                self._note_failing("")
+            self.last_sync_s = job.sync_s
+            self._keep(job)
+            self._show(job.batch)
+        elif isinstance(job.error, SyncError):
+            self._fence = f"a sync failed ({job.error.strerror}): the log is fenced at {self._end}"
+            fenced = self._fenced()
+            self._refuse(fenced)
+            self.refuse_waiting(fenced)
+            values = {"event": "log fenced", "log": self._shown, "problem": str(fenced)}
+            LOG.error("%(log)s takes no more publishes: %(problem)s", values)
+        else:
+            refusal = write_refusal(job.error)
+            self._refuse(refusal)
+            if not self._is_failing:
+                self._note_failing(str(refusal))
+        self._go_on()
+
+    def _note_failing(self, problem: str) -> None:
+        """Writes begin to fail, or succeed again: each is logged once."""
+        self._is_failing = bool(problem)
+        if problem:
+            values = {"event": "write refusal begins", "log": self._shown, "problem": problem}
+            LOG.error("%(log)s: %(problem)s", values)
+        else:
+            values = {"event": "write refusal ends", "log": self._shown}
+            LOG.info("%(log)s: writing works again", values)
+
+    @property
+    def _shown(self) -> str:
+        """The directory of the log, as people know it: tenant, topic and id."""
+        return "/".join(self._active.path.parent.parts[-2:])
+
+    def _keep(self, job: CommitJob) -> None:
+        """Know of the batch what later reads and commits need."""
+        batch = job.batch
+        segment = self._segments[-1]
+        body = segment.body
+        body.index.note(body.length, batch.base_offset, batch.header.base_timestamp)
+        body.length += job.length
+        body.last_timestamp = batch.header.last_timestamp
+        segment.end_offset = batch.end_offset
+        self._is_loose = not job.needs_sync
+        self._checksum = batch.header.checksum
+        self._tail.append(batch)
+
+    def _adopt(self, header: SegmentHeader) -> None:
+        """A new segment was begun; the one before it is closed now."""
+        path = segment_path(self._active.path.parent, header.base_offset)
+        body = SegmentBody(header, ChunkIndex(), HEADER_BYTES, header.created_at)
+        self._checksum = header.checksum
+        self._segments.append(
+            Segment(self._disk, path, header.base_offset, header.base_offset, body)
+        )
+
+    def _refusal(self) -> UnavailableError | None:
+        if self._fence:
+            return self._fenced()
+        return UnavailableError("the log is closed") if self._is_closed else None
+
+    def _fenced(self) -> UnavailableError:
+        return UnavailableError(f"{self._fence}; reading goes on, a restart verifies it")
+
+    # Reading
+
+    @property
+    def loads(self) -> int:
+        return self._loader.loads
+
+    @property
+    def tail_bytes(self) -> int:
+        return self._tail.bytes
+
+    def bounds(self) -> Bounds:
+        return Bounds(self._segments[0].base_offset, self._end)
+
+    async def read(self, offset: int) -> list[Batch]:
+        if offset >= self._end:
+            return []
+        if offset >= self._tail.first_offset:
+            return self._tail.read(offset, TAIL_READ_BYTES_MAX)
+        for _ in range(2):  # it may have been sealed, and then trimmed
+            try:
+                return await self._read_stored(offset)
+            except StaleSegment:
+                pass
+            # Not in the handler: compiled code that waits in one never lets go of its exception.
+            async with self._upkeep:
+                pass  # sealing has put the new file in place, and says so before it lets go
+        return await self._read_stored(offset)
+
+    async def _read_stored(self, offset: int) -> list[Batch]:
+        segment = segment_of(self._segments, offset)
+        body = await body_of(segment, self._workers)
+        number = body.index.find(offset)
+        is_whole = segment is not self._segments[-1] or body.index.has_after(number)
+        batches = await self._load(segment, number, is_whole=is_whole)
+        # What compressed very well is not unpacked all at once.
+        rest = [batch for batch in batches if batch.end_offset > offset]
+        return up_to(rest, READ_BYTES_MAX)
+
+    def _load(self, segment: Segment, number: int, *, is_whole: bool) -> Awaitable[list[Batch]]:
+        def read() -> Awaitable[list[Batch]]:
+            return self._workers.run(lambda: segment.read_chunk(number))
+
+        length = WHOLE if is_whole else segment.body.length
+        return self._loader.load(segment, number, read, length)
+
+    def batches_since(self, offset: int) -> AsyncIterator[Batch]:
+        return walk_batches(self._segments, offset, self._workers, self._damage)
+
+    async def offset_at(self, timestamp: int) -> int:
+        async with self._upkeep:  # no segment goes while they are looked at
+            segment = await segment_at(self._segments, timestamp, self._workers, self._damage)
+            offset = segment.base_offset
+            index = (await body_of(segment, self._workers)).index
+        chunk = bisect_right(index.times, timestamp - 1) - 1
+        if chunk > 0:
+            offset = index.offsets[chunk]
+        while offset < self._end:
+            offset = max(offset, self._segments[0].base_offset)
+            try:
+                batches = await self.read(offset)
+            except Gap:  # trimmed meanwhile
+                continue
+            for batch in batches:
+                if batch.header.last_timestamp >= timestamp:
+                    at = batch.index_at(timestamp)
+                    if at < batch.header.count:
+                        return batch.base_offset + at
+                offset = batch.end_offset
+        return self._end
+
+    # Keeping house
+
+    async def trim(self, before_us: int | None, bytes_max: int | None) -> int:
+        async with self._upkeep:
+            newest = self._segments[-1]
+            if before_us is not None and newest.body.last_timestamp < before_us:
+                await self._roll_now()
+            facts = await survey(self._segments, self._workers, self._damage)
+            first = self._segments[0].base_offset
+            count = first_to_keep(facts, before_us, bytes_max)
+            self._doomed += self._segments[:count]
+            self._segments = self._segments[count:]
+            self._tail.drop_before(self._segments[0].base_offset)
+            while self._doomed:  # one that cannot be removed stays first: no hole comes behind it
+                self._loader.forget(self._doomed[0])
+                await self._workers.run(partial(remove_segment, self._doomed[0]))
+                self._damage.forget(self._doomed.popleft())
+            return self._segments[0].base_offset - first
+
+    async def _roll_now(self) -> None:
+        """Close the active segment although nothing is appended, so that retention can take it."""
+        segment = self._segments[-1]
+        if segment.end_offset == segment.base_offset or self._fence or self._is_closed:
+            return
+        self._wants_roll = True
+        self._committer.touch(self)
+        await self._next_idle()
+
+    async def seal_closed(self) -> int:
+        """Rewrite closed segments into their final, indexed form; how many there were."""
+        sealed = 0
+        while await self._seal_oldest():
+            sealed += 1
+        return sealed
+
+    async def _seal_oldest(self) -> bool:
+        """Seal one segment, if one is closed and not sealed; readers may wait for the lock."""
+        async with self._upkeep:
+            old = await seal_oldest(self._segments, self._workers, self._damage)
+            if old is not None:
+                self._loader.forget(old)
+            return old is not None
+
+    async def stored_bytes(self) -> int:
+        """What the segments take on disk, preallocated space aside."""
+        async with self._upkeep:
+            facts = await survey(self._segments, self._workers, self._damage)
+            return sum([one.bytes for one in facts])
+
+    @property
+    def damage(self) -> list[str]:
+        return self._damage.texts
+
+    async def clamp(self, epoch: int, offset: int) -> int:
+        """Where a position of `epoch` stands now: records lost since then move it back."""
+        if epoch < self.epoch:
+            async with self._upkeep:
+                before = [one for one in self._segments if one.base_offset < offset]
+                newer = await first_after(before, epoch, self._workers, self._damage)
+                if newer is not None:
+                    return newer.base_offset
+        return min(offset, self._end)
+
+    async def close(self) -> None:
+        if self._is_closed:
+            return
+        self._is_closed = True
+        while self._is_busy:
+            await self._next_idle()
+        self._end_waiters.fail(UnavailableError("the log is closed"))
+        async with self._upkeep:
+            await self._workers.run(
+                partial(finish_log, self._active, self._end_file, self._end, bool(self._fence))
+            )

@@ -1,0 +1,99 @@
+"""The file `end`: how far a log is durable, for readers of files and for the next opening.
+
+Written in place after each commit and not synced itself, so a stale value is only ever lower. A
+torn or damaged value fails its checksum and counts as absent.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+from crc32c import crc32c
+
+from penstock.log.files.disk import Disk, File
+from penstock.model.errors import CorruptError
+
+NAME: Final = "end"
+MAGIC: Final = b"PEND"
+VERSION: Final = 1
+_END: Final = struct.Struct("<4sHHIIQQQ")
+END_BYTES: Final = _END.size + 4
+
+CLEAN: Final = 1  # closed in order: nothing visible can be missing
+FENCED: Final = 2  # a sync failed: nothing past the durable end is to be trusted
+LOOSE: Final = 4  # level `os`: records before the end may not have reached the disk
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """`position` is the byte in segment `segment_base` where the durable batches end."""
+
+    epoch: int
+    durable_end: int
+    segment_base: int
+    position: int
+    flags: int = 0
+
+    @property
+    def is_clean(self) -> bool:
+        return self.flags & CLEAN != 0
+
+    @property
+    def is_fenced(self) -> bool:
+        return self.flags & FENCED != 0
+
+    @property
+    def is_loose(self) -> bool:
+        return self.flags & LOOSE != 0
+
+    def with_flags(self, flags: int) -> End:
+        return replace(self, flags=self.flags | flags)
+
+    def pack(self) -> bytes:
+        head = _END.pack(
+            MAGIC, VERSION, self.flags, self.epoch, 0, self.durable_end, self.segment_base,
+            self.position,
+        )  # fmt: skip
+        return head + struct.pack("<I", crc32c(head))
+
+
+def unpack_end(data: bytes) -> End | None:
+    """The value, or None when the bytes are not a whole, intact one."""
+    if len(data) != END_BYTES or not data.startswith(MAGIC):
+        return None
+    (checksum,) = struct.unpack_from("<I", data, _END.size)
+    if crc32c(data[: _END.size]) != checksum:
+        return None
+    _, version, flags, epoch, _, durable_end, segment_base, position = _END.unpack_from(data)
+    if version != VERSION:
+        raise CorruptError(f"`end` of format version {version}: this Penstock reads {VERSION}")
+    return End(epoch, durable_end, segment_base, position, flags)
+
+
+def read_end(disk: Disk, directory: Path) -> End | None:
+    """The value now on disk. A reader that meets a write in progress tries again."""
+    try:
+        file = disk.open(directory / NAME, write=False)
+    except FileNotFoundError:
+        return None
+    try:
+        for _ in range(100):  # a write of 44 bytes in place is over long before that
+            end = unpack_end(file.read(0, END_BYTES))
+            if end is not None:
+                return end
+        return None
+    finally:
+        file.close()
+
+
+def open_end(disk: Disk, directory: Path) -> File:
+    """The file itself, for writing; its entry is made durable if it was missing."""
+    path = directory / NAME
+    if NAME not in disk.list(directory):
+        file = disk.open(path, create=True)
+        disk.sync_dir(directory)
+        return file
+    return disk.open(path)

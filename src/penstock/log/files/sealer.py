@@ -1,0 +1,136 @@
+"""Sealing in a process of its own, so that it never takes the interpreter from the event loop.
+
+The child only writes new files beside the closed segments; putting them in their place is the
+broker's. It ends when the broker does, however that ends. Sealing that fails is tried again.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Awaitable
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from penstock.log.files.commit import ThreadWorkers
+from penstock.log.files.disk import RealDisk
+from penstock.log.files.seal import SEALING, adopt_sealed, write_sealed
+from penstock.log.files.segment import Segment
+from penstock.model.errors import CorruptError
+
+NICENESS: Final = 10  # readers and publishers go first
+_CHILD: Final = "from penstock.log.files.sealer import main; main()"
+IDLE_S: Final = 60.0  # then the child is let go; the next segment starts another
+
+
+class Order(msgspec.Struct):
+    """One segment to seal; a line of JSON to the child."""
+
+    path: str
+    base_offset: int
+    end_offset: int
+
+
+class Answer(msgspec.Struct):
+    """Where its sealed form is, or why there is none; a line of JSON from the child."""
+
+    path: str = ""
+    error: str = ""
+    errno: int = 0
+    is_corrupt: bool = False
+
+
+class SealerChild:
+    """Has one segment sealed at a time; blocking, called on worker threads."""
+
+    def __init__(self) -> None:
+        self._child: subprocess.Popen[bytes] | None = None
+        self._lock = threading.Lock()
+        self._timer: threading.Timer | None = None
+
+    def seal(self, segment: Segment) -> Segment:
+        """As `seal_segment`. OSError when there is no child to be had, or it died."""
+        with self._lock:
+            if self._timer is not None:
+                self._timer.cancel()
+            answer = self._ask(Order(str(segment.path), segment.base_offset, segment.end_offset))
+            self._timer = threading.Timer(IDLE_S, self.close)
+            self._timer.daemon = True
+            self._timer.start()
+        if answer.is_corrupt:
+            raise CorruptError(answer.error)
+        if answer.error:
+            raise OSError(answer.errno, answer.error)
+        return adopt_sealed(segment, Path(answer.path))
+
+    def _ask(self, order: Order) -> Answer:
+        if self._child is None or self._child.poll() is not None:
+            self._child = subprocess.Popen(
+                [sys.executable, "-c", _CHILD],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+            )
+        child = self._child
+        assert child.stdin is not None and child.stdout is not None
+        child.stdin.write(msgspec.json.encode(order) + b"\n")
+        child.stdin.flush()
+        line = child.stdout.readline()
+        if not line:
+            raise ChildProcessError(0, f"the sealing process ended with {child.wait()}")
+        return msgspec.json.decode(line, type=Answer)
+
+    def close(self) -> None:
+        """Let the child end; the next segment starts another."""
+        with self._lock:
+            if self._timer is not None:
+                self._timer.cancel()
+            child, self._child = self._child, None
+            if child is not None:
+                assert child.stdin is not None and child.stdout is not None
+                child.stdin.close()
+                child.wait()
+                child.stdout.close()
+
+
+class ServingWorkers(ThreadWorkers):
+    """Workers of a broker that serves: sealing happens in a process of its own."""
+
+    _sealer: SealerChild | None = None
+
+    def seal(self, segment: Segment) -> Awaitable[Segment]:
+        if self._sealer is None:
+            self._sealer = SealerChild()
+        return self.run(partial(self._sealer.seal, segment))
+
+    def close(self) -> None:
+        super().close()
+        if self._sealer is not None:
+            self._sealer.close()
+
+
+def main() -> None:
+    """Seal what the lines of standard input name, until it ends."""
+    os.nice(NICENESS)
+    disk = RealDisk()
+    for line in sys.stdin.buffer:
+        order = msgspec.json.decode(line, type=Order)
+        segment = Segment(disk, Path(order.path), order.base_offset, order.end_offset)
+        try:
+            # A name of its own: a broker that starts after a crash may seal the same segment.
+            answer = Answer(str(write_sealed(segment, f"{SEALING}-{os.getpid()}")))
+        except CorruptError as broken:
+            answer = Answer(error=str(broken), is_corrupt=True)
+        except OSError as failed:
+            answer = Answer(error=failed.strerror or str(failed), errno=failed.errno or 0)
+        try:
+            sys.stdout.buffer.write(msgspec.json.encode(answer) + b"\n")
+            sys.stdout.buffer.flush()
+        except BrokenPipeError:  # nobody is there to put it in its place
+            if answer.path:
+                disk.remove(Path(answer.path))
+            os._exit(1)

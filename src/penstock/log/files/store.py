@@ -1,0 +1,218 @@
+"""A directory of logs: `<data>/<tenant>/<slug>-<topic id>/`.
+
+A log's directory is complete and synced before anybody is told of it, and it is renamed out of
+the way before its files go. Files and directories that are not ours are left alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import Final, TypeVar
+
+from penstock.log.broken import DamagedLog
+from penstock.log.cache import CACHE_BYTES_MAX, ChunkCache
+from penstock.log.files.active import create_segment
+from penstock.log.files.commit import CommitJob, Workers
+from penstock.log.files.disk import Disk, File, write_file
+from penstock.log.files.embedded import EmbeddedLog
+from penstock.log.files.endfile import LOOSE, End, open_end, read_end
+from penstock.log.files.layout import (
+    FACTS_NAME,
+    LOG_DIRECTORY,
+    TopicFacts,
+    encode_facts,
+    find_logs,
+    log_directory,
+    read_facts,
+)
+from penstock.log.files.recovery import Recovered, recover
+from penstock.log.files.segment import SegmentHeader
+from penstock.log.interface import OS, LogIdentity, LogSettings
+from penstock.log.rounds import Committer
+from penstock.model.clock import Clock
+from penstock.model.errors import CorruptError, UnavailableError
+
+T = TypeVar("T")
+
+_DELETED_SUFFIX: Final = ".deleted"
+# What the whole machine lacks for the moment: no fault of the log that meets it first.
+_SCARCE: Final = (errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.ENOMEM)
+
+
+class EmbeddedStore:
+    """Implements `LogStore` on a directory, which the caller has locked."""
+
+    def __init__(
+        self,
+        root: Path,
+        disk: Disk,
+        clock: Clock,
+        loop: asyncio.AbstractEventLoop,
+        workers: Workers,
+        on_full: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self.root = root
+        self.notes: list[str] = []  # what recovery found, for people
+        self._disk = disk
+        self._clock = clock
+        self._loop = loop
+        self._workers = workers
+        self._on_full = on_full  # frees what it can on a full disk; True when it freed something
+        self._committer: Committer[CommitJob] = Committer(loop, workers)
+        self.cache = ChunkCache(CACHE_BYTES_MAX)
+
+    async def create(
+        self, identity: LogIdentity, declared: str, settings: LogSettings
+    ) -> EmbeddedLog:
+        try:
+            recovered, end_file = await self._workers.run(
+                partial(self._create_files, identity, declared, settings)
+            )
+        except OSError as failed:
+            with suppress(OSError):
+                await self.delete(identity)
+            raise UnavailableError(f"cannot create the log's files: {failed}") from failed
+        return self._log(recovered, end_file, settings)
+
+    async def open(self, identity: LogIdentity, settings: LogSettings) -> EmbeddedLog:
+        directory = log_directory(self.root, identity)
+        try:
+            recovered, end_file = await self._workers.run(
+                partial(self._try_twice, partial(self._open_files, directory, settings))
+            )
+        except CorruptError as broken:
+            raise await self._workers.run(partial(self._damaged, directory, broken)) from broken
+        except OSError as failed:
+            if failed.errno in _SCARCE:
+                raise UnavailableError(f"{directory} cannot be opened: {failed}") from failed
+            raise await self._workers.run(partial(self._damaged, directory, failed)) from failed
+        self.notes += [f"{identity.slug}-{identity.topic_id}: {note}" for note in recovered.notes]
+        with suppress(OSError):  # whatever it says, the catalog knows name and settings
+            try:
+                await self._workers.run(partial(read_facts, self._disk, directory))
+            except CorruptError as broken:
+                self.notes.append(str(broken))
+        return self._log(recovered, end_file, settings)
+
+    async def delete(self, identity: LogIdentity) -> None:
+        await self._workers.run(partial(self._delete_files, identity))
+
+    async def declare(self, identity: LogIdentity, declared: str, settings: LogSettings) -> None:
+        """Write topic.json anew after the settings changed."""
+        directory = log_directory(self.root, identity)
+        write = partial(self._write_facts, directory, declared, settings)
+        try:
+            await self._workers.run(partial(self._try_twice, write))
+        except OSError as failed:
+            raise UnavailableError(f"{directory}: settings cannot be kept: {failed}") from failed
+
+    async def describe(self, identity: LogIdentity) -> tuple[str, LogSettings]:
+        directory = log_directory(self.root, identity)
+        try:
+            facts = await self._workers.run(partial(read_facts, self._disk, directory))
+        except OSError as failed:
+            raise CorruptError(f"{directory / FACTS_NAME} cannot be read: {failed}") from failed
+        return facts.topic, facts.settings
+
+    def list(self) -> list[LogIdentity]:
+        return find_logs(self._disk, self.root)
+
+    def _log(self, recovered: Recovered, end_file: File, settings: LogSettings) -> EmbeddedLog:
+        return EmbeddedLog(
+            recovered,
+            settings,
+            self._disk,
+            end_file,
+            self._clock,
+            self._loop,
+            self._committer,
+            self._workers,
+            self.cache,
+        )
+
+    def _try_twice(self, work: Callable[[], T]) -> T:
+        """Run blocking work; on a full disk once more, if some space can be given back."""
+        try:
+            return work()
+        except OSError as failed:
+            if failed.errno not in (errno.ENOSPC, errno.EDQUOT) or not self._on_full():
+                raise
+        return work()
+
+    def _create_files(
+        self, identity: LogIdentity, declared: str, settings: LogSettings
+    ) -> tuple[Recovered, File]:
+        directory = log_directory(self.root, identity)
+        self._disk.make_dir(directory)
+        header = SegmentHeader(0, 1, 0, self._clock.now_us(), identity.topic_id)
+        create_segment(self._disk, directory, header).close_file()
+        # topic.json comes last: a directory without it was never finished and counts for nothing.
+        self._write_facts(directory, declared, settings)
+        return self._open_files(directory, settings, is_new=True)
+
+    def _write_facts(self, directory: Path, declared: str, settings: LogSettings) -> None:
+        facts = encode_facts(TopicFacts(declared, settings))
+        write_file(self._disk, directory / FACTS_NAME, facts)
+
+    def _open_files(
+        self, directory: Path, settings: LogSettings, *, is_new: bool = False
+    ) -> tuple[Recovered, File]:
+        recovered = recover(
+            self._disk,
+            directory,
+            self._clock.now_us(),
+            may_have_lost=settings.durability == OS and not is_new,
+        )
+        end_file = open_end(self._disk, directory)
+        active = recovered.active
+        end = End(
+            recovered.epoch,
+            recovered.segments[-1].end_offset,
+            active.header.base_offset,
+            active.position,
+            LOOSE if settings.durability == OS else 0,
+        )
+        end_file.write(0, [end.pack()])
+        end_file.sync()  # power loss must not bring back the word that all was clean, or fenced
+        return recovered, end_file
+
+    def _damaged(self, directory: Path, found: CorruptError | OSError) -> DamagedLog:
+        """Why a log cannot be opened, and how far it had come as its file `end` says."""
+        text = str(found)
+        if isinstance(found, OSError):
+            text = f"{directory} cannot be opened: {found}"
+        with suppress(CorruptError, OSError):
+            end = read_end(self._disk, directory)
+            if end is not None:
+                return DamagedLog(text, end.epoch, end.durable_end)
+        return DamagedLog(text, 0, 0)
+
+    def _delete_files(self, identity: LogIdentity) -> None:
+        directory = log_directory(self.root, identity)
+        doomed = directory.with_name(directory.name + _DELETED_SUFFIX)
+        if directory.name in self._disk.list(directory.parent):
+            self._disk.rename(directory, doomed)
+            self._disk.sync_dir(directory.parent)
+        for name in self._disk.list(doomed):
+            self._disk.remove(doomed / name)
+        if doomed.name in self._disk.list(doomed.parent):
+            self._disk.remove(doomed)
+
+    def finish_deletions(self) -> None:
+        """Remove what a crash left of deleted logs. Blocking; called once at start."""
+        for tenant in self._disk.list(self.root):
+            for name in self._disk.list(self.root / tenant):
+                if name.endswith(_DELETED_SUFFIX) and LOG_DIRECTORY.match(
+                    name.removesuffix(_DELETED_SUFFIX)
+                ):
+                    # The rename may not be synced: a half emptied directory must not come back.
+                    self._disk.sync_dir(self.root / tenant)
+                    doomed = self.root / tenant / name
+                    for file in self._disk.list(doomed):
+                        self._disk.remove(doomed / file)
+                    self._disk.remove(doomed)

@@ -1,0 +1,1 @@
+"""The bytes of a batch: header, columns, marks, footer."""

@@ -1,0 +1,311 @@
+"""A pending batch: what publishers of one log have handed over since the last commit.
+
+Records arrive in runs that share a name, publisher, stamp and flags; a column is only written out
+when its runs differ. Payload bytes are joined once, when the batch is encoded.
+"""
+
+from __future__ import annotations
+
+from array import array
+from itertools import accumulate
+from typing import Final
+
+from crc32c import crc32c
+
+from penstock.log.format import batch_bytes as fmt
+from penstock.log.format.batch import Batch
+from penstock.log.format.marks import Mark, encode_marks
+
+RECORD_BYTES: Final = 32  # a record's share of all columns: an empty payload is not free
+
+
+class Columns:
+    """The columns of a batch as bytes; an empty optional column is constant or absent."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.base_timestamp = 0
+        self.last_timestamp = 0
+        self.record_flags = 0
+        self.publisher_id: int = fmt.NO_STRING
+        self.expires = b""
+        self.wide_times = b""
+        self.starts = b""
+        self.lengths = b""  # empty: payloads are contiguous
+        self.times = b""
+        self.names = b""
+        self.publishers = b""
+        self.header_starts = b""
+        self.flags = b""
+        self.headers = b""
+        self.strings: list[str] = []
+        self.marks: list[Mark] = []
+
+
+def assemble(
+    columns: Columns, blob: bytes, epoch: int, base_offset: int, prev_checksum: int
+) -> Batch:
+    """Lay the columns out in their fixed order and give them a header."""
+    c = columns
+    flags = 0 if c.lengths else fmt.CONTIGUOUS
+    flags |= fmt.EXPIRES if c.expires else 0
+    flags |= fmt.WIDE_TIMES if c.wide_times else 0
+    flags |= fmt.TIMES if c.times else 0
+    flags |= fmt.NAMES if c.names else 0
+    flags |= fmt.PUBLISHERS if c.publishers else 0
+    flags |= fmt.HEADERS if c.header_starts else 0
+    flags |= fmt.FLAGS if c.flags else 0
+    encoded = [string.encode() for string in c.strings]
+    string_starts = array("I", accumulate(map(len, encoded), initial=0)).tobytes()
+    text = b"".join(encoded)
+    marks = encode_marks(c.marks) if c.marks else b""
+    section = b"".join(
+        [
+            c.expires,
+            c.wide_times,
+            c.starts,
+            c.lengths,
+            c.times,
+            c.names,
+            c.publishers,
+            c.header_starts,
+            string_starts,
+            c.flags,
+            text,
+            c.headers,
+            marks,
+        ]
+    )
+    section += bytes(fmt.padded(len(section)) - len(section))
+    header = fmt.BatchHeader(
+        fmt.COMPRESSION_NONE,
+        flags,
+        prev_checksum,
+        epoch,
+        base_offset,
+        c.base_timestamp,
+        c.last_timestamp,
+        c.count,
+        len(section),
+        crc32c(section),
+        len(blob),
+        crc32c(blob),
+        len(blob),
+        len(encoded),
+        len(text),
+        len(c.headers),
+        len(marks),
+        c.publisher_id,
+        c.record_flags,
+    )
+    return Batch(header, section, blob)
+
+
+class BatchBuilder:
+    """Collects runs and marks; `encode` turns them into one batch. Timestamps never fall."""
+
+    def __init__(self, last_timestamp: int) -> None:
+        self.count = 0
+        self.bytes = 0  # payloads, headers, columns, marks; what push-back is measured in
+        self.last_timestamp = last_timestamp
+        # Of each run; a column is written out only when its values differ.
+        self._counts: list[int] = []
+        self._times: list[int] = []
+        self._name_ids: list[int] = []
+        self._publisher_ids: list[int] = []
+        self._flags: list[int] = []
+        self._expiries: list[int] = []  # 0: never
+        self._headers: list[bytes] = []  # encoded, the same for each record of the run
+        self._chunks: list[bytes] = []
+        self._lengths: list[int] = []
+        self._starts: list[int] = []  # only kept once a run has gaps between its payloads
+        self._blob_length = 0
+        self._has_gaps = False
+        self._strings: dict[str, int] = {}
+        self._marks: list[Mark] = []
+
+    @property
+    def is_empty(self) -> bool:
+        return self.count == 0 and not self._marks
+
+    def stamp_before(self, now_us: int) -> int:
+        """A stamp for records that go before these; what is added later is not stamped earlier."""
+        if self._times:
+            return min(now_us, self._times[0])
+        if now_us > self.last_timestamp:
+            self.last_timestamp = now_us
+        return self.last_timestamp
+
+    def add(
+        self,
+        name: str,
+        payloads: list[bytes],
+        timestamp: int,
+        flags: int,
+        publisher: str = "",
+        expires_at: int = 0,
+        headers: bytes = b"",
+    ) -> int:
+        """Add payloads published together; the index of the first in this batch."""
+        chunk = payloads[0] if len(payloads) == 1 else b"".join(payloads)
+        lengths = list(map(len, payloads))
+        if self._has_gaps:
+            self._starts.extend(accumulate(lengths[:-1], initial=self._blob_length))
+        return self._add_run(name, chunk, lengths, timestamp, flags, publisher, expires_at, headers)
+
+    def add_gapped(
+        self,
+        name: str,
+        chunk: bytes,
+        starts: list[int],
+        lengths: list[int],
+        timestamp: int,
+        flags: int,
+        publisher: str = "",
+        expires_at: int = 0,
+        headers: bytes = b"",
+    ) -> int:
+        """Add payloads that lie inside `chunk` with other bytes between them, without copying."""
+        self._add_starts(starts)
+        return self._add_run(name, chunk, lengths, timestamp, flags, publisher, expires_at, headers)
+
+    def _add_starts(self, starts: list[int]) -> None:
+        """Where the payloads of the next chunk lie, with other bytes between them."""
+        if not self._has_gaps:
+            self._has_gaps = True
+            self._starts = list(accumulate(self._lengths, initial=0))[: self.count]
+        base = self._blob_length
+        self._starts.extend([base + start for start in starts])
+
+    def add_names(
+        self,
+        names: list[str],
+        counts: list[int],
+        chunk: bytes,
+        starts: list[int],
+        lengths: list[int],
+        timestamp: int,
+        publisher: str,
+    ) -> None:
+        """As `add_gapped`, for plain records of several names: counts[i] of names[i] in turn."""
+        self._add_starts(starts)
+        if timestamp < self.last_timestamp:
+            timestamp = self.last_timestamp
+        self.last_timestamp = timestamp
+        strings = self._strings
+        runs = len(names)
+        # Names come first: the one string of a batch with one name is its number 0.
+        self._name_ids += [strings.setdefault(name, len(strings)) for name in names]
+        publisher_id = strings.setdefault(publisher, len(strings)) if publisher else fmt.NO_STRING
+        self._counts += counts
+        self._times += [timestamp] * runs
+        self._publisher_ids += [publisher_id] * runs
+        self._flags += [0] * runs
+        self._expiries += [0] * runs
+        self._headers += [b""] * runs
+        self._chunks.append(chunk)
+        self._lengths += lengths
+        self._blob_length += len(chunk)
+        self.count += len(lengths)
+        self.bytes += len(chunk) + RECORD_BYTES * len(lengths)
+
+    def _add_run(
+        self,
+        name: str,
+        chunk: bytes,
+        lengths: list[int],
+        timestamp: int,
+        flags: int,
+        publisher: str,
+        expires_at: int,
+        headers: bytes,
+    ) -> int:
+        first = self.count
+        if timestamp < self.last_timestamp:
+            timestamp = self.last_timestamp
+        self.last_timestamp = timestamp
+        strings = self._strings
+        name_id = strings.setdefault(name, len(strings))
+        publisher_id = fmt.NO_STRING
+        if publisher:
+            publisher_id = strings.setdefault(publisher, len(strings))
+        count = len(lengths)
+        self._chunks.append(chunk)
+        self._lengths += lengths
+        self._blob_length += len(chunk)
+        self._counts.append(count)
+        self._times.append(timestamp)
+        self._name_ids.append(name_id)
+        self._publisher_ids.append(publisher_id)
+        self._flags.append(flags)
+        self._expiries.append(expires_at)
+        self._headers.append(headers)
+        self.count += count
+        self.bytes += len(chunk) + (len(headers) + RECORD_BYTES) * count
+        return first
+
+    def add_mark(self, kind: int, key: bytes, index: int) -> None:
+        """Store a fact beside record `index` of this batch (or NO_RECORD)."""
+        self._marks.append(Mark(kind, key, index))
+        self.bytes += len(key)
+
+    def encode(self, epoch: int, base_offset: int, prev_checksum: int) -> Batch:
+        """The batch as it will be stored, chained to the one before it."""
+        columns = Columns()
+        columns.count = self.count
+        columns.strings = list(self._strings)
+        columns.marks = self._marks
+        columns.last_timestamp = columns.base_timestamp = self.last_timestamp
+        if self._counts:
+            self._fill(columns)
+        if self._has_gaps:
+            columns.starts = array("I", self._starts).tobytes()
+            columns.lengths = array("I", self._lengths).tobytes()
+        else:
+            columns.starts = array("I", accumulate(self._lengths, initial=0)).tobytes()
+        blob = self._chunks[0] if len(self._chunks) == 1 else b"".join(self._chunks)
+        return assemble(columns, blob, epoch, base_offset, prev_checksum)
+
+    def _fill(self, columns: Columns) -> None:
+        """Write out the columns in which the runs differ."""
+        base = self._times[0]
+        columns.base_timestamp = base
+        columns.record_flags = self._flags[0]
+        columns.publisher_id = self._publisher_ids[0]
+        if len(self._counts) > 1:
+            spread = self._times[-1] - base
+            if spread:
+                deltas = [time - base for time in self._times]
+                if spread > 0xFFFF_FFFF:
+                    columns.wide_times = self._spread("Q", deltas)
+                else:
+                    columns.times = self._spread("I", deltas)
+            if _differ(self._name_ids):
+                columns.names = self._spread("I", self._name_ids)
+            if _differ(self._publisher_ids):
+                columns.publishers = self._spread("I", self._publisher_ids)
+            if _differ(self._flags):
+                columns.flags = self._spread("B", self._flags)
+        if any(self._expiries):
+            columns.expires = self._spread("q", self._expiries)
+        if any(self._headers):
+            pairs = list(zip(self._headers, self._counts, strict=True))
+            columns.headers = b"".join([headers * count for headers, count in pairs])
+            sizes = [len(headers) for headers, count in pairs for _ in range(count)]
+            columns.header_starts = array("I", accumulate(sizes, initial=0)).tobytes()
+
+    def _spread(self, typecode: str, values: list[int]) -> bytes:
+        """A column: each run's value once per record of the run."""
+        if len(values) == self.count:
+            return array(typecode, values).tobytes()
+        column = array(typecode)
+        for value, count in zip(values, self._counts, strict=True):
+            if count == 1:
+                column.append(value)
+            else:
+                column.extend(array(typecode, [value]) * count)
+        return column.tobytes()
+
+
+def _differ(values: list[int]) -> bool:
+    return values.count(values[0]) < len(values)

@@ -1,0 +1,1 @@
+"""Batches that were encoded elsewhere, on their way into logs."""

@@ -1,0 +1,159 @@
+"""Topics followed into a Delta table, batch after batch, each record exactly once.
+
+The table says where to go on, so whoever was killed is simply started again; and when two follow
+the same topics into one table, one of them begins its batch anew.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import date, timedelta
+from typing import TYPE_CHECKING, Final
+
+from penstock.model.errors import InvalidSetting, UnavailableError
+from penstock.pipeline.connecting import origin_of
+from penstock.pipeline.jobs import Progress, Report
+from penstock.pipeline.source.offsets import Places, places_text
+from penstock.pipeline.source.options import Connection, topics_text
+from penstock.pipeline.source.plan import beginning, limited, place_at
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from penstock.pipeline.delta.table import ArchiveTable
+
+BATCH_RECORDS: Final = 2_000_000  # of one commit: some seconds of work
+MERGE_EVERY: Final = 20  # commits
+RACES_MAX: Final = 5  # commits in a row that another job overtook
+DAY_US: Final = 86_400_000_000
+# The day of a record, whatever the session's time zone is.
+DAY: Final = f"date_add(DATE'1970-01-01', int(floor(unix_micros(timestamp) / {DAY_US})))"
+DATE: Final = f"{DAY} AS date"
+
+Shape = Callable[["DataFrame"], "DataFrame"]  # records -> rows of the table
+
+
+class Follower:
+    """One run: `columns` of the topics are read, and `shape` makes rows of the table of them."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        connection: Connection,
+        table: ArchiveTable,
+        topics: tuple[str, ...],
+        batch_records: int,
+        *,
+        columns: str,
+        shape: Shape,
+        fails_on_loss: bool = True,
+    ) -> None:
+        if batch_records < 1:
+            raise InvalidSetting(f"batch_records {batch_records!r} must be above 0")
+        self.table = table
+        self.batches = 0
+        self.is_behind = False  # the last batch took as much as one may
+        self._spark = spark
+        self._connection = connection
+        self._origin = origin_of(connection)
+        self._topics = topics
+        self._batch_records = batch_records
+        self._columns = columns
+        self._shape = shape
+        self._fails_on_loss = fails_on_loss
+        self._rows = 0
+        self._began_s = time.monotonic()
+        self._ends: Places = {}
+        self._target: Places | None = None
+
+    def follow(self, report: Report, every_s: float | None, stop: threading.Event) -> Progress:
+        """Up to the ends that the topics have now; with `every_s`, go on until `stop` is set."""
+        if every_s is None and self._target is None:
+            states = self._origin.states(self._topics)
+            self.set_target({state.topic: place_at(state, state.end) for state in states})
+        while not stop.is_set():
+            if self.add_batch():
+                report(self.progress())
+                if self.batches % MERGE_EVERY == 0:
+                    self.table.merge_small_files()
+                if self.is_behind:
+                    continue
+            if every_s is None:
+                break
+            stop.wait(every_s)
+        self.table.merge_small_files()
+        return self.progress()
+
+    def set_target(self, target: Places) -> None:
+        """Nothing past it is taken."""
+        self._target = target
+
+    def add_batch(self) -> bool:
+        """Take what is there, up to a batch's worth; False when nothing was new."""
+        for _ in range(RACES_MAX):
+            start, end = self._plan()
+            self._ends = end
+            if start == end:
+                return False
+            try:
+                rows = self._read(start, end)
+                self._rows += self.table.append(rows, end, self._only_day(start, end))
+            except UnavailableError:
+                continue  # another job was faster: the table says now where to go on
+            self.batches += 1
+            return True
+        raise UnavailableError("another job follows the same topics into this table: stop one")
+
+    def _plan(self) -> tuple[Places, Places]:
+        start: Places = {}
+        begins: dict[str, int] = {}
+        end: Places = {}
+        for state in self._origin.states(self._topics):
+            known = self.table.place(state.topic)
+            start[state.topic] = known or place_at(state, state.first)
+            begins[state.topic] = beginning(self._origin, state, start[state.topic])
+            end[state.topic] = place_at(state, state.end)
+        if self._target is not None:
+            end = {topic: self._target.get(topic, place) for topic, place in end.items()}
+        # Never back: another job may have gone on meanwhile.
+        end = {t: replace(p, offset=max(p.offset, begins[t])) for t, p in end.items()}
+        chosen = limited(begins, end, self._batch_records)
+        self.is_behind = chosen != end
+        return start, chosen
+
+    def _only_day(self, start: Places, end: Places) -> date | None:
+        """The day on which all records in between were received, as far as their ends tell."""
+        states = {state.topic: state for state in self._origin.states(tuple(start))}
+        days: set[int | None] = set()
+        for topic, state in states.items():
+            begin = beginning(self._origin, state, start[topic])
+            for offset in {begin, end[topic].offset - 1} if begin < end[topic].offset else ():
+                stamp = self._origin.stamp_at(state, offset)
+                days.add(None if stamp is None else stamp // DAY_US)
+        only = days.pop() if len(days) == 1 else None
+        return None if only is None else date(1970, 1, 1) + timedelta(days=only)
+
+    def _read(self, start: Places, end: Places) -> DataFrame:
+        options = {
+            **self._connection.options(),
+            "topic": topics_text(start),
+            "startingOffsets": places_text(start),
+            "endingOffsets": places_text(end),
+            "failOnDataLoss": str(self._fails_on_loss),
+        }
+        reader = self._spark.read.format("penstock").schema(self._columns)
+        return self._shape(reader.options(**options).load())
+
+    def lag(self) -> int:
+        """Records that wait in the topics."""
+        states = self._origin.states(self._topics, missing_ok=True)
+        known = {topic: place.offset for topic, place in self._ends.items()}
+        return sum(max(state.end - known.get(state.topic, state.first), 0) for state in states)
+
+    def progress(self) -> Progress:
+        took_s = max(time.monotonic() - self._began_s, 1e-3)
+        offsets = {topic: place.offset for topic, place in self._ends.items()}
+        return Progress(self._rows, self.batches, self._rows / took_s, offsets, self.lag())

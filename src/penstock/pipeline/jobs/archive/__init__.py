@@ -1,0 +1,1 @@
+"""The job `archive`: topics into a Delta table."""

@@ -1,0 +1,116 @@
+"""`archive`: topics into a Delta table, partitioned by date, each record exactly once.
+
+Catches up and ends, or follows. The table says where to go on, so a job that was killed is simply
+started again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import threading
+from collections.abc import Sequence
+from contextlib import nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from penstock.model.errors import InvalidSetting
+from penstock.pipeline.connecting import origin_of
+from penstock.pipeline.delta.following import BATCH_RECORDS, DATE, Follower
+from penstock.pipeline.jobs import (
+    Progress,
+    Report,
+    check_directory,
+    ignore_progress,
+    local_session,
+    stopped_by_signals,
+)
+from penstock.pipeline.packages import check_spark
+from penstock.pipeline.source.options import Connection
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+SAYS: Final = "topics into a Delta table, partitioned by date"
+EVERY_S: Final = 10.0
+COLUMNS: Final = (  # what of a record is archived
+    "topic string, partition int, offset long, timestamp timestamp, name string,"
+    " headers map<string,string>, payload binary, publisher string, expires_at timestamp"
+)
+
+
+def archive(
+    topics: str | Sequence[str],
+    table: str | Path,
+    *,
+    path: str | Path = "./penstock_data",
+    url: str = "",
+    user: str = "",
+    password: str = "",
+    token: str = "",
+    follow: bool = False,
+    every_s: float = EVERY_S,
+    batch_records: int = BATCH_RECORDS,
+    fail_on_data_loss: bool = True,
+    spark: SparkSession | None = None,
+    report: Report = ignore_progress,
+    stop: threading.Event | None = None,
+) -> Progress:
+    """Archive topics into the Delta table `table`; what was done.
+
+    The records are in the data directory `path`, or at the address `url` of a running broker.
+    Goes on where the table ends. Without `follow` up to the ends that the topics have now; else
+    until `stop` is set, adding what came every `every_s` seconds.
+    """
+    check_spark()
+    from penstock.pipeline.delta.table import ArchiveTable
+
+    if every_s <= 0:
+        raise InvalidSetting(f"every_s {every_s!r} must be above 0")
+    names = tuple([topics] if isinstance(topics, str) else topics)
+    connection = Connection(None if url else Path(path).absolute(), url, user, password, token)
+    check_directory(Path(table))
+    origin_of(connection).states(names)  # an unknown topic leaves no table behind
+    with local_session(spark) as used:
+        follower = Follower(
+            used,
+            connection,
+            ArchiveTable(Path(table)),
+            names,
+            batch_records,
+            columns=COLUMNS,
+            shape=lambda rows: rows.selectExpr("*", DATE),
+            fails_on_loss=fail_on_data_loss,
+        )
+        return follower.follow(report, every_s if follow else None, stop or threading.Event())
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("topics", metavar="TOPIC", nargs="+", help="what to archive")
+    parser.add_argument("--to", metavar="TABLE", required=True, help="directory of the table")
+    parser.add_argument("--follow", action="store_true", help="go on with what comes")
+    parser.add_argument(
+        "--every", metavar="SECONDS", type=float, default=EVERY_S, help="with --follow (10)"
+    )
+    parser.add_argument(
+        "--batch-records", metavar="N", type=int, default=BATCH_RECORDS, help="of one commit"
+    )
+    parser.add_argument(
+        "--skip-lost", action="store_true", help="go on without records that are gone"
+    )
+
+
+def run(options: argparse.Namespace, report: Report) -> Progress:
+    ending = stopped_by_signals() if options.follow else nullcontext()
+    with local_session(None, options.master) as spark, ending as stop:
+        return archive(
+            options.topics,
+            options.to,
+            **options.place,
+            follow=options.follow,
+            every_s=options.every,
+            batch_records=options.batch_records,
+            fail_on_data_loss=not options.skip_lost,
+            spark=spark,
+            report=report,
+            stop=stop,
+        )

@@ -1,0 +1,1 @@
+"""The job `clean`: removes expired rows of Delta tables and merges small files."""

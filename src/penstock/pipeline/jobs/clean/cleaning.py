@@ -1,0 +1,234 @@
+"""Cleaning a Delta table: rows that are over go, small files are merged, old files are removed.
+
+Only files that hold something to drop are written anew, and each commit replaces some files by
+others in one step: whoever reads sees the table before or after, and a job that was killed leaves
+files that nobody names and the next one removes. Others may add to the table meanwhile: what is
+younger than the age of a vacuum is theirs.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, TypeVar
+from urllib.parse import unquote
+
+import pyarrow as pa
+from deltalake.exceptions import CommitFailedError
+from deltalake.transaction import RemoveAction
+
+from penstock.core.names import quoted
+from penstock.model.clock import SystemClock
+from penstock.model.errors import InvalidSetting, RefusedError, UnavailableError
+from penstock.model.limits import MIB
+from penstock.pipeline.delta.rows import FILE, open_table, rows_of
+from penstock.pipeline.delta.table import MERGED_BYTES, PARTITION, write_files
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+T = TypeVar("T")
+
+REWRITE_BYTES_MAX: Final = 2_048 * MIB  # of files replaced in one commit
+RACES_MAX: Final = 5  # commits in a row that another job overtook
+VACUUM_S_MIN: Final = 3_600.0  # a job may be writing files that no commit names yet
+
+
+@dataclass(frozen=True, slots=True)
+class Keep:
+    """Which rows stay. Times are µs since 1970, UTC."""
+
+    since_us: int | None = None  # those stamped at or after it
+    unexpired_at_us: int | None = None  # those that expire after it, or never
+    is_latest: bool = False  # of each name in its topic, only the newest
+
+    def columns(self) -> list[str]:
+        """What a table must have for it."""
+        found = ["timestamp"] if self.since_us is not None else []
+        found += ["expires_at"] if self.unexpired_at_us is not None else []
+        return found + (["topic", "name", "offset"] if self.is_latest else [])
+
+    def condition(self) -> str:
+        """In SQL; rows whose time is not known stay."""
+        parts = ["TRUE"]
+        if self.since_us is not None:
+            parts.append(f"coalesce(timestamp >= timestamp_micros({self.since_us}), TRUE)")
+        if self.unexpired_at_us is not None:
+            now = f"timestamp_micros({self.unexpired_at_us})"
+            parts.append(f"coalesce(expires_at > {now}, TRUE)")
+        return " AND ".join(parts)
+
+
+@dataclass(frozen=True, slots=True)
+class DataFile:
+    """A file that the table names."""
+
+    path: str  # in the table
+    size: int
+    partition: dict[str, str | None]
+
+
+class CleanTable:
+    """A Delta table in a directory of this machine."""
+
+    def __init__(self, spark: SparkSession, path: Path) -> None:
+        self.path = path.absolute()
+        self.commits = 0
+        self._spark = spark
+        self._table = open_table(path)
+        self._names = [field.name for field in self._table.schema().fields]
+        self._partitions = self._table.metadata().partition_columns
+
+    def has(self, column: str) -> bool:
+        return column in self._names
+
+    def drop(self, keep: Keep) -> tuple[int, int]:
+        """Drop all other rows; how many went, and how many are left."""
+        missing = [name for name in keep.columns() if name not in self._names]
+        if missing:
+            raise RefusedError(
+                f"table {quoted(str(self.path))} has no column {missing[0]!r}: it has "
+                f"{', '.join(self._names)}"
+            )
+        if self._partitions not in ([], [PARTITION]):
+            raise RefusedError(
+                f"table {quoted(str(self.path))} is partitioned by {', '.join(self._partitions)}: "
+                f"rows are dropped from tables by {PARTITION} or without partitions"
+            )
+        return self._again_if_overtaken(partial(self._drop, keep))
+
+    def merge(self) -> int:
+        """Merge small files; how many went."""
+        return self._again_if_overtaken(self._merge)
+
+    def _merge(self) -> int:
+        done = self._table.optimize.compact(target_size=MERGED_BYTES)
+        removed = int(done["numFilesRemoved"])
+        self.commits += removed > 0
+        return removed
+
+    def _again_if_overtaken(self, work: Callable[[], T]) -> T:
+        """Do work on the newest version; anew when somebody else changed the same files."""
+        for _ in range(RACES_MAX):
+            self._table.update_incremental()
+            with suppress(CommitFailedError):
+                return work()
+        raise UnavailableError(
+            f"another job changes table {quoted(str(self.path))} all the time: run one of them"
+        )
+
+    def vacuum(self, older_s: float) -> int:
+        """Remove files that no commit of this age or younger names; how many."""
+        if older_s < VACUUM_S_MIN:
+            raise InvalidSetting(
+                f"vacuum of {older_s:g} s: files younger than {VACUUM_S_MIN:g} s may belong to a "
+                "job that is writing them; keep them for 1h at least"
+            )
+        self._table.update_incremental()
+        folders = self._folders(older_s)  # before files go, which changes their directories
+        gone = self._table.vacuum(
+            int(older_s / 3_600), dry_run=False, enforce_retention_duration=False, full=True
+        )
+        for folder in folders:
+            with suppress(OSError):  # it is not empty, or gone already
+                folder.rmdir()
+        return len(gone)
+
+    def _folders(self, older_s: float) -> list[Path]:
+        """Directories of data files that nobody has changed for so long, the deepest first."""
+        until_s = SystemClock().now_us() / 1e6 - older_s
+        found = []
+        for name, below, _ in os.walk(self.path):  # passes over what vanishes meanwhile
+            below[:] = [one for one in below if one.startswith(("rows-", f"{PARTITION}="))]
+            for folder in (Path(name, one) for one in below):
+                with suppress(FileNotFoundError):
+                    if folder.stat().st_mtime < until_s:
+                        found.append(folder)
+        return found[::-1]
+
+    # Dropping
+
+    def _drop(self, keep: Keep) -> tuple[int, int]:
+        files = {one.path: one for one in self._files()}
+        if not files:
+            return 0, 0
+        dropped = left = 0
+        changed: list[DataFile] = []
+        for path, total, kept in self._counts(list(files), keep):
+            dropped += total - kept
+            left += kept
+            if kept < total:
+                changed.append(files[path])
+        for group in _groups(changed):
+            self._replace(group, keep)
+        return dropped, left
+
+    def _files(self) -> list[DataFile]:
+        actions = pa.table(self._table.get_add_actions(flatten=True)).to_pylist()
+        return [
+            DataFile(
+                unquote(one["path"]),
+                one["size_bytes"],
+                {name: _text(one.get(f"partition.{name}")) for name in self._partitions},
+            )
+            for one in actions
+        ]
+
+    def _kept(self, files: list[str], keep: Keep) -> DataFrame:
+        """The rows of these files, with a column that says whether each stays."""
+        from pyspark.sql.functions import col, expr, struct
+        from pyspark.sql.functions import max as newest
+
+        rows = rows_of(self._spark, self._table, self.path, files)
+        stays = expr(keep.condition())
+        if keep.is_latest:
+            # Offsets of a topic that was deleted and created anew begin at 0 once more.
+            age = struct(*[name for name in ("timestamp", "offset") if self.has(name)])
+            every = rows_of(self._spark, self._table, self.path)
+            latest = every.groupBy("topic", "name").agg(newest(age).alias("__latest"))
+            rows = rows.join(latest, ["topic", "name"], "left")
+            stays = stays & age.eqNullSafe(col("__latest"))
+        return rows.withColumn("__stays", stays)
+
+    def _counts(self, files: list[str], keep: Keep) -> list[tuple[str, int, int]]:
+        """Of each file: its rows, and how many of them stay."""
+        from pyspark.sql.functions import count, count_if
+
+        rows = self._kept(files, keep).groupBy(FILE).agg(count("*"), count_if("__stays"))
+        return [(file, total, kept) for file, total, kept in rows.collect()]
+
+    def _replace(self, group: list[DataFile], keep: Keep) -> None:
+        rows = self._kept([one.path for one in group], keep).where("__stays")
+        new = write_files(rows.select(*self._names), self.path, self._partitions)
+        now_ms = SystemClock().now_us() // 1_000
+        removed = [RemoveAction(one.path, True, now_ms, one.size, one.partition) for one in group]
+        try:
+            self._table.create_write_transaction(
+                [*new.actions, *removed], "append", self._table.schema(), self._partitions
+            )
+        except CommitFailedError:
+            new.discard()
+            raise
+        self.commits += 1
+
+
+def _groups(files: list[DataFile]) -> Iterator[list[DataFile]]:
+    """The files in portions for one commit each; at least one file each."""
+    group: list[DataFile] = []
+    size = 0
+    for one in files:
+        if group and size + one.size > REWRITE_BYTES_MAX:
+            yield group
+            group, size = [], 0
+        group.append(one)
+        size += one.size
+    if group:
+        yield group
+
+
+def _text(value: object) -> str | None:
+    return None if value is None else str(value)

@@ -1,0 +1,1 @@
+"""The job `dispatch`: messages meet the filters of persistent sessions."""

@@ -1,0 +1,216 @@
+"""`dispatch`: messages meet the filters of persistent sessions.
+
+Gives a table of deliveries, a row for each message and session it goes to, and what each session
+whose client is away has waiting. A report: the broker delivers by itself and waits for nobody. What
+it counts is what `penstock session list` counts.
+"""
+
+from __future__ import annotations
+
+import argparse
+import threading
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from penstock.catalog.outside import CatalogPlace, SessionsSeen
+from penstock.model.clock import SystemClock
+from penstock.pipeline.connecting import link_to, origin_of
+from penstock.pipeline.delta.following import BATCH_RECORDS, DATE, Follower
+from penstock.pipeline.jobs import (
+    LOCAL,
+    Progress,
+    Report,
+    check_directory,
+    ignore_progress,
+    local_session,
+)
+from penstock.pipeline.jobs.dispatch.sessions import (
+    begins,
+    every_reader,
+    saved_sessions,
+    told_sessions,
+    waiting_readers,
+)
+from penstock.pipeline.packages import check_spark
+from penstock.pipeline.source.offsets import places_text
+from penstock.pipeline.source.options import Connection, topics_text
+from penstock.pipeline.source.plan import place_at
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from penstock.pipeline.jobs.dispatch.readers import Readers
+    from penstock.pipeline.source.origin import TopicState
+
+SAYS: Final = "messages × subscriptions of persistent sessions: deliveries, and what waits"
+DELIVERIES: Final = "deliveries"  # tables below --to
+WAITING: Final = "waiting"
+
+
+@dataclass(frozen=True, slots=True)
+class Dispatched:
+    """What a run found."""
+
+    progress: Progress  # rows are deliveries
+    waiting: dict[str, int]  # by client id: messages for each session whose client is away
+    by_topic: dict[tuple[str, str], int] = field(default_factory=dict)  # (client id, topic)
+
+
+def dispatch(
+    topics: str | Sequence[str] = (),
+    to: str | Path | None = None,
+    *,
+    path: str | Path = "./penstock_data",
+    url: str = "",
+    user: str = "",
+    password: str = "",
+    token: str = "",
+    catalog_url: str = "",
+    catalog_schema: str = "penstock",
+    batch_records: int = BATCH_RECORDS,
+    fail_on_data_loss: bool = True,
+    spark: SparkSession | None = None,
+    master: str = LOCAL,
+    report: Report = ignore_progress,
+) -> Dispatched:
+    """Match what the topics hold, all of them if none is named, with the sessions' filters.
+
+    They are in the data directory `path`, or at the address `url` of a running broker. With `to`,
+    a directory, its Delta table `deliveries` goes on where it ended, and `waiting` is
+    replaced. Sessions are taken as they are now: a filter that is gone delivers nothing.
+    """
+    check_spark()
+    names = tuple([topics] if isinstance(topics, str) else topics)
+    data = Path(path)
+    connection = Connection(None if url else data.absolute(), url, user, password, token)
+    if to is not None:
+        check_directory(Path(to))
+    if url:
+        seen = told_sessions(link_to(connection))
+    else:
+        seen = saved_sessions(CatalogPlace(data, catalog_url, catalog_schema))
+    origin = origin_of(connection)
+    states = origin.states(names)
+    with local_session(spark, master) as used:
+        done = Progress(0, 0, 0.0)
+        if to is not None and states:
+            done = _deliver(
+                used, connection, Path(to), every_reader(seen, origin, states), states,
+                batch_records, fail_on_data_loss, report,
+            )  # fmt: skip
+        report(replace(done, says="counting what waits"))
+        found = _count(used, connection, waiting_readers(seen, origin, states), states)
+        if to is not None:
+            _replace_waiting(Path(to) / WAITING, found)
+    waiting = _totals(seen, found)
+    messages, sessions = sum(waiting.values()), len(waiting)
+    says = (
+        f"{messages:,} message{'s wait' if messages != 1 else ' waits'} for {sessions:,} "
+        f"session{'s' if sessions != 1 else ''}"
+    )
+    return Dispatched(replace(done, says=says), waiting, found)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("topics", metavar="TOPIC", nargs="*", help="which messages (all topics)")
+    parser.add_argument("--to", metavar="DIR", help="keep deliveries and waiting as tables there")
+    parser.add_argument(
+        "--batch-records", metavar="N", type=int, default=BATCH_RECORDS, help="of one commit"
+    )
+    parser.add_argument(
+        "--skip-lost", action="store_true", help="go on without records that are gone"
+    )
+
+
+def run(options: argparse.Namespace, report: Report) -> Progress:
+    return dispatch(
+        options.topics,
+        options.to,
+        **options.place,
+        batch_records=options.batch_records,
+        fail_on_data_loss=not options.skip_lost,
+        master=options.master,
+        report=report,
+        catalog_url=options.storage["catalog_url"],
+        catalog_schema=options.storage["catalog_schema"],
+    ).progress
+
+
+def _deliver(
+    spark: SparkSession,
+    connection: Connection,
+    to: Path,
+    readers: Readers,
+    states: list[TopicState],
+    batch_records: int,
+    fails_on_loss: bool,
+    report: Report,
+) -> Progress:
+    from penstock.pipeline.delta.table import ArchiveTable
+    from penstock.pipeline.jobs.dispatch import dispatching
+
+    def shape(records: DataFrame) -> DataFrame:
+        work: Any = partial(dispatching.deliver, readers)
+        return records.mapInArrow(work, dispatching.DELIVERIES_SQL).selectExpr("*", DATE)
+
+    to.mkdir(parents=True, exist_ok=True)
+    follower = Follower(
+        spark,
+        connection,
+        ArchiveTable(to / DELIVERIES, dispatching.DELIVERIES, "a table of deliveries"),
+        tuple(state.topic for state in states),
+        batch_records,
+        columns=dispatching.columns_for(readers),
+        shape=shape,
+        fails_on_loss=fails_on_loss,
+    )
+    follower.set_target({state.topic: place_at(state, state.end) for state in states})
+    return follower.follow(report, None, threading.Event())
+
+
+def _count(
+    spark: SparkSession, connection: Connection, readers: Readers, states: list[TopicState]
+) -> dict[tuple[str, str], int]:
+    """What waits, by client and topic."""
+    from penstock.pipeline.jobs.dispatch import dispatching
+
+    begin = begins(readers, states)
+    asked = [state for state in states if begin[state.topic] < state.end]
+    if not asked:
+        return {}
+    start = {state.topic: place_at(state, begin[state.topic]) for state in asked}
+    end = {state.topic: place_at(state, state.end) for state in asked}
+    records = (
+        spark.read.format("penstock")
+        .schema(dispatching.columns_for(readers))
+        .options(**connection.options())
+        .option("topic", topics_text(start))
+        .option("startingOffsets", places_text(start))
+        .option("endingOffsets", places_text(end))
+        .option("failOnDataLoss", "false")  # what retention takes does not wait any more
+        .load()
+    )
+    work: Any = partial(dispatching.count, readers, SystemClock().now_us())
+    counts = records.mapInArrow(work, dispatching.COUNTS_SQL).groupBy("reader", "topic")
+    found: Counter[tuple[str, str]] = Counter()
+    for number, topic, waiting in counts.sum("waiting").collect():
+        found[readers.readers[number].client_id, topic] += waiting
+    return dict(found)
+
+
+def _totals(seen: SessionsSeen, found: dict[tuple[str, str], int]) -> dict[str, int]:
+    totals = {client: 0 for client, is_connected in seen.connected.items() if not is_connected}
+    for (client, _), waiting in found.items():
+        totals[client] += waiting
+    return totals
+
+
+def _replace_waiting(path: Path, found: dict[tuple[str, str], int]) -> None:
+    from penstock.pipeline.delta.table import replace_table
+
+    rows = sorted((client, topic, waiting) for (client, topic), waiting in found.items())
+    replace_table(path, {"client_id": "string", "topic": "string", "waiting": "int64"}, rows)

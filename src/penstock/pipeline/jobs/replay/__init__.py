@@ -1,0 +1,1 @@
+"""The job `replay`: publishes a range of a topic or an archive again."""

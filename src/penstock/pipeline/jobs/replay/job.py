@@ -1,0 +1,236 @@
+"""`replay`: a range of a topic or of an archive once more, into a topic, at the speed you like.
+
+At the speed at which it came, some factor of it, so many records a second, or as fast as it goes.
+Every record comes once, also when the job is killed and started again with the same checkpoint.
+"""
+
+from __future__ import annotations
+
+import argparse
+import threading
+import time
+import uuid
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from penstock.core.position import parse_position
+from penstock.model.clock import SystemClock
+from penstock.model.errors import InvalidSetting
+from penstock.pipeline.jobs import (
+    LOCAL,
+    Progress,
+    Report,
+    check_directory,
+    ignore_progress,
+    local_session,
+)
+from penstock.pipeline.packages import check_spark
+from penstock.pipeline.source.directory import DirectoryOrigin
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from penstock.pipeline.jobs.replay.replaying import Checkpoint, Log, Slice
+    from penstock.pipeline.sink.intake import Intake
+
+SAYS: Final = "a range of a topic or an archive once more, into a topic, at a chosen speed"
+SLICE_RECORDS_MAX: Final = 200_000  # written at once when there is no hurry to wait for
+TICK_S: Final = 0.5  # between looks whether something is due
+MAX: Final = "max"
+
+PositionLike = str | int | datetime | timedelta
+
+
+def replay(
+    topic: str,
+    into: str,
+    *,
+    checkpoint: str | Path,
+    path: str | Path = "./penstock_data",
+    archive: str | Path | None = None,
+    start: PositionLike = "earliest",
+    until: PositionLike = "latest",
+    speed: float | None = 1.0,
+    rate: float | None = None,
+    url: str = "",
+    user: str = "",
+    password: str = "",
+    token: str = "",
+    spark: SparkSession | None = None,
+    master: str = LOCAL,
+    report: Report = ignore_progress,
+    stop: threading.Event | None = None,
+) -> Progress:
+    """Publish the records [start, until) of `topic` again into the topic `into`.
+
+    They are read from the files in `path`, or from the Delta table `archive`; written to the broker
+    at `url`, or to `path` if no broker has it open. `speed` is a factor of the original one, None
+    for as fast as it goes; `rate`, in records a second, counts instead if it is given. A checkpoint
+    directory belongs to one replay: the second run with it goes on, whatever became of the first.
+    """
+    check_spark()
+    from penstock.pipeline.connecting import intake_of
+    from penstock.pipeline.jobs.replay.replaying import Checkpoint, TableLog, TopicLog
+    from penstock.pipeline.source.options import sink_options, topics_text
+
+    _check(speed, rate)
+    check_directory(Path(checkpoint))
+    login = {"user": user, "password": password, "token": token}
+    given = {key: text for key, text in login.items() if text} if url else {}
+    given |= {"url": url} if url else {"path": str(path)}
+    data = Path(path)
+    with local_session(spark, master) as used:
+        intake = intake_of(sink_options({**given, "topic": topics_text([into])}))
+        log: Log
+        if archive is not None:
+            log = TableLog(used, Path(archive), topic)
+        else:
+            log = TopicLog(used, data, DirectoryOrigin(data.absolute()), topic)
+        kept = Checkpoint(Path(checkpoint))
+        declared, topic_id = intake.find(into)
+        source = f"{log.identity} into {declared} (id {topic_id})"
+        state = kept.load()
+        if state is not None:
+            kept.check(state, source)
+        replayer = _Replayer(log, state or _begin(log, source, start, until), speed, rate)
+        return replayer.run(kept, intake, into, report, stop or threading.Event())
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("topic", metavar="TOPIC", help="what to replay")
+    parser.add_argument("--into", metavar="TOPIC", required=True, help="where it goes; must exist")
+    parser.add_argument(
+        "--checkpoint", metavar="DIR", required=True, help="remembers how far this replay is"
+    )
+    parser.add_argument(
+        "--archive", metavar="TABLE", help="read this archive, not the topic itself"
+    )
+    parser.add_argument("--from", dest="start", metavar="POSITION", default="earliest")
+    parser.add_argument("--until", metavar="POSITION", default="latest")
+    parser.add_argument(
+        "--speed",
+        metavar="FACTOR",
+        type=_factor,
+        default=1.0,
+        help=f"of the original one, or {MAX} (1)",
+    )
+    parser.add_argument("--rate", metavar="N", type=float, help="records a second instead")
+    parser.add_argument(
+        "--url", metavar="URL", default="", help="broker that takes the records (who has --at open)"
+    )
+    parser.add_argument("--user", metavar="NAME", default="")
+    parser.add_argument("--password-file", metavar="FILE", help="that user's password")
+    parser.add_argument("--key-file", metavar="FILE", help="log in with the key in it instead")
+
+
+def run(options: argparse.Namespace, report: Report) -> Progress:
+    return replay(
+        options.topic,
+        options.into,
+        checkpoint=options.checkpoint,
+        path=options.at,
+        archive=options.archive,
+        start=options.start,
+        until=options.until,
+        speed=options.speed,
+        rate=options.rate,
+        url=options.url or options.serving() or "",
+        user=options.user,
+        password=_read(options.password_file),
+        token=_read(options.key_file) or ("" if options.user else options.key),
+        master=options.master,
+        report=report,
+    )
+
+
+def _factor(text: str) -> float | None:
+    try:
+        return None if text == MAX else float(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is neither a number nor {MAX}") from None
+
+
+def _read(file: str | None) -> str:
+    return "" if file is None else Path(file).read_text().strip()
+
+
+def _check(speed: float | None, rate: float | None) -> None:
+    for what, value in (("speed", speed), ("rate", rate)):
+        if value is not None and not 0 < value < float("inf"):
+            raise InvalidSetting(f"{what} {value!r} must be above 0; speed may be {MAX}")
+
+
+def _begin(log: Log, source: str, start: PositionLike, until: PositionLike) -> Slice:
+    """A new replay, before its first slice."""
+    from penstock.pipeline.jobs.replay.replaying import Slice, resolve
+
+    now_us = SystemClock().now_us()
+    first = resolve(log, parse_position(start, now_us), "from")
+    end = resolve(log, parse_position(until, now_us), "until")
+    if first > end:
+        raise InvalidSetting(f"the range is empty: it begins at offset {first} and ends at {end}")
+    return Slice(uuid.uuid4().hex, source, first, end, -1, first, first)
+
+
+class _Replayer:
+    """One run: decides what is due, writes that down, then lets it come."""
+
+    def __init__(self, log: Log, state: Slice, speed: float | None, rate: float | None) -> None:
+        self._log = log
+        self._state = state
+        self._speed = speed
+        self._rate = rate
+        self._rows = 0
+        self._slices = 0
+        self._began_s = time.monotonic()
+        # Pacing begins anew with every run: what was missed meanwhile is not hurried after.
+        self._base_offset = state.last
+        self._base_us = log.stamp(state.last) if state.last < state.end else 0
+
+    def run(
+        self, kept: Checkpoint, intake: Intake, into: str, report: Report, stop: threading.Event
+    ) -> Progress:
+        if self._state.number >= 0:  # it may have been killed before this slice came in
+            self._put(intake, into)
+        while self._state.last < self._state.end and not stop.is_set():
+            due = self._due()
+            if due <= self._state.last:
+                stop.wait(TICK_S)
+                continue
+            self._state = msgspec.structs.replace(
+                self._state, number=self._state.number + 1, first=self._state.last, last=due
+            )
+            kept.save(self._state)
+            self._put(intake, into)
+            report(self._progress())
+        return self._progress()
+
+    def _due(self) -> int:
+        """One past the last record that is due by now, as far as one slice goes."""
+        last = self._state.last
+        most = min(last + SLICE_RECORDS_MAX, self._state.end)
+        gone_s = time.monotonic() - self._began_s
+        if self._rate is not None:
+            return min(self._base_offset + int(self._rate * gone_s), most)
+        if self._speed is None:
+            return most
+        until_us = self._base_us + int(gone_s * self._speed * 1e6)
+        return max(min(self._log.due(until_us), most), last)
+
+    def _put(self, intake: Intake, into: str) -> None:
+        from penstock.pipeline.jobs.replay.replaying import put
+
+        state = self._state
+        self._rows += put(intake, into, state, self._log.rows(state.first, state.last))
+        self._slices += 1
+
+    def _progress(self) -> Progress:
+        took_s = max(time.monotonic() - self._began_s, 1e-3)
+        state = self._state
+        offsets = {self._log.name: state.last}
+        return Progress(
+            self._rows, self._slices, self._rows / took_s, offsets, state.end - state.last
+        )

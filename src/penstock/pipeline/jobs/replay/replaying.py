@@ -1,0 +1,260 @@
+"""Where a replay reads, when what is due, and how a slice of it comes into a topic exactly once.
+
+A slice is written down before it is written: which offsets, under which number. The topic takes a
+number once, so whoever was killed does its last slice again under the same number, and goes on.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+import msgspec
+import pyarrow as pa
+
+from penstock.core.names import quoted, topic_key
+from penstock.core.position import AtOffset, AtTime, Earliest, Latest, Position
+from penstock.log.files.disk import RealDisk, write_file
+from penstock.log.staging.area import StagedFile
+from penstock.model.errors import CorruptError, InvalidPosition, RefusedError, TopicNotFound
+from penstock.pipeline.sink.intake import Intake
+from penstock.pipeline.source.offsets import places_text
+from penstock.pipeline.source.options import topics_text
+from penstock.pipeline.source.origin import Origin, Range, TopicState, Wanted
+from penstock.pipeline.source.plan import place_at
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+_STATE: Final = "replay.json"
+_COLUMNS: Final = (
+    "offset long, name string, header_pairs array<struct<key:string,value:string>>,"
+    " payload binary, kind string"
+)
+_ARCHIVED: Final = {  # what a table must have to be replayed
+    "topic": ("string",),
+    "offset": ("bigint",),
+    "timestamp": ("timestamp",),
+    "name": ("string",),
+    "headers": ("map<string,string>",),
+    "payload": ("binary", "string"),
+}
+_STAMP: Final = pa.schema([pa.field("timestamp", pa.timestamp("us", tz="UTC"))])
+
+
+class Slice(msgspec.Struct, frozen=True):
+    """What a replay is, and the slice it is about to write or has written last."""
+
+    replay_id: str
+    source: str  # what is replayed, and into what: not to be changed half-way
+    start: int
+    end: int  # one past the last offset of all
+    number: int  # of this slice, from 0
+    first: int
+    last: int  # one past the last offset of the slice
+
+
+class Log(Protocol):
+    """What is replayed: records in the order of their offsets."""
+
+    name: str
+    identity: str  # what no other log has
+
+    def bounds(self) -> tuple[int, int]: ...
+
+    def offset_at(self, timestamp_us: int) -> int:
+        """The first offset stamped at or after the time; the end if there is none."""
+        ...
+
+    def due(self, timestamp_us: int) -> int:
+        """About the same, quickly."""
+        ...
+
+    def stamp(self, offset: int) -> int:
+        """The time in µs of the first record at or after an offset that is below the end."""
+        ...
+
+    def rows(self, first: int, last: int) -> DataFrame:
+        """The records of [first, last) in order, as `TaskWrite` takes them."""
+        ...
+
+
+class TopicLog:
+    """Implements `Log` on a topic."""
+
+    def __init__(self, spark: SparkSession, data: Path, origin: Origin, topic: str) -> None:
+        (self._state,) = origin.states((topic,))
+        self.name = self._state.topic
+        self.identity = f"topic {self.name} (id {self._state.topic_id})"
+        self._spark = spark
+        self._data = data.absolute()
+        self._origin = origin
+
+    def bounds(self) -> tuple[int, int]:
+        return self._state.first, self._state.end
+
+    def offset_at(self, timestamp_us: int) -> int:
+        return min(self._origin.offset_at(self._state, timestamp_us), self._state.end)
+
+    def due(self, timestamp_us: int) -> int:
+        return self.offset_at(timestamp_us)
+
+    def stamp(self, offset: int) -> int:
+        state: TopicState = self._state
+        one = Range(state.topic, state.topic_id, state.epoch, offset, offset + 1)
+        (batch,) = self._origin.scan(one, Wanted(_STAMP))
+        stamp: int = batch.column(0)[0].value
+        return stamp
+
+    def rows(self, first: int, last: int) -> DataFrame:
+        reader = self._spark.read.format("penstock").schema(_COLUMNS)
+        return (
+            reader.option("path", str(self._data))
+            .option("topic", topics_text([self.name]))
+            .option("startingOffsets", places_text({self.name: place_at(self._state, first)}))
+            .option("endingOffsets", places_text({self.name: place_at(self._state, last)}))
+            .load()
+            .drop("offset")
+        )
+
+
+class TableLog:
+    """Implements `Log` on the rows of one topic in an archive."""
+
+    def __init__(self, spark: SparkSession, table: Path, topic: str) -> None:
+        from penstock.pipeline.delta.rows import read_delta
+
+        rows = read_delta(spark, table)
+        _check_archive(table, rows)
+        found = [row.topic for row in rows.select("topic").distinct().collect()]
+        named = [one for one in found if topic_key(one) == topic_key(topic)]
+        if not named:
+            raise TopicNotFound(
+                f"table {quoted(str(table))} holds nothing of topic {quoted(topic)}: it has "
+                f"{', '.join(sorted(found)) or 'no rows'}"
+            )
+        self.name = named[0]
+        self.identity = f"topic {self.name} of archive {table.absolute()}"
+        self._rows = rows.where(rows.topic == self.name)
+        # Seconds in which there are records, with the first offset of each: what is due when.
+        seconds = self._rows.selectExpr("unix_seconds(timestamp) AS second", "offset")
+        index = seconds.groupBy("second").agg({"offset": "min"}).orderBy("second").collect()
+        self._seconds: list[int] = [row[0] for row in index]
+        self._firsts: list[int] = [row[1] for row in index]
+        self._end: int = 1 + self._rows.agg({"offset": "max"}).collect()[0][0]
+
+    def bounds(self) -> tuple[int, int]:
+        return self._firsts[0], self._end
+
+    def offset_at(self, timestamp_us: int) -> int:
+        later = self._rows.where(f"unix_micros(timestamp) >= {timestamp_us}")
+        (found,) = later.agg({"offset": "min"}).collect()[0]
+        return self._end if found is None else int(found)
+
+    def due(self, timestamp_us: int) -> int:
+        """As `offset_at`, to the second."""
+        at = bisect_right(self._seconds, timestamp_us // 1_000_000)
+        return self._firsts[at] if at < len(self._firsts) else self._end
+
+    def stamp(self, offset: int) -> int:
+        at = max(bisect_right(self._firsts, offset) - 1, 0)
+        return self._seconds[at] * 1_000_000
+
+    def rows(self, first: int, last: int) -> DataFrame:
+        part = self._rows.where(f"offset >= {first} AND offset < {last}").orderBy("offset")
+        return part.select("name", "headers", "payload")
+
+
+def _check_archive(table: Path, rows: DataFrame) -> None:
+    found = dict(rows.dtypes)
+    for column, kinds in _ARCHIVED.items():
+        if found.get(column) not in kinds:
+            is_there = column in found
+            wrong = f"its column {column} is {found[column]}" if is_there else f"it has no {column}"
+            raise RefusedError(
+                f"table {str(table)!r} is no archive: {wrong}; {column} must be "
+                f"{' or '.join(kinds)}, as the job archive writes it"
+            )
+
+
+def resolve(log: Log, position: Position, what: str) -> int:
+    """The offset that a position means in the log."""
+    first, end = log.bounds()
+    match position:
+        case Earliest():
+            return first
+        case Latest():
+            return end
+        case AtTime(timestamp_us):
+            return log.offset_at(timestamp_us)
+        case AtOffset(offset):
+            if not first <= offset <= end:
+                raise InvalidPosition(
+                    f"{what}: offset {offset} is not in {quoted(log.name)}, which holds {first} "
+                    f"up to {end}"
+                )
+            return offset
+
+
+class Checkpoint:
+    """The directory in which a replay remembers where it is."""
+
+    def __init__(self, directory: Path) -> None:
+        self._file = directory / _STATE
+
+    def load(self) -> Slice | None:
+        try:
+            return msgspec.json.decode(self._file.read_bytes(), type=Slice)
+        except FileNotFoundError:
+            return None
+        except msgspec.DecodeError as broken:
+            raise CorruptError(
+                f"{self._file}: {broken}: it says how far a replay is; name another checkpoint to "
+                "begin anew"
+            ) from broken
+
+    def save(self, state: Slice) -> None:
+        """Durable on return."""
+        self._file.parent.mkdir(parents=True, exist_ok=True)
+        write_file(RealDisk(), self._file, msgspec.json.encode(state))
+
+    def check(self, state: Slice, source: str) -> None:
+        if state.source != source:
+            raise RefusedError(
+                f"checkpoint {quoted(str(self._file.parent))} belongs to the replay of "
+                f"{state.source}, not of {source}: name another directory"
+            )
+
+
+def put(intake: Intake, topic: str, state: Slice, rows: DataFrame) -> int:
+    """Let the slice come into the topic, unless it is there already; how many records did."""
+    source = f"replay {state.replay_id}"
+    work: Any = partial(_stage, intake, topic, source, state.number)
+    staged = rows.mapInArrow(work, "part int, file binary").orderBy("part").collect()
+    files = [msgspec.json.decode(bytes(row.file), type=StagedFile) for row in staged]
+    if not files:
+        return 0
+    is_new = intake.hand_over(source, state.number, files, is_only=False)
+    return sum(file.records for file in files) if is_new else 0
+
+
+def _stage(
+    intake: Intake, topic: str, source: str, number: int, batches: Iterable[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    from pyspark import TaskContext
+
+    from penstock.pipeline.sink.writing import TaskWrite
+
+    context = TaskContext.get()
+    assert context is not None, "only tasks stage"
+    part = context.partitionId()
+    files = TaskWrite(intake, topic, source, number, part).write(batches)
+    yield pa.RecordBatch.from_pydict(
+        {
+            "part": pa.array([part] * len(files), pa.int32()),
+            "file": pa.array([msgspec.json.encode(file) for file in files], pa.binary()),
+        }
+    )

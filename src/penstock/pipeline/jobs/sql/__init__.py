@@ -1,0 +1,1 @@
+"""The job `sql`: a pipeline declared in a file."""

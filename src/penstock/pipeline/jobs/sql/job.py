@@ -1,0 +1,194 @@
+"""`sql`: a pipeline declared in a file: topics and tables, steps in SQL, topics and tables.
+
+Takes what is there and ends, or goes on, as the file's trigger says. The checkpoint says where to
+go on, so a job that was killed is simply started again: nothing is lost or doubled.
+"""
+
+from __future__ import annotations
+
+import argparse
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from penstock.log.files.directory import read_holder
+from penstock.model.errors import InvalidPipeline, RefusedError
+from penstock.pipeline.declared.declaration import Declaration
+from penstock.pipeline.declared.order import part_of
+from penstock.pipeline.declared.reading import read_declaration
+from penstock.pipeline.jobs import (
+    Progress,
+    Report,
+    ignore_progress,
+    local_session,
+    stopped_by_signals,
+)
+from penstock.pipeline.packages import check_spark
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from penstock.pipeline.declared.views import Views
+
+SAYS: Final = "a pipeline declared in a file: steps in SQL from topics and tables into them"
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """One part of a pipeline that was found good, and the columns it has."""
+
+    kind: str  # source, step or sink
+    name: str
+    columns: tuple[tuple[str, str], ...]  # names and types
+
+
+def sql(
+    file: str | Path,
+    *,
+    path: str | Path = "./penstock_data",
+    url: str = "",
+    user: str = "",
+    password: str = "",
+    token: str = "",
+    once: bool = False,
+    spark: SparkSession | None = None,
+    report: Report = ignore_progress,
+    stop: threading.Event | None = None,
+) -> Progress:
+    """Run the pipeline that `file` declares; what was done.
+
+    Topics are in the data directory `path`, or at the address `url` of a running broker; a broker
+    that has the directory open is found by itself. Without a trigger in the file, or with `once`,
+    up to the ends that the topics have now; else until `stop` is set. InvalidPipeline says what is
+    wrong in which line.
+    """
+    check_spark()
+    from penstock.pipeline.declared.running import Queries, held_checkpoint
+
+    declared = read_declaration(Path(file))
+    with held_checkpoint(declared.checkpoint), local_session(spark) as used:
+        reading, writing = _connections(Path(path), url, _login(user, password, token))
+        outputs = _planned(used, declared, reading, writing)  # all that is wrong is said at once
+        if len(declared.sinks) > 1:
+            # Each query has plans of its own: Spark changes them as it runs, in several threads.
+            parts = [part_of(declared, sink) for sink in declared.sinks]
+            planned = [_planned(used, part, reading, writing) for part in parts]
+            outputs = {name: frame for one in planned for name, frame in one.items()}
+        queries = Queries(declared, writing, once=once)
+        queries.start(outputs)
+        return queries.run(report, stop or threading.Event())
+
+
+def check(
+    file: str | Path,
+    *,
+    path: str | Path = "./penstock_data",
+    url: str = "",
+    user: str = "",
+    password: str = "",
+    token: str = "",
+    spark: SparkSession | None = None,
+) -> list[Checked]:
+    """Check the pipeline that `file` declares, without running it: its parts and their columns.
+
+    InvalidPipeline says what is wrong in which line.
+    """
+    check_spark()
+    declared = read_declaration(Path(file))
+    with local_session(spark) as used:
+        where = _connections(Path(path), url, _login(user, password, token))
+        views = _views(used, declared, *where)
+        parts = [
+            *(("source", one.name, views.frames[one.name.lower()]) for one in declared.sources),
+            *(("step", one.name, views.frames[one.name.lower()]) for one in declared.steps),
+            *(("sink", one.name, views.outputs[one.name]) for one in declared.sinks),
+        ]
+        return [Checked(kind, name, _columns(frame)) for kind, name, frame in parts]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("file", metavar="FILE", help="what declares the pipeline, in TOML")
+    parser.add_argument(
+        "--once", action="store_true", help="take what is there and end, whatever the trigger is"
+    )
+
+
+def run(options: argparse.Namespace, report: Report) -> Progress:
+    read_declaration(Path(options.file))  # what is wrong with it is known before Spark is started
+    with local_session(None, options.master) as spark, stopped_by_signals() as stop:
+        if not options.master.startswith("sc://"):
+            # A query that fails is told in a sentence, and one that is stopped did not fail.
+            spark.sparkContext.setLogLevel("OFF")
+        return sql(
+            options.file,
+            **options.place,
+            once=options.once,
+            spark=spark,
+            report=report,
+            stop=stop,
+        )
+
+
+def _connections(
+    path: Path, url: str, login: dict[str, str]
+) -> tuple[dict[str, str], dict[str, str]]:
+    """Options that say where topics are read, and where they are written.
+
+    Files are read beside a broker that has them open; only that broker writes them.
+    """
+    if url:
+        return {"url": url} | login, {"url": url} | login
+    files = {"path": str(path.absolute())}
+    holder = read_holder(path) or {}
+    addresses = [one for one in holder.get("addresses", []) if one.startswith("http")]
+    return files, {"url": addresses[0]} | login if addresses else files
+
+
+def _login(user: str, password: str, token: str) -> dict[str, str]:
+    given = {"user": user, "password": password, "token": token}
+    return {key: value for key, value in given.items() if value}
+
+
+def _planned(
+    spark: SparkSession, declared: Declaration, reading: dict[str, str], writing: dict[str, str]
+) -> dict[str, DataFrame]:
+    """What each sink writes, by its name; read are the columns that are used."""
+    try:
+        return _views(spark, declared, reading, writing, prunes=True).outputs
+    except InvalidPipeline:  # with all columns in view it can be said better
+        return _views(spark, declared, reading, writing).outputs
+
+
+def _views(
+    spark: SparkSession,
+    declared: Declaration,
+    reading: dict[str, str],
+    writing: dict[str, str],
+    *,
+    prunes: bool = False,
+) -> Views:
+    from penstock.pipeline.declared.views import Views
+
+    if type(spark).__module__.startswith("pyspark.sql.connect"):
+        raise RefusedError(
+            "a declared pipeline is driven from here, which Spark Connect does not allow: "
+            "give a master, such as local[*] or spark://HOST:7077"
+        )
+    own = spark.newSession()  # its views are nobody else's
+    for key, value in _SETTINGS.items():
+        own.conf.set(key, value)
+    partitions = declared.partitions or max(2, spark.sparkContext.defaultParallelism)
+    own.conf.set("spark.sql.shuffle.partitions", str(partitions))
+    return Views(own, declared, reading, writing, prunes=prunes)
+
+
+_SETTINGS: Final = {
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",  # what Delta tables hold
+    "spark.sql.variant.allowDuplicateKeys": "true",  # the last one counts, as in `where`
+}
+
+
+def _columns(frame: DataFrame) -> tuple[tuple[str, str], ...]:
+    return tuple((field.name, field.dataType.simpleString()) for field in frame.schema)

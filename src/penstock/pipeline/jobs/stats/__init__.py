@@ -1,0 +1,1 @@
+"""The job `stats`: counts what went through topics, and draws it."""

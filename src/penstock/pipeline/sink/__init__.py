@@ -1,0 +1,1 @@
+"""Spark rows into topics, exactly once."""
