@@ -9,11 +9,12 @@ from dataclasses import dataclass, field
 
 from penstock.broker.deliver.exchange import Exchange
 from penstock.broker.engine import Engine
-from penstock.broker.publish.run import Encoding, Run
 from penstock.broker.session.resume import go_on, restore
 from penstock.broker.session.session import NEVER_EXPIRES, Session, Subscription
 from penstock.broker.session.store import Keeper
 from penstock.core.access import Principals
+from penstock.core.run import Encoding, Run, record_flags
+from tests.appends import Told
 from tests.broker.model_broker import Message, Wanted
 
 WAIT_S = 20.0
@@ -129,7 +130,6 @@ class World:
         self.engine = engine
         self.keeper = Keeper(engine, engine.session_catalog)
         self.exchange = Exchange(engine, self.keeper, keeps_qos0=keeps_qos0)
-        self._waiting_least = 1 if keeps_qos0 else 0  # then topics count as never level
         self.clients: dict[str, Client] = {}
         self._publishing = 0
 
@@ -203,7 +203,7 @@ class World:
         assert session is not None
         lengths = [len(payload) for payload in payloads]
         starts = [sum(lengths[:at]) for at in range(len(lengths))]
-        run = Run(name, b"".join(payloads), starts, lengths, qos, retain)
+        run = Run(name, b"".join(payloads), starts, lengths, record_flags(qos, retain))
         run.publisher = client_id
         route = self.exchange.router.find(name)
         if qos == 0:
@@ -211,17 +211,16 @@ class World:
             return
         self._publishing += 1
         if qos == 1:
-            self.exchange.publish(route, run, self._done)
+            self.exchange.publish(route, run, Told(self._done))
             return
         ids = [(client.next_id + at) % 1000 + 1 for at in range(len(payloads))]
         client.next_id += len(payloads)
-        self.exchange.publish_once(
-            route, run, session, ids, lambda error: self._release(session, ids, error)
-        )
+        waiter = Told(lambda error: self._release(session, ids, error))
+        self.exchange.publish_once(route, run, session, ids, waiter)
 
     def _release(self, session: Session, ids: list[int], error: Exception | None) -> None:
         assert error is None
-        self.exchange.release(session, ids, self._done)
+        self.exchange.release(session, ids, Told(self._done))
 
     def _done(self, error: Exception | None) -> None:
         assert error is None
@@ -233,7 +232,7 @@ class World:
         return bool(
             self._publishing
             or self.keeper._tasks
-            or any(count > self._waiting_least for count in exchange._waiting.values())
+            or not all(topic.log.is_level for topic in self.engine.topics.all())
             or exchange.sharing.is_running
             or any(sweep.lift.is_running for sweep in exchange._sweeps.values())
             or exchange.feeds.is_running

@@ -7,15 +7,16 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
 from penstock.app.wiring import open_memory
-from penstock.broker.publish.run import Run
 from penstock.broker.session.resume import restore
 from penstock.broker.session.session import NEVER_EXPIRES, OFFSET_MASK, TAG_SHIFT, Session
 from penstock.broker.settings import BrokerSettings
 from penstock.catalog.stored_sessions import OutstandingRow, StoredSession
 from penstock.core.access import RECEIVE, Principal
 from penstock.core.placement import DEFAULT_TOPIC
+from penstock.core.run import Run, record_flags, run_of
 from penstock.log.interface import LogSettings
 from penstock.model.errors import UnavailableError
+from tests.appends import Told, append
 from tests.broker.exchange_world import World
 from tests.broker.model_broker import Wanted
 
@@ -132,10 +133,10 @@ def test_topic_born_while_a_client_was_away_is_read_from_0_also_after_a_crash() 
 
 def publish_twice(world: World, session: Session, payload: bytes, packet_id: int) -> list[object]:
     """A QoS 2 message; what the publisher is told once that is known."""
-    run = Run("a", payload, [0], [len(payload)], 2, False)
+    run = Run("a", payload, [0], [len(payload)], 2)
     told: list[object] = []
     route = world.exchange.router.find("a")
-    world.exchange.publish_once(route, run, session, [packet_id], told.append)
+    world.exchange.publish_once(route, run, session, [packet_id], Told(told.append))
     return told
 
 
@@ -184,9 +185,9 @@ def test_qos2_message_that_was_refused_is_taken_after_a_reconnect() -> None:
     async def story(world: World) -> None:
         session = await kept(world, "writer")
         log = world.engine.topics.get(DEFAULT_TOPIC).log
-        append_run = log.append_run
+        append = log.append
         waiting = []
-        log.append_run = lambda *a, **k: waiting.append(a[8])  # type: ignore[method-assign]
+        log.append = lambda *a: waiting.append(a[1])  # type: ignore[method-assign]
         publish_twice(world, session, b"once", 7)
         world.disconnect("writer")
         await world.settle_catalog()
@@ -196,7 +197,7 @@ def test_qos2_message_that_was_refused_is_taken_after_a_reconnect() -> None:
         await asyncio.sleep(0.01)
         assert not coming.done(), "the session is not known before the message is"
         waiting[0].refused(UnavailableError("full"))
-        log.append_run = append_run  # type: ignore[method-assign]
+        log.append = append  # type: ignore[method-assign]
         session = await coming
         assert session.opened == {}
         assert publish_twice(world, session, b"once", 7) == []
@@ -330,9 +331,9 @@ def test_retained_messages_go_with_their_topic() -> None:
 
     async def story(world: World) -> None:
         topic = await world.engine.topics.create("gone", LogSettings(), exist_ok=False)
-        run = Run("gone/1", b"x", [0], [1], 1, True)
+        run = Run("gone/1", b"x", [0], [1], record_flags(1, True))
         done: asyncio.Future[Exception | None] = asyncio.get_running_loop().create_future()
-        world.exchange.publish(world.exchange.router.find("gone/1"), run, done.set_result)
+        world.exchange.publish(world.exchange.router.find("gone/1"), run, Told(done.set_result))
         assert await done is None
         assert world.keeper.retained.get("gone/1") is not None
         await world.engine.delete_topic(topic.declared)
@@ -344,10 +345,10 @@ def test_retained_messages_go_with_their_topic() -> None:
 def test_a_message_of_qos_0_that_a_log_refuses_while_it_waits_is_counted() -> None:
     async def story(world: World) -> None:
         topic = world.engine.topics.get(DEFAULT_TOPIC)
-        await topic.log.close()
-        world.exchange.enter(topic)  # something before it waits for its commit, so it waits, too
-        run = Run("a", b"xy", [0, 1], [1, 1], 0, False)
+        append(topic.log, run_of("a", [b"before"]))  # waits for its commit, so the next waits, too
+        run = Run("a", b"xy", [0, 1], [1, 1], 0)
         world.exchange.publish(world.exchange.router.find("a"), run, None)
+        topic.log.refuse_waiting(UnavailableError("full"))  # type: ignore[attr-defined]
         assert world.engine.metrics.dropped["log_unavailable"] == 2
 
     play(story)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.broker.publish.run import Run
+from penstock.core.run import Run
 from penstock.mqtt.encode import encode
 from penstock.mqtt.kinds import MQTT_5
 from penstock.mqtt.packets import Publish
@@ -26,7 +26,7 @@ def test_a_run_is_cut_into_parts_that_can_be_forwarded_as_they_are(
 ) -> None:
     packets = [encode(Publish("a/b", bytes((at,)) * n), MQTT_5) for at, n in enumerate(sizes)]
     chunk = scan(b"".join(packets), 0, MQTT_5, 1 << 20)
-    run = Run("a/b", chunk.data, chunk.payload_starts, chunk.payload_lengths, 0, False)
+    run = Run("a/b", chunk.data, chunk.payload_starts, chunk.payload_lengths, 0)
     run.publisher, run.until_us, run.headers = "who", 77, (("k", "v"),)
     run.wire = object() if is_wire else None
     first = min(ends[0], len(sizes) - 1)

@@ -21,7 +21,8 @@ from penstock.broker.share.registry import share_rows
 from penstock.broker.share.share import Share
 from penstock.catalog.shares import ShareRow, ShareState, StoredShare
 from penstock.core.placement import DEFAULT_TOPIC
-from penstock.log.interface import Draft, LogSettings
+from penstock.core.run import run_of
+from penstock.log.interface import LogSettings
 from tests.broker.exchange_world import WAIT_S, Client, World
 from tests.broker.model_broker import Wanted
 
@@ -218,7 +219,7 @@ def test_of_a_packet_id_that_was_used_again_one_message_is_out(
         opened = await open_memory(BrokerSettings())
         engine = opened.engine
         topic = await engine.topics.create(DEFAULT_TOPIC, LogSettings(), exist_ok=True)
-        await engine.publish(topic, Draft("a/x", [b"x"] * 10))
+        await engine.publish(topic, run_of("a/x", [b"x"] * 10))
         world = World(engine)
         rows = [
             ShareRow(topic.id, 3, 2, "client", 1, first),
@@ -247,7 +248,7 @@ def test_a_packet_id_of_the_session_and_of_a_share_belongs_to_who_used_it_last(
         opened = await open_memory(BrokerSettings())
         engine = opened.engine
         topic = await engine.topics.create(DEFAULT_TOPIC, LogSettings(), exist_ok=True)
-        await engine.publish(topic, Draft("a/x", [b"x"] * 10))
+        await engine.publish(topic, run_of("a/x", [b"x"] * 10))
         world = World(engine)
         row = ShareRow(topic.id, 7, 2, "client", 1, is_released)
         state = ShareState(1, KEY, False, [(topic.id, topic.log.epoch, 0)], [row])

@@ -8,14 +8,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.broker.deliver.stored_runs import stored_run, stored_runs
-from penstock.broker.publish.run import Run
+from penstock.core.run import Run
 from penstock.log.format.batch import Batch
-from penstock.log.format.batch_bytes import KIND_SHIFT, RETAIN
 from penstock.log.format.builder import BatchBuilder
 from penstock.log.format.marks import encode_headers
 from penstock.model.clock import ManualClock
-from penstock.model.record import Headers, Record
+from penstock.model.record import KIND_SHIFT, RETAIN, Headers, Record
 from penstock.model.timeline import Timeline
+from tests.appends import add, add_gapped
 
 STRAIGHT = Timeline(ManualClock())  # stamps are steady time
 HEADERS: list[Headers] = [(), (("k", "v"),), (("k", "v"), ("k", "w"))]
@@ -48,9 +48,9 @@ def build(appends: Appends, base_offset: int) -> Batch:
             data = b"".join(b"--" + payload for payload in payloads)
             lengths = [len(payload) for payload in payloads]
             starts = [sum(lengths[:at]) + 2 * (at + 1) for at in range(len(lengths))]
-            builder.add_gapped(name, data, starts, lengths, *rest)
+            add_gapped(builder, name, data, starts, lengths, *rest)
         else:
-            builder.add(name, payloads, *rest)
+            add(builder, name, payloads, *rest)
     return builder.encode(1, base_offset, 0)
 
 

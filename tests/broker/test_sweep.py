@@ -22,13 +22,15 @@ from penstock.broker.topics import Topic, Topics
 from penstock.catalog.catalog import TopicRow
 from penstock.core.names import matches
 from penstock.core.placement import Placement
+from penstock.core.run import run_of
 from penstock.log.format.batch import Batch
-from penstock.log.interface import Draft, LogSettings
+from penstock.log.interface import LogSettings
 from penstock.log.memory import MemoryLog
 from penstock.model.clock import SystemClock
 from penstock.model.errors import CorruptError
 from penstock.model.record import DEFAULT_TENANT, TopicId
 from penstock.model.timeline import Timeline
+from tests.appends import append
 from tests.broker.exchange_world import Client
 
 NAMES = ["a", "a/b", "b", "c"]
@@ -71,7 +73,7 @@ async def filled(chance: random.Random) -> tuple[SlowLog, list[tuple[str, int, b
             name, qos = chance.choice(NAMES), chance.randrange(3)
             payloads = [b"%d" % (len(records) + n) for n in range(chance.randint(1, 4))]
             records += [(name, qos, payload) for payload in payloads]
-            pending = log.append(Draft(name, payloads, qos=qos))
+            pending = append(log, run_of(name, payloads, qos=qos))
         await pending
     return log, records
 

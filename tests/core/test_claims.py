@@ -8,11 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.broker.deliver.members import Member
-from penstock.broker.publish.run import Run
 from penstock.broker.session.session import Session, Subscription
 from penstock.core.access import BROKER
 from penstock.core.claims import ANYBODY, OTHERS, OWN, Claim, Stretch, stretches
 from penstock.core.position import OFFSET_END
+from penstock.core.run import Run
 
 TOPIC_ID = 7
 OFFSETS = 8  # of the random cases: `since` is below
@@ -36,7 +36,7 @@ def by_the_broker(claims: list[Claim], offset: int, publisher: str) -> int | Non
         one.since = {TOPIC_ID: claim.since} if claim.since else {}
         mine.append(one)
     then, _ = Member(session, mine).as_of(TOPIC_ID, offset)
-    run = Run("f", b"", [0], [0], 2, False)
+    run = Run("f", b"", [0], [0], 2)
     run.publisher = publisher
     reading = None if then is None else then.reading(run)
     return None if reading is None else min(2, reading.qos)

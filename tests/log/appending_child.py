@@ -12,12 +12,14 @@ import select
 import sys
 from pathlib import Path
 
+from penstock.core.run import run_of
 from penstock.log.files.commit import ThreadWorkers
 from penstock.log.files.disk import RealDisk
 from penstock.log.files.store import EmbeddedStore
-from penstock.log.interface import Draft, LogSettings
+from penstock.log.interface import LogSettings
 from penstock.model.clock import SystemClock
 from penstock.model.limits import KIB
+from tests.appends import append
 from tests.log.stores import IDENTITY
 
 BATCH = 10
@@ -38,7 +40,7 @@ async def main(root: Path) -> None:
     while not select.select([sys.stdin], [], [], 0)[0]:
         end = log.bounds().end
         names = f"n/{rounds % 3}"
-        await log.append(Draft(names, [payload(end + i) for i in range(BATCH)]))
+        await append(log, run_of(names, [payload(end + i) for i in range(BATCH)]))
         rounds += 1
         if rounds % 7 == 0:
             await log.seal_closed()

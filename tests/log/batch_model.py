@@ -10,6 +10,7 @@ from penstock.log.format.batch import Batch
 from penstock.log.format.builder import BatchBuilder
 from penstock.log.format.marks import NO_RECORD, Mark, encode_headers
 from penstock.model.record import Headers, Record
+from tests.appends import add, add_gapped
 
 TOPIC = "topic"
 T = 1_700_000_000_000_000
@@ -83,7 +84,7 @@ class ModelLog:
         shared = (self.clock, plan.flags, plan.publisher, plan.expires_at, encoded)
         before = builder.count
         if plan.junk is None:
-            index = builder.add(plan.name, plan.payloads, *shared)
+            index = add(builder, plan.name, plan.payloads, *shared)
         else:
             chunk = b""
             starts = []
@@ -91,7 +92,7 @@ class ModelLog:
                 starts.append(len(chunk) + len(junk))
                 chunk += junk + payload
             lengths = list(map(len, plan.payloads))
-            index = builder.add_gapped(plan.name, chunk, starts, lengths, *shared)
+            index = add_gapped(builder, plan.name, chunk, starts, lengths, *shared)
         assert index == before
         for number, kind in enumerate(plan.mark_kinds):
             key = b"%d" % number * kind

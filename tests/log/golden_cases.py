@@ -23,6 +23,7 @@ from penstock.log.format.marks import (
     NO_RECORD,
     encode_headers,
 )
+from tests.appends import add, add_gapped
 from tests.log.bare_format import BareMark, BareRecord
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -75,31 +76,31 @@ def _close(builder: BatchBuilder) -> Batch:
 
 def _one_record() -> Batch:
     b = BatchBuilder(0)
-    b.add("sensors/42/temp", [b"21.5"], T, 1)
+    add(b, "sensors/42/temp", [b"21.5"], T, 1)
     return _close(b)
 
 
 def _several_names() -> Batch:
     b = BatchBuilder(0)
-    b.add("a", [b"1"], T, 1)
-    b.add("b/ü", [b"22", b""], T + 5, 0 | RETAIN)
-    b.add("a", [b"333"], T + 4_000_000_000, 2 | JSON)
+    add(b, "a", [b"1"], T, 1)
+    add(b, "b/ü", [b"22", b""], T + 5, 0 | RETAIN)
+    add(b, "a", [b"333"], T + 4_000_000_000, 2 | JSON)
     return _close(b)
 
 
 def _falling_clock() -> Batch:
     b = BatchBuilder(T + 10)
-    b.add("a", [b"1"], T, 1)
-    b.add("a", [b"2"], T + 20, 1)
-    b.add("a", [b"3"], T + 15, 1)
+    add(b, "a", [b"1"], T, 1)
+    add(b, "a", [b"2"], T + 20, 1)
+    add(b, "a", [b"3"], T + 15, 1)
     return _close(b)
 
 
 def _gapped() -> Batch:
     b = BatchBuilder(0)
-    b.add("n", [b"pre", b"fix"], T, 1)
-    b.add_gapped("n", b"\x32\x08helloXXworld!", [2, 9], [5, 5], T, 1)
-    b.add("n", [b"", b"post"], T, 1)
+    add(b, "n", [b"pre", b"fix"], T, 1)
+    add_gapped(b, "n", b"\x32\x08helloXXworld!", [2, 9], [5, 5], T, 1)
+    add(b, "n", [b"", b"post"], T, 1)
     return _close(b)
 
 
@@ -108,14 +109,14 @@ _PAIRS = (("k", "v1"), ("k", "v2"), ("größe", "☃ 1 m"), ("", ""))
 
 def _headers() -> Batch:
     b = BatchBuilder(0)
-    b.add("n", [b"with", b"too"], T, 1, headers=encode_headers(_PAIRS))
-    b.add("n", [b"without"], T, 1)
+    add(b, "n", [b"with", b"too"], T, 1, headers=encode_headers(_PAIRS))
+    add(b, "n", [b"without"], T, 1)
     return _close(b)
 
 
 def _marks() -> Batch:
     b = BatchBuilder(0)
-    b.add("n", [b"x", b"y"], T, 2)
+    add(b, "n", [b"x", b"y"], T, 2)
     b.add_mark(MARK_QOS2_OPENED, bytes(range(10)), 0)
     b.add_mark(MARK_WILL, b"will-1", 1)
     b.add_mark(MARK_SPARK_BATCH, b"query/17", NO_RECORD)
@@ -125,29 +126,29 @@ def _marks() -> Batch:
 
 def _expiry() -> Batch:
     b = BatchBuilder(0)
-    b.add("n", [b"never"], T, 1)
-    b.add("n", [b"soon", b"soon too"], T, 1, expires_at=T + 60_000_000)
+    add(b, "n", [b"never"], T, 1)
+    add(b, "n", [b"soon", b"soon too"], T, 1, expires_at=T + 60_000_000)
     return _close(b)
 
 
 def _wide_times() -> Batch:
     b = BatchBuilder(0)
-    b.add("n", [b"first"], T, 1)
-    b.add("n", [b"an hour and twelve minutes later"], T + 0x1_0000_0000, 1)
+    add(b, "n", [b"first"], T, 1)
+    add(b, "n", [b"an hour and twelve minutes later"], T + 0x1_0000_0000, 1)
     return _close(b)
 
 
 def _publishers() -> Batch:
     b = BatchBuilder(0)
-    b.add("n", [b"0"], T, 1)
-    b.add("n", [b"1"], T, 1, "till-7")
-    b.add("n", [b"2"], T, 1, "n")  # a publisher called like a name shares its string
+    add(b, "n", [b"0"], T, 1)
+    add(b, "n", [b"1"], T, 1, "till-7")
+    add(b, "n", [b"2"], T, 1, "n")  # a publisher called like a name shares its string
     return _close(b)
 
 
 def _one_publisher() -> Batch:
     b = BatchBuilder(0)
-    b.add("n", [b"0", b"1"], T, 1 | TEXT, "till-7")
+    add(b, "n", [b"0", b"1"], T, 1 | TEXT, "till-7")
     return _close(b)
 
 
@@ -181,8 +182,8 @@ def _lz4() -> Batch:
 
 def _everything() -> Batch:
     b = BatchBuilder(0)
-    b.add("a", [b"1"], T, 0, "p", T + 1, encode_headers((("h", "1"),)))
-    b.add_gapped("b", b"..22..", [2], [2], T + 0x1_0000_0001, 2 | RETAIN | TEXT, "q")
+    add(b, "a", [b"1"], T, 0, "p", T + 1, encode_headers((("h", "1"),)))
+    add_gapped(b, "b", b"..22..", [2], [2], T + 0x1_0000_0001, 2 | RETAIN | TEXT, "q")
     b.add_mark(MARK_WILL, b"w", 1)
     return _close(b)
 
@@ -305,8 +306,8 @@ BATCH_CASES = [
 def example_batches(checksum: int) -> list[Batch]:
     """The worked example of docs/FORMATS.md: two records of two names, a header and a mark."""
     b = BatchBuilder(0)
-    b.add("a/1", [b"hello"], T, 1 | TEXT, "till-7", headers=encode_headers((("k", "v"),)))
-    b.add("a/2", [b"{}"], T + 1_500, 2 | JSON, "till-7")
+    add(b, "a/1", [b"hello"], T, 1 | TEXT, "till-7", headers=encode_headers((("k", "v"),)))
+    add(b, "a/2", [b"{}"], T + 1_500, 2 | JSON, "till-7")
     b.add_mark(MARK_IDEMPOTENCY_KEY, b"K1", 1)
     return _chained([b], 1, 0, checksum)
 
@@ -321,10 +322,10 @@ EXAMPLE_MARKS = [BareMark(3, b"K1", 1)]
 def segment_batches(checksum: int) -> list[Batch]:
     """Three batches of the small segment: one record, marks only, three records of two names."""
     first, second, third = BatchBuilder(0), BatchBuilder(T + 10), BatchBuilder(T + 10)
-    first.add("orders/1", [b"first"], T + 10, 1)
+    add(first, "orders/1", [b"first"], T + 10, 1)
     second.add_mark(MARK_WILL, b"will-9", NO_RECORD)
-    third.add("orders/2", [b"second", b"third"], T + 20, 1, "till-7")
-    third.add("orders/1", [b"fourth"], T + 30, 1, "till-8")
+    add(third, "orders/2", [b"second", b"third"], T + 20, 1, "till-7")
+    add(third, "orders/1", [b"fourth"], T + 30, 1, "till-8")
     third.add_mark(MARK_IDEMPOTENCY_KEY, b"key", 2)
     return _chained([first, second, third], 2, 100, checksum)
 

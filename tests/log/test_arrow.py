@@ -18,6 +18,7 @@ from penstock.log.format.builder import BatchBuilder
 from penstock.log.format.marks import encode_headers
 from penstock.model.limits import MIB, PAYLOAD_BYTES_MAX
 from penstock.model.record import Record
+from tests.appends import add, add_gapped
 from tests.log.batch_model import TOPIC, ModelLog, RunPlan, T, run_plans
 from tests.log.segments import all_batches, plain_run, write_model
 
@@ -86,8 +87,8 @@ def test_a_batch_outside_the_range_gives_nothing() -> None:
 def test_the_first_value_of_a_header_counts() -> None:
     builder = BatchBuilder(0)
     pairs = (("a", "1"), ("b", "2"), ("a", "3"), ("ü", "☃"))
-    builder.add("n", [b""], T, 1, headers=encode_headers(pairs))
-    builder.add("n", [b""], T, 1)
+    add(builder, "n", [b""], T, 1, headers=encode_headers(pairs))
+    add(builder, "n", [b""], T, 1)
     (arrow,) = to_arrow([stored(builder.encode(1, 0, 0))], TOPIC, schema_of(["headers"]), 0, 2)
     rows = arrow.column("headers").to_pylist(maps_as_pydicts="strict")
     assert rows == [{"a": "1", "b": "2", "ü": "☃"}, {}]
@@ -132,8 +133,8 @@ def test_payloads_that_lie_side_by_side_are_not_copied() -> None:
 
 def test_gapped_payloads_are_gathered() -> None:
     builder = BatchBuilder(0)
-    builder.add("n", [b"first"], T, 1)
-    builder.add_gapped("n", b"..aa...b.", [2, 7], [2, 1], T, 1)
+    add(builder, "n", [b"first"], T, 1)
+    add_gapped(builder, "n", b"..aa...b.", [2, 7], [2, 1], T, 1)
     batch = stored(builder.encode(1, 0, 0))
     assert not batch.header.flags & fmt.CONTIGUOUS
     (arrow,) = to_arrow([batch], TOPIC, schema_of(["payload"]), 1, 3)

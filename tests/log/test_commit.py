@@ -9,6 +9,7 @@ from random import Random
 
 import pytest
 
+from penstock.core.run import Run, run_of
 from penstock.log.appending import PENDING_BYTES_MAX
 from penstock.log.files.commit import INLINE_BYTES_MAX
 from penstock.log.files.disk import RealDisk
@@ -16,15 +17,15 @@ from penstock.log.files.embedded import EmbeddedLog
 from penstock.log.files.endfile import read_end
 from penstock.log.files.reader import FileReader
 from penstock.log.files.segment import segment_bases
-from penstock.log.interface import OS, Bounds, Draft, LogIdentity, LogSettings
+from penstock.log.interface import OS, Bounds, LogIdentity, LogSettings
 from penstock.model.errors import UnavailableError
 from penstock.model.limits import MIB
+from tests.appends import append
 from tests.log.stores import World, arrived, in_world, read_all, until
-from tests.log.test_contract import Heard
 
 
-def draft(payload: bytes = b"x", count: int = 1) -> Draft:
-    return Draft("n", [payload] * count)
+def draft(payload: bytes = b"x", count: int = 1) -> Run:
+    return run_of("n", [payload] * count)
 
 
 async def batch_counts(log: EmbeddedLog) -> list[int]:
@@ -47,9 +48,9 @@ def test_publishers_beyond_the_pending_bound_wait_and_are_admitted_in_order(
     async def scenario(world: World) -> None:
         log = await world.create()
         gate = world.disk.hold("write", ".log")
-        waiting = [log.append(draft(b"first"))]
+        waiting = [append(log, draft(b"first"))]
         await arrived(gate)
-        waiting += [log.append(draft(b"%d" % i + bytes(3 * MIB))) for i in range(8)]
+        waiting += [append(log, draft(b"%d" % i + bytes(3 * MIB))) for i in range(8)]
         gate.opened.set()
         assert await asyncio.gather(*waiting) == list(range(9))
         log = await world.reopen(log)
@@ -65,9 +66,9 @@ def test_empty_payloads_are_bounded_too(tmp_path: Path) -> None:
     async def scenario(world: World) -> None:
         log = await world.create()
         gate = world.disk.hold("write", ".log")
-        waiting = [log.append(draft(b"first"))]
+        waiting = [append(log, draft(b"first"))]
         await arrived(gate)
-        waiting += [log.append(draft(b"", 50_000)) for _ in range(12)]
+        waiting += [append(log, draft(b"", 50_000)) for _ in range(12)]
         gate.opened.set()
         await asyncio.gather(*waiting)
         sizes = await batch_counts(log)
@@ -81,18 +82,16 @@ def test_a_publisher_that_gives_up_disturbs_nobody(tmp_path: Path) -> None:
     async def scenario(world: World) -> None:
         log = await world.create()
         gate = world.disk.hold("write", ".log")
-        waiting = [log.append(draft(b"a")), log.append(draft(b"b")), log.append(draft(b"c"))]
+        waiting = [append(log, draft(b"a")), append(log, draft(b"b")), append(log, draft(b"c"))]
         await arrived(gate)
-        pending = [log.append(draft(b"d%d" % i + bytes(4 * MIB))) for i in range(2)]
-        heard = Heard(log)
-        queued = [log.append(draft(one), waiter=heard) for one in (b"e", b"f", b"g")]
+        pending = [append(log, draft(b"d%d" % i + bytes(4 * MIB))) for i in range(2)]
+        queued = [append(log, draft(b"e")), append(log, draft(b"f")), append(log, draft(b"g"))]
         for given_up in (waiting[1], pending[0], queued[1]):
             assert isinstance(given_up, asyncio.Future)
             given_up.cancel()
         gate.opened.set()
         assert [await waiting[0], await waiting[2], await pending[1]] == [0, 2, 4]
         assert [await queued[0], await queued[2]] == [5, 6]
-        assert (heard.offsets, heard.refusals) == ([5, 6], 1)
         # On its way or pending it is stored all the same; still queued it never was.
         assert [r.payload[:2] for r in await read_all(log)] == [
             b"a", b"b", b"c", b"d0", b"d1", b"e", b"g",
@@ -105,12 +104,12 @@ def test_closing_finishes_what_was_accepted_even_what_was_queued(tmp_path: Path)
     async def scenario(world: World) -> None:
         log = await world.create()
         gate = world.disk.hold("write", ".log")
-        waiting = [log.append(draft(b"%d" % i + bytes(4 * MIB))) for i in range(5)]
+        waiting = [append(log, draft(b"%d" % i + bytes(4 * MIB))) for i in range(5)]
         await arrived(gate)
         closing = asyncio.ensure_future(log.close())
         await asyncio.sleep(0)
         with pytest.raises(UnavailableError, match="closed"):
-            await log.append(draft())
+            await append(log, draft())
         gate.opened.set()
         await closing
         assert await asyncio.gather(*waiting) == [0, 1, 2, 3, 4]
@@ -130,11 +129,11 @@ def test_level_os_writes_small_batches_inline_and_large_ones_on_the_writer(
     async def scenario(world: World) -> None:
         log = await world.create(LogSettings(durability=OS))
         syncs = world.disk.count("sync", ".log")
-        waiting = log.append(draft())
+        waiting = append(log, draft())
         await asyncio.sleep(0)
         assert isinstance(waiting, asyncio.Future) and waiting.done()
         assert await waiting == 0 and world.workers.rounds == []
-        assert await log.append(draft(bytes(INLINE_BYTES_MAX))) == 1
+        assert await append(log, draft(bytes(INLINE_BYTES_MAX))) == 1
         assert world.workers.rounds == [1]
         assert world.disk.count("sync", ".log") == syncs
         assert [len(r.payload) for r in await read_all(log)] == [1, INLINE_BYTES_MAX]
@@ -146,7 +145,7 @@ def test_level_fsync_syncs_every_commit_once_for_all_that_share_it(tmp_path: Pat
     async def scenario(world: World) -> None:
         log = await world.create()
         before = world.disk.count("sync", ".log")
-        await asyncio.gather(*[log.append(draft()) for _ in range(50)])
+        await asyncio.gather(*[append(log, draft()) for _ in range(50)])
         assert world.disk.count("sync", ".log") == before + 1
         calls = [call for call, name in world.disk.calls if name.endswith(".log")]
         assert calls[-2:] == ["write", "sync"]
@@ -158,7 +157,7 @@ def test_nothing_is_acknowledged_before_its_sync_returned(tmp_path: Path) -> Non
     async def scenario(world: World) -> None:
         log = await world.create()
         gate = world.disk.hold("sync", ".log")
-        waiting = log.append(draft())
+        waiting = append(log, draft())
         await arrived(gate)
         assert isinstance(waiting, asyncio.Future) and not waiting.done()
         assert log.bounds().end == 0 and await log.read(0) == []
@@ -173,7 +172,7 @@ def test_nothing_is_acknowledged_before_its_sync_returned(tmp_path: Path) -> Non
 def test_logs_that_are_dirty_together_share_a_round(tmp_path: Path) -> None:
     async def scenario(world: World) -> None:
         logs = [await world.create(identity=LogIdentity("default", i, f"t{i}")) for i in range(6)]
-        waiting = [log.append(draft(b"%d" % i)) for i, log in enumerate(logs) for _ in range(3)]
+        waiting = [append(log, draft(b"%d" % i)) for i, log in enumerate(logs) for _ in range(3)]
         assert await asyncio.gather(*waiting) == [0, 1, 2] * 6
         assert world.workers.rounds == [6]
         for i, log in enumerate(logs):
@@ -187,7 +186,7 @@ def test_a_log_whose_write_fails_leaves_the_others_of_its_round_alone(tmp_path: 
         logs = [await world.create(identity=LogIdentity("default", i, f"t{i}")) for i in range(3)]
         world.disk.fail("write", ".log", errno.ENOSPC, times=1)
         results = await asyncio.gather(
-            *[log.append(draft()) for log in logs], return_exceptions=True
+            *[append(log, draft()) for log in logs], return_exceptions=True
         )
         assert [isinstance(result, UnavailableError) for result in results] == [True, False, False]
 
@@ -201,17 +200,17 @@ def test_a_log_whose_write_fails_leaves_the_others_of_its_round_alone(tmp_path: 
 def test_a_failed_write_refuses_and_leaves_no_trace(tmp_path: Path, code: int, says: str) -> None:
     async def scenario(world: World) -> None:
         log = await world.create()
-        await log.append(draft(b"kept"))
+        await append(log, draft(b"kept"))
         world.disk.fail("write", ".log", code)
         for _ in range(3):
             with pytest.raises(UnavailableError, match=says) as refused:
-                await log.append(draft(bytes(5_000)))
+                await append(log, draft(bytes(5_000)))
             assert refused.value.retry_after_s > 0
         assert log.fence == "" and log.bounds() == Bounds(0, 1)
         assert [r.payload for r in await read_all(log)] == [b"kept"]
         assert world.problems() == []
         world.disk.heal()  # space returned: nobody has to do anything
-        assert await log.append(draft(b"after")) == 1
+        assert await append(log, draft(b"after")) == 1
         log = await world.reopen(log)
         assert [r.payload for r in await read_all(log)] == [b"kept", b"after"]
         assert log.epoch == 1 and world.store.notes == []
@@ -224,10 +223,10 @@ def test_a_write_that_fails_after_its_last_byte_is_not_there_after_a_crash(
 ) -> None:
     async def scenario(world: World) -> None:
         log = await world.create()
-        await log.append(draft(b"kept"))
+        await append(log, draft(b"kept"))
         world.disk.fail("write", ".log", errno.EIO, written_first=True)
         with pytest.raises(UnavailableError):
-            await log.append(draft(b"refused"))
+            await append(log, draft(b"refused"))
         # Nobody closes the log: what lies on disk now is what a crash would leave.
         again = await world.store.open(log_identity(), log.settings)
         assert [r.payload for r in await read_all(again)] == [b"kept"]
@@ -240,10 +239,10 @@ def test_a_write_that_fails_after_its_last_byte_is_not_there_after_a_crash(
 def test_zeros_that_do_not_fit_are_left_out_and_the_batch_is_stored(tmp_path: Path) -> None:
     async def scenario(world: World) -> None:
         log = await world.create()
-        await log.append(draft(Random(1).randbytes(200_000)))
+        await append(log, draft(Random(1).randbytes(200_000)))
         before = world.disk.count("write", ".log")
         world.disk.fail("write", ".log", errno.ENOSPC, times=1)  # batch and zeros together
-        assert await log.append(draft(b"fits")) == 1
+        assert await append(log, draft(b"fits")) == 1
         assert world.disk.count("write", ".log") == before + 2
         assert world.problems() == []
         log = await world.reopen(log)
@@ -255,13 +254,13 @@ def test_zeros_that_do_not_fit_are_left_out_and_the_batch_is_stored(tmp_path: Pa
 def test_a_roll_that_finds_no_space_is_tried_again_with_the_next_commit(tmp_path: Path) -> None:
     async def scenario(world: World) -> None:
         log = await world.create(LogSettings(segment_bytes=10_000))
-        await log.append(draft(bytes(9_000)))
+        await append(log, draft(bytes(9_000)))
         world.disk.fail("write", ".log.tmp", errno.ENOSPC)
         with pytest.raises(UnavailableError, match="full"):
-            await log.append(draft(bytes(9_000)))
+            await append(log, draft(bytes(9_000)))
         world.disk.heal()
-        assert await log.append(draft(b"after")) == 1
-        assert await log.append(draft(bytes(9_000))) == 2
+        assert await append(log, draft(b"after")) == 1
+        assert await append(log, draft(bytes(9_000))) == 2
         log = await world.reopen(log)
         assert [len(r.payload) for r in await read_all(log)] == [9_000, 5, 9_000]
         assert world.problems() == []
@@ -274,10 +273,10 @@ def test_readers_of_files_go_on_when_a_new_segment_took_no_batch_and_the_old_one
 ) -> None:
     async def scenario(world: World) -> None:
         log = await world.create(LogSettings(segment_bytes=10_000))
-        await log.append(draft(bytes(9_000)))
+        await append(log, draft(bytes(9_000)))
         world.disk.fail("write", f"{1:020d}.log.tmp", errno.ENOSPC, after=1)  # not its header
         with pytest.raises(UnavailableError, match="full"):
-            await log.append(draft(bytes(9_000)))
+            await append(log, draft(bytes(9_000)))
         world.clock.advance(100)
         assert await log.trim(world.clock.now_us(), None) == 1
         reader = FileReader(RealDisk(), world.directory)
@@ -297,13 +296,13 @@ def log_identity() -> LogIdentity:
 def test_a_failed_sync_fences_the_log_and_reading_goes_on(tmp_path: Path) -> None:
     async def scenario(world: World) -> None:
         log = await world.create()
-        await log.append(draft(b"kept"))
+        await append(log, draft(b"kept"))
         reader = asyncio.ensure_future(log.wait_past(1))
         gate = world.disk.hold("sync", ".log")
         world.disk.fail("sync", ".log", errno.EIO, times=1)
-        waiting = [log.append(draft(b"lost"))]
+        waiting = [append(log, draft(b"lost"))]
         await arrived(gate)
-        waiting += [log.append(draft(bytes(5 * MIB))) for _ in range(3)]  # pending and queued
+        waiting += [append(log, draft(bytes(5 * MIB))) for _ in range(3)]  # pending and queued
         gate.opened.set()
         for one in waiting:
             with pytest.raises(UnavailableError, match="fenced at 1"):
@@ -311,7 +310,7 @@ def test_a_failed_sync_fences_the_log_and_reading_goes_on(tmp_path: Path) -> Non
         assert "fenced at 1" in log.fence
         syncs = world.disk.count("sync", ".log")
         with pytest.raises(UnavailableError, match="fenced"):
-            await log.append(draft())
+            await append(log, draft())
         assert [r.payload for r in await read_all(log)] == [b"kept"]
         assert not reader.done() and log.bounds() == Bounds(0, 1)
         assert FileReader(RealDisk(), world.directory).bounds() == Bounds(0, 1)
@@ -328,16 +327,16 @@ def test_a_failed_sync_fences_the_log_and_reading_goes_on(tmp_path: Path) -> Non
 def test_a_fenced_log_goes_on_at_its_durable_end_after_a_restart(tmp_path: Path) -> None:
     async def scenario(world: World) -> None:
         log = await world.create()
-        await log.append(draft(b"kept"))
+        await append(log, draft(b"kept"))
         world.disk.fail("sync", ".log", errno.EIO, times=1)
         with pytest.raises(UnavailableError):
-            await log.append(draft(b"lost", 7))
+            await append(log, draft(b"lost", 7))
         log = await world.reopen(log)
         assert log.fence == "" and log.bounds() == Bounds(0, 1)
         assert [r.payload for r in await read_all(log)] == [b"kept"]
         assert any("continuing at the durable end 1" in note for note in world.store.notes)
         assert segment_bases(RealDisk(), world.directory) == [0, 1]
-        assert await log.append(draft(b"new")) == 1
+        assert await append(log, draft(b"new")) == 1
         assert log.epoch == 1, "nothing visible was lost"
         log = await world.reopen(log)
         assert [r.payload for r in await read_all(log)] == [b"kept", b"new"]
@@ -351,11 +350,11 @@ def test_a_write_that_cannot_be_undone_fences_and_is_not_there_after_a_restart(
 ) -> None:
     async def scenario(world: World) -> None:
         log = await world.create()
-        await log.append(draft(b"kept"))
+        await append(log, draft(b"kept"))
         world.disk.fail("write", ".log", errno.EIO, written_first=True)
         world.disk.fail("truncate", ".log", errno.EIO)
         with pytest.raises(UnavailableError, match="fenced"):
-            await log.append(draft(b"refused"))
+            await append(log, draft(b"refused"))
         world.disk.heal()
         log = await world.reopen(log)
         assert [r.payload for r in await read_all(log)] == [b"kept"]
@@ -366,13 +365,13 @@ def test_a_write_that_cannot_be_undone_fences_and_is_not_there_after_a_restart(
 def test_a_directory_that_cannot_be_synced_while_rolling_fences(tmp_path: Path) -> None:
     async def scenario(world: World) -> None:
         log = await world.create(LogSettings(segment_bytes=10_000))
-        await log.append(draft(bytes(9_000)))
+        await append(log, draft(bytes(9_000)))
         world.disk.fail("sync_dir", world.directory.name, errno.EIO, times=1)
         with pytest.raises(UnavailableError, match="fenced at 1"):
-            await log.append(draft(bytes(9_000)))
+            await append(log, draft(bytes(9_000)))
         log = await world.reopen(log)
         assert log.bounds() == Bounds(0, 1)
-        assert await log.append(draft(b"new")) == 1
+        assert await append(log, draft(b"new")) == 1
         log = await world.reopen(log)
         assert [len(r.payload) for r in await read_all(log)] == [9_000, 3]
         assert world.problems() == []
@@ -384,9 +383,9 @@ def test_an_end_file_that_cannot_be_written_costs_nothing(tmp_path: Path) -> Non
     async def scenario(world: World) -> None:
         log = await world.create()
         world.disk.fail("write", "end", errno.EIO)
-        assert await log.append(draft(b"a")) == 0
+        assert await append(log, draft(b"a")) == 0
         world.disk.heal()
-        assert await log.append(draft(b"b")) == 1
+        assert await append(log, draft(b"b")) == 1
         assert FileReader(RealDisk(), world.directory).bounds() == Bounds(0, 2)
 
     in_world(tmp_path, scenario)
@@ -399,11 +398,11 @@ def test_every_waiter_is_woken_by_the_commit_that_passes_it_and_no_other(tmp_pat
     async def scenario(world: World) -> None:
         log = await world.create()
         waiting = [asyncio.ensure_future(log.wait_past(i)) for i in range(10)]
-        await log.append(draft(count=4))
+        await append(log, draft(count=4))
         await asyncio.sleep(0)
         assert [one.done() for one in waiting] == [True] * 4 + [False] * 6
         waiting[5].cancel()
-        await log.append(draft(count=3))
+        await append(log, draft(count=3))
         await asyncio.sleep(0)
         assert [one.done() for one in waiting] == [True] * 7 + [False] * 3
         await log.close()
@@ -420,7 +419,7 @@ def test_a_writer_that_is_slow_is_not_waited_for_on_the_loop(tmp_path: Path) -> 
     async def scenario(world: World) -> None:
         log = await world.create()
         gate = world.disk.hold("sync", ".log")
-        waiting = asyncio.ensure_future(log.append(draft()))
+        waiting = asyncio.ensure_future(append(log, draft()))
         await arrived(gate)
         ticks = 0
         for _ in range(100):
@@ -436,14 +435,14 @@ def test_a_writer_that_is_slow_is_not_waited_for_on_the_loop(tmp_path: Path) -> 
 
 def gathered(log: EmbeddedLog, payload: bytes) -> None:
     """Append one message that nobody waits for."""
-    log.append_run("n", payload, [0], [len(payload)], 0, "", 0, b"", None, is_urgent=False)
+    log.append([run_of("n", [payload], qos=0)])
 
 
 def test_what_nobody_waits_for_gathers_also_while_a_commit_runs(tmp_path: Path) -> None:
     async def scenario(world: World) -> None:
         log = await world.create()
         gate = world.disk.hold("sync", ".log")
-        first = asyncio.ensure_future(log.append(draft(b"first")))
+        first = asyncio.ensure_future(append(log, draft(b"first")))
         await arrived(gate)
         gathered(log, b"second")
         gate.opened.set()

@@ -7,10 +7,12 @@ from collections.abc import Callable
 
 import pytest
 
+from penstock.core.run import MixedRun, run_of
 from penstock.log.format.marks import MARK_IDEMPOTENCY_KEY, NO_RECORD, Mark
-from penstock.log.interface import Bounds, Draft, KeptLog, LogSettings
+from penstock.log.interface import Bounds, KeptLog, LogSettings
 from penstock.model.errors import Gap, UnavailableError
 from penstock.model.record import KIND_JSON, KIND_TEXT, Record
+from tests.appends import append
 from tests.log.conftest import IDENTITY, Bench, Scenario
 
 Run = Callable[[Scenario], None]
@@ -29,6 +31,8 @@ async def read_all(log: KeptLog, offset: int | None = None) -> list[Record]:
 
 class Heard:
     """Implements Waiter."""
+
+    has_given_up = False
 
     def __init__(self, log: KeptLog) -> None:
         self._log = log
@@ -60,15 +64,15 @@ async def read_marks(log: KeptLog) -> list[tuple[int, Mark]]:
 def test_appending_nothing_is_durable_at_once_and_leaves_nothing(run: Run) -> None:
     async def scenario(bench: Bench) -> None:
         log = await bench.create()
-        assert await asyncio.wait_for(log.append(Draft("orders", [])), 10) == 0
-        assert await log.append(Draft("orders", [b"a"])) == 0
-        assert await asyncio.wait_for(log.append(Draft("orders", [])), 10) == 1
+        assert await asyncio.wait_for(append(log, run_of("orders", [])), 10) == 0
+        assert await append(log, run_of("orders", [b"a"])) == 0
+        assert await asyncio.wait_for(append(log, run_of("orders", [])), 10) == 1
         assert log.bounds() == Bounds(0, 1)
         assert len(await log.read(0)) == 1
         assert len([batch async for batch in log.batches_since(0)]) == 1
         await log.close()
         with pytest.raises(UnavailableError):
-            await log.append(Draft("orders", []))
+            await append(log, run_of("orders", []))
 
     run(scenario)
 
@@ -76,8 +80,10 @@ def test_appending_nothing_is_durable_at_once_and_leaves_nothing(run: Run) -> No
 def test_messages_of_several_names_appended_at_once_keep_their_order(run: Run) -> None:
     async def scenario(bench: Bench) -> None:
         log = await bench.create()
-        log.append_names(["orders/1", "orders/2"], [2, 1], b"..a..bc", [2, 5, 6], [1] * 3, "till")
-        assert await log.append(Draft("orders/1", [b"d"])) == 3
+        mixed = MixedRun(["orders/1", "orders/2"], [2, 1], b"..a..bc", [2, 5, 6], [1] * 3)
+        mixed.publisher = "till"
+        log.append(mixed)
+        assert await append(log, run_of("orders/1", [b"d"])) == 3
         records = await read_all(log)
         assert [(one.name, one.payload) for one in records] == [
             ("orders/1", b"a"),
@@ -87,7 +93,7 @@ def test_messages_of_several_names_appended_at_once_keep_their_order(run: Run) -
         ]
         assert [one.publisher for one in records] == ["till", "till", "till", ""]
         await log.close()
-        log.append_names(["orders/1"], [1], b"e", [0], [1], "")  # nobody waits, nobody is told
+        log.append(MixedRun(["orders/1"], [1], b"e", [0], [1]))  # nobody waits, nobody is told
 
     run(scenario)
 
@@ -95,9 +101,9 @@ def test_messages_of_several_names_appended_at_once_keep_their_order(run: Run) -
 def test_offsets_are_dense_and_records_come_back_as_appended(run: Run) -> None:
     async def scenario(bench: Bench) -> None:
         log = await bench.create()
-        assert await log.append(Draft("orders/1", [b"a", b"", b"c" * 5000])) == 0
-        assert await log.append(Draft("orders/2", [b"d"], KIND_TEXT, "till-7")) == 3
-        draft = Draft(
+        assert await append(log, run_of("orders/1", [b"a", b"", b"c" * 5000])) == 0
+        assert await append(log, run_of("orders/2", [b"d"], KIND_TEXT, "till-7")) == 3
+        draft = run_of(
             "orders/3",
             [b"{}"],
             KIND_JSON,
@@ -106,7 +112,7 @@ def test_offsets_are_dense_and_records_come_back_as_appended(run: Run) -> None:
             retain=True,
             expires_at=5,
         )
-        assert await log.append(draft) == 4
+        assert await append(log, draft) == 4
         log = await bench.reopen()
         records = await read_all(log)
         assert [r.offset for r in records] == [0, 1, 2, 3, 4]
@@ -125,7 +131,7 @@ def test_offsets_are_dense_and_records_come_back_as_appended(run: Run) -> None:
 def test_appends_of_one_tick_share_a_batch_and_keep_their_order(run: Run) -> None:
     async def scenario(bench: Bench) -> None:
         log = await bench.create()
-        waiting = [log.append(Draft(f"n/{i % 3}", [b"%d" % i])) for i in range(100)]
+        waiting = [append(log, run_of(f"n/{i % 3}", [b"%d" % i])) for i in range(100)]
         assert await asyncio.gather(*waiting) == list(range(100))
         assert [r.payload for r in await read_all(log)] == [b"%d" % i for i in range(100)]
         assert len(await log.read(0)) == 1
@@ -136,7 +142,7 @@ def test_appends_of_one_tick_share_a_batch_and_keep_their_order(run: Run) -> Non
 def test_nothing_is_visible_before_it_is_acknowledged(run: Run) -> None:
     async def scenario(bench: Bench) -> None:
         log = await bench.create()
-        waiting = log.append(Draft("n", [b"x"]))
+        waiting = append(log, run_of("n", [b"x"]))
         assert log.bounds().end == 0
         assert await log.read(0) == []
         await waiting
@@ -149,7 +155,7 @@ def test_reading_at_any_offset_begins_with_the_batch_that_holds_it(run: Run) -> 
     async def scenario(bench: Bench) -> None:
         log = await bench.create()
         for size in (1, 7, 3, 20):
-            await log.append(Draft("n", [b"p"] * size))
+            await append(log, run_of("n", [b"p"] * size))
         log = await bench.reopen()
         for offset in range(31):
             records = await read_all(log, offset)
@@ -163,13 +169,13 @@ def test_timestamps_never_fall_although_the_clock_does(run: Run) -> None:
     async def scenario(bench: Bench) -> None:
         log = await bench.create()
         now = bench.clock.now_us()
-        await log.append(Draft("n", [b"1"]))
+        await append(log, run_of("n", [b"1"]))
         bench.clock.set_wall(now - 3_600_000_000)
-        await log.append(Draft("n", [b"2"]))
+        await append(log, run_of("n", [b"2"]))
         log = await bench.reopen()
-        await log.append(Draft("n", [b"3"]))
+        await append(log, run_of("n", [b"3"]))
         bench.clock.set_wall(now + 1_000_000)
-        await log.append(Draft("n", [b"4"]))
+        await append(log, run_of("n", [b"4"]))
         stamps = [r.timestamp for r in await read_all(log)]
         assert stamps == [now, now, now, now + 1_000_000]
 
@@ -181,7 +187,7 @@ def test_offset_at_finds_the_first_record_not_before_a_time(run: Run) -> None:
         log = await bench.create()
         start = bench.clock.now_us()
         for _ in range(10):
-            await asyncio.gather(log.append(Draft("n", [b"a", b"b"])))
+            await asyncio.gather(append(log, run_of("n", [b"a", b"b"])))
             bench.clock.advance(60)
         log = await bench.reopen()
         assert await log.offset_at(0) == 0
@@ -199,7 +205,7 @@ def test_offset_at_finds_records_inside_a_batch(run: Run) -> None:
         start = bench.clock.now_us()
         waiting = []
         for _ in range(5):
-            waiting.append(log.append(Draft("n", [b"x"])))
+            waiting.append(append(log, run_of("n", [b"x"])))
             bench.clock.advance(4_000)  # the batch spans more than 32 bits of µs
         await asyncio.gather(*waiting)
         for index in range(5):
@@ -212,12 +218,12 @@ def test_offset_at_finds_records_inside_a_batch(run: Run) -> None:
 def test_wait_past_suspends_until_the_record_is_visible(run: Run) -> None:
     async def scenario(bench: Bench) -> None:
         log = await bench.create()
-        await log.append(Draft("n", [b"0"]))
+        await append(log, run_of("n", [b"0"]))
         await log.wait_past(0)
         waiting = asyncio.ensure_future(log.wait_past(2))
-        await log.append(Draft("n", [b"1"]))
+        await append(log, run_of("n", [b"1"]))
         assert not waiting.done()
-        await log.append(Draft("n", [b"2"]))
+        await append(log, run_of("n", [b"2"]))
         await waiting
         assert log.bounds().end == 3
 
@@ -228,10 +234,10 @@ def test_a_waiter_that_gives_up_disturbs_nobody(run: Run) -> None:
     async def scenario(bench: Bench) -> None:
         log = await bench.create()
         reader = asyncio.ensure_future(log.wait_past(0))
-        publisher = asyncio.ensure_future(log.append(Draft("n", [b"0"])))
+        publisher = asyncio.ensure_future(append(log, run_of("n", [b"0"])))
         reader.cancel()
         publisher.cancel()
-        assert await log.append(Draft("n", [b"1"])) in (0, 1)
+        assert await append(log, run_of("n", [b"1"])) in (0, 1)
         assert (await read_all(log))[-1].payload == b"1"
 
     run(scenario)
@@ -241,16 +247,13 @@ def test_who_waits_for_an_append_hears_of_it_in_order_while_it_is_the_newest(run
     async def scenario(bench: Bench) -> None:
         log = await bench.create()
         heard = Heard(log)
-        first = log.append(Draft("n", [b"0", b"1"]), waiter=heard)
-        second = log.append(Draft("n", [b"2"]), waiter=heard)
-        assert isinstance(second, asyncio.Future)
-        second.cancel()  # whoever published it is gone; it is stored, and told, all the same
-        await first
-        await log.append(Draft("n", [b"3"]), waiter=heard)
-        assert heard.offsets == [0, 2, 3] and heard.ends[-1] == 4
+        log.append([run_of("n", [b"0", b"1"])], heard)
+        log.append([run_of("n", [b"2"])], heard)
+        log.append([], heard)  # nothing: heard of after what is before it
+        await append(log, run_of("n", [b"3"]))
+        assert heard.offsets == [0, 2, 3] and heard.ends[0] >= 3
         await log.close()
-        with pytest.raises(UnavailableError):
-            await log.append(Draft("n", [b"4"]), waiter=heard)
+        log.append([run_of("n", [b"4"])], heard)
         assert heard.offsets == [0, 2, 3] and heard.refusals == 1
 
     run(scenario)
@@ -261,11 +264,11 @@ def test_marks_take_no_offset_and_stay_beside_their_record(run: Run) -> None:
         log = await bench.create()
         key = Mark(MARK_IDEMPOTENCY_KEY, b"key-1", 1)
         await asyncio.gather(
-            log.append(Draft("n", [b"a"])), log.append(Draft("n", [b"b", b"c"]), [key])
+            append(log, run_of("n", [b"a"])), append(log, run_of("n", [b"b", b"c"]), [key])
         )
         alone = Mark(MARK_IDEMPOTENCY_KEY, b"key-2")
-        await log.append(Draft("n", []), [alone])
-        assert await log.append(Draft("n", [b"d"])) == 3
+        await append(log, run_of("n", []), [alone])
+        assert await append(log, run_of("n", [b"d"])) == 3
         log = await bench.reopen()
         assert [r.payload for r in await read_all(log)] == [b"a", b"b", b"c", b"d"]
         marks = await read_marks(log)
@@ -278,7 +281,7 @@ def test_trim_by_age_drops_only_records_older_than_the_limit(run: Run) -> None:
     async def scenario(bench: Bench) -> None:
         log = await bench.create(LogSettings(segment_age_s=0.5))
         for i in range(6):
-            await log.append(Draft("n", [b"%d" % i]))
+            await append(log, run_of("n", [b"%d" % i]))
             bench.clock.advance(10)
         cut = bench.clock.now_us() - 35_000_000
         dropped = await log.trim(cut, None)
@@ -288,7 +291,7 @@ def test_trim_by_age_drops_only_records_older_than_the_limit(run: Run) -> None:
             await log.read(2)
         log = await bench.reopen()
         assert [r.payload for r in await read_all(log)] == [b"3", b"4", b"5"]
-        assert await log.append(Draft("n", [b"6"])) == 6
+        assert await append(log, run_of("n", [b"6"])) == 6
 
     run(scenario)
 
@@ -296,12 +299,12 @@ def test_trim_by_age_drops_only_records_older_than_the_limit(run: Run) -> None:
 def test_trim_by_age_empties_a_log_nobody_writes_to(run: Run) -> None:
     async def scenario(bench: Bench) -> None:
         log = await bench.create()
-        await log.append(Draft("n", [b"old"] * 5))
+        await append(log, run_of("n", [b"old"] * 5))
         bench.clock.advance(100)
         assert await log.trim(bench.clock.now_us(), None) == 5
         assert log.bounds() == Bounds(5, 5)
         log = await bench.reopen()
-        assert await log.append(Draft("n", [b"new"])) == 5
+        assert await append(log, run_of("n", [b"new"])) == 5
 
     run(scenario)
 
@@ -312,7 +315,7 @@ def test_trim_never_acts_on_a_stamp_in_the_future(run: Run) -> None:
         now = bench.clock.now_us()
         bench.clock.set_wall(now + 10**13)
         for i in range(3):
-            await log.append(Draft("n", [b"%d" % i]))
+            await append(log, run_of("n", [b"%d" % i]))
             bench.clock.advance(1)
         bench.clock.set_wall(now)
         assert await log.trim(now, None) == 0
@@ -324,7 +327,7 @@ def test_trim_by_bytes_keeps_at_least_that_much(run: Run) -> None:
     async def scenario(bench: Bench) -> None:
         log = await bench.create(LogSettings(segment_bytes=64 * 1024))
         for _ in range(40):
-            await log.append(Draft("n", [bytes(10_000)]))
+            await append(log, run_of("n", [bytes(10_000)]))
         before = await log.stored_bytes()
         await log.trim(None, 150_000)
         after = await log.stored_bytes()
@@ -338,9 +341,9 @@ def test_on_commit_hears_every_batch_in_offset_order(run: Run) -> None:
     async def scenario(bench: Bench) -> None:
         log = await bench.create()
         heard: list[tuple[int, int]] = []
-        log.on_commit = lambda batch: heard.append((batch.base_offset, batch.end_offset))
+        log.on_commit = lambda batch, runs: heard.append((batch.base_offset, batch.end_offset))
         for size in (1, 2, 3):
-            await log.append(Draft("n", [b""] * size))
+            await append(log, run_of("n", [b""] * size))
         assert heard == [(0, 1), (1, 3), (3, 6)]
 
     run(scenario)
@@ -349,13 +352,13 @@ def test_on_commit_hears_every_batch_in_offset_order(run: Run) -> None:
 def test_a_closed_log_refuses_and_finishes_what_it_had_accepted(run: Run) -> None:
     async def scenario(bench: Bench) -> None:
         log = await bench.create()
-        waiting = log.append(Draft("n", [b"x"]))
+        waiting = append(log, run_of("n", [b"x"]))
         if bench.is_durable:
             await log.close()
         assert await waiting == 0
         await log.close()
         with pytest.raises(UnavailableError, match="closed"):
-            await log.append(Draft("n", [b"y"]))
+            await append(log, run_of("n", [b"y"]))
 
     run(scenario)
 
@@ -363,7 +366,7 @@ def test_a_closed_log_refuses_and_finishes_what_it_had_accepted(run: Run) -> Non
 def test_a_deleted_log_is_gone_and_its_identity_can_be_made_anew(run: Run) -> None:
     async def scenario(bench: Bench) -> None:
         log = await bench.create()
-        await log.append(Draft("n", [b"x"]))
+        await append(log, run_of("n", [b"x"]))
         await log.close()
         await bench.store.delete(IDENTITY)
         assert bench.store.list() == []

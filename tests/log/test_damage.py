@@ -14,15 +14,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from penstock.core.run import run_of
 from penstock.log.files.embedded import EmbeddedLog
 from penstock.log.files.layout import read_facts
 from penstock.log.files.reader import FileReader
 from penstock.log.files.segment import HEADER_BYTES, segment_bases, segment_path, walk_headers
 from penstock.log.files.verify import verify_log
 from penstock.log.format.marks import MARK_IDEMPOTENCY_KEY, Mark
-from penstock.log.interface import Draft, LogSettings
+from penstock.log.interface import LogSettings
 from penstock.model.errors import CorruptError
 from penstock.model.record import Record
+from tests.appends import append
 from tests.log.machine import DIRECTORY, Machine
 
 CUT_BYTES = 400  # the last ones of the active segment, each cut at
@@ -33,14 +35,14 @@ Files = dict[str, bytes]
 async def publish(log: EmbeddedLog) -> None:
     """Sealed, closed and active segments, with names, headers, marks and an empty payload."""
     for number in range(6):
-        await log.append(Draft("orders", [f"sealed {number}".encode()] * 2))
+        await append(log, run_of("orders", [f"sealed {number}".encode()] * 2))
     await log.seal_closed()
     for number in range(2):
-        draft = Draft("orders/eu", [b"closed", b""], headers=(("n", str(number)),), publisher="p")
-        await log.append(draft, [Mark(MARK_IDEMPOTENCY_KEY, f"key {number}".encode(), 1)])
+        draft = run_of("orders/eu", [b"closed", b""], headers=(("n", str(number)),), publisher="p")
+        await append(log, draft, [Mark(MARK_IDEMPOTENCY_KEY, f"key {number}".encode(), 1)])
     log.settings = LogSettings()  # no more rolling
     for number in range(3):
-        await log.append(Draft("orders", [f"active {number}".encode()]))
+        await append(log, run_of("orders", [f"active {number}".encode()]))
 
 
 async def read_each(log: EmbeddedLog) -> dict[int, Record]:
@@ -103,13 +105,13 @@ def check(damaged: Files, records: dict[int, Record]) -> dict[int, Record]:
     for offset, record in found.items():
         assert record == records[offset], f"offset {offset} is not what was published"
 
-    async def append(log: EmbeddedLog) -> tuple[int, bytes]:
-        offset = await log.append(Draft("orders", [b"after the damage"]))
+    async def append_one(log: EmbeddedLog) -> tuple[int, bytes]:
+        offset = await append(log, run_of("orders", [b"after the damage"]))
         (batch,) = await log.read(offset)
         return offset, batch.payloads(0, 1)[0]
 
     machine.kill()
-    offset, payload = machine.live(append) or (-1, b"")
+    offset, payload = machine.live(append_one) or (-1, b"")
     assert payload == b"after the damage"
     assert offset >= max(found, default=0)
     return found

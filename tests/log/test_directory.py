@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from penstock.core.run import run_of
 from penstock.log.files.directory import (
     LOCK_NAME,
     RESERVE_BYTES_MAX,
@@ -23,8 +24,9 @@ from penstock.log.files.directory import (
 )
 from penstock.log.files.disk import RealDisk
 from penstock.log.files.layout import find_logs
-from penstock.log.interface import Draft, LogIdentity
+from penstock.log.interface import LogIdentity
 from penstock.model.errors import UnavailableError
+from tests.appends import append
 from tests.log.stores import IDENTITY, World, in_world, open_world, read_all
 
 HOLD = """
@@ -229,7 +231,7 @@ def test_a_reserve_from_an_earlier_run_is_kept_on_a_disk_that_is_full_now(
 def test_files_that_are_not_ours_are_left_alone(tmp_path: Path) -> None:
     async def scenario(world: World) -> None:
         log = await world.create()
-        await log.append(Draft("n", [b"x"]))
+        await append(log, run_of("n", [b"x"]))
         await log.close()
 
     in_world(tmp_path, scenario)
@@ -253,7 +255,7 @@ def test_files_that_are_not_ours_are_left_alone(tmp_path: Path) -> None:
             world.store.finish_deletions()
             assert world.store.list() == [IDENTITY]
             log = await world.store.open(IDENTITY, (await world.store.describe(IDENTITY))[1])
-            await log.append(Draft("n", [b"y"]))
+            await append(log, run_of("n", [b"y"]))
             assert [r.payload for r in await read_all(log)] == [b"x", b"y"]
             await log.seal_closed()
             await log.close()

@@ -17,7 +17,7 @@ from penstock.log.format.marks import MARK_SPARK_BATCH, Mark, encode_headers
 from penstock.log.staging.area import STAGED_BLOB_BYTES
 from penstock.log.staging.foreign import check_batch
 from penstock.model.errors import CorruptError, PenstockError, TooLarge
-from penstock.model.record import KIND_JSON, KIND_TEXT
+from penstock.model.record import KIND_JSON, KIND_SHIFT, KIND_TEXT
 
 SEED = 20
 
@@ -65,7 +65,7 @@ def test_what_tasks_make_passes_and_its_names_are_told(compressed: bool) -> None
 
 
 def test_records_may_differ_in_the_kind_of_their_values_and_in_nothing_else() -> None:
-    kinds = bytes([1, 1 | KIND_TEXT << fmt.KIND_SHIFT, 1 | KIND_JSON << fmt.KIND_SHIFT])
+    kinds = bytes([1, 1 | KIND_TEXT << KIND_SHIFT, 1 | KIND_JSON << KIND_SHIFT])
     passes = remade(batch_of([b"a", b"b", b"1"], ["x"] * 3, flags=kinds))
     assert check_batch(passes, 100) == {"x"}
     assert [one.value for one in passes.records("t", 0, 3)] == [b"a", "b", 1]

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from penstock.core.run import MixedRun
 from penstock.log.format import batch_bytes as fmt
 from penstock.log.format.batch import Batch, decode_batch
 from penstock.log.format.builder import BatchBuilder
@@ -18,6 +19,7 @@ from penstock.log.format.marks import (
 )
 from penstock.model.errors import CorruptError
 from penstock.model.limits import HEADERS_BYTES_MAX
+from tests.appends import add, add_gapped
 from tests.log.bare_format import parse_batch
 from tests.log.batch_model import (
     STEPS_US,
@@ -69,12 +71,14 @@ def test_runs_of_several_names_added_at_once_make_the_same_batch_as_one_by_one(
             own.append(len(chunk) - first + len(junk))
             chunk += junk + payload
         sizes = list(map(len, plan.payloads))
-        apart.add_gapped(plan.name, chunk[first:], own, sizes, model.clock, 0, "p")
+        add_gapped(apart, plan.name, chunk[first:], own, sizes, model.clock, 0, "p")
         starts += [first + start for start in own]
         lengths += sizes
     names = [plan.name for plan in plans]
     counts = [len(plan.payloads) for plan in plans]
-    together.add_names(names, counts, chunk, starts, lengths, model.clock, "p")
+    mixed = MixedRun(names, counts, chunk, starts, lengths)
+    mixed.publisher = "p"
+    together.add_mixed(mixed, model.clock)
     records = [builder.encode(0, 0, 0).records(TOPIC, 0, 2**62) for builder in (together, apart)]
     assert records[0] == records[1]
     assert (together.bytes, together.count) == (apart.bytes, apart.count)
@@ -209,7 +213,7 @@ def test_only_the_columns_that_differ_are_stored(steps_us: list[int]) -> None:
     for step_us in steps_us:
         clock += step_us
         highest = max(highest, clock) if builder.count else clock
-        builder.add("n", [b"x"], clock, 1)
+        add(builder, "n", [b"x"], clock, 1)
     batch = builder.encode(1, 0, 0)
     spread = batch.header.last_timestamp - batch.header.base_timestamp
     times = batch.header.flags & (fmt.TIMES | fmt.WIDE_TIMES)

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from penstock.core.run import run_of
 from penstock.log.arrow.columns import EXTRA, SCHEMA, schema_of, to_arrow
 from penstock.log.arrow.gather import gather
 from penstock.log.files.disk import RealDisk
@@ -18,9 +19,10 @@ from penstock.log.files.reader import FileReader
 from penstock.log.files.segment import decode_batches
 from penstock.log.format.batch import Batch
 from penstock.log.format.builder import BatchBuilder
-from penstock.log.interface import Draft, LogSettings
+from penstock.log.interface import LogSettings
 from penstock.model.errors import CorruptError
 from penstock.model.limits import KIB, MIB
+from tests.appends import add, append
 from tests.log.batch_model import TOPIC, ModelLog, RunPlan, run_plans
 from tests.log.segments import plain_run
 from tests.log.stores import World, in_world
@@ -98,11 +100,11 @@ def test_batches_of_marks_only_give_no_rows() -> None:
 
 def test_what_it_cannot_do_is_left_to_others() -> None:
     packed = BatchBuilder(0)
-    packed.add("n", [bytes(100_000)], 1, 1)
+    add(packed, "n", [bytes(100_000)], 1, 1)
     batch = packed.encode(1, 0, 0)
     batch.compress()
     headed = BatchBuilder(0)
-    headed.add("n", [b"x"], 1, 1, headers=b"\x01\0k\x01\0\0\0v")
+    add(headed, "n", [b"x"], 1, 1, headers=b"\x01\0k\x01\0\0\0v")
     for one in (batch, headed.encode(1, 0, 0)):
         assert gather(stored([one]), TOPIC, SCHEMA, 0, 10) is None
 
@@ -128,7 +130,7 @@ def test_raw_reading_covers_a_log_of_small_batches_exactly(tmp_path: Path) -> No
         noise = random.Random(1)
         for number in range(400):
             payload = noise.randbytes(20 * KIB) + b"%d" % number
-            await log.append(Draft(f"n/{number % 5}", [payload, b"x"]))
+            await append(log, run_of(f"n/{number % 5}", [payload, b"x"]))
         reader = FileReader(RealDisk(), world.directory)
         for start, end in [(0, 800), (13, 14), (5, 799), (250, 600), (800, 900)]:
             offset = start

@@ -9,10 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from penstock.core.run import run_of
 from penstock.log.files.embedded import EmbeddedLog
+from penstock.log.format.batch import Batch
 from penstock.log.format.builder import BatchBuilder
 from penstock.log.format.marks import MARK_SPARK_BATCH
-from penstock.log.interface import Draft, KeptLog, LogIdentity, LogSettings
+from penstock.log.interface import KeptLog, LogIdentity, LogSettings, Waiter
 from penstock.log.staging.area import (
     AREA,
     DONE_S,
@@ -24,6 +26,7 @@ from penstock.log.staging.area import (
 from penstock.log.staging.intake import LogOf, finish_all, take_in
 from penstock.model.errors import CorruptError, UnavailableError
 from penstock.model.limits import KIB
+from tests.appends import add, append
 from tests.log.stores import World, in_world, read_all
 
 OTHER = LogIdentity("default", 2, "other")
@@ -43,7 +46,7 @@ def stage(
     file = area.begin(source, number, part, topic_id)
     for held in payloads:
         builder = BatchBuilder(0)
-        builder.add("n", held, 0, 1)
+        add(builder, "n", held, 0, 1)
         builder.add_mark(MARK_SPARK_BATCH, mark_key(source, number, part, file.batches), 0)
         file.add(builder.encode(0, 0, 0))
     return file.finish()
@@ -144,7 +147,7 @@ def test_what_was_decided_is_finished_after_a_crash_wherever_it_struck(
         else:
             assert committed == 5
         world.disk.heal()
-        await log.append(Draft("between", [b"p"]))
+        await append(log, run_of("between", [b"p"]))
         again = [stage(area, [[b"other rows"]], number=7)]  # what Spark computes may differ
         assert not await take_in(area, QUERY, 7, again, both, world.clock)
         found = [payload for payload in await payloads_of(log) if payload != b"p"]
@@ -278,9 +281,9 @@ def test_many_batches_wait_for_their_commit_only_so_many_at_a_time(tmp_path: Pat
         waiting: list[int] = []
         append = log.append_batch
 
-        def noted(batch: object) -> Awaitable[int]:
+        def noted(batch: Batch, waiter: Waiter | None = None) -> None:
             waiting.append(len(log._placing._waiting))
-            return append(batch)  # type: ignore[arg-type]
+            append(batch, waiter)
 
         log.append_batch = noted  # type: ignore[method-assign]
         await take_in(area, QUERY, 0, files, logs((1, log)), world.clock)

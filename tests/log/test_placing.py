@@ -9,13 +9,15 @@ from pathlib import Path
 
 import pytest
 
+from penstock.core.run import run_of
 from penstock.log.format.batch import Batch, decode_batch
 from penstock.log.format.builder import BatchBuilder
 from penstock.log.format.marks import MARK_SPARK_BATCH
-from penstock.log.interface import Draft, LogSettings
+from penstock.log.interface import LogSettings
 from penstock.log.placing import check_placeable
 from penstock.model.errors import CorruptError, UnavailableError
 from penstock.model.limits import KIB
+from tests.appends import add, append, append_batch
 from tests.log.conftest import Bench, Scenario
 from tests.log.stores import World, arrived, in_world
 from tests.log.test_contract import read_all, read_marks
@@ -28,7 +30,7 @@ def staged(
 ) -> Batch:
     """A batch as somebody else wrote it."""
     builder = BatchBuilder(0)
-    builder.add(name, payloads, 0, 1, headers=b"")
+    add(builder, name, payloads, 0, 1, headers=b"")
     builder.add_mark(MARK_SPARK_BATCH, key, 0)
     batch = builder.encode(0, 0, 0)
     if packed:
@@ -39,9 +41,9 @@ def staged(
 def test_a_placed_batch_is_read_like_any_other(run: Run) -> None:
     async def scenario(bench: Bench) -> None:
         log = await bench.create()
-        assert await log.append(Draft("a", [b"0"])) == 0
-        assert await log.append_batch(staged([b"1", b"2"], "b/c", b"key")) == 1
-        assert await log.append(Draft("a", [b"3"])) == 3
+        assert await append(log, run_of("a", [b"0"])) == 0
+        assert await append_batch(log, staged([b"1", b"2"], "b/c", b"key")) == 1
+        assert await append(log, run_of("a", [b"3"])) == 3
         log = await bench.reopen()
         records = await read_all(log)
         assert [(r.offset, r.name, r.payload) for r in records] == [
@@ -59,8 +61,8 @@ def test_a_placed_batch_is_read_like_any_other(run: Run) -> None:
 def test_placed_batches_keep_their_order_and_publishers_are_not_kept_waiting(run: Run) -> None:
     async def scenario(bench: Bench) -> None:
         log = await bench.create()
-        placed = [log.append_batch(staged([b"s%d" % n])) for n in range(5)]
-        published = [log.append(Draft("p", [b"p%d" % n])) for n in range(5)]
+        placed = [append_batch(log, staged([b"s%d" % n])) for n in range(5)]
+        published = [append(log, run_of("p", [b"p%d" % n])) for n in range(5)]
         offsets = await asyncio.gather(*placed)
         assert offsets == sorted(offsets)
         assert sorted([*offsets, *await asyncio.gather(*published)]) == list(range(10))
@@ -76,15 +78,15 @@ def test_stamps_never_fall_across_placed_batches(run: Run) -> None:
     async def scenario(bench: Bench) -> None:
         log = await bench.create()
         now = bench.clock.now_us()
-        waiting = [log.append(Draft("p", [b"x"]))]
+        waiting = [append(log, run_of("p", [b"x"]))]
         bench.clock.advance(5)
-        waiting.append(log.append_batch(staged([b"y"])))
+        waiting.append(append_batch(log, staged([b"y"])))
         bench.clock.advance(5)
-        waiting.append(log.append(Draft("p", [b"z"])))
+        waiting.append(append(log, run_of("p", [b"z"])))
         await asyncio.gather(*waiting)
         bench.clock.set_wall(now - 10**9)
-        await log.append_batch(staged([b"w"]))
-        await log.append(Draft("p", [b"v"]))
+        await append_batch(log, staged([b"w"]))
+        await append(log, run_of("p", [b"v"]))
         stamps = [r.timestamp for r in await read_all(log)]
         assert stamps == sorted(stamps)
         assert stamps[0] >= now
@@ -96,9 +98,9 @@ def test_those_who_watch_a_log_see_placed_batches(run: Run) -> None:
     async def scenario(bench: Bench) -> None:
         log = await bench.create()
         seen: list[int] = []
-        log.on_commit = lambda batch: seen.append(batch.header.count)
+        log.on_commit = lambda batch, runs: seen.append(batch.header.count)
         past = asyncio.ensure_future(log.wait_past(1))
-        await log.append_batch(staged([b"a", b"b"]))
+        await append_batch(log, staged([b"a", b"b"]))
         await past
         assert seen == [2]
 
@@ -108,12 +110,12 @@ def test_those_who_watch_a_log_see_placed_batches(run: Run) -> None:
 def test_a_closed_log_takes_no_batch(run: Run) -> None:
     async def scenario(bench: Bench) -> None:
         log = await bench.create()
-        waiting = log.append_batch(staged([b"a"]))
+        waiting = append_batch(log, staged([b"a"]))
         await asyncio.sleep(0)
         await log.close()
         assert await waiting == 0
         with pytest.raises(UnavailableError, match="closed"):
-            await log.append_batch(staged([b"b"]))
+            await append_batch(log, staged([b"b"]))
 
     run(scenario)
 
@@ -121,8 +123,8 @@ def test_a_closed_log_takes_no_batch(run: Run) -> None:
 def test_what_waits_when_a_log_is_closed_is_written_first(tmp_path: Path) -> None:
     async def scenario(world: World) -> None:
         log = await world.create()
-        placed = [log.append_batch(staged([b"%d" % n])) for n in range(4)]
-        published = log.append(Draft("p", [b"p"]))
+        placed = [append_batch(log, staged([b"%d" % n])) for n in range(4)]
+        published = append(log, run_of("p", [b"p"]))
         await log.close()
         await asyncio.gather(*placed, published)
         assert world.problems() == []
@@ -134,8 +136,8 @@ def test_large_placed_batches_roll_segments_and_stay_compressed(tmp_path: Path) 
     async def scenario(world: World) -> None:
         log = await world.create(LogSettings(segment_bytes=64 * KIB))
         for _ in range(6):
-            await log.append_batch(staged([b"x" * 1_000] * 400, packed=True))
-            await log.append_batch(staged([bytes(range(256)) * 160]))
+            await append_batch(log, staged([b"x" * 1_000] * 400, packed=True))
+            await append_batch(log, staged([bytes(range(256)) * 160]))
         log = await world.reopen(log)
         records = await read_all(log)
         assert len(records) == 6 * 401
@@ -151,7 +153,7 @@ def test_a_failed_sync_refuses_all_that_wait_for_a_place(tmp_path: Path) -> None
     async def scenario(world: World) -> None:
         log = await world.create()
         gate = world.disk.hold("sync", ".log")
-        placed = [log.append_batch(staged([b"%d" % n])) for n in range(3)]
+        placed = [append_batch(log, staged([b"%d" % n])) for n in range(3)]
         await arrived(gate)
         world.disk.fail("sync", ".log", errno.EIO)
         gate.opened.set()
@@ -167,16 +169,16 @@ def test_a_full_disk_refuses_a_batch_and_the_next_has_its_chance(tmp_path: Path)
         log = await world.create()
         world.disk.fail("write", ".log", errno.ENOSPC, times=1)
         with pytest.raises(UnavailableError, match="the disk is full"):
-            await log.append_batch(staged([b"a"]))
-        assert await log.append_batch(staged([b"b"])) == 0
+            await append_batch(log, staged([b"a"]))
+        assert await append_batch(log, staged([b"b"])) == 0
 
     in_world(tmp_path, scenario)
 
 
 def test_a_batch_that_brings_times_or_no_records_is_not_placeable() -> None:
     timed = BatchBuilder(0)
-    timed.add("n", [b"a"], 1, 1)
-    timed.add("n", [b"b"], 2, 1)
+    add(timed, "n", [b"a"], 1, 1)
+    add(timed, "n", [b"b"], 2, 1)
     empty = BatchBuilder(0)
     empty.add_mark(MARK_SPARK_BATCH, b"k", 0)
     check_placeable(staged([b"a"]))

@@ -8,8 +8,9 @@ import sys
 
 import pytest
 
+from penstock.core.run import run_of
 from penstock.log.format.marks import MARK_QOS2_OPENED, Mark
-from penstock.log.interface import Bounds, Draft, LogSettings
+from penstock.log.interface import Bounds, LogSettings
 from penstock.log.postgres.reader import PostgresReader
 from penstock.log.postgres.store import PostgresStore
 from penstock.model.errors import (
@@ -17,6 +18,7 @@ from penstock.model.errors import (
     TopicNotFound,
     UnavailableError,
 )
+from tests.appends import append
 from tests.log.postgres_world import LOOSE, ORDERS, Run, World, payloads
 from tests.log.stores import until
 from tests.postgres_proxy import ABANDON, DEAFEN, SWALLOW
@@ -35,11 +37,11 @@ def test_a_second_store_on_the_schema_is_refused(on_postgres: Run) -> None:
 def test_an_idle_connection_that_was_lost_is_made_anew_unnoticed(on_postgres: Run) -> None:
     async def scenario(world: World) -> None:
         log = await world.create()
-        await log.append(Draft("n", [b"0"]))
+        await append(log, run_of("n", [b"0"]))
         world.proxy.cut()
-        assert await log.append(Draft("n", [b"1"])) == 1
+        assert await append(log, run_of("n", [b"1"])) == 1
         assert world.server.cut_connections() > 0
-        assert await log.append(Draft("n", [b"2"])) == 2
+        assert await append(log, run_of("n", [b"2"])) == 2
         log = await world.reopen(log)
         assert await payloads(log) == [b"0", b"1", b"2"]
         world.proxy.cut()
@@ -54,14 +56,14 @@ def test_a_round_under_way_when_the_connection_ends_is_stored_exactly_once(
 ) -> None:
     async def scenario(world: World) -> None:
         log, other = await world.create(), await world.create(topic_id=2, declared="Other")
-        await log.append(Draft("n", [b"before"]))
+        await append(log, run_of("n", [b"before"]))
         world.proxy.doom(fate)
         mark = Mark(MARK_QOS2_OPENED, b"k", 0)
         offsets = await asyncio.gather(
-            log.append(Draft("n", [b"a", b"b"]), [mark]), other.append(Draft("n", [b"c"]))
+            append(log, run_of("n", [b"a", b"b"]), [mark]), append(other, run_of("n", [b"c"]))
         )
         assert offsets == [1, 0] and world.proxy.has_struck.is_set()
-        assert await log.append(Draft("n", [b"after"])) == 3
+        assert await append(log, run_of("n", [b"after"])) == 3
         log = await world.reopen(log)
         assert await payloads(log) == [b"before", b"a", b"b", b"after"]
         assert world.sql("select count(*) from {s}.marks") == [(1,)]
@@ -76,22 +78,22 @@ def test_while_a_round_is_in_doubt_its_publishers_wait_and_others_are_refused(
 ) -> None:
     async def scenario(world: World) -> None:
         log = await world.create()
-        await log.append(Draft("n", [b"0"]))
+        await append(log, run_of("n", [b"0"]))
         world.proxy.is_down = True
         world.proxy.doom(fate)
-        doubtful = asyncio.ensure_future(log.append(Draft("n", [b"1"])))
+        doubtful = asyncio.ensure_future(append(log, run_of("n", [b"1"])))
         await until(lambda: world.proxy.has_struck.is_set())
-        pending = asyncio.ensure_future(log.append(Draft("n", [b"pending"])))
+        pending = asyncio.ensure_future(append(log, run_of("n", [b"pending"])))
         await until(lambda: bool(world.store._work.trouble))
         with pytest.raises(UnavailableError, match="PostgreSQL"):
             await pending
         with pytest.raises(UnavailableError, match="PostgreSQL"):
-            await log.append(Draft("n", [b"refused"]))
+            await append(log, run_of("n", [b"refused"]))
         assert await payloads(log) == [b"0"]  # what is known can be read
         assert not doubtful.done()
         world.proxy.is_down = False
         assert await doubtful == 1
-        assert await log.append(Draft("n", [b"2"])) == 2
+        assert await append(log, run_of("n", [b"2"])) == 2
         assert world.sql("select message from {s}.topic_1 order by 1") == [
             (b"0",),
             (b"1",),
@@ -108,7 +110,7 @@ def test_a_close_that_gives_up_on_a_round_in_doubt_says_so_and_opening_knows(
         log = await world.create()
         world.proxy.is_down = True
         world.proxy.doom(DEAFEN)
-        doubtful = asyncio.ensure_future(log.append(Draft("n", [b"1"])))
+        doubtful = asyncio.ensure_future(append(log, run_of("n", [b"1"])))
         await until(lambda: bool(world.store._work.trouble))
         world.giving_up.set()
         await log.close()
@@ -129,13 +131,13 @@ def test_a_server_that_is_gone_refuses_and_goes_on_when_it_is_back(on_postgres: 
         world.proxy.cut()
         for _ in range(5):
             with pytest.raises(UnavailableError, match="PostgreSQL"):
-                await log.append(Draft("n", [b"refused"]))
+                await append(log, run_of("n", [b"refused"]))
             with pytest.raises(UnavailableError, match="PostgreSQL"):
                 await log.offset_at(0)
         world.proxy.is_down = False
         for _ in range(200):
             try:
-                assert await log.append(Draft("n", [b"stored"])) == 0
+                assert await append(log, run_of("n", [b"stored"])) == 0
                 break
             except UnavailableError as still:
                 await asyncio.sleep(still.retry_after_s)
@@ -151,12 +153,12 @@ def test_whoever_lost_the_hold_stores_nothing_any_more(on_postgres: Run) -> None
         world.proxy.cut()
         other = await PostgresStore.start(world.server.url, world.schema, world.clock)
         theirs = await other.open(ORDERS, LogSettings())
-        assert await theirs.append(Draft("n", [b"theirs"])) == 0
+        assert await append(theirs, run_of("n", [b"theirs"])) == 0
         await other.close()
         world.proxy.is_down = False
         for _ in range(2):
             with pytest.raises(UnavailableError, match="held it meanwhile"):
-                await log.append(Draft("n", [b"ours"]))
+                await append(log, run_of("n", [b"ours"]))
         assert world.sql("select message from {s}.topic_1") == [(b"theirs",)]
 
     on_postgres(scenario)
@@ -179,15 +181,15 @@ def test_commits_wait_for_the_disk_unless_every_topic_of_the_round_is_at_level_o
     async def scenario(world: World) -> None:
         strict = await world.create()
         loose = await world.create(LOOSE, topic_id=2, declared="Loose")
-        await strict.append(Draft("n", [b"x"]))
+        await append(strict, run_of("n", [b"x"]))
         assert await synchronous_commit(world.store) == "on"
-        await loose.append(Draft("n", [b"x"]))
+        await append(loose, run_of("n", [b"x"]))
         assert await synchronous_commit(world.store) == "on"  # that it is loose is synced first
-        await loose.append(Draft("n", [b"x"]))
+        await append(loose, run_of("n", [b"x"]))
         assert await synchronous_commit(world.store) == "off"
-        await asyncio.gather(*[log.append(Draft("n", [b"x"])) for log in (strict, loose)])
+        await asyncio.gather(*[append(log, run_of("n", [b"x"])) for log in (strict, loose)])
         assert await synchronous_commit(world.store) == "on"
-        assert await loose.append(Draft("n", [b"x"])) == 3
+        assert await append(loose, run_of("n", [b"x"])) == 3
         assert await synchronous_commit(world.store) == "off"
 
     on_postgres(scenario)
@@ -198,13 +200,13 @@ def test_at_level_os_an_unclean_end_begins_an_epoch_and_a_clean_one_does_not(
 ) -> None:
     async def scenario(world: World) -> None:
         log = await world.create(LOOSE)
-        await log.append(Draft("n", [b"0", b"1", b"2"]))
-        await log.append(Draft("n", [b"3"]))
+        await append(log, run_of("n", [b"0", b"1", b"2"]))
+        await append(log, run_of("n", [b"3"]))
         assert log.epoch == 1
         log = await world.reopen(log)
         assert log.epoch == 2 and world.store.notes == ["orders-1: epoch 2 begins at offset 4"]
         assert await log.clamp(1, 9) == 4 and await log.clamp(1, 2) == 2
-        await log.append(Draft("n", [b"4"]))
+        await append(log, run_of("n", [b"4"]))
         assert await log.clamp(2, 5) == 5 and await log.clamp(1, 5) == 4
         await log.close()
         log = await world.reopen(log)
@@ -216,22 +218,22 @@ def test_at_level_os_an_unclean_end_begins_an_epoch_and_a_clean_one_does_not(
 def test_a_server_that_lost_confirmed_records_fences_their_topic_only(on_postgres: Run) -> None:
     async def scenario(world: World) -> None:
         log, other = await world.create(), await world.create(topic_id=2, declared="Other")
-        await log.append(Draft("n", [b"0"]))
-        await log.append(Draft("n", [b"1"]))
-        await other.append(Draft("n", [b"0"]))
+        await append(log, run_of("n", [b"0"]))
+        await append(log, run_of("n", [b"1"]))
+        await append(other, run_of("n", [b"0"]))
         world.proxy.cut()
         world.sql("delete from {s}.topic_1 where messageid = 1")
         world.sql("update {s}.logs set end_offset = 1 where topic_id = 1")
         world.sql("update {s}.holders set commits = commits - 1 where part = 'log'")
-        assert await other.append(Draft("n", [b"1"])) == 1
+        assert await append(other, run_of("n", [b"1"])) == 1
         await until(lambda: bool(log.fence))
         with pytest.raises(UnavailableError, match=r"ends at 1 there.*up to 2 had been shown"):
-            await log.append(Draft("n", [b"2"]))
-        assert await other.append(Draft("n", [b"2"])) == 2
+            await append(log, run_of("n", [b"2"]))
+        assert await append(other, run_of("n", [b"2"])) == 2
         await until(lambda: world.sql("select is_loose from {s}.logs where topic_id = 1")[0][0])
         log = await world.reopen(log)
         assert log.epoch == 2 and await log.clamp(1, 2) == 1
-        assert await log.append(Draft("n", [b"new"])) == 1
+        assert await append(log, run_of("n", [b"new"])) == 1
 
     on_postgres(scenario)
 
@@ -239,10 +241,10 @@ def test_a_server_that_lost_confirmed_records_fences_their_topic_only(on_postgre
 def test_a_table_changed_by_hand_is_noticed_before_anything_is_stored(on_postgres: Run) -> None:
     async def scenario(world: World) -> None:
         log = await world.create()
-        await log.append(Draft("n", [b"0", b"1"]))
+        await append(log, run_of("n", [b"0", b"1"]))
         world.sql("update {s}.logs set end_offset = 1")
         with pytest.raises(UnavailableError, match="not as we left them"):
-            await log.append(Draft("n", [b"2"]))
+            await append(log, run_of("n", [b"2"]))
         await until(lambda: bool(log.fence))
         assert world.sql("select count(*) from {s}.topic_1") == [(2,)]
 
@@ -277,7 +279,7 @@ def test_readers_in_other_processes_are_woken_by_every_commit(on_postgres: Run) 
             assert reader.stdout is not None
             assert await reader.stdout.readline() == b"waiting\n"
         for i in range(3):
-            await log.append(Draft("n", [b"m%d" % i]))
+            await append(log, run_of("n", [b"m%d" % i]))
             for reader in readers:
                 assert reader.stdout is not None
                 assert await reader.stdout.readline() == b"%d m%d\n" % (i, i)
@@ -290,7 +292,7 @@ def test_a_reader_sees_bounds_times_and_gaps_as_the_broker_does(on_postgres: Run
     async def scenario(world: World) -> None:
         log = await world.create()
         for i in range(4):
-            await log.append(Draft("n", [b"%d" % i]))
+            await append(log, run_of("n", [b"%d" % i]))
             world.clock.advance(10)
         await log.trim(world.clock.now_us() - 25_000_000, None)
 

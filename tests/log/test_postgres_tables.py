@@ -9,11 +9,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from penstock.core.run import run_of
 from penstock.log.appending import PENDING_BYTES_MAX
 from penstock.log.broken import DamagedLog
 from penstock.log.cache import CACHE_BYTES_MAX
 from penstock.log.format.marks import MARK_QOS2_OPENED, MARK_QOS2_RELEASED, Mark
-from penstock.log.interface import Bounds, Draft, LogSettings
+from penstock.log.interface import Bounds, LogSettings
 from penstock.log.postgres.tables import READ_ROWS_MAX
 from penstock.log.postgres.work import STATEMENT_BYTES_MAX
 from penstock.model.errors import (
@@ -24,6 +25,7 @@ from penstock.model.errors import (
 )
 from penstock.model.limits import MIB
 from penstock.model.record import Record
+from tests.appends import append
 from tests.log.postgres_world import ORDERS, Run, World, payloads
 from tests.log.stores import read_all, until
 
@@ -33,7 +35,7 @@ from tests.log.stores import read_all, until
 def test_a_view_with_the_topics_name_shows_its_messages(on_postgres: Run) -> None:
     async def scenario(world: World) -> None:
         log = await world.create(declared='All "Orders"')
-        await log.append(Draft("n", ["grün".encode(), b'{"a": 1}', b"", b"\xff\x00"]))
+        await append(log, run_of("n", ["grün".encode(), b'{"a": 1}', b"", b"\xff\x00"]))
         rows = world.sql('select messageid, message from {v}."All ""Orders""" order by messageid')
         assert rows == [(0, "grün"), (1, '{"a": 1}'), (2, ""), (3, "\\xff00")]
 
@@ -46,7 +48,7 @@ def test_a_name_that_postgres_would_cut_has_a_table_and_no_view(
 ) -> None:
     async def scenario(world: World) -> None:
         log = await world.create(declared=name)
-        await log.append(Draft("n", [b"x"]))
+        await append(log, run_of("n", [b"x"]))
         views = world.sql("select viewname from pg_views where schemaname = $1", world.views)
         assert views == ([(name,)] if has_view else [])
         assert world.sql("select message from {s}.topic_1") == [(b"x",)]
@@ -58,7 +60,7 @@ def test_a_topic_may_be_called_like_our_own_tables(on_postgres: Run) -> None:
     async def scenario(world: World) -> None:
         for topic_id, name in enumerate(("all_topics", "logs", "topic_1"), 1):
             log = await world.create(topic_id=topic_id, declared=name)
-            await log.append(Draft("n", [name.encode()]))
+            await append(log, run_of("n", [name.encode()]))
             assert world.sql(f'select message from {{v}}."{name}"') == [(name,)]
 
     on_postgres(scenario)
@@ -80,7 +82,7 @@ def test_a_view_that_somebody_else_made_refuses_the_topic_and_leaves_nothing(
 def test_deleting_a_topic_takes_its_table_view_and_marks_along(on_postgres: Run) -> None:
     async def scenario(world: World) -> None:
         log = await world.create()
-        await log.append(Draft("n", [b"x"]), [Mark(MARK_QOS2_OPENED, b"k", 0)])
+        await append(log, run_of("n", [b"x"]), [Mark(MARK_QOS2_OPENED, b"k", 0)])
         await log.close()
         await world.store.delete(ORDERS)
         await world.store.delete(ORDERS)  # again, as after a crash in between
@@ -103,7 +105,7 @@ def test_a_forgotten_query_delays_a_deletion_and_never_the_writer(on_postgres: R
             await log.close()
             with pytest.raises(UnavailableError, match="lock timeout"):
                 await world.store.delete(ORDERS)
-            assert await other.append(Draft("n", [b"x"])) == 0
+            assert await append(other, run_of("n", [b"x"])) == 0
         await world.store.delete(ORDERS)
 
     on_postgres(scenario)
@@ -117,7 +119,7 @@ def test_topics_that_commit_together_share_a_transaction(on_postgres: Run) -> No
         logs = [await world.create(topic_id=i, declared=f"t{i}") for i in (1, 2, 3)]
         before = world.sql("select commits from {s}.holders where part = 'log'")[0][0]
         mark = Mark(MARK_QOS2_OPENED, b"k", 0)
-        await asyncio.gather(*[log.append(Draft("n", [b"a", b"b"]), [mark]) for log in logs])
+        await asyncio.gather(*[append(log, run_of("n", [b"a", b"b"]), [mark]) for log in logs])
         parts = " union all ".join(f"select xmin::text from {{s}}.topic_{i}" for i in (1, 2, 3))
         found = world.sql(f"{parts} union all select xmin::text from {{s}}.marks")
         assert len(found) == 9 and len(set(found)) == 1
@@ -128,7 +130,7 @@ def test_topics_that_commit_together_share_a_transaction(on_postgres: Run) -> No
 
 text = st.text(st.characters(exclude_characters="\0", exclude_categories=("Cs",)), max_size=5)
 drafts = st.builds(
-    Draft,
+    run_of,
     name=text,
     payloads=st.lists(st.binary(max_size=20), min_size=1, max_size=4),
     kind=st.integers(0, 2),
@@ -140,9 +142,12 @@ drafts = st.builds(
 )
 
 
-def expected(draft: Draft) -> list[tuple[object, ...]]:
+def expected(draft: Run) -> list[tuple[object, ...]]:
     shared = (draft.headers, draft.publisher, draft.qos, draft.retain, draft.expires_at, draft.kind)
-    return [(draft.name, payload, *shared) for payload in draft.payloads]
+    return [
+        (draft.name, draft.data[start : start + length], *shared)
+        for start, length in zip(draft.starts, draft.lengths, strict=True)
+    ]
 
 
 def fields(record: Record) -> tuple[object, ...]:
@@ -153,12 +158,12 @@ def fields(record: Record) -> tuple[object, ...]:
 @settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(rounds=st.lists(st.lists(drafts, min_size=1, max_size=5), min_size=1, max_size=3))
 def test_whatever_was_appended_comes_back_from_the_table(
-    on_postgres: Run, rounds: list[list[Draft]]
+    on_postgres: Run, rounds: list[list[Run]]
 ) -> None:
     async def scenario(world: World) -> None:
         log = await world.create()
         for batch in rounds:
-            await asyncio.gather(*[log.append(draft) for draft in batch])
+            await asyncio.gather(*[append(log, draft) for draft in batch])
             world.clock.advance(1)
         live = [fields(record) for record in await read_all(log)]
         log = await world.reopen(log)
@@ -172,8 +177,8 @@ def test_long_topics_are_read_in_parts_and_large_records_alone(on_postgres: Run)
     async def scenario(world: World) -> None:
         log = await world.create()
         count = READ_ROWS_MAX + 500
-        await log.append(Draft("n", [b"%d" % i for i in range(count)]))
-        await log.append(Draft("n", [bytes([i]) * (MIB * 2 // 3) for i in range(4)]))
+        await append(log, run_of("n", [b"%d" % i for i in range(count)]))
+        await append(log, run_of("n", [bytes([i]) * (MIB * 2 // 3) for i in range(4)]))
         log = await world.reopen(log)
         first = (await log.read(0))[0]
         assert first.header.count == READ_ROWS_MAX
@@ -190,7 +195,7 @@ def test_long_topics_are_read_in_parts_and_large_records_alone(on_postgres: Run)
 def test_many_readers_of_one_place_ask_the_server_once(on_postgres: Run) -> None:
     async def scenario(world: World) -> None:
         log = await world.create()
-        await log.append(Draft("n", [bytes([i]) * (MIB // 2) for i in range(6)]))
+        await append(log, run_of("n", [bytes([i]) * (MIB // 2) for i in range(6)]))
         log = await world.reopen(log)  # with nothing in memory
         found = await asyncio.gather(*[payloads(log) for _ in range(100)])
         found += [await payloads(log)]
@@ -209,7 +214,7 @@ def test_a_round_that_is_too_large_for_one_transaction_has_several(on_postgres: 
         each = 7 * MIB
         count = STATEMENT_BYTES_MAX // each + 2
         logs = [await world.create(topic_id=i, declared=f"t{i}") for i in range(1, count + 1)]
-        waiting = [log.append(Draft("n", [bytes(each)])) for log in logs]
+        waiting = [append(log, run_of("n", [bytes(each)])) for log in logs]
         assert await asyncio.gather(*waiting) == [0] * count
         parts = " union all ".join(
             f"select xmin::text from {{s}}.topic_{i + 1}" for i in range(count)
@@ -224,10 +229,10 @@ def test_publishers_beyond_the_bound_wait_and_come_in_order(on_postgres: Run) ->
         log = await world.create()
         with psycopg.connect(world.server.url) as slow:
             slow.execute(f"select 1 from {world.schema}.logs for update")
-            first = asyncio.ensure_future(log.append(Draft("n", [b"first"])))
+            first = asyncio.ensure_future(append(log, run_of("n", [b"first"])))
             await asyncio.sleep(0)
             waiting = [
-                asyncio.ensure_future(log.append(Draft("n", [b"%d" % i + bytes(MIB)])))
+                asyncio.ensure_future(append(log, run_of("n", [b"%d" % i + bytes(MIB)])))
                 for i in range(12)
             ]
             await until(lambda: log.is_congested)
@@ -245,7 +250,7 @@ def test_trimming_removes_rows_and_marks_and_forgets_no_offset(on_postgres: Run)
     async def scenario(world: World) -> None:
         log = await world.create()
         for i in range(5):
-            await log.append(Draft("n", [b"%d" % i]), [Mark(MARK_QOS2_OPENED, b"%d" % i, 0)])
+            await append(log, run_of("n", [b"%d" % i]), [Mark(MARK_QOS2_OPENED, b"%d" % i, 0)])
             world.clock.advance(10)
         size = await log.stored_bytes()
         assert await log.trim(world.clock.now_us() - 25_000_000, None) == 3
@@ -258,7 +263,7 @@ def test_trimming_removes_rows_and_marks_and_forgets_no_offset(on_postgres: Run)
         log = await world.reopen(log)
         assert log.bounds() == Bounds(5, 5) and await log.stored_bytes() == 0
         world.clock.set_wall(0)
-        assert await log.append(Draft("n", [b"5"])) == 5
+        assert await append(log, run_of("n", [b"5"])) == 5
         assert (await read_all(log))[0].timestamp > 10**15  # stamps never fall
 
     on_postgres(scenario)
@@ -269,7 +274,7 @@ def test_rows_that_a_crash_left_below_the_first_offset_go_with_the_next_trim(
 ) -> None:
     async def scenario(world: World) -> None:
         log = await world.create()
-        await log.append(Draft("n", [b"0", b"1", b"2"]))
+        await append(log, run_of("n", [b"0", b"1", b"2"]))
         world.sql("update {s}.logs set first_offset = 2")
         log = await world.reopen(log)
         assert log.bounds() == Bounds(2, 3)
@@ -282,7 +287,7 @@ def test_rows_that_a_crash_left_below_the_first_offset_go_with_the_next_trim(
 def test_a_row_that_is_missing_is_named_and_the_others_are_found(on_postgres: Run) -> None:
     async def scenario(world: World) -> None:
         log = await world.create()
-        await log.append(Draft("n", [b"0", b"1", b"2", b"3"]))
+        await append(log, run_of("n", [b"0", b"1", b"2", b"3"]))
         world.sql("delete from {s}.topic_1 where messageid in (1, 2)")
         log = await world.reopen(log)
         assert [r.payload for r in (await log.read(0))[0].records("t", 0, 4)] == [b"0"]
@@ -302,7 +307,7 @@ def test_a_table_that_is_gone_or_has_lost_its_end_is_damaged_and_keeps_its_word(
 ) -> None:
     async def scenario(world: World) -> None:
         log = await world.create()
-        await log.append(Draft("n", [b"0", b"1", b"2"]))
+        await append(log, run_of("n", [b"0", b"1", b"2"]))
         world.sql(damage)
         with pytest.raises(DamagedLog, match="rows from 0 up to 3") as damaged:
             await world.reopen(log)
@@ -316,10 +321,10 @@ def test_a_table_that_is_gone_or_has_lost_its_end_is_damaged_and_keeps_its_word(
 def test_marks_come_in_the_order_they_were_made_also_those_at_the_end(on_postgres: Run) -> None:
     async def scenario(world: World) -> None:
         log = await world.create()
-        await log.append(Draft("n", [b"0"]), [Mark(MARK_QOS2_OPENED, b"a", 0)])
-        await log.append(Draft("n", []), [Mark(MARK_QOS2_RELEASED, b"a")])
-        await log.append(Draft("n", [b"1"]), [Mark(MARK_QOS2_OPENED, b"a", 0)])
-        await log.append(Draft("n", []), [Mark(MARK_QOS2_RELEASED, b"a")])
+        await append(log, run_of("n", [b"0"]), [Mark(MARK_QOS2_OPENED, b"a", 0)])
+        await append(log, run_of("n", []), [Mark(MARK_QOS2_RELEASED, b"a")])
+        await append(log, run_of("n", [b"1"]), [Mark(MARK_QOS2_OPENED, b"a", 0)])
+        await append(log, run_of("n", []), [Mark(MARK_QOS2_RELEASED, b"a")])
         log = await world.reopen(log)
         kinds = [mark.kind async for batch in log.batches_since(0) for mark in batch.marks()]
         assert kinds == [MARK_QOS2_OPENED, MARK_QOS2_RELEASED] * 2

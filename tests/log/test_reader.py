@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from penstock.core.run import run_of
 from penstock.log.files.active import create_segment
 from penstock.log.files.disk import RealDisk
 from penstock.log.files.embedded import EmbeddedLog
@@ -20,10 +21,11 @@ from penstock.log.files.layout import log_directory
 from penstock.log.files.reader import FileReader
 from penstock.log.files.segment import SegmentHeader, segment_path
 from penstock.log.format.marks import MARK_WILL, Mark
-from penstock.log.interface import Bounds, Draft, LogSettings
+from penstock.log.interface import Bounds, LogSettings
 from penstock.model.errors import CorruptError, Gap
 from penstock.model.limits import KIB
 from penstock.model.record import Record
+from tests.appends import append
 from tests.log.appending_child import payload
 from tests.log.faulty_disk import FaultyDisk
 from tests.log.stores import IDENTITY, World, in_world, read_all, wait_for
@@ -40,7 +42,7 @@ def everything(reader: FileReader) -> list[Record]:
 async def fill(world: World, log: EmbeddedLog, count: int) -> None:
     for _ in range(count):
         end = log.bounds().end
-        await log.append(Draft(f"n/{end % 3}", [b"%09d" % end + bytes(4 * KIB)]))
+        await append(log, run_of(f"n/{end % 3}", [b"%09d" % end + bytes(4 * KIB)]))
         world.clock.advance(1)
 
 
@@ -100,12 +102,12 @@ def test_a_time_between_a_mark_and_the_next_segment_is_found_behind_the_mark(
 ) -> None:
     async def scenario(world: World) -> None:
         log = await world.create(LogSettings(segment_bytes=8 * KIB))
-        await log.append(Draft("n", [bytes(7 * KIB)]))
+        await append(log, run_of("n", [bytes(7 * KIB)]))
         world.clock.advance(10)
-        await log.append(Draft("n", []), [Mark(MARK_WILL, b"w")])  # stamps the first segment
+        await append(log, run_of("n", []), [Mark(MARK_WILL, b"w")])  # stamps the first segment
         between = world.clock.now_us() - 1
         world.clock.advance(10)
-        await log.append(Draft("n", [bytes(7 * KIB)]))
+        await append(log, run_of("n", [bytes(7 * KIB)]))
         assert len(list(world.directory.glob("*.log"))) == 2
         assert await log.offset_at(between) == 1
         assert FileReader(RealDisk(), world.directory).offset_at(between) == 1
@@ -116,10 +118,10 @@ def test_a_time_between_a_mark_and_the_next_segment_is_found_behind_the_mark(
 def test_a_reader_never_goes_past_the_end_although_the_bytes_are_there(tmp_path: Path) -> None:
     async def scenario(world: World) -> None:
         log = await world.create()
-        await log.append(Draft("n", [b"a"]))
+        await append(log, run_of("n", [b"a"]))
         end = read_end(RealDisk(), world.directory)
         assert end is not None
-        await log.append(Draft("n", [b"b", b"c"]))
+        await append(log, run_of("n", [b"b", b"c"]))
         (world.directory / "end").write_bytes(end.pack())
         reader = FileReader(RealDisk(), world.directory)
         assert reader.bounds() == Bounds(0, 1)
@@ -133,7 +135,7 @@ def test_a_reader_never_goes_past_the_end_although_the_bytes_are_there(tmp_path:
 def test_a_segment_that_was_just_begun_does_not_count_yet(tmp_path: Path) -> None:
     async def scenario(world: World) -> None:
         log = await world.create()
-        await log.append(Draft("n", [b"a"]))
+        await append(log, run_of("n", [b"a"]))
         create_segment(RealDisk(), world.directory, SegmentHeader(0, 1, 1, 1, 1)).close_file()
         reader = FileReader(RealDisk(), world.directory)
         assert reader.bounds() == Bounds(0, 1)
@@ -146,7 +148,7 @@ def test_a_range_is_cut_to_whole_batches_that_touch_it(tmp_path: Path) -> None:
     async def scenario(world: World) -> None:
         log = await world.create()
         for size in (3, 5, 2):
-            await log.append(Draft("n", [b"x"] * size))
+            await append(log, run_of("n", [b"x"] * size))
         reader = FileReader(RealDisk(), world.directory)
         assert [b.base_offset for b in reader.batches(0, 10)] == [0, 3, 8]
         assert [b.base_offset for b in reader.batches(2, 4)] == [0, 3]
@@ -308,7 +310,7 @@ def test_readers_in_threads_see_every_record_in_order_while_a_broker_works(
         for number in range(150):
             end = log.bounds().end
             ends[0] = end + 10  # nothing past it can be visible before the next append
-            await log.append(Draft(f"n/{number % 3}", [payload(end + i) for i in range(10)]))
+            await append(log, run_of(f"n/{number % 3}", [payload(end + i) for i in range(10)]))
             world.clock.advance(1)
             if number % 7 == 0:
                 await log.seal_closed()

@@ -8,14 +8,16 @@ from pathlib import Path
 import pytest
 
 from penstock.core.names import matches
+from penstock.core.run import run_of
 from penstock.log.files.disk import RealDisk
 from penstock.log.files.embedded import EmbeddedLog
 from penstock.log.files.reader import FileReader
 from penstock.log.files.seal import SEALED_RECORDS
 from penstock.log.files.segment import Segment
-from penstock.log.interface import OS, Draft, LogSettings
+from penstock.log.interface import OS, LogSettings
 from penstock.model.errors import Gap
 from penstock.model.limits import KIB, MIB
+from tests.appends import append
 from tests.log.stores import IDENTITY, World, in_world
 
 SMALL = LogSettings(segment_bytes=64 * KIB)
@@ -26,7 +28,7 @@ async def fill(world: World, log: EmbeddedLog, count: int, size: int = 4 * KIB) 
     noise = random.Random(7)
     for _ in range(count):
         end = log.bounds().end
-        await log.append(Draft(f"n/{end // 40}", [noise.randbytes(size)]))
+        await append(log, run_of(f"n/{end // 40}", [noise.randbytes(size)]))
         world.clock.advance(1)
 
 
@@ -62,8 +64,8 @@ def test_sealed_batches_without_a_wanted_name_are_not_read(
     async def scenario(world: World) -> None:
         log = await world.create(LogSettings(segment_bytes=4 * MIB))
         for name in ("a", "b", "a"):
-            await log.append(Draft(name, [b"x" * 20] * SEALED_RECORDS))
-        await log.append(Draft("c", [bytes(4 * MIB)]))  # too much for the segment: it is closed
+            await append(log, run_of(name, [b"x" * 20] * SEALED_RECORDS))
+        await append(log, run_of("c", [bytes(4 * MIB)]))  # too much for the segment: it is closed
         assert await log.seal_closed() == 1
         read: list[int] = []
         whole = Segment.read_span
@@ -104,7 +106,7 @@ def test_a_cut_takes_the_beginning_of_a_batch_that_is_near(tmp_path: Path) -> No
         log = await world.create(LogSettings(segment_bytes=8 * MIB))
         noise = random.Random(7)
         for _ in range(8):  # ~2 MB: a chunk each
-            await log.append(Draft("n", [noise.randbytes(1_000) for _ in range(2_000)]))
+            await append(log, run_of("n", [noise.randbytes(1_000) for _ in range(2_000)]))
         reader = FileReader(RealDisk(), world.directory)
         assert [cut % 2_000 for cut in reader.cuts(0, 16_000, 4)] == [0, 0, 0]
         assert [cut % 2_000 for cut in reader.cuts(50, 15_950, 3)] == [0, 0]
@@ -136,7 +138,7 @@ def test_a_position_of_a_lost_life_is_moved_back_to_where_the_next_began(tmp_pat
         assert reader.clamp(1, 50) == 10
         again = await world.store.open(IDENTITY, log.settings)  # as after a power loss
         for _ in range(5):
-            await again.append(Draft("n", [b"x"]))
+            await append(again, run_of("n", [b"x"]))
         assert reader.epoch() == 2
         assert reader.clamp(1, 10) == 10
         assert reader.clamp(1, 12) == 10

@@ -9,16 +9,18 @@ from random import Random
 
 import pytest
 
+from penstock.core.run import run_of
 from penstock.log.cache import CACHE_BYTES_MAX, ChunkCache
 from penstock.log.files.disk import RealDisk
 from penstock.log.files.embedded import READ_BYTES_MAX, TAIL_BYTES_MAX, EmbeddedLog
 from penstock.log.files.segment import Segment
 from penstock.log.format.batch import decode_batch
 from penstock.log.format.batch_bytes import COMPRESSION_LZ4
-from penstock.log.interface import Bounds, Draft, LogSettings
+from penstock.log.interface import Bounds, LogSettings
 from penstock.log.tail import Tail
 from penstock.model.errors import Gap
 from penstock.model.limits import KIB, MIB
+from tests.appends import append
 from tests.log.batch_model import ModelLog
 from tests.log.segments import all_batches, plain_run, write_model
 from tests.log.stores import World, arrived, in_world, read_all, until
@@ -31,7 +33,7 @@ NOISE = Random(1).randbytes(512 * KIB)  # does not shrink
 
 async def fill(log: EmbeddedLog, count: int, size: int, first: int = 0) -> None:
     for i in range(first, first + count):
-        await log.append(Draft(f"n/{i % 3}", [b"%09d" % i + NOISE[: size - 9]]))
+        await append(log, run_of(f"n/{i % 3}", [b"%09d" % i + NOISE[: size - 9]]))
 
 
 # The tail and the cache
@@ -108,7 +110,7 @@ def test_the_chunk_cache_is_bounded_and_the_oldest_use_goes_first(tmp_path: Path
         log = await world.create(LogSettings(segment_bytes=4 * MIB))
         await fill(log, 64, 512 * KIB)  # 32 MiB
         log = await world.reopen(log)  # with an empty tail
-        await log.append(Draft("n", [bytes(9)]))
+        await append(log, run_of("n", [bytes(9)]))
         await read_all(log)
         loads = log.loads
         assert loads >= 32
@@ -161,7 +163,7 @@ def test_the_newest_chunk_is_read_again_only_after_it_grew(tmp_path: Path) -> No
         for _ in range(2):
             assert [batch.base_offset for batch in await log.read(0)] == [0, 1, 2]
         assert log.loads == 1
-        await log.append(Draft("n", [b"more"]))
+        await append(log, run_of("n", [b"more"]))
         for _ in range(2):
             assert [batch.base_offset for batch in await log.read(1)] == [1, 2, 3]
         assert log.loads == 2
@@ -232,14 +234,14 @@ def test_a_load_that_began_before_a_commit_is_not_shared_by_those_who_want_what_
 ) -> None:
     async def scenario(world: World) -> None:
         log = await world.create()
-        await log.append(Draft("n", [b"old"]))
+        await append(log, run_of("n", [b"old"]))
         log = await world.reopen(log)  # with an empty tail
         gate = world.disk.hold("read", f"{0:020d}.log")
         first = asyncio.ensure_future(log.read(0))
         await arrived(gate)
         # It waits before it learned how long the segment is by now, or after: both must be right.
-        await log.append(Draft("n", [b"new"]))
-        await log.append(Draft("n", [bytes(5 * MIB)]))  # pushes the others out of the tail
+        await append(log, run_of("n", [b"new"]))
+        await append(log, run_of("n", [bytes(5 * MIB)]))  # pushes the others out of the tail
         second = asyncio.ensure_future(log.read(1))
         await asyncio.sleep(0)
         gate.opened.set()
@@ -322,13 +324,13 @@ def test_readers_see_every_record_once_while_the_log_grows_and_is_sealed(tmp_pat
 def test_a_record_that_was_trimmed_is_a_gap_also_when_nothing_is_left(tmp_path: Path) -> None:
     async def scenario(world: World) -> None:
         log = await world.create()
-        await log.append(Draft("n", [b"old"] * 5))
+        await append(log, run_of("n", [b"old"] * 5))
         world.clock.advance(100)
         assert await log.trim(world.clock.now_us(), None) == 5
         with pytest.raises(Gap, match="first record is 5"):
             await log.read(3)
         assert await log.read(5) == []
-        await log.append(Draft("n", [b"new"]))
+        await append(log, run_of("n", [b"new"]))
         with pytest.raises(Gap, match="first record is 5"):
             await log.read(4)
         assert [r.payload for r in await read_all(log)] == [b"new"]
@@ -341,7 +343,7 @@ def test_a_time_is_found_while_old_segments_go(tmp_path: Path) -> None:
         log = await world.create(LogSettings(segment_bytes=64 * KIB))
         start = world.clock.now_us()
         for i in range(60):
-            await log.append(Draft("n", [b"%09d" % i + bytes(8 * KIB)]))
+            await append(log, run_of("n", [b"%09d" % i + bytes(8 * KIB)]))
             world.clock.advance(1)
         log = await world.reopen(log)  # nothing of the old segments is known yet
 
@@ -407,7 +409,7 @@ def test_a_large_batch_that_shrinks_is_stored_compressed_and_read_back_whole(
 
     async def scenario(world: World) -> None:
         log = await world.create()
-        await log.append(Draft("n", payloads))
+        await append(log, run_of("n", payloads))
         live = [record.payload for record in await read_all(log)]
         log = await world.reopen(log)  # with an empty tail
         (batch,) = await log.read(0)
@@ -423,7 +425,7 @@ def test_what_shrank_a_hundredfold_is_read_a_part_at_a_time(tmp_path: Path) -> N
     async def scenario(world: World) -> None:
         log = await world.create()
         for _ in range(20):
-            await log.append(Draft("n", [bytes(2 * MIB)]))
+            await append(log, run_of("n", [bytes(2 * MIB)]))
         log = await world.reopen(log)
         assert await log.stored_bytes() < 1 * MIB, "all of it lies in one chunk of the file"
         offset = 0

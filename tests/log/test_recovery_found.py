@@ -10,23 +10,25 @@ from typing import TypeVar
 
 import pytest
 
+from penstock.core.run import Run, run_of
 from penstock.log.files.embedded import EmbeddedLog
 from penstock.log.files.segment import segment_bases, segment_path
-from penstock.log.interface import FSYNC, OS, Draft
+from penstock.log.interface import FSYNC, OS
 from penstock.model.errors import Gap, UnavailableError
+from tests.appends import append
 from tests.log.machine import DIRECTORY, SMALL, Machine
 from tests.sim.workers import SimWorkers
 
 T = TypeVar("T")
 
 
-def a_record(text: str) -> Draft:
-    return Draft("orders", [text.encode().ljust(100, b".")])
+def a_record(text: str) -> Run:
+    return run_of("orders", [text.encode().ljust(100, b".")])
 
 
 async def append_each(log: EmbeddedLog, *texts: str) -> None:
     for text in texts:
-        await log.append(a_record(text))
+        await append(log, a_record(text))
 
 
 async def texts(log: EmbeddedLog) -> list[str]:
@@ -48,7 +50,7 @@ def test_a_log_fenced_at_its_first_record_keeps_what_came_after_the_restart() ->
     async def fenced(log: EmbeddedLog) -> None:
         machine.disk.sync_fails_in = 0
         with pytest.raises(UnavailableError):
-            await log.append(a_record("refused"))
+            await append(log, a_record("refused"))
 
     machine.live(fenced)
     machine.kill()

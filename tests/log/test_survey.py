@@ -8,12 +8,14 @@ from pathlib import Path
 
 import pytest
 
+from penstock.core.run import run_of
 from penstock.log.files.embedded import EmbeddedLog
 from penstock.log.files.seal import SEALING
 from penstock.log.files.segment import HEADER_BYTES, segment_bases, segment_path
-from penstock.log.interface import Draft, LogSettings
+from penstock.log.interface import LogSettings
 from penstock.model.errors import CorruptError
 from penstock.model.limits import KIB
+from tests.appends import append
 from tests.log.stores import World, in_world
 
 SMALL = LogSettings(segment_bytes=64 * KIB, retention_age_s=None)
@@ -43,7 +45,7 @@ UNREADABLE = pytest.mark.parametrize("harm", [cut, zero_the_header])
 async def fill(world: World, log: EmbeddedLog, segments: int) -> list[int]:
     """Closed segments of a few records, a minute between each; their base offsets."""
     while len(segment_bases(world.disk, world.directory)) <= segments:
-        await log.append(Draft("orders", [b"x" * 20 * KIB]))
+        await append(log, run_of("orders", [b"x" * 20 * KIB]))
         world.clock.advance(60)
     return segment_bases(world.disk, world.directory)
 
@@ -87,7 +89,7 @@ def test_retention_takes_what_is_due_the_damaged_one_too(
         assert log.bounds().first == bases[2]
         assert log.damage == []
         assert segment_bases(world.disk, world.directory) == bases[2:]
-        assert await log.append(Draft("orders", [b"on"])) == log.bounds().end - 1
+        assert await append(log, run_of("orders", [b"on"])) == log.bounds().end - 1
 
     in_world(tmp_path, scenario)
 
@@ -166,7 +168,7 @@ def test_a_missing_segment_stops_neither_sealing_nor_retention(tmp_path: Path) -
         bases = [segment.base_offset for segment in log._segments]
         assert await log.trim(log._segments[2].body.header.created_at + 1, None) == bases[2]
         assert log.damage == []
-        assert await log.append(Draft("orders", [b"on"])) == log.bounds().end - 1
+        assert await append(log, run_of("orders", [b"on"])) == log.bounds().end - 1
 
     in_world(tmp_path, scenario)
 

@@ -11,14 +11,16 @@ from pathlib import Path
 
 import pytest
 
+from penstock.core.run import run_of
 from penstock.log.files.disk import RealDisk
 from penstock.log.files.endfile import End, read_end
 from penstock.log.files.segment import Segment, segment_bases, segment_path
 from penstock.log.files.verify import LogReport, verify_all, verify_log
 from penstock.log.format.footer import Footer, encode_footer, read_footer
 from penstock.log.format.marks import MARK_WILL, Mark
-from penstock.log.interface import OS, Draft, LogSettings
+from penstock.log.interface import OS, LogSettings
 from penstock.model.limits import KIB
+from tests.appends import append
 from tests.log.bare_format import crc32c
 from tests.log.faulty_disk import FaultyDisk
 from tests.log.stores import World, in_world, open_world
@@ -33,11 +35,11 @@ def make_log(root: Path) -> Path:
         async with open_world(root) as world:
             log = await world.create(SMALL)
             for i in range(50):
-                await log.append(Draft(f"n/{i % 3}", [bytes([i]) * 1_000, b"small"]))
+                await append(log, run_of(f"n/{i % 3}", [bytes([i]) * 1_000, b"small"]))
                 world.clock.advance(1)
                 if i == 25:
                     await log.seal_closed()
-            await log.append(Draft("n", []), [Mark(MARK_WILL, b"w")])
+            await append(log, run_of("n", []), [Mark(MARK_WILL, b"w")])
             return world.directory
 
     return asyncio.run(main())
@@ -210,7 +212,7 @@ def test_a_falling_epoch_is_found(tmp_path: Path) -> None:
     async def scenario(world: World) -> None:
         log = await world.create(SMALL)
         for _ in range(20):
-            await log.append(Draft("n", [bytes(2_000)]))
+            await append(log, run_of("n", [bytes(2_000)]))
         await log.close()
         first = segment_path(world.directory, 0)
         header = bytearray(first.read_bytes()[:64])
@@ -327,7 +329,7 @@ def test_a_log_in_use_is_clean_at_any_moment(tmp_path: Path) -> None:
 
         looking = asyncio.ensure_future(look())
         for i in range(300):
-            await log.append(Draft(f"n/{i % 5}", [bytes(1_000)]))
+            await append(log, run_of(f"n/{i % 5}", [bytes(1_000)]))
             if i % 20 == 0:
                 await log.seal_closed()
             if i % 50 == 0:
@@ -345,7 +347,7 @@ def test_segments_trimmed_under_the_verification_are_no_finding(tmp_path: Path) 
     async def scenario(world: World) -> None:
         log = await world.create(SMALL)
         for _ in range(40):
-            await log.append(Draft("n", [bytes(2_000)]))
+            await append(log, run_of("n", [bytes(2_000)]))
         disk = FaultyDisk(RealDisk())
         bases = segment_bases(RealDisk(), world.directory)
         gate = disk.hold("open", segment_path(world.directory, bases[1]).name)
@@ -364,10 +366,10 @@ def test_segments_trimmed_under_the_verification_are_no_finding(tmp_path: Path) 
 def test_a_segment_begun_under_the_verification_is_no_finding(tmp_path: Path) -> None:
     async def scenario(world: World) -> None:
         log = await world.create(SMALL)
-        await log.append(Draft("n", [bytes(15_000)]))
+        await append(log, run_of("n", [bytes(15_000)]))
         end = read_end(RealDisk(), world.directory)
         assert end is not None
-        await log.append(Draft("n", [bytes(15_000)]))
+        await append(log, run_of("n", [bytes(15_000)]))
         # As if `end` had been read just before the roll, and the batch be on its way.
         (world.directory / "end").write_bytes(end.pack())
         newest = segment_path(world.directory, 1)

@@ -20,8 +20,8 @@ from penstock import (
     connect,
 )
 from penstock.app.server import Server
-from penstock.broker.publish.run import Run
 from penstock.broker.publish.staged import LiveLog
+from penstock.core.run import Run
 from penstock.log.format.builder import BatchBuilder
 from penstock.log.staging.area import AREA, StagedFile
 from penstock.model.limits import PAYLOAD_BYTES_MAX
@@ -32,6 +32,7 @@ from penstock.pipeline.sink import remote_intake
 from penstock.pipeline.sink.remote_intake import RemoteIntake
 from penstock.pipeline.sink.writing import TaskWrite
 from penstock.pipeline.source.source import PenstockSource
+from tests.appends import add, append_batch
 from tests.doors.hosted import Hosted
 from tests.doors.served import Served
 from tests.doors.users import add_users
@@ -188,10 +189,10 @@ def test_nothing_is_forwarded_before_a_batch_that_waits_for_its_commit(hosted: H
     async def both_in_one_tick(server: Server) -> None:
         exchange = hosted.exchange
         builder = BatchBuilder(0)
-        builder.add("orders/1", [b"written"], 0, 1)
+        add(builder, "orders/1", [b"written"], 0, 1)
         live = LiveLog(exchange, server.broker.engine.topics.get("orders"))
-        placed = live.append_batch(builder.encode(0, 0, 0))
-        run = Run("orders/1", b"published", [0], [9], 0, False)
+        placed = append_batch(live, builder.encode(0, 0, 0))
+        run = Run("orders/1", b"published", [0], [9], 0)
         exchange.publish(exchange.router.find("orders/1"), run, None)
         await placed
 

@@ -20,6 +20,7 @@ from penstock.log.format.builder import BatchBuilder
 from penstock.log.format.marks import encode_headers
 from penstock.model.record import Record
 from penstock.pipeline.source.scan import kept_records
+from tests.appends import add
 from tests.core.test_where import CASES, record_of
 from tests.pipeline.reading import offsets
 
@@ -32,7 +33,7 @@ def stored(records: list[Record]) -> Batch:
     builder = BatchBuilder(records[0].timestamp)
     for one in records:
         headers = encode_headers(one.headers)
-        builder.add(one.name, [one.payload], one.timestamp, 0, one.publisher, 0, headers)
+        add(builder, one.name, [one.payload], one.timestamp, 0, one.publisher, 0, headers)
     batch = builder.encode(1, records[0].offset, 0)
     return decode_batch(memoryview(b"".join(batch.to_bytes())), 0)
 

@@ -4,23 +4,23 @@ from __future__ import annotations
 
 from random import Random
 
+from penstock.core.run import Run, run_of
 from penstock.log.format.marks import MARK_IDEMPOTENCY_KEY, MARK_QOS2_RELEASED, NO_RECORD, Mark
-from penstock.log.interface import Draft
 from penstock.model.record import KIND_BYTES, KIND_JSON, KIND_TEXT
 from tests.sim.promises import Stored, stored_by
 
 NAMES = ("a", "a/b", "sensors/42/temperature", "ä/ö", "x" * 300)
 
 
-def random_append(rng: Random, number: int) -> tuple[Draft, list[Mark], list[Stored]]:
+def random_append(rng: Random, number: int) -> tuple[Run, list[Mark], list[Stored]]:
     """What to append, and the records it must become; `number` makes payloads its own."""
     count = rng.choice((0, 1, 1, 1, 1, 2, 5, 30))
     payloads = [_payload(rng, number, index) for index in range(count)]
     # A payload too short to be told from others gets a header that tells.
     own = (("number", str(number)),) if any(len(payload) < 12 for payload in payloads) else ()
-    draft = Draft(rng.choice(NAMES), payloads, headers=own)
+    draft = run_of(rng.choice(NAMES), payloads, headers=own)
     if rng.random() < 0.3:
-        draft = Draft(
+        draft = run_of(
             rng.choice(NAMES),
             payloads,
             kind=rng.choice((KIND_BYTES, KIND_TEXT, KIND_JSON)),

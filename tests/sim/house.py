@@ -8,6 +8,7 @@ from pathlib import Path
 from random import Random
 from typing import Any, Final
 
+from penstock.core.run import Run
 from penstock.log import appending
 from penstock.log.files import active, commit, embedded, recovery, seal, segment
 from penstock.log.files.embedded import EmbeddedLog
@@ -72,7 +73,7 @@ class House:
         self.failed_syncs = 0
         self.was_closed = False  # in order
 
-    def see_commit(self, batch: Batch) -> None:
+    def see_commit(self, batch: Batch, runs: list[tuple[int, Run]] | None) -> None:
         assert self.log is not None
         is_synced = self.log.settings.durability == FSYNC and self.unsynced_credit == 0
         if self.log.settings.durability == FSYNC and self.unsynced_credit:

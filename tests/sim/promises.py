@@ -13,9 +13,9 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
+from penstock.core.run import Run
 from penstock.log.format.batch import Batch
 from penstock.log.format.marks import NO_RECORD, Mark
-from penstock.log.interface import Draft
 from penstock.model.record import Record
 
 
@@ -36,10 +36,13 @@ def stored_of(record: Record) -> Stored:
     return (r.name, r.payload, r.headers, r.publisher, r.qos, r.retain, r.expires_at, r.kind)
 
 
-def stored_by(draft: Draft) -> list[Stored]:
+def stored_by(draft: Run) -> list[Stored]:
     d = draft
     rest = (d.headers, d.publisher, d.qos, d.retain, d.expires_at or None, d.kind)
-    return [(d.name, payload, *rest) for payload in d.payloads]
+    return [
+        (d.name, d.data[start : start + length], *rest)
+        for start, length in zip(d.starts, d.lengths, strict=True)
+    ]
 
 
 @dataclass(eq=False)

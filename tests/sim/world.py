@@ -22,6 +22,7 @@ from penstock.log.files.verify import verify_log
 from penstock.log.interface import FSYNC, OS, LogSettings
 from penstock.model.clock import ManualClock
 from penstock.model.errors import Gap, UnavailableError
+from tests.appends import append
 from tests.sim.drafts import random_append
 from tests.sim.fake_disk import Crash, FakeDisk
 from tests.sim.house import (
@@ -317,7 +318,7 @@ class World:
         self.number += 1
         draft, marks, records = random_append(self.rng, self.number)
         fence = log.fence
-        future = log.append(draft, marks)
+        future = append(log, draft, marks)
         assert isinstance(future, asyncio.Future)
         call = Call(records, marks, future, self.disk.is_full)
         house.promises.calls.append(call)

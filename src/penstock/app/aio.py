@@ -17,7 +17,7 @@ from typing import Any, Final, Self
 
 from penstock.app.wiring import OpenBroker, open_directory, open_memory
 from penstock.broker.deliver.streams import Stream
-from penstock.broker.engine import DRAFT_BYTES_MAX, DRAFT_RECORDS_MAX, Engine
+from penstock.broker.engine import RUN_BYTES_MAX, RUN_RECORDS_MAX, Engine
 from penstock.broker.queue.consumers import check_offset, read_matching, resolve
 from penstock.broker.settings import altered, make_settings, topic_settings
 from penstock.broker.topics import Topic
@@ -25,10 +25,10 @@ from penstock.config import DEFAULT_DATA
 from penstock.core.access import PUBLISH, Principals, authorise
 from penstock.core.names import check_filter, check_name, quoted
 from penstock.core.position import AtOffset, Latest, parse_position
+from penstock.core.run import Run, run_of
 from penstock.core.where import Where, compile_where
 from penstock.log.files.commit import ThreadWorkers
 from penstock.log.files.sealer import ServingWorkers
-from penstock.log.interface import Draft
 from penstock.model.errors import Gap, NotAuthorized, UnavailableError
 from penstock.model.groups import GroupInfo
 from penstock.model.messages import check_headers, encode_message
@@ -163,8 +163,8 @@ class AsyncBroker:
         """Store one message; its offset, once it is durable."""
         engine = self.engine
         target = engine.topics.get(topic)
-        (draft,) = _drafts(target, name, [message], headers)
-        return await engine.publish(target, draft)
+        (run,) = _runs(target, name, [message], headers)
+        return await engine.publish(target, run)
 
     async def publish_many(
         self,
@@ -181,16 +181,16 @@ class AsyncBroker:
         """
         engine = self.engine
         target = engine.topics.get(topic)
-        drafts = _drafts(target, name, messages, headers)
-        if not drafts:
+        runs = _runs(target, name, messages, headers)
+        if not runs:
             end = target.log.bounds().end
             return range(end, end)
-        for draft in drafts:
-            engine.check(draft)
-        pending = [engine.publish(target, draft) for draft in drafts]
+        for run in runs:
+            engine.check(run)
+        pending = [engine.publish(target, run) for run in runs]
         await asyncio.wait([asyncio.ensure_future(one) for one in pending])
         offsets = [await one for one in pending]
-        return range(offsets[0], offsets[-1] + len(drafts[-1].payloads))
+        return range(offsets[0], offsets[-1] + runs[-1].count)
 
     # Consuming
 
@@ -347,23 +347,21 @@ def _where(text: str | None) -> Where | None:
     return None if text is None else compile_where(text)
 
 
-def _drafts(
+def _runs(
     topic: Topic, name: str | None, messages: Iterable[Any], headers: HeadersLike
-) -> list[Draft]:
-    """Runs of messages of one kind, each small enough to be handed over at once."""
+) -> list[Run]:
+    """Messages of one kind in runs, each small enough to be handed over at once."""
     published_as = topic.declared if name is None else check_name(name)
     if not authorise(_CALLER, PUBLISH, published_as):
         raise NotAuthorized(f"publishing to {quoted(published_as)} is not allowed")
     checked = check_headers(headers)
-    drafts: list[Draft] = []
+    alike: list[tuple[int, list[bytes]]] = []  # kind and payloads
     size = 0
     for payload, kind in map(encode_message, messages):
         size += len(payload)
-        is_full = size > DRAFT_BYTES_MAX or (
-            drafts and len(drafts[-1].payloads) >= DRAFT_RECORDS_MAX
-        )
-        if not drafts or drafts[-1].kind != kind or is_full:
-            drafts.append(Draft(published_as, [], kind, headers=checked))
+        is_full = size > RUN_BYTES_MAX or (alike and len(alike[-1][1]) >= RUN_RECORDS_MAX)
+        if not alike or alike[-1][0] != kind or is_full:
+            alike.append((kind, []))
             size = len(payload)
-        drafts[-1].payloads.append(payload)
-    return drafts
+        alike[-1][1].append(payload)
+    return [run_of(published_as, payloads, kind, headers=checked) for kind, payloads in alike]

@@ -17,7 +17,8 @@ from penstock.broker.settings import topic_settings
 from penstock.broker.topics import Topic
 from penstock.core.bus import EVERYBODY, TOPICS, BusTable, Ring, join_id
 from penstock.core.position import AtOffset
-from penstock.log.interface import OS, Draft
+from penstock.core.run import Run, run_of
+from penstock.log.interface import OS
 from penstock.model.errors import PenstockError, UnavailableError
 from penstock.model.record import Record
 
@@ -83,7 +84,7 @@ class BusLoop:
             waiting = self._ring.peek()
             stored = 0
             try:
-                pending = [self._engine.publish(topic, _draft(id, data)) for id, data in waiting]
+                pending = [self._engine.publish(topic, _run(id, data)) for id, data in waiting]
                 for one in pending:
                     await one
                     stored += 1
@@ -130,10 +131,10 @@ class BusLoop:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
 
-def _draft(id: int, data: bytes) -> Draft:
+def _run(id: int, data: bytes) -> Run:
     group, topic = id >> 8, id & 0xFF
     headers = ((GROUP_HEADER, str(group)),) if group != EVERYBODY else ()
-    return Draft(f"{TOPIC}/{topic}", [data], headers=headers)
+    return run_of(f"{TOPIC}/{topic}", [data], headers=headers)
 
 
 def bus_id(record: Record) -> int | None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from functools import partial
 from typing import Final
 
 from penstock.broker.access import Access
@@ -29,17 +30,24 @@ from penstock.catalog.catalog import Catalog
 from penstock.catalog.positions import PositionSaver
 from penstock.core.names import quoted
 from penstock.core.position import Position
+from penstock.core.run import Run
 from penstock.core.where import Where
 from penstock.log.format.batch import Batch
-from penstock.log.interface import Draft, LogStore, Waiter
+from penstock.log.interface import LogStore
+from penstock.log.waiting import append_durably
 from penstock.model.errors import TopicNotFound, UnavailableError
 from penstock.model.limits import MIB
-from penstock.model.messages import check_payload
+from penstock.model.messages import check_payload_size
 from penstock.model.record import TopicInfo
 from penstock.model.timeline import Timeline
 
-DRAFT_BYTES_MAX: Final = 4 * MIB  # publish_many hands over this much at a time
-DRAFT_RECORDS_MAX: Final = 50_000
+# What a batch was made of and nobody was given yet, by the index of its first record; None: decode
+# the batch.
+Runs = list[tuple[int, Run]] | None
+Follower = Callable[[Topic, Batch, Runs], None]
+
+RUN_BYTES_MAX: Final = 4 * MIB  # publish_many hands over this much at a time
+RUN_RECORDS_MAX: Final = 50_000
 SLOW_SYNC_S: Final = 1.0  # a sync that takes longer is logged: publishers wait for it
 
 
@@ -82,12 +90,10 @@ class Engine:
         )
         self.pipelines = PipelineRuns(catalog.runs, clock)
         self.upkeep.errands.append(self.pipelines.take_reports)
-        # Who delivers what is published here: asked at each publish, told of its commit.
-        self.expect_delivery: Callable[[Topic, Draft], Waiter] | None = None
-        self.on_batch: Callable[[Topic, Batch], None] | None = None  # hears every commit first
-        self.on_visible: Callable[[Topic, Batch], None] | None = None  # hears of new records
+        # Hear every commit, in this order, before those who wait for it are answered.
+        self.followers: list[Follower] = []
         self.on_forget: Callable[[Topic], None] | None = None  # hears of topics that go
-        self._on_topic: Callable[[Topic], None] | None = None
+        self._watches_all = False
         self.session_catalog = catalog.sessions
         self.session_list = catalog.session_list
         self.will_catalog = catalog.wills
@@ -143,38 +149,33 @@ class Engine:
 
     # Publishing
 
-    def publish(self, topic: Topic, draft: Draft) -> Awaitable[int]:
-        """Resolves with the first offset once every message of the draft is durable.
+    def publish(self, topic: Topic, run: Run) -> Awaitable[int]:
+        """Resolves with the first offset once every message of the run is durable."""
+        self.check(run)
+        return append_durably(topic.log, [run])
 
-        Connected sessions that read its name are handed it then, as what any door publishes.
-        """
-        self.check(draft)
-        waiter = None if self.expect_delivery is None else self.expect_delivery(topic, draft)
-        return topic.log.append(draft, waiter=waiter)
-
-    def check(self, draft: Draft) -> None:
+    def check(self, run: Run) -> None:
         """Refuse what cannot be stored; what passes may be published in the same tick."""
         self._check_open()
         if self.upkeep.refusal:
-            self.metrics.refused["disk"] += len(draft.payloads)
+            self.metrics.refused["disk"] += run.count
             raise UnavailableError(self.upkeep.refusal)
-        for payload in draft.payloads:
-            if len(payload) > self.settings.payload_bytes_max:
-                check_payload(payload, self.settings.payload_bytes_max)
+        bytes_max = self.settings.payload_bytes_max
+        if len(run.data) > bytes_max:
+            for length in run.lengths:
+                check_payload_size(length, bytes_max)
 
-    def watch_all(self, on_topic: Callable[[Topic], None]) -> None:
+    def watch_all(self) -> None:
         """Somebody waits for every commit, of all topics that are there or will be."""
-        self._on_topic = on_topic
+        self._watches_all = True
         for topic in self.topics.all():
-            self._watch(topic)
+            topic.log.is_watched = True
 
     def _watch(self, topic: Topic) -> None:
-        topic.log.on_commit = lambda batch: self._committed(topic, batch)
-        topic.log.is_watched = self._on_topic is not None
-        if self._on_topic is not None:
-            self._on_topic(topic)
+        topic.log.on_commit = partial(self._committed, topic)
+        topic.log.is_watched = self._watches_all
 
-    def _committed(self, topic: Topic, batch: Batch) -> None:
+    def _committed(self, topic: Topic, batch: Batch, runs: Runs) -> None:
         metrics = self.metrics
         metrics.commit_records.observe(batch.header.count)
         sync_s = topic.log.last_sync_s
@@ -185,12 +186,10 @@ class Engine:
                 self.log.warning("slow sync", text, {"topic": topic.declared, "sync_s": sync_s})
         metrics.records_published += batch.header.count
         metrics.bytes_published += batch.header.blob_raw_length
-        if self.on_batch is not None:
-            self.on_batch(topic, batch)
+        for follow in self.followers:
+            follow(topic, batch, runs)
         if not batch.header.count:
             return
-        if self.on_visible is not None:
-            self.on_visible(topic, batch)
         streams = self._streams.get(topic.id)
         if streams:
             start, end = batch.base_offset, batch.end_offset
@@ -235,7 +234,7 @@ class Engine:
         streams.discard(stream)
         if not streams:
             self._streams.pop(stream.topic.id, None)
-            stream.topic.log.is_watched = self._on_topic is not None
+            stream.topic.log.is_watched = self._watches_all
 
     async def create_wanted(self, name: str) -> None:
         """A topic that a publish asks for; see Topics.wanted_by."""

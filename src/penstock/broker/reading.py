@@ -14,10 +14,9 @@ from penstock.core.position import Position
 from penstock.core.where import Where
 from penstock.log.format.bare import bare_bytes
 from penstock.log.format.batch import Batch
-from penstock.log.format.batch_bytes import KIND_MASK, KIND_SHIFT, QOS_MASK, RETAIN
 from penstock.model.errors import Gap, RefusedError
 from penstock.model.limits import MIB
-from penstock.model.record import Headers, Record
+from penstock.model.record import KIND_MASK, KIND_SHIFT, QOS_MASK, RETAIN, Headers, Record
 
 SCAN_BYTES_MAX: Final = 64 * MIB  # looked at for one answer, however few records pass
 

@@ -14,13 +14,14 @@ from typing import Final, Generic
 
 from mypy_extensions import mypyc_attr
 
+from penstock.core.run import MixedRun, Run
 from penstock.log.format.batch import Batch
 from penstock.log.format.builder import BatchBuilder
-from penstock.log.format.marks import Mark
-from penstock.log.interface import Draft, LogSettings, OnCommit, Waiter, add_draft
+from penstock.log.format.marks import NO_RECORD, Mark
+from penstock.log.interface import LogSettings, OnCommit, Waiter
 from penstock.log.placing import Placing
 from penstock.log.rounds import Committer, J
-from penstock.log.waiting import EndWaiters, FutureWaiter
+from penstock.log.waiting import EndWaiters
 from penstock.model.clock import Clock
 from penstock.model.errors import UnavailableError
 from penstock.model.limits import KIB, MIB
@@ -56,7 +57,15 @@ class AppendingLog(Generic[J]):
         self._pending = BatchBuilder(last_timestamp)
         self._publishers: list[tuple[Waiter, int]] = []
         self._in_flight: list[tuple[Waiter, int]] = []
-        self._queue: deque[tuple[Draft, Sequence[Mark], FutureWaiter]] = deque()
+        # What is to be delivered once it is visible: pending, and on its way. The latter is None
+        # for a batch that was encoded elsewhere.
+        self._runs: list[tuple[int, Run]] = []
+        self._runs_in_flight: list[tuple[int, Run]] | None = []
+        self._in_flight_count = 0  # records on their way
+        self._queue: deque[tuple[Sequence[Run] | MixedRun, Waiter | None, Sequence[Mark]]]
+        self._queue = deque()  # came while too much was pending
+        self._is_retaining = False  # a retained message is pending
+        self._is_retaining_in_flight = False  # or on its way
         self._placing = Placing()
         self._is_committing = False
         self._fence = ""
@@ -81,69 +90,55 @@ class AppendingLog(Generic[J]):
     # What publishers and doors do
 
     def append(
-        self, draft: Draft, marks: Sequence[Mark] = (), waiter: Waiter | None = None
-    ) -> Awaitable[int]:
-        future: asyncio.Future[int] = self._loop.create_future()
-        outcome = FutureWaiter(future, waiter)
-        refusal = self._refusal()
-        if refusal is not None:
-            outcome.refused(refusal)
-        elif not draft.payloads and not marks:
-            outcome.committed(self._end)
-        elif self._queue or self._pending.bytes >= PENDING_BYTES_MAX:
-            self._queue.append((draft, marks, outcome))
-        else:
-            self._accept(draft, marks, outcome)
-        return future
-
-    def _accept(self, draft: Draft, marks: Sequence[Mark], outcome: FutureWaiter) -> None:
-        index = add_draft(self._pending, draft, marks, self._clock.stamp_us())
-        self._publishers.append((outcome, index))
-        self._committer.touch(self)
-
-    def append_run(
         self,
-        name: str,
-        data: bytes,
-        starts: list[int],
-        lengths: list[int],
-        flags: int,
-        publisher: str,
-        expires_at: int,
-        headers: bytes,
-        waiter: Waiter | None,
-        is_urgent: bool,
+        messages: Sequence[Run] | MixedRun,
+        waiter: Waiter | None = None,
         marks: Sequence[Mark] = (),
     ) -> None:
         refusal = self._refusal()
         if refusal is not None:
             if waiter is not None:
                 waiter.refused(refusal)
-            return
+        elif self._queue or self._pending.bytes >= PENDING_BYTES_MAX:
+            self._queue.append((messages, waiter, marks))
+        else:
+            self._accept(messages, waiter, marks)
+
+    def _accept(
+        self,
+        messages: Sequence[Run] | MixedRun,
+        waiter: Waiter | None,
+        marks: Sequence[Mark],
+    ) -> None:
         pending = self._pending
         now_us = self._clock.stamp_us()
-        index = pending.add_gapped(
-            name, data, starts, lengths, now_us, flags, publisher, expires_at, headers
-        )
+        index = pending.count
+        is_urgent = False
+        if isinstance(messages, MixedRun):
+            pending.add_mixed(messages, now_us)
+        else:
+            for run in messages:
+                if run.count:
+                    at = pending.add(run, now_us)
+                    if not run.is_forwarded:
+                        self._runs.append((at, run))
+                    if run.qos:
+                        is_urgent = True
+                    if run.retain:
+                        is_urgent = self._is_retaining = True
         for mark in marks:
-            pending.add_mark(mark.kind, mark.key, index + mark.index)
+            at = mark.index if mark.index == NO_RECORD else index + mark.index
+            pending.add_mark(mark.kind, mark.key, at)
+            is_urgent = True
         if waiter is not None:
-            self._publishers.append((waiter, index))
-        self._touch(is_urgent)
-
-    def append_names(
-        self,
-        names: list[str],
-        counts: list[int],
-        data: bytes,
-        starts: list[int],
-        lengths: list[int],
-        publisher: str,
-    ) -> None:
-        if self._refusal() is None:
-            now_us = self._clock.stamp_us()
-            self._pending.add_names(names, counts, data, starts, lengths, now_us, publisher)
-            self._touch(False)
+            if not pending.is_empty:
+                self._publishers.append((waiter, index))
+            elif self._is_committing:  # nothing at all: durable with what is before it
+                self._in_flight.append((waiter, self._in_flight_count))
+            else:
+                waiter.committed(self._end)
+        if pending.count > index or marks:
+            self._touch(is_urgent)
 
     def _touch(self, is_urgent: bool) -> None:
         """Something is pending: it is committed at once, or after more of it gathered."""
@@ -153,20 +148,28 @@ class AppendingLog(Generic[J]):
             is_watched = self.is_watched or not self._end_waiters.is_empty
             self._committer.touch_soon(self, is_watched)
 
-    def append_batch(self, batch: Batch, waiter: Waiter | None = None) -> Awaitable[int]:
-        future: asyncio.Future[int] = self._loop.create_future()
-        outcome = FutureWaiter(future, waiter)
+    def append_batch(self, batch: Batch, waiter: Waiter | None = None) -> None:
         refusal = self._refusal()
-        if refusal is not None:
-            outcome.refused(refusal)
-        else:
-            self._placing.add(batch, outcome)
+        if refusal is None:
+            self._placing.add(batch, waiter)
             self._committer.touch(self)
-        return future
+        elif waiter is not None:
+            waiter.refused(refusal)
 
     @property
     def is_congested(self) -> bool:
-        return self._pending.bytes >= PENDING_BYTES_MAX
+        return bool(self._queue) or self._pending.bytes >= PENDING_BYTES_MAX
+
+    @property
+    def is_level(self) -> bool:
+        if self._runs or self._queue or self._placing.is_waiting:
+            return False
+        return self._runs_in_flight is not None and not self._runs_in_flight
+
+    @property
+    def is_retaining(self) -> bool:
+        # What is queued may be. A batch that was encoded elsewhere never retains (log/staging).
+        return self._is_retaining or self._is_retaining_in_flight or bool(self._queue)
 
     @property
     def fence(self) -> str:
@@ -192,20 +195,27 @@ class AppendingLog(Generic[J]):
         pending = self._pending
         self._pending = BatchBuilder(pending.last_timestamp)
         self._in_flight, self._publishers = self._publishers, []
+        self._runs_in_flight, self._runs = self._runs, []
+        self._is_retaining_in_flight, self._is_retaining = self._is_retaining, False
+        self._in_flight_count = pending.count
         return pending
 
     def _take_placed(self) -> Batch:
         """The next batch that was encoded elsewhere; what is pending comes after it."""
         batch, waiter = self._placing.take()
-        self._in_flight = [(waiter, 0)]
+        self._in_flight = [] if waiter is None else [(waiter, 0)]
+        self._runs_in_flight = None
+        self._in_flight_count = batch.header.count
         return batch
 
     def _show(self, batch: Batch) -> None:
-        """The batch is stored: readers see it, then its publishers hear of it."""
+        """The batch is stored: readers are given it, then its publishers hear of it."""
         self._end = batch.end_offset
         self._end_waiters.wake(self._end)
+        runs, self._runs_in_flight = self._runs_in_flight, []
+        self._is_retaining_in_flight = False
         if self.on_commit is not None:
-            self.on_commit(batch)
+            self.on_commit(batch, runs)
         base = batch.base_offset
         waiters, self._in_flight = self._in_flight, []
         for waiter, index in waiters:
@@ -213,6 +223,8 @@ class AppendingLog(Generic[J]):
 
     def _refuse(self, error: Exception) -> None:
         """Nothing of the batch was stored."""
+        self._runs_in_flight = []
+        self._is_retaining_in_flight = False
         waiters, self._in_flight = self._in_flight, []
         for waiter, _ in waiters:
             waiter.refused(error)
@@ -220,25 +232,26 @@ class AppendingLog(Generic[J]):
     def _go_on(self) -> None:
         """A commit is over: let in who had to wait, announce what is left, or be idle."""
         while self._queue and self._pending.bytes < PENDING_BYTES_MAX:
-            draft, marks, outcome = self._queue.popleft()
-            if outcome.is_given_up:
-                outcome.refused(UnavailableError("its publisher gave up: nothing was stored"))
-            else:
-                self._accept(draft, marks, outcome)
+            messages, waiter, marks = self._queue.popleft()
+            if waiter is None or not waiter.has_given_up:
+                self._accept(messages, waiter, marks)
         if self._placing.leaves_work(self._pending):
             self._committer.touch(self)
         self._tell_idle()
 
     def refuse_waiting(self, error: Exception) -> None:
         """Refuse what was handed over and is not on its way yet."""
-        waiters, self._publishers = self._publishers, []
+        publishers, self._publishers = self._publishers, []
         self._pending = BatchBuilder(self._pending.last_timestamp)
-        for waiter, _ in waiters:
-            waiter.refused(error)
-        for waiter in self._placing.give_up():
-            waiter.refused(error)
-        while self._queue:
-            self._queue.popleft()[2].refused(error)
+        self._runs = []
+        self._is_retaining = False
+        refused: list[Waiter | None] = [waiter for waiter, _ in publishers]
+        refused += self._placing.give_up()
+        refused += [waiter for _, waiter, _ in self._queue]
+        self._queue.clear()
+        for waiter in refused:
+            if waiter is not None:
+                waiter.refused(error)
         self._tell_idle()
 
     # Coming to rest

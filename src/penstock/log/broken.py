@@ -9,10 +9,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Sequence
 
+from penstock.core.run import MixedRun, Run
 from penstock.log.format.batch import Batch
 from penstock.log.format.marks import Mark
-from penstock.log.interface import Bounds, Draft, LogSettings, OnCommit, Waiter
-from penstock.log.waiting import FutureWaiter
+from penstock.log.interface import Bounds, LogSettings, OnCommit, Waiter
 from penstock.model.errors import CorruptError, UnavailableError
 
 
@@ -38,48 +38,28 @@ class BrokenLog:
         self._end = end
 
     def append(
-        self, draft: Draft, marks: Sequence[Mark] = (), waiter: Waiter | None = None
-    ) -> Awaitable[int]:
-        return self._refused_offset(waiter)
-
-    def append_batch(self, batch: Batch, waiter: Waiter | None = None) -> Awaitable[int]:
-        return self._refused_offset(waiter)
-
-    def append_run(
         self,
-        name: str,
-        data: bytes,
-        starts: list[int],
-        lengths: list[int],
-        flags: int,
-        publisher: str,
-        expires_at: int,
-        headers: bytes,
-        waiter: Waiter | None,
-        is_urgent: bool,
+        messages: Sequence[Run] | MixedRun,
+        waiter: Waiter | None = None,
         marks: Sequence[Mark] = (),
     ) -> None:
         if waiter is not None:
             waiter.refused(UnavailableError(self._refusal))
 
-    def append_names(
-        self,
-        names: list[str],
-        counts: list[int],
-        data: bytes,
-        starts: list[int],
-        lengths: list[int],
-        publisher: str,
-    ) -> None:
-        """Nobody waits for these: there is nobody to tell."""
-
-    def _refused_offset(self, waiter: Waiter | None) -> Awaitable[int]:
-        future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-        FutureWaiter(future, waiter).refused(UnavailableError(self._refusal))
-        return future
+    def append_batch(self, batch: Batch, waiter: Waiter | None = None) -> None:
+        if waiter is not None:
+            waiter.refused(UnavailableError(self._refusal))
 
     @property
     def is_congested(self) -> bool:
+        return False
+
+    @property
+    def is_level(self) -> bool:
+        return False
+
+    @property
+    def is_retaining(self) -> bool:
         return False
 
     async def read(self, offset: int) -> list[Batch]:

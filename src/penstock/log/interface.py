@@ -6,54 +6,17 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
+from penstock.core.run import MixedRun, Run
 from penstock.core.topic_settings import FSYNC as FSYNC
 from penstock.core.topic_settings import OS as OS
 from penstock.log.cache import ChunkCache
 from penstock.log.format.batch import Batch
-from penstock.log.format.batch_bytes import KIND_SHIFT, RETAIN
-from penstock.log.format.builder import BatchBuilder
-from penstock.log.format.marks import NO_RECORD, Mark, encode_headers
-from penstock.model.record import KIND_BYTES, Headers
+from penstock.log.format.marks import Mark
 
-OnCommit = Callable[[Batch], None]  # called on the event loop, in offset order, once visible
-
-
-@dataclass(frozen=True, slots=True)
-class Draft:
-    """Messages handed over together: one name, one publisher, one payload or many."""
-
-    name: str
-    payloads: list[bytes]
-    kind: int = KIND_BYTES
-    publisher: str = ""
-    headers: Headers = ()
-    qos: int = 1
-    retain: bool = False
-    expires_at: int = 0  # µs since 1970, UTC; 0: never
-
-
-def draft_flags(draft: Draft) -> int:
-    """The record flags that every message of a draft shares."""
-    return draft.qos | (RETAIN if draft.retain else 0) | draft.kind << KIND_SHIFT
-
-
-def add_draft(pending: BatchBuilder, draft: Draft, marks: Sequence[Mark], now_us: int) -> int:
-    """Put a draft and its marks into a batch; the index of its first message there."""
-    index = pending.count
-    if draft.payloads:
-        pending.add(
-            draft.name,
-            draft.payloads,
-            now_us,
-            draft_flags(draft),
-            draft.publisher,
-            draft.expires_at,
-            encode_headers(draft.headers) if draft.headers else b"",
-        )
-    for mark in marks:
-        at = mark.index if mark.index == NO_RECORD else index + mark.index
-        pending.add_mark(mark.kind, mark.key, at)
-    return index
+# Called on the event loop, in offset order, once the batch is visible. Beside it come the runs it
+# was made of that nobody has been given yet, each with the index of its first record; None where it
+# was encoded elsewhere.
+OnCommit = Callable[[Batch, "list[tuple[int, Run]] | None"], None]
 
 
 class Bounds(NamedTuple):
@@ -77,6 +40,11 @@ class LogSettings:
 class Waiter(Protocol):
     """Who waits for messages to become durable."""
 
+    @property
+    def has_given_up(self) -> bool:
+        """True if it no longer waits: what is not on its way yet need not be stored."""
+        ...
+
     def committed(self, offset: int) -> None:
         """They are durable; `offset` is the first one's. Called on the event loop."""
         ...
@@ -90,13 +58,24 @@ class Log(Protocol):
     """One ordered log. Appends are durable when acknowledged; readers see only durable records."""
 
     def append(
-        self, draft: Draft, marks: Sequence[Mark] = (), waiter: Waiter | None = None
-    ) -> Awaitable[int]:
-        """Resolves with the first record's offset once all are durable, in order of the calls.
+        self,
+        messages: Sequence[Run] | MixedRun,
+        waiter: Waiter | None = None,
+        marks: Sequence[Mark] = (),
+    ) -> None:
+        """Store the messages next to each other; the waiter hears when all are durable.
 
-        The index of a mark counts within this draft. UnavailableError: nothing was stored.
-        Nothing at all, no message and no mark, is durable at once: the end. A waiter hears of it
-        before anything with a higher offset becomes visible, also if nobody awaits the result.
+        Waiters hear in the order of the calls, after the readers. The index of a mark counts within
+        these messages. What is QoS 0 may wait a few milliseconds for company. Nothing at all, no
+        message and no mark, is durable with what was appended before it. Whoever can stops
+        publishing while the log `is_congested`; what is appended all the same waits in order.
+        """
+        ...
+
+    def append_batch(self, batch: Batch, waiter: Waiter | None = None) -> None:
+        """Append a batch that was encoded elsewhere: it gets its offset and its stamp here.
+
+        Batches appended this way keep their order; other appends may come between them.
         """
         ...
 
@@ -117,10 +96,6 @@ class Log(Protocol):
         """Suspends until the record at `offset` is visible."""
         ...
 
-    async def trim(self, before_us: int | None, bytes_max: int | None) -> int:
-        """Drop the oldest records stamped before `before_us` or beyond `bytes_max`; how many."""
-        ...
-
     async def close(self) -> None:
         """Finish what is pending, then release the files."""
         ...
@@ -135,54 +110,19 @@ class KeptLog(Log, Protocol):
     is_watched: bool  # somebody hears of commits and waits: nothing gathers for long
     last_sync_s: float  # how long the newest commit took to sync; 0 where nothing is synced
 
-    def append_run(
-        self,
-        name: str,
-        data: bytes,
-        starts: list[int],
-        lengths: list[int],
-        flags: int,
-        publisher: str,
-        expires_at: int,
-        headers: bytes,
-        waiter: Waiter | None,
-        is_urgent: bool,
-        marks: Sequence[Mark] = (),
-    ) -> None:
-        """Append messages that lie inside `data`, without taking it apart.
-
-        What is not urgent may wait a few milliseconds for company. Takes more than `append` would
-        hold: whoever calls it stops reading while `is_congested`.
-        """
-        ...
-
-    def append_names(
-        self,
-        names: list[str],
-        counts: list[int],
-        data: bytes,
-        starts: list[int],
-        lengths: list[int],
-        publisher: str,
-    ) -> None:
-        """As `append_run`, for plain messages of several names that nobody waits for.
-
-        They lie inside one `data`, counts[i] of names[i] in turn.
-        """
-        ...
-
-    def append_batch(self, batch: Batch, waiter: Waiter | None = None) -> Awaitable[int]:
-        """Append a batch that was encoded elsewhere: it gets its offset and its stamp here.
-
-        Resolves with the first record's offset once all are durable; a waiter hears of it before
-        anything with a higher offset becomes visible. Batches appended this way keep their order;
-        other appends may come between them.
-        """
-        ...
-
     @property
     def is_congested(self) -> bool:
         """True while too much waits for the next commit."""
+        ...
+
+    @property
+    def is_level(self) -> bool:
+        """Readers have been given all that was appended: nothing waits for its commit for that."""
+        ...
+
+    @property
+    def is_retaining(self) -> bool:
+        """A retained message waits for its commit, or may do so."""
         ...
 
     def batches_since(self, offset: int) -> AsyncIterator[Batch]:
@@ -190,6 +130,10 @@ class KeptLog(Log, Protocol):
 
         What is damaged is left out and noted in `damage`.
         """
+        ...
+
+    async def trim(self, before_us: int | None, bytes_max: int | None) -> int:
+        """Drop the oldest records stamped before `before_us` or beyond `bytes_max`; how many."""
         ...
 
     async def stored_bytes(self) -> int: ...

@@ -19,14 +19,14 @@ class Placing:
     """The batches that wait, in order."""
 
     def __init__(self) -> None:
-        self._waiting: deque[tuple[Batch, Waiter]] = deque()
+        self._waiting: deque[tuple[Batch, Waiter | None]] = deque()
         self._had_last_turn = False
 
     @property
     def is_waiting(self) -> bool:
         return bool(self._waiting)
 
-    def add(self, batch: Batch, waiter: Waiter) -> None:
+    def add(self, batch: Batch, waiter: Waiter | None) -> None:
         self._waiting.append((batch, waiter))
 
     def is_due(self, pending: BatchBuilder) -> bool:
@@ -35,14 +35,14 @@ class Placing:
         self._had_last_turn = is_due
         return is_due
 
-    def take(self) -> tuple[Batch, Waiter]:
+    def take(self) -> tuple[Batch, Waiter | None]:
         return self._waiting.popleft()
 
     def leaves_work(self, pending: BatchBuilder) -> bool:
         """Whether a commit that is over leaves something that nobody else announces."""
         return self.is_waiting or (self._had_last_turn and not pending.is_empty)
 
-    def give_up(self) -> list[Waiter]:
+    def give_up(self) -> list[Waiter | None]:
         """Forget all of them; who waited."""
         waiters = [waiter for _, waiter in self._waiting]
         self._waiting.clear()

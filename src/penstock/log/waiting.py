@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import errno
+from collections.abc import Sequence
 from typing import Final
 
-from penstock.log.interface import Waiter
+from penstock.core.run import Run
+from penstock.log.format.marks import Mark
+from penstock.log.interface import Log
 from penstock.model.errors import UnavailableError
 
 FULL_RETRY_S: Final = 1.0
@@ -40,13 +43,16 @@ def forget_failure(task: asyncio.Task[object]) -> None:
 
 
 class FutureWaiter:
-    """Hands the outcome of a commit to a future; another waiter may hear of it at once."""
+    """Hands the outcome of a commit to a future."""
 
-    __slots__ = ("_future", "_other")
+    __slots__ = ("_future",)
 
-    def __init__(self, future: asyncio.Future[int], other: Waiter | None = None) -> None:
+    def __init__(self, future: asyncio.Future[int]) -> None:
         self._future = future
-        self._other = other
+
+    @property
+    def has_given_up(self) -> bool:
+        return self._future.done()
 
     @property
     def is_given_up(self) -> bool:
@@ -54,14 +60,19 @@ class FutureWaiter:
         return self._future.done()
 
     def committed(self, offset: int) -> None:
-        if self._other is not None:
-            self._other.committed(offset)
         settle(self._future, offset)
 
     def refused(self, error: Exception) -> None:
-        if self._other is not None:
-            self._other.refused(error)
         settle(self._future, error)
+
+
+def append_durably(
+    log: Log, messages: Sequence[Run], marks: Sequence[Mark] = ()
+) -> asyncio.Future[int]:
+    """Append; resolves with the first record's offset once all are durable."""
+    future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+    log.append(messages, FutureWaiter(future), marks)
+    return future
 
 
 class EndWaiters:

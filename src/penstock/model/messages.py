@@ -86,10 +86,6 @@ def check_key(key: str) -> str:
     return key
 
 
-def check_payload(payload: bytes, bytes_max: int) -> None:
-    check_payload_size(len(payload), bytes_max)
-
-
 def check_payload_size(size: int, bytes_max: int) -> None:
     if size > bytes_max:
         raise TooLarge(

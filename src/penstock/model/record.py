@@ -22,6 +22,12 @@ KIND_BYTES: Final = 0
 KIND_TEXT: Final = 1
 KIND_JSON: Final = 2
 
+# The flags of a record, one byte.
+QOS_MASK: Final = 0b11
+RETAIN: Final = 0b100
+KIND_SHIFT: Final = 3
+KIND_MASK: Final = 0b11
+
 Headers = tuple[tuple[str, str], ...]  # ordered; duplicate keys are kept
 HeadersLike = Mapping[str, str] | Iterable[tuple[str, str]] | None
 PositionLike = str | int | datetime | timedelta

@@ -8,7 +8,8 @@ always waits: what is kept for sessions is known by its offset.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import asyncio
+from collections.abc import Sequence
 
 from penstock.broker.deliver.history import Feeds
 from penstock.broker.deliver.retained_delivery import Handover
@@ -20,10 +21,10 @@ from penstock.broker.deliver.routes import (
     offer_selected,
     spread,
 )
+from penstock.broker.deliver.stored_runs import stored_runs
 from penstock.broker.deliver.sweep import Sweep
-from penstock.broker.engine import Engine
-from penstock.broker.publish.retaining import Retaining
-from penstock.broker.publish.run import Run, draft_run
+from penstock.broker.engine import Engine, Runs
+from penstock.broker.metrics import Metrics
 from penstock.broker.session.session import (
     Session,
     Subscription,
@@ -33,37 +34,74 @@ from penstock.broker.share.delivery import Sharing
 from penstock.broker.states import States
 from penstock.broker.topics import Topic
 from penstock.core.access import RECEIVE, Authorise, Principal, authorise
+from penstock.core.fast_lane import may_go_ahead
 from penstock.core.names import SHARE_PREFIX, quoted
-from penstock.log.format.batch_bytes import KIND_SHIFT, RETAIN
-from penstock.log.format.marks import Mark, encode_headers
-from penstock.log.interface import Draft, Waiter
+from penstock.core.run import MixedRun, Run
+from penstock.log.format.batch import Batch
+from penstock.log.format.marks import Mark
+from penstock.log.interface import Waiter
+from penstock.log.waiting import append_durably
 from penstock.model.errors import NotAuthorized, PenstockError, UnavailableError
 
-OnDone = Callable[[Exception | None], None]
 
+class Opening:
+    """Implements Waiter for messages of QoS 2: their packet ids are taken once they are stored."""
 
-class Publication:
-    """A run on its way to the disk; delivered and answered when it is there."""
+    __slots__ = ("_exchange", "_is_kept", "_packet_ids", "_session", "_topic", "_waiter")
 
-    __slots__ = ("_exchange", "_on_done", "_run", "_topic")
-
-    def __init__(self, exchange: Exchange, topic: Topic, run: Run, on_done: OnDone | None) -> None:
+    def __init__(
+        self,
+        exchange: Exchange,
+        session: Session,
+        topic: Topic,
+        packet_ids: list[int],
+        waiter: Waiter,
+    ) -> None:
         self._exchange = exchange
+        self._session = session
         self._topic = topic
-        self._run = run
-        self._on_done = on_done
+        self._packet_ids = packet_ids
+        self._waiter = waiter
+        self._is_kept = session.vault is not None
+
+    @property
+    def has_given_up(self) -> bool:
+        return False
 
     def committed(self, offset: int) -> None:
-        self._exchange.deliver(self._topic, self._run, offset)
-        if self._on_done is not None:
-            self._on_done(None)
+        self._end(is_open=True)
+        self._waiter.committed(offset)
 
     def refused(self, error: Exception) -> None:
-        self._exchange.withdraw(self._topic, self._run)
-        if self._on_done is not None:
-            self._on_done(error)
-        else:  # of QoS 0: nobody else hears of it
-            self._exchange.engine.metrics.dropped["log_unavailable"] += self._run.count
+        for packet_id in self._packet_ids:
+            self._session.opened.pop(packet_id, None)
+        self._end(is_open=False)
+        self._waiter.refused(error)
+
+    def _end(self, *, is_open: bool) -> None:
+        if self._is_kept:
+            keeper = self._exchange.keeper
+            keeper.end_opening(self._session, self._topic, self._packet_ids, is_open=is_open)
+
+
+class Unheard:
+    """Implements Waiter for messages of QoS 0 that were not forwarded: a loss is counted."""
+
+    __slots__ = ("_count", "_metrics")
+
+    def __init__(self, metrics: Metrics, count: int) -> None:
+        self._metrics = metrics
+        self._count = count
+
+    @property
+    def has_given_up(self) -> bool:
+        return False
+
+    def committed(self, offset: int) -> None:
+        """Nobody waits to hear of it."""
+
+    def refused(self, error: Exception) -> None:
+        self._metrics.dropped["log_unavailable"] += self._count
 
 
 def _is_told_elsewhere(error: Exception | None) -> None:
@@ -93,69 +131,55 @@ class Exchange:
         self._upkeep = engine.upkeep
         self._metrics = engine.metrics
         self.sessions: dict[str, Session] = {}  # connected ones, by client id
-        self._waiting: dict[int, int] = {}  # topic id -> runs that wait for their commit
-        self.retaining = Retaining()
         self._sweeps: dict[int, Sweep] = {}  # by topic id
         self.feeds = Feeds(engine, authorise, self._on_trouble)
         self.sharing = Sharing(engine, self.router, keeper.shares, self._on_trouble, keeps_qos0)
-        engine.expect_delivery = self.expect
         self._handover = Handover(engine, keeper.retained, self._may_receive, self.feeds)
+        engine.followers += [self.feeds.committed, self._committed]
         if keeps_qos0:
-            engine.watch_all(self._never_level)
-
-    def _never_level(self, topic: Topic) -> None:
-        """As if something of the topic always waited: nothing of it is forwarded early."""
-        self._waiting[topic.id] = 1
+            engine.watch_all()
 
     # Publishing
 
     def publish(
-        self, route: Route, run: Run, on_done: OnDone | None, marks: Sequence[Mark] = ()
+        self, route: Route, run: Run, waiter: Waiter | None, marks: Sequence[Mark] = ()
     ) -> bool:
-        """Store a run and hand it on; `on_done` hears when it is durable, or why not.
+        """Store a run, whose commit delivers it; the waiter hears when it is durable, or why not.
 
         True when so much waits for its commit that the caller should stop reading for a while.
         """
-        topic = route.topic
-        log = topic.log
         refusal = self._upkeep.refusal
         if refusal or not route.may_publish:
-            self._refuse(run, refusal or topic.refusal, on_done)
+            self._refuse(run, refusal or route.topic.refusal, waiter)
             return False
-        waiting = self._waiting.get(route.topic_id, 0)
-        # A retained message waits, and so does who subscribes before its commit.
-        is_early = run.qos == 0 and waiting == 0 and on_done is None and not run.retain
-        publication = None
-        if not is_early:
-            self._waiting[route.topic_id] = waiting + 1
-            if run.retain:
-                self.retaining.enter(run)
-            publication = Publication(self, topic, run, on_done)
-        log.append_run(
-            run.name,
-            run.data,
-            run.starts,
-            run.lengths,
-            run.qos | (RETAIN if run.retain else 0) | run.kind << KIND_SHIFT,
-            run.publisher,
-            self.engine.clock.expires_at(run.until_us) if run.until_us else 0,
-            encode_headers(run.headers) if run.headers else b"",
-            publication,
-            is_urgent=run.qos > 0 or run.retain,
-            marks=marks,
-        )
-        if is_early:
+        log = route.topic.log
+        if run.until_us:
+            run.expires_at = self.engine.clock.expires_at(run.until_us)
+        if (
+            run.qos == 0
+            and waiter is None
+            and may_go_ahead(run.retain, log.is_level, self.keeps_qos0)
+        ):
+            run.is_forwarded = True
+            log.append([run], None, marks)
             self._metrics.records_delivered += forward(route.lanes, run)
             if route.shares:
                 spread(route.shares, run, self._metrics)
+        else:
+            log.append([run], waiter or Unheard(self._metrics, run.count), marks)
         return log.is_congested
 
+    def publish_mixed(self, topic: Topic, mixed: MixedRun) -> bool:
+        """As `publish`, for plain messages of a topic that is level; the caller forwards them."""
+        topic.log.append(mixed)
+        return topic.log.is_congested
+
     def is_level(self, topic: Topic) -> bool:
-        """Nothing of the topic waits for its commit, and it takes messages: QoS 0 may go ahead."""
-        return not self._upkeep.refusal and not self._waiting.get(topic.id, 0)
+        """May plain messages of QoS 0 go ahead of their commit in this topic?"""
+        return not self._upkeep.refusal and may_go_ahead(False, topic.log.is_level, self.keeps_qos0)
 
     def publish_once(
-        self, route: Route, run: Run, session: Session, packet_ids: list[int], on_done: OnDone
+        self, route: Route, run: Run, session: Session, packet_ids: list[int], waiter: Waiter
     ) -> bool:
         """As `publish`, for QoS 2: what was taken before is answered and not stored again."""
         opened = session.opened
@@ -169,51 +193,58 @@ class Exchange:
         if len(fresh) < run.count:
             run = run.pick(fresh)
         if not run.count:
-            on_done(None)
+            waiter.committed(0)
             return False
-        is_kept = session.vault is not None
-        if is_kept:
-            self.keeper.begin_opening(session, taken)
-
-        def done(error: Exception | None) -> None:
-            if error is not None:
-                for packet_id in taken:
-                    opened.pop(packet_id, None)
-            if is_kept:
-                self.keeper.end_opening(session, topic, taken, is_open=error is None)
-            on_done(error)
-
-        marks = [opened_mark(session, packet_id, at) for at, packet_id in enumerate(taken)]
-        return self.publish(route, run, done, marks if is_kept else ())
-
-    def release(self, session: Session, packet_ids: list[int], on_done: OnDone) -> None:
-        """The client will not send these QoS 2 messages again; `on_done` once that is durable."""
+        marks: list[Mark] = []
         if session.vault is not None:
-            self.keeper.close_opened(session, packet_ids, on_done)
+            self.keeper.begin_opening(session, taken)
+            marks = [opened_mark(session, packet_id, at) for at, packet_id in enumerate(taken)]
+        return self.publish(route, run, Opening(self, session, topic, taken, waiter), marks)
+
+    def release(self, session: Session, packet_ids: list[int], waiter: Waiter) -> None:
+        """The client will not send these QoS 2 messages again; heard once that is durable."""
+        if session.vault is not None:
+            self.keeper.close_opened(session, packet_ids, waiter)
             return
         for packet_id in packet_ids:
             session.opened.pop(packet_id, None)
-        on_done(None)
+        waiter.committed(0)
 
-    def _refuse(self, run: Run, refusal: str, on_done: OnDone | None) -> None:
+    def _refuse(self, run: Run, refusal: str, waiter: Waiter | None) -> None:
         error: PenstockError = UnavailableError(refusal)
         reason = "log_unavailable"
         if not refusal:
             if self.states.take(run):
-                if on_done is not None:
-                    on_done(None)
+                if waiter is not None:
+                    waiter.committed(0)
                 return
             error = NotAuthorized(f"publishing to {quoted(run.name)} is not allowed")
             reason = "not_authorized"
         self.engine.metrics.dropped[reason] += run.count
-        if on_done is not None:
-            on_done(error)
+        if waiter is not None:
+            waiter.refused(error)
 
-    def deliver(self, topic: Topic, run: Run, offset: int) -> None:
-        """A run that waited is durable: hand it to those who read its name now."""
-        self.withdraw(topic, run)
+    # Delivering
+
+    def _committed(self, topic: Topic, batch: Batch, runs: Runs) -> None:
+        """A batch of a log is durable: hand it to those who read its names now."""
         if self.router.is_empty:
             return
+        base = batch.base_offset
+        if runs is not None:
+            for index, run in runs:
+                self._deliver(topic, run, base + index)
+            return
+        wanted = {
+            number
+            for number, name in enumerate(batch.strings)
+            if self.router.find(name).has_readers
+        }
+        if wanted:
+            for offset, run in stored_runs(batch, base, self.engine.clock, wanted):
+                self._deliver(topic, run, offset)
+
+    def _deliver(self, topic: Topic, run: Run, offset: int) -> None:
         route = self.router.find(run.name)
         delivered = forward(route.lanes_later if run.qos == 0 else route.lanes_weak, run)
         if run.qos > 0:
@@ -236,26 +267,19 @@ class Exchange:
             delivered += offer_kept(route, topic.id, offset, run)
         self._metrics.records_delivered += delivered
 
-    def expect(self, topic: Topic, draft: Draft) -> Waiter:
-        """The engine itself publishes: delivered at its commit, and not overtaken until then."""
-        run = draft_run(draft, self.engine.clock)
-        self.enter(topic, run)
-        return Publication(self, topic, run, _is_told_elsewhere)
+    @property
+    def is_retaining(self) -> bool:
+        """Is a retained message on its way to the disk?"""
+        return any(topic.log.is_retaining for topic in self.engine.topics.all())
 
-    def enter(self, topic: Topic, run: Run | None = None) -> None:
-        """One run more waits in this topic for its commit, and is delivered or withdrawn then.
+    async def wait_retained(self) -> None:
+        """Suspends until every retained message that is on its way now is durable, or refused.
 
-        None: a whole batch, of which nothing is retained.
+        A subscriber is given what is retained when it subscribes (MQTT 5 §3.3.1.3), and a message
+        is in that view from its commit on. Later ones hold nobody up.
         """
-        self._waiting[topic.id] = self._waiting.get(topic.id, 0) + 1
-        if run is not None and run.retain:
-            self.retaining.enter(run)
-
-    def withdraw(self, topic: Topic, run: Run | None = None) -> None:
-        """One run less waits in this topic."""
-        self._waiting[topic.id] -= 1
-        if run is not None and run.retain:
-            self.retaining.leave(run)
+        logs = [topic.log for topic in self.engine.topics.all() if topic.log.is_retaining]
+        await asyncio.gather(*[append_durably(log, []) for log in logs], return_exceptions=True)
 
     # Sessions
 

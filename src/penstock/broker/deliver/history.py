@@ -14,8 +14,7 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 from penstock.broker.deliver.lift import Lift
-from penstock.broker.engine import Engine
-from penstock.broker.publish.run import Run
+from penstock.broker.engine import Engine, Runs
 from penstock.broker.queue.consumers import check_offset, resolve
 from penstock.broker.session.session import OwnFeed, Session
 from penstock.broker.topics import Topic
@@ -23,6 +22,7 @@ from penstock.catalog.retained import RetainedRow
 from penstock.core.access import RECEIVE, Authorise
 from penstock.core.names import matches, quoted
 from penstock.core.position import AtOffset, Position
+from penstock.core.run import Run, record_flags
 from penstock.log.files.segment import StaleSegment
 from penstock.log.format.batch import Batch
 from penstock.model.errors import InvalidPosition, UnavailableError
@@ -51,7 +51,6 @@ class Feeds:
         self._on_trouble = on_trouble
         self._open: dict[OwnFeed, None] = {}  # delivering, in the order of their beginning
         self._lifts: dict[int, Lift[OwnFeed]] = {}  # by topic id
-        engine.on_visible = self._committed
 
     def __len__(self) -> int:
         return len(self._open)
@@ -155,8 +154,10 @@ class Feeds:
             )
         lift.board(feed)
 
-    def _committed(self, topic: Topic, batch: Batch) -> None:
+    def committed(self, topic: Topic, batch: Batch, runs: Runs) -> None:
         """Wake the feeds that are level and want something of it; the others read it in time."""
+        if not batch.header.count:
+            return
         for feed in self._open:
             if topic.id not in feed.lags:
                 if not any(self._wants(feed, name) for name in batch.strings):
@@ -258,7 +259,8 @@ def _has_room(session: Session, qos: int, size: int) -> bool:
 def feed_run(record: Record, clock: Timeline) -> Run:
     """A record as a feed sends it: it says where it lies and when it came."""
     payload = record.payload
-    run = Run(record.name, payload, [0], [len(payload)], record.qos, record.retain)
+    flags = record_flags(record.qos, record.retain, record.kind)
+    run = Run(record.name, payload, [0], [len(payload)], flags)
     headers = record.headers
     if headers:  # a record that was copied from another feed speaks of another place
         headers = tuple(pair for pair in headers if pair[0] not in _OWN_HEADERS)
@@ -271,7 +273,6 @@ def feed_run(record: Record, clock: Timeline) -> Run:
     if record.expires_at:
         run.until_us = clock.until_us(record.timestamp, record.expires_at)
     run.publisher = record.publisher
-    run.kind = record.kind
     return run
 
 

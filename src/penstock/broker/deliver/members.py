@@ -5,8 +5,8 @@ Compiled by mypyc; the same source runs interpreted.
 
 from __future__ import annotations
 
-from penstock.broker.publish.run import Encoding, Run
 from penstock.broker.session.session import OFFSET_MASK, Session, Subscription
+from penstock.core.run import Encoding, Run
 
 
 class Member:

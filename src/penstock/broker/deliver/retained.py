@@ -13,7 +13,7 @@ from typing import Final
 from penstock.catalog.retained import RetainedRow
 from penstock.core.nametree import NameTree
 from penstock.log.format.batch import Batch
-from penstock.log.format.batch_bytes import RETAIN
+from penstock.model.record import RETAIN
 from penstock.model.timeline import Timeline
 
 ROW_BYTES: Final = 768  # a message and its place in the tree, payload and name aside; measured

@@ -14,7 +14,6 @@ from typing import Any, Final
 from penstock.broker.deliver.history import Feeds, feed_run, retained_record, send_one
 from penstock.broker.deliver.retained import Retained
 from penstock.broker.engine import Engine
-from penstock.broker.publish.run import Run
 from penstock.broker.session.session import (
     OFFSET_MASK,
     RETAINED_PLACE,
@@ -24,6 +23,7 @@ from penstock.broker.session.session import (
 )
 from penstock.catalog.retained import RetainedRow
 from penstock.core.access import Principal
+from penstock.core.run import Run, record_flags
 
 RETAINED_WAIT_S: Final = 0.01  # between looks whether a full window has room again
 RETAINED_AT_ONCE: Final = 500  # retained messages handed over before others get their turn
@@ -110,11 +110,11 @@ class Handover:
             return True
         if subscription.feed is not None:
             return self._hand_feed_retained(subscription.feed, row)
-        run = Run(row.name, row.payload, [0], [len(row.payload)], row.qos, True)
+        flags = record_flags(row.qos, True, row.kind)
+        run = Run(row.name, row.payload, [0], [len(row.payload)], flags)
         run.headers = row.headers
         if row.expires_at:
             run.until_us = self._clock.until_us(row.timestamp, row.expires_at)
-        run.kind = row.kind
         run.publisher = row.publisher
         qos = min(row.qos, subscription.qos)
         identifiers = (subscription.identifier,) if subscription.identifier else ()

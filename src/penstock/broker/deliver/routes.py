@@ -15,11 +15,11 @@ from typing import Final
 
 from penstock.broker.deliver.members import Member
 from penstock.broker.metrics import Metrics
-from penstock.broker.publish.run import Encoding, Run
 from penstock.broker.session.session import Outbox, Session, Subscription
 from penstock.broker.share.share import Share
 from penstock.broker.topics import Topic, Topics
 from penstock.core.access import BROKER, PUBLISH, RECEIVE, Authorise, Principal, authorise
+from penstock.core.run import Encoding, Run
 from penstock.core.trie import FilterTrie
 from penstock.model.limits import MIB
 
@@ -109,6 +109,7 @@ class Route:
     """What becomes of messages of one name."""
 
     __slots__ = (
+        "has_readers",
         "is_single",
         "keeps_qos0",
         "kept",
@@ -149,6 +150,7 @@ class Route:
         self.strong = readers.strong
         # Allowed, and everybody who reads it takes the same bytes.
         self.is_single = may_publish and readers.is_alike and not shares
+        self.has_readers = bool(readers.members or shares)
 
 
 def _lanes(members: list[Member]) -> list[Lane]:

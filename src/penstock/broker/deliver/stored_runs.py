@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from penstock.broker.publish.run import Run
-from penstock.log.format import batch_bytes as fmt
+from penstock.core.run import Run
 from penstock.log.format.batch import Batch
 from penstock.model.timeline import Timeline
 
@@ -69,15 +68,13 @@ def _run(batch: Batch, picked: list[int], at: int, clock: Timeline) -> Run:
         bytes(batch.blob[low:high]),
         [start - low for start in starts],
         lengths,
-        flags & fmt.QOS_MASK,
-        flags & fmt.RETAIN != 0,
+        flags,
     )
     run.headers = batch.record_headers(first, first + 1)[0]
     expires_at = batch.expiries(first, first + 1)[0]
     if expires_at:
         run.until_us = clock.until_us(batch.timestamp(first), expires_at)
     run.publisher = batch.publishers(first, first + 1)[0]
-    run.kind = flags >> fmt.KIND_SHIFT & fmt.KIND_MASK
     return run
 
 

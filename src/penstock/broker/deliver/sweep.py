@@ -14,9 +14,9 @@ from penstock.broker.deliver.lift import Lift
 from penstock.broker.deliver.routes import Member, Router
 from penstock.broker.deliver.stored_runs import stored_runs
 from penstock.broker.metrics import Metrics
-from penstock.broker.publish.run import Run
 from penstock.broker.session.session import Session
 from penstock.broker.topics import Topic
+from penstock.core.run import Run
 from penstock.log.format.batch import Batch
 from penstock.model.timeline import Timeline
 

@@ -6,12 +6,12 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from penstock.broker.publish.run import Run
 from penstock.broker.publish.submissions import Submissions
 from penstock.broker.publish.used_keys import DIGEST_BITS, Keys, key_mark, part_key
 from penstock.broker.topics import Topic
 from penstock.catalog.keys import KeyRow
 from penstock.core.access import Principal
+from penstock.core.run import Run
 
 
 @dataclass(frozen=True, slots=True)

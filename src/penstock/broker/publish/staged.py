@@ -8,19 +8,15 @@ from __future__ import annotations
 
 import asyncio
 import unicodedata
-from collections.abc import AsyncIterator, Awaitable, Iterator
-from itertools import groupby
 from pathlib import Path
 from typing import Final
 
 from penstock.broker.deliver.exchange import Exchange
-from penstock.broker.deliver.routes import Route
-from penstock.broker.publish.run import Run, gathered
 from penstock.broker.topics import Topic
 from penstock.core.access import PUBLISH, Principal
 from penstock.core.names import quoted
 from penstock.log.format.batch import Batch
-from penstock.log.interface import Bounds
+from penstock.log.interface import KeptLog
 from penstock.log.staging.area import (
     DONE_S,
     NAME_FORM,
@@ -36,7 +32,6 @@ from penstock.log.staging.area import (
 from penstock.log.staging.foreign import check_batch
 from penstock.log.staging.intake import finish, take_in
 from penstock.model.errors import CorruptError, NotAuthorized, RefusedError, UnavailableError
-from penstock.model.record import Record
 
 __all__ = ["NAME_FORM", "PART_FORM", "SOURCE_CHARS_MAX", "Staged", "StagedFile"]
 
@@ -112,9 +107,9 @@ class Staged:
             raise RefusedError("a broker in memory has no place for staged files: publish instead")
         return StagingArea(directory)
 
-    async def _log_of(self, topic_id: int) -> LiveLog | None:
+    async def _log_of(self, topic_id: int) -> KeptLog | None:
         topic = self._engine.topics.by_id(topic_id)
-        return None if topic is None else LiveLog(self._exchange, topic)
+        return None if topic is None else topic.log
 
     def _turn(self, source: str) -> _Turn:
         turn = self._turns.get(source)
@@ -168,53 +163,6 @@ class _Turn:
             del self._turns[self._source]
 
 
-class LiveLog:
-    """The log of a topic; what is appended to it reaches connected sessions like any publish."""
-
-    def __init__(self, exchange: Exchange, topic: Topic) -> None:
-        self._exchange = exchange
-        self._topic = topic
-
-    def bounds(self) -> Bounds:
-        return self._topic.log.bounds()
-
-    def batches_since(self, offset: int) -> AsyncIterator[Batch]:
-        return self._topic.log.batches_since(offset)
-
-    def append_batch(self, batch: Batch) -> Awaitable[int]:
-        self._exchange.enter(self._topic)  # what is published now is not forwarded before it
-        return self._topic.log.append_batch(batch, _Delivery(self._exchange, self._topic, batch))
-
-
-class _Delivery:
-    """Implements Waiter: hands a batch on in the moment in which it becomes visible."""
-
-    def __init__(self, exchange: Exchange, topic: Topic, batch: Batch) -> None:
-        self._exchange = exchange
-        self._topic = topic
-        self._batch = batch
-
-    def committed(self, offset: int) -> None:
-        exchange, topic, batch = self._exchange, self._topic, self._batch
-        exchange.withdraw(topic)
-        if exchange.router.is_empty:
-            return
-        heard = {name for name in batch.strings if _is_heard(exchange.router.find(name))}
-        if not heard:
-            return
-        for at, run in _runs(batch.records(topic.declared, offset, offset + batch.header.count)):
-            if run.name in heard:
-                exchange.enter(topic)
-                exchange.deliver(topic, run, at)
-
-    def refused(self, error: Exception) -> None:
-        self._exchange.withdraw(self._topic)
-
-
-def _is_heard(route: Route) -> bool:
-    return bool(route.members or route.shares)
-
-
 def check_source(source: str) -> str:
     has_control = any(unicodedata.category(char) == "Cc" for char in source[:SOURCE_CHARS_MAX])
     if not 1 <= len(source) <= SOURCE_CHARS_MAX or has_control:
@@ -240,13 +188,3 @@ def _checked(
     if not batches:
         raise RefusedError("no batch came: only what has records is staged")
     return batches, names
-
-
-def _runs(records: list[Record]) -> Iterator[tuple[int, Run]]:
-    """Neighbours that share all but the payload, and the first one's offset."""
-    for (name, headers), group in groupby(records, lambda one: (one.name, one.headers)):
-        same = list(group)
-        run = gathered(name, [one.payload for one in same], same[0].qos, False)
-        run.headers = headers
-        run.kind = same[0].kind
-        yield same[0].offset, run

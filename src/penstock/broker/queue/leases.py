@@ -23,7 +23,8 @@ from penstock.catalog.groups import GroupCatalog, GroupRow
 from penstock.core.groups import NO_LEASE, Group
 from penstock.core.names import check_group, quoted, topic_key
 from penstock.core.position import Position
-from penstock.log.interface import Draft, KeptLog
+from penstock.core.run import Run, run_of
+from penstock.log.interface import KeptLog
 from penstock.model.clock import Clock
 from penstock.model.errors import Gap, InvalidSetting, NotSubscribed, RefusedError
 from penstock.model.groups import GroupInfo, Pending
@@ -39,7 +40,7 @@ DEAD_SUFFIX: Final = ".dead"
 REASON_CHARS_MAX: Final = 500
 _US: Final = 1_000_000
 
-Publish = Callable[[Topic, Draft], Awaitable[int]]
+Publish = Callable[[Topic, Run], Awaitable[int]]
 
 
 def dead_topic(topic: str) -> str:
@@ -333,15 +334,10 @@ class Groups:
             ("penstock.dead.group", kept.name),
             ("penstock.dead.deliveries", str(deliveries)),
         )
-        draft = Draft(
-            dead_name(target.declared, record.name),
-            [record.payload],
-            record.kind,
-            record.publisher,
-            (*record.headers, *facts),
-            record.qos,
-        )
-        await self._publish(target, draft)
+        name = dead_name(target.declared, record.name)
+        headers = (*record.headers, *facts)
+        run = run_of(name, [record.payload], record.kind, record.publisher, headers, qos=record.qos)
+        await self._publish(target, run)
 
     async def _save(self, topic: Topic, kept: KeptGroup) -> None:
         group = kept.group

@@ -12,7 +12,6 @@ from typing import Final
 from penstock.broker.deliver.exchange import Exchange
 from penstock.broker.deliver.history import feed_run
 from penstock.broker.deliver.stored_runs import stored_run
-from penstock.broker.publish.run import Encoding, Run
 from penstock.broker.session.rows import tag_of
 from penstock.broker.session.session import (
     NO_FEED,
@@ -29,6 +28,7 @@ from penstock.broker.share.share import Share
 from penstock.catalog.stored_sessions import NO_PACKET_ID, OutstandingRow, StoredSession
 from penstock.core.access import RECEIVE
 from penstock.core.names import SHARE_PREFIX
+from penstock.core.run import Encoding, Run
 from penstock.core.where import compile_where
 from penstock.model.errors import PenstockError
 

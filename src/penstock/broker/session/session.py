@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from typing import Final, Protocol
 
-from penstock.broker.publish.run import Encoding, Run, pieces
 from penstock.catalog.stored_sessions import RETAINED_FEED
 from penstock.core.access import Principal
+from penstock.core.run import Encoding, Run, pieces
 from penstock.core.where import Where
 from penstock.core.window import Window
 from penstock.model.will import NO_WILL

@@ -15,8 +15,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Final
 
 from penstock.broker.deliver.retained import Retained
-from penstock.broker.engine import Engine
-from penstock.broker.publish.run import Encoding, Run
+from penstock.broker.engine import Engine, Runs
 from penstock.broker.publish.used_keys import Keys
 from penstock.broker.session.endings import Endings
 from penstock.broker.session.rows import outstanding_row, outstanding_rows, subscription_row
@@ -32,6 +31,8 @@ from penstock.catalog.feeds import FeedRow
 from penstock.catalog.sessions import Checkpoint, Ending, SessionCatalog
 from penstock.catalog.stored_sessions import OutstandingRow, StoredSession
 from penstock.core.names import quoted
+from penstock.core.run import Encoding, Run
+from penstock.log.format.batch import Batch
 from penstock.log.format.marks import (
     MARK_IDEMPOTENCY_KEY,
     MARK_QOS2_OPENED,
@@ -39,7 +40,8 @@ from penstock.log.format.marks import (
     MARK_WILL,
     Mark,
 )
-from penstock.log.interface import Draft
+from penstock.log.interface import Waiter
+from penstock.log.waiting import append_durably
 from penstock.model.errors import PenstockError, UnavailableError
 
 CHECKPOINT_S: Final = 1.0  # how much a crash may make us repeat
@@ -90,9 +92,12 @@ class Keeper:
         for topic in self._working():
             await self._follow(topic, incarnations)
         await self.checkpoint()
-        self._engine.on_batch = lambda topic, batch: self.retained.follow(topic.id, batch)
+        self._engine.followers.insert(0, self._follow_retained)
         self._engine.on_forget = self._forget_topic
         self._timer = self._loop.create_task(self._run(), name="penstock-checkpoint")
+
+    def _follow_retained(self, topic: Topic, batch: Batch, runs: Runs) -> None:
+        self.retained.follow(topic.id, batch)
 
     def _working(self) -> list[Topic]:
         """Topics whose logs can be followed; the level of the others stays where it was."""
@@ -437,15 +442,11 @@ class Keeper:
         for packet_id in packet_ids:
             changes[topic_id, packet_id] = is_open
 
-    def close_opened(
-        self, session: Session, packet_ids: list[int], on_done: Callable[[Exception | None], None]
-    ) -> None:
-        """Store that these packet ids are released; `on_done` hears when that is durable."""
-        self._spawn(self._close_opened(session, packet_ids, on_done))
+    def close_opened(self, session: Session, packet_ids: list[int], waiter: Waiter) -> None:
+        """Store that these packet ids are released; the waiter hears when that is durable."""
+        self._spawn(self._close_opened(session, packet_ids, waiter))
 
-    async def _close_opened(
-        self, session: Session, packet_ids: list[int], on_done: Callable[[Exception | None], None]
-    ) -> None:
+    async def _close_opened(self, session: Session, packet_ids: list[int], waiter: Waiter) -> None:
         by_topic: dict[int, list[int]] = {}
         for packet_id in packet_ids:
             topic_id = session.opened.pop(packet_id, None)
@@ -458,12 +459,12 @@ class Keeper:
                 if topic is not None:
                     keys = [_KEY.pack(session.incarnation, packet_id) for packet_id in ids]
                     marks = [Mark(MARK_QOS2_RELEASED, key) for key in keys]
-                    await topic.log.append(Draft("", []), marks)
+                    await append_durably(topic.log, [], marks)
                     self._note_opened(session.client_id, topic_id, ids, False)
                 del by_topic[topic_id]
         except PenstockError as refused:
             for topic_id, ids in by_topic.items():  # they are open still, and asked for again
                 session.opened.update(dict.fromkeys(ids, topic_id))
-            on_done(refused)
+            waiter.refused(refused)
         else:
-            on_done(None)
+            waiter.committed(0)

@@ -18,9 +18,9 @@ from penstock.broker.topics import Topic
 from penstock.core.trie import FilterTrie
 from penstock.core.where import Where
 from penstock.log.format.batch import Batch
-from penstock.log.format.batch_bytes import QOS_MASK
 from penstock.model.errors import CorruptError, Gap, UnavailableError
 from penstock.model.limits import MIB
+from penstock.model.record import QOS_MASK
 from penstock.model.timeline import Timeline
 
 SCAN_BYTES_MAX: Final = 64 * MIB  # looked at in one topic for one report

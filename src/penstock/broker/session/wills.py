@@ -19,10 +19,10 @@ from typing import Any, Final
 
 from penstock.broker.deliver.exchange import Exchange
 from penstock.broker.deliver.routes import TopicWanted
-from penstock.broker.publish.run import Run
 from penstock.broker.session.session import Session
 from penstock.broker.session.store import will_mark
 from penstock.catalog.wills import NOT_DUE, StoredWill, WillCatalog
+from penstock.core.run import Run, record_flags
 from penstock.model.clock import Clock
 from penstock.model.errors import NotAuthorized, PenstockError, UnavailableError
 from penstock.model.will import NO_WILL, Will
@@ -53,6 +53,32 @@ class Waiting:
 
     def __lt__(self, other: Waiting) -> bool:
         return (self.due_s, self.will_id) < (other.due_s, other.will_id)
+
+
+class Firing:
+    """Implements Waiter for a will that is being published."""
+
+    def __init__(
+        self, exchange: Exchange, will_id: int, done: asyncio.Future[Exception | None]
+    ) -> None:
+        self._exchange = exchange
+        self._will_id = will_id
+        self._done = done
+
+    @property
+    def has_given_up(self) -> bool:
+        return False
+
+    def committed(self, offset: int) -> None:
+        # In the tick of the commit: no checkpoint passes the mark and leaves the row.
+        self._exchange.keeper.forget_will(self._will_id)
+        self._done.set_result(None)
+
+    def refused(self, error: Exception) -> None:
+        if isinstance(error, NotAuthorized):
+            self.committed(0)  # dropped and counted: asking again would not help
+        else:
+            self._done.set_result(error)
 
 
 class Wills:
@@ -296,16 +322,8 @@ class Wills:
         if exchange.engine.upkeep.refusal:
             done.set_result(UnavailableError(exchange.engine.upkeep.refusal))
             return done
-
-        def on_done(error: Exception | None) -> None:
-            if isinstance(error, NotAuthorized):
-                error = None  # dropped and counted: asking again would not help
-            if error is None:
-                # In the tick of the commit: no checkpoint passes the mark and leaves the row.
-                exchange.keeper.forget_will(stored.will_id)
-            done.set_result(error)
-
-        run = Run(will.name, will.payload, [0], [len(will.payload)], will.qos, will.retain)
+        flags = record_flags(will.qos, will.retain)
+        run = Run(will.name, will.payload, [0], [len(will.payload)], flags)
         run.publisher = stored.client_id
         run.headers = will.headers
         if will.expiry_s is not None:
@@ -316,7 +334,8 @@ class Wills:
         except TopicWanted as wanted:  # its topic was deleted just now
             done.set_result(wanted)
             return done
-        exchange.publish(route, run, on_done, [will_mark(stored.will_id)])
+        waiter = Firing(exchange, stored.will_id, done)
+        exchange.publish(route, run, waiter, [will_mark(stored.will_id)])
         return done
 
 

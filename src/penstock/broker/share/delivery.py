@@ -17,11 +17,11 @@ from penstock.broker.deliver.routes import Router, Sharers
 from penstock.broker.deliver.stored_runs import stored_run, stored_runs
 from penstock.broker.deliver.sweep import WHOLE_BATCH
 from penstock.broker.engine import Engine
-from penstock.broker.publish.run import Run, pieces
 from penstock.broker.session.session import Session, Subscription
 from penstock.broker.share.registry import Shares
 from penstock.broker.share.share import Share
 from penstock.broker.topics import Topic
+from penstock.core.run import Run, pieces
 from penstock.log.files.segment import StaleSegment
 from penstock.log.format.batch import Batch
 from penstock.model.errors import CorruptError, Gap, UnavailableError

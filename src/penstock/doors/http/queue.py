@@ -13,12 +13,12 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 
 from penstock.broker.engine import Engine
-from penstock.broker.publish.run import Run
 from penstock.broker.publish.submissions import Submissions
 from penstock.broker.queue.seed_ids import ID_DIGITS_MIN
 from penstock.broker.settings import topic_settings
 from penstock.broker.topics import Topic
 from penstock.core.names import check_topic, quoted
+from penstock.core.run import run_of
 from penstock.doors.http.door import HttpDoor
 from penstock.doors.http.errors import problem_of
 from penstock.doors.http.messages import HttpError, Request, Response, json_response
@@ -196,9 +196,7 @@ class QueueDoor:
         topic = self._engine.topics.get(asked.topic)
         self._engine.queue.check_producer(topic, asked.producer_id)
         payload = asked.message.encode()
-        run = Run(topic.declared, payload, [0], [len(payload)], 1, False)
-        run.kind = KIND_TEXT
-        run.publisher = asked.producer_id
+        run = run_of(topic.declared, [payload], KIND_TEXT, asked.producer_id)
 
         def stored(offset: int, error: Exception | None) -> None:
             request.reply(SUCCESS if error is None else failure_of(error))

@@ -10,9 +10,9 @@ from __future__ import annotations
 from typing import Final
 
 from penstock.broker.deliver.routes import TopicWanted
-from penstock.broker.publish.run import Encoding, Run
 from penstock.broker.session.session import Session
 from penstock.core.access import NOBODY, Principal
+from penstock.core.run import Encoding, Run
 from penstock.doors.link import Link
 from penstock.doors.mqtt.acks import check_pubacks, check_pubcomps, unknown_pubrecs
 from penstock.doors.mqtt.aliases import OutgoingAliases

@@ -15,11 +15,11 @@ from typing import Final
 from penstock.broker.deliver.exchange import Exchange
 from penstock.broker.deliver.routes import forward
 from penstock.broker.gauges import resident_bytes
-from penstock.broker.publish.run import Run
 from penstock.broker.session.session import Subscription
 from penstock.core.access import RECEIVE
 from penstock.core.averages import MINUTES, Averages
 from penstock.core.names import first_level, matches
+from penstock.core.run import Run, record_flags
 from penstock.model.limits import KIB
 
 ROOT: Final = "$SYS"
@@ -172,4 +172,4 @@ class DollarSys:
 
 
 def _run(name: str, value: bytes) -> Run:
-    return Run(name, value, [0], [len(value)], 0, True)
+    return Run(name, value, [0], [len(value)], record_flags(0, True))

@@ -10,7 +10,7 @@ import base64
 import binascii
 from typing import Final
 
-from penstock.broker.publish.run import Run
+from penstock.core.run import Run
 from penstock.model.clock import Clock
 from penstock.model.record import Headers
 from penstock.mqtt.encode import property_section

@@ -9,9 +9,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from penstock.broker.deliver.exchange import Exchange
-from penstock.broker.publish.run import Run
 from penstock.broker.session.session import Session
 from penstock.broker.topics import Topic
+from penstock.core.run import MixedRun, Run, record_flags
 from penstock.doors.mqtt.aliases import IncomingAliases
 from penstock.doors.mqtt.answers import acknowledgement, reason_of
 from penstock.doors.mqtt.encoding import MqttEncoding, stored_headers
@@ -74,9 +74,9 @@ class Publishing:
         ids = chunk.packet_ids[item.first_id : item.first_id + run.count]
         receipt = self._receipt(PUBACK if run.qos == 1 else PUBREC, ids)
         if run.qos == 1:
-            is_much = exchange.publish(route, run, receipt.done)
+            is_much = exchange.publish(route, run, receipt)
         else:
-            is_much = exchange.publish_once(route, run, session, ids, receipt.done)
+            is_much = exchange.publish_once(route, run, session, ids, receipt)
         if is_much or self.is_overdue:
             self._hold(route.topic)
 
@@ -87,18 +87,10 @@ class Publishing:
             self._weave = Weave(self, self._exchange, principal, self._plain)
         self._weave.publish(chunk, neighbours)
 
-    def store_plain(
-        self,
-        topic: Topic,
-        names: list[str],
-        counts: list[int],
-        data: bytes,
-        starts: list[int],
-        lengths: list[int],
-    ) -> None:
+    def store_mixed(self, topic: Topic, mixed: MixedRun) -> None:
         """Store plain messages of several names, of a topic that is level, with one append."""
-        topic.log.append_names(names, counts, data, starts, lengths, self._session.client_id)
-        if topic.log.is_congested:
+        mixed.publisher = self._session.client_id
+        if self._exchange.publish_mixed(topic, mixed):
             self._hold(topic)
 
     def _run(self, chunk: Chunk, item: PublishRun) -> Run:
@@ -124,8 +116,7 @@ class Publishing:
             chunk.data[start : item.end],
             [at - start for at in chunk.payload_starts[first:end]],
             chunk.payload_lengths[first:end],
-            item.first_byte >> 1 & 3,
-            item.first_byte & 1 == 1,
+            record_flags(item.first_byte >> 1 & 3, item.first_byte & 1 == 1),
         )
         if item.property_bytes:
             self._add_properties(run, item)
@@ -173,7 +164,7 @@ class Publishing:
                 receipt.reason = Reason.PACKET_IDENTIFIER_NOT_FOUND
             elif self._opened_before:
                 self._opened_before.difference_update(ids)
-            self._exchange.release(self._session, ids, receipt.done)
+            self._exchange.release(self._session, ids, receipt)
             start = end
 
     # Answers

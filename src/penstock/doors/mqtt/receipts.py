@@ -18,7 +18,7 @@ PUBCOMP: Final = 0x70
 
 
 class Receipt:
-    """Messages that wait to be acknowledged together."""
+    """Implements the log's Waiter for messages that are acknowledged together."""
 
     __slots__ = ("_on_done", "error", "first_byte", "is_done", "packet_ids", "reason")
 
@@ -30,7 +30,15 @@ class Receipt:
         self.error: Exception | None = None
         self._on_done = on_done
 
-    def done(self, error: Exception | None) -> None:
+    @property
+    def has_given_up(self) -> bool:
+        return False
+
+    def committed(self, offset: int) -> None:
+        self.is_done = True
+        self._on_done()
+
+    def refused(self, error: Exception) -> None:
         self.is_done = True
         self.error = error
         self._on_done()

@@ -64,7 +64,7 @@ class Subscribing:
         except RefusedError as refused:
             self._refuse_all(connection, session, packet, str(refused))
             return
-        if asked is None and self.exchange.retaining.is_idle:
+        if asked is None and not self.exchange.is_retaining:
             self._subscribe_plain(connection, session, packet)
         else:
             connection.pause()
@@ -75,7 +75,7 @@ class Subscribing:
     ) -> None:
         """After the retained messages that came before it; then whatever waited behind it."""
         try:
-            await self.exchange.retaining.wait_settled()
+            await self.exchange.wait_retained()
             if connection.is_closed:
                 return
             if asked is None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 from penstock.broker.deliver.exchange import Exchange
 from penstock.broker.deliver.routes import Route, TopicWanted
 from penstock.core.access import Principal
+from penstock.core.run import MixedRun
 from penstock.doors.mqtt.encoding import MqttEncoding
 from penstock.model.limits import NAME_LEVELS_MAX
 from penstock.mqtt.scanner import Chunk, Item, PublishRun
@@ -100,14 +101,14 @@ class Weave:
             return
         start = woven[0].start
         first, end = woven[0].first_message, woven[-1].end_message
-        self._publishing.store_plain(
-            routes[0].topic,
+        mixed = MixedRun(
             [route.name for route in routes],
             [item.end_message - item.first_message for item in woven],
             chunk.data[start : woven[-1].end],
             [at - start for at in chunk.payload_starts[first:end]],
             chunk.payload_lengths[first:end],
         )
+        self._publishing.store_mixed(routes[0].topic, mixed)
         handed = 0
         data = chunk.data
         for at, route in enumerate(routes):

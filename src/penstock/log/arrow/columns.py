@@ -16,7 +16,7 @@ import pyarrow as pa
 from penstock.log.format import batch_bytes as fmt
 from penstock.log.format.batch import Batch
 from penstock.model.limits import MIB
-from penstock.model.record import Headers
+from penstock.model.record import KIND_MASK, KIND_SHIFT, QOS_MASK, RETAIN, Headers
 
 SCHEMA: Final = pa.schema(
     [
@@ -198,15 +198,15 @@ def _flags(batch: Batch, first: int, last: int) -> np.ndarray[Any, np.dtype[np.u
 
 
 def _qos(batch: Batch, topic: str, first: int, last: int) -> pa.Array:
-    return pa.array((_flags(batch, first, last) & fmt.QOS_MASK).astype(np.int32))
+    return pa.array((_flags(batch, first, last) & QOS_MASK).astype(np.int32))
 
 
 def _retain(batch: Batch, topic: str, first: int, last: int) -> pa.Array:
-    return pa.array(_flags(batch, first, last) & fmt.RETAIN != 0)
+    return pa.array(_flags(batch, first, last) & RETAIN != 0)
 
 
 def _kind(batch: Batch, topic: str, first: int, last: int) -> pa.Array:
-    codes = _flags(batch, first, last) >> fmt.KIND_SHIFT & fmt.KIND_MASK
+    codes = _flags(batch, first, last) >> KIND_SHIFT & KIND_MASK
     return KINDS.take(pa.array(codes))
 
 

@@ -17,6 +17,7 @@ from crc32c import crc32c
 
 from penstock.log.arrow.columns import KINDS, header_pairs
 from penstock.log.format import batch_bytes as fmt
+from penstock.model.record import KIND_MASK, KIND_SHIFT, QOS_MASK, RETAIN
 
 Ints = np.ndarray[Any, np.dtype[np.int64]]
 
@@ -173,14 +174,14 @@ class _Batches:
                     pa.array(np.zeros(total + 1, np.int32)), nothing, nothing
                 )
             case "qos":
-                return pa.array((self._record_flags() & fmt.QOS_MASK).astype(np.int32))
+                return pa.array((self._record_flags() & QOS_MASK).astype(np.int32))
             case "retain":
-                return pa.array(self._record_flags() & fmt.RETAIN != 0)
+                return pa.array(self._record_flags() & RETAIN != 0)
             case "expires_at":
                 stamps = self._chosen(fmt.EXPIRES, self._u64, 8, self._expiries, 0)
                 return pa.array(stamps, mask=stamps == 0).view(pa.timestamp("us", tz="UTC"))
             case "kind":
-                codes = self._record_flags() >> fmt.KIND_SHIFT & fmt.KIND_MASK
+                codes = self._record_flags() >> KIND_SHIFT & KIND_MASK
                 return KINDS.take(pa.array(codes))
             case "header_pairs":
                 return header_pairs([()] * total)

@@ -12,7 +12,7 @@ from crc32c import crc32c
 from penstock.log.format import batch_bytes as fmt
 from penstock.log.format.marks import Mark, decode_headers, decode_marks
 from penstock.model.errors import CorruptError
-from penstock.model.record import Headers, Record
+from penstock.model.record import KIND_MASK, KIND_SHIFT, QOS_MASK, RETAIN, Headers, Record
 
 COMPRESSION_GAIN: Final = 0.9  # keep a blob as it is unless it shrinks below this share
 # What a batch takes beyond its bytes once somebody has read it; measured, compiled and not.
@@ -168,10 +168,10 @@ class Batch:
                 self.payloads(first, last),
                 self.record_headers(first, last),
                 self.publishers(first, last),
-                [flag & fmt.QOS_MASK for flag in flags],
-                [flag & fmt.RETAIN != 0 for flag in flags],
+                [flag & QOS_MASK for flag in flags],
+                [flag & RETAIN != 0 for flag in flags],
                 self.expiries(first, last),
-                [(flag >> fmt.KIND_SHIFT) & fmt.KIND_MASK for flag in flags],
+                [(flag >> KIND_SHIFT) & KIND_MASK for flag in flags],
             )
         )
 

@@ -41,12 +41,6 @@ KNOWN_FLAGS: Final = 255
 
 NO_STRING: Final = 0xFFFF_FFFF  # a publisher id that stands for "nobody"
 
-# Record flags, one byte each.
-QOS_MASK: Final = 0b11
-RETAIN: Final = 0b100
-KIND_SHIFT: Final = 3
-KIND_MASK: Final = 0b11
-
 
 class BatchHeader:
     """The fixed part of a batch. `base_offset` is the offset of its first record."""

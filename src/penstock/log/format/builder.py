@@ -12,9 +12,10 @@ from typing import Final
 
 from crc32c import crc32c
 
+from penstock.core.run import MixedRun, Run
 from penstock.log.format import batch_bytes as fmt
 from penstock.log.format.batch import Batch
-from penstock.log.format.marks import Mark, encode_marks
+from penstock.log.format.marks import Mark, encode_headers, encode_marks
 
 RECORD_BYTES: Final = 32  # a record's share of all columns: an empty payload is not free
 
@@ -136,38 +137,37 @@ class BatchBuilder:
             self.last_timestamp = now_us
         return self.last_timestamp
 
-    def add(
-        self,
-        name: str,
-        payloads: list[bytes],
-        timestamp: int,
-        flags: int,
-        publisher: str = "",
-        expires_at: int = 0,
-        headers: bytes = b"",
-    ) -> int:
-        """Add payloads published together; the index of the first in this batch."""
-        chunk = payloads[0] if len(payloads) == 1 else b"".join(payloads)
-        lengths = list(map(len, payloads))
-        if self._has_gaps:
-            self._starts.extend(accumulate(lengths[:-1], initial=self._blob_length))
-        return self._add_run(name, chunk, lengths, timestamp, flags, publisher, expires_at, headers)
-
-    def add_gapped(
-        self,
-        name: str,
-        chunk: bytes,
-        starts: list[int],
-        lengths: list[int],
-        timestamp: int,
-        flags: int,
-        publisher: str = "",
-        expires_at: int = 0,
-        headers: bytes = b"",
-    ) -> int:
-        """Add payloads that lie inside `chunk` with other bytes between them, without copying."""
-        self._add_starts(starts)
-        return self._add_run(name, chunk, lengths, timestamp, flags, publisher, expires_at, headers)
+    def add(self, run: Run, timestamp: int) -> int:
+        """Add the messages of a run, received now; the index of the first in this batch."""
+        first = self.count
+        if not run.is_dense:
+            self._add_starts(run.starts)
+        elif self._has_gaps:
+            self._starts.extend(accumulate(run.lengths[:-1], initial=self._blob_length))
+        if timestamp < self.last_timestamp:
+            timestamp = self.last_timestamp
+        self.last_timestamp = timestamp
+        strings = self._strings
+        name = run.name
+        publisher_id = fmt.NO_STRING
+        name_id = strings.setdefault(name, len(strings))
+        if run.publisher:
+            publisher_id = strings.setdefault(run.publisher, len(strings))
+        headers = encode_headers(run.headers) if run.headers else b""
+        count = run.count
+        self._chunks.append(run.data)
+        self._lengths += run.lengths
+        self._blob_length += len(run.data)
+        self._counts.append(count)
+        self._times.append(timestamp)
+        self._name_ids.append(name_id)
+        self._publisher_ids.append(publisher_id)
+        self._flags.append(run.flags)
+        self._expiries.append(run.expires_at)
+        self._headers.append(headers)
+        self.count = first + count
+        self.bytes += len(run.data) + (len(headers) + RECORD_BYTES) * count
+        return first
 
     def _add_starts(self, starts: list[int]) -> None:
         """Where the payloads of the next chunk lie, with other bytes between them."""
@@ -177,72 +177,30 @@ class BatchBuilder:
         base = self._blob_length
         self._starts.extend([base + start for start in starts])
 
-    def add_names(
-        self,
-        names: list[str],
-        counts: list[int],
-        chunk: bytes,
-        starts: list[int],
-        lengths: list[int],
-        timestamp: int,
-        publisher: str,
-    ) -> None:
-        """As `add_gapped`, for plain records of several names: counts[i] of names[i] in turn."""
-        self._add_starts(starts)
+    def add_mixed(self, mixed: MixedRun, timestamp: int) -> None:
+        """As `add`, for plain records of several names."""
+        self._add_starts(mixed.starts)
         if timestamp < self.last_timestamp:
             timestamp = self.last_timestamp
         self.last_timestamp = timestamp
         strings = self._strings
-        runs = len(names)
+        runs = len(mixed.names)
         # Names come first: the one string of a batch with one name is its number 0.
-        self._name_ids += [strings.setdefault(name, len(strings)) for name in names]
-        publisher_id = strings.setdefault(publisher, len(strings)) if publisher else fmt.NO_STRING
-        self._counts += counts
+        self._name_ids += [strings.setdefault(name, len(strings)) for name in mixed.names]
+        publisher_id = fmt.NO_STRING
+        if mixed.publisher:
+            publisher_id = strings.setdefault(mixed.publisher, len(strings))
+        self._counts += mixed.counts
         self._times += [timestamp] * runs
         self._publisher_ids += [publisher_id] * runs
         self._flags += [0] * runs
         self._expiries += [0] * runs
         self._headers += [b""] * runs
-        self._chunks.append(chunk)
-        self._lengths += lengths
-        self._blob_length += len(chunk)
-        self.count += len(lengths)
-        self.bytes += len(chunk) + RECORD_BYTES * len(lengths)
-
-    def _add_run(
-        self,
-        name: str,
-        chunk: bytes,
-        lengths: list[int],
-        timestamp: int,
-        flags: int,
-        publisher: str,
-        expires_at: int,
-        headers: bytes,
-    ) -> int:
-        first = self.count
-        if timestamp < self.last_timestamp:
-            timestamp = self.last_timestamp
-        self.last_timestamp = timestamp
-        strings = self._strings
-        name_id = strings.setdefault(name, len(strings))
-        publisher_id = fmt.NO_STRING
-        if publisher:
-            publisher_id = strings.setdefault(publisher, len(strings))
-        count = len(lengths)
-        self._chunks.append(chunk)
-        self._lengths += lengths
-        self._blob_length += len(chunk)
-        self._counts.append(count)
-        self._times.append(timestamp)
-        self._name_ids.append(name_id)
-        self._publisher_ids.append(publisher_id)
-        self._flags.append(flags)
-        self._expiries.append(expires_at)
-        self._headers.append(headers)
-        self.count += count
-        self.bytes += len(chunk) + (len(headers) + RECORD_BYTES) * count
-        return first
+        self._chunks.append(mixed.data)
+        self._lengths += mixed.lengths
+        self._blob_length += len(mixed.data)
+        self.count += len(mixed.lengths)
+        self.bytes += len(mixed.data) + RECORD_BYTES * len(mixed.lengths)
 
     def add_mark(self, kind: int, key: bytes, index: int) -> None:
         """Store a fact beside record `index` of this batch (or NO_RECORD)."""

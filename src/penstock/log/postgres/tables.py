@@ -18,9 +18,10 @@ from typing import Any, Final
 
 import msgspec
 
+from penstock.core.run import joined_run
 from penstock.log.format.batch import Batch
 from penstock.log.format.builder import BatchBuilder
-from penstock.log.format.marks import NO_RECORD, encode_headers
+from penstock.log.format.marks import NO_RECORD
 from penstock.log.interface import LogSettings
 from penstock.model.limits import MIB
 from penstock.model.record import Headers
@@ -358,11 +359,12 @@ def build_batch(
     for (stamp, expires, flags, name, publisher, headers), group in groupby(
         rows, itemgetter(1, 2, 3, 4, 5, 6)
     ):
-        encoded = b""
+        run = joined_run(name, [row[7] for row in group], flags)
         if headers:
-            encoded = encode_headers(msgspec.json.decode(headers, type=Headers))
-        payloads = [row[7] for row in group]
-        builder.add(name, payloads, stamp, flags, publisher, expires, encoded)
+            run.headers = msgspec.json.decode(headers, type=Headers)
+        run.publisher = publisher
+        run.expires_at = expires
+        builder.add(run, stamp)
     until = offset + len(rows) if rows else 1 << 62
     cursor = connection.cursor(binary=True)
     for at, is_beside, kind, key in cursor.execute(_READ_MARKS, (topic_id, offset, until)):

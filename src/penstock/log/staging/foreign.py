@@ -17,10 +17,10 @@ from penstock.log.format.batch import Batch
 from penstock.log.staging.area import STAGED_BLOB_BYTES, STAGED_RECORDS
 from penstock.model.errors import CorruptError
 from penstock.model.messages import check_headers, check_payload_size
-from penstock.model.record import KIND_BYTES, KIND_JSON, KIND_TEXT
+from penstock.model.record import KIND_BYTES, KIND_JSON, KIND_SHIFT, KIND_TEXT
 
 _FLAGS: Final = fmt.CONTIGUOUS | fmt.NAMES | fmt.FLAGS | fmt.HEADERS
-_RECORD_FLAGS: Final = {1 | kind << fmt.KIND_SHIFT for kind in (KIND_BYTES, KIND_TEXT, KIND_JSON)}
+_RECORD_FLAGS: Final = {1 | kind << KIND_SHIFT for kind in (KIND_BYTES, KIND_TEXT, KIND_JSON)}
 
 
 def check_batch(batch: Batch, payload_bytes_max: int) -> set[str]:

@@ -12,8 +12,9 @@ from typing import Final, Protocol
 
 from penstock.log.format.batch import Batch
 from penstock.log.format.marks import MARK_SPARK_BATCH
-from penstock.log.interface import Bounds
+from penstock.log.interface import Bounds, Waiter
 from penstock.log.staging.area import DONE_S, Manifest, StagedFile, StagingArea, mark_key
+from penstock.log.waiting import FutureWaiter
 from penstock.model.clock import Clock
 from penstock.model.errors import RefusedError
 
@@ -25,7 +26,7 @@ class Taking(Protocol):
 
     def bounds(self) -> Bounds: ...
 
-    def append_batch(self, batch: Batch) -> Awaitable[int]: ...
+    def append_batch(self, batch: Batch, waiter: Waiter | None = None) -> None: ...
 
     def batches_since(self, offset: int) -> AsyncIterator[Batch]: ...
 
@@ -99,7 +100,7 @@ async def _append(
             batches = area.batches(manifest, file)
             while (batch := await asyncio.to_thread(next, batches, None)) is not None:
                 if number not in placed:
-                    waiting.append(asyncio.ensure_future(log.append_batch(batch)))
+                    waiting.append(_append_batch(log, batch))
                 if len(waiting) >= IN_FLIGHT_MAX:
                     await waiting.popleft()
                 number += 1
@@ -107,6 +108,12 @@ async def _append(
             await waiting.popleft()
     finally:  # after a failure the others may have made it all the same: their marks tell
         await asyncio.gather(*waiting, return_exceptions=True)
+
+
+def _append_batch(log: Taking, batch: Batch) -> asyncio.Future[int]:
+    future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+    log.append_batch(batch, FutureWaiter(future))
+    return future
 
 
 async def _placed_before(manifest: Manifest, files: list[StagedFile], log: Taking) -> set[int]:

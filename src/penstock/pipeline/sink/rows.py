@@ -17,7 +17,6 @@ import pyarrow.compute as pc
 from penstock.core.names import check_name
 from penstock.log.arrow.columns import KINDS
 from penstock.log.files.commit import COMPRESS_BYTES_MIN
-from penstock.log.format import batch_bytes as fmt
 from penstock.log.format.batch import Batch
 from penstock.log.format.builder import Columns, assemble
 from penstock.log.format.marks import MARK_SPARK_BATCH, Mark, encode_headers
@@ -25,7 +24,7 @@ from penstock.log.staging.area import STAGED_BLOB_BYTES, STAGED_RECORDS
 from penstock.model.errors import RefusedError
 from penstock.model.limits import PAYLOAD_BYTES_MAX
 from penstock.model.messages import check_headers, check_numbers, check_payload_size
-from penstock.model.record import KIND_BYTES, KIND_JSON, KIND_TEXT
+from penstock.model.record import KIND_BYTES, KIND_JSON, KIND_SHIFT, KIND_TEXT
 
 QOS: Final = 1  # as what a program publishes
 NAMES_KNOWN_MAX: Final = 65_536  # names that are not checked again
@@ -80,7 +79,7 @@ class TopicRows:
         columns.record_flags = _flags(self._kind)
         if kinds.null_count < rows.num_rows:
             codes = np.asarray(pc.index_in(kinds, KINDS))
-            columns.flags = (QOS | codes << fmt.KIND_SHIFT).astype(np.uint8).tobytes()
+            columns.flags = (QOS | codes << KIND_SHIFT).astype(np.uint8).tobytes()
         elif self._kind == KIND_TEXT and not _is_text(payload):
             columns.flags = bytes(map(_text_flags, payload.to_pylist()))
         ends = _ends(rows)
@@ -133,7 +132,7 @@ def kind_of(payload: pa.DataType) -> int:
 
 
 def _flags(kind: int) -> int:
-    return QOS | kind << fmt.KIND_SHIFT
+    return QOS | kind << KIND_SHIFT
 
 
 def _is_text(payload: pa.Array) -> bool:

@@ -14,7 +14,6 @@ import msgspec
 from msgspec import UNSET
 
 from penstock.broker.publish.idempotency import StoringOnce
-from penstock.broker.publish.run import Run, gathered
 from penstock.broker.publish.submissions import RECORDS_MAX, Submissions
 from penstock.broker.reading import (
     Found,
@@ -29,6 +28,7 @@ from penstock.broker.session.store import Keeper
 from penstock.broker.topics import Topic
 from penstock.core.names import check_name
 from penstock.core.position import parse_position
+from penstock.core.run import Run, run_of
 from penstock.doors.http.door import HttpDoor
 from penstock.doors.http.errors import problem_of
 from penstock.doors.http.messages import JSON, HttpError, Pairs, Request, Response
@@ -373,10 +373,7 @@ def _run(topic: Topic, like: Message, payloads: list[bytes], kind: int, end: int
             headers = check_headers(like.headers)
     except RefusedError as wrong:
         raise type(wrong)(f"message {end - len(payloads)}: {wrong}") from None
-    run = gathered(name, payloads, 1, like.retain)
-    run.kind = kind
-    run.headers = headers
-    return run
+    return run_of(name, payloads, kind, headers=headers, retain=like.retain)
 
 
 def read_part(request: Request, runs: Sequence[Run]) -> int | None:

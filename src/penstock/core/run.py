@@ -1,20 +1,19 @@
-"""Messages on their way through the broker, many at a time.
+"""Messages on their way through the broker, many at a time: what a log takes and what is delivered.
 
 A Run is what one publisher sent under one name in one go: the bytes as they arrived, and where in
-them the payloads lie. It is stored without being taken apart and forwarded verbatim to readers
-that want exactly these bytes. Compiled by mypyc; the same source runs interpreted.
+them the payloads lie. It is stored without being taken apart, travels beside its batch until that
+is committed, and is then forwarded verbatim to readers that want exactly these bytes.
+Compiled by mypyc; the same source runs interpreted.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import accumulate
 from typing import Final, Protocol
 
-from penstock.log.interface import Draft
 from penstock.model.limits import KIB
-from penstock.model.record import KIND_BYTES, Headers
-from penstock.model.timeline import Timeline
+from penstock.model.record import KIND_BYTES, KIND_MASK, KIND_SHIFT, QOS_MASK, RETAIN, Headers
 
 PIECE_BYTES: Final = 64 * KIB  # of payloads: what is handed over before looking for room again
 
@@ -36,8 +35,11 @@ class Run:
         "count",
         "data",
         "encoded",
+        "expires_at",
+        "flags",
         "headers",
-        "kind",
+        "is_dense",
+        "is_forwarded",
         "lengths",
         "name",
         "publisher",
@@ -49,27 +51,29 @@ class Run:
     )
 
     def __init__(
-        self,
-        name: str,
-        data: bytes,
-        starts: list[int],
-        lengths: list[int],
-        qos: int,
-        retain: bool,
+        self, name: str, data: bytes, starts: list[int], lengths: list[int], flags: int
     ) -> None:
         self.name = name
         self.data = data
         self.starts = starts
         self.lengths = lengths
+        self.flags = flags  # of each record, as stored: QoS, RETAIN, kind of value
         self.count = len(lengths)
-        self.qos = qos
-        self.retain = retain
-        self.kind = KIND_BYTES
+        self.qos = flags & QOS_MASK
+        self.retain = flags & RETAIN != 0
+        self.is_dense = False  # `data` is the payloads, and nothing between them
+        self.is_forwarded = False  # readers have it by the fast lane: its commit delivers nothing
         self.publisher = ""
         self.headers: Headers = ()  # the same for each message
         self.until_us = 0  # steady time at which it expires; 0: never
+        self.expires_at = 0  # the same as a stamp, as it is stored
         self.wire: object | None = None  # the encoding that `data` is in, if it can be forwarded
         self.encoded: dict[object, object] | None = None  # by encoding; made when a reader asks
+
+    @property
+    def kind(self) -> int:
+        """Which kind of value the payloads are."""
+        return self.flags >> KIND_SHIFT & KIND_MASK
 
     def part(self, first: int) -> Run:
         """The messages from `first` on, as a run of their own."""
@@ -92,34 +96,70 @@ class Run:
             self.data,
             [self.starts[at] for at in indexes],
             [self.lengths[at] for at in indexes],
-            self.qos,
-            self.retain,
+            self.flags,
         )
-        rest.kind = self.kind
         rest.publisher = self.publisher
         rest.headers = self.headers
         rest.until_us = self.until_us
+        rest.expires_at = self.expires_at
         return rest
 
 
-def gathered(name: str, payloads: list[bytes], qos: int, retain: bool) -> Run:
-    """Payloads that lie apart, as one run."""
-    if len(payloads) == 1:
-        return Run(name, payloads[0], [0], [len(payloads[0])], qos, retain)
+class MixedRun:
+    """Plain messages of several names in one piece of bytes: counts[i] of names[i] in turn.
+
+    QoS 0, and forwarded by the fast lane already: nobody waits for them.
+    """
+
+    __slots__ = ("counts", "data", "lengths", "names", "publisher", "starts")
+
+    def __init__(
+        self,
+        names: list[str],
+        counts: list[int],
+        data: bytes,
+        starts: list[int],
+        lengths: list[int],
+    ) -> None:
+        self.names = names
+        self.counts = counts
+        self.data = data
+        self.starts = starts
+        self.lengths = lengths
+        self.publisher = ""
+
+
+def record_flags(qos: int, retain: bool, kind: int = KIND_BYTES) -> int:
+    """The flags that every message of a run shares, as they are stored."""
+    return qos | (RETAIN if retain else 0) | kind << KIND_SHIFT
+
+
+def joined_run(name: str, payloads: Sequence[bytes], flags: int) -> Run:
+    """A run whose data is the payloads, side by side."""
+    data = payloads[0] if len(payloads) == 1 else b"".join(payloads)
     lengths = [len(payload) for payload in payloads]
-    starts = list(accumulate(lengths, initial=0))
-    starts.pop()
-    return Run(name, b"".join(payloads), starts, lengths, qos, retain)
+    starts = list(accumulate(lengths[:-1], initial=0)) if lengths else []
+    run = Run(name, data, starts, lengths, flags)
+    run.is_dense = True
+    return run
 
 
-def draft_run(draft: Draft, clock: Timeline) -> Run:
-    """What a draft stores now, as connected sessions are handed it."""
-    run = gathered(draft.name, draft.payloads, draft.qos, draft.retain)
-    run.kind = draft.kind
-    run.publisher = draft.publisher
-    run.headers = draft.headers
-    if draft.expires_at:
-        run.until_us = clock.until_us(clock.stamp_us(), draft.expires_at)
+def run_of(
+    name: str,
+    payloads: Sequence[bytes],
+    kind: int = KIND_BYTES,
+    publisher: str = "",
+    headers: Headers = (),
+    *,
+    qos: int = 1,
+    retain: bool = False,
+    expires_at: int = 0,
+) -> Run:
+    """Payloads that are published together, as a run."""
+    run = joined_run(name, payloads, record_flags(qos, retain, kind))
+    run.publisher = publisher
+    run.headers = headers
+    run.expires_at = expires_at
     return run
 
 
