@@ -1,7 +1,8 @@
 """A selector for asyncio that also serves sockets of its own, without asyncio's cost per event.
 
 asyncio's own descriptors are reported to it as usual. A descriptor registered with `serve` has its
-handler called right inside `select`: one epoll for both, no transport, no handle per event. It
+handler called right inside `select`: one epoll for both, no transport, no handle per event. What
+handlers leave for the end of the tick is done here too, and so is what other threads ask for. It
 comes back only when asyncio has something to do: a descriptor, a timer, or a call that a handler
 asked for, of which `DoorLoop` tells it (docs/decisions/0005).
 """
@@ -9,9 +10,11 @@ asked for, of which `DoorLoop` tells it (docs/decisions/0005).
 from __future__ import annotations
 
 import math
+import os
 import select
 import selectors
 import time
+from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any, Final
@@ -31,16 +34,42 @@ class DoorSelector(selectors.BaseSelector):
         self._epoll = select.epoll()
         self._keys: dict[int, selectors.SelectorKey] = {}
         self._handlers: dict[int, Handler] = {}
-        self._after: list[Callable[[], None]] = []
+        self._ending: list[Callable[[], None]] = []  # calls for the end of this tick
+        self._flushing: list[Callable[[], None]] = []  # and those that come after them
+        self._asked: deque[Callable[[], None]] = deque()  # calls that other threads ask for
+        self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._is_wanted = False  # asyncio has something to do that was not there when it asked
+        self.is_serving = False  # handlers are being called
+        self.on_mistake: Callable[[Exception], None] = (
+            _raise  # what a call at the tick's end raised
+        )
+        self.serve(self._wake, self._answer)
 
     def come_back(self) -> None:
         """asyncio was given something to do: let go of the loop after this round of handlers."""
         self._is_wanted = True
 
-    def after_handlers(self, call: Callable[[], None]) -> None:
-        """Call this too whenever handlers have been called, once for all of them."""
-        self._after.append(call)
+    def at_tick_end(self, call: Callable[[], None]) -> None:
+        """While serving: call this once all handlers of the tick were called."""
+        assert self.is_serving
+        self._ending.append(call)
+
+    def at_flush(self, call: Callable[[], None]) -> None:
+        """While serving: call this last, when the tick will bring nothing more to send."""
+        assert self.is_serving
+        self._flushing.append(call)
+
+    def call_from_thread(self, call: Callable[[], None]) -> None:
+        """Have this called as a handler is; from any thread."""
+        self._asked.append(call)
+        with suppress(OSError, ValueError):  # closed meanwhile: nobody is there to call it
+            os.eventfd_write(self._wake, 1)
+
+    def _answer(self, events: int) -> None:
+        os.eventfd_read(self._wake)
+        asked = self._asked
+        while asked:
+            self._ending.append(asked.popleft())
 
     def serve(self, fd: int, handler: Handler, events: int = READABLE) -> None:
         """Call `handler` whenever `fd` is ready for `events`, until `leave`."""
@@ -87,12 +116,11 @@ class DoorSelector(selectors.BaseSelector):
         """Call the handlers; what is left is for asyncio."""
         ready = []
         handlers = self._handlers
-        is_served = False
         for fd, event in events:
             handler = handlers.get(fd)
             if handler is not None:
+                self.is_serving = True
                 handler(event)
-                is_served = True
                 continue
             key = self._keys.get(fd)  # a handler may have closed what comes after it
             if key is not None:
@@ -103,10 +131,19 @@ class DoorSelector(selectors.BaseSelector):
                     mask |= selectors.EVENT_READ
                 if mask & key.events:
                     ready.append((key, mask & key.events))
-        if is_served:
-            for call in self._after:
-                call()
+        if self.is_serving:
+            self._end_tick()
         return ready
+
+    def _end_tick(self) -> None:
+        while self._ending or self._flushing:
+            calls = self._ending or self._flushing
+            call = calls.pop(0)
+            try:
+                call()
+            except Exception as mistake:  # else it would end the loop
+                self.on_mistake(mistake)
+        self.is_serving = False
 
     def register(self, fileobj: Any, events: int, data: Any = None) -> selectors.SelectorKey:
         fd = fileobj if isinstance(fileobj, int) else fileobj.fileno()
@@ -144,8 +181,14 @@ class DoorSelector(selectors.BaseSelector):
 
     def close(self) -> None:
         self._epoll.close()
+        os.close(self._wake)
+        self._wake = -1
         self._keys.clear()
         self._handlers.clear()
+
+
+def _raise(mistake: Exception) -> None:
+    raise mistake
 
 
 def _epoll_events(events: int) -> int:

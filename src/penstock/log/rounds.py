@@ -50,6 +50,9 @@ class Committer(Generic[J]):
 
     def __init__(self, loop: asyncio.AbstractEventLoop, rounds: Rounds[J]) -> None:
         self._loop = loop
+        # All that arrives in this tick shares the round; a loop may know where its tick ends.
+        self._at_tick_end: Callable[[Callable[[], None]], object]
+        self._at_tick_end = getattr(loop, "call_at_tick_end", loop.call_soon)
         self._rounds = rounds
         self._dirty: dict[CommitTarget[J], None] = {}
         self._is_busy = False
@@ -65,7 +68,7 @@ class Committer(Generic[J]):
         self._is_awaited = True
         if not self._is_busy and not self._is_scheduled:
             self._is_scheduled = True
-            self._loop.call_soon(self._begin)  # all that arrives in this tick shares the round
+            self._at_tick_end(self._begin)
 
     def touch_soon(self, log: CommitTarget[J], is_watched: bool) -> None:
         """The log has something pending that no publisher waits for: let more of it gather."""

@@ -68,7 +68,7 @@ class HttpDoor:
         self._loop = loop
         self._connections: set[HttpConnection] = set()
         self._dirty: list[HttpConnection] = []
-        self._is_serving = False  # the selector calls handlers, and will have all flushed
+        self._selector = selector
         self._tasks: set[asyncio.Task[None]] = set()
         self._stopped: asyncio.Future[None] | None = None  # those who wait for something
         self._empty: asyncio.Event | None = None  # set when the last connection is gone
@@ -80,7 +80,6 @@ class HttpDoor:
         )
         self._note_date()
         self._timer = loop.call_later(1.0, self._each_second)
-        selector.after_handlers(self._flush)
 
     # Connections
 
@@ -109,7 +108,6 @@ class HttpDoor:
         return len(self._connections)
 
     def _serve(self, connection: Wired, link: SocketLink, events: int) -> None:
-        self._is_serving = True
         try:
             serve(connection, link, events)
         except Exception as mistake:
@@ -121,12 +119,14 @@ class HttpDoor:
         connection.close()
 
     def mark_dirty(self, connection: HttpConnection) -> None:
-        if not self._dirty and not self._is_serving:
-            self._loop.call_soon(self._flush)
+        if not self._dirty:
+            if self._selector.is_serving:
+                self._selector.at_flush(self._flush)
+            else:
+                self._loop.call_soon(self._flush)
         self._dirty.append(connection)
 
     def _flush(self) -> None:
-        self._is_serving = False
         while self._dirty:  # an answer that was sent may let the next request of a client begin
             dirty, self._dirty = self._dirty, []
             for connection in dirty:

@@ -79,7 +79,7 @@ class MqttDoor:
         )
         self._connections: set[Connection] = set()
         self._dirty: list[Connection] = []
-        self._is_serving = False  # the selector calls handlers, and will have all flushed
+        self._selector = selector
         self._held: list[Connection] = []
         self._tasks: set[asyncio.Task[None]] = set()
         self._arrivals = Arrivals(exchange, wills, loop, limits, self._spawn, self._events)
@@ -99,7 +99,6 @@ class MqttDoor:
             Pubrel: self.acknowledge,
         }
         self._timer = loop.call_later(1.0, self._each_second)
-        selector.after_handlers(self._flush)
 
     # Listening
 
@@ -124,7 +123,6 @@ class MqttDoor:
         return len(self._connections)
 
     def _serve(self, connection: Wired, link: SocketLink, events: int) -> None:
-        self._is_serving = True
         try:
             serve(connection, link, events)
         except Exception as mistake:  # else it would end the loop
@@ -144,12 +142,14 @@ class MqttDoor:
     # What connections ask for
 
     def mark_dirty(self, connection: Connection) -> None:
-        if not self._dirty and not self._is_serving:
-            self._loop.call_soon(self._flush)
+        if not self._dirty:
+            if self._selector.is_serving:
+                self._selector.at_flush(self._flush)
+            else:
+                self._loop.call_soon(self._flush)
         self._dirty.append(connection)
 
     def _flush(self) -> None:
-        self._is_serving = False
         dirty, self._dirty = self._dirty, []
         for connection in dirty:
             try:

@@ -159,6 +159,9 @@ class ThreadWorkers:
 
     def __init__(self, loop: asyncio.AbstractEventLoop, clock: Clock | None = None) -> None:
         self._loop = loop
+        # A loop may have a shorter way from another thread than asyncio's own.
+        self._call_on_loop: Callable[[Callable[[], None]], object]
+        self._call_on_loop = getattr(loop, "call_from_thread", loop.call_soon_threadsafe)
         self._clock = clock or SystemClock()
         self._rounds: queue.SimpleQueue[tuple[list[CommitJob], Callable[[], None]] | None]
         self._rounds = queue.SimpleQueue()
@@ -186,7 +189,7 @@ class ThreadWorkers:
         while (item := self._rounds.get()) is not None:
             jobs, done = item
             run_jobs(jobs, self._syncers, self._clock)
-            self._loop.call_soon_threadsafe(done)
+            self._call_on_loop(done)
 
 
 def run_jobs(
