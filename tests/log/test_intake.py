@@ -282,7 +282,7 @@ def test_many_batches_wait_for_their_commit_only_so_many_at_a_time(tmp_path: Pat
         append = log.append_batch
 
         def noted(batch: Batch, waiter: Waiter | None = None) -> None:
-            waiting.append(len(log._placing._waiting))
+            waiting.append(len(log._placing.waiting))
             append(batch, waiter)
 
         log.append_batch = noted  # type: ignore[method-assign]

@@ -39,7 +39,7 @@ class Binding:
 class Placement:
     """The declared topics and the bindings of one tenant. Bindings keep the order of binding."""
 
-    __slots__ = ("_bindings", "_filters", "_orders", "_spellings", "_version")
+    __slots__ = ("_bindings", "_filters", "_orders", "_spellings", "version")
 
     def __init__(
         self, topics: Iterable[str] = (), bindings: Iterable[tuple[str, str]] = ()
@@ -48,16 +48,11 @@ class Placement:
         self._bindings: dict[int, Binding] = {}  # order -> binding; orders only grow
         self._orders: dict[str, int] = {}  # filter -> order
         self._filters: FilterTrie[int] = FilterTrie()  # filter -> order
-        self._version = 0
+        self.version = 0  # grows with every change; equal versions give equal answers
         for topic in topics:
             self.add_topic(topic)
         for filter, topic in bindings:
             self.bind(filter, topic)
-
-    @property
-    def version(self) -> int:
-        """Grows with every change; equal versions of one Placement give equal answers."""
-        return self._version
 
     @property
     def topics(self) -> tuple[str, ...]:
@@ -114,7 +109,7 @@ class Placement:
                 "differ by more than letter case; use the existing one or choose another name"
             )
         self._spellings[key] = topic
-        self._version += 1
+        self.version += 1
         return key
 
     def remove_topic(self, topic: str) -> None:
@@ -130,7 +125,7 @@ class Placement:
                 "topic; unbind these filters first"
             )
         del self._spellings[key]
-        self._version += 1
+        self.version += 1
 
     def bind(self, filter: str, topic: str) -> bool:
         """Send matching names to a topic from now on; False if exactly this binding exists."""
@@ -145,8 +140,8 @@ class Placement:
                 f"filter {quoted(filter)} is bound to topic {quoted(self._spellings[existing])}: "
                 f"a filter has one topic; unbind it before binding it to {quoted(topic)}"
             )
-        self._version += 1
-        order = self._version  # as good as a counter of its own: it only grows
+        self.version += 1
+        order = self.version  # as good as a counter of its own: it only grows
         self._orders[filter] = order
         self._bindings[order] = Binding(filter, key)
         self._filters.add(filter, order)
@@ -162,7 +157,7 @@ class Placement:
             )
         del self._bindings[order]
         self._filters.remove(filter, order)
-        self._version += 1
+        self.version += 1
 
     def _declared_key(self, topic: str) -> str:
         key = topic_key(check_topic(topic))

@@ -15,18 +15,14 @@ PACKET_ID_MAX: Final = 65_535
 class Window:
     """Gives out packet ids and remembers an integer tag for each until it is released."""
 
-    __slots__ = ("_next_id", "_tags", "size_max")
+    __slots__ = ("_next_id", "_tags", "room", "size_max")
 
     def __init__(self, size_max: int) -> None:
         assert 1 <= size_max <= PACKET_ID_MAX, f"window of {size_max}"
         self.size_max = size_max
+        self.room = size_max  # how many more may be sent; below 0 if more were out before
         self._tags: dict[int, int] = {}  # in the order of sending
         self._next_id = 1
-
-    @property
-    def room(self) -> int:
-        """How many more may be sent."""
-        return self.size_max - len(self._tags)
 
     @property
     def count(self) -> int:
@@ -35,7 +31,7 @@ class Window:
 
     def take(self, tag: int, count: int) -> list[int]:
         """Packet ids for `count` messages; their tags are `tag`, `tag + 1`, and so on."""
-        assert count <= self.size_max - len(self._tags), f"{count} do not fit"
+        assert count <= self.room, f"{count} do not fit"
         tags = self._tags
         ids: list[int] = []
         packet_id = self._next_id
@@ -48,17 +44,22 @@ class Window:
             ids.append(packet_id)
             packet_id = packet_id + 1 if packet_id < PACKET_ID_MAX else 1
         self._next_id = packet_id
+        self.room -= count
         return ids
 
     def restore(self, packet_id: int, tag: int) -> None:
         """An id that was out before the client came back, or the broker; new ones follow it."""
         self._tags[packet_id] = tag
+        self.room = self.size_max - len(self._tags)
         if packet_id >= self._next_id:
             self._next_id = packet_id + 1 if packet_id < PACKET_ID_MAX else 1
 
     def release(self, packet_id: int) -> int:
         """The tag of an id that is out, which is free again; -1 if it is not out."""
-        return self._tags.pop(packet_id, -1)
+        tag = self._tags.pop(packet_id, -1)
+        if tag >= 0:
+            self.room += 1
+        return tag
 
     def tag_of(self, packet_id: int) -> int:
         """The tag of an id that is out; -1 if it is not."""

@@ -17,8 +17,11 @@ class DoorLoop(asyncio.SelectorEventLoop):
 
     def __init__(self, selector: DoorSelector) -> None:
         super().__init__(selector)
-        self._selector: DoorSelector = selector
         self._come_back = selector.come_back
+        # Shorter ways than asyncio's own, for what is done with every message.
+        self.call_at_tick_end = selector.at_tick_end
+        self.call_from_thread = selector.call_from_thread
+        selector.call_soon = self.call_soon
         selector.on_mistake = self._tell
 
     def call_soon(
@@ -29,17 +32,6 @@ class DoorLoop(asyncio.SelectorEventLoop):
     ) -> asyncio.Handle:
         self._come_back()
         return super().call_soon(callback, *args, context=context)
-
-    def call_at_tick_end(self, call: Callable[[], None]) -> None:
-        """Call this when all that is ready now was looked at: sockets first, then this."""
-        if self._selector.is_serving:
-            self._selector.at_tick_end(call)
-        else:
-            self.call_soon(call)
-
-    def call_from_thread(self, call: Callable[[], None]) -> None:
-        """As `call_soon_threadsafe`, without a way around asyncio's own loop."""
-        self._selector.call_from_thread(call)
 
     def _tell(self, mistake: Exception) -> None:
         self.call_exception_handler({"message": "a call failed", "exception": mistake})

@@ -40,9 +40,9 @@ class DoorSelector(selectors.BaseSelector):
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._is_wanted = False  # asyncio has something to do that was not there when it asked
         self.is_serving = False  # handlers are being called
-        self.on_mistake: Callable[[Exception], None] = (
-            _raise  # what a call at the tick's end raised
-        )
+        # The loop's: for calls outside of a tick, and for what a call at its end raised.
+        self.call_soon: Callable[[Callable[[], None]], object] = _refuse
+        self.on_mistake: Callable[[Exception], object] = _refuse
         self.serve(self._wake, self._answer)
 
     def come_back(self) -> None:
@@ -50,14 +50,18 @@ class DoorSelector(selectors.BaseSelector):
         self._is_wanted = True
 
     def at_tick_end(self, call: Callable[[], None]) -> None:
-        """While serving: call this once all handlers of the tick were called."""
-        assert self.is_serving
-        self._ending.append(call)
+        """Call this once all handlers of the tick were called."""
+        if self.is_serving:
+            self._ending.append(call)
+        else:
+            self.call_soon(call)
 
     def at_flush(self, call: Callable[[], None]) -> None:
-        """While serving: call this last, when the tick will bring nothing more to send."""
-        assert self.is_serving
-        self._flushing.append(call)
+        """Call this last, when the tick will bring nothing more to send."""
+        if self.is_serving:
+            self._flushing.append(call)
+        else:
+            self.call_soon(call)
 
     def call_from_thread(self, call: Callable[[], None]) -> None:
         """Have this called as a handler is; from any thread."""
@@ -187,8 +191,8 @@ class DoorSelector(selectors.BaseSelector):
         self._handlers.clear()
 
 
-def _raise(mistake: Exception) -> None:
-    raise mistake
+def _refuse(argument: object) -> None:
+    raise AssertionError("a DoorLoop belongs to the selector")
 
 
 def _epoll_events(events: int) -> int:

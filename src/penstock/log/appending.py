@@ -145,7 +145,7 @@ class AppendingLog(Generic[J]):
         if is_urgent or self._pending.bytes >= LINGER_BYTES_MAX:
             self._committer.touch(self)
         else:
-            is_watched = self.is_watched or not self._end_waiters.is_empty
+            is_watched = self.is_watched or bool(self._end_waiters.waiting)
             self._committer.touch_soon(self, is_watched)
 
     def append_batch(self, batch: Batch, waiter: Waiter | None = None) -> None:
@@ -162,7 +162,7 @@ class AppendingLog(Generic[J]):
 
     @property
     def is_level(self) -> bool:
-        if self._runs or self._queue or self._placing.is_waiting:
+        if self._runs or self._queue or self._placing.waiting:
             return False
         return self._runs_in_flight is not None and not self._runs_in_flight
 
@@ -211,7 +211,8 @@ class AppendingLog(Generic[J]):
     def _show(self, batch: Batch) -> None:
         """The batch is stored: readers are given it, then its publishers hear of it."""
         self._end = batch.end_offset
-        self._end_waiters.wake(self._end)
+        if self._end_waiters.waiting:
+            self._end_waiters.wake(self._end)
         runs, self._runs_in_flight = self._runs_in_flight, []
         self._is_retaining_in_flight = False
         if self.on_commit is not None:
@@ -237,7 +238,8 @@ class AppendingLog(Generic[J]):
                 self._accept(messages, waiter, marks)
         if self._placing.leaves_work(self._pending):
             self._committer.touch(self)
-        self._tell_idle()
+        if self._idle_waiters:
+            self._tell_idle()
 
     def refuse_waiting(self, error: Exception) -> None:
         """Refuse what was handed over and is not on its way yet."""
@@ -258,10 +260,10 @@ class AppendingLog(Generic[J]):
 
     @property
     def _is_busy(self) -> bool:
-        return self._is_committing or self._placing.is_waiting or not self._pending.is_empty
+        return self._is_committing or bool(self._placing.waiting) or not self._pending.is_empty
 
     def _tell_idle(self) -> None:
-        if self._idle_waiters and not self._is_busy:
+        if not self._is_busy:
             idle, self._idle_waiters = self._idle_waiters, []
             for one in idle:
                 if not one.done():

@@ -19,33 +19,29 @@ class Placing:
     """The batches that wait, in order."""
 
     def __init__(self) -> None:
-        self._waiting: deque[tuple[Batch, Waiter | None]] = deque()
+        self.waiting: deque[tuple[Batch, Waiter | None]] = deque()
         self._had_last_turn = False
 
-    @property
-    def is_waiting(self) -> bool:
-        return bool(self._waiting)
-
     def add(self, batch: Batch, waiter: Waiter | None) -> None:
-        self._waiting.append((batch, waiter))
+        self.waiting.append((batch, waiter))
 
     def is_due(self, pending: BatchBuilder) -> bool:
         """Whether the next commit takes one of these, rather than what publishers appended."""
-        is_due = self.is_waiting and (pending.is_empty or not self._had_last_turn)
+        is_due = bool(self.waiting) and (pending.is_empty or not self._had_last_turn)
         self._had_last_turn = is_due
         return is_due
 
     def take(self) -> tuple[Batch, Waiter | None]:
-        return self._waiting.popleft()
+        return self.waiting.popleft()
 
     def leaves_work(self, pending: BatchBuilder) -> bool:
         """Whether a commit that is over leaves something that nobody else announces."""
-        return self.is_waiting or (self._had_last_turn and not pending.is_empty)
+        return bool(self.waiting) or (self._had_last_turn and not pending.is_empty)
 
     def give_up(self) -> list[Waiter | None]:
         """Forget all of them; who waited."""
-        waiters = [waiter for _, waiter in self._waiting]
-        self._waiting.clear()
+        waiters = [waiter for _, waiter in self.waiting]
+        self.waiting.clear()
         return waiters
 
 
@@ -61,6 +57,6 @@ def place(batch: Batch, epoch: int, base_offset: int, prev_checksum: int, stamp:
     """Give the batch its place: all its records are received now."""
     header = batch.header
     header.epoch = epoch
-    header.base_offset = base_offset
+    batch.move_to(base_offset)
     header.prev_checksum = prev_checksum
     header.base_timestamp = header.last_timestamp = stamp

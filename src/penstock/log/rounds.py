@@ -55,6 +55,8 @@ class Committer(Generic[J]):
         self._at_tick_end = getattr(loop, "call_at_tick_end", loop.call_soon)
         self._rounds = rounds
         self._dirty: dict[CommitTarget[J], None] = {}
+        self._targets: list[CommitTarget[J]] = []  # logs with a job in the round that runs
+        self._jobs: list[J] = []  # theirs
         self._is_busy = False
         self._is_scheduled = False
         self._is_awaited = False  # somebody waits for what is dirty
@@ -97,7 +99,6 @@ class Committer(Generic[J]):
             return
         logs = list(self._dirty)
         self._dirty.clear()
-        round_: list[tuple[CommitTarget[J], J]] = []
         for log in logs:
             job = log.begin_commit()
             if job is None:
@@ -106,14 +107,17 @@ class Committer(Generic[J]):
                 job.run()
                 log.finish_commit(job)
             else:
-                round_.append((log, job))
-        if round_:
+                self._targets.append(log)
+                self._jobs.append(job)
+        if self._jobs:
             self._is_busy = True
-            self._rounds.commit([job for _, job in round_], lambda: self._finish(round_))
+            self._rounds.commit(self._jobs, self._finish)
 
-    def _finish(self, round_: list[tuple[CommitTarget[J], J]]) -> None:
+    def _finish(self) -> None:
         self._is_busy = False
-        for log, job in round_:
+        targets, self._targets = self._targets, []
+        jobs, self._jobs = self._jobs, []
+        for log, job in zip(targets, jobs, strict=True):
             log.finish_commit(job)
         if self._dirty and not self._is_scheduled:
             if self._is_awaited:

@@ -79,36 +79,30 @@ class EndWaiters:
     """Readers that suspend until the visible end passes an offset."""
 
     def __init__(self) -> None:
-        self._waiting: list[tuple[int, asyncio.Future[None]]] = []
+        self.waiting: list[tuple[int, asyncio.Future[None]]] = []
         self._sweep_at = SWEEP_MIN
 
-    @property
-    def is_empty(self) -> bool:
-        return not self._waiting
-
     def add(self, offset: int, future: asyncio.Future[None]) -> None:
-        self._waiting.append((offset, future))
-        if len(self._waiting) >= self._sweep_at:  # some may have given up while nothing moved
-            self._waiting = [one for one in self._waiting if not one[1].done()]
-            self._sweep_at = max(SWEEP_MIN, 2 * len(self._waiting))
+        self.waiting.append((offset, future))
+        if len(self.waiting) >= self._sweep_at:  # some may have given up while nothing moved
+            self.waiting = [one for one in self.waiting if not one[1].done()]
+            self._sweep_at = max(SWEEP_MIN, 2 * len(self.waiting))
 
     def wake(self, end: int) -> None:
         """The end moved: resolve those it passed, forget those that gave up."""
-        if not self._waiting:
-            return
         still = []
-        for offset, future in self._waiting:
+        for offset, future in self.waiting:
             if future.done():
                 continue
             if offset < end:
                 future.set_result(None)
             else:
                 still.append((offset, future))
-        self._waiting = still
+        self.waiting = still
 
     def fail(self, error: Exception) -> None:
         """Nobody will move the end any more."""
-        for _, future in self._waiting:
+        for _, future in self.waiting:
             if not future.done():
                 future.set_exception(error)
-        self._waiting = []
+        self.waiting = []

@@ -12,7 +12,7 @@ from typing import Final, final
 
 from mypy_extensions import i64
 
-from penstock.mqtt.primitives import read_varint, write_binary, write_u16, write_varint
+from penstock.mqtt.primitives import read_varint, write_u16, write_varint
 
 PLAIN_ACK_BYTES: Final = 4
 _ID_BYTES: Final = 2
@@ -49,7 +49,7 @@ def encode_publish_run(
     empty before MQTT 5 (see `encode.property_section`).
     """
     with_ids = first_byte & 6 != 0
-    field = write_binary(name)
+    field = len(name).to_bytes(2, "big") + name
     rest = b"\0\0" + section if with_ids else section
     lead = bytes((first_byte,))
     parts: list[bytes] = []
@@ -64,7 +64,8 @@ def encode_publish_run(
     for index in range(first_message, end_message):
         length: i64 = payload_lengths[index]
         if length != head_length:
-            head = lead + write_varint(len(field) + len(rest) + length) + field + rest
+            size = len(field) + len(rest) + length
+            head = lead + (bytes((size,)) if size < 0x80 else write_varint(size)) + field + rest
             head_bytes = len(head)
             head_length = length
             sizes += 1

@@ -28,6 +28,8 @@ _PUBCOMP: Final = 7
 _TOPIC_ALIAS: Final = 0x23  # the property (MQTT 5 §3.3.2.3.4)
 _ALIAS_BYTES: Final = 3
 _LONE_ALIASES_MAX: Final = 1_024
+_KNOWN_NAMES_MAX: Final = 4_096
+_KNOWN_NAMES: Final[set[bytes]] = set()  # checked before; most clients publish under few names
 _LONE_ALIASES: Final[dict[bytes, Properties]] = {}  # sections that hold nothing but an alias
 
 
@@ -280,7 +282,12 @@ def _new_run(
                 properties = last.properties
             else:
                 properties = _decoded(property_bytes, chunk.sender)
-        decode_publish_name(name, chunk.version, properties.topic_alias is not None)
+        if name not in _KNOWN_NAMES:
+            decode_publish_name(name, chunk.version, properties.topic_alias is not None)
+            if name:
+                if len(_KNOWN_NAMES) >= _KNOWN_NAMES_MAX:
+                    _KNOWN_NAMES.clear()
+                _KNOWN_NAMES.add(name)
     except ProtocolViolation as violation:
         chunk.violation = violation
         return None

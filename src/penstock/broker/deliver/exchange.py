@@ -246,7 +246,8 @@ class Exchange:
 
     def _deliver(self, topic: Topic, run: Run, offset: int) -> None:
         route = self.router.find(run.name)
-        delivered = forward(route.lanes_later if run.qos == 0 else route.lanes_weak, run)
+        lanes = route.lanes_weak if run.qos else route.lanes_later
+        delivered = forward(lanes, run) if lanes else 0
         if run.qos > 0:
             for member in route.strong:
                 if member.no_local:

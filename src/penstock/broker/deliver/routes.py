@@ -280,6 +280,7 @@ class Router:
         self._broker = BROKER  # compiled code finds it here sooner than in its module
         self._version = -1  # of the placement that the routes were made from
         self._edition = 0  # how often all routes were forgotten
+        self.is_empty = True  # nobody who is connected reads anything
 
     def find(self, name: str, principal: Principal = BROKER) -> Route:
         """The route of a checked name, for messages from this principal.
@@ -337,6 +338,7 @@ class Router:
         self._version = self._topics.placement.version
         self._edition += 1
         self._routes = _Routes()
+        self.is_empty = not len(self._filters) and not len(self._shares)
 
     def _make(self, name: str, may_publish: bool) -> Route:
         shares = [self._sharers(share, name) for share in self._shares.match(name)]
@@ -385,11 +387,6 @@ class Router:
         else:
             self._shares.remove(share.filter, share)
         self._forget()
-
-    @property
-    def is_empty(self) -> bool:
-        """Nobody who is connected reads anything."""
-        return not len(self._filters) and not len(self._shares)
 
     def __len__(self) -> int:
         return len(self._filters)

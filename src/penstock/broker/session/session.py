@@ -223,7 +223,9 @@ class Session:
         if topic_id in self.lags:
             return  # reading the log will bring it
         sent = 0
-        if self.has_room:
+        outbox = self.outbox
+        has_room = outbox is not None and not self.is_resending and self.window.room > 0
+        if has_room and outbox is not None and outbox.has_room:
             sent = self.send(topic_id, base_offset, run, encoding)
         if sent < run.count:
             self.lags[topic_id] = base_offset + sent

@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Final
 
 from penstock.broker.deliver.retained import Retained
-from penstock.broker.engine import Engine, Runs
+from penstock.broker.engine import Engine
 from penstock.broker.publish.used_keys import Keys
 from penstock.broker.session.endings import Endings
 from penstock.broker.session.rows import outstanding_row, outstanding_rows, subscription_row
@@ -32,7 +32,6 @@ from penstock.catalog.sessions import Checkpoint, Ending, SessionCatalog
 from penstock.catalog.stored_sessions import OutstandingRow, StoredSession
 from penstock.core.names import quoted
 from penstock.core.run import Encoding, Run
-from penstock.log.format.batch import Batch
 from penstock.log.format.marks import (
     MARK_IDEMPOTENCY_KEY,
     MARK_QOS2_OPENED,
@@ -92,12 +91,9 @@ class Keeper:
         for topic in self._working():
             await self._follow(topic, incarnations)
         await self.checkpoint()
-        self._engine.followers.insert(0, self._follow_retained)
+        self._engine.followers.insert(0, self.retained.committed)
         self._engine.on_forget = self._forget_topic
         self._timer = self._loop.create_task(self._run(), name="penstock-checkpoint")
-
-    def _follow_retained(self, topic: Topic, batch: Batch, runs: Runs) -> None:
-        self.retained.follow(topic.id, batch)
 
     def _working(self) -> list[Topic]:
         """Topics whose logs can be followed; the level of the others stays where it was."""

@@ -143,10 +143,7 @@ class MqttDoor:
 
     def mark_dirty(self, connection: Connection) -> None:
         if not self._dirty:
-            if self._selector.is_serving:
-                self._selector.at_flush(self._flush)
-            else:
-                self._loop.call_soon(self._flush)
+            self._selector.at_flush(self._flush)
         self._dirty.append(connection)
 
     def _flush(self) -> None:

@@ -112,7 +112,7 @@ def packets_within(data: bytes, packet_bytes_max: int) -> tuple[bytes, int]:
 class MqttEncoding:
     """One kind of reader. Made by `Encodings`, compared by identity."""
 
-    __slots__ = ("_clock", "_identifiers", "_retain_as_published", "qos", "version")
+    __slots__ = ("_clock", "_first_bytes", "_identifiers", "_retain_as_published", "qos", "version")
 
     def __init__(
         self,
@@ -124,6 +124,7 @@ class MqttEncoding:
     ) -> None:
         self.version = version
         self.qos = qos
+        self._first_bytes = (publish_first_byte(qos, False), publish_first_byte(qos, True))
         self._retain_as_published = retain_as_published
         self._identifiers = identifiers
         self._clock = clock
@@ -143,7 +144,7 @@ class MqttEncoding:
                 properties = _properties(run, self._identifiers, self._clock)
                 section = property_section(properties, PacketType.PUBLISH, MQTT_5)
             known = encode_publish_run(
-                publish_first_byte(self.qos, retain),
+                self._first_bytes[retain],
                 run.name.encode(),
                 section,
                 run.data,

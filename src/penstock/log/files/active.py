@@ -37,12 +37,13 @@ class ActiveSegment:
         self._allocated = position  # the file is written, if only with zeros, up to here
 
     def write(self, buffers: list[bytes | memoryview], length: int, size_max: int) -> None:
-        """Write one batch at `position`, which stays; `advance` moves it once it is durable."""
+        """Write one batch at `position`, which stays until it is durable."""
         end = self.position + length
         if end <= self._allocated:
             self._file.write(self.position, buffers)
             return
-        step = self._step(size_max - end) if length <= PREALLOCATE_BATCH_MAX else 0
+        is_worth = self.position >= PREALLOCATE_FROM and length <= PREALLOCATE_BATCH_MAX
+        step = self._step(size_max - end) if is_worth else 0
         whole, rest = divmod(step, len(_ZEROS))
         zeros = [_ZEROS] * whole + [_ZEROS[:rest]] * (rest > 0)
         try:
@@ -58,18 +59,12 @@ class ActiveSegment:
             self._allocated = end
 
     def _step(self, room: int) -> int:
-        if self.position < PREALLOCATE_FROM:
-            return 0
         free, _ = self.disk.free_bytes(self.path.parent)
         step = min(self.position, room, PREALLOCATE_STEP_MAX, free // PREALLOCATE_FREE_SHARE)
         return max(step, 0)
 
     def sync(self) -> None:
         self._file.sync()
-
-    def advance(self, length: int) -> None:
-        """The batch of `length` bytes just written is committed."""
-        self.position += length
 
     def cut_back(self) -> None:
         """Undo a write that failed: nothing stays past `position`."""

@@ -53,6 +53,8 @@ class CommitJob:
         self.segment_bytes = segment_bytes
         self.needs_sync = needs_sync
         self.is_loose = is_loose  # `end` says on disk that records may not have been synced
+        # It is the first at level `os`: `end` has to say so, durably, before it counts.
+        self.loosens = not needs_sync and not is_loose
         self.roll_to: SegmentHeader | None = None  # begin this segment first
         self.rolled: ActiveSegment | None = None  # the segment that was begun
         self.error: OSError | None = None
@@ -86,9 +88,8 @@ class CommitJob:
                 self._write_end(self._durable_end(self.batch.base_offset, not self.needs_sync))
             if self.batch.header.blob_length >= COMPRESS_BYTES_MIN:
                 self.batch.compress()
-            buffers = self.batch.to_bytes()
-            self.length = self.batch.header.stored_length
-            self.active.write(buffers, self.length, self.segment_bytes)
+                self.length = self.batch.header.stored_length
+            self.active.write(self.batch.to_bytes(), self.length, self.segment_bytes)
         except OSError as failed:
             self._fail(failed)
 
@@ -102,20 +103,15 @@ class CommitJob:
             except OSError as failed:
                 self._fail(failed)
                 return
-        self.active.advance(self.length)
+        self.active.position += self.length  # the batch just written is committed
         self._write_end(self._durable_end(self.batch.end_offset, not self.needs_sync))
 
     def _write_end(self, end: End) -> None:
         with suppress(OSError):  # a stale end is only lower; the next commit writes it again
             self.end_file.write(0, [end.pack()])
 
-    @property
-    def loosens(self) -> bool:
-        """It is the first at level `os`: `end` has to say so, durably, before it counts."""
-        return not self.needs_sync and not self.is_loose
-
     def _end_before(self) -> End:
-        """How far the log was durable before this batch; until `advance`."""
+        """How far the log was durable before this batch; until that is committed."""
         return self._durable_end(self.batch.base_offset, self.is_loose)
 
     def _durable_end(self, offset: int, is_loose: bool) -> End:

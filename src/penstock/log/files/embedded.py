@@ -89,6 +89,7 @@ class EmbeddedLog(AppendingLog[CommitJob]):
         self._workers = workers
         self._loader = ChunkLoader(cache, loop)
         self._segments = recovered.segments
+        self._newest = newest.body  # of the last segment, which is always loaded
         self._active = recovered.active
         self._checksum = recovered.checksum
         self._tail = Tail(end, TAIL_BYTES_MAX)
@@ -104,7 +105,7 @@ class EmbeddedLog(AppendingLog[CommitJob]):
     def begin_commit(self) -> CommitJob | None:
         if self._is_committing or self._fence:
             return None
-        if self._placing.is_due(self._pending):
+        if self._placing.waiting and self._placing.is_due(self._pending):
             return self._begin_placing()
         if self._pending.is_empty and not self._wants_roll:
             return None
@@ -140,8 +141,8 @@ class EmbeddedLog(AppendingLog[CommitJob]):
         segment = self._segments[-1]
         if segment.end_offset == segment.base_offset:
             return None  # it holds no record: a new one would have the same name
-        header = segment.body.header
-        is_full = segment.body.length + size > self.settings.segment_bytes
+        header = self._newest.header
+        is_full = self._newest.length + size > self.settings.segment_bytes
         is_old = (stamp - header.created_at) / 1_000_000 > self.settings.segment_age_s
         if not (is_full or is_old or self._wants_roll):
             return None
@@ -191,7 +192,7 @@ class EmbeddedLog(AppendingLog[CommitJob]):
         """Know of the batch what later reads and commits need."""
         batch = job.batch
         segment = self._segments[-1]
-        body = segment.body
+        body = self._newest
         body.index.note(body.length, batch.base_offset, batch.header.base_timestamp)
         body.length += job.length
         body.last_timestamp = batch.header.last_timestamp
@@ -204,6 +205,7 @@ class EmbeddedLog(AppendingLog[CommitJob]):
         """A new segment was begun; the one before it is closed now."""
         path = segment_path(self._active.path.parent, header.base_offset)
         body = SegmentBody(header, ChunkIndex(), HEADER_BYTES, header.created_at)
+        self._newest = body
         self._checksum = header.checksum
         self._segments.append(
             Segment(self._disk, path, header.base_offset, header.base_offset, body)

@@ -25,6 +25,8 @@ class Batch:
 
     def __init__(self, header: fmt.BatchHeader, columns: fmt.Buffer, blob: fmt.Buffer) -> None:
         self.header = header
+        self.base_offset = header.base_offset
+        self.end_offset = header.base_offset + header.count  # one past the last record
         self.columns = columns
         self.stored_blob = blob
         self._plan: fmt.ColumnPlan | None = None
@@ -32,17 +34,14 @@ class Batch:
         self._blob: fmt.Buffer | None = None
         self._strings: list[str] | None = None
 
-    @property
-    def base_offset(self) -> int:
-        return self.header.base_offset
-
-    @property
-    def end_offset(self) -> int:
-        return self.header.base_offset + self.header.count
+    def move_to(self, base_offset: int) -> None:
+        """Give the batch its place in a log."""
+        self.header.base_offset = self.base_offset = base_offset
+        self.end_offset = base_offset + self.header.count
 
     def to_bytes(self) -> list[bytes | memoryview]:
         """What is written to the file, in order."""
-        tail = bytes(fmt.padded(len(self.stored_blob)) - len(self.stored_blob))
+        tail = bytes(-len(self.stored_blob) & 7)  # what follows stays aligned
         return [fmt.pack_header(self.header), self.columns, self.stored_blob, tail]
 
     @property
@@ -51,7 +50,8 @@ class Batch:
         h = self.header
         unpacked = 0 if h.compression == fmt.COMPRESSION_NONE else h.blob_raw_length
         texts = h.strings_length + STRING_BYTES * h.string_count
-        return BATCH_BYTES + h.stored_length + unpacked + texts
+        stored = fmt.HEADER_BYTES + h.columns_length + h.blob_length
+        return BATCH_BYTES + stored + unpacked + texts
 
     def compress(self) -> None:
         """Store the blob compressed if that gains enough; before anybody wrote or read the batch.

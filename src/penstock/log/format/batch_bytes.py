@@ -96,7 +96,7 @@ class BatchHeader:
     @property
     def stored_length(self) -> int:
         """Bytes of the whole batch in a file, header and padding included."""
-        return HEADER_BYTES + self.columns_length + padded(self.blob_length)
+        return HEADER_BYTES + self.columns_length + (self.blob_length + 7 & ~7)
 
 
 def padded(length: int) -> int:

@@ -56,7 +56,7 @@ def assemble(
     flags |= fmt.PUBLISHERS if c.publishers else 0
     flags |= fmt.HEADERS if c.header_starts else 0
     flags |= fmt.FLAGS if c.flags else 0
-    encoded = [string.encode() for string in c.strings]
+    encoded = list(map(str.encode, c.strings))
     string_starts = array("I", accumulate(map(len, encoded), initial=0)).tobytes()
     text = b"".join(encoded)
     marks = encode_marks(c.marks) if c.marks else b""
@@ -77,7 +77,7 @@ def assemble(
             marks,
         ]
     )
-    section += bytes(fmt.padded(len(section)) - len(section))
+    section += bytes(-len(section) & 7)  # what follows stays aligned
     header = fmt.BatchHeader(
         fmt.COMPRESSION_NONE,
         flags,
@@ -175,7 +175,10 @@ class BatchBuilder:
             self._has_gaps = True
             self._starts = list(accumulate(self._lengths, initial=0))[: self.count]
         base = self._blob_length
-        self._starts.extend([base + start for start in starts])
+        if len(starts) == 1:
+            self._starts.append(base + starts[0])
+        else:
+            self._starts.extend([base + start for start in starts])
 
     def add_mixed(self, mixed: MixedRun, timestamp: int) -> None:
         """As `add`, for plain records of several names."""
@@ -214,7 +217,11 @@ class BatchBuilder:
         columns.strings = list(self._strings)
         columns.marks = self._marks
         columns.last_timestamp = columns.base_timestamp = self.last_timestamp
-        if self._counts:
+        if len(self._counts) == 1 and not self._expiries[0] and not self._headers[0]:
+            columns.base_timestamp = self._times[0]
+            columns.record_flags = self._flags[0]
+            columns.publisher_id = self._publisher_ids[0]
+        elif self._counts:
             self._fill(columns)
         if self._has_gaps:
             columns.starts = array("I", self._starts).tobytes()
