@@ -199,7 +199,7 @@ def write_segment(directory: Path, header: SegmentHeader, batches: list[Batch]) 
         length = sum(map(len, buffers))
         active.write(buffers, length, 1 << 20)
         active.sync()
-        active.advance(length)
+        active.position += length
     active.finish()
     active.close_file()
     return active.path
