@@ -13,39 +13,36 @@ from penstock.doors.selector import GONE, READABLE, WRITABLE, DoorSelector
 class SocketLink:
     """A non-blocking TCP socket, served by the selector."""
 
-    __slots__ = ("_events", "_lingering", "_selector", "_socket")
+    __slots__ = ("_events", "_lingering", "_selector", "socket")
 
     def __init__(self, sock: socket.socket, selector: DoorSelector, lingering: Lingering) -> None:
-        self._socket = sock
+        self.socket = sock
         self._selector = selector
         self._lingering = lingering
         self._events: int = READABLE
 
     @property
     def fd(self) -> int:
-        return self._socket.fileno()
+        return self.socket.fileno()
 
     @property
     def source(self) -> str:
         try:
-            return str(self._socket.getpeername()[0])
+            return str(self.socket.getpeername()[0])
         except OSError:  # gone already
             return ""
 
     @property
     def peer(self) -> str:
-        return peer_of(self._socket)
+        return peer_of(self.socket)
 
     @property
     def certified_name(self) -> None:
         return None
 
-    def receive(self) -> bytes:
-        return self._socket.recv(READ_BYTES)
-
     def send(self, data: bytes | memoryview) -> int:
         try:
-            return self._socket.send(data)
+            return self.socket.send(data)
         except BlockingIOError:
             return 0
 
@@ -58,19 +55,19 @@ class SocketLink:
     def _change(self, events: int) -> None:
         if events != self._events:
             self._events = events
-            self._selector.change(self._socket.fileno(), events)
+            self._selector.change(self.socket.fileno(), events)
 
     def close_after(self, data: bytes) -> None:
         try:
-            self._selector.leave(self._socket.fileno())
-            LingeringSocket(self._lingering, self._socket, data)
+            self._selector.leave(self.socket.fileno())
+            LingeringSocket(self._lingering, self.socket, data)
         except (OSError, KeyError):  # gone already
-            self._socket.close()
+            self.socket.close()
 
     def close(self) -> None:
         with suppress(OSError, KeyError):
-            self._selector.leave(self._socket.fileno())
-        self._socket.close()
+            self._selector.leave(self.socket.fileno())
+        self.socket.close()
 
 
 def peer_of(sock: socket.socket) -> str:
@@ -87,7 +84,7 @@ def serve(connection: Wired, link: SocketLink, events: int) -> None:
         connection.on_writable()
     if events & (READABLE | GONE) and not connection.is_closed:
         try:
-            data = link.receive()
+            data = link.socket.recv(READ_BYTES)
         except BlockingIOError:
             return
         except OSError:

@@ -153,11 +153,14 @@ class Connection:
                     at += len(neighbours) - 1
                 traffic.publishes_received += last.end_message - item.first_message
                 traffic.publish_bytes_received += last.end - item.start
+                publishing = self._publishing
+                if publishing is None:
+                    publishing = self._publishes()
                 try:
                     if last is item:
-                        self._publishes().publish(chunk, item)
+                        publishing.publish(chunk, item)
                     else:
-                        self._publishes().publish_plain(chunk, neighbours)
+                        publishing.publish_plain(chunk, neighbours)
                 except TopicWanted as wanted:
                     self._pause(chunk, item, last, wanted)
                     return
@@ -418,7 +421,9 @@ class Connection:
             self.read_on(not self.is_paused)
         self._answer_bytes = 0
         session = self.session
-        if session is not None and session.is_behind and self.has_room:
+        if session is None or not (session.lags or session.stalled or session.shares):
+            return
+        if self.has_room:
             self._exchange.resume(session)
 
     def _send(self, data: bytes | memoryview) -> bool:

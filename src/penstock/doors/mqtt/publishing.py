@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Final
 from penstock.broker.deliver.exchange import Exchange
 from penstock.broker.session.session import Session
 from penstock.broker.topics import Topic
-from penstock.core.run import MixedRun, Run, record_flags
+from penstock.core.run import MixedRun, Run
 from penstock.doors.mqtt.aliases import IncomingAliases
 from penstock.doors.mqtt.answers import acknowledgement, reason_of
 from penstock.doors.mqtt.encoding import MqttEncoding, stored_headers
-from penstock.doors.mqtt.receipts import PUBACK, PUBCOMP, PUBREC, Receipt, Receipts
+from penstock.doors.mqtt.receipts import PUBACK, PUBCOMP, PUBREC, Receipt
 from penstock.doors.mqtt.weave import PLAIN_PUBLISH, Weave
 from penstock.model.limits import HEADERS_BYTES_MAX, NAME_LEVELS_MAX
+from penstock.model.record import QOS_MASK, RETAIN
 from penstock.mqtt.errors import ProtocolViolation
 from penstock.mqtt.kinds import MQTT_5
 from penstock.mqtt.reasons import Reason
@@ -38,10 +39,13 @@ class Publishing:
         "_congested",
         "_connection",
         "_exchange",
+        "_first",
+        "_last",
         "_opened_before",
         "_plain",
-        "_receipts",
+        "_pubacks",
         "_session",
+        "_unacked",
         "_weave",
     )
 
@@ -55,7 +59,10 @@ class Publishing:
         self._aliases: IncomingAliases | None = None
         self._congested: Topic | None = None  # more waited for its commit than there should
         self._opened_before = set(session.opened)  # QoS 2 ids of earlier connections
-        self._receipts: Receipts | None = None  # while an answer is due
+        self._first: Receipt | None = None  # of the answers that are due
+        self._last: Receipt | None = None
+        self._unacked = 0  # packets without an answer
+        self._pubacks = 0  # those of them that are messages of QoS 1
         self._weave: Weave | None = None
 
     def publish(self, chunk: Chunk, item: PublishRun) -> None:
@@ -77,7 +84,7 @@ class Publishing:
             is_much = exchange.publish(route, run, receipt)
         else:
             is_much = exchange.publish_once(route, run, session, ids, receipt)
-        if is_much or self.is_overdue:
+        if is_much or self._unacked > UNACKED_MAX:
             self._hold(route.topic)
 
     def publish_plain(self, chunk: Chunk, neighbours: list[PublishRun]) -> None:
@@ -111,12 +118,16 @@ class Publishing:
                 Reason.PACKET_TOO_LARGE, f"a message of more than {bytes_max} bytes"
             )
         start = item.start
+        if end == first + 1:
+            starts = [chunk.payload_starts[first] - start]
+        else:
+            starts = [at - start for at in chunk.payload_starts[first:end]]
         run = Run(
             name.decode(),
             chunk.data[start : item.end],
-            [at - start for at in chunk.payload_starts[first:end]],
+            starts,
             chunk.payload_lengths[first:end],
-            record_flags(item.first_byte >> 1 & 3, item.first_byte & 1 == 1),
+            item.first_byte >> 1 & QOS_MASK | (RETAIN if item.first_byte & 1 else 0),
         )
         if item.property_bytes:
             self._add_properties(run, item)
@@ -140,8 +151,7 @@ class Publishing:
         What an earlier connection left open does not count (MQTT 5 §4.9).
         """
         out = len(self._session.opened) - len(self._opened_before) + count
-        if self._receipts is not None:
-            out += self._receipts.pubacks
+        out += self._pubacks
         if out > RECEIVE_MAX:
             raise ProtocolViolation(
                 Reason.RECEIVE_MAXIMUM_EXCEEDED,
@@ -171,23 +181,34 @@ class Publishing:
 
     def _receipt(self, first_byte: int, packet_ids: list[int]) -> Receipt:
         """An answer to be given when it is true, after all that were asked for before."""
-        if self._receipts is None:
-            self._receipts = Receipts(self.send_receipts)
-        return self._receipts.add(first_byte, packet_ids)
+        receipt = Receipt(first_byte, packet_ids, self.send_receipts)
+        if self._last is None:
+            self._first = receipt
+        else:
+            self._last.next = receipt
+        self._last = receipt
+        self._unacked += len(packet_ids)
+        if first_byte == PUBACK:
+            self._pubacks += len(packet_ids)
+        return receipt
 
     def send_receipts(self) -> None:
         """Acknowledge what is durable, up to the first message that is not."""
         connection = self._connection
-        receipts = self._receipts
-        if receipts is None:
-            return
-        while not connection.is_closed and (receipt := receipts.take()) is not None:
+        receipt = self._first
+        while receipt is not None and receipt.is_done and not connection.is_closed:
+            self._first = receipt.next
+            if receipt.next is None:
+                self._last = None
+            count = len(receipt.packet_ids)
+            self._unacked -= count
+            if receipt.first_byte == PUBACK:
+                self._pubacks -= count
             if receipt.error is None:
                 connection.put_acks(receipt.first_byte, receipt.packet_ids, receipt.reason)
             else:
                 self._refuse(receipt, receipt.error)
-        if receipts.is_empty:
-            self._receipts = None  # an idle client does without
+            receipt = self._first
 
     def _refuse(self, receipt: Receipt, error: Exception) -> None:
         """Never ack what was not stored: MQTT 5 says why, before that only closing is left."""
@@ -208,6 +229,6 @@ class Publishing:
     @property
     def is_overdue(self) -> bool:
         """Too many of the client's messages wait for their commit, or too much of everybody's."""
-        if self._receipts is not None and self._receipts.unacked > UNACKED_MAX:
+        if self._unacked > UNACKED_MAX:
             return True
         return self._congested is not None and self._congested.log.is_congested
