@@ -15,7 +15,6 @@ from pathlib import Path
 
 from penstock.model.errors import PeerError
 from penstock.mqtt.encode import encode
-from penstock.mqtt.intake import Intake, unpack
 from penstock.mqtt.kinds import MQTT_3_1, MQTT_3_1_1, MQTT_5, Role
 from penstock.mqtt.packets import (
     Auth,
@@ -33,6 +32,8 @@ from penstock.mqtt.packets import (
     Will,
 )
 from penstock.mqtt.properties import Properties
+from penstock.mqtt.scanner import Intake
+from penstock.mqtt.unpacking import unpack
 from tests.doors.served import Served
 from tests.doors.wire import Wire
 

@@ -9,10 +9,11 @@ from types import TracebackType
 from typing import Self
 
 from penstock.cli.main import main
-from penstock.mqtt.intake import Intake, unpack
 from penstock.mqtt.kinds import MQTT_5, UNKNOWN_VERSION, Role
 from penstock.mqtt.packets import Connack, Connect, Packet
 from penstock.mqtt.properties import NO_PROPERTIES, Properties
+from penstock.mqtt.scanner import Intake
+from penstock.mqtt.unpacking import unpack
 from tests.doors.wire import WAIT_S, Wire
 
 

@@ -7,11 +7,11 @@ from collections.abc import Iterable
 
 import pytest
 
-from penstock.mqtt.intake import unpack
 from penstock.mqtt.kinds import MQTT_3_1_1, MQTT_5
 from penstock.mqtt.packets import Disconnect, Packet
 from penstock.mqtt.properties import NO_PROPERTIES, Properties
 from penstock.mqtt.reasons import Reason
+from penstock.mqtt.unpacking import unpack
 from tests.conformance.spelled import split
 from tests.doors.hosted import Hosted
 from tests.doors.wire import WAIT_S, Wire

@@ -8,11 +8,12 @@ import pytest
 
 from penstock.doors.mqtt.aliases import ALIASES_MAX, OutgoingAliases
 from penstock.mqtt.encode import encode
-from penstock.mqtt.intake import Intake, unpack
 from penstock.mqtt.kinds import MQTT_5, Role
 from penstock.mqtt.packets import Disconnect, Packet, Puback, Publish, Subscription
 from penstock.mqtt.properties import Properties
 from penstock.mqtt.reasons import Reason
+from penstock.mqtt.scanner import Intake
+from penstock.mqtt.unpacking import unpack
 from tests.doors.hosted import Hosted
 from tests.doors.test_mqtt_delivery import client
 from tests.doors.wire import Wire, connect_kept, kept

@@ -9,7 +9,6 @@ from types import TracebackType
 from typing import Self, TypeVar
 
 from penstock.mqtt.encode import encode
-from penstock.mqtt.intake import Intake, unpack
 from penstock.mqtt.kinds import MQTT_3_1_1, MQTT_5, Role
 from penstock.mqtt.packets import (
     Connack,
@@ -29,6 +28,8 @@ from penstock.mqtt.packets import (
     Will,
 )
 from penstock.mqtt.properties import NO_PROPERTIES, Properties
+from penstock.mqtt.scanner import Intake
+from penstock.mqtt.unpacking import unpack
 
 P = TypeVar("P", bound=Packet)
 

@@ -16,7 +16,6 @@ from penstock.mqtt.decode import decode_packet
 from penstock.mqtt.encode import encode, encode_within
 from penstock.mqtt.errors import ProtocolViolation
 from penstock.mqtt.handshake import answer_version
-from penstock.mqtt.intake import Intake, unpack
 from penstock.mqtt.kinds import FILTERS_MAX, FIRST_BYTES, USER_PROPERTIES_MAX, PacketType, Role
 from penstock.mqtt.packets import (
     PACKET_TYPES,
@@ -34,6 +33,8 @@ from penstock.mqtt.packets import (
 from penstock.mqtt.primitives import read_varint
 from penstock.mqtt.properties import Properties
 from penstock.mqtt.reasons import LEGAL_REASONS, RETURN_CODES, Reason
+from penstock.mqtt.scanner import Intake
+from penstock.mqtt.unpacking import unpack
 from tests.mqtt.malformed import BROKEN
 from tests.mqtt.strategies import SENDERS, VERSIONS, packets
 from tests.mqtt.vectors import READ_ONLY, VECTORS

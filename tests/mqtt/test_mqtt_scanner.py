@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from penstock.model.errors import PeerError
 from penstock.mqtt.decode import decode_packet
 from penstock.mqtt.encode import encode
-from penstock.mqtt.intake import Intake, unpack
 from penstock.mqtt.kinds import MQTT_3_1_1, Role
 from penstock.mqtt.packets import (
     Connect,
@@ -28,7 +27,8 @@ from penstock.mqtt.packets import (
 from penstock.mqtt.primitives import read_varint
 from penstock.mqtt.properties import Properties
 from penstock.mqtt.reasons import Reason
-from penstock.mqtt.scanner import AckRun, Chunk, PacketSpan, PublishRun, scan
+from penstock.mqtt.scanner import AckRun, Chunk, Intake, PacketSpan, PublishRun, scan
+from penstock.mqtt.unpacking import unpack
 from tests.mqtt.strategies import SENDERS, VERSIONS, acks, packets, publishes
 
 LARGE = 1 << 20

@@ -9,10 +9,11 @@ import pytest
 from penstock.mqtt.decode import decode_packet
 from penstock.mqtt.encode import encode
 from penstock.mqtt.errors import ProtocolViolation
-from penstock.mqtt.intake import Intake, unpack
 from penstock.mqtt.kinds import PacketType
 from penstock.mqtt.packets import PACKET_TYPES, Connect, Packet
 from penstock.mqtt.primitives import read_varint
+from penstock.mqtt.scanner import Intake
+from penstock.mqtt.unpacking import unpack
 from tests.mqtt.malformed import BROKEN, Broken
 from tests.mqtt.vector import Vector
 from tests.mqtt.vectors import READ_ONLY, VECTORS

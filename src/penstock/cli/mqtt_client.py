@@ -21,7 +21,6 @@ from penstock.model.errors import PeerError, RefusedError, UnavailableError
 from penstock.model.limits import KIB, MIB
 from penstock.mqtt.encode import encode
 from penstock.mqtt.errors import ProtocolViolation, protocol_error
-from penstock.mqtt.intake import Intake, unpack
 from penstock.mqtt.kinds import MQTT_5, PACKET_ID_MAX, PacketType, Role
 from penstock.mqtt.packets import (
     PACKET_TYPES,
@@ -45,6 +44,7 @@ from penstock.mqtt.packets import (
 )
 from penstock.mqtt.properties import NO_PROPERTIES, Properties
 from penstock.mqtt.reasons import FAILURE, Reason, describe
+from penstock.mqtt.scanner import Intake
 from penstock.mqtt.state import (
     Answer,
     Duty,
@@ -54,6 +54,7 @@ from penstock.mqtt.state import (
     next_incoming,
     next_outgoing,
 )
+from penstock.mqtt.unpacking import unpack
 
 T = TypeVar("T")
 

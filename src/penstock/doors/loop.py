@@ -19,9 +19,8 @@ class DoorLoop(asyncio.SelectorEventLoop):
         super().__init__(selector)
         self._come_back = selector.come_back
         # Shorter ways than asyncio's own, for what is done with every message.
-        self.call_at_tick_end = selector.at_tick_end
+        self.call_at_tick_end = selector.ending.append
         self.call_from_thread = selector.call_from_thread
-        selector.call_soon = self.call_soon
         selector.on_mistake = self._tell
 
     def call_soon(

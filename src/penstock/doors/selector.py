@@ -34,34 +34,20 @@ class DoorSelector(selectors.BaseSelector):
         self._epoll = select.epoll()
         self._keys: dict[int, selectors.SelectorKey] = {}
         self._handlers: dict[int, Handler] = {}
-        self._ending: list[Callable[[], None]] = []  # calls for the end of this tick
-        self._flushing: list[Callable[[], None]] = []  # and those that come after them
+        # Calls for the end of this tick: once all handlers were called, and those that come last,
+        # when the tick will bring nothing more to send. Whoever wants one appends it.
+        self.ending: list[Callable[[], None]] = []
+        self.flushing: list[Callable[[], None]] = []
         self._asked: deque[Callable[[], None]] = deque()  # calls that other threads ask for
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._is_wanted = False  # asyncio has something to do that was not there when it asked
-        self.is_serving = False  # handlers are being called
-        # The loop's: for calls outside of a tick, and for what a call at its end raised.
-        self.call_soon: Callable[[Callable[[], None]], object] = _refuse
+        # The loop's: hears what a call at the end of a tick raised.
         self.on_mistake: Callable[[Exception], object] = _refuse
         self.serve(self._wake, self._answer)
 
     def come_back(self) -> None:
         """asyncio was given something to do: let go of the loop after this round of handlers."""
         self._is_wanted = True
-
-    def at_tick_end(self, call: Callable[[], None]) -> None:
-        """Call this once all handlers of the tick were called."""
-        if self.is_serving:
-            self._ending.append(call)
-        else:
-            self.call_soon(call)
-
-    def at_flush(self, call: Callable[[], None]) -> None:
-        """Call this last, when the tick will bring nothing more to send."""
-        if self.is_serving:
-            self._flushing.append(call)
-        else:
-            self.call_soon(call)
 
     def call_from_thread(self, call: Callable[[], None]) -> None:
         """Have this called as a handler is; from any thread."""
@@ -73,7 +59,7 @@ class DoorSelector(selectors.BaseSelector):
         os.eventfd_read(self._wake)
         asked = self._asked
         while asked:
-            self._ending.append(asked.popleft())
+            self.ending.append(asked.popleft())
 
     def serve(self, fd: int, handler: Handler, events: int = READABLE) -> None:
         """Call `handler` whenever `fd` is ready for `events`, until `leave`."""
@@ -91,6 +77,11 @@ class DoorSelector(selectors.BaseSelector):
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         self._is_wanted = False
+        if self.ending or self.flushing:  # asked for by what asyncio called
+            self._end_tick()
+            if self._is_wanted:
+                timeout = 0.0
+                self._is_wanted = False
         end_s = 0.0 if timeout is None else time.monotonic() + timeout
         left_s = timeout
         while True:
@@ -123,7 +114,6 @@ class DoorSelector(selectors.BaseSelector):
         for fd, event in events:
             handler = handlers.get(fd)
             if handler is not None:
-                self.is_serving = True
                 handler(event)
                 continue
             key = self._keys.get(fd)  # a handler may have closed what comes after it
@@ -135,19 +125,18 @@ class DoorSelector(selectors.BaseSelector):
                     mask |= selectors.EVENT_READ
                 if mask & key.events:
                     ready.append((key, mask & key.events))
-        if self.is_serving:
+        if self.ending or self.flushing:
             self._end_tick()
         return ready
 
     def _end_tick(self) -> None:
-        while self._ending or self._flushing:
-            calls = self._ending or self._flushing
+        while self.ending or self.flushing:
+            calls = self.ending or self.flushing
             call = calls.pop(0)
             try:
                 call()
             except Exception as mistake:  # else it would end the loop
                 self.on_mistake(mistake)
-        self.is_serving = False
 
     def register(self, fileobj: Any, events: int, data: Any = None) -> selectors.SelectorKey:
         fd = fileobj if isinstance(fileobj, int) else fileobj.fileno()

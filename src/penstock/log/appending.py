@@ -137,12 +137,14 @@ class AppendingLog(Generic[J]):
                 self._in_flight.append((waiter, self._in_flight_count))
             else:
                 waiter.committed(self._end)
-        if pending.count > index or marks:
-            self._touch(is_urgent)
+        if is_urgent:
+            self._committer.touch(self)
+        elif pending.count > index:
+            self._touch_soon()
 
-    def _touch(self, is_urgent: bool) -> None:
-        """Something is pending: it is committed at once, or after more of it gathered."""
-        if is_urgent or self._pending.bytes >= LINGER_BYTES_MAX:
+    def _touch_soon(self) -> None:
+        """Something is pending that may gather: it is committed after more of it came."""
+        if self._pending.bytes >= LINGER_BYTES_MAX:
             self._committer.touch(self)
         else:
             is_watched = self.is_watched or bool(self._end_waiters.waiting)
@@ -236,7 +238,9 @@ class AppendingLog(Generic[J]):
             messages, waiter, marks = self._queue.popleft()
             if waiter is None or not waiter.has_given_up:
                 self._accept(messages, waiter, marks)
-        if self._placing.leaves_work(self._pending):
+        # What nobody else announces: batches encoded elsewhere, and who waited for their turn.
+        placing = self._placing
+        if placing.waiting or (placing.had_last_turn and not self._pending.is_empty):
             self._committer.touch(self)
         if self._idle_waiters:
             self._tell_idle()

@@ -54,7 +54,7 @@ class MemoryLog(AppendingLog[MemoryJob]):
     def _refusal(self) -> UnavailableError | None:
         return UnavailableError("the log is closed") if self._is_closed else None
 
-    def _touch(self, is_urgent: bool) -> None:
+    def _touch_soon(self) -> None:
         self._committer.touch(self)
 
     def begin_commit(self) -> MemoryJob | None:

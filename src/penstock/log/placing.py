@@ -20,23 +20,19 @@ class Placing:
 
     def __init__(self) -> None:
         self.waiting: deque[tuple[Batch, Waiter | None]] = deque()
-        self._had_last_turn = False
+        self.had_last_turn = False
 
     def add(self, batch: Batch, waiter: Waiter | None) -> None:
         self.waiting.append((batch, waiter))
 
     def is_due(self, pending: BatchBuilder) -> bool:
         """Whether the next commit takes one of these, rather than what publishers appended."""
-        is_due = bool(self.waiting) and (pending.is_empty or not self._had_last_turn)
-        self._had_last_turn = is_due
+        is_due = bool(self.waiting) and (pending.is_empty or not self.had_last_turn)
+        self.had_last_turn = is_due
         return is_due
 
     def take(self) -> tuple[Batch, Waiter | None]:
         return self.waiting.popleft()
-
-    def leaves_work(self, pending: BatchBuilder) -> bool:
-        """Whether a commit that is over leaves something that nobody else announces."""
-        return bool(self.waiting) or (self._had_last_turn and not pending.is_empty)
 
     def give_up(self) -> list[Waiter | None]:
         """Forget all of them; who waited."""

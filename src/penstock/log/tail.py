@@ -27,14 +27,12 @@ class Tail:
         self._batches.append(batch)
         self.bytes += batch.memory_bytes
         self._stored_bytes += batch.header.stored_length
-        while self._is_over and len(self._batches) > 1:
+        while self.bytes > self._bytes_max and self._is_over and len(self._batches) > 1:
             self._drop_oldest()
             self.first_offset = self._batches[0].base_offset
 
     @property
     def _is_over(self) -> bool:
-        if self.bytes <= self._bytes_max:
-            return False
         return self._stored_bytes > self._stored_bytes_min or self.bytes > 2 * self._bytes_max
 
     def drop_before(self, offset: int) -> None:

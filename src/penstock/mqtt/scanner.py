@@ -1,5 +1,11 @@
 """The hot loop: one chunk of bytes in, every complete packet in it out, with no object a message.
 
+`Intake` is the receiving side of one connection: bytes in as they come, chunks of whole packets
+out. Every byte fed is in exactly one chunk's consumed part or still held there, in order; at most
+one incomplete packet is held once the version is known, so what is held is bounded by
+`packet_bytes_max` plus one feed. A large packet that comes in many pieces is joined once, not once
+a piece; one that comes in crumbs takes no more memory than its bytes.
+
 `scan` finds all packet boundaries of a chunk. Consecutive PUBLISH packets with the same first
 byte, the same name and the same properties are one PublishRun; consecutive plain acks of one type
 are one AckRun; any other packet is a PacketSpan for decode_packet. Runs are valid when they come
@@ -16,12 +22,14 @@ from typing import Final, final
 
 from mypy_extensions import i64
 
+from penstock.model.limits import KIB
 from penstock.mqtt.errors import ProtocolViolation, bad_first_byte, malformed, protocol_error
 from penstock.mqtt.kinds import FIRST_BYTES, MQTT_5, PacketType, Role
 from penstock.mqtt.primitives import decode_publish_name, read_varint
 from penstock.mqtt.properties import NO_PROPERTIES, Properties, decode_properties
 from penstock.mqtt.reasons import Reason
 
+PIECE_BYTES_MAX: Final = 4 * KIB  # smaller pieces are joined: each costs some 50 bytes
 _PUBLISH: Final = 3
 _PUBACK: Final = 4
 _PUBCOMP: Final = 7
@@ -157,6 +165,48 @@ class Chunk:
         self.consumed = 0  # one past the last complete packet; what follows is kept for later
         self.wanted = 0  # bytes from `consumed` before another scan can get further; 0: none left
         self.violation: ProtocolViolation | None = None
+
+
+class Intake:
+    """Feeds a connection's bytes to the scanner and keeps what is not complete yet.
+
+    Start a server's with UNKNOWN_VERSION; once the CONNECT is decoded set `version` (and
+    `packet_bytes_max`) and feed `b""` to go on with what the client sent behind it.
+    """
+
+    __slots__ = ("_held", "_held_bytes", "_wanted", "packet_bytes_max", "sender", "version")
+
+    def __init__(self, version: int, packet_bytes_max: int, sender: Role = Role.CLIENT) -> None:
+        self.version = version
+        self.packet_bytes_max = packet_bytes_max
+        self.sender = sender
+        self._held: list[bytes] = []
+        self._held_bytes = 0
+        self._wanted = 0
+
+    @property
+    def held_bytes(self) -> int:
+        """How much is kept of packets that are not complete."""
+        return self._held_bytes
+
+    def feed(self, data: bytes) -> Chunk:
+        """What is complete now. After a violation the connection is over: feed nothing more."""
+        if self._held_bytes:
+            held = self._held
+            if len(held[-1]) + len(data) <= PIECE_BYTES_MAX:
+                held[-1] += data
+            else:
+                held.append(data)
+            self._held_bytes += len(data)
+            if self._held_bytes < self._wanted:
+                return Chunk(b"", self.version, self.packet_bytes_max, self.sender)
+            data = b"".join(self._held)
+        chunk = scan(data, 0, self.version, self.packet_bytes_max, self.sender)
+        rest = data[chunk.consumed :]
+        self._held = [rest] if rest else []
+        self._held_bytes = len(rest)
+        self._wanted = chunk.wanted
+        return chunk
 
 
 def scan(

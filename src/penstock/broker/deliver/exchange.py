@@ -135,7 +135,7 @@ class Exchange:
         self.feeds = Feeds(engine, authorise, self._on_trouble)
         self.sharing = Sharing(engine, self.router, keeper.shares, self._on_trouble, keeps_qos0)
         self._handover = Handover(engine, keeper.retained, self._may_receive, self.feeds)
-        engine.followers += [self.feeds.committed, self._committed]
+        engine.followers.append(self._committed)
         if keeps_qos0:
             engine.watch_all()
 
@@ -227,13 +227,21 @@ class Exchange:
     # Delivering
 
     def _committed(self, topic: Topic, batch: Batch, runs: Runs) -> None:
-        """A batch of a log is durable: hand it to those who read its names now."""
-        if self.router.is_empty:
-            return
+        """A batch is durable: keep what it retains, hand it to those who read its names."""
         base = batch.base_offset
         if runs is not None:
+            is_heard = not self.router.is_empty
+            is_retained = False
             for index, run in runs:
-                self._deliver(topic, run, base + index)
+                if is_heard:
+                    self._deliver(topic, run, base + index)
+                if run.retain:
+                    is_retained = True
+            if is_retained:
+                self.keeper.retained.follow(topic.id, batch)
+            return
+        self.keeper.retained.follow(topic.id, batch)
+        if self.router.is_empty:
             return
         wanted = {
             number

@@ -109,12 +109,15 @@ class Feeds:
                 feed.lags[topic.id] = offset
             else:
                 feed.lags.pop(topic.id, None)
+        if not self._open:
+            self._engine.followers.append(self.committed)
         self._open[feed] = None
         self._go_on(feed)
 
     def stop(self, feed: OwnFeed) -> None:
         """Deliver no more; where it stands stays in its lags."""
-        self._open.pop(feed, None)
+        if self._open.pop(feed, False) is None and not self._open:
+            self._engine.followers.remove(self.committed)
         feed.subscription.session.stalled.pop(feed, None)
         for lift in self._lifts.values():
             lift.leave(feed)

@@ -10,8 +10,6 @@ from collections.abc import Iterator
 from heapq import heapify, heappop, heappush
 from typing import Final
 
-from penstock.broker.engine import Runs
-from penstock.broker.topics import Topic
 from penstock.catalog.retained import RetainedRow
 from penstock.core.nametree import NameTree
 from penstock.log.format.batch import Batch
@@ -39,16 +37,6 @@ class Retained:
     def load(self, rows: list[RetainedRow]) -> None:
         for row in rows:
             self._put(row)
-
-    def committed(self, topic: Topic, batch: Batch, runs: Runs) -> None:
-        """As `follow`, for a batch just committed: the runs say whether there is anything in it."""
-        if runs is not None:
-            for _, run in runs:
-                if run.retain:
-                    break
-            else:
-                return
-        self.follow(topic.id, batch)
 
     def follow(self, topic_id: int, batch: Batch) -> None:
         """Take over what a committed batch retains."""

@@ -91,7 +91,6 @@ class Keeper:
         for topic in self._working():
             await self._follow(topic, incarnations)
         await self.checkpoint()
-        self._engine.followers.insert(0, self.retained.committed)
         self._engine.on_forget = self._forget_topic
         self._timer = self._loop.create_task(self._run(), name="penstock-checkpoint")
 

@@ -120,7 +120,7 @@ class HttpDoor:
 
     def mark_dirty(self, connection: HttpConnection) -> None:
         if not self._dirty:
-            self._selector.at_flush(self._flush)
+            self._selector.flushing.append(self._flush)
         self._dirty.append(connection)
 
     def _flush(self) -> None:

@@ -19,20 +19,18 @@ from penstock.doors.mqtt.aliases import OutgoingAliases
 from penstock.doors.mqtt.answers import explained, unexplained
 from penstock.doors.mqtt.encoding import MqttEncoding, packets_within
 from penstock.doors.mqtt.host import Host
-from penstock.doors.mqtt.publishing import Publishing
-from penstock.doors.mqtt.receipts import PUBACK, PUBCOMP, PUBREC, PUBREL
+from penstock.doors.mqtt.publishing import PUBACK, PUBCOMP, PUBREC, PUBREL, Publishing
 from penstock.doors.mqtt.weave import plain_neighbours
 from penstock.model.limits import KIB, MIB
 from penstock.mqtt.decode import decode_packet
 from penstock.mqtt.encode import encode_within
 from penstock.mqtt.errors import ProtocolViolation, protocol_error
 from penstock.mqtt.handshake import answer_version
-from penstock.mqtt.intake import Intake
 from penstock.mqtt.kinds import MQTT_3_1, MQTT_5, UNKNOWN_VERSION, Role
 from penstock.mqtt.packets import Connack, Disconnect, Packet
 from penstock.mqtt.reasons import Reason
 from penstock.mqtt.runs import PLAIN_ACK_BYTES, EncodedRun, encode_acks, put_packet_ids
-from penstock.mqtt.scanner import AckRun, Chunk, PublishRun
+from penstock.mqtt.scanner import AckRun, Chunk, Intake, PublishRun
 from penstock.mqtt.state import Event, State, next_state
 
 OUT_BYTES_MAX: Final = 8 * MIB  # waiting to be sent to one client; then QoS 0 is dropped
@@ -345,7 +343,12 @@ class Connection:
         if encoded.packet_bytes_max > self.packet_bytes_max:
             self._send_fitting(run.name, encoded, first, packet_ids, dup)
             return
-        data = put_packet_ids(encoded, first, packet_ids)
+        if run.count == 1:
+            at = encoded.id_positions[0]
+            raw = encoded.raw
+            data = raw[:at] + packet_ids[0].to_bytes(2, "big") + raw[at + 2 :]
+        else:
+            data = put_packet_ids(encoded, first, packet_ids)
         if dup:
             assert len(packet_ids) == 1, "messages are sent again one by one"
             data = bytes((data[0] | _DUP,)) + data[1:]
@@ -378,7 +381,10 @@ class Connection:
         """Queue acknowledgements of one kind; before MQTT 5 they say no reason."""
         self._traffic.controls_sent += len(packet_ids)
         is_said = self.version == MQTT_5 and self.packet_bytes_max > PLAIN_ACK_BYTES
-        data = encode_acks(first_byte, packet_ids, reason if is_said else 0)
+        if len(packet_ids) == 1 and not (reason and is_said):
+            data = bytes((first_byte, 2)) + packet_ids[0].to_bytes(2, "big")
+        else:
+            data = encode_acks(first_byte, packet_ids, reason if is_said else 0)
         self._answer_bytes += len(data)
         self._put(data)
 

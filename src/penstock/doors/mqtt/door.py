@@ -25,7 +25,7 @@ from penstock.doors.mqtt.dollar_sys import DollarSys
 from penstock.doors.mqtt.encoding import Encodings
 from penstock.doors.mqtt.events import ClientEvents
 from penstock.doors.mqtt.limits import DEFAULT_LIMITS, MqttLimits
-from penstock.doors.mqtt.receipts import PUBREC
+from penstock.doors.mqtt.publishing import PUBREC
 from penstock.doors.mqtt.subscribing import Subscribing
 from penstock.doors.selector import DoorSelector
 from penstock.doors.tcp import SocketLink, serve
@@ -143,7 +143,7 @@ class MqttDoor:
 
     def mark_dirty(self, connection: Connection) -> None:
         if not self._dirty:
-            self._selector.at_flush(self._flush)
+            self._selector.flushing.append(self._flush)
         self._dirty.append(connection)
 
     def _flush(self) -> None:

@@ -1,11 +1,13 @@
 """What one client publishes: checked, handed to the exchange in runs, acknowledged in order.
 
 An acknowledgement leaves once its message is durable, after all that were due before it. How much
-may wait for that is bounded. Compiled by mypyc; the same source runs interpreted.
+may wait for that is bounded. What waits hangs on each other, oldest first, so a client that waits
+for nothing has no container. Compiled by mypyc; the same source runs interpreted.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from penstock.broker.deliver.exchange import Exchange
@@ -15,7 +17,6 @@ from penstock.core.run import MixedRun, Run
 from penstock.doors.mqtt.aliases import IncomingAliases
 from penstock.doors.mqtt.answers import acknowledgement, reason_of
 from penstock.doors.mqtt.encoding import MqttEncoding, stored_headers
-from penstock.doors.mqtt.receipts import PUBACK, PUBCOMP, PUBREC, Receipt
 from penstock.doors.mqtt.weave import PLAIN_PUBLISH, Weave
 from penstock.model.limits import HEADERS_BYTES_MAX, NAME_LEVELS_MAX
 from penstock.model.record import QOS_MASK, RETAIN
@@ -27,8 +28,40 @@ from penstock.mqtt.scanner import Chunk, PublishRun
 if TYPE_CHECKING:
     from penstock.doors.mqtt.connection import Connection
 
+PUBACK: Final = 0x40
+PUBREC: Final = 0x50
+PUBREL: Final = 0x62
+PUBCOMP: Final = 0x70
 UNACKED_MAX: Final = 65_535  # publishes of one client that wait for their commit
 RECEIVE_MAX: Final = 10_000  # the same for MQTT 5 clients, which are told and have to obey
+
+
+class Receipt:
+    """Implements the log's Waiter for messages that are acknowledged together."""
+
+    __slots__ = ("_on_done", "error", "first_byte", "is_done", "next", "packet_ids", "reason")
+
+    def __init__(self, first_byte: int, packet_ids: list[int], on_done: Callable[[], None]) -> None:
+        self.first_byte = first_byte
+        self.packet_ids = packet_ids
+        self.reason = Reason.SUCCESS  # what is said if there is no error
+        self.is_done = False
+        self.error: Exception | None = None
+        self.next: Receipt | None = None  # the one that became due after it
+        self._on_done = on_done
+
+    @property
+    def has_given_up(self) -> bool:
+        return False
+
+    def committed(self, offset: int) -> None:
+        self.is_done = True
+        self._on_done()
+
+    def refused(self, error: Exception) -> None:
+        self.is_done = True
+        self.error = error
+        self._on_done()
 
 
 class Publishing:

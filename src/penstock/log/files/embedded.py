@@ -193,7 +193,8 @@ class EmbeddedLog(AppendingLog[CommitJob]):
         batch = job.batch
         segment = self._segments[-1]
         body = self._newest
-        body.index.note(body.length, batch.base_offset, batch.header.base_timestamp)
+        if body.length >= body.index.next_position:
+            body.index.note(body.length, batch.base_offset, batch.header.base_timestamp)
         body.length += job.length
         body.last_timestamp = batch.header.last_timestamp
         segment.end_offset = batch.end_offset

@@ -99,10 +99,12 @@ class ChunkIndex:
         self.offsets: list[int] = []
         self.positions: list[int] = []
         self.times: list[int] = []
+        self.next_position = 0  # where the next chunk begins at the earliest
 
     def note(self, position: int, base_offset: int, timestamp: int) -> None:
         """Tell of the next batch; only the first one of a chunk is remembered."""
-        if not self.positions or position // CHUNK_BYTES > self.positions[-1] // CHUNK_BYTES:
+        if position >= self.next_position:
+            self.next_position = (position // CHUNK_BYTES + 1) * CHUNK_BYTES
             self.offsets.append(base_offset)
             self.positions.append(position)
             self.times.append(timestamp)

@@ -107,6 +107,7 @@ class BatchBuilder:
 
     def __init__(self, last_timestamp: int) -> None:
         self.count = 0
+        self.is_empty = True  # no record and no mark
         self.bytes = 0  # payloads, headers, columns, marks; what push-back is measured in
         self.last_timestamp = last_timestamp
         # Of each run; a column is written out only when its values differ.
@@ -125,10 +126,6 @@ class BatchBuilder:
         self._strings: dict[str, int] = {}
         self._marks: list[Mark] = []
 
-    @property
-    def is_empty(self) -> bool:
-        return self.count == 0 and not self._marks
-
     def stamp_before(self, now_us: int) -> int:
         """A stamp for records that go before these; what is added later is not stamped earlier."""
         if self._times:
@@ -141,7 +138,11 @@ class BatchBuilder:
         """Add the messages of a run, received now; the index of the first in this batch."""
         first = self.count
         if not run.is_dense:
-            self._add_starts(run.starts)
+            if first == 0:  # most batches are one run
+                self._has_gaps = True
+                self._starts = list(run.starts)
+            else:
+                self._add_starts(run.starts)
         elif self._has_gaps:
             self._starts.extend(accumulate(run.lengths[:-1], initial=self._blob_length))
         if timestamp < self.last_timestamp:
@@ -166,6 +167,7 @@ class BatchBuilder:
         self._expiries.append(run.expires_at)
         self._headers.append(headers)
         self.count = first + count
+        self.is_empty = False
         self.bytes += len(run.data) + (len(headers) + RECORD_BYTES) * count
         return first
 
@@ -175,10 +177,7 @@ class BatchBuilder:
             self._has_gaps = True
             self._starts = list(accumulate(self._lengths, initial=0))[: self.count]
         base = self._blob_length
-        if len(starts) == 1:
-            self._starts.append(base + starts[0])
-        else:
-            self._starts.extend([base + start for start in starts])
+        self._starts.extend([base + start for start in starts])
 
     def add_mixed(self, mixed: MixedRun, timestamp: int) -> None:
         """As `add`, for plain records of several names."""
@@ -203,11 +202,13 @@ class BatchBuilder:
         self._lengths += mixed.lengths
         self._blob_length += len(mixed.data)
         self.count += len(mixed.lengths)
+        self.is_empty = False
         self.bytes += len(mixed.data) + RECORD_BYTES * len(mixed.lengths)
 
     def add_mark(self, kind: int, key: bytes, index: int) -> None:
         """Store a fact beside record `index` of this batch (or NO_RECORD)."""
         self._marks.append(Mark(kind, key, index))
+        self.is_empty = False
         self.bytes += len(key)
 
     def encode(self, epoch: int, base_offset: int, prev_checksum: int) -> Batch:
