@@ -42,9 +42,10 @@ test-peers: setup ## what needs other programs; installs them (Debian packages) 
 	@$(PYTHON) -m tools.peers
 	@$(PYTEST) --no-skips tests/peers
 
-nightly: setup ## a million broken packets, random traffic, Spark drivers killed 20 times per sink
+nightly: setup ## a million broken packets, random traffic, memory, Spark drivers killed 20 times per sink
 	@$(VENV)/python -m tests.abuse.fuzz 1_000_000
 	@$(VENV)/python -m tests.longrun 10
+	@$(VENV)/python -m tests.longrun.level 30
 	@PENSTOCK_ROUNDS=20 $(PYTEST) --no-skips -k kill tests/pipeline
 
 check: setup ## ruff, mypy --strict, import rules, fast tests; under a minute

@@ -19,7 +19,7 @@ CASES: list[tuple[str, str, Any, int, tuple[str, ...]]] = [
     # wrong types
     ("PATCH", T, {"durability": 5}, 400, ("durability", "'fsync'", "'os'")),
     ("PATCH", T, {"durability": "none"}, 400, ("'none'", "'fsync'", "'os'")),
-    ("PATCH", T, {"retention_age": []}, 400, ("retention_age", "list", "above 0")),
+    ("PATCH", T, {"retention_age": []}, 400, ("retention_age", "above 0")),
     ("PATCH", T, {"retention_age": -1}, 400, ("-1", "above 0", "'7d'")),
     ("PATCH", T, {"colour": "red"}, 400, ("colour", "retention_bytes")),
     ("PATCH", T, [], 400, ("array", "'retention_age'")),

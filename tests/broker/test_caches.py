@@ -1,0 +1,75 @@
+"""Do caches count what they hold, and go when nobody uses them?"""
+
+from __future__ import annotations
+
+import asyncio
+import tracemalloc
+
+from penstock.broker import decoded
+from penstock.broker.caches import IDLE_S, Caches
+from penstock.broker.decoded import Decoded
+from penstock.doors.http.streams import LINES_BYTES_MAX, Lines
+from penstock.model.clock import ManualClock
+from tests.broker.exchange_world import World
+from tests.broker.test_exchange import play
+from tests.log.batch_model import ModelLog
+from tests.log.segments import plain_run
+
+SMALL_RECORDS = 2_000  # of a batch
+
+
+def test_records_that_are_decoded_for_many_readers_take_bounded_memory() -> None:
+    async def story(world: World) -> None:
+        (topic,) = world.engine.topics.all()
+        model = ModelLog()
+        kept = Decoded()
+        tracemalloc.start()
+        try:
+            for _ in range(100):
+                batch = model.batch([plain_run("n", [b"x"] * SMALL_RECORDS)])
+                assert len(kept.records(topic, batch, 0, 1 << 60)) == SMALL_RECORDS
+                assert kept.bytes <= decoded.BYTES_MAX
+            del model, batch
+            held, _ = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+        assert 0.5 * kept.bytes < held < 1.2 * decoded.BYTES_MAX
+
+    play(story)
+
+
+def test_lines_of_streams_take_bounded_memory() -> None:
+    lines = Lines()
+    model = ModelLog()
+    batch = model.batch([plain_run("n", [b"x"] * 60_000)])
+    records = batch.records("t", 0, 1 << 60)
+    tracemalloc.start()
+    try:
+        for record in records:
+            lines.get(1, record)
+            assert lines.bytes <= LINES_BYTES_MAX
+        held, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert held <= peak < 1.2 * LINES_BYTES_MAX
+
+
+def test_caches_are_emptied_when_nobody_used_them_for_a_while() -> None:
+    async def main() -> None:
+        clock = ManualClock()
+        caches = Caches(clock)
+        lines = Lines()
+        caches.by_name["lines"] = lines
+        (record,) = ModelLog().batch([plain_run("n", [b"x"])]).records("t", 0, 1)
+        lines.get(1, record)
+        clock.advance(IDLE_S)
+        await caches.look()
+        assert lines.bytes > 0, "it was used since the broker began"
+        clock.advance(IDLE_S / 2)
+        await caches.look()
+        assert lines.bytes > 0, "that is too soon"
+        clock.advance(IDLE_S / 2)
+        await caches.look()
+        assert caches.export() == {'penstock_cache_bytes{cache="lines"}': 0}
+
+    asyncio.run(main())
