@@ -7,8 +7,8 @@ import tracemalloc
 
 from penstock.broker import decoded
 from penstock.broker.caches import IDLE_S, Caches
-from penstock.broker.decoded import Decoded
-from penstock.doors.http.streams import LINES_BYTES_MAX, Lines
+from penstock.broker.deliver.decoded import Decoded
+from penstock.doors.http.v1.streams import LINES_BYTES_MAX, Lines
 from penstock.model.clock import ManualClock
 from tests.broker.exchange_world import World
 from tests.broker.test_exchange import play
