@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import tracemalloc
 
-from penstock.broker import decoded
+from penstock.broker.deliver import decoded
 from penstock.broker.caches import IDLE_S, Caches
 from penstock.broker.deliver.decoded import Decoded
 from penstock.doors.http.v1.streams import LINES_BYTES_MAX, Lines
