@@ -123,7 +123,7 @@ class Client:
             exchange.resume(session)
 
 
-class World:
+class ExchangeWorld:
     """An exchange, its keeper and its clients."""
 
     def __init__(self, engine: Engine, *, keeps_qos0: bool = False) -> None:

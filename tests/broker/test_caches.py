@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import tracemalloc
 
-from penstock.broker.deliver import decoded
 from penstock.broker.caches import IDLE_S, Caches
+from penstock.broker.deliver import decoded
 from penstock.broker.deliver.decoded import Decoded
 from penstock.doors.http.v1.streams import LINES_BYTES_MAX, Lines
 from penstock.model.clock import ManualClock
-from tests.broker.exchange_world import World
+from tests.broker.exchange_world import ExchangeWorld
 from tests.broker.test_exchange import play
 from tests.log.batch_model import ModelLog
 from tests.log.segments import plain_run
@@ -19,7 +19,7 @@ SMALL_RECORDS = 2_000  # of a batch
 
 
 def test_records_that_are_decoded_for_many_readers_take_bounded_memory() -> None:
-    async def story(world: World) -> None:
+    async def story(world: ExchangeWorld) -> None:
         (topic,) = world.engine.topics.all()
         model = ModelLog()
         kept = Decoded()

@@ -17,17 +17,17 @@ from penstock.core.run import Run, record_flags, run_of
 from penstock.log.interface import LogSettings
 from penstock.model.errors import UnavailableError
 from tests.appends import Told, append
-from tests.broker.exchange_world import World
+from tests.broker.exchange_world import ExchangeWorld
 from tests.broker.model_broker import Wanted
 
-Story = Callable[[World], Awaitable[None]]
+Story = Callable[[ExchangeWorld], Awaitable[None]]
 
 
 @asynccontextmanager
-async def opened_world() -> AsyncIterator[World]:
+async def opened_world() -> AsyncIterator[ExchangeWorld]:
     opened = await open_memory(BrokerSettings())
     await opened.engine.topics.create(DEFAULT_TOPIC, LogSettings(), exist_ok=True)
-    world = World(opened.engine)
+    world = ExchangeWorld(opened.engine)
     await world.keeper.open()
     yield world
     await world.keeper.close()
@@ -42,14 +42,14 @@ def play(story: Story) -> None:
     asyncio.run(main())
 
 
-async def kept(world: World, client_id: str, window: int = 100) -> Session:
+async def kept(world: ExchangeWorld, client_id: str, window: int = 100) -> Session:
     await world.connect(client_id, clean=False, is_kept=True, window=window)
     session = world.clients[client_id].session
     assert session is not None
     return session
 
 
-async def after_a_crash(world: World, client_id: str) -> StoredSession:
+async def after_a_crash(world: ExchangeWorld, client_id: str) -> StoredSession:
     """What the next life of the broker would find."""
     catalog = world.engine.session_catalog
     await catalog.recover()
@@ -61,7 +61,7 @@ async def after_a_crash(world: World, client_id: str) -> StoredSession:
 def test_position_of_a_session_that_lags_for_lack_of_buffer_is_saved() -> None:
     """Nothing is out, the buffer is full of QoS 0: is a QoS 1 message safe from a crash?"""
 
-    async def story(world: World) -> None:
+    async def story(world: ExchangeWorld) -> None:
         await kept(world, "reader")
         await kept(world, "writer")
         await world.subscribe("reader", "a", Wanted(1))
@@ -79,7 +79,7 @@ def test_position_of_a_session_that_lags_for_lack_of_buffer_is_saved() -> None:
 def test_what_was_out_is_sent_again_in_its_order_whatever_ids_it_had() -> None:
     """A packet id used again for a newer message: does that come at its own place?"""
 
-    async def story(world: World) -> None:
+    async def story(world: ExchangeWorld) -> None:
         session = await kept(world, "reader")
         rows = [
             OutstandingRow(1, 5, 1, 2, True),
@@ -101,7 +101,7 @@ def test_what_was_out_is_sent_again_in_its_order_whatever_ids_it_had() -> None:
 def test_id_of_an_acknowledged_message_used_again_for_qos_2_stands_for_the_newer_one() -> None:
     """Acknowledgements of QoS 1 are not stored one by one: is the QoS 2 message sent again?"""
 
-    async def story(world: World) -> None:
+    async def story(world: ExchangeWorld) -> None:
         session = await kept(world, "reader")
         rows = [OutstandingRow(1, 5, 3, 1, False), OutstandingRow(1, 8, 3, 2, False)]
         stored = StoredSession("reader", 1, NEVER_EXPIRES, [], {}, rows, [])
@@ -113,7 +113,7 @@ def test_id_of_an_acknowledged_message_used_again_for_qos_2_stands_for_the_newer
 
 
 def test_topic_born_while_a_client_was_away_is_read_from_0_also_after_a_crash() -> None:
-    async def story(world: World) -> None:
+    async def story(world: ExchangeWorld) -> None:
         await kept(world, "reader")
         await kept(world, "writer")
         await world.subscribe("reader", "#", Wanted(1))
@@ -131,7 +131,9 @@ def test_topic_born_while_a_client_was_away_is_read_from_0_also_after_a_crash() 
     play(story)
 
 
-def publish_twice(world: World, session: Session, payload: bytes, packet_id: int) -> list[object]:
+def publish_twice(
+    world: ExchangeWorld, session: Session, payload: bytes, packet_id: int
+) -> list[object]:
     """A QoS 2 message; what the publisher is told once that is known."""
     run = Run("a", payload, [0], [len(payload)], 2)
     told: list[object] = []
@@ -140,7 +142,7 @@ def publish_twice(world: World, session: Session, payload: bytes, packet_id: int
     return told
 
 
-async def stored_payloads(world: World) -> list[bytes]:
+async def stored_payloads(world: ExchangeWorld) -> list[bytes]:
     topic = world.engine.topics.get(DEFAULT_TOPIC)
     batches = await topic.log.read(0)
     return [record.payload for batch in batches for record in batch.records("", 0, 1 << 40)]
@@ -149,7 +151,7 @@ async def stored_payloads(world: World) -> list[bytes]:
 def test_packet_ids_of_a_session_that_was_forgotten_are_free() -> None:
     """Opened at QoS 2, then a clean start within the same checkpoint: is the id new again?"""
 
-    async def story(world: World) -> None:
+    async def story(world: ExchangeWorld) -> None:
         session = await kept(world, "writer")
         publish_twice(world, session, b"old", 7)
         await world.settle()
@@ -167,7 +169,7 @@ def test_packet_ids_of_a_session_that_was_forgotten_are_free() -> None:
 
 
 def test_qos2_message_still_on_its_way_at_a_reconnect_is_stored_once() -> None:
-    async def story(world: World) -> None:
+    async def story(world: ExchangeWorld) -> None:
         session = await kept(world, "writer")
         publish_twice(world, session, b"once", 7)  # not committed before the next tick
         session = await kept(world, "writer")
@@ -182,7 +184,7 @@ def test_qos2_message_still_on_its_way_at_a_reconnect_is_stored_once() -> None:
 def test_qos2_message_that_was_refused_is_taken_after_a_reconnect() -> None:
     """Never say PUBREC to a repeat of what was not stored."""
 
-    async def story(world: World) -> None:
+    async def story(world: ExchangeWorld) -> None:
         session = await kept(world, "writer")
         log = world.engine.topics.get(DEFAULT_TOPIC).log
         append = log.append
@@ -210,7 +212,7 @@ def test_qos2_message_that_was_refused_is_taken_after_a_reconnect() -> None:
 def test_subscription_counts_only_for_what_came_after_it() -> None:
     """A lagging session subscribes anew: is what came before handed on as it was then?"""
 
-    async def story(world: World) -> None:
+    async def story(world: ExchangeWorld) -> None:
         await kept(world, "reader", window=1)
         await kept(world, "writer")
         await world.subscribe("reader", "a", Wanted(1, identifier=1))
@@ -239,7 +241,7 @@ def test_subscription_counts_only_for_what_came_after_it() -> None:
 def test_retained_message_under_a_clock_that_went_back_still_comes() -> None:
     """Stamps never fall, so after a correction they lie ahead of the clock for a while."""
 
-    async def story(world: World) -> None:
+    async def story(world: ExchangeWorld) -> None:
         await kept(world, "writer")
         world.publish("writer", "a", [b"x"], 1, True)
         await world.settle()
@@ -269,7 +271,7 @@ def test_retained_message_under_a_clock_that_went_back_still_comes() -> None:
 def test_retained_qos0_message_on_its_way_reaches_who_subscribes_meanwhile() -> None:
     """Published before the SUBSCRIBE, committed after it: is the newest value known?"""
 
-    async def story(world: World) -> None:
+    async def story(world: ExchangeWorld) -> None:
         await kept(world, "writer")
         await kept(world, "reader")
         world.publish("writer", "a", [b"old"], 1, True)
@@ -286,7 +288,7 @@ def test_retained_qos0_message_on_its_way_reaches_who_subscribes_meanwhile() -> 
 def test_name_replaced_during_a_long_scan_comes_once() -> None:
     """The window holds the scan up, and meanwhile a name gets a newer retained message."""
 
-    async def story(world: World) -> None:
+    async def story(world: ExchangeWorld) -> None:
         await kept(world, "writer")
         names = [f"a/{number}" for number in range(6)]
         for name in names:
@@ -307,7 +309,7 @@ def test_name_replaced_during_a_long_scan_comes_once() -> None:
 
 
 def test_retained_message_is_only_for_those_who_may_receive_it() -> None:
-    async def story(world: World) -> None:
+    async def story(world: ExchangeWorld) -> None:
         await kept(world, "writer")
         await kept(world, "reader")
         world.publish("writer", "open/a", [b"1"], 1, True)
@@ -329,7 +331,7 @@ def test_retained_message_is_only_for_those_who_may_receive_it() -> None:
 def test_retained_messages_go_with_their_topic() -> None:
     """A topic is deleted while it holds retained messages: do they still come?"""
 
-    async def story(world: World) -> None:
+    async def story(world: ExchangeWorld) -> None:
         topic = await world.engine.topics.create("gone", LogSettings(), exist_ok=False)
         run = Run("gone/1", b"x", [0], [1], record_flags(1, True))
         done: asyncio.Future[Exception | None] = asyncio.get_running_loop().create_future()
@@ -343,7 +345,7 @@ def test_retained_messages_go_with_their_topic() -> None:
 
 
 def test_a_message_of_qos_0_that_a_log_refuses_while_it_waits_is_counted() -> None:
-    async def story(world: World) -> None:
+    async def story(world: ExchangeWorld) -> None:
         topic = world.engine.topics.get(DEFAULT_TOPIC)
         append(topic.log, run_of("a", [b"before"]))  # waits for its commit, so the next waits, too
         run = Run("a", b"xy", [0, 1], [1, 1], 0)
@@ -357,7 +359,7 @@ def test_a_message_of_qos_0_that_a_log_refuses_while_it_waits_is_counted() -> No
 def test_what_is_done_is_not_sent_again_although_the_position_lies_before_it() -> None:
     """Back after a crash, released, killed again before the sweep: does it come twice?"""
 
-    async def story(world: World) -> None:
+    async def story(world: ExchangeWorld) -> None:
         session = await kept(world, "reader")
         topic = world.engine.topics.get(DEFAULT_TOPIC)
         done = topic.id << TAG_SHIFT | 3

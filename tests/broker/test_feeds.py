@@ -24,7 +24,7 @@ from penstock.core.position import EARLIEST, LATEST, AtTime, Position
 from penstock.core.where import compile_where
 from penstock.log.interface import LogSettings
 from penstock.model.record import Record
-from tests.broker.exchange_world import World
+from tests.broker.exchange_world import ExchangeWorld
 from tests.broker.test_exchange import after_a_crash, kept, opened_world
 
 NAMES = ["a", "a/x", "b/x", "c/y"]
@@ -52,7 +52,7 @@ class Reader:
         return not self.expression or compile_where(self.expression).passes(record)
 
 
-async def subscribe(world: World, reader: Reader) -> dict[int, int]:
+async def subscribe(world: ExchangeWorld, reader: Reader) -> dict[int, int]:
     """As the door does it; where the feed began."""
     session = world.clients[reader.client_id].session
     assert session is not None
@@ -72,7 +72,7 @@ class Story:
     def __init__(self, chance: random.Random, engine: Engine) -> None:
         self.chance = chance
         self.engine = engine
-        self.world = World(engine)
+        self.world = ExchangeWorld(engine)
         self.readers = [Reader(chance, number) for number in range(chance.randint(1, 4))]
         self.published = 0
 
@@ -129,7 +129,7 @@ class Story:
         await old.settle()
         assert old.keeper._timer is not None
         old.keeper._timer.cancel()
-        self.world = World(self.engine)
+        self.world = ExchangeWorld(self.engine)
         self.world.clients = old.clients
         for client in old.clients.values():
             session, client.session = client.session, None

@@ -19,7 +19,7 @@ from penstock.model.limits import HEADERS_BYTES_MAX
 EARLIEST = Earliest()
 
 
-class World:
+class GroupWorld:
     """A broker with one topic, and the group that reads it."""
 
     def __init__(self, broker: AsyncBroker) -> None:
@@ -57,18 +57,18 @@ def offsets_of(given: list[Given]) -> list[int]:
     return [one.record.offset for one in given]
 
 
-def in_world(scenario: Callable[[World], Awaitable[None]], path: Path | None = None) -> None:
+def in_world(scenario: Callable[[GroupWorld], Awaitable[None]], path: Path | None = None) -> None:
     async def main() -> None:
         broker = AsyncBroker.memory() if path is None else AsyncBroker(path)
         async with broker:
             await broker.create_topic("jobs", exist_ok=True)
-            await asyncio.wait_for(scenario(World(broker)), 60)
+            await asyncio.wait_for(scenario(GroupWorld(broker)), 60)
 
     asyncio.run(main())
 
 
 def test_each_record_goes_to_one_reader() -> None:
-    async def scenario(world: World) -> None:
+    async def scenario(world: GroupWorld) -> None:
         await world.publish(20)
         first, given = await world.fetch(8)
         second, rest = await world.fetch(100)
@@ -86,7 +86,7 @@ def test_each_record_goes_to_one_reader() -> None:
 
 
 def test_what_is_not_acknowledged_in_time_goes_to_another() -> None:
-    async def scenario(world: World) -> None:
+    async def scenario(world: GroupWorld) -> None:
         world.groups.lease_s = 0.05
         await world.publish(3)
         lost, given = await world.fetch()
@@ -102,7 +102,7 @@ def test_what_is_not_acknowledged_in_time_goes_to_another() -> None:
 
 
 def test_a_record_given_back_comes_again_at_once_or_after_its_delay() -> None:
-    async def scenario(world: World) -> None:
+    async def scenario(world: GroupWorld) -> None:
         await world.publish(3)
         receipt, _ = await world.fetch()
         assert await world.nack(receipt, 1) == 1
@@ -119,7 +119,7 @@ def test_a_record_given_back_comes_again_at_once_or_after_its_delay() -> None:
 
 
 def test_a_delayed_record_stops_no_other() -> None:
-    async def scenario(world: World) -> None:
+    async def scenario(world: GroupWorld) -> None:
         await world.publish(2)
         receipt, _ = await world.fetch(1)
         await world.nack(receipt, 0, delay_s=3_600)
@@ -130,7 +130,7 @@ def test_a_delayed_record_stops_no_other() -> None:
 
 
 def test_a_record_that_nobody_can_handle_is_put_aside_with_its_reason() -> None:
-    async def scenario(world: World) -> None:
+    async def scenario(world: GroupWorld) -> None:
         await world.broker.publish({"n": 1}, "jobs", name="jobs/a", headers={"k": "v"})
         for turn in range(1, DELIVERIES_MAX + 1):
             receipt, (given,) = await world.fetch()
@@ -160,7 +160,7 @@ def test_topics_with_the_longest_names_have_dead_letter_topics_of_their_own() ->
     assert len(letters) == 3 and {len(name) for name in letters} == {255}
     assert dead_topic("X" * 255).casefold() == dead_topic("x" * 255)
 
-    async def scenario(world: World) -> None:
+    async def scenario(world: GroupWorld) -> None:
         for name in names:
             await world.broker.create_topic(name)
             await world.broker.publish("job", name)
@@ -178,7 +178,7 @@ def test_topics_with_the_longest_names_have_dead_letter_topics_of_their_own() ->
 def test_a_record_with_all_the_headers_there_may_be_is_put_aside(tmp_path: Path) -> None:
     headers = {"k": "v" * (HEADERS_BYTES_MAX - 1)}
 
-    async def scenario(world: World) -> None:
+    async def scenario(world: GroupWorld) -> None:
         await world.broker.publish("job", "jobs", headers=headers)
         for _ in range(DELIVERIES_MAX):
             receipt, (_,) = await world.fetch()
@@ -192,7 +192,7 @@ def test_a_record_with_all_the_headers_there_may_be_is_put_aside(tmp_path: Path)
 
 
 def test_a_group_waits_for_the_first_record_and_begins_where_it_was_told() -> None:
-    async def scenario(world: World) -> None:
+    async def scenario(world: GroupWorld) -> None:
         await world.publish(2)
         groups, topic = world.groups, world.topic
         assert (await groups.fetch(topic, "late", 10, 0, Latest()))[1] == []
@@ -209,7 +209,7 @@ def test_a_group_waits_for_the_first_record_and_begins_where_it_was_told() -> No
 
 
 def test_readers_that_never_answer_get_no_more_than_the_bound() -> None:
-    async def scenario(world: World) -> None:
+    async def scenario(world: GroupWorld) -> None:
         await world.publish(OPEN_MAX + 10)
         taken = []
         while given := (await world.fetch(400))[1]:
@@ -220,7 +220,7 @@ def test_readers_that_never_answer_get_no_more_than_the_bound() -> None:
 
 
 def test_an_acknowledgement_survives_a_crash_and_the_rest_comes_again(tmp_path: Path) -> None:
-    async def before(world: World) -> None:
+    async def before(world: GroupWorld) -> None:
         await world.publish(10)
         receipt, _ = await world.fetch(10)
         await world.ack(receipt, 0, 1, 5)
@@ -241,7 +241,7 @@ def test_an_acknowledgement_survives_a_crash_and_the_rest_comes_again(tmp_path: 
 def test_dying_readers_lose_nothing_and_nothing_is_done_twice(seed: int) -> None:
     chance = random.Random(seed)
 
-    async def scenario(world: World) -> None:
+    async def scenario(world: GroupWorld) -> None:
         world.groups.lease_s = 0.02
         done: Counter[int] = Counter()
         total = 200

@@ -20,7 +20,7 @@ from penstock.broker.engine import Engine
 from penstock.broker.settings import BrokerSettings
 from penstock.core.placement import DEFAULT_TOPIC
 from penstock.log.interface import LogSettings
-from tests.broker.exchange_world import World
+from tests.broker.exchange_world import ExchangeWorld
 from tests.broker.model_broker import Message, ModelBroker, Wanted
 
 SEED = int(os.environ.get("PENSTOCK_SEED", random.SystemRandom().randrange(1 << 32)))
@@ -34,7 +34,7 @@ class Comparison:
 
     def __init__(self, engine: Engine, chance: random.Random, *, keeps_qos0: bool) -> None:
         self.model = ModelBroker(keeps_qos0=keeps_qos0)
-        self.world = World(engine, keeps_qos0=keeps_qos0)
+        self.world = ExchangeWorld(engine, keeps_qos0=keeps_qos0)
         self._chance = chance
         self._number = 0
         self._clients = [f"client-{n}" for n in range(4)]

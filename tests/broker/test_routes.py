@@ -6,7 +6,7 @@ import tracemalloc
 
 from penstock.broker.deliver import routes
 from penstock.core.access import Principals
-from tests.broker.exchange_world import World
+from tests.broker.exchange_world import ExchangeWorld
 from tests.broker.model_broker import Wanted
 from tests.broker.test_exchange import play
 
@@ -14,7 +14,7 @@ ALICE = Principals().get("alice")
 
 
 def test_names_with_the_same_readers_share_them() -> None:
-    async def story(world: World) -> None:
+    async def story(world: ExchangeWorld) -> None:
         await world.connect("reader", clean=True, is_kept=False, window=10)
         await world.subscribe("reader", "a/#", Wanted(1))
         await world.subscribe("reader", "a/b/+", Wanted(2))
@@ -32,7 +32,7 @@ def test_names_with_the_same_readers_share_them() -> None:
 
 
 def test_routes_of_ever_new_names_take_bounded_memory_and_stay_true() -> None:
-    async def story(world: World) -> None:
+    async def story(world: ExchangeWorld) -> None:
         await world.connect("reader", clean=True, is_kept=False, window=10)
         await world.subscribe("reader", "hot", Wanted(0))
         router = world.exchange.router
@@ -58,7 +58,7 @@ def test_routes_of_ever_new_names_take_bounded_memory_and_stay_true() -> None:
 
 
 def test_what_routes_say_they_take_is_about_what_they_take() -> None:
-    async def story(world: World) -> None:
+    async def story(world: ExchangeWorld) -> None:
         await world.connect("reader", clean=True, is_kept=False, window=10)
         await world.subscribe("reader", "plant/#", Wanted(1))
         router = world.exchange.router

@@ -23,7 +23,7 @@ from penstock.catalog.shares import ShareRow, ShareState, StoredShare
 from penstock.core.placement import DEFAULT_TOPIC
 from penstock.core.run import run_of
 from penstock.log.interface import LogSettings
-from tests.broker.exchange_world import WAIT_S, Client, World
+from tests.broker.exchange_world import WAIT_S, Client, ExchangeWorld
 from tests.broker.model_broker import Wanted
 
 SEED = int(os.environ.get("PENSTOCK_SEED", random.SystemRandom().randrange(1 << 32)))
@@ -36,7 +36,7 @@ class Crowd:
     """Members of one group, and what they must have been given in the end."""
 
     def __init__(self, engine: Engine, chance: random.Random) -> None:
-        self.world = World(engine)
+        self.world = ExchangeWorld(engine)
         self._chance = chance
         self._members = [f"member-{number}" for number in range(4)]
         self._published: dict[bytes, int] = {}  # payload -> QoS
@@ -220,7 +220,7 @@ def test_of_a_packet_id_that_was_used_again_one_message_is_out(
         engine = opened.engine
         topic = await engine.topics.create(DEFAULT_TOPIC, LogSettings(), exist_ok=True)
         await engine.publish(topic, run_of("a/x", [b"x"] * 10))
-        world = World(engine)
+        world = ExchangeWorld(engine)
         rows = [
             ShareRow(topic.id, 3, 2, "client", 1, first),
             ShareRow(topic.id, 7, 2, "client", 1, second),
@@ -249,7 +249,7 @@ def test_a_packet_id_of_the_session_and_of_a_share_belongs_to_who_used_it_last(
         engine = opened.engine
         topic = await engine.topics.create(DEFAULT_TOPIC, LogSettings(), exist_ok=True)
         await engine.publish(topic, run_of("a/x", [b"x"] * 10))
-        world = World(engine)
+        world = ExchangeWorld(engine)
         row = ShareRow(topic.id, 7, 2, "client", 1, is_released)
         state = ShareState(1, KEY, False, [(topic.id, topic.log.epoch, 0)], [row])
         await world.keeper.shares.load([StoredShare(state, {"client": 2})])
@@ -283,7 +283,7 @@ def test_what_comes_while_something_is_given_again_follows_by_itself() -> None:
         opened = await open_memory(BrokerSettings())
         engine = opened.engine
         await engine.topics.create(DEFAULT_TOPIC, LogSettings(), exist_ok=True)
-        world = World(engine)
+        world = ExchangeWorld(engine)
         await world.keeper.open()
         for client_id in ("writer", "dying", "silent"):
             await world.connect(client_id, clean=True, is_kept=False, window=100)

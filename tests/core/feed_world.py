@@ -45,7 +45,7 @@ class Reader:
         return self.names[record.name]
 
 
-class World:
+class FeedWorld:
     """One run. Every step asserts; `settle` ends it and checks that nothing is missing."""
 
     def __init__(self, choose: Choose) -> None:

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.core.feed import Feed
-from tests.core.feed_world import Choose, World
+from tests.core.feed_world import Choose, FeedWorld
 
 SHARDS = 4
 SEEDS_PER_SHARD = 5_500  # 22,000 interleavings in all
@@ -349,8 +349,8 @@ def from_seed(seed: int) -> Choose:
     return lambda n: int(draw() * n)
 
 
-def run(choose: Choose, steps: int) -> World:
-    world = World(choose)
+def run(choose: Choose, steps: int) -> FeedWorld:
+    world = FeedWorld(choose)
     for _ in range(steps):
         world.step()
     world.settle()

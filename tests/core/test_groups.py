@@ -43,7 +43,7 @@ class Model:
 
 
 @dataclass
-class World:
+class GroupAndModel:
     """A group and its model, told the same."""
 
     records_max: int
@@ -206,7 +206,7 @@ class World:
 def test_a_group_agrees_with_a_list_of_fates(
     records_max: int, lease_us: int, deliveries_max: int, steps: list[tuple[str, int, int]]
 ) -> None:
-    world = World(records_max, lease_us, deliveries_max)
+    world = GroupAndModel(records_max, lease_us, deliveries_max)
     for step in steps:
         world.run(*step)
 
@@ -215,7 +215,7 @@ def test_a_group_agrees_with_a_list_of_fates(
 def test_everything_is_done_once_somebody_acknowledges_all(
     steps: list[tuple[str, int, int]], records_max: int
 ) -> None:
-    world = World(records_max, NO_LEASE, NEVER_DEAD)
+    world = GroupAndModel(records_max, NO_LEASE, NEVER_DEAD)
     for step in steps:
         world.run(*step)
     for member in MEMBERS:

@@ -21,7 +21,7 @@ from tests.doors.wire import Wire, kept
 from tests.http.framed import Framed
 
 
-class World:
+class EveryWayIn:
     """A broker with every way in, and somebody connected who must not notice anything."""
 
     def __init__(self, broker: Hosted, authority: Authority) -> None:
@@ -42,17 +42,17 @@ WAYS = pytest.mark.parametrize("way", ["tcp", "tls", "websocket"])
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EveryWayIn]:
     authority = Authority(tmp_path_factory.mktemp("certificates"))
     cert, key = authority.sign("server")
     files = {"mqtt__tls_cert": str(cert), "mqtt__tls_key": str(key)}
     data = tmp_path_factory.mktemp("data")
     with Hosted(data, mqtt__tls_listen="127.0.0.1:0", **files) as broker:
-        yield World(broker, authority)
+        yield EveryWayIn(broker, authority)
 
 
 @pytest.fixture
-def witness(world: World) -> Iterator[Wire]:
+def witness(world: EveryWayIn) -> Iterator[Wire]:
     """Connected before and after; what the broker reported in between is one mistake, once."""
     with Wire(world.broker.port, "witness", MQTT_5) as witness:
         witness.connect()
@@ -82,7 +82,7 @@ def wait_closed(wire: Wire) -> None:
 
 
 @WAYS
-def test_mistake_while_a_packet_is_handled(world: World, witness: Wire, way: str) -> None:
+def test_mistake_while_a_packet_is_handled(world: EveryWayIn, witness: Wire, way: str) -> None:
     handlers = cast(dict[Any, Any], world.broker.door._handlers)
     known = handlers[Unsubscribe]
     handlers[Unsubscribe] = stumbling(known, lambda connection, packet: True)
@@ -95,7 +95,7 @@ def test_mistake_while_a_packet_is_handled(world: World, witness: Wire, way: str
 
 @WAYS
 def test_mistake_in_what_goes_on_in_the_background(
-    world: World, witness: Wire, way: str, monkeypatch: pytest.MonkeyPatch
+    world: EveryWayIn, witness: Wire, way: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     retained = world.broker.exchange.keeper.retained
     stumble = stumbling(retained.matching, lambda filter: filter == "trap")
@@ -109,7 +109,7 @@ def test_mistake_in_what_goes_on_in_the_background(
 
 @WAYS
 def test_mistake_while_a_session_is_loaded(
-    world: World, witness: Wire, way: str, monkeypatch: pytest.MonkeyPatch
+    world: EveryWayIn, witness: Wire, way: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     keeper = world.broker.exchange.keeper
     stumble = stumbling(keeper.begin, lambda session: session.client_id == "trapped")
@@ -123,7 +123,7 @@ def test_mistake_while_a_session_is_loaded(
 
 @WAYS
 def test_mistake_while_a_client_goes(
-    world: World, witness: Wire, way: str, monkeypatch: pytest.MonkeyPatch
+    world: EveryWayIn, witness: Wire, way: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     keeper = world.broker.exchange.keeper
     stumble = stumbling(keeper.end, lambda session: session.client_id == f"gone {way}")
@@ -135,7 +135,7 @@ def test_mistake_while_a_client_goes(
 
 
 def test_mistake_when_a_transport_takes_more(
-    world: World, witness: Wire, monkeypatch: pytest.MonkeyPatch
+    world: EveryWayIn, witness: Wire, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A client of TLS lets much wait, then reads on: is what goes wrong then its own loss?"""
     armed: set[TlsLink] = set()

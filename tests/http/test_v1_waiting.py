@@ -31,7 +31,7 @@ SOON_S, LATE_S = 1, 3600
 PATIENCE_S = 60.0
 
 
-class World:
+class RandomClients:
     """Clients that come, subscribe, publish and go at random, all under names of their own."""
 
     def __init__(self, broker: Hosted, client: Asking, name: str, seed: int) -> None:
@@ -153,7 +153,7 @@ class World:
 def test_what_waits_and_what_is_out_is_what_comes(
     broker: Hosted, client: Asking, name: str, seed: int
 ) -> None:
-    world = World(broker, client, name, seed)
+    world = RandomClients(broker, client, name, seed)
     try:
         for _ in range(STEPS):
             world.step()

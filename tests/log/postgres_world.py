@@ -19,7 +19,7 @@ ORDERS = LogIdentity("default", 1, "orders")
 LOOSE = LogSettings(durability=OS)
 
 
-class World:
+class PostgresWorld:
     """A store behind a network that fails when told to."""
 
     def __init__(self, server: PostgresServer, proxy: PostgresProxy) -> None:
@@ -53,13 +53,13 @@ class World:
         return self.server.fetch(text.format(s=self.schema, v=self.views), *args)
 
 
-PostgresScenario = Callable[[World], Awaitable[None]]
+PostgresScenario = Callable[[PostgresWorld], Awaitable[None]]
 Run = Callable[[PostgresScenario], None]
 
 
 @asynccontextmanager
-async def opened(server: PostgresServer, proxy: PostgresProxy) -> AsyncIterator[World]:
-    world = World(server, proxy)
+async def opened(server: PostgresServer, proxy: PostgresProxy) -> AsyncIterator[PostgresWorld]:
+    world = PostgresWorld(server, proxy)
     await world.open()
     try:
         yield world

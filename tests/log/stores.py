@@ -47,7 +47,7 @@ class CountingWorkers:
         self.workers.close()
 
 
-class World:
+class StoreWorld:
     """One store, its disk and its clock."""
 
     def __init__(self, root: Path, workers: ThreadWorkers) -> None:
@@ -83,9 +83,9 @@ class World:
 
 
 @asynccontextmanager
-async def open_world(root: Path) -> AsyncIterator[World]:
+async def open_world(root: Path) -> AsyncIterator[StoreWorld]:
     workers = ThreadWorkers(asyncio.get_running_loop())
-    world = World(root, workers)
+    world = StoreWorld(root, workers)
     try:
         yield world
     finally:
@@ -93,7 +93,7 @@ async def open_world(root: Path) -> AsyncIterator[World]:
         workers.close()
 
 
-def in_world(root: Path, scenario: Callable[[World], Awaitable[None]]) -> None:
+def in_world(root: Path, scenario: Callable[[StoreWorld], Awaitable[None]]) -> None:
     """Run a scenario on a fresh store."""
 
     async def main() -> None:

@@ -21,7 +21,7 @@ from penstock.log.interface import OS, Bounds, LogIdentity, LogSettings
 from penstock.model.errors import UnavailableError
 from penstock.model.limits import MIB
 from tests.appends import append
-from tests.log.stores import World, arrived, in_world, read_all, until
+from tests.log.stores import StoreWorld, arrived, in_world, read_all, until
 
 
 def draft(payload: bytes = b"x", count: int = 1) -> Run:
@@ -45,7 +45,7 @@ async def batch_counts(log: EmbeddedLog) -> list[int]:
 def test_publishers_beyond_the_pending_bound_wait_and_are_admitted_in_order(
     tmp_path: Path,
 ) -> None:
-    async def scenario(world: World) -> None:
+    async def scenario(world: StoreWorld) -> None:
         log = await world.create()
         gate = world.disk.hold("write", ".log")
         waiting = [append(log, draft(b"first"))]
@@ -63,7 +63,7 @@ def test_publishers_beyond_the_pending_bound_wait_and_are_admitted_in_order(
 
 
 def test_empty_payloads_are_bounded_too(tmp_path: Path) -> None:
-    async def scenario(world: World) -> None:
+    async def scenario(world: StoreWorld) -> None:
         log = await world.create()
         gate = world.disk.hold("write", ".log")
         waiting = [append(log, draft(b"first"))]
@@ -79,7 +79,7 @@ def test_empty_payloads_are_bounded_too(tmp_path: Path) -> None:
 
 
 def test_a_publisher_that_gives_up_disturbs_nobody(tmp_path: Path) -> None:
-    async def scenario(world: World) -> None:
+    async def scenario(world: StoreWorld) -> None:
         log = await world.create()
         gate = world.disk.hold("write", ".log")
         waiting = [append(log, draft(b"a")), append(log, draft(b"b")), append(log, draft(b"c"))]
@@ -101,7 +101,7 @@ def test_a_publisher_that_gives_up_disturbs_nobody(tmp_path: Path) -> None:
 
 
 def test_closing_finishes_what_was_accepted_even_what_was_queued(tmp_path: Path) -> None:
-    async def scenario(world: World) -> None:
+    async def scenario(world: StoreWorld) -> None:
         log = await world.create()
         gate = world.disk.hold("write", ".log")
         waiting = [append(log, draft(b"%d" % i + bytes(4 * MIB))) for i in range(5)]
@@ -126,7 +126,7 @@ def test_closing_finishes_what_was_accepted_even_what_was_queued(tmp_path: Path)
 def test_level_os_writes_small_batches_inline_and_large_ones_on_the_writer(
     tmp_path: Path,
 ) -> None:
-    async def scenario(world: World) -> None:
+    async def scenario(world: StoreWorld) -> None:
         log = await world.create(LogSettings(durability=OS))
         syncs = world.disk.count("sync", ".log")
         waiting = append(log, draft())
@@ -142,7 +142,7 @@ def test_level_os_writes_small_batches_inline_and_large_ones_on_the_writer(
 
 
 def test_level_fsync_syncs_every_commit_once_for_all_that_share_it(tmp_path: Path) -> None:
-    async def scenario(world: World) -> None:
+    async def scenario(world: StoreWorld) -> None:
         log = await world.create()
         before = world.disk.count("sync", ".log")
         await asyncio.gather(*[append(log, draft()) for _ in range(50)])
@@ -154,7 +154,7 @@ def test_level_fsync_syncs_every_commit_once_for_all_that_share_it(tmp_path: Pat
 
 
 def test_nothing_is_acknowledged_before_its_sync_returned(tmp_path: Path) -> None:
-    async def scenario(world: World) -> None:
+    async def scenario(world: StoreWorld) -> None:
         log = await world.create()
         gate = world.disk.hold("sync", ".log")
         waiting = append(log, draft())
@@ -170,7 +170,7 @@ def test_nothing_is_acknowledged_before_its_sync_returned(tmp_path: Path) -> Non
 
 
 def test_logs_that_are_dirty_together_share_a_round(tmp_path: Path) -> None:
-    async def scenario(world: World) -> None:
+    async def scenario(world: StoreWorld) -> None:
         logs = [await world.create(identity=LogIdentity("default", i, f"t{i}")) for i in range(6)]
         waiting = [append(log, draft(b"%d" % i)) for i, log in enumerate(logs) for _ in range(3)]
         assert await asyncio.gather(*waiting) == [0, 1, 2] * 6
@@ -182,7 +182,7 @@ def test_logs_that_are_dirty_together_share_a_round(tmp_path: Path) -> None:
 
 
 def test_a_log_whose_write_fails_leaves_the_others_of_its_round_alone(tmp_path: Path) -> None:
-    async def scenario(world: World) -> None:
+    async def scenario(world: StoreWorld) -> None:
         logs = [await world.create(identity=LogIdentity("default", i, f"t{i}")) for i in range(3)]
         world.disk.fail("write", ".log", errno.ENOSPC, times=1)
         results = await asyncio.gather(
@@ -198,7 +198,7 @@ def test_a_log_whose_write_fails_leaves_the_others_of_its_round_alone(tmp_path: 
 
 @pytest.mark.parametrize(("code", "says"), [(errno.ENOSPC, "full"), (errno.EIO, "writing failed")])
 def test_a_failed_write_refuses_and_leaves_no_trace(tmp_path: Path, code: int, says: str) -> None:
-    async def scenario(world: World) -> None:
+    async def scenario(world: StoreWorld) -> None:
         log = await world.create()
         await append(log, draft(b"kept"))
         world.disk.fail("write", ".log", code)
@@ -221,7 +221,7 @@ def test_a_failed_write_refuses_and_leaves_no_trace(tmp_path: Path, code: int, s
 def test_a_write_that_fails_after_its_last_byte_is_not_there_after_a_crash(
     tmp_path: Path,
 ) -> None:
-    async def scenario(world: World) -> None:
+    async def scenario(world: StoreWorld) -> None:
         log = await world.create()
         await append(log, draft(b"kept"))
         world.disk.fail("write", ".log", errno.EIO, written_first=True)
@@ -237,7 +237,7 @@ def test_a_write_that_fails_after_its_last_byte_is_not_there_after_a_crash(
 
 
 def test_zeros_that_do_not_fit_are_left_out_and_the_batch_is_stored(tmp_path: Path) -> None:
-    async def scenario(world: World) -> None:
+    async def scenario(world: StoreWorld) -> None:
         log = await world.create()
         await append(log, draft(Random(1).randbytes(200_000)))
         before = world.disk.count("write", ".log")
@@ -252,7 +252,7 @@ def test_zeros_that_do_not_fit_are_left_out_and_the_batch_is_stored(tmp_path: Pa
 
 
 def test_a_roll_that_finds_no_space_is_tried_again_with_the_next_commit(tmp_path: Path) -> None:
-    async def scenario(world: World) -> None:
+    async def scenario(world: StoreWorld) -> None:
         log = await world.create(LogSettings(segment_bytes=10_000))
         await append(log, draft(bytes(9_000)))
         world.disk.fail("write", ".log.tmp", errno.ENOSPC)
@@ -271,7 +271,7 @@ def test_a_roll_that_finds_no_space_is_tried_again_with_the_next_commit(tmp_path
 def test_readers_of_files_go_on_when_a_new_segment_took_no_batch_and_the_old_one_is_trimmed(
     tmp_path: Path,
 ) -> None:
-    async def scenario(world: World) -> None:
+    async def scenario(world: StoreWorld) -> None:
         log = await world.create(LogSettings(segment_bytes=10_000))
         await append(log, draft(bytes(9_000)))
         world.disk.fail("write", f"{1:020d}.log.tmp", errno.ENOSPC, after=1)  # not its header
@@ -294,7 +294,7 @@ def log_identity() -> LogIdentity:
 
 
 def test_a_failed_sync_fences_the_log_and_reading_goes_on(tmp_path: Path) -> None:
-    async def scenario(world: World) -> None:
+    async def scenario(world: StoreWorld) -> None:
         log = await world.create()
         await append(log, draft(b"kept"))
         reader = asyncio.ensure_future(log.wait_past(1))
@@ -325,7 +325,7 @@ def test_a_failed_sync_fences_the_log_and_reading_goes_on(tmp_path: Path) -> Non
 
 
 def test_a_fenced_log_goes_on_at_its_durable_end_after_a_restart(tmp_path: Path) -> None:
-    async def scenario(world: World) -> None:
+    async def scenario(world: StoreWorld) -> None:
         log = await world.create()
         await append(log, draft(b"kept"))
         world.disk.fail("sync", ".log", errno.EIO, times=1)
@@ -348,7 +348,7 @@ def test_a_fenced_log_goes_on_at_its_durable_end_after_a_restart(tmp_path: Path)
 def test_a_write_that_cannot_be_undone_fences_and_is_not_there_after_a_restart(
     tmp_path: Path,
 ) -> None:
-    async def scenario(world: World) -> None:
+    async def scenario(world: StoreWorld) -> None:
         log = await world.create()
         await append(log, draft(b"kept"))
         world.disk.fail("write", ".log", errno.EIO, written_first=True)
@@ -363,7 +363,7 @@ def test_a_write_that_cannot_be_undone_fences_and_is_not_there_after_a_restart(
 
 
 def test_a_directory_that_cannot_be_synced_while_rolling_fences(tmp_path: Path) -> None:
-    async def scenario(world: World) -> None:
+    async def scenario(world: StoreWorld) -> None:
         log = await world.create(LogSettings(segment_bytes=10_000))
         await append(log, draft(bytes(9_000)))
         world.disk.fail("sync_dir", world.directory.name, errno.EIO, times=1)
@@ -380,7 +380,7 @@ def test_a_directory_that_cannot_be_synced_while_rolling_fences(tmp_path: Path) 
 
 
 def test_an_end_file_that_cannot_be_written_costs_nothing(tmp_path: Path) -> None:
-    async def scenario(world: World) -> None:
+    async def scenario(world: StoreWorld) -> None:
         log = await world.create()
         world.disk.fail("write", "end", errno.EIO)
         assert await append(log, draft(b"a")) == 0
@@ -395,7 +395,7 @@ def test_an_end_file_that_cannot_be_written_costs_nothing(tmp_path: Path) -> Non
 
 
 def test_every_waiter_is_woken_by_the_commit_that_passes_it_and_no_other(tmp_path: Path) -> None:
-    async def scenario(world: World) -> None:
+    async def scenario(world: StoreWorld) -> None:
         log = await world.create()
         waiting = [asyncio.ensure_future(log.wait_past(i)) for i in range(10)]
         await append(log, draft(count=4))
@@ -416,7 +416,7 @@ def test_every_waiter_is_woken_by_the_commit_that_passes_it_and_no_other(tmp_pat
 
 
 def test_a_writer_that_is_slow_is_not_waited_for_on_the_loop(tmp_path: Path) -> None:
-    async def scenario(world: World) -> None:
+    async def scenario(world: StoreWorld) -> None:
         log = await world.create()
         gate = world.disk.hold("sync", ".log")
         waiting = asyncio.ensure_future(append(log, draft()))
@@ -439,7 +439,7 @@ def gathered(log: EmbeddedLog, payload: bytes) -> None:
 
 
 def test_what_nobody_waits_for_gathers_also_while_a_commit_runs(tmp_path: Path) -> None:
-    async def scenario(world: World) -> None:
+    async def scenario(world: StoreWorld) -> None:
         log = await world.create()
         gate = world.disk.hold("sync", ".log")
         first = asyncio.ensure_future(append(log, draft(b"first")))
@@ -455,7 +455,7 @@ def test_what_nobody_waits_for_gathers_also_while_a_commit_runs(tmp_path: Path) 
 
 
 def test_a_reader_at_the_end_is_not_kept_waiting_by_what_gathers(tmp_path: Path) -> None:
-    async def scenario(world: World) -> None:
+    async def scenario(world: StoreWorld) -> None:
         log = await world.create()
         gathered(log, b"first")
         timer = world.store._committer._timer

@@ -27,7 +27,7 @@ from penstock.log.files.layout import find_logs
 from penstock.log.interface import LogIdentity
 from penstock.model.errors import UnavailableError
 from tests.appends import append
-from tests.log.stores import IDENTITY, World, in_world, open_world, read_all
+from tests.log.stores import IDENTITY, StoreWorld, in_world, open_world, read_all
 
 HOLD = """
 import sys
@@ -229,7 +229,7 @@ def test_a_reserve_from_an_earlier_run_is_kept_on_a_disk_that_is_full_now(
 
 
 def test_files_that_are_not_ours_are_left_alone(tmp_path: Path) -> None:
-    async def scenario(world: World) -> None:
+    async def scenario(world: StoreWorld) -> None:
         log = await world.create()
         await append(log, run_of("n", [b"x"]))
         await log.close()
@@ -274,7 +274,7 @@ def test_a_directory_without_topic_json_is_no_log(tmp_path: Path) -> None:
 
 
 def test_what_a_crash_left_of_a_deletion_is_finished(tmp_path: Path) -> None:
-    async def scenario(world: World) -> None:
+    async def scenario(world: StoreWorld) -> None:
         log = await world.create()
         await log.close()
         doomed = world.directory.with_name(world.directory.name + ".deleted")

@@ -25,7 +25,7 @@ from penstock.model.limits import KIB, MIB
 from tests.appends import add, append
 from tests.log.batch_model import TOPIC, ModelLog, RunPlan, run_plans
 from tests.log.segments import plain_run
-from tests.log.stores import World, in_world
+from tests.log.stores import StoreWorld, in_world
 
 WHERE = Path("log")
 
@@ -125,7 +125,7 @@ def test_no_damaged_byte_is_ever_delivered() -> None:
 
 
 def test_raw_reading_covers_a_log_of_small_batches_exactly(tmp_path: Path) -> None:
-    async def scenario(world: World) -> None:
+    async def scenario(world: StoreWorld) -> None:
         log = await world.create(LogSettings(segment_bytes=6 * MIB))
         noise = random.Random(1)
         for number in range(400):

@@ -27,7 +27,7 @@ from penstock.log.staging.intake import LogOf, finish_all, take_in
 from penstock.model.errors import CorruptError, UnavailableError
 from penstock.model.limits import KIB
 from tests.appends import add, append
-from tests.log.stores import World, in_world, read_all
+from tests.log.stores import StoreWorld, in_world, read_all
 
 OTHER = LogIdentity("default", 2, "other")
 QUERY = "query-1"
@@ -60,9 +60,9 @@ def logs(*known: tuple[int, KeptLog]) -> LogOf:
 
 
 def run(
-    tmp_path: Path, scenario: Callable[[World, EmbeddedLog, StagingArea], Awaitable[None]]
+    tmp_path: Path, scenario: Callable[[StoreWorld, EmbeddedLog, StagingArea], Awaitable[None]]
 ) -> None:
-    async def main(world: World) -> None:
+    async def main(world: StoreWorld) -> None:
         log = await world.create()
         await scenario(world, log, StagingArea(tmp_path))
 
@@ -80,7 +80,7 @@ def left_over(tmp_path: Path) -> list[str]:
 def test_what_is_staged_comes_into_the_log_in_order_and_leaves_nothing_behind(
     tmp_path: Path,
 ) -> None:
-    async def scenario(world: World, log: EmbeddedLog, area: StagingArea) -> None:
+    async def scenario(world: StoreWorld, log: EmbeddedLog, area: StagingArea) -> None:
         files = [stage(area, [[b"a", b"b"], [b"c"]], part="0"), stage(area, [[b"d"]], part="1")]
         assert await payloads_of(log) == []
         assert await take_in(area, QUERY, 0, files, logs((1, log)), world.clock)
@@ -91,7 +91,7 @@ def test_what_is_staged_comes_into_the_log_in_order_and_leaves_nothing_behind(
 
 
 def test_a_number_that_was_taken_in_is_not_taken_in_again(tmp_path: Path) -> None:
-    async def scenario(world: World, log: EmbeddedLog, area: StagingArea) -> None:
+    async def scenario(world: StoreWorld, log: EmbeddedLog, area: StagingArea) -> None:
         taken = []
         for number, text in [(0, b"a"), (1, b"b"), (1, b"b again"), (0, b"a again")]:
             files = [stage(area, [[text]], number=number)]
@@ -104,7 +104,7 @@ def test_a_number_that_was_taken_in_is_not_taken_in_again(tmp_path: Path) -> Non
 
 
 def test_sources_do_not_know_of_each_other(tmp_path: Path) -> None:
-    async def scenario(world: World, log: EmbeddedLog, area: StagingArea) -> None:
+    async def scenario(world: StoreWorld, log: EmbeddedLog, area: StagingArea) -> None:
         for source in ("a", "b", "a/../b", "ü" * 200):
             files = [stage(area, [[source.encode()]], source=source)]
             assert await take_in(area, source, 0, files, logs((1, log)), world.clock)
@@ -114,7 +114,7 @@ def test_sources_do_not_know_of_each_other(tmp_path: Path) -> None:
 
 
 def test_a_source_with_one_number_only_leaves_nothing_at_all(tmp_path: Path) -> None:
-    async def scenario(world: World, log: EmbeddedLog, area: StagingArea) -> None:
+    async def scenario(world: StoreWorld, log: EmbeddedLog, area: StagingArea) -> None:
         files = [stage(area, [[b"a"]])]
         await take_in(area, QUERY, 0, files, logs((1, log)), world.clock, kept_s=0)
         assert await payloads_of(log) == [b"a"]
@@ -129,7 +129,7 @@ def test_what_was_decided_is_finished_after_a_crash_wherever_it_struck(
 ) -> None:
     """The holder dies after `committed` of five batches; the next one finishes them."""
 
-    async def scenario(world: World) -> None:
+    async def scenario(world: StoreWorld) -> None:
         log = await world.create()
         other = await world.create(identity=OTHER)
         area = StagingArea(tmp_path)
@@ -159,7 +159,7 @@ def test_what_was_decided_is_finished_after_a_crash_wherever_it_struck(
 
 
 def test_whoever_opens_the_directory_next_finishes_what_was_decided(tmp_path: Path) -> None:
-    async def scenario(world: World, log: EmbeddedLog, area: StagingArea) -> None:
+    async def scenario(world: StoreWorld, log: EmbeddedLog, area: StagingArea) -> None:
         files = [stage(area, [[b"a"], [b"b"]])]
         world.disk.fail("write", ".log", errno.ENOSPC, after=1)
         with pytest.raises(UnavailableError):
@@ -174,7 +174,7 @@ def test_whoever_opens_the_directory_next_finishes_what_was_decided(tmp_path: Pa
 
 
 def test_a_crash_after_the_last_append_repeats_nothing(tmp_path: Path) -> None:
-    async def scenario(world: World, log: EmbeddedLog, area: StagingArea) -> None:
+    async def scenario(world: StoreWorld, log: EmbeddedLog, area: StagingArea) -> None:
         files = [stage(area, [[b"a"], [b"b"]])]
         real, area.finish = area.finish, dies  # type: ignore[method-assign]
         with pytest.raises(RuntimeError):
@@ -192,7 +192,7 @@ def dies(*_: object) -> None:
 
 
 def test_what_retention_has_begun_to_take_is_not_appended_again(tmp_path: Path) -> None:
-    async def scenario(world: World) -> None:
+    async def scenario(world: StoreWorld) -> None:
         log = await world.create(LogSettings(segment_bytes=64 * KIB))
         area = StagingArea(tmp_path)
         large = [[os.urandom(40_000)] for _ in range(6)]
@@ -211,7 +211,7 @@ def test_what_retention_has_begun_to_take_is_not_appended_again(tmp_path: Path) 
 
 
 def test_a_topic_that_was_deleted_meanwhile_is_left_out(tmp_path: Path) -> None:
-    async def scenario(world: World, log: EmbeddedLog, area: StagingArea) -> None:
+    async def scenario(world: StoreWorld, log: EmbeddedLog, area: StagingArea) -> None:
         files = [stage(area, [[b"a"]]), stage(area, [[b"gone"]], part="1", topic_id=9)]
         assert await take_in(area, QUERY, 0, files, logs((1, log)), world.clock)
         assert await payloads_of(log) == [b"a"]
@@ -220,7 +220,7 @@ def test_a_topic_that_was_deleted_meanwhile_is_left_out(tmp_path: Path) -> None:
 
 
 def test_a_damaged_or_missing_file_is_named_and_stays_decided(tmp_path: Path) -> None:
-    async def scenario(world: World, log: EmbeddedLog, area: StagingArea) -> None:
+    async def scenario(world: StoreWorld, log: EmbeddedLog, area: StagingArea) -> None:
         file = stage(area, [[b"a" * 100]])
         (path,) = (tmp_path / AREA).rglob(file.name)
         whole = path.read_bytes()
@@ -240,7 +240,7 @@ def test_a_damaged_or_missing_file_is_named_and_stays_decided(tmp_path: Path) ->
 
 
 def test_a_batch_without_the_mark_of_its_number_is_not_appended(tmp_path: Path) -> None:
-    async def scenario(world: World, log: EmbeddedLog, area: StagingArea) -> None:
+    async def scenario(world: StoreWorld, log: EmbeddedLog, area: StagingArea) -> None:
         with pytest.raises(CorruptError, match="lacks its mark"):
             files = [stage(area, [[b"a"]], number=3)]
             await take_in(area, QUERY, 4, files, logs((1, log)), world.clock)
@@ -256,7 +256,7 @@ def test_discarded_files_are_gone(tmp_path: Path) -> None:
 
 
 def test_orphans_and_ended_sources_are_removed_when_they_are_old(tmp_path: Path) -> None:
-    async def scenario(world: World, log: EmbeddedLog, area: StagingArea) -> None:
+    async def scenario(world: StoreWorld, log: EmbeddedLog, area: StagingArea) -> None:
         now = world.clock.now_us()
         await take_in(area, "ended", 0, [stage(area, [[b"a"]], source="ended")],
                       logs((1, log)), world.clock)  # fmt: skip
@@ -276,7 +276,7 @@ def test_orphans_and_ended_sources_are_removed_when_they_are_old(tmp_path: Path)
 
 
 def test_many_batches_wait_for_their_commit_only_so_many_at_a_time(tmp_path: Path) -> None:
-    async def scenario(world: World, log: EmbeddedLog, area: StagingArea) -> None:
+    async def scenario(world: StoreWorld, log: EmbeddedLog, area: StagingArea) -> None:
         files = [stage(area, [[b"%d" % n] for n in range(40)])]
         waiting: list[int] = []
         append = log.append_batch

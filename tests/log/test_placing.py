@@ -19,7 +19,7 @@ from penstock.model.errors import CorruptError, UnavailableError
 from penstock.model.limits import KIB
 from tests.appends import add, append, append_batch
 from tests.log.conftest import Bench, Scenario
-from tests.log.stores import World, arrived, in_world
+from tests.log.stores import StoreWorld, arrived, in_world
 from tests.log.test_contract import read_all, read_marks
 
 Run = Callable[[Scenario], None]
@@ -121,7 +121,7 @@ def test_a_closed_log_takes_no_batch(run: Run) -> None:
 
 
 def test_what_waits_when_a_log_is_closed_is_written_first(tmp_path: Path) -> None:
-    async def scenario(world: World) -> None:
+    async def scenario(world: StoreWorld) -> None:
         log = await world.create()
         placed = [append_batch(log, staged([b"%d" % n])) for n in range(4)]
         published = append(log, run_of("p", [b"p"]))
@@ -133,7 +133,7 @@ def test_what_waits_when_a_log_is_closed_is_written_first(tmp_path: Path) -> Non
 
 
 def test_large_placed_batches_roll_segments_and_stay_compressed(tmp_path: Path) -> None:
-    async def scenario(world: World) -> None:
+    async def scenario(world: StoreWorld) -> None:
         log = await world.create(LogSettings(segment_bytes=64 * KIB))
         for _ in range(6):
             await append_batch(log, staged([b"x" * 1_000] * 400, packed=True))
@@ -150,7 +150,7 @@ def test_large_placed_batches_roll_segments_and_stay_compressed(tmp_path: Path) 
 
 
 def test_a_failed_sync_refuses_all_that_wait_for_a_place(tmp_path: Path) -> None:
-    async def scenario(world: World) -> None:
+    async def scenario(world: StoreWorld) -> None:
         log = await world.create()
         gate = world.disk.hold("sync", ".log")
         placed = [append_batch(log, staged([b"%d" % n])) for n in range(3)]
@@ -165,7 +165,7 @@ def test_a_failed_sync_refuses_all_that_wait_for_a_place(tmp_path: Path) -> None
 
 
 def test_a_full_disk_refuses_a_batch_and_the_next_has_its_chance(tmp_path: Path) -> None:
-    async def scenario(world: World) -> None:
+    async def scenario(world: StoreWorld) -> None:
         log = await world.create()
         world.disk.fail("write", ".log", errno.ENOSPC, times=1)
         with pytest.raises(UnavailableError, match="the disk is full"):

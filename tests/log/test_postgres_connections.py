@@ -19,7 +19,7 @@ from penstock.model.errors import (
     UnavailableError,
 )
 from tests.appends import append
-from tests.log.postgres_world import LOOSE, ORDERS, Run, World, payloads
+from tests.log.postgres_world import LOOSE, ORDERS, PostgresWorld, Run, payloads
 from tests.log.stores import until
 from tests.postgres_proxy import ABANDON, DEAFEN, SWALLOW
 
@@ -27,7 +27,7 @@ from tests.postgres_proxy import ABANDON, DEAFEN, SWALLOW
 
 
 def test_a_second_store_on_the_schema_is_refused(on_postgres: Run) -> None:
-    async def scenario(world: World) -> None:
+    async def scenario(world: PostgresWorld) -> None:
         with pytest.raises(UnavailableError, match=r"the log in schema .* is in use by process"):
             await PostgresStore.start(world.server.url, world.schema, world.clock)
 
@@ -35,7 +35,7 @@ def test_a_second_store_on_the_schema_is_refused(on_postgres: Run) -> None:
 
 
 def test_an_idle_connection_that_was_lost_is_made_anew_unnoticed(on_postgres: Run) -> None:
-    async def scenario(world: World) -> None:
+    async def scenario(world: PostgresWorld) -> None:
         log = await world.create()
         await append(log, run_of("n", [b"0"]))
         world.proxy.cut()
@@ -54,7 +54,7 @@ def test_an_idle_connection_that_was_lost_is_made_anew_unnoticed(on_postgres: Ru
 def test_a_round_under_way_when_the_connection_ends_is_stored_exactly_once(
     on_postgres: Run, fate: str
 ) -> None:
-    async def scenario(world: World) -> None:
+    async def scenario(world: PostgresWorld) -> None:
         log, other = await world.create(), await world.create(topic_id=2, declared="Other")
         await append(log, run_of("n", [b"before"]))
         world.proxy.doom(fate)
@@ -76,7 +76,7 @@ def test_a_round_under_way_when_the_connection_ends_is_stored_exactly_once(
 def test_while_a_round_is_in_doubt_its_publishers_wait_and_others_are_refused(
     on_postgres: Run, fate: str
 ) -> None:
-    async def scenario(world: World) -> None:
+    async def scenario(world: PostgresWorld) -> None:
         log = await world.create()
         await append(log, run_of("n", [b"0"]))
         world.proxy.is_down = True
@@ -106,7 +106,7 @@ def test_while_a_round_is_in_doubt_its_publishers_wait_and_others_are_refused(
 def test_a_close_that_gives_up_on_a_round_in_doubt_says_so_and_opening_knows(
     on_postgres: Run,
 ) -> None:
-    async def scenario(world: World) -> None:
+    async def scenario(world: PostgresWorld) -> None:
         log = await world.create()
         world.proxy.is_down = True
         world.proxy.doom(DEAFEN)
@@ -125,7 +125,7 @@ def test_a_close_that_gives_up_on_a_round_in_doubt_says_so_and_opening_knows(
 
 
 def test_a_server_that_is_gone_refuses_and_goes_on_when_it_is_back(on_postgres: Run) -> None:
-    async def scenario(world: World) -> None:
+    async def scenario(world: PostgresWorld) -> None:
         log = await world.create()
         world.proxy.is_down = True
         world.proxy.cut()
@@ -147,7 +147,7 @@ def test_a_server_that_is_gone_refuses_and_goes_on_when_it_is_back(on_postgres: 
 
 
 def test_whoever_lost_the_hold_stores_nothing_any_more(on_postgres: Run) -> None:
-    async def scenario(world: World) -> None:
+    async def scenario(world: PostgresWorld) -> None:
         log = await world.create()
         world.proxy.is_down = True
         world.proxy.cut()
@@ -178,7 +178,7 @@ async def synchronous_commit(store: PostgresStore) -> str:
 def test_commits_wait_for_the_disk_unless_every_topic_of_the_round_is_at_level_os(
     on_postgres: Run,
 ) -> None:
-    async def scenario(world: World) -> None:
+    async def scenario(world: PostgresWorld) -> None:
         strict = await world.create()
         loose = await world.create(LOOSE, topic_id=2, declared="Loose")
         await append(strict, run_of("n", [b"x"]))
@@ -198,7 +198,7 @@ def test_commits_wait_for_the_disk_unless_every_topic_of_the_round_is_at_level_o
 def test_at_level_os_an_unclean_end_begins_an_epoch_and_a_clean_one_does_not(
     on_postgres: Run,
 ) -> None:
-    async def scenario(world: World) -> None:
+    async def scenario(world: PostgresWorld) -> None:
         log = await world.create(LOOSE)
         await append(log, run_of("n", [b"0", b"1", b"2"]))
         await append(log, run_of("n", [b"3"]))
@@ -216,7 +216,7 @@ def test_at_level_os_an_unclean_end_begins_an_epoch_and_a_clean_one_does_not(
 
 
 def test_a_server_that_lost_confirmed_records_fences_their_topic_only(on_postgres: Run) -> None:
-    async def scenario(world: World) -> None:
+    async def scenario(world: PostgresWorld) -> None:
         log, other = await world.create(), await world.create(topic_id=2, declared="Other")
         await append(log, run_of("n", [b"0"]))
         await append(log, run_of("n", [b"1"]))
@@ -239,7 +239,7 @@ def test_a_server_that_lost_confirmed_records_fences_their_topic_only(on_postgre
 
 
 def test_a_table_changed_by_hand_is_noticed_before_anything_is_stored(on_postgres: Run) -> None:
-    async def scenario(world: World) -> None:
+    async def scenario(world: PostgresWorld) -> None:
         log = await world.create()
         await append(log, run_of("n", [b"0", b"1"]))
         world.sql("update {s}.logs set end_offset = 1")
@@ -269,7 +269,7 @@ while offset < 3:
 
 
 def test_readers_in_other_processes_are_woken_by_every_commit(on_postgres: Run) -> None:
-    async def scenario(world: World) -> None:
+    async def scenario(world: PostgresWorld) -> None:
         log = await world.create()
         command = [sys.executable, "-c", WAITING, world.server.url, world.schema]
         readers = [
@@ -289,7 +289,7 @@ def test_readers_in_other_processes_are_woken_by_every_commit(on_postgres: Run) 
 
 
 def test_a_reader_sees_bounds_times_and_gaps_as_the_broker_does(on_postgres: Run) -> None:
-    async def scenario(world: World) -> None:
+    async def scenario(world: PostgresWorld) -> None:
         log = await world.create()
         for i in range(4):
             await append(log, run_of("n", [b"%d" % i]))

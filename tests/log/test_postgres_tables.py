@@ -26,14 +26,14 @@ from penstock.model.errors import (
 from penstock.model.limits import MIB
 from penstock.model.record import Record
 from tests.appends import append
-from tests.log.postgres_world import ORDERS, Run, World, payloads
+from tests.log.postgres_world import ORDERS, PostgresWorld, Run, payloads
 from tests.log.stores import read_all, until
 
 # What SQL sees
 
 
 def test_a_view_with_the_topics_name_shows_its_messages(on_postgres: Run) -> None:
-    async def scenario(world: World) -> None:
+    async def scenario(world: PostgresWorld) -> None:
         log = await world.create(declared='All "Orders"')
         await append(log, run_of("n", ["grün".encode(), b'{"a": 1}', b"", b"\xff\x00"]))
         rows = world.sql('select messageid, message from {v}."All ""Orders""" order by messageid')
@@ -46,7 +46,7 @@ def test_a_view_with_the_topics_name_shows_its_messages(on_postgres: Run) -> Non
 def test_a_name_that_postgres_would_cut_has_a_table_and_no_view(
     on_postgres: Run, name: str, has_view: bool
 ) -> None:
-    async def scenario(world: World) -> None:
+    async def scenario(world: PostgresWorld) -> None:
         log = await world.create(declared=name)
         await append(log, run_of("n", [b"x"]))
         views = world.sql("select viewname from pg_views where schemaname = $1", world.views)
@@ -57,7 +57,7 @@ def test_a_name_that_postgres_would_cut_has_a_table_and_no_view(
 
 
 def test_a_topic_may_be_called_like_our_own_tables(on_postgres: Run) -> None:
-    async def scenario(world: World) -> None:
+    async def scenario(world: PostgresWorld) -> None:
         for topic_id, name in enumerate(("all_topics", "logs", "topic_1"), 1):
             log = await world.create(topic_id=topic_id, declared=name)
             await append(log, run_of("n", [name.encode()]))
@@ -69,7 +69,7 @@ def test_a_topic_may_be_called_like_our_own_tables(on_postgres: Run) -> None:
 def test_a_view_that_somebody_else_made_refuses_the_topic_and_leaves_nothing(
     on_postgres: Run,
 ) -> None:
-    async def scenario(world: World) -> None:
+    async def scenario(world: PostgresWorld) -> None:
         world.sql('create view {v}."Orders" as select 1 as mine')
         with pytest.raises(RefusedError, match="'Orders' that is not ours"):
             await world.create()
@@ -80,7 +80,7 @@ def test_a_view_that_somebody_else_made_refuses_the_topic_and_leaves_nothing(
 
 
 def test_deleting_a_topic_takes_its_table_view_and_marks_along(on_postgres: Run) -> None:
-    async def scenario(world: World) -> None:
+    async def scenario(world: PostgresWorld) -> None:
         log = await world.create()
         await append(log, run_of("n", [b"x"]), [Mark(MARK_QOS2_OPENED, b"k", 0)])
         await log.close()
@@ -97,7 +97,7 @@ def test_deleting_a_topic_takes_its_table_view_and_marks_along(on_postgres: Run)
 
 
 def test_a_forgotten_query_delays_a_deletion_and_never_the_writer(on_postgres: Run) -> None:
-    async def scenario(world: World) -> None:
+    async def scenario(world: PostgresWorld) -> None:
         log = await world.create()
         other = await world.create(topic_id=2, declared="Other")
         with psycopg.connect(world.server.url) as forgotten:
@@ -115,7 +115,7 @@ def test_a_forgotten_query_delays_a_deletion_and_never_the_writer(on_postgres: R
 
 
 def test_topics_that_commit_together_share_a_transaction(on_postgres: Run) -> None:
-    async def scenario(world: World) -> None:
+    async def scenario(world: PostgresWorld) -> None:
         logs = [await world.create(topic_id=i, declared=f"t{i}") for i in (1, 2, 3)]
         before = world.sql("select commits from {s}.holders where part = 'log'")[0][0]
         mark = Mark(MARK_QOS2_OPENED, b"k", 0)
@@ -160,7 +160,7 @@ def fields(record: Record) -> tuple[object, ...]:
 def test_whatever_was_appended_comes_back_from_the_table(
     on_postgres: Run, rounds: list[list[Run]]
 ) -> None:
-    async def scenario(world: World) -> None:
+    async def scenario(world: PostgresWorld) -> None:
         log = await world.create()
         for batch in rounds:
             await asyncio.gather(*[append(log, draft) for draft in batch])
@@ -174,7 +174,7 @@ def test_whatever_was_appended_comes_back_from_the_table(
 
 
 def test_long_topics_are_read_in_parts_and_large_records_alone(on_postgres: Run) -> None:
-    async def scenario(world: World) -> None:
+    async def scenario(world: PostgresWorld) -> None:
         log = await world.create()
         count = READ_ROWS_MAX + 500
         await append(log, run_of("n", [b"%d" % i for i in range(count)]))
@@ -193,7 +193,7 @@ def test_long_topics_are_read_in_parts_and_large_records_alone(on_postgres: Run)
 
 
 def test_many_readers_of_one_place_ask_the_server_once(on_postgres: Run) -> None:
-    async def scenario(world: World) -> None:
+    async def scenario(world: PostgresWorld) -> None:
         log = await world.create()
         await append(log, run_of("n", [bytes([i]) * (MIB // 2) for i in range(6)]))
         log = await world.reopen(log)  # with nothing in memory
@@ -210,7 +210,7 @@ def test_many_readers_of_one_place_ask_the_server_once(on_postgres: Run) -> None
 
 
 def test_a_round_that_is_too_large_for_one_transaction_has_several(on_postgres: Run) -> None:
-    async def scenario(world: World) -> None:
+    async def scenario(world: PostgresWorld) -> None:
         each = 7 * MIB
         count = STATEMENT_BYTES_MAX // each + 2
         logs = [await world.create(topic_id=i, declared=f"t{i}") for i in range(1, count + 1)]
@@ -225,7 +225,7 @@ def test_a_round_that_is_too_large_for_one_transaction_has_several(on_postgres: 
 
 
 def test_publishers_beyond_the_bound_wait_and_come_in_order(on_postgres: Run) -> None:
-    async def scenario(world: World) -> None:
+    async def scenario(world: PostgresWorld) -> None:
         log = await world.create()
         with psycopg.connect(world.server.url) as slow:
             slow.execute(f"select 1 from {world.schema}.logs for update")
@@ -247,7 +247,7 @@ def test_publishers_beyond_the_bound_wait_and_come_in_order(on_postgres: Run) ->
 
 
 def test_trimming_removes_rows_and_marks_and_forgets_no_offset(on_postgres: Run) -> None:
-    async def scenario(world: World) -> None:
+    async def scenario(world: PostgresWorld) -> None:
         log = await world.create()
         for i in range(5):
             await append(log, run_of("n", [b"%d" % i]), [Mark(MARK_QOS2_OPENED, b"%d" % i, 0)])
@@ -272,7 +272,7 @@ def test_trimming_removes_rows_and_marks_and_forgets_no_offset(on_postgres: Run)
 def test_rows_that_a_crash_left_below_the_first_offset_go_with_the_next_trim(
     on_postgres: Run,
 ) -> None:
-    async def scenario(world: World) -> None:
+    async def scenario(world: PostgresWorld) -> None:
         log = await world.create()
         await append(log, run_of("n", [b"0", b"1", b"2"]))
         world.sql("update {s}.logs set first_offset = 2")
@@ -285,7 +285,7 @@ def test_rows_that_a_crash_left_below_the_first_offset_go_with_the_next_trim(
 
 
 def test_a_row_that_is_missing_is_named_and_the_others_are_found(on_postgres: Run) -> None:
-    async def scenario(world: World) -> None:
+    async def scenario(world: PostgresWorld) -> None:
         log = await world.create()
         await append(log, run_of("n", [b"0", b"1", b"2", b"3"]))
         world.sql("delete from {s}.topic_1 where messageid in (1, 2)")
@@ -305,7 +305,7 @@ def test_a_row_that_is_missing_is_named_and_the_others_are_found(on_postgres: Ru
 def test_a_table_that_is_gone_or_has_lost_its_end_is_damaged_and_keeps_its_word(
     on_postgres: Run, damage: str
 ) -> None:
-    async def scenario(world: World) -> None:
+    async def scenario(world: PostgresWorld) -> None:
         log = await world.create()
         await append(log, run_of("n", [b"0", b"1", b"2"]))
         world.sql(damage)
@@ -319,7 +319,7 @@ def test_a_table_that_is_gone_or_has_lost_its_end_is_damaged_and_keeps_its_word(
 
 
 def test_marks_come_in_the_order_they_were_made_also_those_at_the_end(on_postgres: Run) -> None:
-    async def scenario(world: World) -> None:
+    async def scenario(world: PostgresWorld) -> None:
         log = await world.create()
         await append(log, run_of("n", [b"0"]), [Mark(MARK_QOS2_OPENED, b"a", 0)])
         await append(log, run_of("n", []), [Mark(MARK_QOS2_RELEASED, b"a")])
@@ -335,7 +335,7 @@ def test_marks_come_in_the_order_they_were_made_also_those_at_the_end(on_postgre
 
 
 def test_tables_of_a_newer_version_are_refused(on_postgres: Run) -> None:
-    async def scenario(world: World) -> None:
+    async def scenario(world: PostgresWorld) -> None:
         await world.store.close()
         world.sql("update {s}.log_version set version = 1000")
         with pytest.raises(RefusedError, match="table version 1000"):

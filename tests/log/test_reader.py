@@ -28,7 +28,7 @@ from penstock.model.record import Record
 from tests.appends import append
 from tests.log.appending_child import payload
 from tests.log.faulty_disk import FaultyDisk
-from tests.log.stores import IDENTITY, World, in_world, read_all, wait_for
+from tests.log.stores import IDENTITY, StoreWorld, in_world, read_all, wait_for
 
 SMALL = LogSettings(segment_bytes=64 * KIB)
 ROOT = Path(__file__).parents[2]
@@ -39,7 +39,7 @@ def everything(reader: FileReader) -> list[Record]:
     return [r for b in reader.batches(first, end) for r in b.records("orders", first, end)]
 
 
-async def fill(world: World, log: EmbeddedLog, count: int) -> None:
+async def fill(world: StoreWorld, log: EmbeddedLog, count: int) -> None:
     for _ in range(count):
         end = log.bounds().end
         await append(log, run_of(f"n/{end % 3}", [b"%09d" % end + bytes(4 * KIB)]))
@@ -47,7 +47,7 @@ async def fill(world: World, log: EmbeddedLog, count: int) -> None:
 
 
 def test_a_reader_equals_the_log_before_and_after_every_change(tmp_path: Path) -> None:
-    async def scenario(world: World) -> None:
+    async def scenario(world: StoreWorld) -> None:
         log = await world.create(SMALL)
         old = FileReader(RealDisk(), world.directory)
 
@@ -72,7 +72,7 @@ def test_a_reader_equals_the_log_before_and_after_every_change(tmp_path: Path) -
 
 
 def test_offset_at_equals_the_log_in_every_form(tmp_path: Path) -> None:
-    async def scenario(world: World) -> None:
+    async def scenario(world: StoreWorld) -> None:
         log = await world.create(SMALL)
         start = world.clock.now_us()
         reader = FileReader(RealDisk(), world.directory)
@@ -100,7 +100,7 @@ def test_offset_at_equals_the_log_in_every_form(tmp_path: Path) -> None:
 def test_a_time_between_a_mark_and_the_next_segment_is_found_behind_the_mark(
     tmp_path: Path,
 ) -> None:
-    async def scenario(world: World) -> None:
+    async def scenario(world: StoreWorld) -> None:
         log = await world.create(LogSettings(segment_bytes=8 * KIB))
         await append(log, run_of("n", [bytes(7 * KIB)]))
         world.clock.advance(10)
@@ -116,7 +116,7 @@ def test_a_time_between_a_mark_and_the_next_segment_is_found_behind_the_mark(
 
 
 def test_a_reader_never_goes_past_the_end_although_the_bytes_are_there(tmp_path: Path) -> None:
-    async def scenario(world: World) -> None:
+    async def scenario(world: StoreWorld) -> None:
         log = await world.create()
         await append(log, run_of("n", [b"a"]))
         end = read_end(RealDisk(), world.directory)
@@ -133,7 +133,7 @@ def test_a_reader_never_goes_past_the_end_although_the_bytes_are_there(tmp_path:
 
 
 def test_a_segment_that_was_just_begun_does_not_count_yet(tmp_path: Path) -> None:
-    async def scenario(world: World) -> None:
+    async def scenario(world: StoreWorld) -> None:
         log = await world.create()
         await append(log, run_of("n", [b"a"]))
         create_segment(RealDisk(), world.directory, SegmentHeader(0, 1, 1, 1, 1)).close_file()
@@ -145,7 +145,7 @@ def test_a_segment_that_was_just_begun_does_not_count_yet(tmp_path: Path) -> Non
 
 
 def test_a_range_is_cut_to_whole_batches_that_touch_it(tmp_path: Path) -> None:
-    async def scenario(world: World) -> None:
+    async def scenario(world: StoreWorld) -> None:
         log = await world.create()
         for size in (3, 5, 2):
             await append(log, run_of("n", [b"x"] * size))
@@ -159,7 +159,7 @@ def test_a_range_is_cut_to_whole_batches_that_touch_it(tmp_path: Path) -> None:
     in_world(tmp_path, scenario)
 
 
-def sealed_under(world: World, log: EmbeddedLog) -> Callable[[], None]:
+def sealed_under(world: StoreWorld, log: EmbeddedLog) -> Callable[[], None]:
     """Seals the log from another thread, as a broker in another process would."""
     loop = asyncio.get_running_loop()
 
@@ -170,7 +170,7 @@ def sealed_under(world: World, log: EmbeddedLog) -> Callable[[], None]:
 
 
 def test_a_segment_sealed_between_look_and_read_is_looked_up_again(tmp_path: Path) -> None:
-    async def scenario(world: World) -> None:
+    async def scenario(world: StoreWorld) -> None:
         log = await world.create(SMALL)
         await fill(world, log, 40)
         wanted = await read_all(log)
@@ -190,7 +190,7 @@ def test_a_segment_sealed_between_look_and_read_is_looked_up_again(tmp_path: Pat
 
 
 def test_the_newest_segment_may_be_closed_and_sealed_while_it_is_walked(tmp_path: Path) -> None:
-    async def scenario(world: World) -> None:
+    async def scenario(world: StoreWorld) -> None:
         log = await world.create(SMALL)
         await fill(world, log, 8)
         disk = FaultyDisk(RealDisk())
@@ -213,7 +213,7 @@ def test_the_newest_segment_may_be_closed_and_sealed_while_it_is_walked(tmp_path
 def test_a_segment_trimmed_between_look_and_read_is_a_gap_or_the_new_bounds(
     tmp_path: Path, ask: str
 ) -> None:
-    async def scenario(world: World) -> None:
+    async def scenario(world: StoreWorld) -> None:
         log = await world.create()
         await fill(world, log, 3)
         disk = FaultyDisk(RealDisk())
@@ -239,7 +239,7 @@ def test_a_segment_trimmed_between_look_and_read_is_a_gap_or_the_new_bounds(
 
 
 def test_the_newest_segment_may_change_between_end_and_listing(tmp_path: Path) -> None:
-    async def scenario(world: World) -> None:
+    async def scenario(world: StoreWorld) -> None:
         log = await world.create()
         await fill(world, log, 3)
         disk = FaultyDisk(RealDisk())
@@ -256,7 +256,7 @@ def test_the_newest_segment_may_change_between_end_and_listing(tmp_path: Path) -
 
 
 def test_what_is_missing_or_damaged_is_said_with_its_path(tmp_path: Path) -> None:
-    async def scenario(world: World) -> None:
+    async def scenario(world: StoreWorld) -> None:
         log = await world.create(SMALL)
         await fill(world, log, 40)
         await log.close()
@@ -292,7 +292,7 @@ def test_readers_in_threads_see_every_record_in_order_while_a_broker_works(
 ) -> None:
     """Appends, rolls, seals and trims on the loop; three threads read the files all the while."""
 
-    async def scenario(world: World) -> None:
+    async def scenario(world: StoreWorld) -> None:
         log = await world.create(SMALL)
         stop = threading.Event()
         ends: list[int] = [0]  # what the log itself has shown so far

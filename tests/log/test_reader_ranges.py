@@ -18,12 +18,12 @@ from penstock.log.interface import OS, LogSettings
 from penstock.model.errors import Gap
 from penstock.model.limits import KIB, MIB
 from tests.appends import append
-from tests.log.stores import IDENTITY, World, in_world
+from tests.log.stores import IDENTITY, StoreWorld, in_world
 
 SMALL = LogSettings(segment_bytes=64 * KIB)
 
 
-async def fill(world: World, log: EmbeddedLog, count: int, size: int = 4 * KIB) -> None:
+async def fill(world: StoreWorld, log: EmbeddedLog, count: int, size: int = 4 * KIB) -> None:
     """Records of names that come in stretches, so that some segments lack some of them."""
     noise = random.Random(7)
     for _ in range(count):
@@ -44,7 +44,7 @@ def offsets(reader: FileReader, start: int, end: int, filter_text: str) -> list[
 
 @pytest.mark.parametrize("is_sealed", [False, True])
 def test_wanted_names_are_found_in_any_range(tmp_path: Path, is_sealed: bool) -> None:
-    async def scenario(world: World) -> None:
+    async def scenario(world: StoreWorld) -> None:
         log = await world.create(SMALL)
         await fill(world, log, 150)
         if is_sealed:
@@ -61,7 +61,7 @@ def test_wanted_names_are_found_in_any_range(tmp_path: Path, is_sealed: bool) ->
 def test_sealed_batches_without_a_wanted_name_are_not_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def scenario(world: World) -> None:
+    async def scenario(world: StoreWorld) -> None:
         log = await world.create(LogSettings(segment_bytes=4 * MIB))
         for name in ("a", "b", "a"):
             await append(log, run_of(name, [b"x" * 20] * SEALED_RECORDS))
@@ -86,7 +86,7 @@ def test_sealed_batches_without_a_wanted_name_are_not_read(
 
 
 def test_cuts_lie_inside_the_range_ascend_and_give_the_pieces_asked_for(tmp_path: Path) -> None:
-    async def scenario(world: World) -> None:
+    async def scenario(world: StoreWorld) -> None:
         log = await world.create(SMALL)
         await fill(world, log, 100)
         await log.seal_closed()
@@ -102,7 +102,7 @@ def test_cuts_lie_inside_the_range_ascend_and_give_the_pieces_asked_for(tmp_path
 
 
 def test_a_cut_takes_the_beginning_of_a_batch_that_is_near(tmp_path: Path) -> None:
-    async def scenario(world: World) -> None:
+    async def scenario(world: StoreWorld) -> None:
         log = await world.create(LogSettings(segment_bytes=8 * MIB))
         noise = random.Random(7)
         for _ in range(8):  # ~2 MB: a chunk each
@@ -115,7 +115,7 @@ def test_a_cut_takes_the_beginning_of_a_batch_that_is_near(tmp_path: Path) -> No
 
 
 def test_stored_bytes_grow_with_the_range_and_cover_the_files(tmp_path: Path) -> None:
-    async def scenario(world: World) -> None:
+    async def scenario(world: StoreWorld) -> None:
         log = await world.create(SMALL)
         await fill(world, log, 60)
         reader = FileReader(RealDisk(), world.directory)
@@ -129,7 +129,7 @@ def test_stored_bytes_grow_with_the_range_and_cover_the_files(tmp_path: Path) ->
 
 
 def test_a_position_of_a_lost_life_is_moved_back_to_where_the_next_began(tmp_path: Path) -> None:
-    async def scenario(world: World) -> None:
+    async def scenario(world: StoreWorld) -> None:
         log = await world.create(LogSettings(durability=OS))
         await fill(world, log, 10)
         reader = FileReader(RealDisk(), world.directory)
@@ -149,7 +149,7 @@ def test_a_position_of_a_lost_life_is_moved_back_to_where_the_next_began(tmp_pat
 
 
 def test_a_range_that_retention_took_is_a_gap(tmp_path: Path) -> None:
-    async def scenario(world: World) -> None:
+    async def scenario(world: StoreWorld) -> None:
         log = await world.create(SMALL)
         await fill(world, log, 100)
         await log.seal_closed()

@@ -23,7 +23,7 @@ from penstock.model.limits import KIB, MIB
 from tests.appends import append
 from tests.log.batch_model import ModelLog
 from tests.log.segments import all_batches, plain_run, write_model
-from tests.log.stores import World, arrived, in_world, read_all, until
+from tests.log.stores import StoreWorld, arrived, in_world, read_all, until
 
 SMALL = LogSettings(segment_bytes=64 * KIB)
 
@@ -40,7 +40,7 @@ async def fill(log: EmbeddedLog, count: int, size: int, first: int = 0) -> None:
 
 
 def test_the_tail_is_bounded_and_older_records_come_from_disk(tmp_path: Path) -> None:
-    async def scenario(world: World) -> None:
+    async def scenario(world: StoreWorld) -> None:
         log = await world.create()
         await fill(log, 24, 256 * KIB)  # 6 MiB, the tail holds 4
         assert await log.read(23) and log.loads == 0
@@ -106,7 +106,7 @@ def test_what_batches_say_they_take_is_about_what_they_take() -> None:
 
 
 def test_the_chunk_cache_is_bounded_and_the_oldest_use_goes_first(tmp_path: Path) -> None:
-    async def scenario(world: World) -> None:
+    async def scenario(world: StoreWorld) -> None:
         log = await world.create(LogSettings(segment_bytes=4 * MIB))
         await fill(log, 64, 512 * KIB)  # 32 MiB
         log = await world.reopen(log)  # with an empty tail
@@ -156,7 +156,7 @@ def test_a_cache_that_nobody_used_between_two_looks_is_emptied(tmp_path: Path) -
 
 
 def test_the_newest_chunk_is_read_again_only_after_it_grew(tmp_path: Path) -> None:
-    async def scenario(world: World) -> None:
+    async def scenario(world: StoreWorld) -> None:
         log = await world.create(LogSettings())
         await fill(log, 3, KIB)
         log = await world.reopen(log)  # with an empty tail
@@ -174,7 +174,7 @@ def test_the_newest_chunk_is_read_again_only_after_it_grew(tmp_path: Path) -> No
 
 
 def test_a_hundred_readers_of_one_cold_chunk_load_it_once(tmp_path: Path) -> None:
-    async def scenario(world: World) -> None:
+    async def scenario(world: StoreWorld) -> None:
         log = await world.create(SMALL)
         await fill(log, 20, 8 * KIB)
         log = await world.reopen(log)
@@ -192,7 +192,7 @@ def test_a_hundred_readers_of_one_cold_chunk_load_it_once(tmp_path: Path) -> Non
 def test_a_reader_that_gives_up_does_not_take_those_along_who_share_its_load(
     tmp_path: Path,
 ) -> None:
-    async def scenario(world: World) -> None:
+    async def scenario(world: StoreWorld) -> None:
         log = await world.create(SMALL)
         await fill(log, 20, 8 * KIB)
         log = await world.reopen(log)
@@ -215,7 +215,7 @@ def test_a_reader_that_gives_up_does_not_take_those_along_who_share_its_load(
 
 
 def test_a_load_that_fails_fails_for_all_who_share_it_and_is_tried_anew(tmp_path: Path) -> None:
-    async def scenario(world: World) -> None:
+    async def scenario(world: StoreWorld) -> None:
         log = await world.create(SMALL)
         await fill(log, 20, 8 * KIB)
         log = await world.reopen(log)
@@ -232,7 +232,7 @@ def test_a_load_that_fails_fails_for_all_who_share_it_and_is_tried_anew(tmp_path
 def test_a_load_that_began_before_a_commit_is_not_shared_by_those_who_want_what_it_brought(
     tmp_path: Path,
 ) -> None:
-    async def scenario(world: World) -> None:
+    async def scenario(world: StoreWorld) -> None:
         log = await world.create()
         await append(log, run_of("n", [b"old"]))
         log = await world.reopen(log)  # with an empty tail
@@ -256,7 +256,7 @@ def test_a_load_that_began_before_a_commit_is_not_shared_by_those_who_want_what_
 
 
 def test_reading_goes_on_while_a_segment_is_exchanged_for_its_sealed_form(tmp_path: Path) -> None:
-    async def scenario(world: World) -> None:
+    async def scenario(world: StoreWorld) -> None:
         log = await world.create(SMALL)
         await fill(log, 20, 8 * KIB)
         log = await world.reopen(log)
@@ -279,7 +279,7 @@ def test_reading_goes_on_while_a_segment_is_exchanged_for_its_sealed_form(tmp_pa
 
 @pytest.mark.slow
 def test_readers_see_every_record_once_while_the_log_grows_and_is_sealed(tmp_path: Path) -> None:
-    async def scenario(world: World) -> None:
+    async def scenario(world: StoreWorld) -> None:
         log = await world.create(SMALL)
         count = 160
         is_done = False
@@ -322,7 +322,7 @@ def test_readers_see_every_record_once_while_the_log_grows_and_is_sealed(tmp_pat
 
 
 def test_a_record_that_was_trimmed_is_a_gap_also_when_nothing_is_left(tmp_path: Path) -> None:
-    async def scenario(world: World) -> None:
+    async def scenario(world: StoreWorld) -> None:
         log = await world.create()
         await append(log, run_of("n", [b"old"] * 5))
         world.clock.advance(100)
@@ -339,7 +339,7 @@ def test_a_record_that_was_trimmed_is_a_gap_also_when_nothing_is_left(tmp_path: 
 
 
 def test_a_time_is_found_while_old_segments_go(tmp_path: Path) -> None:
-    async def scenario(world: World) -> None:
+    async def scenario(world: StoreWorld) -> None:
         log = await world.create(LogSettings(segment_bytes=64 * KIB))
         start = world.clock.now_us()
         for i in range(60):
@@ -368,7 +368,7 @@ def test_a_time_is_found_while_old_segments_go(tmp_path: Path) -> None:
 
 
 def test_sizes_and_epochs_are_told_while_old_segments_go(tmp_path: Path) -> None:
-    async def scenario(world: World) -> None:
+    async def scenario(world: StoreWorld) -> None:
         log = await world.create(SMALL)
         await fill(log, 80, 8 * KIB)
         log = await world.reopen(log)
@@ -390,7 +390,7 @@ def test_sizes_and_epochs_are_told_while_old_segments_go(tmp_path: Path) -> None
 
 
 def test_bounds_tell_of_a_log_that_is_empty_trimmed_or_whole(tmp_path: Path) -> None:
-    async def scenario(world: World) -> None:
+    async def scenario(world: StoreWorld) -> None:
         log = await world.create(SMALL)
         assert log.bounds() == Bounds(0, 0)
         await fill(log, 20, 8 * KIB)
@@ -407,7 +407,7 @@ def test_a_large_batch_that_shrinks_is_stored_compressed_and_read_back_whole(
 ) -> None:
     payloads = [b'{"device": "d-%04d", "temperature": %d.5}' % (i, i % 40) for i in range(5_000)]
 
-    async def scenario(world: World) -> None:
+    async def scenario(world: StoreWorld) -> None:
         log = await world.create()
         await append(log, run_of("n", payloads))
         live = [record.payload for record in await read_all(log)]
@@ -422,7 +422,7 @@ def test_a_large_batch_that_shrinks_is_stored_compressed_and_read_back_whole(
 
 
 def test_what_shrank_a_hundredfold_is_read_a_part_at_a_time(tmp_path: Path) -> None:
-    async def scenario(world: World) -> None:
+    async def scenario(world: StoreWorld) -> None:
         log = await world.create()
         for _ in range(20):
             await append(log, run_of("n", [bytes(2 * MIB)]))

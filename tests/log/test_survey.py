@@ -16,7 +16,7 @@ from penstock.log.interface import LogSettings
 from penstock.model.errors import CorruptError
 from penstock.model.limits import KIB
 from tests.appends import append
-from tests.log.stores import World, in_world
+from tests.log.stores import StoreWorld, in_world
 
 SMALL = LogSettings(segment_bytes=64 * KIB, retention_age_s=None)
 Harm = Callable[[Path], None]
@@ -42,7 +42,7 @@ HARMS = pytest.mark.parametrize("harm", [cut, zero_the_header, change_a_payload]
 UNREADABLE = pytest.mark.parametrize("harm", [cut, zero_the_header])
 
 
-async def fill(world: World, log: EmbeddedLog, segments: int) -> list[int]:
+async def fill(world: StoreWorld, log: EmbeddedLog, segments: int) -> list[int]:
     """Closed segments of a few records, a minute between each; their base offsets."""
     while len(segment_bases(world.disk, world.directory)) <= segments:
         await append(log, run_of("orders", [b"x" * 20 * KIB]))
@@ -50,7 +50,7 @@ async def fill(world: World, log: EmbeddedLog, segments: int) -> list[int]:
     return segment_bases(world.disk, world.directory)
 
 
-async def harmed(world: World, harm: Harm, at: int, *, is_sealed: bool = False) -> EmbeddedLog:
+async def harmed(world: StoreWorld, harm: Harm, at: int, *, is_sealed: bool = False) -> EmbeddedLog:
     """A log opened anew with one of its five closed segments damaged."""
     log = await world.create(SMALL)
     bases = await fill(world, log, 5)
@@ -63,7 +63,7 @@ async def harmed(world: World, harm: Harm, at: int, *, is_sealed: bool = False) 
 
 @HARMS
 def test_the_others_are_sealed(tmp_path: Path, harm: Harm) -> None:
-    async def scenario(world: World) -> None:
+    async def scenario(world: StoreWorld) -> None:
         log = await harmed(world, harm, 2)
         assert await log.seal_closed() == 4
         assert await log.seal_closed() == 0
@@ -78,7 +78,7 @@ def test_the_others_are_sealed(tmp_path: Path, harm: Harm) -> None:
 def test_retention_takes_what_is_due_the_damaged_one_too(
     tmp_path: Path, harm: Harm, is_sealed: bool
 ) -> None:
-    async def scenario(world: World) -> None:
+    async def scenario(world: StoreWorld) -> None:
         log = await harmed(world, harm, 1, is_sealed=is_sealed)
         bases = [segment.base_offset for segment in log._segments]
         start_us = log._segments[0].body.header.created_at
@@ -96,7 +96,7 @@ def test_retention_takes_what_is_due_the_damaged_one_too(
 
 @HARMS
 def test_retention_by_bytes_counts_the_damaged_one(tmp_path: Path, harm: Harm) -> None:
-    async def scenario(world: World) -> None:
+    async def scenario(world: StoreWorld) -> None:
         log = await harmed(world, harm, 3)
         assert await log.stored_bytes() > 4 * 64 * KIB
         await log.trim(None, 100 * KIB)
@@ -108,7 +108,7 @@ def test_retention_by_bytes_counts_the_damaged_one(tmp_path: Path, harm: Harm) -
 
 @UNREADABLE
 def test_a_time_is_found_on_both_sides_of_the_damage(tmp_path: Path, harm: Harm) -> None:
-    async def scenario(world: World) -> None:
+    async def scenario(world: StoreWorld) -> None:
         log = await harmed(world, harm, 2)
         bases = [segment.base_offset for segment in log._segments]
         times = [log._segments[at].body.header.created_at for at in (0, 1, 3, 4)]
@@ -122,7 +122,7 @@ def test_a_time_is_found_on_both_sides_of_the_damage(tmp_path: Path, harm: Harm)
 
 @HARMS
 def test_whoever_follows_the_log_is_given_the_rest(tmp_path: Path, harm: Harm) -> None:
-    async def scenario(world: World) -> None:
+    async def scenario(world: StoreWorld) -> None:
         log = await harmed(world, harm, 2)
         missing = range(log._segments[2].base_offset, log._segments[2].end_offset)
         seen = [
@@ -141,7 +141,7 @@ def test_whoever_follows_the_log_is_given_the_rest(tmp_path: Path, harm: Harm) -
 def test_a_position_of_an_older_epoch_finds_its_place_past_the_damage(
     tmp_path: Path, harm: Harm
 ) -> None:
-    async def scenario(world: World) -> None:
+    async def scenario(world: StoreWorld) -> None:
         log = await world.create(SMALL)
         bases = await fill(world, log, 3)
         await log.close()
@@ -161,7 +161,7 @@ def test_a_position_of_an_older_epoch_finds_its_place_past_the_damage(
 def test_a_missing_segment_stops_neither_sealing_nor_retention(tmp_path: Path) -> None:
     """The one before it seems to be too short, and is left alone, too."""
 
-    async def scenario(world: World) -> None:
+    async def scenario(world: StoreWorld) -> None:
         log = await harmed(world, Path.unlink, 2)
         assert await log.seal_closed() == 3
         assert len(log.damage) == 1
@@ -174,7 +174,7 @@ def test_a_missing_segment_stops_neither_sealing_nor_retention(tmp_path: Path) -
 
 
 def test_a_segment_that_vanishes_while_the_log_is_open_is_damage(tmp_path: Path) -> None:
-    async def scenario(world: World) -> None:
+    async def scenario(world: StoreWorld) -> None:
         log = await world.create(SMALL)
         bases = await fill(world, log, 5)
         segment_path(world.directory, bases[2]).unlink()
@@ -187,7 +187,7 @@ def test_a_segment_that_vanishes_while_the_log_is_open_is_damage(tmp_path: Path)
 
 
 def test_a_sector_that_cannot_be_read_is_damage_and_a_full_disk_is_not(tmp_path: Path) -> None:
-    async def scenario(world: World) -> None:
+    async def scenario(world: StoreWorld) -> None:
         log = await world.create(SMALL)
         bases = await fill(world, log, 3)
         world.disk.fail("write", SEALING, errno.ENOSPC, times=1)

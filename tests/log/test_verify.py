@@ -23,7 +23,7 @@ from penstock.model.limits import KIB
 from tests.appends import append
 from tests.log.bare_format import crc32c
 from tests.log.faulty_disk import FaultyDisk
-from tests.log.stores import World, in_world, open_world
+from tests.log.stores import StoreWorld, in_world, open_world
 
 SMALL = LogSettings(segment_bytes=16 * KIB)
 
@@ -209,7 +209,7 @@ def test_a_good_batch_that_does_not_belong_there_is_found(directory: Path, field
 
 
 def test_a_falling_epoch_is_found(tmp_path: Path) -> None:
-    async def scenario(world: World) -> None:
+    async def scenario(world: StoreWorld) -> None:
         log = await world.create(SMALL)
         for _ in range(20):
             await append(log, run_of("n", [bytes(2_000)]))
@@ -318,7 +318,7 @@ def test_an_index_that_does_not_tell_the_truth_is_found(
 
 
 def test_a_log_in_use_is_clean_at_any_moment(tmp_path: Path) -> None:
-    async def scenario(world: World) -> None:
+    async def scenario(world: StoreWorld) -> None:
         log = await world.create(replace(SMALL, durability=OS))
         reports: list[LogReport] = []
         stop = asyncio.Event()
@@ -344,7 +344,7 @@ def test_a_log_in_use_is_clean_at_any_moment(tmp_path: Path) -> None:
 
 
 def test_segments_trimmed_under_the_verification_are_no_finding(tmp_path: Path) -> None:
-    async def scenario(world: World) -> None:
+    async def scenario(world: StoreWorld) -> None:
         log = await world.create(SMALL)
         for _ in range(40):
             await append(log, run_of("n", [bytes(2_000)]))
@@ -364,7 +364,7 @@ def test_segments_trimmed_under_the_verification_are_no_finding(tmp_path: Path) 
 
 
 def test_a_segment_begun_under_the_verification_is_no_finding(tmp_path: Path) -> None:
-    async def scenario(world: World) -> None:
+    async def scenario(world: StoreWorld) -> None:
         log = await world.create(SMALL)
         await append(log, run_of("n", [bytes(15_000)]))
         end = read_end(RealDisk(), world.directory)

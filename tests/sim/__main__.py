@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from tests.sim.world import World
+from tests.sim.world import SimulatedMachine
 
 
 def main(arguments: list[str]) -> int:
@@ -12,7 +12,7 @@ def main(arguments: list[str]) -> int:
     failed = 0
     for seed in (int(argument) for argument in arguments if argument != "-q"):
         try:
-            World(seed, None if is_quiet else print).run()
+            SimulatedMachine(seed, None if is_quiet else print).run()
         except Exception as broken:
             failed += 1
             print(f"seed {seed}: {type(broken).__name__}: {broken}")

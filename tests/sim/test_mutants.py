@@ -16,7 +16,7 @@ from penstock.log.files.commit import CommitJob
 from penstock.log.files.disk import SyncError
 from penstock.log.files.endfile import FENCED, End
 from penstock.log.files.recovery import Recovered
-from tests.sim.world import World
+from tests.sim.world import SimulatedMachine
 
 SEEDS_MAX = 3_000  # the rarest needs two faults in one history
 
@@ -53,7 +53,7 @@ OTHER_REASONS = {
 def first_seed_that_notices(left_out: str | None = None) -> int:
     for seed in range(SEEDS_MAX):
         try:
-            World(seed, None, left_out).run()
+            SimulatedMachine(seed, None, left_out).run()
         except Exception:
             return seed
     return -1
@@ -70,7 +70,7 @@ def test_what_is_left_out_is_noticed(site: str) -> None:
 def test_the_tables_name_every_sync_and_every_truncation() -> None:
     sites: set[str] = set()
     for seed in range(150):
-        world = World(seed, None, "")
+        world = SimulatedMachine(seed, None, "")
         world.run()
         assert world.disk.sites is not None
         sites |= world.disk.sites

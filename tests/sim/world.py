@@ -49,7 +49,7 @@ RARE: Final = (  # operations worth crashing at, and how many of them a life has
 )
 
 
-class World:
+class SimulatedMachine:
     """All that a seed decides."""
 
     def __init__(
