@@ -7,8 +7,8 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from penstock.broker.deliver.exchange import Exchange
 from penstock.broker.engine import Engine
+from penstock.broker.exchange import Exchange
 from penstock.broker.session.resume import go_on, restore
 from penstock.broker.session.session import NEVER_EXPIRES, Session, Subscription
 from penstock.broker.session.store import Keeper
@@ -120,7 +120,7 @@ class Client:
                     self.complaints.append(f"packet id {packet_id} is held, and no DUP")
                 session.received([packet_id])
         if session.is_behind:
-            exchange.resume(session)
+            exchange.sessions.resume(session)
 
 
 class ExchangeWorld:
@@ -156,7 +156,7 @@ class ExchangeWorld:
         if not is_present:
             client.held.clear()
         client.session = session
-        self.exchange.attach(session)
+        self.exchange.sessions.attach(session)
         if is_present:
             asyncio.get_running_loop().create_task(go_on(self.exchange, session))
         return is_present
@@ -165,7 +165,7 @@ class ExchangeWorld:
         """Without a word: what was on its way is lost."""
         client = self.clients[client_id]
         assert client.session is not None
-        self.exchange.detach(client.session)
+        self.exchange.sessions.detach(client.session)
         client.session = None
         client.inbox.clear()
 
@@ -180,16 +180,16 @@ class ExchangeWorld:
             wanted.retain_as_published,
             wanted.identifier,
         )
-        ends = self.exchange.ends()
-        self.exchange.subscribe(one)
+        ends = self.exchange.engine.topics.ends()
+        self.exchange.sessions.subscribe(one)
         if session.vault is not None:
             await self.keeper.subscribe(session, [one])
-        self.exchange.send_retained(one, ends)
+        self.exchange.retained_delivery.send_retained(one, ends)
 
     async def unsubscribe(self, client_id: str, filter: str) -> bool:
         session = self.clients[client_id].session
         assert session is not None
-        was_there = self.exchange.unsubscribe(session, filter)
+        was_there = self.exchange.sessions.unsubscribe(session, filter)
         if session.vault is not None:
             await self.keeper.unsubscribe(session, [filter])
         return was_there
@@ -207,20 +207,20 @@ class ExchangeWorld:
         run.publisher = client_id
         route = self.exchange.router.find(name)
         if qos == 0:
-            self.exchange.publish(route, run, None)
+            self.exchange.publisher.publish(route, run, None)
             return
         self._publishing += 1
         if qos == 1:
-            self.exchange.publish(route, run, Told(self._done))
+            self.exchange.publisher.publish(route, run, Told(self._done))
             return
         ids = [(client.next_id + at) % 1000 + 1 for at in range(len(payloads))]
         client.next_id += len(payloads)
         waiter = Told(lambda error: self._release(session, ids, error))
-        self.exchange.publish_once(route, run, session, ids, waiter)
+        self.exchange.publisher.publish_once(route, run, session, ids, waiter)
 
     def _release(self, session: Session, ids: list[int], error: Exception | None) -> None:
         assert error is None
-        self.exchange.release(session, ids, Told(self._done))
+        self.exchange.publisher.release(session, ids, Told(self._done))
 
     def _done(self, error: Exception | None) -> None:
         assert error is None
@@ -234,7 +234,7 @@ class ExchangeWorld:
             or self.keeper._tasks
             or not all(topic.log.is_level for topic in self.engine.topics.all())
             or exchange.sharing.is_running
-            or any(sweep.lift.is_running for sweep in exchange._sweeps.values())
+            or any(sweep.lift.is_running for sweep in exchange.sessions._sweeps.values())
             or exchange.feeds.is_running
         )
 

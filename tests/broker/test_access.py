@@ -17,7 +17,7 @@ from penstock.broker.access import (
     Access,
     network_of,
 )
-from penstock.broker.deliver.exchange import Exchange
+from penstock.broker.exchange import Exchange
 from penstock.broker.metrics import Metrics
 from penstock.broker.session.store import Keeper
 from penstock.catalog.catalog import Catalog

@@ -138,7 +138,7 @@ def publish_twice(
     run = Run("a", payload, [0], [len(payload)], 2)
     told: list[object] = []
     route = world.exchange.router.find("a")
-    world.exchange.publish_once(route, run, session, [packet_id], Told(told.append))
+    world.exchange.publisher.publish_once(route, run, session, [packet_id], Told(told.append))
     return told
 
 
@@ -319,7 +319,7 @@ def test_retained_message_is_only_for_those_who_may_receive_it() -> None:
         def authorise(principal: Principal, action: str, name: str) -> bool:
             return not (action == RECEIVE and name.startswith("secret"))
 
-        world.exchange.authorise = authorise
+        world.exchange.retained_delivery._authorise = authorise
         await world.subscribe("reader", "#", Wanted(1))
         reader = world.clients["reader"]
         await world.drain("reader", lambda: len(reader.received) >= 1)
@@ -335,7 +335,9 @@ def test_retained_messages_go_with_their_topic() -> None:
         topic = await world.engine.topics.create("gone", LogSettings(), exist_ok=False)
         run = Run("gone/1", b"x", [0], [1], record_flags(1, True))
         done: asyncio.Future[Exception | None] = asyncio.get_running_loop().create_future()
-        world.exchange.publish(world.exchange.router.find("gone/1"), run, Told(done.set_result))
+        world.exchange.publisher.publish(
+            world.exchange.router.find("gone/1"), run, Told(done.set_result)
+        )
         assert await done is None
         assert world.keeper.retained.get("gone/1") is not None
         await world.engine.delete_topic(topic.declared)
@@ -349,7 +351,7 @@ def test_a_message_of_qos_0_that_a_log_refuses_while_it_waits_is_counted() -> No
         topic = world.engine.topics.get(DEFAULT_TOPIC)
         append(topic.log, run_of("a", [b"before"]))  # waits for its commit, so the next waits, too
         run = Run("a", b"xy", [0, 1], [1, 1], 0)
-        world.exchange.publish(world.exchange.router.find("a"), run, None)
+        world.exchange.publisher.publish(world.exchange.router.find("a"), run, None)
         topic.log.refuse_waiting(UnavailableError("full"))  # type: ignore[attr-defined]
         assert world.engine.metrics.dropped["log_unavailable"] == 2
 

@@ -61,10 +61,10 @@ async def subscribe(world: ExchangeWorld, reader: Reader) -> dict[int, int]:
     one.feed = OwnFeed(one, session.take_feed_id(), where)
     one.feed.lags = await world.exchange.feeds.locate(reader.filter, reader.position)
     offsets = dict(one.feed.lags)
-    world.exchange.subscribe(one)
+    world.exchange.sessions.subscribe(one)
     if session.vault is not None:
         await world.keeper.subscribe(session, [one])
-    world.exchange.begin_feed(one, with_retained=False)
+    world.exchange.retained_delivery.begin_feed(one, with_retained=False)
     return offsets
 
 

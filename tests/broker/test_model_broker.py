@@ -168,7 +168,7 @@ class Comparison:
         due, due_retained = session.due, session.due_retained
         client.has_room = True
         if client.session is not None:
-            self.world.exchange.resume(client.session)
+            self.world.exchange.sessions.resume(client.session)
         await self.world.drain(
             client_id, lambda: len(client.received) >= len(due) + len(due_retained)
         )

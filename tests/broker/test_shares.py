@@ -169,7 +169,7 @@ class Crowd:
             if client.session is not None:
                 taken += len(client.inbox)
                 client.take(self.world.exchange, len(client.inbox))
-                self.world.exchange.resume(client.session)
+                self.world.exchange.sessions.resume(client.session)
         return taken
 
     def check_received(self) -> None:

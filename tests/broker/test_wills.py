@@ -9,13 +9,14 @@ from contextlib import asynccontextmanager
 import pytest
 
 from penstock.app.wiring import open_memory
-from penstock.broker.deliver.exchange import Exchange
 from penstock.broker.engine import Engine
+from penstock.broker.exchange import Exchange
 from penstock.broker.session import wills as module
 from penstock.broker.session.session import NEVER_EXPIRES, Session
 from penstock.broker.session.store import Keeper
 from penstock.broker.session.wills import GRACE_S, RETRY_S, STALE_MAX, Wills
 from penstock.broker.settings import BrokerSettings
+from penstock.broker.upkeep import WILLS
 from penstock.core.access import PUBLISH, Principal
 from penstock.core.placement import DEFAULT_TOPIC
 from penstock.log.interface import LogSettings
@@ -321,10 +322,10 @@ def test_a_will_that_cannot_be_read_is_tried_again(monkeypatch: pytest.MonkeyPat
         with monkeypatch.context() as patch:
             patch.setattr(life.engine.will_catalog, "load", refuse)
             await life.lose(session)
-        assert "locked" in life.engine.upkeep.troubles[-3]
+        assert "locked" in life.engine.upkeep.troubles[WILLS]
         await life.pass_time(RETRY_S)
         assert await life.published() == [b"gone"]
-        assert -3 not in life.engine.upkeep.troubles
+        assert WILLS not in life.engine.upkeep.troubles
 
     play(story)
 

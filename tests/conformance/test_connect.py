@@ -109,7 +109,7 @@ def test_payload_fields_are_read_in_their_order(broker: Hosted, name: str, versi
     with Talk(broker.port, name, version) as client:
         client.send_bytes(spelled.connect(version, name, *in_order, flags=0xC6))
         assert client.expect(Connack).reason == Reason.SUCCESS
-        assert broker.call(lambda: name in broker.exchange.sessions)
+        assert broker.call(lambda: name in broker.exchange.sessions.connected)
     backwards = (*in_order[:3], in_order[4], in_order[3])
     assert_malformed(broker, version, spelled.connect(version, name, *backwards, flags=0xC6))
 
@@ -158,10 +158,10 @@ def test_session_is_known_by_its_client_id(broker: Hosted, name: str, version: i
 def test_client_without_an_id_is_given_one_nobody_else_has(broker: Hosted, version: int) -> None:
     """Is an empty client id replaced by a fresh one, and is MQTT 5 told which?"""
     clients = [Talk(broker.port, "", version) for _ in range(5)]
-    before = broker.call(lambda: set(broker.exchange.sessions))
+    before = broker.call(lambda: set(broker.exchange.sessions.connected))
     answers = [client.connect() for client in clients]
     assert [answer.reason for answer in answers] == [Reason.SUCCESS] * 5
-    made = broker.call(lambda: set(broker.exchange.sessions)) - before
+    made = broker.call(lambda: set(broker.exchange.sessions.connected)) - before
     assert len(made) == 5
     assigned = {answer.properties.assigned_client_identifier for answer in answers}
     assert assigned == (made if version == MQTT_5 else {None})

@@ -65,7 +65,7 @@ def test_broker_passes_over_ids_in_use_when_it_begins_again(
         writer.publish_all(name, 4, qos=2)
         out = [reader.expect(Publish) for _ in range(4)]
         reader.acknowledge(out.pop(1))
-        window = broker.exchange.sessions[name].window
+        window = broker.exchange.sessions.connected[name].window
         broker.call(lambda: setattr(window, "_next_id", 65_534))
         writer.publish_all(name, 4, qos=1)
         fresh = [reader.pick(Publish).packet_id for _ in range(4)]

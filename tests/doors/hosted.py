@@ -17,7 +17,7 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from penstock.app.server import Server
-from penstock.broker.deliver.exchange import Exchange
+from penstock.broker.exchange import Exchange
 from penstock.config import load, server_settings
 from penstock.doors.http.door import HttpDoor
 from penstock.doors.loop import DoorLoop

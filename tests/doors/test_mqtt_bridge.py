@@ -165,7 +165,7 @@ def test_a_state_is_short_and_the_number_of_states_bounded(broker: Hosted, name:
         with Wire(broker.port, f"{name}{number}", MQTT_5) as one:
             one.connect()
             one.publish(state_of(f"{name}{number}"), b"x" * STATE_BYTES_MAX, 1, retain=True)
-    assert broker.call(lambda: len(broker.exchange.states.values)) == STATES_MAX
+    assert broker.call(lambda: len(broker.exchange.publisher.states.values)) == STATES_MAX
     with reader(broker, f"{name}r", state_of(f"{name}0"), state_of(f"{name}{STATES_MAX}")) as late:
         assert [one.name for one in late.settle() if isinstance(one, Publish)] == [
             state_of(f"{name}{STATES_MAX}")

@@ -277,6 +277,6 @@ def test_what_waits_at_qos_0_is_counted_for_operators(tmp_path: Path) -> None:
 
 
 def _out_bytes(broker: Hosted) -> int:
-    outbox = broker.exchange.sessions["reader"].outbox
+    outbox = broker.exchange.sessions.connected["reader"].outbox
     assert isinstance(outbox, Connection)
     return outbox._out_bytes

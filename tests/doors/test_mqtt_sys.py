@@ -224,7 +224,7 @@ def test_nothing_of_it_is_stored(quick: Hosted) -> None:
         reader.subscribe("$SYS/broker/uptime", qos=1)
         for _ in range(3):
             assert reader.expect(Publish).qos == 0
-    ends = quick.call(lambda: quick.exchange.ends())
+    ends = quick.call(lambda: quick.exchange.engine.topics.ends())
     assert set(ends.values()) == {0}
     assert quick.call(lambda: len(quick.exchange.keeper.retained)) == 0
 

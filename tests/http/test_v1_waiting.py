@@ -119,7 +119,7 @@ class RandomClients:
 
     def _is_saved(self, client_id: str) -> bool:
         exchange = self._broker.exchange
-        return client_id not in exchange.sessions and not exchange.keeper._tasks
+        return client_id not in exchange.sessions.connected and not exchange.keeper._tasks
 
     def received(self, client_id: str) -> int:
         """Come back and take everything; how many messages that is."""
@@ -140,7 +140,7 @@ class RandomClients:
             assert time.monotonic() < deadline_s, "it does not come to an end"
 
     def _is_level(self, client_id: str) -> bool:
-        session = self._broker.exchange.sessions[client_id]
+        session = self._broker.exchange.sessions.connected[client_id]
         behind = session.lags or session.window.count or any(one.lags for one in session.feeds)
         return not behind and not session.is_resending
 

@@ -192,7 +192,7 @@ def test_nothing_is_forwarded_before_a_batch_that_waits_for_its_commit(hosted: H
         log = server.broker.engine.topics.get("orders").log
         placed = append_batch(log, builder.encode(0, 0, 0))
         run = Run("orders/1", b"published", [0], [9], 0)
-        exchange.publish(exchange.router.find("orders/1"), run, None)
+        exchange.publisher.publish(exchange.router.find("orders/1"), run, None)
         await placed
 
     with Wire(hosted.port, "reader") as reader:

@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 
 from penstock.app.aio import serving_broker
 from penstock.app.schedule import Schedule
-from penstock.broker.deliver.exchange import Exchange
+from penstock.broker.exchange import Exchange
 from penstock.broker.session.store import Keeper
 from penstock.broker.session.wills import Wills
 from penstock.config import (

@@ -13,8 +13,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
-from penstock.broker.deliver.exchange import Exchange
 from penstock.broker.engine import Engine
+from penstock.broker.exchange import Exchange
 from penstock.core.engine_kind import engine_kind
 from penstock.model.version import VERSION
 
@@ -32,8 +32,8 @@ def resident_bytes() -> int:
 def measure(exchange: Exchange) -> dict[str, float]:
     """Names as they are exported, with their values."""
     engine = exchange.engine
-    connected = len(exchange.sessions)
-    plain, shared = exchange.subscription_count, len(exchange.keeper.shares)
+    connected = len(exchange.sessions.connected)
+    plain, shared = exchange.sessions.subscription_count, len(exchange.keeper.shares)
     return {
         f'penstock_build_info{{version="{VERSION}",engine="{engine_kind()}"}}': 1,
         "penstock_process_start_time_seconds": engine.started_us / 1e6,
@@ -43,7 +43,7 @@ def measure(exchange: Exchange) -> dict[str, float]:
         **_topics(engine),
         "penstock_connected_clients": connected,
         'penstock_mqtt_sessions{state="connected"}': connected,
-        'penstock_mqtt_sessions{state="away"}': exchange.away_count,
+        'penstock_mqtt_sessions{state="away"}': exchange.sessions.away_count,
         'penstock_mqtt_subscriptions{kind="plain"}': plain,
         'penstock_mqtt_subscriptions{kind="shared"}': shared,
         "penstock_retained_messages": len(exchange.keeper.retained),
@@ -81,7 +81,7 @@ def _lags(exchange: Exchange) -> dict[str, float]:
     kinds = {
         "consumer": engine.consumers.lags(ends),
         "group": engine.groups.lags(ends),
-        "session": _behind((one.lags for one in exchange.sessions.values()), ends),
+        "session": _behind((one.lags for one in exchange.sessions.connected.values()), ends),
         "feed": _behind((one.lags for one in exchange.feeds), ends),
         "share": _behind((one.lags for one in exchange.keeper.shares.behind), ends),
     }

@@ -211,6 +211,10 @@ class Topics:
     def all(self) -> list[Topic]:
         return list(self._by_key.values())
 
+    def ends(self) -> dict[int, int]:
+        """The end of every topic, by its id."""
+        return {topic.id: topic.log.bounds().end for topic in self._by_key.values()}
+
     async def create(self, name: str, settings: LogSettings, *, exist_ok: bool) -> Topic:
         """Declare a topic; with `exist_ok` an existing one is left as it is."""
         key = topic_key(check_topic(name))

@@ -18,6 +18,16 @@ FreeSpace = Callable[[], tuple[int, int]]  # (available, size of the file system
 
 LOOK_AGAIN_S: Final = 0.2  # while space is short, so that publishing resumes soon
 
+# Parts of the broker that may have trouble, beside the topics.
+DELIVERY: Final = "delivery"
+SESSIONS: Final = "sessions"
+WILLS: Final = "wills"
+
+
+def topic_part(topic: Topic) -> str:
+    """The part of the broker that a topic is; no other part has such a name."""
+    return f"topic {topic.declared}"
+
 
 class Upkeep:
     """Runs until cancelled. One log's trouble is remembered and does not stop the others."""
@@ -34,8 +44,9 @@ class Upkeep:
     ) -> None:
         self.space = (0, 0)  # free bytes, and all of the file system; as last seen
         self.refusal = ""  # why publishes are refused; empty while there is space
-        # By topic id, or a negative number of who has it: what is wrong now.
-        self.troubles: dict[int, str] = {}
+        # What is wrong now, by the part of the broker that has the trouble: DELIVERY, SESSIONS,
+        # WILLS, or a topic (`topic_part`).
+        self.troubles: dict[str, str] = {}
         self.errands: list[Callable[[], Awaitable[None]]] = []  # what else is done every round
         self._topics = topics
         self._clock = clock
@@ -73,14 +84,14 @@ class Upkeep:
             text = "publishes are accepted again: %(percent).1f %% of the disk is free"
             self._log.info("disk refusal ends", text, {"percent": percent})
 
-    def note_trouble(self, key: int, text: str) -> None:
+    def note_trouble(self, part: str, text: str) -> None:
         """Something is wrong that is tried again; it is logged when it is new."""
-        if self.troubles.get(key) != text:
-            self.troubles[key] = text
+        if self.troubles.get(part) != text:
+            self.troubles[part] = text
             self._log.warning("trouble", "%(trouble)s", {"trouble": text})
 
-    def end_trouble(self, key: int) -> None:
-        text = self.troubles.pop(key, "")
+    def end_trouble(self, part: str) -> None:
+        text = self.troubles.pop(part, "")
         if text:
             self._log.info("trouble ends", "no longer: %(trouble)s", {"trouble": text})
 
@@ -89,7 +100,7 @@ class Upkeep:
             try:
                 await self.look_after(topic.log)
             except (OSError, PenstockError) as trouble:
-                self.note_trouble(topic.id, f"{topic.declared}: {trouble}")
+                self.note_trouble(topic_part(topic), f"{topic.declared}: {trouble}")
             else:
                 self._note_damage(topic)
         for errand in self.errands:
@@ -99,15 +110,15 @@ class Upkeep:
     def _note_damage(self, topic: Topic) -> None:
         damage = topic.log.damage
         if topic.refusal:
-            self.note_trouble(topic.id, topic.refusal)
+            self.note_trouble(topic_part(topic), topic.refusal)
         elif damage:
             self.note_trouble(
-                topic.id,
+                topic_part(topic),
                 f"{topic.declared}: {len(damage)} damaged files, the first is {damage[0]}; "
                 "`penstock log verify` tells all, and a backup may have them whole",
             )
         else:
-            self.end_trouble(topic.id)
+            self.end_trouble(topic_part(topic))
 
     async def look_after(self, log: KeptLog) -> int:
         """Apply retention, then seal what is closed; how many records went.

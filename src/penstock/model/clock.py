@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Final, Protocol
 
@@ -49,7 +50,9 @@ class SystemClock:
     """The machine's clocks."""
 
     def __init__(self) -> None:
-        self.monotonic_s: Callable[[], float] = time.monotonic  # the very function: asked often
+        # The very functions, where they are asked often.
+        self.monotonic_s: Callable[[], float] = time.monotonic
+        self.steady_ns: Callable[[], int] = partial(time.clock_gettime_ns, _STEADY_CLOCK)
 
     def now_us(self) -> int:
         return time.time_ns() // 1_000
@@ -58,7 +61,7 @@ class SystemClock:
         return time.time_ns() // 1_000
 
     def steady_us(self) -> int:
-        return time.clock_gettime_ns(_STEADY_CLOCK) // 1_000
+        return self.steady_ns() // 1_000
 
     def age_us(self, stamp_us: int) -> int:
         return self.now_us() - stamp_us
@@ -80,6 +83,9 @@ class ManualClock:
 
     def steady_us(self) -> int:
         return self._start_us + self._monotonic_us
+
+    def steady_ns(self) -> int:
+        return self.steady_us() * 1_000
 
     def age_us(self, stamp_us: int) -> int:
         return self.now_us() - stamp_us

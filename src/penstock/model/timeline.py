@@ -74,7 +74,7 @@ class Timeline:
         return self._clock.steady_us() + self._lead_us
 
     def stamp_us(self) -> int:
-        steady_us = self._clock.steady_us() + self._lead_us  # with every append: no detour
+        steady_us = self._clock.steady_ns() // 1_000 + self._lead_us  # with every append: no detour
         return self._stamp_us + ((steady_us - self._steady_us) >> self._slowness)
 
     def _stamp_at(self, steady_us: int) -> int:

@@ -8,7 +8,7 @@ sent again like any other message.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
 from typing import Any, Final
 
 from penstock.broker.deliver.history import Feeds, feed_run, retained_record, send_one
@@ -22,25 +22,23 @@ from penstock.broker.session.session import (
     Subscription,
 )
 from penstock.catalog.retained import RetainedRow
-from penstock.core.access import Principal
+from penstock.core.access import RECEIVE, Authorise
 from penstock.core.run import Run, record_flags
 
 RETAINED_WAIT_S: Final = 0.01  # between looks whether a full window has room again
 RETAINED_AT_ONCE: Final = 500  # retained messages handed over before others get their turn
 
-MayReceive = Callable[[Principal, str], bool]
 
-
-class Handover:
+class RetainedDelivery:
     """Runs beside everything else on the event loop; ends with the connection."""
 
     def __init__(
-        self, engine: Engine, retained: Retained, may_receive: MayReceive, feeds: Feeds
+        self, engine: Engine, retained: Retained, authorise: Authorise, feeds: Feeds
     ) -> None:
         self._clock = engine.clock
         self._topics = engine.topics
         self._retained = retained
-        self._may_receive = may_receive
+        self._authorise = authorise
         self._feeds = feeds
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -87,7 +85,7 @@ class Handover:
             outbox = session.outbox
             if outbox is None or session.subscriptions.get(subscription.filter) is None:
                 return
-            if not self._may_receive(outbox.principal, name):
+            if not self._authorise(outbox.principal, RECEIVE, name):
                 continue
             row = self._retained.get(name)
             if row is None or row.offset >= ends.get(row.topic_id, 0):

@@ -11,9 +11,9 @@ import unicodedata
 from pathlib import Path
 from typing import Final
 
-from penstock.broker.deliver.exchange import Exchange
+from penstock.broker.engine import Engine
 from penstock.broker.topics import Topic
-from penstock.core.access import PUBLISH, Principal
+from penstock.core.access import PUBLISH, Authorise, Principal
 from penstock.core.names import quoted
 from penstock.log.format.batch import Batch
 from penstock.log.interface import KeptLog
@@ -42,9 +42,9 @@ SOURCE_CHARS_MAX: Final = 512
 class Staged:
     """The staging area of a broker's data directory. A source's requests take turns."""
 
-    def __init__(self, exchange: Exchange) -> None:
-        self._exchange = exchange
-        self._engine = exchange.engine
+    def __init__(self, engine: Engine, authorise: Authorise) -> None:
+        self._engine = engine
+        self._authorise = authorise
         self._turns: dict[str, _Turn] = {}
         self._cleaned_s = self._engine.clock.monotonic_s()
         self._engine.upkeep.errands.append(self._look_after)
@@ -68,7 +68,7 @@ class Staged:
             _checked, data, source, number, part, payload_bytes_max
         )
         for name in names:
-            if not self._exchange.authorise(principal, PUBLISH, name):
+            if not self._authorise(principal, PUBLISH, name):
                 self._engine.metrics.dropped["not_authorized"] += 1
                 raise NotAuthorized(f"publishing to {quoted(name)} is not allowed")
         staged = StagedData(source, number, part, topic.id, batches)

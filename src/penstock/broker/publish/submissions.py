@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from penstock.broker.deliver.exchange import Exchange
+from penstock.broker.engine import Engine
 from penstock.broker.topics import Topic
-from penstock.core.access import PUBLISH, Principal
+from penstock.core.access import PUBLISH, Authorise, Principal
 from penstock.core.names import quoted
 from penstock.core.run import Run
 from penstock.log.format.marks import Mark
@@ -44,9 +44,9 @@ class Submission:
 class Submissions:
     """Takes submissions for all topics, on the event loop."""
 
-    def __init__(self, exchange: Exchange) -> None:
-        self._exchange = exchange
-        self._engine = exchange.engine
+    def __init__(self, engine: Engine, authorise: Authorise) -> None:
+        self._engine = engine
+        self._authorise = authorise
 
     def submit(
         self,
@@ -66,7 +66,7 @@ class Submissions:
     def _check(self, principal: Principal, runs: Sequence[Run]) -> None:
         engine = self._engine
         for run in runs:
-            if not self._exchange.authorise(principal, PUBLISH, run.name):
+            if not self._authorise(principal, PUBLISH, run.name):
                 engine.metrics.dropped["not_authorized"] += run.count
                 raise NotAuthorized(f"publishing to {quoted(run.name)} is not allowed")
             engine.check(run)

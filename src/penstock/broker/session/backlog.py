@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from penstock.broker.deliver.exchange import Exchange
+from penstock.broker.exchange import Exchange
 from penstock.broker.session.rows import tag_of
 from penstock.broker.session.session import Session, Subscription
 from penstock.broker.session.waiting import Reader, Wish, count_waiting
@@ -39,7 +39,7 @@ class Standing:
 async def describe_sessions(exchange: Exchange, client_ids: list[str]) -> list[Standing]:
     """In the order asked for; those that are not there are left out."""
     engine = exchange.engine
-    connected = exchange.sessions
+    connected = exchange.sessions.connected
     rows = await engine.session_list.find([one for one in client_ids if one not in connected])
     standings = []
     for client_id in client_ids:

@@ -9,9 +9,9 @@ from __future__ import annotations
 import asyncio
 from typing import Final
 
-from penstock.broker.deliver.exchange import Exchange
 from penstock.broker.deliver.history import feed_run
 from penstock.broker.deliver.stored_runs import stored_run
+from penstock.broker.exchange import Exchange
 from penstock.broker.session.rows import tag_of
 from penstock.broker.session.session import (
     NO_FEED,
@@ -109,7 +109,7 @@ async def go_on(exchange: Exchange, session: Session) -> None:
             session.acknowledge([packet_id])
             exchange.engine.metrics.dropped[reason] += 1
     session.is_resending = False
-    exchange.resume(session)
+    exchange.sessions.resume(session)
 
 
 async def _resend(exchange: Exchange, session: Session, tag: int, packet_id: int) -> str:

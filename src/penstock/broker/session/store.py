@@ -27,6 +27,7 @@ from penstock.broker.session.session import (
 from penstock.broker.share.registry import Shares, pin_row
 from penstock.broker.share.share import Share
 from penstock.broker.topics import Topic
+from penstock.broker.upkeep import SESSIONS
 from penstock.catalog.feeds import FeedRow
 from penstock.catalog.sessions import Checkpoint, Ending, SessionCatalog
 from penstock.catalog.stored_sessions import OutstandingRow, StoredSession
@@ -138,7 +139,7 @@ class Keeper:
                     self.shares.gone(client_id)
                 await self.keys.expire()
             except PenstockError as trouble:
-                self._engine.upkeep.note_trouble(-2, f"sessions: {trouble}")
+                self._engine.upkeep.note_trouble(SESSIONS, f"sessions: {trouble}")
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = self._loop.create_task(work)
@@ -290,7 +291,7 @@ class Keeper:
             self._endings.save(self._catalog.remove, session.client_id, session.incarnation)
             return
         topics = self._engine.topics.all()
-        ends = {topic.id: topic.log.bounds().end for topic in topics}
+        ends = self._engine.topics.ends()
         positions = [
             (topic.id, topic.log.epoch, session.lags.get(topic.id, ends[topic.id]))
             for topic in topics

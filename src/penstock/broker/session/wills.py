@@ -17,10 +17,11 @@ from collections import deque
 from collections.abc import Callable, Coroutine
 from typing import Any, Final
 
-from penstock.broker.deliver.exchange import Exchange
 from penstock.broker.deliver.routes import TopicWanted
+from penstock.broker.exchange import Exchange
 from penstock.broker.session.session import Session
 from penstock.broker.session.store import will_mark
+from penstock.broker.upkeep import WILLS
 from penstock.catalog.wills import NOT_DUE, StoredWill, WillCatalog
 from penstock.core.run import Run, record_flags
 from penstock.model.clock import Clock
@@ -31,7 +32,6 @@ GRACE_S: Final = 30  # after a start; most clients come back within seconds
 SENT_AT_ONCE: Final = 100  # loaded and on their way to the disk: ~13 MB at their largest
 RETRY_S: Final = 1.0  # a log that takes nothing is asked again after it
 TIMER_S_MAX: Final = 3_600.0  # some wait for a century, and some loops do not like that
-_TROUBLE: Final = -3  # where upkeep's troubles have what is no topic's
 STALE_MAX: Final = 64  # of those called off, as long as they are not most of what waits
 
 
@@ -154,7 +154,7 @@ class Wills:
             self._note_trouble(trouble)
 
     def _note_trouble(self, trouble: PenstockError) -> None:
-        self._exchange.engine.upkeep.note_trouble(_TROUBLE, f"wills: {trouble}")
+        self._exchange.engine.upkeep.note_trouble(WILLS, f"wills: {trouble}")
 
     # Clients
 
@@ -303,7 +303,7 @@ class Wills:
         except PenstockError as trouble:
             self._note_trouble(trouble)
             return set(will_ids)
-        self._exchange.engine.upkeep.end_trouble(_TROUBLE)
+        self._exchange.engine.upkeep.end_trouble(WILLS)
         errors = await asyncio.gather(*[self._publish(one) for one in stored])
         return {one.will_id for one, error in zip(stored, errors, strict=True) if error is not None}
 
@@ -335,7 +335,7 @@ class Wills:
             done.set_result(wanted)
             return done
         waiter = Firing(exchange, stored.will_id, done)
-        exchange.publish(route, run, waiter, [will_mark(stored.will_id)])
+        exchange.publisher.publish(route, run, waiter, [will_mark(stored.will_id)])
         return done
 
 

@@ -100,7 +100,7 @@ class Sharing:
     def _begin(self, share: Share) -> None:
         """Somebody is connected again: go on where the share was."""
         if not self._keeps_qos0 and not any(share.holders.values()):
-            share.away = self._shares.ends()  # at QoS 0 nothing is kept for those away
+            share.away = self._engine.topics.ends()  # at QoS 0 nothing is kept for those away
         for topic in self._engine.topics.all():
             offset = share.away.get(topic.id, 0)  # a topic born since counts from its beginning
             if offset < topic.log.bounds().end:
@@ -115,7 +115,7 @@ class Sharing:
         session.shares.discard(share)
         share.part(session.client_id)
         if not share.members:
-            share.away = self._shares.ends() | share.lags
+            share.away = self._engine.topics.ends() | share.lags
             share.lags.clear()
             share.is_busy = True
             for lift in self._lifts.values():

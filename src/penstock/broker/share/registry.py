@@ -46,7 +46,7 @@ class Shares:
         if share is None:
             share = self._by_key[key] = Share(key, split_share(key)[1], self.behind)
         if not share.holders:
-            share.away = self.ends()
+            share.away = self._engine.topics.ends()
         share.holders[client_id] = qos
         share.is_busy = True
         self._of.setdefault(client_id, set()).add(share)
@@ -89,10 +89,6 @@ class Shares:
         for share in self._of.get(client_id, ()):
             for packet_id, pin in share.pins.get(client_id, {}).items():
                 yield share, packet_id, pin
-
-    def ends(self) -> dict[int, int]:
-        """The end of every topic, by its id."""
-        return {topic.id: topic.log.bounds().end for topic in self._engine.topics.all()}
 
     def forget_topic(self, topic_id: int) -> None:
         for share in self._by_key.values():
@@ -174,7 +170,7 @@ class Shares:
         """Where a share stands; `is_whole` says so of topics at whose level it is, too."""
         offsets = share.away
         if share.members:
-            offsets = self.ends() | share.lags if is_whole else share.lags
+            offsets = self._engine.topics.ends() | share.lags if is_whole else share.lags
         positions = []
         for topic_id, offset in offsets.items():
             topic = self._engine.topics.by_id(topic_id)

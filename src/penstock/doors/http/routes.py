@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.broker.deliver.exchange import Exchange
+from penstock.broker.exchange import Exchange
 from penstock.broker.publish.submissions import Submissions
 from penstock.doors.http import home, mqtt, queue, status
 from penstock.doors.http.door import HttpDoor
@@ -22,7 +22,7 @@ from penstock.doors.mqtt.door import MqttDoor
 
 
 def add_all(door: HttpDoor, exchange: Exchange, mqtt_door: MqttDoor) -> None:
-    submissions = Submissions(exchange)
+    submissions = Submissions(exchange.engine, exchange.authorise)
     status.add_routes(door, exchange, mqtt_door)
     mqtt.add_routes(door, mqtt_door)
     queue.add_routes(door, submissions)

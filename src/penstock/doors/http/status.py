@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from penstock.broker.deliver.exchange import Exchange
 from penstock.broker.engine import Engine
+from penstock.broker.exchange import Exchange
 from penstock.broker.gauges import measure
 from penstock.broker.metrics import FAMILIES
 from penstock.doors.http.door import HttpDoor

@@ -7,7 +7,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, Final
 from uuid import uuid4
 
-from penstock.broker.deliver.exchange import Exchange
+from penstock.broker.exchange import Exchange
 from penstock.broker.session.resume import go_on, restore
 from penstock.broker.session.session import NEVER_EXPIRES, Session
 from penstock.broker.session.wills import Wills
@@ -91,7 +91,7 @@ class Arrivals:
                 reason = Reason.PACKET_TOO_LARGE
                 self._refuse(connection, packet, "packet_size", reason, TOO_SMALL)
                 return
-        holder = self.exchange.sessions.get(client_id)
+        holder = self.exchange.sessions.connected.get(client_id)
         # Nobody's: whoever comes may have it.
         owner = self.exchange.keeper.stored.get(client_id, "")
         if owner and owner != connection.principal.user:
@@ -169,7 +169,7 @@ class Arrivals:
             self._leave(session, is_present=is_present)
             self._wills.end(session, owner)
             return
-        holder = exchange.sessions.get(session.client_id)
+        holder = exchange.sessions.connected.get(session.client_id)
         if holder is not None and holder.outbox is not None:
             holder.outbox.close()
         self._welcome(connection, packet, session, is_present=is_present)
@@ -193,7 +193,7 @@ class Arrivals:
         self, connection: Connection, packet: Connect, session: Session, *, is_present: bool
     ) -> None:
         connection.begin(packet.version, session)
-        self.exchange.attach(session)
+        self.exchange.sessions.attach(session)
         answer = _answer(connection, packet, session.client_id, is_present=is_present)
         connection.put_packet(answer)
         connection.state = next_state(connection.state, Role.SERVER, event_of(answer))

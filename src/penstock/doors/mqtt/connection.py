@@ -1,4 +1,4 @@
-"""One MQTT connection: bytes in, runs to the exchange; messages and acknowledgements out.
+"""One MQTT connection: bytes in, runs to the publisher; messages and acknowledgements out.
 
 Acknowledgements leave in the order the messages arrived, each after its message is durable. What
 waits to be sent is bounded: beyond it messages of QoS 0 are dropped and counted, and the session
@@ -53,7 +53,6 @@ class Connection:
         "_aliases_out",
         "_answer_bytes",
         "_early",
-        "_exchange",
         "_host",
         "_intake",
         "_link",
@@ -63,6 +62,7 @@ class Connection:
         "_plain",
         "_publishing",
         "_rest",
+        "_sessions",
         "_traffic",
         "end_reason",
         "is_bridge",
@@ -81,7 +81,7 @@ class Connection:
 
     def __init__(self, host: Host, link: Link) -> None:
         self._host = host
-        self._exchange = host.exchange  # at hand: every message asks for it
+        self._sessions = host.exchange.sessions  # at hand: acknowledgements ask for it
         self._traffic = host.exchange.engine.metrics.traffic
         self._link = link
         self._intake = Intake(UNKNOWN_VERSION, PACKET_BYTES_MAX)
@@ -259,7 +259,7 @@ class Connection:
         if self._publishing is None:
             session, plain = self.session, self._plain
             assert session is not None and plain is not None
-            self._publishing = Publishing(self, session, self._exchange, plain)
+            self._publishing = Publishing(self, session, self._host.exchange.publisher, plain)
         return self._publishing
 
     def hold(self) -> None:
@@ -279,7 +279,7 @@ class Connection:
             (check_pubacks if first_byte == PUBACK else check_pubcomps)(session, packet_ids)
             session.acknowledge(packet_ids)
             if session.is_behind:
-                self._exchange.resume(session)
+                self._sessions.resume(session)
         elif first_byte == PUBREC:
             unknown = unknown_pubrecs(session, packet_ids)
             if unknown and self.version == MQTT_5:
@@ -325,11 +325,11 @@ class Connection:
         if self.is_closed:
             return
         if not self.fits(len(data)):
-            self._exchange.engine.metrics.dropped["queue_full"] += count
+            self._host.exchange.engine.metrics.dropped["queue_full"] += count
             return
         if len(data) > self.packet_bytes_max:  # then one of its packets may be
             data, too_large = packets_within(data, self.packet_bytes_max)
-            self._exchange.engine.metrics.dropped["too_large"] += too_large
+            self._host.exchange.engine.metrics.dropped["too_large"] += too_large
             self._traffic.publishes_sent -= too_large
         self._traffic.publishes_sent += count
         if data:
@@ -367,7 +367,7 @@ class Connection:
                 continue
             data = put_packet_ids(encoded, at, [packet_id])
             self._put_messages(name, bytes((data[0] | _DUP,)) + data[1:] if dup else data)
-        self._exchange.engine.metrics.dropped["too_large"] += len(too_large)
+        self._host.exchange.engine.metrics.dropped["too_large"] += len(too_large)
         self._traffic.publishes_sent += len(packet_ids) - len(too_large)
         if self.session is not None:
             self.session.acknowledge(too_large)
@@ -430,7 +430,7 @@ class Connection:
         if session is None or not (session.lags or session.stalled or session.shares):
             return
         if self.has_room:
-            self._exchange.resume(session)
+            self._sessions.resume(session)
 
     def _send(self, data: bytes | memoryview) -> bool:
         """Hand over what the socket takes; False if something is left, or the peer is gone."""

@@ -12,8 +12,8 @@ import asyncio
 import resource
 from typing import Final
 
-from penstock.broker.deliver.exchange import Exchange
 from penstock.broker.deliver.routes import forward
+from penstock.broker.exchange import Exchange
 from penstock.broker.gauges import resident_bytes
 from penstock.broker.session.session import Subscription
 from penstock.core.access import RECEIVE
@@ -60,7 +60,7 @@ class DollarSys:
             return
         identifiers = (subscription.identifier,) if subscription.identifier else ()
         encoding = outbox.encoding(0, True, identifiers)
-        for name, value in (self._values | self._exchange.states.values).items():
+        for name, value in (self._values | self._exchange.publisher.states.values).items():
             if matches(subscription.filter, name) and self._exchange.authorise(
                 outbox.principal, RECEIVE, name
             ):
@@ -78,8 +78,8 @@ class DollarSys:
         keeper = exchange.keeper
         seen = (
             exchange.engine.metrics.traffic.connects,
-            len(exchange.sessions),
-            exchange.subscription_count,
+            len(exchange.sessions.connected),
+            exchange.sessions.subscription_count,
             len(keeper.stored),
             len(keeper.shares),
             len(keeper.retained),
@@ -99,15 +99,15 @@ class DollarSys:
             if self._values.get(name) == value:
                 continue
             self._values[name] = value
-            if self._exchange.sessions:
+            if self._exchange.sessions.connected:
                 forward(self._exchange.router.find(name).lanes, _run(name, value))
 
     def _holdings(self) -> dict[str, str]:
         """What is there now: clients, subscriptions, retained messages."""
         exchange = self._exchange
         traffic = exchange.engine.metrics.traffic
-        connected = len(exchange.sessions)
-        disconnected = exchange.away_count
+        connected = len(exchange.sessions.connected)
+        disconnected = exchange.sessions.away_count
         counts = {
             "clients/connected": connected,
             "clients/active": connected,
@@ -116,7 +116,7 @@ class DollarSys:
             "clients/total": connected + disconnected,
             "clients/maximum": traffic.clients_max,
             "clients/expired": traffic.sessions_expired,
-            "subscriptions/count": exchange.subscription_count,
+            "subscriptions/count": exchange.sessions.subscription_count,
             "shared_subscriptions/count": len(exchange.keeper.shares),
             "retained messages/count": len(exchange.keeper.retained),
         }

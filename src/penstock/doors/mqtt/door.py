@@ -11,7 +11,7 @@ import ssl
 from collections.abc import Callable, Coroutine
 from typing import Any, Final
 
-from penstock.broker.deliver.exchange import Exchange
+from penstock.broker.exchange import Exchange
 from penstock.broker.limited_log import LimitedLog
 from penstock.broker.session.wills import Wills
 from penstock.doors.lingering import STOP_LINGER_S_MAX, Lingering
@@ -198,7 +198,7 @@ class MqttDoor:
         if session is not None:
             self._events.disconnected(connection, session)
         if session is not None and session.outbox is connection:
-            self.exchange.detach(session)
+            self.exchange.sessions.detach(session)
             self.wills.end(session, connection.principal.user)
 
     def handle(self, connection: Connection, packet: Packet) -> None:
@@ -242,7 +242,7 @@ class MqttDoor:
             return
         check_refused(session, packet.packet_id)
         session.acknowledge([packet.packet_id])
-        self.exchange.resume(session)
+        self.exchange.sessions.resume(session)
 
     # Time
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
-from penstock.broker.deliver.exchange import Exchange
+from penstock.broker.exchange import Exchange
 from penstock.doors.mqtt.encoding import Encodings
 from penstock.mqtt.packets import Packet
 from penstock.mqtt.reasons import Reason

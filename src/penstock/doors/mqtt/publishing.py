@@ -1,4 +1,4 @@
-"""What one client publishes: checked, handed to the exchange in runs, acknowledged in order.
+"""What one client publishes: checked, handed to the publisher in runs, acknowledged in order.
 
 An acknowledgement leaves once its message is durable, after all that were due before it. How much
 may wait for that is bounded. What waits hangs on each other, oldest first, so a client that waits
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from penstock.broker.deliver.exchange import Exchange
+from penstock.broker.publish.publisher import Publisher
 from penstock.broker.session.session import Session
 from penstock.broker.topics import Topic
 from penstock.core.run import MixedRun, Run
@@ -71,23 +71,23 @@ class Publishing:
         "_aliases",
         "_congested",
         "_connection",
-        "_exchange",
         "_first",
         "_last",
         "_opened_before",
         "_plain",
         "_pubacks",
+        "_publisher",
         "_session",
         "_unacked",
         "_weave",
     )
 
     def __init__(
-        self, connection: Connection, session: Session, exchange: Exchange, plain: MqttEncoding
+        self, connection: Connection, session: Session, publisher: Publisher, plain: MqttEncoding
     ) -> None:
         self._connection = connection
         self._session = session
-        self._exchange = exchange
+        self._publisher = publisher
         self._plain = plain  # how the client's plainest messages are encoded
         self._aliases: IncomingAliases | None = None
         self._congested: Topic | None = None  # more waited for its commit than there should
@@ -101,12 +101,12 @@ class Publishing:
     def publish(self, chunk: Chunk, item: PublishRun) -> None:
         """Consecutive PUBLISH packets that are alike; ProtocolViolation if they break a rule."""
         session = self._session
-        exchange = self._exchange
+        publisher = self._publisher
         run = self._run(chunk, item)
         run.publisher = session.client_id
-        route = exchange.router.find(run.name, self._connection.principal)
+        route = publisher.router.find(run.name, self._connection.principal)
         if run.qos == 0:
-            if exchange.publish(route, run, None):
+            if publisher.publish(route, run, None):
                 self._hold(route.topic)
             return
         if self._connection.version == MQTT_5:
@@ -114,9 +114,9 @@ class Publishing:
         ids = chunk.packet_ids[item.first_id : item.first_id + run.count]
         receipt = self._receipt(PUBACK if run.qos == 1 else PUBREC, ids)
         if run.qos == 1:
-            is_much = exchange.publish(route, run, receipt)
+            is_much = publisher.publish(route, run, receipt)
         else:
-            is_much = exchange.publish_once(route, run, session, ids, receipt)
+            is_much = publisher.publish_once(route, run, session, ids, receipt)
         if is_much or self._unacked > UNACKED_MAX:
             self._hold(route.topic)
 
@@ -124,13 +124,13 @@ class Publishing:
         """Runs of QoS 0 side by side, of different names; else as `publish` of each."""
         if self._weave is None:
             principal = self._connection.principal
-            self._weave = Weave(self, self._exchange, principal, self._plain)
+            self._weave = Weave(self, self._publisher, principal, self._plain)
         self._weave.publish(chunk, neighbours)
 
     def store_mixed(self, topic: Topic, mixed: MixedRun) -> None:
         """Store plain messages of several names, of a topic that is level, with one append."""
         mixed.publisher = self._session.client_id
-        if self._exchange.publish_mixed(topic, mixed):
+        if self._publisher.publish_mixed(topic, mixed):
             self._hold(topic)
 
     def _run(self, chunk: Chunk, item: PublishRun) -> Run:
@@ -145,7 +145,7 @@ class Publishing:
             raise ProtocolViolation(
                 Reason.TOPIC_NAME_INVALID, f"a name of more than {NAME_LEVELS_MAX} levels"
             )
-        bytes_max = self._exchange.payload_bytes_max
+        bytes_max = self._publisher.payload_bytes_max
         if item.packet_bytes_max > bytes_max and max(chunk.payload_lengths[first:end]) > bytes_max:
             raise ProtocolViolation(
                 Reason.PACKET_TOO_LARGE, f"a message of more than {bytes_max} bytes"
@@ -176,7 +176,7 @@ class Publishing:
         run.headers = stored_headers(item.properties)
         expiry_s = item.properties.message_expiry_interval
         if expiry_s is not None:
-            run.until_us = self._exchange.engine.clock.steady_us() + expiry_s * 1_000_000
+            run.until_us = self._publisher.clock.steady_us() + expiry_s * 1_000_000
 
     def _check_receive_maximum(self, count: int) -> None:
         """What the client has out: QoS 1 without PUBACK, QoS 2 whose PUBREL has not come.
@@ -207,7 +207,7 @@ class Publishing:
                 receipt.reason = Reason.PACKET_IDENTIFIER_NOT_FOUND
             elif self._opened_before:
                 self._opened_before.difference_update(ids)
-            self._exchange.release(self._session, ids, receipt)
+            self._publisher.release(self._session, ids, receipt)
             start = end
 
     # Answers

@@ -11,8 +11,8 @@ from collections.abc import Awaitable
 from dataclasses import replace
 from typing import Final
 
-from penstock.broker.deliver.exchange import Exchange
 from penstock.broker.deliver.history import FEEDS_MAX
+from penstock.broker.exchange import Exchange
 from penstock.broker.session.session import OwnFeed, Session, Subscription
 from penstock.core.access import SUBSCRIBE
 from penstock.core.names import SHARE_PREFIX, quoted, split_share
@@ -64,7 +64,7 @@ class Subscribing:
         except RefusedError as refused:
             self._refuse_all(connection, session, packet, str(refused))
             return
-        if asked is None and not self.exchange.is_retaining:
+        if asked is None and not self.exchange.delivery.is_retaining:
             self._subscribe_plain(connection, session, packet)
         else:
             connection.pause()
@@ -75,7 +75,7 @@ class Subscribing:
     ) -> None:
         """After the retained messages that came before it; then whatever waited behind it."""
         try:
-            await self.exchange.wait_retained()
+            await self.exchange.delivery.wait_retained()
             if connection.is_closed:
                 return
             if asked is None:
@@ -86,7 +86,7 @@ class Subscribing:
             connection.unpause()
 
     def _subscribe_plain(self, connection: Connection, session: Session, packet: Subscribe) -> None:
-        made = Made(packet, self.exchange.ends())
+        made = Made(packet, self.exchange.engine.topics.ends())
         if any(is_own(wanted.filter) for wanted in packet.subscriptions):
             self._dollar_sys.refresh()
         for wanted in packet.subscriptions:
@@ -112,7 +112,7 @@ class Subscribing:
         connection.put_packet(made.answer())
 
     def _install(self, made: Made, wanted: Wanted, subscription: Subscription) -> None:
-        is_new = self.exchange.subscribe(subscription)
+        is_new = self.exchange.sessions.subscribe(subscription)
         made.reasons.append(Reason(wanted.qos))
         made.subscriptions.append(subscription)
         if subscription.share is not None:
@@ -126,7 +126,7 @@ class Subscribing:
         self, connection: Connection, session: Session, packet: Subscribe, asked: Asked
     ) -> None:
         """Subscriptions with `from` or `where`."""
-        made = Made(packet, self.exchange.ends())
+        made = Made(packet, self.exchange.engine.topics.ends())
         for wanted in packet.subscriptions:
             await self._subscribe_feed(session, made, wanted, asked)
         if not connection.is_closed:
@@ -192,9 +192,9 @@ class Subscribing:
         for subscription in made.subscriptions:
             is_wanted = subscription in made.with_retained
             if subscription.feed is not None:
-                self.exchange.begin_feed(subscription, with_retained=is_wanted)
+                self.exchange.retained_delivery.begin_feed(subscription, with_retained=is_wanted)
             elif is_wanted:
-                self.exchange.send_retained(subscription, made.ends)
+                self.exchange.retained_delivery.send_retained(subscription, made.ends)
                 self._dollar_sys.greet(subscription)
 
     async def _confirm_kept(
@@ -231,7 +231,7 @@ class Subscribing:
         assert session is not None
         reasons = [
             Reason.SUCCESS
-            if self.exchange.unsubscribe(session, filter)
+            if self.exchange.sessions.unsubscribe(session, filter)
             else Reason.NO_SUBSCRIPTION_EXISTED
             for filter in packet.filters
         ]

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from penstock.broker.deliver.exchange import Exchange
 from penstock.broker.deliver.routes import Route, TopicWanted
+from penstock.broker.publish.publisher import Publisher
 from penstock.core.access import Principal
 from penstock.core.run import MixedRun
 from penstock.doors.mqtt.encoding import MqttEncoding
@@ -40,17 +40,17 @@ def plain_neighbours(items: list[Item], first: int) -> list[PublishRun]:
 class Weave:
     """Made for a client that sends neighbours of different names."""
 
-    __slots__ = ("_edition", "_exchange", "_plain", "_principal", "_publishing", "_routes")
+    __slots__ = ("_edition", "_plain", "_principal", "_publisher", "_publishing", "_routes")
 
     def __init__(
         self,
         publishing: Publishing,
-        exchange: Exchange,
+        publisher: Publisher,
         principal: Principal,
         plain: MqttEncoding,
     ) -> None:
         self._publishing = publishing
-        self._exchange = exchange
+        self._publisher = publisher
         self._principal = principal
         self._plain = plain
         self._routes: dict[bytes, Route | None] = {}  # None: of a name that goes its own way
@@ -58,8 +58,8 @@ class Weave:
 
     def publish(self, chunk: Chunk, neighbours: list[PublishRun]) -> None:
         """Plain runs side by side; ProtocolViolation if one breaks a rule, after those before."""
-        bytes_max = self._exchange.payload_bytes_max
-        edition = self._exchange.router.edition
+        bytes_max = self._publisher.payload_bytes_max
+        edition = self._publisher.router.edition
         if edition != self._edition or len(self._routes) > ROUTES_MAX:
             self._edition = edition
             self._routes.clear()
@@ -84,7 +84,7 @@ class Weave:
         route: Route | None = None
         if name.count(b"/") < NAME_LEVELS_MAX:
             try:
-                route = self._exchange.router.find(name.decode(), self._principal)
+                route = self._publisher.router.find(name.decode(), self._principal)
             except TopicWanted:
                 return None  # on its own way it asks for its topic
             lanes = route.lanes
@@ -95,7 +95,7 @@ class Weave:
 
     def _store(self, chunk: Chunk, woven: list[PublishRun], routes: list[Route]) -> None:
         """Store runs of one topic with one append, then forward each."""
-        if len(woven) < 2 or not self._exchange.is_level(routes[0].topic):
+        if len(woven) < 2 or not self._publisher.is_level(routes[0].topic):
             for item in woven:
                 self._publishing.publish(chunk, item)
             return
@@ -120,4 +120,4 @@ class Weave:
             for member in route.lanes[0].members:
                 member.outbox.forward(route.name, count, packets)
                 handed += count
-        self._exchange.engine.metrics.records_delivered += handed
+        self._publisher.metrics.records_delivered += handed

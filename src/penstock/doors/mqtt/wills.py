@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.broker.deliver.exchange import Exchange
+from penstock.broker.exchange import Exchange
 from penstock.broker.states import is_state_of
 from penstock.core.access import PUBLISH, Principal
 from penstock.core.names import quoted
@@ -35,9 +35,10 @@ def check_will(
         why = f"the name of the will has more than {NAME_LEVELS_MAX} levels: choose a shorter one"
         return Reason.TOPIC_NAME_INVALID, why
     headers_bytes = sum(len(key.encode()) + len(value.encode()) for key, value in will.headers)
-    if len(will.payload) > exchange.payload_bytes_max or headers_bytes > HEADERS_BYTES_MAX:
+    payload_bytes_max = exchange.publisher.payload_bytes_max
+    if len(will.payload) > payload_bytes_max or headers_bytes > HEADERS_BYTES_MAX:
         return Reason.PACKET_TOO_LARGE, (
-            f"a will has at most {exchange.payload_bytes_max} bytes of payload and "
+            f"a will has at most {payload_bytes_max} bytes of payload and "
             f"{HEADERS_BYTES_MAX} of user properties"
         )
     may_publish = exchange.authorise(principal, PUBLISH, will.name)

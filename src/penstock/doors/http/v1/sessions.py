@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from penstock.broker.deliver.exchange import Exchange
+from penstock.broker.exchange import Exchange
 from penstock.broker.session.backlog import Standing, describe_sessions
 from penstock.core.names import quoted
 from penstock.doors.http.door import HttpDoor
@@ -70,7 +70,7 @@ class SessionsDoor:
     async def show_all(self, request: Request) -> Response:
         query = check_query(request, "limit", "after")
         limit, after = read_limit(query), query.get("after")
-        known = sorted(set(self._exchange.sessions) | set(self._exchange.keeper.stored))
+        known = sorted(set(self._exchange.sessions.connected) | set(self._exchange.keeper.stored))
         if after is not None:
             known = [one for one in known if one > after]
         standings = await describe_sessions(self._exchange, known[:limit])
@@ -90,7 +90,7 @@ class SessionsDoor:
         asked = read_body(request, Kick)
         client_id = request.params["client_id"]
         exchange = self._exchange
-        session = exchange.sessions.get(client_id)
+        session = exchange.sessions.connected.get(client_id)
         if session is None and client_id not in exchange.keeper.stored:
             raise _unknown(client_id)
         was_connected = session is not None

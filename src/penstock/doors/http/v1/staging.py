@@ -10,7 +10,7 @@ from typing import Annotated, Final
 
 from msgspec import Meta, Struct
 
-from penstock.broker.deliver.exchange import Exchange
+from penstock.broker.exchange import Exchange
 from penstock.broker.publish.staged import (
     NAME_FORM,
     PART_FORM,
@@ -66,7 +66,7 @@ class Discard(Struct, forbid_unknown_fields=True):
 
 
 def add_routes(door: HttpDoor, exchange: Exchange) -> None:
-    staging = StagingDoor(door, Staged(exchange))
+    staging = StagingDoor(door, Staged(exchange.engine, exchange.authorise))
     for path, handler, facts in (
         (
             STAGED,

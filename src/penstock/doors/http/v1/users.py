@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from penstock.broker.deliver.exchange import Exchange
+from penstock.broker.exchange import Exchange
 from penstock.core.access import check_user
 from penstock.core.names import quoted
 from penstock.doors.http.door import HttpDoor
@@ -96,7 +96,7 @@ class UsersDoor:
                 "another first, or stop the broker and remove it from the directory",
             )
         await self._access.remove_user(user)
-        for session in list(self._exchange.sessions.values()):
+        for session in list(self._exchange.sessions.connected.values()):
             outbox = session.outbox
             if isinstance(outbox, Connection) and outbox.principal.user == user:
                 outbox.end(Reason.NOT_AUTHORIZED, f"user {quoted(user)} was removed")

@@ -1,0 +1,56 @@
+"""The exchange: the parts through which messages go between clients and logs, put together once.
+
+Each part does one thing: the publisher stores, delivery hands on what is committed, sessions come
+and go. Doors take the parts they need from here; the exchange itself does nothing.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+from penstock.broker.deliver.delivery import Delivery
+from penstock.broker.deliver.history import Feeds
+from penstock.broker.deliver.retained_delivery import RetainedDelivery
+from penstock.broker.deliver.routes import Router
+from penstock.broker.engine import Engine
+from penstock.broker.publish.publisher import Publisher
+from penstock.broker.session.registry import Sessions
+from penstock.broker.session.store import Keeper
+from penstock.broker.share.delivery import Sharing
+from penstock.broker.upkeep import DELIVERY
+from penstock.core.access import Authorise, authorise
+
+
+class Exchange:
+    """Made once for all doors."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        keeper: Keeper,
+        authorise: Authorise = authorise,
+        *,
+        keeps_qos0: bool = False,
+    ) -> None:
+        on_trouble = partial(engine.upkeep.note_trouble, DELIVERY)
+        self.engine = engine
+        self.keeps_qos0 = keeps_qos0
+        self.keeper = keeper
+        self.authorise = authorise
+        self.router = Router(engine.topics, authorise, keeps_qos0=keeps_qos0)
+        self.publisher = Publisher(engine, self.router, keeper, keeps_qos0=keeps_qos0)
+        self.delivery = Delivery(engine, self.router, keeper.retained, keeps_qos0=keeps_qos0)
+        self.feeds = Feeds(engine, authorise, on_trouble)
+        self.sharing = Sharing(engine, self.router, keeper.shares, on_trouble, keeps_qos0)
+        self.sessions = Sessions(
+            engine,
+            keeper,
+            self.router,
+            self.feeds,
+            self.sharing,
+            on_trouble,
+            keeps_qos0=keeps_qos0,
+        )
+        self.retained_delivery = RetainedDelivery(engine, keeper.retained, authorise, self.feeds)
+        engine.caches.by_name["routes"] = self.router
+        engine.caches.by_name["retained"] = keeper.retained

@@ -1,0 +1,187 @@
+"""Publishing: runs are stored; their commit delivers them.
+
+A message above QoS 0 is delivered after its commit. One of QoS 0 is forwarded in the tick it
+arrived, but only while everything published before it in its topic has been handed on; else it
+waits for the commit like the others (the fast lane, docs/ARCHITECTURE.md). With `keeps_qos0` it
+always waits: what is kept for sessions is known by its offset.
+Compiled by mypyc; the same source runs interpreted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from penstock.broker.deliver.routes import Route, Router, forward, spread
+from penstock.broker.engine import Engine
+from penstock.broker.metrics import Metrics
+from penstock.broker.session.session import Session
+from penstock.broker.session.store import Keeper, opened_mark
+from penstock.broker.states import States
+from penstock.broker.topics import Topic
+from penstock.core.fast_lane import may_go_ahead
+from penstock.core.names import quoted
+from penstock.core.run import MixedRun, Run
+from penstock.log.format.marks import Mark
+from penstock.log.interface import Waiter
+from penstock.model.errors import NotAuthorized, PenstockError, UnavailableError
+
+
+class Opening:
+    """Implements Waiter for messages of QoS 2: their packet ids are taken once they are stored."""
+
+    __slots__ = ("_is_kept", "_keeper", "_packet_ids", "_session", "_topic", "_waiter")
+
+    def __init__(
+        self,
+        keeper: Keeper,
+        session: Session,
+        topic: Topic,
+        packet_ids: list[int],
+        waiter: Waiter,
+    ) -> None:
+        self._keeper = keeper
+        self._session = session
+        self._topic = topic
+        self._packet_ids = packet_ids
+        self._waiter = waiter
+        self._is_kept = session.vault is not None
+
+    @property
+    def has_given_up(self) -> bool:
+        return False
+
+    def committed(self, offset: int) -> None:
+        self._end(is_open=True)
+        self._waiter.committed(offset)
+
+    def refused(self, error: Exception) -> None:
+        for packet_id in self._packet_ids:
+            self._session.opened.pop(packet_id, None)
+        self._end(is_open=False)
+        self._waiter.refused(error)
+
+    def _end(self, *, is_open: bool) -> None:
+        if self._is_kept:
+            session, packet_ids = self._session, self._packet_ids
+            self._keeper.end_opening(session, self._topic, packet_ids, is_open=is_open)
+
+
+class Unheard:
+    """Implements Waiter for messages of QoS 0 that were not forwarded: a loss is counted."""
+
+    __slots__ = ("_count", "_metrics")
+
+    def __init__(self, metrics: Metrics, count: int) -> None:
+        self._metrics = metrics
+        self._count = count
+
+    @property
+    def has_given_up(self) -> bool:
+        return False
+
+    def committed(self, offset: int) -> None:
+        """Nobody waits to hear of it."""
+
+    def refused(self, error: Exception) -> None:
+        self._metrics.dropped["log_unavailable"] += self._count
+
+
+class Publisher:
+    """Takes what clients publish, on the event loop."""
+
+    def __init__(
+        self, engine: Engine, router: Router, keeper: Keeper, *, keeps_qos0: bool = False
+    ) -> None:
+        self.router = router
+        self.states = States(router)
+        self.clock = engine.clock
+        self.metrics = engine.metrics
+        self.payload_bytes_max = engine.settings.payload_bytes_max
+        self._keeper = keeper
+        self._keeps_qos0 = keeps_qos0
+        self._upkeep = engine.upkeep
+
+    def publish(
+        self, route: Route, run: Run, waiter: Waiter | None, marks: Sequence[Mark] = ()
+    ) -> bool:
+        """Store a run, whose commit delivers it; the waiter hears when it is durable, or why not.
+
+        True when so much waits for its commit that the caller should stop reading for a while.
+        """
+        refusal = self._upkeep.refusal
+        if refusal or not route.may_publish:
+            self._refuse(run, refusal or route.topic.refusal, waiter)
+            return False
+        log = route.topic.log
+        if run.until_us:
+            run.expires_at = self.clock.expires_at(run.until_us)
+        if (
+            run.qos == 0
+            and waiter is None
+            and may_go_ahead(run.retain, log.is_level, self._keeps_qos0)
+        ):
+            run.is_forwarded = True
+            log.append([run], None, marks)
+            self.metrics.records_delivered += forward(route.lanes, run)
+            if route.shares:
+                spread(route.shares, run, self.metrics)
+        else:
+            log.append([run], waiter or Unheard(self.metrics, run.count), marks)
+        return log.is_congested
+
+    def publish_mixed(self, topic: Topic, mixed: MixedRun) -> bool:
+        """As `publish`, for plain messages of a topic that is level; the caller forwards them."""
+        topic.log.append(mixed)
+        return topic.log.is_congested
+
+    def is_level(self, topic: Topic) -> bool:
+        """May plain messages of QoS 0 go ahead of their commit in this topic?"""
+        return not self._upkeep.refusal and may_go_ahead(
+            False, topic.log.is_level, self._keeps_qos0
+        )
+
+    def publish_once(
+        self, route: Route, run: Run, session: Session, packet_ids: list[int], waiter: Waiter
+    ) -> bool:
+        """As `publish`, for QoS 2: what was taken before is answered and not stored again."""
+        opened = session.opened
+        topic = route.topic
+        fresh = []
+        for at, packet_id in enumerate(packet_ids):
+            if packet_id not in opened:
+                opened[packet_id] = topic.id
+                fresh.append(at)
+        taken = [packet_ids[at] for at in fresh]
+        if len(fresh) < run.count:
+            run = run.pick(fresh)
+        if not run.count:
+            waiter.committed(0)
+            return False
+        marks: list[Mark] = []
+        if session.vault is not None:
+            self._keeper.begin_opening(session, taken)
+            marks = [opened_mark(session, packet_id, at) for at, packet_id in enumerate(taken)]
+        return self.publish(route, run, Opening(self._keeper, session, topic, taken, waiter), marks)
+
+    def release(self, session: Session, packet_ids: list[int], waiter: Waiter) -> None:
+        """The client will not send these QoS 2 messages again; heard once that is durable."""
+        if session.vault is not None:
+            self._keeper.close_opened(session, packet_ids, waiter)
+            return
+        for packet_id in packet_ids:
+            session.opened.pop(packet_id, None)
+        waiter.committed(0)
+
+    def _refuse(self, run: Run, refusal: str, waiter: Waiter | None) -> None:
+        error: PenstockError = UnavailableError(refusal)
+        reason = "log_unavailable"
+        if not refusal:
+            if self.states.take(run):
+                if waiter is not None:
+                    waiter.committed(0)
+                return
+            error = NotAuthorized(f"publishing to {quoted(run.name)} is not allowed")
+            reason = "not_authorized"
+        self.metrics.dropped[reason] += run.count
+        if waiter is not None:
+            waiter.refused(error)
