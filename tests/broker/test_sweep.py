@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from typing import cast
+from typing import NamedTuple, cast
 
 import pytest
 from hypothesis import given, settings
@@ -22,7 +22,7 @@ from penstock.broker.topics import Topic, Topics
 from penstock.catalog.catalog import TopicRow
 from penstock.core.names import matches
 from penstock.core.placement import Placement
-from penstock.core.run import run_of
+from penstock.core.run import Encoding, Run, run_of
 from penstock.log.format.batch import Batch
 from penstock.log.interface import LogSettings
 from penstock.log.memory import MemoryLog
@@ -32,6 +32,7 @@ from penstock.model.record import DEFAULT_TENANT, TopicId
 from penstock.model.timeline import Timeline
 from tests.appends import append
 from tests.broker.exchange_world import Client
+from tests.core.delivery_model import ME, model
 
 NAMES = ["a", "a/b", "b", "c"]
 FILTERS = ["a", "#", "+/b", "c", "b"]
@@ -63,19 +64,45 @@ class OneTopic:
         return self.only
 
 
-async def filled(chance: random.Random) -> tuple[SlowLog, list[tuple[str, int, bytes]]]:
-    """A log of many small batches; (name, QoS, payload) by offset."""
+class Stored(NamedTuple):
+    """A record, as far as it matters who gets it."""
+
+    name: str
+    qos: int
+    payload: bytes
+    publisher: str
+
+
+async def filled(chance: random.Random) -> tuple[SlowLog, list[Stored]]:
+    """A log of many small batches, and its records by offset."""
     log = SlowLog(LogSettings(), SystemClock(), asyncio.get_running_loop())
     log.chance = chance
-    records: list[tuple[str, int, bytes]] = []
+    records: list[Stored] = []
     for _ in range(chance.randint(1, 25)):
         for _ in range(chance.randint(1, 3)):
             name, qos = chance.choice(NAMES), chance.randrange(3)
             payloads = [b"%d" % (len(records) + n) for n in range(chance.randint(1, 4))]
-            records += [(name, qos, payload) for payload in payloads]
-            pending = append(log, run_of(name, payloads, qos=qos))
+            publisher = chance.choice(["", "rider-0", "rider-1"])
+            records += [Stored(name, qos, payload, publisher) for payload in payloads]
+            pending = append(log, run_of(name, payloads, publisher=publisher, qos=qos))
         await pending
     return log, records
+
+
+class NoVault:
+    """What a session that outlives its connection writes down; nothing, here."""
+
+    def send(
+        self, session: Session, tag: int, run: Run, ids: list[int], encoding: Encoding
+    ) -> None:
+        assert session.outbox is not None
+        session.outbox.send(run, 0, ids, encoding, False)
+
+    def release(self, session: Session, packet_ids: list[int]) -> None:
+        raise AssertionError("riders acknowledge at once")
+
+    def touch(self, session: Session) -> None:
+        """It is saved nowhere."""
 
 
 class Ride:
@@ -87,22 +114,28 @@ class Ride:
         self.session = Session(self.client.client_id, self.client, self.client.window)
         self.client.session = self.session
         for filter in chance.sample(FILTERS, chance.randint(1, 3)):
-            one = Subscription(self.session, filter, chance.randrange(3))
+            one = Subscription(self.session, filter, chance.randrange(3), chance.random() < 0.3)
+            one.retain_as_published = chance.random() < 0.3
+            one.identifier = chance.choice([0, 0, 1, 2])
             one.since = {TOPIC_ID: chance.choice([0, chance.randint(0, end)])}
+            if one.qos == 0 and chance.random() < 0.5:
+                one.owed = {TOPIC_ID: chance.randint(0, end)}
             self.session.subscriptions[filter] = one
+        if chance.random() < 0.5:  # it outlives its connection
+            self.session.vault = NoVault()
         self.start = chance.randint(0, end)
 
-    def due(self, records: list[tuple[str, int, bytes]]) -> list[tuple[bytes, int]]:
+    def due(self, records: list[Stored], *, keeps_qos0: bool) -> list[tuple[bytes, int, object]]:
         found = []
+        keeps_qos0 = keeps_qos0 and self.session.vault is not None
         for offset in range(self.start, len(records)):
-            name, qos, payload = records[offset]
-            granted = [
-                one.qos
-                for one in self.session.subscriptions.values()
-                if matches(one.filter, name) and one.since[TOPIC_ID] <= offset
-            ]
-            if granted and min(qos, max(granted)):
-                found.append((payload, min(qos, max(granted))))
+            name, qos, payload, publisher = records[offset]
+            mine = self.session.subscriptions.values()
+            wants = [one.want(TOPIC_ID) for one in mine if matches(one.filter, name)]
+            publisher = ME if publisher == self.client.client_id else publisher
+            got = model(wants, offset, qos, publisher, keeps_qos0).from_log
+            if got is not None:
+                found.append((payload, got.qos, got.identifiers))
         return found
 
 
@@ -110,10 +143,14 @@ async def ride(seed: int) -> None:
     chance = random.Random(seed)
     log, records = await filled(chance)
     topic = OneTopic(log)
-    router = Router(cast(Topics, topic), lambda principal, action, name: True)
+    keeps_qos0 = chance.random() < 0.3
+    router = Router(
+        cast(Topics, topic), lambda principal, action, name: True, keeps_qos0=keeps_qos0
+    )
     metrics = Metrics()
     troubles: list[str] = []
-    sweep = Sweep(topic.only, router, metrics, Timeline(SystemClock()), troubles.append)
+    clock = Timeline(SystemClock())
+    sweep = Sweep(topic.only, router, metrics, clock, troubles.append, keeps_qos0)
     rides = [Ride(chance, number, len(records)) for number in range(chance.randint(1, 6))]
     for one in rides:
         for subscription in one.session.subscriptions.values():
@@ -132,8 +169,11 @@ async def ride(seed: int) -> None:
         await asyncio.sleep(0)
         assert asyncio.get_running_loop().time() < deadline, "a rider is stuck"
     for one in rides:
-        received = [(message.payload, message.qos) for message in one.client.received]
-        assert received == one.due(records)
+        received = [(got.payload, got.qos, got.identifiers) for got in one.client.received]
+        assert sorted(received) == sorted(one.due(records, keeps_qos0=keeps_qos0))
+        for is_acknowledged in (True, False):  # the client reads the others sooner
+            order = [int(payload) for payload, qos, _ in received if (qos > 0) == is_acknowledged]
+            assert order == sorted(order)
         assert one.client.complaints == []
     assert troubles == []
 

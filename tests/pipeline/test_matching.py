@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from penstock.core.delivery_rule import Want
 from penstock.core.names import matches
 from penstock.core.where import compile_where
 from penstock.log.arrow.columns import schema_of
@@ -18,6 +19,7 @@ from penstock.pipeline.jobs.dispatch import matching
 from penstock.pipeline.jobs.dispatch.dispatching import DELIVERIES, count, deliver
 from penstock.pipeline.jobs.dispatch.matching import Matcher, matcher_of
 from penstock.pipeline.jobs.dispatch.readers import Filter, Reader, Readers
+from tests.core.delivery_model import ME, Model, model
 
 TOPICS = {"a": 1, "b": 2}
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -84,39 +86,42 @@ def batch_of(rows: list[dict[str, Any]]) -> pa.RecordBatch:
     return pa.RecordBatch.from_pylist(rows, schema=schema_of(COLUMNS))
 
 
-def one_by_one(readers: Readers, row: dict[str, Any], number: int) -> int | None:
-    """At which QoS a record goes to a reader, decided for it alone; None: it does not."""
+def one_by_one(readers: Readers, row: dict[str, Any], number: int) -> Model:
+    """What a reader gets of a record, decided for it alone."""
     reader = readers.readers[number]
     topic_id = readers.topics[row["topic"]]
     if reader.positions is not None and row["offset"] < reader.positions.get(topic_id, 1 << 40):
-        return None
+        return Model()
     if (topic_id, row["offset"]) in reader.out:
-        return None
+        return Model()
     if reader.where:
         record = Record(
             row["topic"], 0, row["offset"], NOW_US, row["name"], row["payload"],
             tuple(row["headers"]), row["publisher"],
         )  # fmt: skip
         if not compile_where(reader.where).passes(record):
-            return None
-    best = [
-        one.qos
+            return Model()
+    wants = [
+        Want(one.qos, one.since.get(topic_id, 0), one.no_local)
         for one in readers.filters
-        if one.reader == number
-        and matches(one.filter, row["name"])
-        and one.since.get(topic_id, 0) <= row["offset"]
-        and not (one.no_local and row["publisher"] == reader.client_id)
+        if one.reader == number and matches(one.filter, row["name"])
     ]
-    return min(max(best), row["qos"]) if best else None
+    publisher = ME if row["publisher"] == reader.client_id else row["publisher"]
+    is_feed = reader.feed_id != 0  # it always reads the log
+    return model(wants, row["offset"], row["qos"], publisher, is_feed)
 
 
-def wanted(readers: Readers, rows: list[dict[str, Any]]) -> list[tuple[int, int, int]]:
+def wanted(
+    readers: Readers, rows: list[dict[str, Any]], *, is_away: bool = False
+) -> list[tuple[int, int, int]]:
+    """(row, reader, QoS): what readers get that are there, or that come back."""
     found = []
     for at, row in enumerate(rows):
         for number in range(len(readers.readers)):
-            qos = one_by_one(readers, row, number)
-            if qos is not None:
-                found.append((at, number, qos))
+            decided = one_by_one(readers, row, number)
+            got = decided.from_log if is_away else decided.live
+            if got is not None:
+                found.append((at, number, got.qos))
     return found
 
 
@@ -137,10 +142,9 @@ def test_what_waits_is_what_is_kept_for_those_away(
 ) -> None:
     matching._newest.clear()
     expected: dict[tuple[int, str], int] = {}
-    for at, number, qos in wanted(readers, rows):
+    for at, number, _ in wanted(readers, rows, is_away=True):
         row = rows[at]
-        is_alive = row["expires_at"] is None or row["expires_at"] > NOW
-        if is_alive and (qos or readers.readers[number].feed_id):
+        if row["expires_at"] is None or row["expires_at"] > NOW:
             key = (number, row["topic"])
             expected[key] = expected.get(key, 0) + 1
     found = {}

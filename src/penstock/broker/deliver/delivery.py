@@ -76,8 +76,7 @@ class Delivery:
                 if member.no_local:
                     delivered += offer_selected(member, topic.id, offset, run)
                     continue
-                qos = run.qos if run.qos < member.qos else member.qos
-                member.session.offer(topic.id, offset, run, member.encodings[qos])
+                member.session.offer(topic.id, offset, run, member.encodings[run.qos])
                 delivered += run.count
             for one in route.shares:
                 delivered += one.share.offer(topic.id, offset, run, one.members)

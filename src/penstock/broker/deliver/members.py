@@ -1,11 +1,13 @@
 """Members: a connected session as a reader of names, with the encodings it takes.
 
-Compiled by mypyc; the same source runs interpreted.
+The delivery rule (core/delivery_rule) decides; a member holds what it says about new messages, so
+that delivering one decides nothing again. Compiled by mypyc; the same source runs interpreted.
 """
 
 from __future__ import annotations
 
-from penstock.broker.session.session import OFFSET_MASK, Session, Subscription
+from penstock.broker.session.session import Session, Subscription
+from penstock.core.delivery_rule import Reading, Stretch, combined, counts, granted_qos, stretches
 from penstock.core.run import Encoding, Run
 
 
@@ -14,6 +16,8 @@ class Member:
 
     __slots__ = (
         "_others",
+        "_reading",
+        "_stretches",
         "_subscriptions",
         "encodings",
         "is_owed",
@@ -29,21 +33,30 @@ class Member:
         self.session = session
         self._subscriptions = subscriptions
         self.outbox = outbox
-        self.qos = max([one.qos for one in subscriptions])
+        wants = [one.want() for one in subscriptions]
+        reading = self._reading = combined(wants)
+        self.qos = reading.qos
         self.is_owed = any(one.owed is not None for one in subscriptions)
-        others = [one for one in subscriptions if not one.no_local]
+        others = [one for at, one in enumerate(subscriptions) if counts(wants[at], is_own=True)]
         self.no_local = len(others) < len(subscriptions)  # one of them, at least
         self._others = Member(session, others) if self.no_local and others else None
-        as_published = any(one.retain_as_published for one in subscriptions)
-        identifiers = self._identifiers()
-        self.encodings = [outbox.encoding(qos, as_published, identifiers) for qos in range(3)]
+        # By the QoS of the message: as the session gets it.
+        self.encodings = [self.encoding(granted_qos(qos, reading)) for qos in range(3)]
+        self._stretches: dict[int, list[Stretch]] | None = None  # by topic id; made when asked
 
-    def _identifiers(self) -> tuple[int, ...]:
-        return tuple(sorted({one.identifier for one in self._subscriptions if one.identifier}))
+    def encoding(self, qos: int, *, is_retained: bool = False) -> Encoding:
+        """How it is sent a message at this QoS; one sent because it was retained says so."""
+        reading = self._reading
+        as_published = reading.retain_as_published or is_retained
+        return self.outbox.encoding(qos, as_published, reading.identifiers)
 
-    def retained_encoding(self, qos: int) -> Encoding:
-        """How it takes a message that is sent because it was retained."""
-        return self.outbox.encoding(qos, True, self._identifiers())
+    def encoding_then(self, reading: Reading, qos: int) -> Encoding:
+        """How it is sent a stored message, for which perhaps fewer of its subscriptions count."""
+        now = self._reading
+        as_published, identifiers = reading.retain_as_published, reading.identifiers
+        if as_published == now.retain_as_published and identifiers == now.identifiers:
+            return self.encodings[qos]
+        return self.outbox.encoding(qos, as_published, identifiers)
 
     def reading(self, run: Run) -> Member | None:
         """The member for this run: without its no-local subscriptions if it is the client's own."""
@@ -51,29 +64,26 @@ class Member:
             return self._others
         return self
 
-    def owed_until(self, topic_id: int) -> int:
-        """Up to which offset messages that it takes at QoS 0 come to it from the log."""
-        ends = [one.owed.get(topic_id, 0) for one in self._subscriptions if one.owed is not None]
-        return max(ends) if ends else 0
-
     def is_owing(self, topic_id: int, end: int) -> bool:
         """Does a run that ends there come from the log, behind others that still have to?"""
         lag = self.session.lags.get(topic_id)
-        if lag is None or lag >= self.owed_until(topic_id):
+        if lag is None:
             return False
+        is_owing = False
         for one in self._subscriptions:
             if one.owed is not None and one.owed.get(topic_id, 0) > lag:
                 one.owed[topic_id] = end
-        return True
+                is_owing = True
+        return is_owing
 
-    def as_of(self, topic_id: int, offset: int) -> tuple[Member | None, int]:
-        """The member with the subscriptions that count at an offset, and up to where they do.
-
-        None if there were none yet.
-        """
-        later = [one.since.get(topic_id, 0) for one in self._subscriptions]
-        later = [since for since in later if since > offset]
-        if not later:
-            return self, OFFSET_MASK
-        mine = [one for one in self._subscriptions if one.since.get(topic_id, 0) <= offset]
-        return Member(self.session, mine) if mine else None, min(later)
+    def stretches(self, topic_id: int) -> list[Stretch]:
+        """How it takes what is stored in a topic."""
+        known = self._stretches
+        if known is None:
+            known = self._stretches = {}
+        found = known.get(topic_id)
+        if found is None:
+            found = stretches([one.want(topic_id) for one in self._subscriptions])
+            if not self.is_owed:  # what is owed may become more
+                known[topic_id] = found
+        return found

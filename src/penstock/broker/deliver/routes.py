@@ -194,11 +194,11 @@ def offer_selected(member: Member, topic_id: int, offset: int, run: Run) -> int:
     reading = member.reading(run)
     if reading is None:
         return 0
-    qos = min(run.qos, reading.qos)
-    if qos:
-        reading.session.offer(topic_id, offset, run, reading.encodings[qos])
+    encoding = reading.encodings[run.qos]
+    if encoding.qos:
+        reading.session.offer(topic_id, offset, run, encoding)
     else:
-        data = reading.encodings[0].forward_bytes(run)
+        data = encoding.forward_bytes(run)
         reading.outbox.forward(run.name, run.count, data)
     return run.count
 
@@ -210,13 +210,13 @@ def offer_kept(route: Route, topic_id: int, offset: int, run: Run) -> int:
         reading = member.reading(run)
         if reading is None:
             continue
-        qos = min(run.qos, reading.qos)
-        if qos:
-            reading.session.offer(topic_id, offset, run, reading.encodings[qos])
+        encoding = reading.encodings[run.qos]
+        if encoding.qos:
+            reading.session.offer(topic_id, offset, run, encoding)
         elif route.keeps_qos0 and reading.session.vault is not None:
-            reading.session.offer_plain(topic_id, offset, run, reading.encodings[0])
+            reading.session.offer_plain(topic_id, offset, run, encoding)
         elif run.qos == 0 or not reading.is_owing(topic_id, offset + run.count):
-            data = reading.encodings[0].forward_bytes(run)
+            data = encoding.forward_bytes(run)
             reading.outbox.forward(run.name, run.count, data)
         offered += run.count
     return offered

@@ -16,7 +16,8 @@ from penstock.broker.deliver.stored_runs import stored_runs
 from penstock.broker.metrics import Metrics
 from penstock.broker.session.session import Session
 from penstock.broker.topics import Topic
-from penstock.core.run import Run
+from penstock.core.delivery_rule import is_from, qos_from_log
+from penstock.core.run import Encoding, Run
 from penstock.log.format.batch import Batch
 from penstock.model.timeline import Timeline
 
@@ -58,32 +59,27 @@ class Sweep:
                     self._hand(session, member, base, run)
 
     def _hand(self, session: Session, member: Member, base: int, run: Run) -> None:
-        """Hand on what the rider has not passed, as its subscriptions were at each offset."""
+        """Hand on what the rider has not passed and the delivery rule gives it from the log."""
         riders = self.lift.riders
-        start = max(riders[session], base)
         end = base + run.count
-        while start < end and session in riders:
-            then, until = member.as_of(self._topic.id, start)
-            until = min(until, end)
-            if then is not None:
-                part = run
-                if start > base or until < end:
-                    part = run.pick(list(range(start - base, until - base)))
-                self._hand_part(session, then, start, part)
-            start = until
+        is_own = run.publisher == session.client_id
+        keeps_qos0 = self._keeps_qos0 and session.vault is not None
+        for stretch in member.stretches(self._topic.id):
+            if session not in riders:
+                return
+            start, until = max(riders[session], base, stretch.start), min(end, stretch.end)
+            if start >= until or not is_from(stretch.publishers, is_own=is_own):
+                continue
+            qos = qos_from_log(run.qos, stretch.reading, keeps_qos0=keeps_qos0)
+            if qos is None:
+                continue
+            part = run
+            if start > base or until < end:
+                part = run.pick(list(range(start - base, until - base)))
+            self._hand_part(session, start, part, member.encoding_then(stretch.reading, qos))
 
-    def _hand_part(self, session: Session, reader: Member, base: int, run: Run) -> None:
+    def _hand_part(self, session: Session, base: int, run: Run, encoding: Encoding) -> None:
         topic_id = self._topic.id
-        member = reader.reading(run)
-        qos = 0 if member is None else min(run.qos, member.qos)
-        if member is None:
-            return
-        if qos == 0 and not (self._keeps_qos0 and session.vault is not None):
-            owed = member.owed_until(topic_id) - base if run.qos and member.is_owed else 0
-            if owed <= 0:
-                return  # forwarded to those who were there, and to nobody else
-            if owed < run.count:
-                run = run.pick(list(range(owed)))
         if run.until_us and run.until_us <= self._clock.steady_us():
             self._metrics.dropped["expired"] += run.count
             return
@@ -92,10 +88,10 @@ class Sweep:
             base += 1
         if not run.count:
             return
-        if qos == 0:
-            self._note(session, base, session.forward(run, member.encodings[0]), run.count)
+        if encoding.qos == 0:
+            self._note(session, base, session.forward(run, encoding), run.count)
             return
-        sent = session.send(topic_id, base, run, member.encodings[qos]) if session.has_room else 0
+        sent = session.send(topic_id, base, run, encoding) if session.has_room else 0
         self._note(session, base, sent, run.count)
 
     def _note(self, session: Session, base: int, sent: int, count: int) -> None:

@@ -57,11 +57,10 @@ async def describe_sessions(exchange: Exchange, client_ids: list[str]) -> list[S
 
 def _of_session(session: Session, *, keeps_qos0: bool) -> Standing:
     client_id, subscriptions = session.client_id, session.subscriptions.values()
-    plain = [_wish(one) for one in subscriptions if one.is_plain and (one.qos or keeps_qos0)]
-    plain += [
-        Wish(one.filter, one.since, one.no_local, one.owed)
+    plain = [
+        Wish(one.filter, one.qos, one.since, one.no_local, one.owed)
         for one in subscriptions
-        if one.owed is not None and not keeps_qos0
+        if one.is_plain
     ]
     lags, out = dict(session.lags), session.resent
     readers = [Reader(client_id, lags, plain, out, keeps_qos0=keeps_qos0)]
@@ -69,10 +68,11 @@ def _of_session(session: Session, *, keeps_qos0: bool) -> Standing:
         Reader(
             client_id,
             dict(feed.lags),
-            [Wish(feed.subscription.filter, {}, feed.subscription.no_local)],
+            [_wish_of_feed(feed.subscription)],
             session.resent,
             feed.id,
             feed.where,
+            keeps_qos0=True,
         )
         for feed in session.feeds
     ]
@@ -93,9 +93,8 @@ async def _of_row(exchange: Exchange, row: SessionRow) -> Standing:
     client_id = stored.client_id
     out = {tag_of(one) for one in stored.outstanding}
     plain = [
-        _wish(one)
+        Wish(one.filter, one.qos, one.since, one.no_local)
         for one in stored.subscriptions
-        if one.qos or exchange.keeps_qos0
         if not one.feed_id and not one.filter.startswith(SHARE_PREFIX)
     ]
     positions = await keeper.offsets(stored)
@@ -108,10 +107,11 @@ async def _of_row(exchange: Exchange, row: SessionRow) -> Standing:
                 Reader(
                     client_id,
                     await keeper.feed_offsets(stored, one.feed_id),
-                    [Wish(one.filter, {}, one.no_local)],
+                    [_wish_of_feed(one)],
                     out,
                     one.feed_id,
                     compile_where(one.expression) if one.expression else None,
+                    keeps_qos0=True,
                 )
             )
     pins = [pin for _, _, pin in keeper.shares.pinned(client_id) if not pin.is_released]
@@ -127,5 +127,6 @@ async def _of_row(exchange: Exchange, row: SessionRow) -> Standing:
     )
 
 
-def _wish(one: Subscription | SubscriptionRow) -> Wish:
-    return Wish(one.filter, one.since, one.no_local)
+def _wish_of_feed(one: Subscription | SubscriptionRow) -> Wish:
+    """It counts from the position of its feed on."""
+    return Wish(one.filter, one.qos, {}, one.no_local)

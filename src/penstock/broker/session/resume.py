@@ -157,7 +157,7 @@ def _encoding(
         if isinstance(share, Share):
             member = share.member(session)
         if member is not None:
-            return member.retained_encoding(qos) if is_retained else member.encodings[qos]
+            return member.encoding(qos, is_retained=is_retained)
     for feed in session.feeds:
         if feed.id == feed_id:
             one = feed.subscription

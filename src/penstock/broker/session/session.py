@@ -11,6 +11,7 @@ from typing import Final, Protocol
 
 from penstock.catalog.stored_sessions import RETAINED_FEED
 from penstock.core.access import Principal
+from penstock.core.delivery_rule import Want
 from penstock.core.run import Encoding, Run, pieces
 from penstock.core.where import Where
 from penstock.core.window import Window
@@ -20,6 +21,7 @@ TAG_SHIFT: Final = 48  # a window's tag is place << TAG_SHIFT | offset
 OFFSET_MASK: Final = (1 << TAG_SHIFT) - 1
 PLACE_SHIFT: Final = 32  # a place is feed id << PLACE_SHIFT | topic id; without a feed, the topic
 TOPIC_MASK: Final = (1 << PLACE_SHIFT) - 1
+NO_TOPIC: Final = 0  # topic id of messages that are not stored yet
 NO_FEED: Final = 0  # feed id of what a plain subscription brings
 # In a place: sent because it was retained. Such a message may be out beside the same one sent live.
 RETAINED_PLACE: Final = RETAINED_FEED << PLACE_SHIFT
@@ -151,6 +153,13 @@ class Subscription:
     def is_plain(self) -> bool:
         """Does it go by routes, and by the session's position in each topic?"""
         return self.feed is None and self.share is None
+
+    def want(self, topic_id: int = NO_TOPIC) -> Want:
+        """As it counts for what is stored in a topic; without one, for new messages."""
+        since = self.since.get(topic_id, 0)
+        owed_until = 0 if self.owed is None else self.owed.get(topic_id, 0)
+        as_published = self.retain_as_published
+        return Want(self.qos, since, self.no_local, as_published, self.identifier, owed_until)
 
 
 class Session:

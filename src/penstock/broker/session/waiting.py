@@ -1,8 +1,8 @@
 """How many messages wait for readers: counted in the logs, in one pass for all of them.
 
-A reader is counted what it would be sent if it could take everything now. A pass looks at a bounded
-amount of a topic; beyond that, and where a log cannot be read, a number is a lower bound and says
-so.
+A reader is counted what the delivery rule (core/delivery_rule) gives it from the log. A pass looks
+at a bounded amount of a topic; beyond that, and where a log cannot be read, a number is a lower
+bound and says so.
 """
 
 from __future__ import annotations
@@ -15,6 +15,16 @@ from typing import Final
 from penstock.broker.queue.consumers import read_batches
 from penstock.broker.session.session import PLACE_SHIFT, TAG_SHIFT
 from penstock.broker.topics import Topic
+from penstock.core.delivery_rule import (
+    ANYBODY,
+    NEVER_KEPT,
+    Stretch,
+    Want,
+    is_ever_kept,
+    is_from,
+    kept_from_qos,
+    stretches,
+)
 from penstock.core.trie import FilterTrie
 from penstock.core.where import Where
 from penstock.log.format.batch import Batch
@@ -29,17 +39,19 @@ TURN_MAX: Final = 5_000  # names and records looked at before others get their t
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """A filter, and from which offset of each topic on it counts."""
+    """A filter and its options; `since` and `owed` by topic id, as a Subscription has them."""
 
     filter: str
+    qos: int
     since: dict[int, int]
     no_local: bool = False
-    until: dict[int, int] | None = None  # and up to which, if it does not go on
+    owed: dict[int, int] | None = None
 
-    @property
-    def is_simple(self) -> bool:
-        """Does everything count that its filter matches, from there on?"""
-        return not self.no_local and self.until is None
+    def want(self, topic_id: int) -> Want:
+        """As it counts in a topic."""
+        owed_until = 0 if self.owed is None else self.owed.get(topic_id, 0)
+        since = self.since.get(topic_id, 0)
+        return Want(self.qos, since, self.no_local, owed_until=owed_until)
 
 
 @dataclass(slots=True, eq=False)
@@ -50,17 +62,23 @@ class Reader:
     positions: dict[int, int]  # topic id -> next offset; level with a topic that is not in it
     wishes: list[Wish]
     out: set[int]  # tags of what was sent, or is done, although it lies behind the position
-    feed_id: int = 0  # a feed is sent messages of QoS 0, too
+    feed_id: int = 0
     where: Where | None = None
-    keeps_qos0: bool = False  # so is the session, where the broker keeps them
+    keeps_qos0: bool = False  # messages of QoS 0 wait for it, too
     waiting: int = 0
     is_exact: bool = True
+
+    def is_behind(self, topic_id: int, end: int) -> bool:
+        """May something wait for it in a topic that ends there?"""
+        return self.positions.get(topic_id, end) < end and any(
+            is_ever_kept(wish.want(topic_id), keeps_qos0=self.keeps_qos0) for wish in self.wishes
+        )
 
 
 async def count_waiting(topic: Topic, readers: list[Reader], clock: Timeline) -> None:
     """Add what waits in one topic to each reader."""
     first, end = topic.log.bounds()
-    behind = [one for one in readers if one.wishes and one.positions.get(topic.id, end) < end]
+    behind = [one for one in readers if one.is_behind(topic.id, end)]
     if not behind:
         return
     pass_ = _Pass(topic, behind, end, clock)
@@ -93,7 +111,14 @@ class _Found:
     """Offsets of a batch under one name that have not expired."""
 
     all: list[int] = field(default_factory=list)
-    kept: list[int] = field(default_factory=list)  # above QoS 0: for those who were away, too
+    above: list[int] = field(default_factory=list)  # those above QoS 0
+
+    def kept(self, stretch: Stretch, *, keeps_qos0: bool) -> list[int]:
+        """Those of a QoS that comes from the log, for somebody who takes them this way."""
+        lowest = kept_from_qos(stretch.reading, keeps_qos0=keeps_qos0)
+        if lowest == NEVER_KEPT:
+            return []
+        return self.above if lowest else self.all
 
 
 class _Pass:
@@ -116,8 +141,9 @@ class _Pass:
             for reader, number in self._filters.match(name):
                 wishes.setdefault(reader, []).append(reader.wishes[number])
             for reader, mine in wishes.items():
-                offsets = found.all if reader.feed_id or reader.keeps_qos0 else found.kept
-                reader.waiting += self._count(batch, reader, mine, offsets)
+                for stretch in stretches([wish.want(self._topic.id) for wish in mine]):
+                    offsets = found.kept(stretch, keeps_qos0=reader.keeps_qos0)
+                    reader.waiting += self._count(batch, reader, stretch, offsets)
             self._done += len(wishes) + 1
             if self._done >= TURN_MAX:
                 self._done = 0
@@ -142,31 +168,23 @@ class _Pass:
                 one = found[name] = _Found()
             one.all.append(offset)
             if flags & QOS_MASK:
-                one.kept.append(offset)
+                one.above.append(offset)
         return found
 
-    def _count(self, batch: Batch, reader: Reader, mine: list[Wish], offsets: list[int]) -> int:
-        topic_id = self._topic.id
-        since = min(wish.since.get(topic_id, 0) for wish in mine)
-        start = max(reader.positions[topic_id], since)
-        first = bisect_left(offsets, start)
-        is_plain = not reader.out and all(wish.is_simple for wish in mine)
-        if first == len(offsets) or (is_plain and reader.where is None):
-            return len(offsets) - first
-        return sum(self._is_sent(batch, reader, mine, one) for one in offsets[first:])
+    def _count(self, batch: Batch, reader: Reader, stretch: Stretch, offsets: list[int]) -> int:
+        start = max(reader.positions[self._topic.id], stretch.start)
+        mine = offsets[bisect_left(offsets, start) : bisect_left(offsets, stretch.end)]
+        if stretch.publishers == ANYBODY and not reader.out and reader.where is None:
+            return len(mine)
+        return sum(self._is_sent(batch, reader, stretch, one) for one in mine)
 
-    def _is_sent(self, batch: Batch, reader: Reader, mine: list[Wish], offset: int) -> bool:
-        """Would the reader be sent this record?"""
+    def _is_sent(self, batch: Batch, reader: Reader, stretch: Stretch, offset: int) -> bool:
+        """Would the reader be sent this record of the stretch?"""
         self._done += 1
         topic = self._topic
         if (reader.feed_id << PLACE_SHIFT | topic.id) << TAG_SHIFT | offset in reader.out:
             return False
         (record,) = batch.records(topic.declared, offset, offset + 1)
-        if not any(
-            wish.since.get(topic.id, 0) <= offset
-            and (wish.until is None or offset < wish.until.get(topic.id, 0))
-            and not (wish.no_local and record.publisher == reader.client_id)
-            for wish in mine
-        ):
+        if not is_from(stretch.publishers, is_own=record.publisher == reader.client_id):
             return False
         return reader.where is None or reader.where.passes(record)

@@ -142,15 +142,15 @@ class Share:
         return takers, rooms
 
     def _give(self, member: Member, topic_id: int, base_offset: int, run: Run) -> None:
-        qos = run.qos if run.qos < member.qos else member.qos
-        if qos == 0:
+        encoding = member.encodings[run.qos]
+        if encoding.qos == 0:
             forward_one(member, run)
             return
         self.is_busy = True
         group = self.groups[topic_id]
         session = member.session
-        group.take(session.client_id, base_offset, run.count, is_pinned=qos == 2)
-        session.send(topic_id, base_offset, run, member.encodings[qos], self)
+        group.take(session.client_id, base_offset, run.count, is_pinned=encoding.qos == 2)
+        session.send(topic_id, base_offset, run, encoding, self)
 
     def give_again(self, topic_id: int, offset: int, run: Run, members: list[Member]) -> bool:
         """Give one message that came back to another member; False if nobody has room."""
@@ -161,14 +161,14 @@ class Share:
         self.is_busy = True
         member = members[takers[0]]
         session = member.session
-        qos = min(run.qos, member.qos)
-        if qos == 0:
+        encoding = member.encodings[run.qos]
+        if encoding.qos == 0:
             self.discard(topic_id, offset)
             forward_one(member, run)
         else:
-            self.groups[topic_id].retake(session.client_id, offset, is_pinned=qos == 2)
+            self.groups[topic_id].retake(session.client_id, offset, is_pinned=encoding.qos == 2)
             self._note(topic_id)
-            session.send(topic_id, offset, run, member.encodings[qos], self)
+            session.send(topic_id, offset, run, encoding, self)
         return True
 
     def discard(self, topic_id: int, offset: int) -> None:

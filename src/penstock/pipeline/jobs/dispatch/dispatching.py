@@ -74,13 +74,12 @@ def count(
 ) -> Iterator[pa.RecordBatch]:
     """How many records of each topic wait for each reader, as far as this task has seen."""
     matcher = matcher_of(readers)
-    is_feed = np.array([one.feed_id != 0 for one in readers.readers], np.bool_)
     found: dict[str, Counter[int]] = {}
     for batch in batches:
         for topic, part in _by_topic(_alive(batch, now_us)):
             counted = found.setdefault(topic, Counter())
             for pairs in matcher.pairs(part):
-                kept = pairs.kept((pairs.qos > 0) | is_feed[pairs.readers])
+                kept = pairs.kept(pairs.is_kept)
                 numbers, counts = np.unique(kept.readers, return_counts=True)
                 counted.update(dict(zip(numbers.tolist(), counts.tolist(), strict=True)))
     for topic, counted in found.items():

@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from penstock.core.claims import OWN, Claim, stretches
+from penstock.core.delivery_rule import OWN, Want, kept_from_qos, stretches
 from penstock.core.position import OFFSET_END
 from penstock.core.trie import FilterTrie
 from penstock.core.where import Where, compile_where
@@ -25,6 +25,7 @@ NAMES_MAX: Final = 100_000  # names whose matches a task remembers; names are un
 PAIRS_MAX: Final = 1_000_000  # deliveries worked out at once: some 50 MB
 
 Ints = np.ndarray[Any, np.dtype[np.int64]]
+Bools = np.ndarray[Any, np.dtype[np.bool_]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,9 +35,10 @@ class Pairs:
     rows: Ints
     readers: Ints
     qos: Ints  # the lower of the filter's and the record's
+    is_kept: Bools  # does it come from the log, if the reader was away
 
     def kept(self, keep: Any) -> Pairs:
-        return Pairs(self.rows[keep], self.readers[keep], self.qos[keep])
+        return Pairs(self.rows[keep], self.readers[keep], self.qos[keep], self.is_kept[keep])
 
 
 class _Found(NamedTuple):
@@ -47,6 +49,7 @@ class _Found(NamedTuple):
     ends: Ints
     qos: Ints
     publishers: Ints
+    kept_from_qos: Ints
 
 
 class Matcher:
@@ -88,7 +91,9 @@ class Matcher:
             at = begins[codes[rows]] + inner
             keep = (offsets[rows] >= joined.starts[at]) & (offsets[rows] < joined.ends[at])
             keep &= self._fits_publisher(batch, rows, joined.readers[at], joined.publishers[at])
-            found = Pairs(rows, joined.readers[at], np.minimum(qos[rows], joined.qos[at]))
+            granted = np.minimum(qos[rows], joined.qos[at])
+            is_kept = qos[rows] >= joined.kept_from_qos[at]
+            found = Pairs(rows, joined.readers[at], granted, is_kept)
             yield self._without_out(batch, self._passing(batch, found.kept(keep)))
 
     def _names(self, batch: pa.RecordBatch) -> tuple[Ints, list[_Found]]:
@@ -114,20 +119,22 @@ class Matcher:
         return found
 
     def _match(self, topic_id: int, name: str) -> _Found:
-        claims: dict[int, list[Claim]] = {}
+        wants: dict[int, list[Want]] = {}
         for number in self._trie.match(name):
             one = self.readers.filters[number]
-            claim = Claim(one.qos, one.since.get(topic_id, 0), one.no_local)
-            claims.setdefault(one.reader, []).append(claim)
+            want = Want(one.qos, one.since.get(topic_id, 0), one.no_local)
+            wants.setdefault(one.reader, []).append(want)
         rows = []
-        for reader, mine in claims.items():
-            positions = self.readers.readers[reader].positions
+        for number, mine in wants.items():
+            reader = self.readers.readers[number]
+            positions = reader.positions
             begin = 0 if positions is None else positions.get(topic_id, OFFSET_END - 1)
-            rows += [
-                (reader, max(one.start, begin), min(one.end, OFFSET_END - 1), one.qos, one[3])
-                for one in stretches(mine)
-            ]
-        table = np.array(rows, np.int64).reshape(-1, 5)
+            for stretch in stretches(mine):
+                start, end = max(stretch.start, begin), min(stretch.end, OFFSET_END - 1)
+                how = stretch.reading
+                lowest = kept_from_qos(how, keeps_qos0=reader.keeps_qos0)
+                rows.append((number, start, end, how.qos, stretch.publishers, lowest))
+        table = np.array(rows, np.int64).reshape(-1, len(_Found._fields))
         return _Found(*(np.ascontiguousarray(column) for column in table.T))
 
     def _fits_publisher(

@@ -18,6 +18,11 @@ class Reader:
     positions: dict[int, int] | None = None  # None: from the beginning of every topic
     out: frozenset[tuple[int, int]] = frozenset()  # (topic id, offset): it had these already
 
+    @property
+    def keeps_qos0(self) -> bool:
+        """Do messages of QoS 0 wait for it, too? They do for a feed, which always reads the log."""
+        return self.feed_id != 0
+
 
 class Filter(NamedTuple):
     """One filter of a reader."""

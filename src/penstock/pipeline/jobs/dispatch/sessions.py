@@ -20,6 +20,7 @@ from penstock.catalog.outside import (
     look,
     see_sessions,
 )
+from penstock.core.delivery_rule import Want, is_ever_kept
 from penstock.core.names import SHARE_PREFIX
 from penstock.pipeline.jobs.dispatch.readers import Filter, Reader, Readers
 from penstock.pipeline.link import BrokerLink
@@ -76,7 +77,8 @@ def _readers(
     for one in seen.filters:
         if one.filter.startswith(SHARE_PREFIX):
             continue  # what it brings waits for its group, not for this session
-        if is_waiting and (seen.connected[one.client_id] or not (one.qos or one.feed_id)):
+        is_kept = is_ever_kept(Want(one.qos), keeps_qos0=one.feed_id != 0)
+        if is_waiting and (seen.connected[one.client_id] or not is_kept):
             continue
         key = (one.client_id, one.feed_id)
         if key not in numbers:
