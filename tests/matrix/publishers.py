@@ -1,4 +1,4 @@
-"""Every way to publish. A publisher gets its place and its messages, and publishes them in order."""
+"""Every way to publish. A publisher gets its place and its messages, and keeps their order."""
 
 from __future__ import annotations
 
