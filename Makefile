@@ -34,7 +34,7 @@ test: setup ## everything that needs only Python packages and a JDK; skips nothi
 	@$(VENV)/python tools/engine.py --require-compiled --if-compiler
 	@printf '\n== the whole suite\n'
 	@PENSTOCK_EXPECT_ENGINE=$$($(VENV)/python tools/engine.py --word) \
-		$(PYTEST) -n $(JOBS) --dist loadgroup --no-skips tests
+		$(PYTEST) -n $(JOBS) --dist loadgroup --durations=25 --no-skips tests
 	@printf '\n== the engine again, interpreted\n'
 	@$(VENV)/python -m tools.interpreted $(PYTEST) -n $(JOBS) --no-skips $(ENGINE_TESTS)
 
@@ -53,7 +53,8 @@ check: setup ## ruff, mypy --strict, import rules, fast tests; under a minute
 	@$(VENV)/ruff format --check .
 	@$(VENV)/mypy
 	@$(VENV)/lint-imports
-	@$(PYTEST) -q -n $(JOBS) -m 'not slow' tests
+	@HYPOTHESIS_PROFILE=$${HYPOTHESIS_PROFILE:-quick} \
+		$(PYTEST) -q -n $(JOBS) -p no:schemathesis --durations=5 -m 'not slow' tests
 
 format: setup ## let ruff format the sources and sort imports
 	@$(VENV)/ruff check --fix .

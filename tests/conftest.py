@@ -9,9 +9,11 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+from tests.examples import QUICK
 from tests.postgres_server import PostgresServer
 
 # Deadlines are off: a noisy machine is not a bug. A failure prints the blob that replays it.
+settings.register_profile(QUICK, max_examples=20, deadline=None, print_blob=True)
 settings.register_profile("dev", max_examples=100, deadline=None, print_blob=True)
 settings.register_profile("ci", max_examples=300, deadline=None, print_blob=True)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci" if os.environ.get("CI") else "dev"))
@@ -22,16 +24,27 @@ BRIEF_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 os.environ.setdefault("SPARK_SUBMIT_OPTS", BRIEF_JAVA)  # read by whatever starts a driver
 
 # Tests here start real brokers, many of them: `make test` runs them, `make check` does not.
-PROCESS_TESTS = (
+PROCESS_TESTS = {
     *("abuse", "bus", "cli", "client", "conformance", "crash", "doors", "http", "longrun"),
     "scenarios",
-)
+}
+
+
+def starts_brokers(path: Path) -> bool:
+    here = Path(__file__).parent
+    parts = path.relative_to(here).parts if path.is_relative_to(here) else ()
+    return not PROCESS_TESTS.isdisjoint(parts[:1])
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Importing what `make check` leaves out anyway would take seconds in each worker."""
+    is_left_out = config.getoption("markexpr") == "not slow" and starts_brokers(collection_path)
+    return is_left_out or None
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    here = Path(__file__).parent
     for item in items:
-        if item.path.is_relative_to(here) and item.path.relative_to(here).parts[0] in PROCESS_TESTS:
+        if starts_brokers(item.path):
             item.add_marker(pytest.mark.slow)
 
 

@@ -10,7 +10,7 @@ import asyncio
 import random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.app.wiring import open_memory
@@ -26,6 +26,7 @@ from penstock.log.interface import LogSettings
 from penstock.model.record import Record
 from tests.broker.exchange_world import ExchangeWorld
 from tests.broker.test_exchange import after_a_crash, kept, opened_world
+from tests.examples import examples
 
 NAMES = ["a", "a/x", "b/x", "c/y"]
 FILTERS = ["#", "a/#", "+/x", "c/y"]
@@ -204,7 +205,7 @@ async def play(seed: int, patch: pytest.MonkeyPatch) -> None:
 
 
 @given(seed=st.integers(0, 1 << 32))
-@settings(max_examples=150, deadline=None)
+@examples(150)
 def test_every_feed_brings_what_passes_once_and_in_order(seed: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
         asyncio.run(play(seed, patch))

@@ -11,7 +11,7 @@ import random
 from typing import NamedTuple, cast
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.broker.deliver.routes import Router
@@ -33,6 +33,7 @@ from penstock.model.timeline import Timeline
 from tests.appends import append
 from tests.broker.exchange_world import Client
 from tests.core.delivery_model import ME, model
+from tests.examples import examples
 
 NAMES = ["a", "a/b", "b", "c"]
 FILTERS = ["a", "#", "+/b", "c", "b"]
@@ -190,7 +191,7 @@ def answer(client: Client, count: int) -> None:
 
 
 @given(seed=st.integers(0, 1 << 32))
-@settings(max_examples=120)
+@examples(120)
 def test_every_rider_gets_its_records_once_and_in_order(seed: int) -> None:
     asyncio.run(ride(seed))
 

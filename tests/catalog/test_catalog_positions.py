@@ -7,7 +7,7 @@ import math
 from collections.abc import Sequence
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.catalog.catalog import Catalog, Position, TopicRow
@@ -16,6 +16,7 @@ from penstock.catalog.sqlite import MEMORY, SqliteDatabase
 from penstock.catalog.thread import InlineRunner
 from penstock.model.errors import UnavailableError
 from penstock.model.record import DEFAULT_TENANT, TopicId
+from tests.examples import examples
 
 TOPIC = TopicId(1)
 FOR_EVER_S = 3_600.0
@@ -116,7 +117,7 @@ OPERATIONS = st.lists(
 )
 
 
-@settings(max_examples=500)
+@examples(500)
 @given(OPERATIONS)
 def test_the_newest_position_of_a_live_consumer_is_saved_or_dirty(
     operations: list[tuple[str, int, int, int]],
@@ -309,7 +310,7 @@ def test_memory_is_one_entry_per_consumer() -> None:
     asyncio.run(scenario())
 
 
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(
     st.lists(
         st.one_of(

@@ -7,11 +7,12 @@ import random
 from collections import Counter
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.core.feed import Feed
 from tests.core.feed_world import Choose, FeedWorld
+from tests.examples import examples
 
 SHARDS = 4
 SEEDS_PER_SHARD = 5_500  # 22,000 interleavings in all
@@ -380,7 +381,7 @@ def test_no_interleaving_loses_repeats_or_reorders_a_record(shard: int) -> None:
     print(dict(seen))
 
 
-@settings(max_examples=300, deadline=None)
+@examples(300)
 @given(st.lists(st.integers(0, 9_999), max_size=400))
 def test_no_sequence_of_choices_loses_repeats_or_reorders_a_record(choices: list[int]) -> None:
     """The same worlds, driven so that a failure shrinks to a short story."""

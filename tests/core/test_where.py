@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from penstock.core.where import COMPILED_MAX, compile_where, tree
@@ -25,6 +25,7 @@ from penstock.model.errors import InvalidExpression
 from penstock.model.limits import EXPRESSION_CHARS_MAX, EXPRESSION_DEPTH_MAX
 from penstock.model.record import Record
 from tests.core.where_model import printed, slow_condition, slow_like
+from tests.examples import examples
 
 TABLE = json.loads((Path(__file__).parent.parent / "data" / "where_cases.json").read_text())
 
@@ -341,7 +342,7 @@ records = st.builds(
 )
 
 
-@settings(max_examples=200)
+@examples(200)
 @given(conditions, st.booleans())
 def test_printed_tree_parses_back_to_itself(condition: tree.Condition, is_terse: bool) -> None:
     text = printed(condition, is_terse)
@@ -349,7 +350,7 @@ def test_printed_tree_parses_back_to_itself(condition: tree.Condition, is_terse:
     assert parse(text) == condition
 
 
-@settings(max_examples=300)
+@examples(300)
 @given(conditions, st.lists(records, min_size=1, max_size=3))
 def test_random_expression_agrees_with_the_slow_evaluator(
     condition: tree.Condition, candidates: list[Record]
@@ -361,14 +362,14 @@ def test_random_expression_agrees_with_the_slow_evaluator(
         assert where.evaluate(record) is slow_condition(condition, record)
 
 
-@settings(max_examples=500)
+@examples(500)
 @given(st.lists(st.sampled_from("ab%_"), max_size=8), st.text("ab", max_size=10))
 def test_like_agrees_with_matching_letter_by_letter(pattern: list[str], text: str) -> None:
     where = compile_where("payload LIKE '" + "".join(pattern) + "'")
     assert where.evaluate(with_payload(text.encode())) is slow_like("".join(pattern), text)
 
 
-@settings(max_examples=300)
+@examples(300)
 @given(
     st.lists(
         st.sampled_from(PIECES),

@@ -8,7 +8,7 @@ from itertools import count
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.doors.mqtt.weave import ROUTES_MAX
@@ -20,6 +20,7 @@ from penstock.mqtt.properties import NO_PROPERTIES, Properties
 from penstock.mqtt.reasons import Reason
 from tests.doors.hosted import Hosted
 from tests.doors.wire import Wire
+from tests.examples import examples
 
 TOPICS = ("woven", "beside")
 LEAVES = ("a", "b", "c", "c/d")
@@ -107,7 +108,7 @@ class Reader:
         assert taken(self.wire, self.base) == sent, self.kind
 
 
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(
     st.lists(st.tuples(names, st.binary(max_size=40), qualities, retained, labels), max_size=60),
     st.sampled_from([MQTT_3_1_1, MQTT_5]),

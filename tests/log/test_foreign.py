@@ -7,7 +7,7 @@ import struct
 
 import pytest
 from crc32c import crc32c
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.log.format import batch_bytes as fmt
@@ -18,6 +18,7 @@ from penstock.log.staging.area import STAGED_BLOB_BYTES
 from penstock.log.staging.foreign import check_batch
 from penstock.model.errors import CorruptError, PenstockError, TooLarge
 from penstock.model.record import KIND_JSON, KIND_SHIFT, KIND_TEXT
+from tests.examples import examples
 
 SEED = 20
 
@@ -101,7 +102,7 @@ def test_records_speak_for_nobody_and_retain_nothing(flag: str, value: int) -> N
 
 
 @given(seed=st.integers(0, 1 << 32), changes=st.integers(1, 4), compressed=st.booleans())
-@settings(max_examples=300, deadline=None)
+@examples(300)
 def test_whatever_passes_can_be_read(seed: int, changes: int, compressed: bool) -> None:
     chance = random.Random(seed)
     payloads = [chance.randbytes(chance.randrange(9)) * 8 for _ in range(chance.randrange(1, 9))]

@@ -6,7 +6,7 @@ import asyncio
 
 import psycopg
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from penstock.core.run import run_of
@@ -26,6 +26,7 @@ from penstock.model.errors import (
 from penstock.model.limits import MIB
 from penstock.model.record import Record
 from tests.appends import append
+from tests.examples import examples
 from tests.log.postgres_world import ORDERS, PostgresWorld, Run, payloads
 from tests.log.stores import read_all, until
 
@@ -155,7 +156,7 @@ def fields(record: Record) -> tuple[object, ...]:
     return (record.name, record.payload, *shared, record.expires_at or 0, record.kind)
 
 
-@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(25, [HealthCheck.function_scoped_fixture])
 @given(rounds=st.lists(st.lists(drafts, min_size=1, max_size=5), min_size=1, max_size=3))
 def test_whatever_was_appended_comes_back_from_the_table(
     on_postgres: Run, rounds: list[list[Run]]

@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.model.errors import PeerError
@@ -35,6 +35,7 @@ from penstock.mqtt.properties import Properties
 from penstock.mqtt.reasons import LEGAL_REASONS, RETURN_CODES, Reason
 from penstock.mqtt.scanner import Intake
 from penstock.mqtt.unpacking import unpack
+from tests.examples import examples
 from tests.mqtt.malformed import BROKEN
 from tests.mqtt.strategies import SENDERS, VERSIONS, packets
 from tests.mqtt.vectors import READ_ONLY, VECTORS
@@ -46,7 +47,7 @@ def read(raw: bytes, version: int, sender: Role) -> Packet:
     return decode_packet(raw[0], raw[start:], version, sender)
 
 
-@settings(max_examples=600, deadline=None)
+@examples(600)
 @given(st.data(), VERSIONS, SENDERS)
 def test_what_is_written_is_read_back(data: st.DataObject, version: int, sender: Role) -> None:
     packet = data.draw(packets(version, sender))
@@ -56,7 +57,7 @@ def test_what_is_written_is_read_back(data: st.DataObject, version: int, sender:
     assert read(raw, version, sender) == packet
 
 
-@settings(max_examples=300, deadline=None)
+@examples(300)
 @given(st.data(), VERSIONS, SENDERS)
 def test_reading_never_takes_a_packet_that_it_could_not_write_again(
     data: st.DataObject, version: int, sender: Role
@@ -74,7 +75,7 @@ def test_reading_never_takes_a_packet_that_it_could_not_write_again(
         pass
 
 
-@settings(max_examples=1500, deadline=None)
+@examples(1500)
 @given(st.integers(0, 255), st.binary(max_size=60), st.integers(0, 5), SENDERS)
 def test_only_peer_errors_come_out_of_random_bytes(
     first_byte: int, body: bytes, version: int, sender: Role

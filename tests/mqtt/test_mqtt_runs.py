@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.mqtt.encode import encode, property_section
@@ -20,6 +20,7 @@ from penstock.mqtt.runs import (
     put_packet_ids,
 )
 from penstock.mqtt.scanner import Chunk, scan
+from tests.examples import examples
 from tests.mqtt.strategies import NAMES, PACKET_IDS, VERSIONS
 
 SIZES = st.lists(st.sampled_from([0, 3, 3, 3, 100, 150, 20_000]), min_size=1, max_size=12)
@@ -47,7 +48,7 @@ def encoded(
     )
 
 
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(SIZES, NAMES, st.booleans(), VERSIONS, st.data())
 def test_a_run_at_qos_0_is_its_packets(
     sizes: list[int], name: str, retain: bool, version: int, data: st.DataObject
@@ -66,7 +67,7 @@ def test_a_run_at_qos_0_is_its_packets(
     assert [run.raw[s:e] for s, e in zip(starts, run.packet_ends, strict=True)] == alone
 
 
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(SIZES, NAMES, st.sampled_from([1, 2]), VERSIONS, st.data())
 def test_a_run_above_qos_0_takes_packet_ids_for_any_part_of_it(
     sizes: list[int], name: str, qos: int, version: int, data: st.DataObject
@@ -95,7 +96,7 @@ def test_an_empty_run_is_no_bytes() -> None:
     assert encoded(chunk, "a", 0, False, 5, 1, 1).raw == b""
 
 
-@settings(max_examples=50, deadline=None)
+@examples(50)
 @given(st.lists(PACKET_IDS, max_size=20), st.sampled_from(list(ACKS)), VERSIONS)
 def test_a_run_of_acks_is_its_packets(
     ids: list[int], packet_type: PacketType, version: int
@@ -117,7 +118,7 @@ def test_a_section_before_mqtt_5_is_nothing() -> None:
     assert property_section(NO_PROPERTIES, PacketType.PUBLISH, 5) == b"\0"
 
 
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(SIZES, NAMES, st.integers(0, 2), st.integers(1, 65_535), st.booleans(), st.data())
 def test_packets_with_an_alias_say_the_same_without_the_name(
     sizes: list[int], name: str, qos: int, alias: int, teaches: bool, data: st.DataObject

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from itertools import pairwise
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.model.errors import PeerError
@@ -29,6 +29,7 @@ from penstock.mqtt.properties import Properties
 from penstock.mqtt.reasons import Reason
 from penstock.mqtt.scanner import AckRun, Chunk, Intake, PacketSpan, PublishRun, scan
 from penstock.mqtt.unpacking import unpack
+from tests.examples import examples
 from tests.mqtt.strategies import SENDERS, VERSIONS, acks, packets, publishes
 
 LARGE = 1 << 20
@@ -391,7 +392,7 @@ def traffic(draw: st.DrawFn, version: int, sender: Role) -> list[Packet]:
     return found
 
 
-@settings(max_examples=400, deadline=None)
+@examples(400)
 @given(st.data(), VERSIONS, SENDERS)
 def test_a_stream_cut_anywhere_is_read_like_its_packets_one_by_one(
     data: st.DataObject, version: int, sender: Role
@@ -402,7 +403,7 @@ def test_a_stream_cut_anywhere_is_read_like_its_packets_one_by_one(
     assert in_pieces(raw, cuts, version, sender) == (sent, None)
 
 
-@settings(max_examples=400, deadline=None)
+@examples(400)
 @given(st.data(), VERSIONS, SENDERS)
 def test_a_damaged_stream_is_refused_at_the_same_packet_for_the_same_reason(
     data: st.DataObject, version: int, sender: Role

@@ -11,7 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql.types import (
     ArrayType,
@@ -34,6 +34,7 @@ from penstock.model.record import Record
 from penstock.pipeline.sink.intake import DirectoryIntake
 from penstock.pipeline.sink.writing import TaskWrite
 from penstock.pipeline.source.source import PenstockSource
+from tests.examples import examples
 from tests.pipeline.reading import travelled
 
 HEADERS = pa.map_(pa.string(), pa.string())
@@ -148,7 +149,7 @@ def test_slices_of_arrow_arrays_are_written_as_their_rows(data: Path) -> None:
     ]
 
 
-@settings(max_examples=25)
+@examples(25)
 @given(
     st.lists(
         st.lists(
