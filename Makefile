@@ -8,8 +8,8 @@ JOBS   ?= 2
 # Bytecode is kept, whatever the environment says: tests start processes by the hundred.
 export PYTHONDONTWRITEBYTECODE :=
 
-# What exercises the compiled modules, and so runs interpreted as well.
-ENGINE_TESTS := tests/test_engine.py $(wildcard tests/core tests/mqtt tests/log tests/broker)
+# Where tests of the compiled modules are; those that reach one run interpreted as well.
+ENGINE_TESTS := tests/model tests/core tests/mqtt tests/log tests/broker
 
 .DEFAULT_GOAL := help
 .PHONY: help setup run test test-peers nightly check format bench demo constraints clean
@@ -36,7 +36,9 @@ test: setup ## everything that needs only Python packages and a JDK; skips nothi
 	@PENSTOCK_EXPECT_ENGINE=$$($(VENV)/python tools/engine.py --word) \
 		$(PYTEST) -n $(JOBS) --dist loadgroup --durations=25 --no-skips tests
 	@printf '\n== the engine again, interpreted\n'
-	@$(VENV)/python -m tools.interpreted $(PYTEST) -n $(JOBS) --no-skips $(ENGINE_TESTS)
+	@tests=$$($(VENV)/python tools/engine.py --tests $(ENGINE_TESTS)) && \
+		$(VENV)/python -m tools.interpreted $(PYTEST) -n $(JOBS) --durations=10 --no-skips \
+		tests/test_engine.py $$tests
 
 test-peers: setup ## what needs other programs; installs them (Debian packages) if missing
 	@$(PYTHON) -m tools.peers

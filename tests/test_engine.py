@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import importlib
 import os
+import re
 import subprocess
 import sys
 from importlib.machinery import EXTENSION_SUFFIXES
@@ -68,6 +69,37 @@ def test_sources_behind_a_module_are_found_through_every_form_of_import(
     behind = engine.sources_behind("penstock.top")
 
     assert {path.stem for path in behind} == {"top", "second", "third", "fourth"}
+
+
+def test_a_test_reaches_the_engine_through_its_helpers_and_its_conftest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sources = {
+        "src/penstock/engine.py": "",
+        "src/penstock/dry.py": "",
+        "tests/helper.py": "import penstock.engine",
+        "tests/plain/test_dry.py": "import penstock.dry",
+        "tests/plain/test_helped.py": "from tests.helper import name",
+        "tests/fixtures/conftest.py": "from penstock import engine",
+        "tests/fixtures/test_fixture.py": "",
+    }
+    for name, text in sources.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    monkeypatch.setattr(engine, "ROOT", tmp_path)
+    monkeypatch.setattr(engine, "SOURCE", tmp_path / "src")
+    monkeypatch.setattr(engine, "listed", lambda: ["penstock.engine"])
+
+    found = engine.tests_in([tmp_path / "tests"])
+
+    assert [path.stem for path in found] == ["test_fixture", "test_helped"]
+
+
+def test_every_module_of_the_engine_is_reached_by_a_test_that_runs_interpreted() -> None:
+    (line,) = re.findall(r"(?m)^ENGINE_TESTS := (.+)$", (engine.ROOT / "Makefile").read_text())
+    tests = engine.tests_in([engine.ROOT / directory for directory in line.split()])
+    reached = set[str]().union(*map(engine.exercised_by, tests))
+    assert sorted(set(MODULES) - reached) == []
 
 
 def test_module_becomes_stale_when_a_source_behind_it_changes(

@@ -42,7 +42,8 @@ def present() -> list[str]:
 
 def source_of(module: str) -> Path:
     """Where the module's source lies, or would lie."""
-    path = SOURCE.joinpath(*module.split("."))
+    parts = module.split(".")
+    path = (ROOT if parts[0] == "tests" else SOURCE).joinpath(*parts)
     return path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
 
 
@@ -69,14 +70,31 @@ def sources_behind(module: str) -> set[Path]:
     mypyc writes the value of a `Final` constant into whoever imports it, so a compiled module
     is out of date when any of these changed.
     """
+    return _behind(source_of(module))
+
+
+def exercised_by(test: Path) -> set[str]:
+    """The engine's modules that a test file reaches: it, its helpers and fixtures import them."""
+    behind = _behind(test, test.with_name("conftest.py"))
+    return {module for module in present() if source_of(module) in behind}
+
+
+def tests_in(directories: Sequence[Path]) -> list[Path]:
+    """The test files below that reach the engine: the others run the same way with any engine."""
+    tests = (test for directory in directories for test in sorted(directory.rglob("test_*.py")))
+    return [test for test in tests if exercised_by(test)]
+
+
+def _behind(*sources: Path) -> set[Path]:
+    """Those of the files that exist, and all of ours that they import, directly or not."""
     found: set[Path] = set()
-    waiting = [module]
+    waiting = list(sources)
     while waiting:
-        path = source_of(waiting.pop())
+        path = waiting.pop()
         if path in found or not path.is_file():
             continue
         found.add(path)
-        waiting.extend(_imports_of(path.read_bytes()))
+        waiting.extend(source_of(module) for module in _imports_of(path.read_bytes()))
     return found
 
 
@@ -104,7 +122,7 @@ def _find_imports(source: bytes) -> Iterator[str]:
             names = [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
         else:
             continue
-        yield from (name for name in names if name.split(".")[0] == "penstock")
+        yield from (name for name in names if name.split(".")[0] in ("penstock", "tests"))
 
 
 def is_compiled() -> bool:
@@ -153,7 +171,17 @@ def main() -> int:
     parser.add_argument(
         "--word", action="store_true", help="print one word: compiled if all are, else interpreted"
     )
+    parser.add_argument(
+        "--tests",
+        nargs="+",
+        type=Path,
+        metavar="DIRECTORY",
+        help="print only the test files in these directories that reach a module of the engine",
+    )
     options = parser.parse_args()
+    if options.tests:
+        print(*tests_in(options.tests))
+        return 0
 
     compiler = find_compiler()
     states = {module: state(module, [*sys.path, str(SOURCE)]) for module in listed()}
