@@ -140,7 +140,7 @@ class SeedConsumer:
         self._take()  # what others published there before
 
     def _take(self) -> list[Got]:
-        found = []
+        found: list[Got] = []
         while True:
             answer = self._house.asking.ask("GET", "/consumer/consume", self._asked)
             if answer.status == 500:  # the queue is empty
