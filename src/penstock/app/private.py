@@ -17,8 +17,7 @@ from penstock.catalog.outside import CATALOG_NAME
 from penstock.catalog.reports import REPORTS
 from penstock.log.files.directory import LOCK_NAME, RESERVE_NAME, STORAGE_NAME
 from penstock.log.files.disk import RealDisk
-from penstock.log.files.layout import find_logs, log_directory
-from penstock.log.staging.area import AREA
+from penstock.log.files.layout import AREA, find_logs, log_directory
 
 OTHERS: Final = stat.S_IRWXG | stat.S_IRWXO
 FILES: Final = (

@@ -7,6 +7,7 @@ resolves after the commit, never before.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from functools import partial
@@ -40,6 +41,9 @@ from penstock.model.limits import MIB
 from penstock.model.messages import check_payload_size
 from penstock.model.record import TopicInfo
 from penstock.model.timeline import Timeline
+
+# Here, where every broker passes: a program chooses its own handlers.
+logging.getLogger("penstock").addHandler(logging.NullHandler())
 
 # What a batch was made of and nobody was given yet, by the index of its first record; None: decode
 # the batch.

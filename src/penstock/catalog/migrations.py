@@ -13,11 +13,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from penstock.catalog.database import Database
-from penstock.catalog.thread import Runner
 from penstock.model.errors import RefusedError
+
+if TYPE_CHECKING:
+    from penstock.catalog.thread import Runner
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,7 @@ from typing import Any, Final
 import msgspec
 
 from penstock.catalog.database import Row
+from penstock.catalog.migrations import MIGRATIONS
 from penstock.core.names import quoted
 from penstock.model.errors import RefusedError, UnavailableError
 from penstock.model.record import DEFAULT_TENANT
@@ -101,9 +102,22 @@ class ConsumerSeen:
     next_offset: int
 
 
+@dataclass(frozen=True, slots=True)
+class TopicSeen:
+    """A declared topic."""
+
+    topic_id: int
+    declared: str
+    settings: str  # JSON
+
+
 @contextmanager
-def look(place: CatalogPlace) -> Iterator[Fetch]:
-    """Queries that all see the same moment."""
+def look(place: CatalogPlace, *, is_closed: bool = False) -> Iterator[Fetch]:
+    """Queries that all see the same moment.
+
+    `is_closed`: the caller keeps everybody from opening the directory. Then a look leaves no file
+    of SQLite behind; UnavailableError if the catalog was not closed in order.
+    """
     if place.url:
         with _look_postgres(place) as fetch:
             yield fetch
@@ -115,6 +129,10 @@ def look(place: CatalogPlace) -> Iterator[Fetch]:
             "its catalog is in PostgreSQL, say where (PENSTOCK_CATALOG__URL)"
         )
     address = f"{file.absolute().as_uri()}?mode=ro"
+    if is_closed:
+        if file.with_name(f"{CATALOG_NAME}-wal").exists():
+            raise UnavailableError(f"catalog {file} was not closed in order: open a broker on it")
+        address += "&immutable=1"
     try:
         connection = sqlite3.connect(address, BUSY_S_MAX, isolation_level=None, uri=True)
         try:
@@ -136,6 +154,18 @@ def _look_postgres(place: CatalogPlace) -> Iterator[Fetch]:
         yield lambda sql, *args: connection.execute(sql, args).fetchall()
     finally:
         connection.close()
+
+
+def see_topics(fetch: Fetch) -> list[TopicSeen]:
+    """The topics of the tenant; UnavailableError if a broker would change the tables first."""
+    ((version,),) = fetch("select max(version) from schema_version")
+    if version != MIGRATIONS[-1].number:
+        raise UnavailableError(
+            f"the catalog has schema version {version} and not {MIGRATIONS[-1].number}: open a "
+            "broker on it"
+        )
+    sql = "select topic_id, declared, settings from topics where tenant = $1"
+    return [TopicSeen(*row) for row in fetch(sql, DEFAULT_TENANT)]
 
 
 def fetch_sessions(fetch: Fetch) -> SessionRows:

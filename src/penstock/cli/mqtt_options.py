@@ -11,7 +11,7 @@ from urllib.parse import unquote, urlsplit
 
 from penstock.cli.mqtt_client import ANSWER_S_MAX, Target
 from penstock.cli.output import UsageError, naming
-from penstock.client.transport import without_login
+from penstock.client.target import without_login
 from penstock.core.names import check_name
 from penstock.model.errors import RefusedError
 from penstock.mqtt.kinds import MQTT_3_1, MQTT_3_1_1, MQTT_5, PacketType

@@ -7,24 +7,24 @@ that nobody has open is opened here.
 from __future__ import annotations
 
 import argparse
-import asyncio
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 from urllib.parse import unquote, urlsplit, urlunsplit
 
 import msgspec
 
-from penstock.app.sync import Broker
 from penstock.cli.output import naming
 from penstock.cli.target import existing_path, open_broker
-from penstock.client.sync import Client, connect
-from penstock.client.transport import Target, Transport
-from penstock.client.wire import check
+from penstock.client.target import Target
 from penstock.config import default_key, default_target
 from penstock.log.files.directory import read_holder
 from penstock.model.errors import NotAuthorized, RefusedError, UnavailableError
 
-AnyBroker = Broker | Client
+if TYPE_CHECKING:
+    from penstock.app.sync import Broker
+    from penstock.client.sync import Client
+
+AnyBroker: TypeAlias = "Broker | Client"
 
 
 def add_remote(parser: argparse.ArgumentParser) -> None:
@@ -55,6 +55,8 @@ def reach_broker(options: argparse.Namespace, *, create: bool = False) -> AnyBro
     url = served_at(options.at)
     if url is None:
         return open_broker(options, create=create)
+    from penstock.client.sync import connect
+
     try:
         return connect(url, token=read_key(options, url))
     except NotAuthorized as refused:
@@ -80,21 +82,27 @@ def ask_at(
     headers: dict[str, str] | None = None,
 ) -> Any:
     """One request; what the answer holds as JSON, or None if it is empty."""
-    target = Target(url, token=key)
     data = b"" if body is None else msgspec.json.encode(body)
+    answer = fetch(url, key, method, path, data, headers)
+    return msgspec.json.decode(answer) if answer else None
 
-    async def run() -> bytes:
-        transport = Transport(target)
-        try:
-            return check(await transport.ask(method, path, data, headers))
-        finally:
-            await transport.close()
+
+def fetch(
+    url: str,
+    key: str,
+    method: str,
+    path: str,
+    body: bytes = b"",
+    headers: dict[str, str] | None = None,
+) -> bytes:
+    """As `ask_at`, in bytes."""
+    from penstock.client.answer import check
+    from penstock.client.once import ask_once
 
     try:
-        answer = asyncio.run(run())
+        return check(ask_once(Target(url, token=key), method, path, body, headers))
     except NotAuthorized as refused:
         raise explained(refused) from None
-    return msgspec.json.decode(answer) if answer else None
 
 
 def served_at(at: str) -> str | None:

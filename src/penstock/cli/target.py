@@ -5,12 +5,15 @@ from __future__ import annotations
 import argparse
 import re
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from penstock.app.sync import Broker
 from penstock.cli.output import warn
-from penstock.client.transport import without_login
+from penstock.client.target import without_login
 from penstock.config import default_target, storage_settings
 from penstock.model.errors import RefusedError
+
+if TYPE_CHECKING:
+    from penstock.app.sync import Broker
 
 
 def add_target(parser: argparse.ArgumentParser) -> None:
@@ -68,6 +71,8 @@ def filled_path(options: argparse.Namespace) -> Path:
 def open_broker(options: argparse.Namespace, *, create: bool = False) -> Broker:
     """Open the directory and tell what recovery found; only commands that create may make it."""
     path = target_path(options) if create else filled_path(options)
+    from penstock.app.sync import Broker
+
     broker = Broker(path, **storage_settings())
     for note in broker.notes:
         warn(note)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from penstock.app.sync import Broker
 from penstock.cli.output import (
     UsageError,
     human_bytes,
@@ -18,12 +18,21 @@ from penstock.cli.output import (
     show_table,
     warn,
 )
-from penstock.cli.remote import AnyBroker, add_remote, reach_broker
-from penstock.log.files.disk import RealDisk
-from penstock.log.files.layout import find_logs, log_directory
-from penstock.log.files.recovery import set_aside
+from penstock.cli.remote import (
+    AnyBroker,
+    add_remote,
+    fetch,
+    reach_broker,
+    read_key,
+    served_at,
+)
+from penstock.cli.target import filled_path, open_broker
+from penstock.config import storage_settings
+from penstock.log.files.directory import FILES
 from penstock.model.errors import RefusedError
-from penstock.model.record import TopicInfo
+
+if TYPE_CHECKING:
+    from penstock.model.record import TopicInfo
 
 
 def add_commands(commands: Any) -> None:
@@ -110,9 +119,8 @@ def find(broker: AnyBroker, topic: str) -> TopicInfo:
 
 
 def list_topics(options: argparse.Namespace) -> None:
-    with reach_broker(options) as broker:
-        told = broker.notes if isinstance(broker, Broker) else ()
-        topics = sorted(broker.topics(), key=lambda one: one.topic.casefold())
+    found, told = _all_topics(options)
+    topics = sorted(found, key=lambda one: one.topic.casefold())
     if options.json:
         show_json([asdict(one) for one in topics])
     elif not topics:
@@ -139,6 +147,25 @@ def list_topics(options: argparse.Namespace) -> None:
     for one in topics:
         if one.trouble and one.trouble not in told:
             warn(one.trouble)
+
+
+def _all_topics(options: argparse.Namespace) -> tuple[list[TopicInfo], Sequence[str]]:
+    """All topics, and what was said about them already; a closed directory stays closed."""
+    url = served_at(options.at)
+    if url is not None:
+        from penstock.client.answer import decode_topics
+
+        return decode_topics(fetch(url, read_key(options, url), "GET", "/v1/topics")), ()
+    path = filled_path(options)
+    storage = storage_settings()
+    if not storage["catalog_url"] and storage["log_backend"] == FILES:
+        from penstock.app.closed import read_topics
+
+        found = read_topics(path)
+        if found is not None:
+            return found, ()
+    with open_broker(options) as broker:
+        return broker.topics(), broker.notes
 
 
 def _state(found: TopicInfo) -> str:
@@ -185,6 +212,10 @@ def show_topic(options: argparse.Namespace) -> None:
 
 def _set_aside(options: argparse.Namespace, found: TopicInfo) -> list[Path]:
     """Damaged parts that recovery has put beside the log; none where the files are elsewhere."""
+    from penstock.log.files.disk import RealDisk
+    from penstock.log.files.layout import find_logs, log_directory
+    from penstock.log.files.recovery import set_aside
+
     disk, root = RealDisk(), Path(options.at)
     return [
         path

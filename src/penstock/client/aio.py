@@ -13,14 +13,15 @@ from uuid import uuid4
 
 import msgspec
 
+from penstock.client.answer import ANSWER_S_MAX, check, decode_topics
 from penstock.client.groups import AsyncGroup
 from penstock.client.publishing import TopicPublisher
 from penstock.client.reading import READ_MAX, StreamPages, fetch_batch, read_page
 from penstock.client.repeating import PATIENCE_S
-from penstock.client.transport import ANSWER_S_MAX, Target, Transport
+from penstock.client.target import Target
+from penstock.client.transport import Transport
 from penstock.client.wire import (
     RecordsIn,
-    check,
     check_filters,
     consumer_path,
     encode_position,
@@ -61,10 +62,6 @@ REPLY_HEADER: Final = "reply-to"
 CORRELATION_HEADER: Final = "correlation-id"
 
 Handler = Callable[[Any], Any]
-
-
-class _Topics(msgspec.Struct):
-    topics: list[TopicInfo]
 
 
 class _Consumers(msgspec.Struct):
@@ -184,7 +181,7 @@ class AsyncClient:
         await self._ask("DELETE", topic_path(topic), way_out=way_out)
 
     async def topics(self) -> list[TopicInfo]:
-        return msgspec.json.decode(await self._ask("GET", "/v1/topics"), type=_Topics).topics
+        return decode_topics(await self._ask("GET", "/v1/topics"))
 
     async def bind(self, filter: str, topic: str) -> None:
         """Names that match `filter` are placed in `topic` from now on."""

@@ -8,8 +8,9 @@ from typing import Any, Final
 
 import msgspec
 
-from penstock.client.transport import ANSWER_S_MAX, Transport
-from penstock.client.wire import RecordsIn, check, encode_position, group_path
+from penstock.client.answer import ANSWER_S_MAX, check
+from penstock.client.transport import Transport
+from penstock.client.wire import RecordsIn, encode_position, group_path
 from penstock.model.record import PositionLike, Record
 
 ANSWER_WAY_OUT: Final = (

@@ -17,9 +17,10 @@ from uuid import uuid4
 
 import msgspec
 
+from penstock.client.answer import check
 from penstock.client.repeating import ask_again, keyed
 from penstock.client.transport import Transport
-from penstock.client.wire import check, topic_path
+from penstock.client.wire import topic_path
 from penstock.model.errors import OutcomeUnknown, PenstockError, RefusedError
 from penstock.model.limits import MIB
 from penstock.model.messages import check_key

@@ -13,8 +13,9 @@ from urllib.parse import urlencode
 
 import msgspec
 
+from penstock.client.answer import ANSWER_S_MAX
 from penstock.client.repeating import ask_again, keyed
-from penstock.client.transport import ANSWER_S_MAX, Transport
+from penstock.client.transport import Transport
 from penstock.client.wire import RecordsIn, check_gap, encode_position, topic_path
 from penstock.model.errors import Gap, OutcomeUnknown, UnavailableError
 from penstock.model.limits import SILENCE_HEARTBEATS_MAX

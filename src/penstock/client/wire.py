@@ -4,27 +4,18 @@ from __future__ import annotations
 
 import base64
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 from urllib.parse import quote
 
 import msgspec
 
-from penstock.client.transport import Answer
 from penstock.core.names import check_consumer, check_filter, check_group, check_name, check_topic
 from penstock.core.position import AtTime, parse_position
 from penstock.core.topic_settings import check_topic_setting
 from penstock.core.where import compile_where
-from penstock.model import errors
-from penstock.model.errors import (
-    Gap,
-    NotAuthorized,
-    OutcomeUnknown,
-    PenstockError,
-    RefusedError,
-    UnavailableError,
-)
+from penstock.model.errors import Gap
 from penstock.model.limits import EXPRESSION_CHARS_MAX, NAME_BYTES_MAX
 from penstock.model.messages import check_headers, encode_message
 from penstock.model.record import (
@@ -176,43 +167,3 @@ def encode_position(position: PositionLike) -> str | int:
         return f"-{abs(position) // timedelta(milliseconds=1)}ms"  # by the clock of the broker
     assert isinstance(found, AtTime)
     return (_EPOCH + timedelta(microseconds=found.timestamp_us)).isoformat()
-
-
-def check(answer: Answer, wanted: Sequence[int] = (200, 201, 204)) -> bytes:
-    """The body of an answer that is as wished for; else the error it stands for."""
-    if answer.status in wanted:
-        return bytes(answer.body)
-    raise error_of(answer)
-
-
-class _Problem(msgspec.Struct):
-    detail: str = ""
-    message: str = ""
-    error: str = ""
-
-
-_BY_STATUS: Final[dict[int, type[PenstockError]]] = {
-    401: NotAuthorized,
-    403: NotAuthorized,
-    404: errors.TopicNotFound,
-    410: errors.Gap,
-    413: errors.TooLarge,
-    503: UnavailableError,
-    507: errors.DiskFull,
-}
-
-
-def error_of(answer: Answer) -> PenstockError:
-    """The same class that a Broker in this process would have raised, as far as it is known."""
-    try:
-        problem = msgspec.json.decode(bytes(answer.body), type=_Problem)
-    except msgspec.DecodeError:
-        problem = _Problem()
-    text = problem.detail or problem.message or f"the broker answered {answer.status}"
-    named = getattr(errors, problem.error, None) if problem.error else None
-    if isinstance(named, type) and issubclass(named, PenstockError):
-        return named(text)
-    kind = _BY_STATUS.get(answer.status)
-    if kind is None and answer.status >= 500:  # of a broken broker, or of a proxy in front of it
-        kind = UnavailableError if answer.is_reading else OutcomeUnknown
-    return (kind or RefusedError)(text)

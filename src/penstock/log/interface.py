@@ -4,19 +4,21 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from penstock.core.run import MixedRun, Run
 from penstock.core.topic_settings import FSYNC as FSYNC
 from penstock.core.topic_settings import OS as OS
-from penstock.log.cache import ChunkCache
-from penstock.log.format.batch import Batch
-from penstock.log.format.marks import Mark
+
+if TYPE_CHECKING:
+    from penstock.core.run import MixedRun, Run
+    from penstock.log.cache import ChunkCache
+    from penstock.log.format.batch import Batch
+    from penstock.log.format.marks import Mark
 
 # Called on the event loop, in offset order, once the batch is visible. Beside it come the runs it
 # was made of that nobody has been given yet, each with the index of its first record; None where it
 # was encoded elsewhere.
-OnCommit = Callable[[Batch, "list[tuple[int, Run]] | None"], None]
+OnCommit = Callable[["Batch", "list[tuple[int, Run]] | None"], None]
 
 
 class Bounds(NamedTuple):

@@ -9,8 +9,8 @@ from contextlib import suppress
 from typing import Any, Final
 from urllib.parse import quote, urlencode
 
-from penstock.client.transport import Answer, Target
-from penstock.client.wire import check
+from penstock.client.answer import Answer, check
+from penstock.client.target import Target
 from penstock.model.errors import UnavailableError
 
 ANSWER_S_MAX: Final = 60.0

@@ -12,7 +12,8 @@ import os
 import shutil
 import threading
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -173,6 +174,29 @@ def _lock(fd: int) -> bool:
     return False
 
 
+@contextmanager
+def keep_closed(path: Path) -> Iterator[bool]:
+    """Nobody opens the directory meanwhile; False if somebody has it open, or nobody ever had."""
+    try:
+        fd = os.open(path / LOCK_NAME, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        yield False
+        return
+    try:
+        yield _share(fd)
+    finally:
+        os.close(fd)
+
+
+def _share(fd: int) -> bool:
+    """Lock it together with others who only look; False if somebody has it for himself."""
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
 def read_holder(path: Path) -> dict[str, Any] | None:
     """Who holds the directory, or None when nobody does."""
     try:
@@ -180,15 +204,13 @@ def read_holder(path: Path) -> dict[str, Any] | None:
     except OSError:
         return None
     try:
-        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
+        if _share(fd):
+            return None
         try:
             holder = msgspec.json.decode(os.pread(fd, 64 * KIB, 0))
         except msgspec.DecodeError:
             return {}
         return holder if isinstance(holder, dict) else {}
-    else:
-        return None
     finally:
         os.close(fd)
 

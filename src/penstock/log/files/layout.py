@@ -17,6 +17,7 @@ from penstock.log.interface import LogIdentity, LogSettings
 from penstock.model.errors import CorruptError
 
 FACTS_NAME: Final = "topic.json"
+AREA: Final = ".staged"  # in the data directory; no tenant's name begins with a dot
 _CHECKSUM: Final = re.compile(rb',\n  "checksum": "([0-9a-f]{8})"\n}\n\Z')
 LOG_DIRECTORY: Final = re.compile(r"(?P<slug>.+)-(?P<id>[0-9]+)\Z")
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Final
 
@@ -111,6 +112,31 @@ def set_aside(disk: Disk, directory: Path) -> list[Path]:
     return [directory / name for name in disk.list(directory) if _SET_ASIDE.match(name)]
 
 
+def read_closed(disk: Disk, directory: Path) -> list[Segment]:
+    """The segments of a log that was closed in order, as `recover` would give them; reads only.
+
+    The newest one is scanned, as `recover` does. CorruptError if `recover` would change anything.
+    """
+    end = read_end(disk, directory)
+    bases = segment_bases(disk, directory)
+    if end is None or not end.is_clean or end.is_fenced or bases[-1:] != [end.segment_base]:
+        raise CorruptError(f"{directory} was not closed in order: open a broker on it")
+    path = segment_path(directory, bases[-1])
+    file = disk.open(path, write=False)
+    try:
+        header = unpack_segment_header(file.read(0, HEADER_BYTES))
+        if header is None or header.is_sealed or header.base_offset != bases[-1]:
+            raise CorruptError(f"{path} cannot be appended to: open a broker on its directory")
+        scan = scan_segment(file, header, file.size())
+        if not file.size() == scan.position == end.position or scan.end_offset != end.durable_end:
+            raise CorruptError(f"{path} does not end where the log does: open a broker on it")
+    finally:
+        file.close()
+    body = SegmentBody(header, scan.index, scan.position, scan.last_timestamp)
+    newest = Segment(disk, path, bases[-1], scan.end_offset, body)
+    return [*_older(disk, directory, bases), newest]
+
+
 def recover(disk: Disk, directory: Path, now_us: int, *, may_have_lost: bool) -> Recovered:
     """Open the log in `directory`; `may_have_lost` says that its level was `os`."""
     for name in disk.list(directory):
@@ -126,11 +152,8 @@ def recover(disk: Disk, directory: Path, now_us: int, *, may_have_lost: bool) ->
     disk.sync_dir(directory)
     end = read_end(disk, directory)
     notes: list[str] = []
-    *older, newest = bases
-    segments = [
-        Segment(disk, segment_path(directory, base), base, following)
-        for base, following in zip(older, bases[1:], strict=True)
-    ]
+    newest = bases[-1]
+    segments = _older(disk, directory, bases)
     path = segment_path(directory, newest)
     file = disk.open(path)
     try:
@@ -166,6 +189,14 @@ def recover(disk: Disk, directory: Path, now_us: int, *, may_have_lost: bool) ->
     return _continue_in_new_segment(
         disk, directory, segments, epoch, now_us, header.topic_id, scan.last_timestamp, notes
     )
+
+
+def _older(disk: Disk, directory: Path, bases: list[int]) -> list[Segment]:
+    """All but the newest; each ends where the next one begins."""
+    return [
+        Segment(disk, segment_path(directory, base), base, following)
+        for base, following in pairwise(bases)
+    ]
 
 
 def _was_loose(disk: Disk, directory: Path, end: End | None) -> bool:

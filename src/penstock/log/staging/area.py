@@ -23,6 +23,7 @@ from typing import Final, TypeVar
 import msgspec
 
 from penstock.log.files.disk import File, RealDisk, write_file
+from penstock.log.files.layout import AREA as AREA
 from penstock.log.format.batch import Batch, decode_batch
 from penstock.log.format.marks import MARK_SPARK_BATCH
 from penstock.log.placing import check_placeable
@@ -31,7 +32,6 @@ from penstock.model.limits import DIRECTORY_MODE, MIB
 
 T = TypeVar("T")
 
-AREA: Final = ".staged"  # in the data directory; no tenant's name begins with a dot
 STAGED_BLOB_BYTES: Final = 4 * MIB  # a batch larger than this is only ever one large record
 STAGED_RECORDS: Final = 50_000
 ORPHAN_S: Final = 7 * 86_400.0  # files that no manifest names are removed at this age

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import msgspec
 
-from penstock.client.transport import Answer
+from penstock.client.answer import Answer, decode_topics
 from penstock.core.names import quoted, topic_key
 from penstock.model.errors import InvalidPosition, TopicNotFound
 from penstock.model.record import TopicInfo
@@ -36,10 +36,6 @@ BATCHES: Final = "application/vnd.penstock.batches"
 FETCH_RECORDS: Final = {ARROW: 50_000, BATCHES: 1_000_000}
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _LATEST_US: Final = (datetime(9999, 12, 31, tzinfo=UTC) - _EPOCH) // timedelta(microseconds=1)
-
-
-class _Topics(msgspec.Struct):
-    topics: list[TopicInfo]
 
 
 class _Place(msgspec.Struct):
@@ -153,7 +149,7 @@ class RemoteOrigin:
 
     def _all(self) -> list[TopicInfo]:
         answer = self._link.ask("GET", "/v1/topics")
-        return msgspec.json.decode(bytes(answer.body), type=_Topics).topics
+        return decode_topics(bytes(answer.body))
 
     def _place(self, topic: str, query: dict[str, str]) -> int:
         answer = self._link.ask("GET", topic_path(topic, "position"), query)

@@ -1,0 +1,86 @@
+"""Where a broker is and who we are there, as a URL says; and requests in the bytes of HTTP/1.1."""
+
+from __future__ import annotations
+
+import base64
+import re
+from collections.abc import Mapping
+from urllib.parse import unquote, urlsplit
+
+from penstock.model.errors import (
+    OutcomeUnknown,
+    PenstockError,
+    RefusedError,
+    UnavailableError,
+)
+
+
+class Target:
+    """What a URL says: where the broker is, and who we are there."""
+
+    def __init__(self, url: str, user: str = "", password: str = "", token: str = "") -> None:
+        try:
+            parts = urlsplit(url)
+            port = parts.port
+        except ValueError as wrong:  # a port that is none, or half an IPv6 address
+            raise _no_address(url, f" ({wrong})") from None
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise _no_address(url)
+        self.url = url
+        self.host = parts.hostname
+        self.is_tls = parts.scheme == "https"
+        self.port = port or (443 if self.is_tls else 80)
+        self.authorization = ""
+        user = user or unquote(parts.username or "")
+        password = password or unquote(parts.password or "")
+        if token:
+            self.authorization = f"Bearer {token}"
+        elif user:
+            pair = base64.b64encode(f"{user}:{password}".encode()).decode()
+            self.authorization = f"Basic {pair}"
+
+    @property
+    def address(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{host}:{self.port}"
+
+    def encode(self, method: str, path: str, body: bytes, headers: Mapping[str, str]) -> bytes:
+        """A request."""
+        lines = [f"{method} {path} HTTP/1.1", f"Host: {self.address}"]
+        if self.authorization:
+            lines.append(f"Authorization: {self.authorization}")
+        lines += [f"{name}: {value}" for name, value in headers.items()]
+        if body or method in ("POST", "PUT", "PATCH"):
+            lines.append(f"Content-Length: {len(body)}")
+        return "\r\n".join([*lines, "", ""]).encode("latin-1") + body
+
+    def not_reached(self, failed: OSError) -> UnavailableError:
+        """What to raise when nobody takes the connection."""
+        return UnavailableError(
+            f"there is no broker at {self.address} ({str(failed) or 'no answer'}): "
+            "start `penstock serve`, or check the address"
+        )
+
+    def answer_lost(self, failed: OSError, *, is_reading: bool, way_out: str = "") -> PenstockError:
+        """What to raise when the connection broke after a request was sent."""
+        why = f"the connection to {self.address} broke ({failed})"
+        if isinstance(failed, TimeoutError):
+            why = f"the broker at {self.address} did not answer"
+        if is_reading:
+            return UnavailableError(f"{why}: try again")
+        return OutcomeUnknown(
+            f"{why} after the request was sent, so it may or may not have been carried out"
+            f"{': ' * bool(way_out)}{way_out}"
+        )
+
+
+def without_login(url: str) -> str:
+    """An address as people may see it: a password is for nobody's eyes."""
+    return re.sub(r"://.*@", "://", url)
+
+
+def _no_address(url: str, why: str = "") -> RefusedError:
+    return RefusedError(
+        f"{without_login(url)!r} is no address of a broker{why}: use http://HOST:PORT or "
+        "https://HOST:PORT, with a port up to 65535"
+    )
