@@ -164,7 +164,7 @@ def see_topics(fetch: Fetch) -> list[TopicSeen]:
             f"the catalog has schema version {version} and not {MIGRATIONS[-1].number}: open a "
             "broker on it"
         )
-    sql = "select topic_id, declared, settings from topics where tenant = $1"
+    sql = "select topic_id, declared, settings from topics where tenant = $1 order by topic_id"
     return [TopicSeen(*row) for row in fetch(sql, DEFAULT_TENANT)]
 
 
