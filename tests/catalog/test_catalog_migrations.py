@@ -63,6 +63,7 @@ def test_a_newer_catalog_is_refused_and_left_as_it_is(open_database: OpenDatabas
 
 def test_a_migration_that_fails_leaves_nothing_behind(open_database: OpenDatabase) -> None:
     database = open_database()
+    run_migrations(database, FIRST)
     broken = Migration(2, ("create table b (n bigint)", "insert into nowhere (n) values (1)"))
     with pytest.raises(Exception, match="nowhere"):
         run_migrations(database, FIRST, broken)

@@ -17,7 +17,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import IO, Final
+from typing import IO, TYPE_CHECKING, Final
 
 import msgspec
 
@@ -26,7 +26,9 @@ from penstock.catalog.reports import RunReport
 from penstock.model.clock import Clock
 from penstock.model.errors import PenstockError
 from penstock.model.runs import DONE, FAILED, PipelineRun
-from penstock.pipeline.schedule import Scheduled
+
+if TYPE_CHECKING:
+    from penstock.pipeline.schedule import Scheduled
 
 LOG: Final = logging.getLogger("penstock.schedule")
 STOP_S_MAX: Final = 5.0  # for a job to end when the broker does; then it is killed

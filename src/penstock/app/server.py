@@ -94,7 +94,8 @@ class Server:
             self._bus = BusDoor(self.broker.engine, settings.bus_processes_max)
             await self._bus.open(Path(settings.bus))
         if listeners:
-            await access.prepare_logins()
+            if access.has_users:
+                await access.prepare_logins()
             await self._open_doors()
         for one in listeners:  # without an await: nobody is served before all are bound
             self._listen(one)

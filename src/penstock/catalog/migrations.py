@@ -1,8 +1,9 @@
 """The catalog's tables, as numbered steps from an empty database to the newest version.
 
-Invariant: a migration and its number are stored in one transaction, so a database is always at
-exactly one version, whatever happened while it was moved there. A released migration is never
-changed; what is wrong in it is corrected by the next one.
+Invariant: the migrations that are missing and their numbers are stored in one transaction, so a
+database is always at exactly one version, whatever happened while it was moved there, and a new
+one costs one sync. A released migration is never changed; what is wrong in it is corrected by the
+next one.
 
 The tenant is in every key. Topic ids are unique across tenants, and come from a counter that
 outlives the topics.
@@ -445,7 +446,12 @@ MIGRATIONS: Final = (
 
 async def migrate(runner: Runner, migrations: Sequence[Migration] = MIGRATIONS) -> None:
     """Bring the database to the newest version; refuses one that is newer than this program."""
-    version = await runner.run(_version)
+    await runner.run(partial(_bring_up, migrations))
+
+
+def _bring_up(migrations: Sequence[Migration], database: Database) -> None:
+    database.execute("create table if not exists schema_version (version bigint primary key)")
+    ((version,),) = database.fetch("select coalesce(max(version), 0) from schema_version")
     newest = migrations[-1].number
     if version > newest:
         raise RefusedError(
@@ -454,16 +460,6 @@ async def migrate(runner: Runner, migrations: Sequence[Migration] = MIGRATIONS) 
         )
     for migration in migrations:
         if migration.number > version:
-            await runner.run(partial(_apply, migration))
-
-
-def _version(database: Database) -> int:
-    database.execute("create table if not exists schema_version (version bigint primary key)")
-    ((version,),) = database.fetch("select coalesce(max(version), 0) from schema_version")
-    return int(version)
-
-
-def _apply(migration: Migration, database: Database) -> None:
-    for statement in migration.statements:
-        database.execute(statement)
-    database.execute("insert into schema_version (version) values ($1)", migration.number)
+            for statement in migration.statements:
+                database.execute(statement)
+            database.execute("insert into schema_version (version) values ($1)", migration.number)

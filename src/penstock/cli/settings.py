@@ -7,13 +7,15 @@ import json
 import shlex
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from penstock.broker.settings import mask_password
 from penstock.cli.output import show_json
 from penstock.config import SETTINGS, Effective, Setting
 from penstock.model.errors import RefusedError
-from penstock.pipeline.schedule import Scheduled
+
+if TYPE_CHECKING:
+    from penstock.pipeline.schedule import Scheduled
 
 DEFAULT_FILE: Final = "penstock.toml"
 

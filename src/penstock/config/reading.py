@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from penstock.config.checks import Setting
 from penstock.config.defaults import PREFIX, environment
@@ -21,7 +21,9 @@ from penstock.config.known import (
 )
 from penstock.core.names import check_filter, check_topic
 from penstock.model.errors import InvalidSetting, RefusedError
-from penstock.pipeline.schedule import Scheduled, read_schedule
+
+if TYPE_CHECKING:
+    from penstock.pipeline.schedule import Scheduled
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,8 +85,10 @@ def load(
     if file is not None:
         document = _read(file)
         bindings = _read_bindings(document.pop("bindings", []), str(file))
-        if isinstance(document.get("spark"), dict):
-            schedule = read_schedule(document["spark"].pop("schedule", {}), str(file))
+        if isinstance(document.get("spark"), dict) and "schedule" in document["spark"]:
+            from penstock.pipeline.schedule import read_schedule
+
+            schedule = read_schedule(document["spark"].pop("schedule"), str(file))
         given += [(path, value, str(file)) for path, value in _flatten(document, str(file))]
     for variable, text in (environment() if variables is None else variables).items():
         if not variable.startswith(PREFIX):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from penstock.broker.settings import check_storage, make_settings
 from penstock.config.checks import OFF, REQUIRED
@@ -15,7 +15,9 @@ from penstock.core.topic_settings import size_bytes
 from penstock.doors.http.limits import HttpLimits
 from penstock.doors.mqtt.limits import MqttLimits
 from penstock.model.errors import InvalidSetting
-from penstock.pipeline.schedule import Scheduled
+
+if TYPE_CHECKING:
+    from penstock.pipeline.schedule import Scheduled
 
 
 @dataclass(frozen=True, slots=True)

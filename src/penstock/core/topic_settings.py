@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Callable, Sequence
 from typing import Any, Final
@@ -30,6 +29,8 @@ def check_keys(values: dict[str, Any], known: Sequence[str]) -> None:
     """InvalidSetting names an unknown key and the nearest known one."""
     for key in values:
         if key not in known:
+            import difflib
+
             near = difflib.get_close_matches(key, known, 1)
             hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(known)}"
             raise InvalidSetting(f"setting {key!r} is unknown: {hint}")

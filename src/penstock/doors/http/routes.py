@@ -36,4 +36,4 @@ def add_all(door: HttpDoor, exchange: Exchange, mqtt_door: MqttDoor) -> None:
     users.add_routes(door, exchange)
     staging.add_routes(door, exchange)
     home.add_routes(door)
-    openapi.add_routes(door)  # last: it shows the others
+    openapi.add_routes(door)

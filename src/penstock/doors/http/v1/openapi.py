@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from importlib.metadata import version
+from functools import cache
 from typing import Any, Final
 
 import msgspec
@@ -15,6 +15,7 @@ from penstock.doors.http.schemas import PATH as PATH_SCHEMAS
 from penstock.doors.http.schemas import SHOWN_AS, TEXT
 from penstock.doors.http.v1.describing import Facts, Field
 from penstock.doors.http.v1.types import Problem
+from penstock.model.version import VERSION
 
 PATH: Final = "/v1/openapi.json"
 ERRORS: Final = (400, 401, 403, 404, 408, 413, 414, 417, 421, 431, 503, 507)  # of every route
@@ -22,14 +23,17 @@ _PARAMETER: Final = re.compile(r"\{(\w+)\}")
 
 
 def add_routes(door: HttpDoor) -> None:
-    """Add it last: it shows the routes there are."""
+    """The document shows all routes that the door has when it is first asked for."""
+
+    @cache
+    def made() -> Response:
+        return json_response(document([route for route in door.router if route.facts]))
 
     def show(request: Request) -> Response:
-        return response
+        return made()
 
     facts = Facts("this document", dict[str, Any])
     door.router.add(Route("GET", PATH, show, facts=facts))
-    response = json_response(document([route for route in door.router if route.facts]))
 
 
 def document(routes: list[Route]) -> dict[str, Any]:
@@ -49,7 +53,7 @@ def document(routes: list[Route]) -> dict[str, Any]:
     shown: dict[str, Any] = _shown({"paths": paths, "schemas": components})
     return {
         "openapi": "3.1.0",
-        "info": {"title": "Penstock", "version": version("penstock")},
+        "info": {"title": "Penstock", "version": VERSION},
         "paths": shown["paths"],
         "components": {
             "schemas": shown["schemas"],
