@@ -9,8 +9,11 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+from tests.coroutines import pytest_fixture_setup, pytest_pyfunc_call, runner
 from tests.examples import QUICK
 from tests.postgres_server import PostgresServer
+
+__all__ = ["pytest_fixture_setup", "pytest_pyfunc_call", "runner"]
 
 # Deadlines are off: a noisy machine is not a bug. A failure prints the blob that replays it.
 settings.register_profile(QUICK, max_examples=20, deadline=None, print_blob=True)

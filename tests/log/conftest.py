@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -16,7 +16,8 @@ from penstock.log.interface import KeptLog, LogIdentity, LogSettings, LogStore
 from penstock.log.memory import MemoryStore
 from penstock.log.postgres.store import PostgresStore
 from penstock.model.clock import ManualClock
-from tests.log.postgres_world import PostgresScenario, opened
+from tests.log.postgres_world import PostgresWorld, open_tables
+from tests.log.stores import StoreWorld, open_world
 from tests.postgres_proxy import PostgresProxy
 from tests.postgres_server import PostgresServer
 
@@ -73,36 +74,32 @@ async def open_bench(
         workers.close()
 
 
-Scenario = Callable[[Bench], Awaitable[None]]
-
-
 @pytest.fixture(params=["memory", "files", "postgres"])
-def run(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[Scenario], None]:
-    """Run a scenario against each backend."""
+async def bench(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Bench]:
+    """A store of each backend."""
     server: PostgresServer | None = None
     if request.param == "postgres":
         server = request.getfixturevalue("postgres")
-
-    def runner(scenario: Scenario) -> None:
-        async def main() -> None:
-            async with open_bench(request.param, tmp_path, server) as bench:
-                await scenario(bench)
-
-        asyncio.run(main())
-
-    return runner
+    async with open_bench(request.param, tmp_path, server) as opened:
+        yield opened
 
 
 @pytest.fixture
-def on_postgres(postgres: PostgresServer) -> Iterator[Callable[[PostgresScenario], None]]:
-    """Runs a scenario on a log in tables, behind a network that fails when told to."""
+async def world(tmp_path: Path) -> AsyncIterator[StoreWorld]:
+    """A store in files, on a disk that fails when told to."""
+    async with open_world(tmp_path) as opened:
+        yield opened
 
-    def runner(scenario: PostgresScenario) -> None:
-        async def main() -> None:
-            async with opened(postgres, proxy) as world:
-                await asyncio.wait_for(scenario(world), 120)
 
-        asyncio.run(main())
+@pytest.fixture
+def proxy(postgres: PostgresServer) -> Iterator[PostgresProxy]:
+    """A way to the server that fails when told to."""
+    with PostgresProxy(postgres.url) as opened:
+        yield opened
 
-    with PostgresProxy(postgres.url) as proxy:
-        yield runner
+
+@pytest.fixture
+async def tables(postgres: PostgresServer, proxy: PostgresProxy) -> AsyncIterator[PostgresWorld]:
+    """A store in tables, behind a network that fails when told to."""
+    async with open_tables(postgres, proxy) as opened:
+        yield opened

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from penstock.log.interface import OS, KeptLog, LogIdentity, LogSettings
@@ -53,12 +53,8 @@ class PostgresWorld:
         return self.server.fetch(text.format(s=self.schema, v=self.views), *args)
 
 
-PostgresScenario = Callable[[PostgresWorld], Awaitable[None]]
-Run = Callable[[PostgresScenario], None]
-
-
 @asynccontextmanager
-async def opened(server: PostgresServer, proxy: PostgresProxy) -> AsyncIterator[PostgresWorld]:
+async def open_tables(server: PostgresServer, proxy: PostgresProxy) -> AsyncIterator[PostgresWorld]:
     world = PostgresWorld(server, proxy)
     await world.open()
     try:

@@ -93,16 +93,6 @@ async def open_world(root: Path) -> AsyncIterator[StoreWorld]:
         workers.close()
 
 
-def in_world(root: Path, scenario: Callable[[StoreWorld], Awaitable[None]]) -> None:
-    """Run a scenario on a fresh store."""
-
-    async def main() -> None:
-        async with open_world(root) as world:
-            await asyncio.wait_for(scenario(world), 120)
-
-    asyncio.run(main())
-
-
 async def arrived(gate: Gate) -> None:
     """Suspends until a call waits at the gate."""
     await asyncio.get_running_loop().run_in_executor(None, wait_for, gate.arrived)

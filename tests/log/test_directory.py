@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import fcntl
 import os
 import signal
@@ -27,7 +26,7 @@ from penstock.log.files.layout import find_logs
 from penstock.log.interface import LogIdentity
 from penstock.model.errors import UnavailableError
 from tests.appends import append
-from tests.log.stores import IDENTITY, StoreWorld, in_world, open_world, read_all
+from tests.log.stores import IDENTITY, StoreWorld, open_world, read_all
 
 HOLD = """
 import sys
@@ -228,13 +227,11 @@ def test_a_reserve_from_an_earlier_run_is_kept_on_a_disk_that_is_full_now(
 # What else lies there
 
 
-def test_files_that_are_not_ours_are_left_alone(tmp_path: Path) -> None:
-    async def scenario(world: StoreWorld) -> None:
+async def test_files_that_are_not_ours_are_left_alone(tmp_path: Path) -> None:
+    async with open_world(tmp_path) as world:
         log = await world.create()
         await append(log, run_of("n", [b"x"]))
         await log.close()
-
-    in_world(tmp_path, scenario)
     directory = tmp_path / "default" / "orders-1"
     strangers = {
         tmp_path / "notes.txt": b"mine",
@@ -250,18 +247,15 @@ def test_files_that_are_not_ours_are_left_alone(tmp_path: Path) -> None:
         path.parent.mkdir(exist_ok=True)
         path.write_bytes(data)
 
-    async def again() -> None:
-        async with open_world(tmp_path) as world:
-            world.store.finish_deletions()
-            assert world.store.list() == [IDENTITY]
-            log = await world.store.open(IDENTITY, (await world.store.describe(IDENTITY))[1])
-            await append(log, run_of("n", [b"y"]))
-            assert [r.payload for r in await read_all(log)] == [b"x", b"y"]
-            await log.seal_closed()
-            await log.close()
-            assert world.problems() == []
-
-    asyncio.run(again())
+    async with open_world(tmp_path) as world:
+        world.store.finish_deletions()
+        assert world.store.list() == [IDENTITY]
+        log = await world.store.open(IDENTITY, (await world.store.describe(IDENTITY))[1])
+        await append(log, run_of("n", [b"y"]))
+        assert [r.payload for r in await read_all(log)] == [b"x", b"y"]
+        await log.seal_closed()
+        await log.close()
+        assert world.problems() == []
     assert {path: path.read_bytes() for path in strangers} == strangers
 
 
@@ -273,14 +267,11 @@ def test_a_directory_without_topic_json_is_no_log(tmp_path: Path) -> None:
     assert find_logs(RealDisk(), tmp_path) == [LogIdentity("default", 12, "whole-with-dashes")]
 
 
-def test_what_a_crash_left_of_a_deletion_is_finished(tmp_path: Path) -> None:
-    async def scenario(world: StoreWorld) -> None:
-        log = await world.create()
-        await log.close()
-        doomed = world.directory.with_name(world.directory.name + ".deleted")
-        world.directory.rename(doomed)
-        assert world.store.list() == []
-        world.store.finish_deletions()
-        assert not doomed.exists()
-
-    in_world(tmp_path, scenario)
+async def test_what_a_crash_left_of_a_deletion_is_finished(world: StoreWorld) -> None:
+    log = await world.create()
+    await log.close()
+    doomed = world.directory.with_name(world.directory.name + ".deleted")
+    world.directory.rename(doomed)
+    assert world.store.list() == []
+    world.store.finish_deletions()
+    assert not doomed.exists()

@@ -25,7 +25,7 @@ from penstock.model.limits import KIB, MIB
 from tests.appends import add, append
 from tests.log.batch_model import TOPIC, ModelLog, RunPlan, run_plans
 from tests.log.segments import plain_run
-from tests.log.stores import StoreWorld, in_world
+from tests.log.stores import StoreWorld
 
 WHERE = Path("log")
 
@@ -124,27 +124,24 @@ def test_no_damaged_byte_is_ever_delivered() -> None:
             assert gather(data[:length], TOPIC, SCHEMA, 0, 100) is None
 
 
-def test_raw_reading_covers_a_log_of_small_batches_exactly(tmp_path: Path) -> None:
-    async def scenario(world: StoreWorld) -> None:
-        log = await world.create(LogSettings(segment_bytes=6 * MIB))
-        noise = random.Random(1)
-        for number in range(400):
-            payload = noise.randbytes(20 * KIB) + b"%d" % number
-            await append(log, run_of(f"n/{number % 5}", [payload, b"x"]))
-        reader = FileReader(RealDisk(), world.directory)
-        for start, end in [(0, 800), (13, 14), (5, 799), (250, 600), (800, 900)]:
-            offset = start
-            seen: list[int] = []
-            while offset < min(end, 800):
-                data, reached = reader.read_raw(offset, end)
-                rows = gather(data, TOPIC, schema_of(["offset"]), offset, end)
-                assert rows is not None and reached > offset
-                seen += rows["offset"].to_pylist()
-                offset = reached
-            assert seen == list(range(start, min(end, 800)))
-        assert reader.read_raw(800, 900) == (b"", 800)
-        assert reader.bounds() == log.bounds()
-        await log.seal_closed()
-        assert FileReader(RealDisk(), world.directory).read_raw(0, 800) == (b"", 0)
-
-    in_world(tmp_path, scenario)
+async def test_raw_reading_covers_a_log_of_small_batches_exactly(world: StoreWorld) -> None:
+    log = await world.create(LogSettings(segment_bytes=6 * MIB))
+    noise = random.Random(1)
+    for number in range(400):
+        payload = noise.randbytes(20 * KIB) + b"%d" % number
+        await append(log, run_of(f"n/{number % 5}", [payload, b"x"]))
+    reader = FileReader(RealDisk(), world.directory)
+    for start, end in [(0, 800), (13, 14), (5, 799), (250, 600), (800, 900)]:
+        offset = start
+        seen: list[int] = []
+        while offset < min(end, 800):
+            data, reached = reader.read_raw(offset, end)
+            rows = gather(data, TOPIC, schema_of(["offset"]), offset, end)
+            assert rows is not None and reached > offset
+            seen += rows["offset"].to_pylist()
+            offset = reached
+        assert seen == list(range(start, min(end, 800)))
+    assert reader.read_raw(800, 900) == (b"", 800)
+    assert reader.bounds() == log.bounds()
+    await log.seal_closed()
+    assert FileReader(RealDisk(), world.directory).read_raw(0, 800) == (b"", 0)

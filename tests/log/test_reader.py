@@ -28,7 +28,7 @@ from penstock.model.record import Record
 from tests.appends import append
 from tests.log.appending_child import payload
 from tests.log.faulty_disk import FaultyDisk
-from tests.log.stores import IDENTITY, StoreWorld, in_world, read_all, wait_for
+from tests.log.stores import IDENTITY, StoreWorld, read_all, wait_for
 
 SMALL = LogSettings(segment_bytes=64 * KIB)
 ROOT = Path(__file__).parents[2]
@@ -46,117 +46,101 @@ async def fill(world: StoreWorld, log: EmbeddedLog, count: int) -> None:
         world.clock.advance(1)
 
 
-def test_a_reader_equals_the_log_before_and_after_every_change(tmp_path: Path) -> None:
-    async def scenario(world: StoreWorld) -> None:
-        log = await world.create(SMALL)
-        old = FileReader(RealDisk(), world.directory)
+async def test_a_reader_equals_the_log_before_and_after_every_change(world: StoreWorld) -> None:
+    log = await world.create(SMALL)
+    old = FileReader(RealDisk(), world.directory)
 
-        async def compare() -> None:
-            for reader in (old, FileReader(RealDisk(), world.directory)):
-                assert reader.bounds() == log.bounds()
-                assert everything(reader) == await read_all(log)
+    async def compare() -> None:
+        for reader in (old, FileReader(RealDisk(), world.directory)):
+            assert reader.bounds() == log.bounds()
+            assert everything(reader) == await read_all(log)
 
-        await compare()
-        for _ in range(3):
-            await fill(world, log, 25)
-            await compare()
-            await log.seal_closed()
-            await compare()
-            await fill(world, log, 5)
-            await log.trim(None, 100 * KIB)
-            await compare()
-            log = await world.reopen(log)
-            await compare()
-
-    in_world(tmp_path, scenario)
-
-
-def test_offset_at_equals_the_log_in_every_form(tmp_path: Path) -> None:
-    async def scenario(world: StoreWorld) -> None:
-        log = await world.create(SMALL)
-        start = world.clock.now_us()
-        reader = FileReader(RealDisk(), world.directory)
-
-        async def compare() -> None:
-            records = await read_all(log)
-            end = log.bounds().end
-            stamps = {start - 1, *(r.timestamp + d for r in records for d in (-1, 0, 1))}
-            for stamp in sorted(stamps):
-                wanted = next((r.offset for r in records if r.timestamp >= stamp), end)
-                assert reader.offset_at(stamp) == wanted == await log.offset_at(stamp)
-
-        await compare()
-        await fill(world, log, 40)
+    await compare()
+    for _ in range(3):
+        await fill(world, log, 25)
         await compare()
         await log.seal_closed()
-        await fill(world, log, 3)
         await compare()
-        await log.trim(start + 20_000_000, None)
+        await fill(world, log, 5)
+        await log.trim(None, 100 * KIB)
+        await compare()
+        log = await world.reopen(log)
         await compare()
 
-    in_world(tmp_path, scenario)
+
+async def test_offset_at_equals_the_log_in_every_form(world: StoreWorld) -> None:
+    log = await world.create(SMALL)
+    start = world.clock.now_us()
+    reader = FileReader(RealDisk(), world.directory)
+
+    async def compare() -> None:
+        records = await read_all(log)
+        end = log.bounds().end
+        stamps = {start - 1, *(r.timestamp + d for r in records for d in (-1, 0, 1))}
+        for stamp in sorted(stamps):
+            wanted = next((r.offset for r in records if r.timestamp >= stamp), end)
+            assert reader.offset_at(stamp) == wanted == await log.offset_at(stamp)
+
+    await compare()
+    await fill(world, log, 40)
+    await compare()
+    await log.seal_closed()
+    await fill(world, log, 3)
+    await compare()
+    await log.trim(start + 20_000_000, None)
+    await compare()
 
 
-def test_a_time_between_a_mark_and_the_next_segment_is_found_behind_the_mark(
-    tmp_path: Path,
+async def test_a_time_between_a_mark_and_the_next_segment_is_found_behind_the_mark(
+    world: StoreWorld,
 ) -> None:
-    async def scenario(world: StoreWorld) -> None:
-        log = await world.create(LogSettings(segment_bytes=8 * KIB))
-        await append(log, run_of("n", [bytes(7 * KIB)]))
-        world.clock.advance(10)
-        await append(log, run_of("n", []), [Mark(MARK_WILL, b"w")])  # stamps the first segment
-        between = world.clock.now_us() - 1
-        world.clock.advance(10)
-        await append(log, run_of("n", [bytes(7 * KIB)]))
-        assert len(list(world.directory.glob("*.log"))) == 2
-        assert await log.offset_at(between) == 1
-        assert FileReader(RealDisk(), world.directory).offset_at(between) == 1
-
-    in_world(tmp_path, scenario)
+    log = await world.create(LogSettings(segment_bytes=8 * KIB))
+    await append(log, run_of("n", [bytes(7 * KIB)]))
+    world.clock.advance(10)
+    await append(log, run_of("n", []), [Mark(MARK_WILL, b"w")])  # stamps the first segment
+    between = world.clock.now_us() - 1
+    world.clock.advance(10)
+    await append(log, run_of("n", [bytes(7 * KIB)]))
+    assert len(list(world.directory.glob("*.log"))) == 2
+    assert await log.offset_at(between) == 1
+    assert FileReader(RealDisk(), world.directory).offset_at(between) == 1
 
 
-def test_a_reader_never_goes_past_the_end_although_the_bytes_are_there(tmp_path: Path) -> None:
-    async def scenario(world: StoreWorld) -> None:
-        log = await world.create()
-        await append(log, run_of("n", [b"a"]))
-        end = read_end(RealDisk(), world.directory)
-        assert end is not None
-        await append(log, run_of("n", [b"b", b"c"]))
-        (world.directory / "end").write_bytes(end.pack())
-        reader = FileReader(RealDisk(), world.directory)
-        assert reader.bounds() == Bounds(0, 1)
-        assert [r.payload for r in everything(reader)] == [b"a"]
-        assert reader.read(1) == []
-        assert reader.offset_at(2**60) == 1
-
-    in_world(tmp_path, scenario)
-
-
-def test_a_segment_that_was_just_begun_does_not_count_yet(tmp_path: Path) -> None:
-    async def scenario(world: StoreWorld) -> None:
-        log = await world.create()
-        await append(log, run_of("n", [b"a"]))
-        create_segment(RealDisk(), world.directory, SegmentHeader(0, 1, 1, 1, 1)).close_file()
-        reader = FileReader(RealDisk(), world.directory)
-        assert reader.bounds() == Bounds(0, 1)
-        assert [r.payload for r in everything(reader)] == [b"a"]
-
-    in_world(tmp_path, scenario)
+async def test_a_reader_never_goes_past_the_end_although_the_bytes_are_there(
+    world: StoreWorld,
+) -> None:
+    log = await world.create()
+    await append(log, run_of("n", [b"a"]))
+    end = read_end(RealDisk(), world.directory)
+    assert end is not None
+    await append(log, run_of("n", [b"b", b"c"]))
+    (world.directory / "end").write_bytes(end.pack())
+    reader = FileReader(RealDisk(), world.directory)
+    assert reader.bounds() == Bounds(0, 1)
+    assert [r.payload for r in everything(reader)] == [b"a"]
+    assert reader.read(1) == []
+    assert reader.offset_at(2**60) == 1
 
 
-def test_a_range_is_cut_to_whole_batches_that_touch_it(tmp_path: Path) -> None:
-    async def scenario(world: StoreWorld) -> None:
-        log = await world.create()
-        for size in (3, 5, 2):
-            await append(log, run_of("n", [b"x"] * size))
-        reader = FileReader(RealDisk(), world.directory)
-        assert [b.base_offset for b in reader.batches(0, 10)] == [0, 3, 8]
-        assert [b.base_offset for b in reader.batches(2, 4)] == [0, 3]
-        assert [b.base_offset for b in reader.batches(3, 8)] == [3]
-        assert [b.base_offset for b in reader.batches(8, 99)] == [8]
-        assert list(reader.batches(4, 4)) == list(reader.batches(10, 99)) == []
+async def test_a_segment_that_was_just_begun_does_not_count_yet(world: StoreWorld) -> None:
+    log = await world.create()
+    await append(log, run_of("n", [b"a"]))
+    create_segment(RealDisk(), world.directory, SegmentHeader(0, 1, 1, 1, 1)).close_file()
+    reader = FileReader(RealDisk(), world.directory)
+    assert reader.bounds() == Bounds(0, 1)
+    assert [r.payload for r in everything(reader)] == [b"a"]
 
-    in_world(tmp_path, scenario)
+
+async def test_a_range_is_cut_to_whole_batches_that_touch_it(world: StoreWorld) -> None:
+    log = await world.create()
+    for size in (3, 5, 2):
+        await append(log, run_of("n", [b"x"] * size))
+    reader = FileReader(RealDisk(), world.directory)
+    assert [b.base_offset for b in reader.batches(0, 10)] == [0, 3, 8]
+    assert [b.base_offset for b in reader.batches(2, 4)] == [0, 3]
+    assert [b.base_offset for b in reader.batches(3, 8)] == [3]
+    assert [b.base_offset for b in reader.batches(8, 99)] == [8]
+    assert list(reader.batches(4, 4)) == list(reader.batches(10, 99)) == []
 
 
 def sealed_under(world: StoreWorld, log: EmbeddedLog) -> Callable[[], None]:
@@ -169,159 +153,142 @@ def sealed_under(world: StoreWorld, log: EmbeddedLog) -> Callable[[], None]:
     return seal
 
 
-def test_a_segment_sealed_between_look_and_read_is_looked_up_again(tmp_path: Path) -> None:
-    async def scenario(world: StoreWorld) -> None:
-        log = await world.create(SMALL)
-        await fill(world, log, 40)
-        wanted = await read_all(log)
-        disk = FaultyDisk(RealDisk())
-        reader = FileReader(disk, world.directory)
-        reader.read(0)  # the old form is known
-        gate = disk.hold("open", f"{0:020d}.log")
-        reading = asyncio.ensure_future(asyncio.to_thread(reader.read, 0))
-        await asyncio.to_thread(wait_for, gate.arrived)
-        assert await log.seal_closed() > 0
-        gate.opened.set()
-        batches = await reading
-        assert batches[0].records("orders", 0, 2**62) == wanted[: batches[0].end_offset]
-        assert batches[0].header.count > 1, "it is the sealed form"
-
-    in_world(tmp_path, scenario)
+async def test_a_segment_sealed_between_look_and_read_is_looked_up_again(world: StoreWorld) -> None:
+    log = await world.create(SMALL)
+    await fill(world, log, 40)
+    wanted = await read_all(log)
+    disk = FaultyDisk(RealDisk())
+    reader = FileReader(disk, world.directory)
+    reader.read(0)  # the old form is known
+    gate = disk.hold("open", f"{0:020d}.log")
+    reading = asyncio.ensure_future(asyncio.to_thread(reader.read, 0))
+    await asyncio.to_thread(wait_for, gate.arrived)
+    assert await log.seal_closed() > 0
+    gate.opened.set()
+    batches = await reading
+    assert batches[0].records("orders", 0, 2**62) == wanted[: batches[0].end_offset]
+    assert batches[0].header.count > 1, "it is the sealed form"
 
 
-def test_the_newest_segment_may_be_closed_and_sealed_while_it_is_walked(tmp_path: Path) -> None:
-    async def scenario(world: StoreWorld) -> None:
-        log = await world.create(SMALL)
-        await fill(world, log, 8)
-        disk = FaultyDisk(RealDisk())
-        reader = FileReader(disk, world.directory)
-        reader.read(0)  # the newest segment is known so far
-        await fill(world, log, 2)
-        gate = disk.hold("open", f"{0:020d}.log")
-        reading = asyncio.ensure_future(asyncio.to_thread(reader.read, 9))
-        await asyncio.to_thread(wait_for, gate.arrived)
-        await fill(world, log, 20)
-        assert await log.seal_closed() > 0
-        gate.opened.set()
-        (batch, *_) = await reading
-        assert int(batch.records("orders", 9, 10)[0].payload[:9]) == 9
-
-    in_world(tmp_path, scenario)
+async def test_the_newest_segment_may_be_closed_and_sealed_while_it_is_walked(
+    world: StoreWorld,
+) -> None:
+    log = await world.create(SMALL)
+    await fill(world, log, 8)
+    disk = FaultyDisk(RealDisk())
+    reader = FileReader(disk, world.directory)
+    reader.read(0)  # the newest segment is known so far
+    await fill(world, log, 2)
+    gate = disk.hold("open", f"{0:020d}.log")
+    reading = asyncio.ensure_future(asyncio.to_thread(reader.read, 9))
+    await asyncio.to_thread(wait_for, gate.arrived)
+    await fill(world, log, 20)
+    assert await log.seal_closed() > 0
+    gate.opened.set()
+    (batch, *_) = await reading
+    assert int(batch.records("orders", 9, 10)[0].payload[:9]) == 9
 
 
 @pytest.mark.parametrize("ask", ["bounds", "read", "offset_at"])
-def test_a_segment_trimmed_between_look_and_read_is_a_gap_or_the_new_bounds(
-    tmp_path: Path, ask: str
+async def test_a_segment_trimmed_between_look_and_read_is_a_gap_or_the_new_bounds(
+    world: StoreWorld, ask: str
 ) -> None:
-    async def scenario(world: StoreWorld) -> None:
-        log = await world.create()
-        await fill(world, log, 3)
-        disk = FaultyDisk(RealDisk())
-        reader = FileReader(disk, world.directory)
-        gate = disk.hold("open", f"{0:020d}.log")
-        work: dict[str, Callable[[], object]] = {
-            "bounds": reader.bounds,
-            "read": lambda: reader.read(0),
-            "offset_at": lambda: reader.offset_at(0),
-        }
-        asking = asyncio.ensure_future(asyncio.to_thread(work[ask]))
-        await asyncio.to_thread(wait_for, gate.arrived)
-        world.clock.advance(100)
-        assert await log.trim(world.clock.now_us(), None) == 3
-        gate.opened.set()
-        if ask == "read":
-            with pytest.raises(Gap, match="first record is 3"):
-                await asking
-        else:
-            assert await asking in (Bounds(3, 3), 3)
-
-    in_world(tmp_path, scenario)
+    log = await world.create()
+    await fill(world, log, 3)
+    disk = FaultyDisk(RealDisk())
+    reader = FileReader(disk, world.directory)
+    gate = disk.hold("open", f"{0:020d}.log")
+    work: dict[str, Callable[[], object]] = {
+        "bounds": reader.bounds,
+        "read": lambda: reader.read(0),
+        "offset_at": lambda: reader.offset_at(0),
+    }
+    asking = asyncio.ensure_future(asyncio.to_thread(work[ask]))
+    await asyncio.to_thread(wait_for, gate.arrived)
+    world.clock.advance(100)
+    assert await log.trim(world.clock.now_us(), None) == 3
+    gate.opened.set()
+    if ask == "read":
+        with pytest.raises(Gap, match="first record is 3"):
+            await asking
+    else:
+        assert await asking in (Bounds(3, 3), 3)
 
 
-def test_the_newest_segment_may_change_between_end_and_listing(tmp_path: Path) -> None:
-    async def scenario(world: StoreWorld) -> None:
-        log = await world.create()
-        await fill(world, log, 3)
-        disk = FaultyDisk(RealDisk())
-        gate = disk.hold("answer", "end")
-        reader = FileReader(disk, world.directory)
-        asking = asyncio.ensure_future(asyncio.to_thread(reader.bounds))
-        await asyncio.to_thread(wait_for, gate.arrived)
-        world.clock.advance(100)
-        await log.trim(world.clock.now_us(), None)
-        gate.opened.set()
-        assert await asking == Bounds(3, 3)
-
-    in_world(tmp_path, scenario)
+async def test_the_newest_segment_may_change_between_end_and_listing(world: StoreWorld) -> None:
+    log = await world.create()
+    await fill(world, log, 3)
+    disk = FaultyDisk(RealDisk())
+    gate = disk.hold("answer", "end")
+    reader = FileReader(disk, world.directory)
+    asking = asyncio.ensure_future(asyncio.to_thread(reader.bounds))
+    await asyncio.to_thread(wait_for, gate.arrived)
+    world.clock.advance(100)
+    await log.trim(world.clock.now_us(), None)
+    gate.opened.set()
+    assert await asking == Bounds(3, 3)
 
 
-def test_what_is_missing_or_damaged_is_said_with_its_path(tmp_path: Path) -> None:
-    async def scenario(world: StoreWorld) -> None:
-        log = await world.create(SMALL)
-        await fill(world, log, 40)
-        await log.close()
-        end = (world.directory / "end").read_bytes()
-        reader = FileReader(RealDisk(), world.directory)
-        (world.directory / "end").unlink()
-        with pytest.raises(CorruptError, match=r"/end is missing or damaged"):
-            reader.bounds()
-        (world.directory / "end").write_bytes(end[:-1] + b"x")
-        with pytest.raises(CorruptError, match=r"/end is missing or damaged"):
-            reader.read(0)
-        (world.directory / "end").write_bytes(End(1, 99, 77, 64).pack())
-        with pytest.raises(CorruptError, match=r"00077\.log: the file is gone"):
-            reader.read(0)
-        (world.directory / "end").write_bytes(end)
-        path = segment_path(world.directory, 0)
-        data = bytearray(path.read_bytes())
-        data[300] ^= 1
-        path.write_bytes(data)
-        with pytest.raises(CorruptError, match=r"0000\.log at byte 64: payloads"):
-            reader.read(0)
-        data[20] ^= 1
-        path.write_bytes(data)
-        with pytest.raises(CorruptError, match=r"0000\.log"):
-            FileReader(RealDisk(), world.directory).read(0)
-
-    in_world(tmp_path, scenario)
+async def test_what_is_missing_or_damaged_is_said_with_its_path(world: StoreWorld) -> None:
+    log = await world.create(SMALL)
+    await fill(world, log, 40)
+    await log.close()
+    end = (world.directory / "end").read_bytes()
+    reader = FileReader(RealDisk(), world.directory)
+    (world.directory / "end").unlink()
+    with pytest.raises(CorruptError, match=r"/end is missing or damaged"):
+        reader.bounds()
+    (world.directory / "end").write_bytes(end[:-1] + b"x")
+    with pytest.raises(CorruptError, match=r"/end is missing or damaged"):
+        reader.read(0)
+    (world.directory / "end").write_bytes(End(1, 99, 77, 64).pack())
+    with pytest.raises(CorruptError, match=r"00077\.log: the file is gone"):
+        reader.read(0)
+    (world.directory / "end").write_bytes(end)
+    path = segment_path(world.directory, 0)
+    data = bytearray(path.read_bytes())
+    data[300] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(CorruptError, match=r"0000\.log at byte 64: payloads"):
+        reader.read(0)
+    data[20] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(CorruptError, match=r"0000\.log"):
+        FileReader(RealDisk(), world.directory).read(0)
 
 
 @pytest.mark.slow
-def test_readers_in_threads_see_every_record_in_order_while_a_broker_works(
-    tmp_path: Path,
+async def test_readers_in_threads_see_every_record_in_order_while_a_broker_works(
+    world: StoreWorld,
 ) -> None:
     """Appends, rolls, seals and trims on the loop; three threads read the files all the while."""
+    log = await world.create(SMALL)
+    stop = threading.Event()
+    ends: list[int] = [0]  # what the log itself has shown so far
+    failures: list[str] = []
 
-    async def scenario(world: StoreWorld) -> None:
-        log = await world.create(SMALL)
-        stop = threading.Event()
-        ends: list[int] = [0]  # what the log itself has shown so far
-        failures: list[str] = []
+    def follow() -> None:
+        try:
+            _follow(world.directory, stop, ends)
+        except BaseException as failed:
+            failures.append(repr(failed))
 
-        def follow() -> None:
-            try:
-                _follow(world.directory, stop, ends)
-            except BaseException as failed:
-                failures.append(repr(failed))
-
-        threads = [threading.Thread(target=follow) for _ in range(3)]
-        for thread in threads:
-            thread.start()
-        for number in range(150):
-            end = log.bounds().end
-            ends[0] = end + 10  # nothing past it can be visible before the next append
-            await append(log, run_of(f"n/{number % 3}", [payload(end + i) for i in range(10)]))
-            world.clock.advance(1)
-            if number % 7 == 0:
-                await log.seal_closed()
-            if number % 11 == 0:
-                await log.trim(None, 300 * KIB)
-        stop.set()
-        for thread in threads:
-            await asyncio.to_thread(thread.join)
-        assert failures == []
-
-    in_world(tmp_path, scenario)
+    threads = [threading.Thread(target=follow) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for number in range(150):
+        end = log.bounds().end
+        ends[0] = end + 10  # nothing past it can be visible before the next append
+        await append(log, run_of(f"n/{number % 3}", [payload(end + i) for i in range(10)]))
+        world.clock.advance(1)
+        if number % 7 == 0:
+            await log.seal_closed()
+        if number % 11 == 0:
+            await log.trim(None, 300 * KIB)
+    stop.set()
+    for thread in threads:
+        await asyncio.to_thread(thread.join)
+    assert failures == []
 
 
 def _follow(directory: Path, stop: threading.Event, ends: list[int]) -> int:

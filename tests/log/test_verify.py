@@ -23,7 +23,7 @@ from penstock.model.limits import KIB
 from tests.appends import append
 from tests.log.bare_format import crc32c
 from tests.log.faulty_disk import FaultyDisk
-from tests.log.stores import StoreWorld, in_world, open_world
+from tests.log.stores import StoreWorld, open_world
 
 SMALL = LogSettings(segment_bytes=16 * KIB)
 
@@ -208,20 +208,17 @@ def test_a_good_batch_that_does_not_belong_there_is_found(directory: Path, field
     )
 
 
-def test_a_falling_epoch_is_found(tmp_path: Path) -> None:
-    async def scenario(world: StoreWorld) -> None:
-        log = await world.create(SMALL)
-        for _ in range(20):
-            await append(log, run_of("n", [bytes(2_000)]))
-        await log.close()
-        first = segment_path(world.directory, 0)
-        header = bytearray(first.read_bytes()[:64])
-        header[12] = 9
-        header[60:64] = crc32c(bytes(header[:60])).to_bytes(4, "little")
-        first.write_bytes(bytes(header) + first.read_bytes()[64:])
-        assert any("epoch 1 follows epoch 9" in problem for problem in world.problems())
-
-    in_world(tmp_path, scenario)
+async def test_a_falling_epoch_is_found(world: StoreWorld) -> None:
+    log = await world.create(SMALL)
+    for _ in range(20):
+        await append(log, run_of("n", [bytes(2_000)]))
+    await log.close()
+    first = segment_path(world.directory, 0)
+    header = bytearray(first.read_bytes()[:64])
+    header[12] = 9
+    header[60:64] = crc32c(bytes(header[:60])).to_bytes(4, "little")
+    first.write_bytes(bytes(header) + first.read_bytes()[64:])
+    assert any("epoch 1 follows epoch 9" in problem for problem in world.problems())
 
 
 def test_a_missing_damaged_or_exaggerated_end_is_found(directory: Path) -> None:
@@ -317,66 +314,57 @@ def test_an_index_that_does_not_tell_the_truth_is_found(
 # While a broker works
 
 
-def test_a_log_in_use_is_clean_at_any_moment(tmp_path: Path) -> None:
-    async def scenario(world: StoreWorld) -> None:
-        log = await world.create(replace(SMALL, durability=OS))
-        reports: list[LogReport] = []
-        stop = asyncio.Event()
+async def test_a_log_in_use_is_clean_at_any_moment(world: StoreWorld) -> None:
+    log = await world.create(replace(SMALL, durability=OS))
+    reports: list[LogReport] = []
+    stop = asyncio.Event()
 
-        async def look() -> None:
-            while not stop.is_set():
-                reports.append(await asyncio.to_thread(verify_log, RealDisk(), world.directory))
+    async def look() -> None:
+        while not stop.is_set():
+            reports.append(await asyncio.to_thread(verify_log, RealDisk(), world.directory))
 
-        looking = asyncio.ensure_future(look())
-        for i in range(300):
-            await append(log, run_of(f"n/{i % 5}", [bytes(1_000)]))
-            if i % 20 == 0:
-                await log.seal_closed()
-            if i % 50 == 0:
-                await log.trim(None, 60 * KIB)
-                await asyncio.sleep(0.005)
-        stop.set()
-        await looking
-        assert [str(f) for report in reports for f in report.problems] == []
-        assert len(reports) > 3
-
-    in_world(tmp_path, scenario)
+    looking = asyncio.ensure_future(look())
+    for i in range(300):
+        await append(log, run_of(f"n/{i % 5}", [bytes(1_000)]))
+        if i % 20 == 0:
+            await log.seal_closed()
+        if i % 50 == 0:
+            await log.trim(None, 60 * KIB)
+            await asyncio.sleep(0.005)
+    stop.set()
+    await looking
+    assert [str(f) for report in reports for f in report.problems] == []
+    assert len(reports) > 3
 
 
-def test_segments_trimmed_under_the_verification_are_no_finding(tmp_path: Path) -> None:
-    async def scenario(world: StoreWorld) -> None:
-        log = await world.create(SMALL)
-        for _ in range(40):
-            await append(log, run_of("n", [bytes(2_000)]))
-        disk = FaultyDisk(RealDisk())
-        bases = segment_bases(RealDisk(), world.directory)
-        gate = disk.hold("open", segment_path(world.directory, bases[1]).name)
-        looking = asyncio.ensure_future(asyncio.to_thread(verify_log, disk, world.directory))
-        await asyncio.to_thread(gate.arrived.wait, 60)
-        await log.trim(None, 40 * KIB)
-        assert log.bounds().first > bases[1]
-        gate.opened.set()
-        report = await looking
-        assert report.problems == []
-        assert (report.first_offset, report.end_offset) == log.bounds()
-
-    in_world(tmp_path, scenario)
+async def test_segments_trimmed_under_the_verification_are_no_finding(world: StoreWorld) -> None:
+    log = await world.create(SMALL)
+    for _ in range(40):
+        await append(log, run_of("n", [bytes(2_000)]))
+    disk = FaultyDisk(RealDisk())
+    bases = segment_bases(RealDisk(), world.directory)
+    gate = disk.hold("open", segment_path(world.directory, bases[1]).name)
+    looking = asyncio.ensure_future(asyncio.to_thread(verify_log, disk, world.directory))
+    await asyncio.to_thread(gate.arrived.wait, 60)
+    await log.trim(None, 40 * KIB)
+    assert log.bounds().first > bases[1]
+    gate.opened.set()
+    report = await looking
+    assert report.problems == []
+    assert (report.first_offset, report.end_offset) == log.bounds()
 
 
-def test_a_segment_begun_under_the_verification_is_no_finding(tmp_path: Path) -> None:
-    async def scenario(world: StoreWorld) -> None:
-        log = await world.create(SMALL)
-        await append(log, run_of("n", [bytes(15_000)]))
-        end = read_end(RealDisk(), world.directory)
-        assert end is not None
-        await append(log, run_of("n", [bytes(15_000)]))
-        # As if `end` had been read just before the roll, and the batch be on its way.
-        (world.directory / "end").write_bytes(end.pack())
-        newest = segment_path(world.directory, 1)
-        newest.write_bytes(newest.read_bytes()[:200])
-        assert world.problems() == []
-
-    in_world(tmp_path, scenario)
+async def test_a_segment_begun_under_the_verification_is_no_finding(world: StoreWorld) -> None:
+    log = await world.create(SMALL)
+    await append(log, run_of("n", [bytes(15_000)]))
+    end = read_end(RealDisk(), world.directory)
+    assert end is not None
+    await append(log, run_of("n", [bytes(15_000)]))
+    # As if `end` had been read just before the roll, and the batch be on its way.
+    (world.directory / "end").write_bytes(end.pack())
+    newest = segment_path(world.directory, 1)
+    newest.write_bytes(newest.read_bytes()[:200])
+    assert world.problems() == []
 
 
 def test_a_log_that_has_lost_all_its_segments_is_a_finding(tmp_path: Path) -> None:
