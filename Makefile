@@ -37,7 +37,8 @@ test: setup ## everything that needs only Python packages and a JDK; skips nothi
 		$(PYTEST) -n $(JOBS) --dist loadgroup --durations=25 --no-skips tests
 	@printf '\n== the engine again, interpreted\n'
 	@tests=$$($(VENV)/python tools/engine.py --tests $(ENGINE_TESTS)) && \
-		$(VENV)/python -m tools.interpreted $(PYTEST) -n $(JOBS) --durations=10 --no-skips \
+		$(VENV)/python -m tools.interpreted $(PYTEST) -n $(JOBS) --dist worksteal --durations=10 \
+		--no-skips \
 		tests/test_engine.py $$tests
 
 test-peers: setup ## what needs other programs; installs them (Debian packages) if missing
@@ -56,7 +57,8 @@ check: setup ## ruff, mypy --strict, import rules, fast tests; under a minute
 	@$(VENV)/mypy
 	@$(VENV)/lint-imports
 	@HYPOTHESIS_PROFILE=$${HYPOTHESIS_PROFILE:-quick} \
-		$(PYTEST) -q -n $(JOBS) -p no:schemathesis --durations=5 -m 'not slow' tests
+		$(PYTEST) -q -n $(JOBS) --dist worksteal -p no:schemathesis --durations=5 \
+		-m 'not slow' tests
 
 format: setup ## let ruff format the sources and sort imports
 	@$(VENV)/ruff check --fix .

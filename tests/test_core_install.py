@@ -11,6 +11,8 @@ from penstock.cli.main import COMMANDS
 from tests.core_install import OPTIONAL, run_core
 from tests.doors.served import Served
 
+pytestmark = pytest.mark.slow  # each test starts processes
+
 # What takes a while to import, and only a broker or a stream of requests needs.
 HEAVY = {"argon2", "asyncio", "concurrent.futures", "http.client", "logging", "ssl", "websockets"}
 HEAVY |= {"penstock.app.aio", "penstock.broker.engine", "penstock.client.aio"}

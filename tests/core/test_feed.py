@@ -358,6 +358,7 @@ def run(choose: Choose, steps: int) -> FeedWorld:
     return world
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shard", range(SHARDS))
 def test_no_interleaving_loses_repeats_or_reorders_a_record(shard: int) -> None:
     first = int(os.environ.get("PENSTOCK_SEED", random.SystemRandom().randrange(10**9)))

@@ -26,6 +26,7 @@ from tests.postgres_proxy import ABANDON, DEAFEN, SWALLOW
 # Connections that end
 
 
+@pytest.mark.slow
 async def test_a_second_store_on_the_schema_is_refused(tables: PostgresWorld) -> None:
     with pytest.raises(UnavailableError, match=r"the log in schema .* is in use by process"):
         await PostgresStore.start(tables.server.url, tables.schema, tables.clock)

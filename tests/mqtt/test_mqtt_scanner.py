@@ -429,6 +429,7 @@ def test_spans_give_the_decoder_what_it_needs() -> None:
     assert decode_packet(span.first_byte, chunk.data[span.body : span.end], 4) == packet
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [1, 2, 5_000])
 def test_a_packet_that_comes_in_crumbs_takes_the_memory_of_its_bytes(size: int) -> None:
     data = encode(Publish("a", bytes(1 << 20), 0), MQTT_3_1_1)

@@ -54,6 +54,7 @@ def test_another_seed_makes_another_history() -> None:
     assert histories[0] != histories[1]
 
 
+@pytest.mark.slow
 def test_histories_meet_every_kind_of_fault() -> None:
     """A simulation that meets no fault proves nothing: these seeds meet all of them."""
     lines: list[str] = []
