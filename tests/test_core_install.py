@@ -155,5 +155,5 @@ def test_spark_without_the_extra_is_told_what_the_format_needs(tmp_path: Path) -
 def test_jobs_that_have_run_are_listed_without_spark(tmp_path: Path) -> None:
     assert run_core("penstock", "topic", "create", "t", cwd=tmp_path).code == 0
     ended = run_core("penstock", "pipeline", "list", cwd=tmp_path)
-    assert ended.out == "no runs yet: penstock pipeline run JOB\n"
+    assert ended.out == "no runs yet: start one with `penstock pipeline run JOB`\n"
     assert not OPTIONAL & ended.imported

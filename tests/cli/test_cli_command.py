@@ -78,7 +78,7 @@ def test_reading_commands_make_no_directory(run: Command, data: Path) -> None:
     for arguments in ("topic list", "publish t x", "consume t", "consumer list t", "log verify"):
         done = run(*arguments.split())
         assert done.code == 1, arguments
-        assert done.err.startswith("penstock: there is no data directory")
+        assert done.err.startswith("penstock: data directory")
     assert not data.exists()
 
 
@@ -86,8 +86,8 @@ def test_an_empty_directory_stays_empty(run: Command, data: Path) -> None:
     data.mkdir()
     for command in ("topic list", "consume t", "pipeline list", "pipeline run stats", "user list"):
         done = run(*command.split())
-        assert done.code == 1 and f"directory {str(data)!r} is empty: name a" in done.err, command
-    assert run("log", "verify").out == "no logs here yet\n"
+        assert done.code == 1 and f"directory {str(data)!r} is empty: give a" in done.err, command
+    assert run("log", "verify").out == "no topics yet\n"
     assert list(data.iterdir()) == []
     assert run("topic", "create", "t").code == 0
 
@@ -250,7 +250,7 @@ def test_serve_names_topics_whose_files_are_damaged_or_missing(tmp_path: Path) -
         line = served.stdout.readline()
         assert line, served.communicate()
         greeting += line
-    assert "unavailable: bad, its files are damaged or missing" in greeting
+    assert "unavailable: topic bad, because files are damaged or missing" in greeting
     assert "good" not in greeting
     served.send_signal(signal.SIGTERM)
     _, err = served.communicate(timeout=PATIENCE_S)
@@ -275,7 +275,7 @@ def test_serve_says_what_it_promises_and_stops_cleanly(
     holder = json.loads((tmp_path / "data" / "lock").read_text())
     assert holder["pid"] == served.pid
     code, _, err = run("topic", "list", "--at", "data", cwd=tmp_path)
-    assert code == 1 and "listens on no HTTP address" in err
+    assert code == 1 and "has no HTTP listener" in err
     served.send_signal(number)
     out, err = served.communicate(timeout=PATIENCE_S)
     assert served.returncode == 0 and "stopping" in out

@@ -70,7 +70,7 @@ def test_a_refusal_says_why(broker: Served) -> None:
     publish(broker.port, "why", "1")
     answer = run_sub(broker.port, "-t", "why", "--from", "999999")
     assert answer.code == 1
-    assert "refused the filter 'why'" in answer.err and "it holds offsets from 0" in answer.err
+    assert "rejected the filter 'why'" in answer.err and "it holds offsets from 0" in answer.err
 
 
 def test_a_session_that_is_kept_goes_on_where_it_was(broker: Served) -> None:
@@ -80,7 +80,7 @@ def test_a_session_that_is_kept_goes_on_where_it_was(broker: Served) -> None:
     publish(broker.port, "kept", "3")
     answer = run_sub(broker.port, *me, "-C", "1")
     assert answer.out == "3\n"
-    assert "goes on where it was" in answer.err
+    assert "resuming the session" in answer.err
 
 
 @pytest.mark.parametrize(
@@ -157,7 +157,7 @@ def test_a_broker_that_was_killed_leaves_neither_gap_nor_repeat(
         code, out = reader.result()
     assert code == 0
     assert out.split() == [b"%d" % number for number in range(200)]
-    assert b"connecting again" in reader.debug and b"connected again" in reader.debug
+    assert b"reconnecting" in reader.debug and b"reconnected" in reader.debug
     broker.stop()
 
 

@@ -58,7 +58,7 @@ def test_list_shows_all_topics_as_a_table_or_json(run: Command) -> None:
     run("publish", "b", "hello")
     shown = run("topic", "list")
     assert shown.out.splitlines()[0].split() == [
-        "topic", "first", "end", "stored", "durability", "keeps", "at", "most"
+        "topic", "first", "end", "stored", "durability", "max", "age", "max", "size"
     ]  # fmt: skip
     assert [line.split()[:3] for line in shown.out.splitlines()[1:]] == [
         ["A", "0", "0"],
@@ -74,7 +74,9 @@ def test_list_shows_all_topics_as_a_table_or_json(run: Command) -> None:
 def test_list_without_topics_says_how_to_begin(run: Command) -> None:
     run("topic", "create", "t")
     run("topic", "delete", "t", "--yes")
-    assert run("topic", "list").out == "no topics yet: penstock topic create NAME\n"
+    assert (
+        run("topic", "list").out == "no topics yet: create one with `penstock topic create NAME`\n"
+    )
     assert run("topic", "list", "--json").json == []
 
 
@@ -83,7 +85,7 @@ def test_info_shows_settings_offsets_and_consumers(run: Command) -> None:
     run("publish", "t", "--lines", stdin="a\nb\nc\n")
     run("consume", "t", "--consumer", "me", "--limit", "2")
     shown = run("topic", "info", "T").out
-    assert "offsets     0 up to 3\n" in shown
+    assert "offsets     0 to 2\n" in shown
     assert shown.splitlines()[-1].split() == ["me", "2", "1"]
     told = run("topic", "info", "t", "--json").json
     assert told["end_offset"] == 3
@@ -110,7 +112,7 @@ def test_delete_asks_first(run: Command) -> None:
     for answer in ("", "n\n", "\n", "what?\n"):
         done = run("topic", "delete", "t", stdin=answer)
         assert (done.code, done.out) == (1, "")
-        assert "delete topic t and its 1 records for good?" in done.err
+        assert "delete topic t and its 1 record?" in done.err
         assert "not deleted" in done.err
     assert run("topic", "delete", "T", stdin="y\n").out == "deleted topic t\n"
     assert run("topic", "delete", "t", "--yes").code == 1
@@ -141,9 +143,9 @@ def test_a_topic_with_missing_files_is_shown_as_unavailable_and_can_be_deleted(
     assert shown.code == 0
     rows = [line.split() for line in shown.out.splitlines()]
     assert (rows[1][0], rows[1][-1]) == ("bad", "unavailable")
-    assert (rows[2][0], rows[2][-1]) == ("good", "good")
+    assert (rows[2][0], rows[2][-1]) == ("good", "ok")
     assert shown.err.count("default/bad-1 holds no segment") == 1
-    assert "trouble     topic 'bad' is unavailable" in run("topic", "info", "bad").out
+    assert "problem     topic 'bad' is unavailable" in run("topic", "info", "bad").out
     assert [one["is_available"] for one in run("topic", "list", "--json").json] == [False, True]
     refused = run("publish", "bad", "hello")
     assert refused.code == 3 and "penstock log verify" in refused.err

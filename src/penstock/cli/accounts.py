@@ -36,7 +36,7 @@ class Key(NamedTuple):
 
 
 class Accounts(Protocol):
-    """Changes are durable on return; RefusedError says what does not fit."""
+    """Changes are durable on return; RefusedError says why a change is rejected."""
 
     def users(self) -> list[User]: ...
 
@@ -144,6 +144,6 @@ def _text(password: bytes) -> str:
         return password.decode()
     except UnicodeDecodeError:
         raise RefusedError(
-            "the password is not UTF-8, which HTTP needs: choose another, or stop the broker and "
-            "name its directory"
+            "the password is not UTF-8, which HTTP requires: choose another password, or stop the "
+            "broker and give its directory with --at"
         ) from None

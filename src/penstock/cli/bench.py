@@ -27,9 +27,11 @@ READ_RECORDS: Final = 10_000  # of one call
 
 def add_commands(commands: Any) -> None:
     parser = commands.add_parser("bench")
-    parser.add_argument("--bytes", type=_size, default=100, help="of a message (100)")
+    parser.add_argument("--bytes", type=_size, default=100, help="size of a message (100)")
     parser.add_argument("--batch", type=_batch, default=100, help="messages stored at once (100)")
-    parser.add_argument("--seconds", type=_seconds, default=2.0, help="for each measurement (2)")
+    parser.add_argument(
+        "--seconds", type=_seconds, default=2.0, help="duration of each measurement (2)"
+    )
     parser.add_argument(
         "--durability",
         choices=["fsync", "os"],
@@ -50,7 +52,7 @@ def _batch(text: str) -> int:
 
 def _up_to(count: int, most: int) -> int:
     if count > most:
-        raise argparse.ArgumentTypeError(f"{count} is too many: at most {most}")
+        raise argparse.ArgumentTypeError(f"{count} is too large: at most {most} is allowed")
     return count
 
 
@@ -61,7 +63,7 @@ def _seconds(text: str) -> float:
         seconds = math.nan
     if not 0 < seconds <= SECONDS_MAX:
         raise argparse.ArgumentTypeError(
-            f"{text!r} is not a number of seconds above 0, at most {SECONDS_MAX:g}"
+            f"{text!r} is not a valid duration: give seconds above 0, at most {SECONDS_MAX:g}"
         )
     return seconds
 

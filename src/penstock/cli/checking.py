@@ -7,7 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from penstock.cli.output import Progress, show_json
+from penstock.cli.output import Progress, counted, show_json
 from penstock.cli.remote import add_remote, explained, job_place
 from penstock.model.errors import NotAuthorized
 from penstock.pipeline.packages import check_spark
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 def add_check(actions: Any) -> None:
     parser = actions.add_parser("check", help="check a declared pipeline without running it")
-    parser.add_argument("file", metavar="FILE", help="what declares the pipeline, in TOML")
+    parser.add_argument("file", metavar="FILE", help="TOML file that declares the pipeline")
     add_remote(parser)
     parser.set_defaults(run=check_pipeline)
 
@@ -44,7 +44,7 @@ def check_pipeline(options: argparse.Namespace) -> None:
     for part in parts:
         _show(part)
     count = len(declared.sinks)
-    print(f"{declared.name} is fine: {count} sink{'s' if count > 1 else ''}, nothing was started")
+    print(f"{declared.name} is valid: {counted(count, 'sink')}; nothing was started")
 
 
 def _show(part: Checked) -> None:

@@ -6,7 +6,7 @@ import argparse
 from dataclasses import asdict
 from typing import Any
 
-from penstock.cli.output import show_facts, show_json, show_table
+from penstock.cli.output import counted, show_facts, show_json, show_table
 from penstock.cli.remote import AnyBroker, add_remote, reach_broker
 from penstock.model.errors import NotSubscribed
 from penstock.model.groups import GroupInfo
@@ -16,20 +16,23 @@ from penstock.model.record import shown_time
 def add_commands(commands: Any) -> None:
     parser = commands.add_parser(
         "group",
-        description="A group is several readers of a topic that share one position. It is made by "
-        "the first fetch over HTTP; MQTT clients share with $share and have sessions instead.",
+        description="List, show and remove groups. A group is several readers of a topic that "
+        "share one position. The first fetch over HTTP creates it. For MQTT clients with $share "
+        "see `penstock session`.",
     )
     actions = parser.add_subparsers(title="actions", metavar="ACTION")
-    listing = actions.add_parser("list", help="groups of a topic and what they have waiting")
+    listing = actions.add_parser(
+        "list", help="list the groups of a topic and their waiting records"
+    )
     listing.set_defaults(run=list_groups)
-    show = actions.add_parser("show", help="one group with every record that is not done")
+    show = actions.add_parser("show", help="show a group and its unacknowledged records")
     show.set_defaults(run=show_group)
-    remove = actions.add_parser("remove", help="forget a group and its position")
+    remove = actions.add_parser("remove", help="remove a group and its position")
     remove.set_defaults(run=remove_group)
     for action in (listing, show, remove):
-        action.add_argument("topic", help="its name; letter case does not count")
+        action.add_argument("topic", help="name of the topic (not case-sensitive)")
     for action in (show, remove):
-        action.add_argument("group", help="as `penstock group list` shows it; letter case counts")
+        action.add_argument("group", help="name of the group (case-sensitive)")
     for action in (listing, show, remove):
         add_remote(action)
 
@@ -56,7 +59,7 @@ def show_group(options: argparse.Namespace) -> None:
         [
             ("group", found.group),
             ("next", found.next_offset),
-            ("waiting", f"{found.lag} records that were never given out"),
+            ("waiting", f"{counted(found.lag, 'record')} not yet delivered"),
         ]
     )
     if found.pending:
@@ -84,7 +87,7 @@ def _find(broker: AnyBroker, options: argparse.Namespace) -> GroupInfo:
         if one.group == options.group:
             return one
     raise NotSubscribed(
-        f"topic {options.topic!r} has no group {options.group!r} (letter case counts): "
+        f"topic {options.topic!r} has no group {options.group!r} (names are case-sensitive): "
         f"see `penstock group list {options.topic}`"
     )
 

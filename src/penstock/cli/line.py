@@ -53,7 +53,7 @@ class Line:
         before = self.client
         await before.drop()
         self._learn_from(before)
-        self.note(f"{lost}; connecting again")
+        self.note(f"{lost}; reconnecting")
         target = replace(self._target, connect=_coming_back(self._target.connect))
         while True:
             # Not all clients of a broker that was away at the same moment.
@@ -64,7 +64,7 @@ class Line:
             except UnavailableError:
                 self._closings = 0  # it was away, which is no answer to a message
             else:
-                self.note("connected again")
+                self.note("reconnected")
                 return self._client
 
     def _learn_from(self, before: MqttClient) -> None:
@@ -79,8 +79,8 @@ class Line:
         if self._closings == CLOSINGS_MAX:
             raise RefusedError(
                 f"the server closed the connection {CLOSINGS_MAX} times instead of acknowledging "
-                f"the message under {message.name!r}: it does not take it; MQTT 5 (-V 5) lets a "
-                "server say why"
+                f"the message {message.name!r}, so it rejects the message: use MQTT 5 (-V 5) to "
+                "learn the reason"
             )
 
     async def publish(

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote, unquote
 
-from penstock.cli.output import Progress, naming, show_json
+from penstock.cli.output import Progress, counted, naming, show_json
 from penstock.cli.remote import AnyBroker, reach_broker
 from penstock.core.names import quoted
 from penstock.model.errors import RefusedError
@@ -21,9 +21,9 @@ from penstock.model.limits import MIB
 from penstock.model.record import ConsumerInfo
 
 LAYOUT: Final = (
-    "Topics as plain files: <topic>/messages.log holds one message per line, "
+    "The layout is plain files: <topic>/messages.log holds one message per line, and "
     "<topic>/subscriptions/<consumer>.offset the number of the line that the consumer reads next, "
-    "counted from 0. Names, headers and times are not part of it."
+    "counted from 0. Names, headers and times are not included."
 )
 BATCH_LINES: Final = 10_000
 BATCH_BYTES: Final = 4 * MIB  # with the escapes of JSON still far below the body of a request
@@ -41,7 +41,7 @@ def export_lines(options: argparse.Namespace) -> None:
             for declared in wanted:
                 folder = target / declared
                 if folder.exists():
-                    raise RefusedError(f"{folder} exists: export to an empty place")
+                    raise RefusedError(f"{folder} already exists: export to another directory")
                 made.append(folder)
                 with naming(f"{folder} cannot be written"):
                     count = _export_topic(broker, declared, folder, escape=options.escape)
@@ -59,8 +59,8 @@ def _declared(broker: AnyBroker, known: dict[str, str], topic: str) -> str:
     is_name = declared == Path(declared).name and declared not in ("", "..")
     if not is_name or "\0" in declared or len(declared.encode()) > FILE_NAME_BYTES_MAX:
         raise RefusedError(
-            f"the topic name {quoted(declared)} cannot be the name of a folder: nothing was "
-            "exported; name the topics to export behind DIR"
+            f"the topic name {quoted(declared)} is not a valid folder name: nothing was exported; "
+            "list the topics to export after DIR"
         )
     broker.size(topic)  # refuses an unknown topic
     return declared
@@ -112,7 +112,8 @@ def _line(payload: bytes, topic: str, offset: int, *, escape: bool) -> bytes:
         )
     if b"\n" in payload:
         raise RefusedError(
-            f"message {offset} of {topic} holds a newline, which a line cannot: use --escape"
+            f"message {offset} of {topic} contains a newline, but each message must be one line: "
+            "use --escape"
         )
     return payload
 
@@ -121,7 +122,10 @@ def import_lines(options: argparse.Namespace) -> None:
     source = Path(options.source)
     folders = sorted(path.parent for path in source.glob("*/messages.log"))
     if not folders:
-        raise RefusedError(f"{source} holds no <topic>/messages.log")
+        raise RefusedError(
+            f"{source} contains no <topic>/messages.log: give a directory that "
+            "`penstock log export` wrote"
+        )
     summary = []
     with reach_broker(options, create=True) as broker:
         for folder in folders:
@@ -146,7 +150,9 @@ def _import_topic(broker: AnyBroker, folder: Path, *, escape: bool) -> int:
     for path in sorted((folder / "subscriptions").glob("*.offset")):
         digits = path.read_bytes().strip()
         if not digits.isdigit() or int(digits) > count:
-            raise RefusedError(f"{path} says {digits!r}: a line number up to {count} is expected")
+            raise RefusedError(
+                f"{path} contains {digits!r}, which is not a line number from 0 to {count}"
+            )
         broker.subscribe(unquote(path.name.removesuffix(".offset")), folder.name, start=int(digits))
     return count
 
@@ -183,8 +189,8 @@ def _unescape(line: bytes) -> bytes:
             at = found + 4
         else:
             raise RefusedError(
-                f"line {line[:80]!r} holds an unknown escape at byte {found}: was it exported with "
-                "--escape?"
+                f"line {line[:80]!r} contains an unknown escape at byte {found}: omit --escape if "
+                "the file was exported without it"
             )
     out.append(line[at:])
     return b"".join(out)
@@ -206,4 +212,4 @@ def _answer(options: argparse.Namespace, summary: list[dict[str, Any]], what: st
         show_json(summary)
     else:
         for entry in summary:
-            print(f"{what} {entry['topic']}: {entry['messages']:,} messages")
+            print(f"{what} {entry['topic']}: {counted(entry['messages'], 'message')}")

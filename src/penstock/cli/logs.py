@@ -7,7 +7,16 @@ from pathlib import Path
 from typing import Any
 
 from penstock.cli.lines import LAYOUT, export_lines, import_lines
-from penstock.cli.output import Progress, human_bytes, record_json, record_line, show_json, warn
+from penstock.cli.output import (
+    Progress,
+    counted,
+    human_bytes,
+    offset_range,
+    record_json,
+    record_line,
+    show_json,
+    warn,
+)
 from penstock.cli.remote import add_remote
 from penstock.cli.target import add_target, existing_path, whole_number
 from penstock.log.files.directory import check_has_files
@@ -24,29 +33,36 @@ def add_commands(commands: Any) -> None:
     actions = parser.add_subparsers(title="actions", metavar="ACTION")
     verify = actions.add_parser(
         "verify",
-        help="check every byte; exit code 1 if anything is wrong",
-        description="Read every byte of every log and say what is wrong where. Needs no lock.",
+        help="check every byte; the exit code is 1 if a log is damaged",
+        description="Read every byte of every log and report damage with its location. Works also "
+        "while a broker has the directory open.",
     )
-    verify.add_argument("topics", nargs="*", metavar="TOPIC", help="default: all")
+    verify.add_argument("topics", nargs="*", metavar="TOPIC", help="topics (default: all)")
     verify.set_defaults(run=verify_logs)
     dump = actions.add_parser("dump", help="show batches and records as they are stored")
-    dump.add_argument("topic", help="its name; letter case does not count")
+    dump.add_argument("topic", help="name of the topic (not case-sensitive)")
     dump.add_argument(
-        "--from", dest="start", type=_offset, metavar="OFFSET", help="first offset (default: all)"
+        "--from",
+        dest="start",
+        type=_offset,
+        metavar="OFFSET",
+        help="first offset (default: the first stored)",
     )
     dump.add_argument("--limit", type=whole_number, metavar="N", help="at most N records")
-    dump.add_argument("--batches", action="store_true", help="headers of batches only")
+    dump.add_argument("--batches", action="store_true", help="show only the headers of batches")
     dump.set_defaults(run=dump_log)
     export = actions.add_parser(
         "export", help="write topics as files with one message per line", description=LAYOUT
     )
-    export.add_argument("target", metavar="DIR", help="where to write; topics there must not exist")
-    export.add_argument("topics", nargs="*", metavar="TOPIC", help="default: all")
+    export.add_argument(
+        "target", metavar="DIR", help="directory to write to; it must not contain these topics"
+    )
+    export.add_argument("topics", nargs="*", metavar="TOPIC", help="topics (default: all)")
     export.set_defaults(run=export_lines)
     import_ = actions.add_parser(
         "import", help="read topics from files with one message per line", description=LAYOUT
     )
-    import_.add_argument("source", metavar="DIR", help="a directory with one folder per topic")
+    import_.add_argument("source", metavar="DIR", help="directory with one folder per topic")
     import_.set_defaults(run=import_lines)
     for action in (export, import_):
         action.add_argument(
@@ -58,7 +74,7 @@ def add_commands(commands: Any) -> None:
         action.add_argument(
             "--escape",
             action="store_true",
-            help="newlines, backslashes and bytes that are no text are written \\n, \\\\ and \\xNN",
+            help="write newlines, backslashes and bytes that are not UTF-8 as \\n, \\\\ and \\xNN",
         )
     for action in (verify, dump):
         add_target(action)
@@ -90,7 +106,9 @@ def _directories(options: argparse.Namespace, topics: list[str]) -> list[tuple[s
     wanted = {topic.casefold() for topic in topics}
     missing = wanted - {name.casefold() for name, _ in found}
     if missing:
-        raise TopicNotFound(f"no log of topic {sorted(missing)[0]!r} in {root}")
+        raise TopicNotFound(
+            f"{root} has no topic {sorted(missing)[0]!r}: see `penstock topic list --at {root}`"
+        )
     return [(name, directory) for name, directory in found if name.casefold() in wanted]
 
 
@@ -127,18 +145,18 @@ def verify_logs(options: argparse.Namespace) -> int:
         return 0 if is_clean else 1
     for name, report in reports:
         print(
-            f"{name}: offsets {report.first_offset} up to {report.end_offset}, "
-            f"{report.segments} segments, {human_bytes(report.bytes)}: "
+            f"{name}: {offset_range(report.first_offset, report.end_offset)}, "
+            f"{counted(report.segments, 'segment')}, {human_bytes(report.bytes)}: "
             f"{'DAMAGED' if report.problems else 'ok'}"
         )
         for problem in report.problems:
             print(f"  {problem}")
         for path in report.set_aside:
-            print(f"  {path}: set aside by an earlier recovery; what it holds is not in the log")
+            print(f"  {path}: set aside by an earlier recovery; its content is not in the log")
     if not reports:
-        print("no logs here yet")
+        print("no topics yet")
     else:
-        print("all is well" if is_clean else "damage found: see above")
+        print("no damage found" if is_clean else "damage found: see above")
     return 0 if is_clean else 1
 
 
@@ -164,13 +182,13 @@ def dump_log(options: argparse.Namespace) -> None:
             )
         elif not options.json:
             print(
-                f"batch {h.base_offset} up to {h.end_offset}  epoch {h.epoch}  "
+                f"batch {offset_range(h.base_offset, h.end_offset)}  epoch {h.epoch}  "
                 f"{h.stored_length} bytes  checksum {h.checksum:08x}"
                 f"{'  lz4' if h.compression else ''}"
             )
             for mark in batch.marks():
-                beside = "" if mark.index == NO_RECORD else f" beside {h.base_offset + mark.index}"
-                print(f"  mark kind {mark.kind}{beside}: {mark.key!r}")
+                of = "" if mark.index == NO_RECORD else f" of record {h.base_offset + mark.index}"
+                print(f"  mark kind {mark.kind}{of}: {mark.key!r}")
         if options.batches:
             continue
         for record in batch.records(name, start, end):

@@ -37,34 +37,34 @@ class Command(NamedTuple):
 COMMANDS: Final = {
     "serve": Command("serve", "run a broker"),
     "pub": Command("pub", "publish to an MQTT broker, with the options of mosquitto_pub"),
-    "sub": Command("sub", "show messages from an MQTT broker, with the options of mosquitto_sub"),
-    "topic": Command("topics", "declare, show, change and delete topics"),
+    "sub": Command("sub", "show messages of an MQTT broker, with the options of mosquitto_sub"),
+    "topic": Command("topics", "create, show, change and delete topics"),
     "publish": Command("records", "store messages in a topic; needs no server"),
     "consume": Command("records", "show records of a topic; needs no server"),
     "consumer": Command("records", "list, move and remove consumers: durable positions in a topic"),
     "group": Command("groups", "list, show and remove groups of readers"),
     "session": Command("sessions", "list, show and kick MQTT clients of a running broker"),
-    "user": Command("users", "add, list and remove those who may log in, and their keys"),
+    "user": Command("users", "add, list and remove users and their keys"),
     "log": Command("logs", "verify, dump, export and import the stored logs"),
-    "pipeline": Command("pipeline", "run jobs on Spark, and see how they went"),
+    "pipeline": Command("pipeline", "run jobs on Spark and show their results"),
     "config": Command("settings", "write a settings file"),
     "bench": Command("bench", "measure how fast a broker stores and reads"),
 }
 EPILOG = """\
-a first look, without a server:
+try it without a server:
   penstock topic create sensors
   penstock publish sensors 'hello' --name sensors/42/temp
   penstock consume sensors --consumer me
   penstock log verify
 
-with one, each in a terminal of its own:
+with a server, each command in its own terminal:
   penstock serve
   penstock sub -t 'sensors/#' -v
   penstock pub -t sensors/42/temp -m 21.5
 
-`penstock COMMAND --help` says more. Exit codes: 0 done, 1 refused or failed, 2 usage, 3 unavailable
-(nothing was changed, try again). When the answer of a broker is lost the code is 1, since the
-command may have been carried out.
+For details use `penstock COMMAND --help`. Exit codes: 0 success, 1 rejected or failed, 2 usage
+error, 3 unavailable (nothing was changed, try again). If the response of a broker is lost, the exit
+code is 1, because the command may have been carried out.
 """
 
 

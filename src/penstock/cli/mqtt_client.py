@@ -160,11 +160,11 @@ class MqttClient:
             answer = await self._wait(self._connack, "CONNACK")
         except PeerError as broken:
             raise PeerError(
-                f"what answers at {self._target.where} speaks no MQTT ({broken}): "
+                f"the server at {self._target.where} does not speak MQTT ({broken}): "
                 "give the port of an MQTT listener with -p"
             ) from broken
         if answer.reason:
-            raise ended("the server refused the connection:", answer.reason, answer.properties)
+            raise ended("the server rejected the connection:", answer.reason, answer.properties)
         if answer.session_present and self._target.connect.clean_start:
             raise protocol_error("a session is present after a clean start", "MQTT-3.2.2-4")
         self._offers = Offers(answer.properties)
@@ -298,7 +298,11 @@ class MqttClient:
                 await asyncio.sleep(due_s)
             else:
                 self.write(Pingreq())
-        await self._end(UnavailableError(f"the server was silent for {keep_alive_s * 1.5:g} s"))
+        await self._end(
+            UnavailableError(
+                f"the connection was lost: the server sent nothing for {keep_alive_s * 1.5:g} s"
+            )
+        )
 
     # In
 
@@ -348,9 +352,9 @@ class MqttClient:
             if not self._connack.done():
                 self._connack.set_result(packet)
         elif isinstance(packet, Disconnect):
-            raise ended("the server ended the connection:", packet.reason, packet.properties)
+            raise ended("the server closed the connection:", packet.reason, packet.properties)
         elif isinstance(packet, Auth):
-            raise protocol_error("the server wants to go on with AUTH, which is not spoken here")
+            raise protocol_error("the server sent AUTH, which this client does not support")
 
     def _named(self, message: Publish) -> Publish:
         """The message with its name, which a topic alias may stand for (MQTT 5 §3.3.2.3.4)."""
@@ -451,18 +455,17 @@ async def open_client(target: Target, before: MqttClient | None = None) -> MqttC
     except ssl.SSLCertVerificationError as failed:
         raise UnavailableError(
             f"cannot connect to {where}: its certificate is not trusted "
-            f"({failed.verify_message}); name its authority with --cafile"
+            f"({failed.verify_message}); give its CA with --cafile"
         ) from failed
     except OSError as failed:
         is_broken = isinstance(failed, ssl.SSLError | ConnectionResetError | ConnectionAbortedError)
         if target.tls is not None and is_broken:
             raise UnavailableError(
                 f"cannot connect to {where}: the TLS handshake failed "
-                f"({_why(failed) or 'closed by the server'}); does it speak TLS on this port?"
+                f"({_why(failed) or 'closed by the server'}); check that this port uses TLS"
             ) from failed
-        raise UnavailableError(
-            f"cannot connect to {where}: {_why(failed)}; is a broker listening there?"
-        ) from failed
+        why = f"{_why(failed)}; check that a broker is listening there"
+        raise UnavailableError(f"cannot connect to {where}: {why}") from failed
     client = MqttClient(target, reader, writer)
     try:
         await client.start(before)
@@ -486,7 +489,7 @@ def ended(what: str, reason: Reason, properties: Properties) -> RefusedError | U
 
 def lost(failed: OSError | None) -> UnavailableError:
     why = "closed by the server" if failed is None else str(failed.strerror or failed)
-    return UnavailableError(f"the connection is lost: {why}")
+    return UnavailableError(f"the connection was lost: {why}")
 
 
 def _why(failed: OSError) -> str:

@@ -1,4 +1,4 @@
-"""The letters that `pub` and `sub` share with mosquitto_pub and mosquitto_sub."""
+"""The options that `pub` and `sub` share with mosquitto_pub and mosquitto_sub."""
 
 from __future__ import annotations
 
@@ -45,11 +45,11 @@ def make_parser(commands: Any, name: str, usage: str, examples: str) -> argparse
     parser: argparse.ArgumentParser = commands.add_parser(
         name,
         usage=f"penstock {name} {usage}",
-        epilog="for example:\n" + examples,
+        epilog="examples:\n" + examples,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         add_help=False,
     )
-    parser.add_argument("--help", action="help", help="show this text")
+    parser.add_argument("--help", action="help", help="show this help and exit")
     return parser
 
 
@@ -59,15 +59,20 @@ def add_connection(parser: argparse.ArgumentParser) -> None:
         "-L",
         "--url",
         metavar="URL",
-        help="all at once: mqtt[s]://[user[:password]@]host[:port]/name or filter",
+        help="server, login and topic in one URL: mqtt[s]://[user[:password]@]host[:port]/TOPIC",
     )
-    add("-h", "--host", default="localhost", help="broker's host (localhost)")
-    add("-p", "--port", type=number(1, 65_535), help="its port (1883; 8883 with TLS)")
-    add("-u", "--username", metavar="USER")
-    add("-P", "--pw", metavar="PASSWORD", help="seen by everybody on this machine: prefer the next")
-    add("--password-file", metavar="FILE", help="read the password from its first line")
-    add("-i", "--id", metavar="ID", help="client id (chosen at random)")
-    add("-I", "--id-prefix", metavar="PREFIX", help="client id that begins with this")
+    add("-h", "--host", default="localhost", help="host of the broker (localhost)")
+    add("-p", "--port", type=number(1, 65_535), help="port of the broker (1883; 8883 with TLS)")
+    add("-u", "--username", metavar="USER", help="user name")
+    add(
+        "-P",
+        "--pw",
+        metavar="PASSWORD",
+        help="password, visible to all users of this machine; better use --password-file",
+    )
+    add("--password-file", metavar="FILE", help="read the password from the first line of FILE")
+    add("-i", "--id", metavar="ID", help="client id (random)")
+    add("-I", "--id-prefix", metavar="PREFIX", help="use a random client id with this prefix")
     add(
         "-V",
         "--protocol-version",
@@ -76,19 +81,26 @@ def add_connection(parser: argparse.ArgumentParser) -> None:
         metavar="VERSION",
         help="MQTT version: 31, 311 or 5 (5)",
     )
-    add("-k", "--keepalive", type=number(0, 65_535), default=60, metavar="S", help="seconds (60)")
+    add(
+        "-k",
+        "--keepalive",
+        type=number(0, 65_535),
+        default=60,
+        metavar="S",
+        help="keep alive in seconds (60)",
+    )
     add(
         "-c",
         "--disable-clean-session",
         action="store_true",
-        help="the session goes on where it was, and stays; needs --id",
+        help="resume the session and keep it afterwards; needs --id",
     )
     add(
         "-x",
         "--session-expiry-interval",
         type=_expiry_s,
         metavar="S",
-        help="how long the session stays, -1 for ever (MQTT 5)",
+        help="keep the session for S seconds after the connection ends, -1 forever (MQTT 5)",
     )
     add(
         "-D",
@@ -97,31 +109,31 @@ def add_connection(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar=("PACKET NAME VALUE", ""),
-        help=f"an MQTT 5 property of {', '.join(PLACES)}: -D publish content-type text/plain",
+        help=f"set an MQTT 5 property of {', '.join(PLACES)}: -D publish content-type text/plain",
     )
     add("-d", "--debug", action="store_true", help="show packets on standard error")
-    add("--json", action="store_true", help="answer in JSON")
+    add("--json", action="store_true", help="print JSON")
     add("--no-reconnect", action="store_true", help="stop when the connection is lost")
-    add("--quiet", action="store_true", help="say nothing about lost connections")
+    add("--quiet", action="store_true", help="do not report lost connections")
     _add_tls(parser)
     _add_will(parser)
 
 
 def _add_tls(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument_group("TLS").add_argument
-    add("--cafile", metavar="FILE", help="connect with TLS and trust certificates signed by this")
-    add("--cert", metavar="FILE", help="our own certificate")
-    add("--key", metavar="FILE", help="and its key")
-    add("--insecure", action="store_true", help="do not compare the certificate with the host")
-    add("--tls", action="store_true", help="connect with TLS and trust what this machine trusts")
+    add("--cafile", metavar="FILE", help="use TLS and trust certificates signed by this CA")
+    add("--cert", metavar="FILE", help="client certificate")
+    add("--key", metavar="FILE", help="key of the client certificate")
+    add("--insecure", action="store_true", help="do not check the host name in the certificate")
+    add("--tls", action="store_true", help="use TLS and trust the CAs of this machine")
 
 
 def _add_will(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument_group("will, published if the connection is lost").add_argument
-    add("--will-topic", metavar="NAME")
-    add("--will-payload", metavar="TEXT", default="")
-    add("--will-qos", type=number(0, 2), default=0, metavar="QOS")
-    add("--will-retain", action="store_true")
+    add("--will-topic", metavar="NAME", help="name of the will")
+    add("--will-payload", metavar="TEXT", default="", help="payload of the will (empty)")
+    add("--will-qos", type=number(0, 2), default=0, metavar="QOS", help="QoS of the will (0)")
+    add("--will-retain", action="store_true", help="publish the will as a retained message")
 
 
 def number(least: int, most: int) -> Any:
@@ -154,7 +166,7 @@ def take_url(options: argparse.Namespace) -> None:
         port = 0
     if parts.scheme not in ("mqtt", "mqtts") or not parts.hostname or not topic or port == 0:
         raise UsageError(
-            f"--url {without_login(options.url)!r} is not mqtt[s]://[user[:password]@]host[:port]/name"
+            f"--url {without_login(options.url)!r} is invalid: write mqtt[s]://[user[:password]@]host[:port]/TOPIC"
         )
     options.host, options.port = parts.hostname, port
     options.tls = options.tls or parts.scheme == "mqtts"
@@ -170,7 +182,7 @@ def target(options: argparse.Namespace) -> Target:
     version = VERSIONS[options.protocol_version]
     has_tls = bool(options.tls or options.cafile)
     if (options.cert or options.key or options.insecure) and not has_tls:
-        raise UsageError("--cert, --key and --insecure mean TLS: say --cafile or --tls as well")
+        raise UsageError("--cert, --key and --insecure need TLS: also give --cafile or --tls")
     connect = Connect(
         _client_id(options),
         not options.disable_clean_session,
@@ -193,24 +205,24 @@ def target(options: argparse.Namespace) -> Target:
 
 def _client_id(options: argparse.Namespace) -> str:
     if options.id is not None and options.id_prefix is not None:
-        raise UsageError("--id and --id-prefix exclude each other: give one of them")
+        raise UsageError("give either --id or --id-prefix, not both")
     if options.id is not None:
         return str(options.id)
     if options.disable_clean_session:
-        raise UsageError("--disable-clean-session needs --id: the session is known by it")
+        raise UsageError("--disable-clean-session needs --id: the client id identifies the session")
     prefix = "penstock" if options.id_prefix is None else options.id_prefix
     return f"{prefix}-{secrets.token_hex(6)}"
 
 
 def _password(options: argparse.Namespace) -> bytes | None:
     if options.pw is not None and options.password_file is not None:
-        raise UsageError("--pw and --password-file exclude each other: give one of them")
+        raise UsageError("give either --pw or --password-file, not both")
     if options.password_file is not None:
         password: bytes | None = read_password(options.password_file)
     else:
         password = None if options.pw is None else options.pw.encode()
     if password is not None and options.username is None:
-        raise UsageError("a password needs a user: say --username")
+        raise UsageError("a password needs a user name: also give --username")
     return password
 
 
@@ -223,7 +235,7 @@ def read_password(path: str) -> bytes:
 def _will(options: argparse.Namespace) -> Will | None:
     if options.will_topic is None:
         if options.will_payload or options.will_qos or options.will_retain:
-            raise UsageError("a will needs a name to be published under: say --will-topic")
+            raise UsageError("a will needs a name: also give --will-topic")
         return None
     return Will(
         check_name(options.will_topic),
@@ -239,7 +251,7 @@ def _connect_properties(options: argparse.Namespace, version: int) -> Properties
     expiry_s = options.session_expiry_interval
     if version != MQTT_5:
         if expiry_s is not None or options.property:
-            raise UsageError("session expiry and properties need MQTT 5: say -V 5")
+            raise UsageError("session expiry and properties need MQTT 5: use -V 5")
         return given
     if expiry_s is None and options.disable_clean_session:
         expiry_s = NEVER_EXPIRES
@@ -264,7 +276,8 @@ def _tls(options: argparse.Namespace) -> ssl.SSLContext:
     except ssl.SSLError as failed:
         if options.key is None:
             raise RefusedError(
-                f"--cert {options.cert!r} is no certificate with its key: give the key with --key"
+                f"--cert {options.cert!r} contains no certificate with its key: give the key with "
+                "--key"
             ) from failed
         raise _unusable(f"--cert {options.cert!r} with --key {options.key!r}", failed) from failed
     context.check_hostname = not options.insecure
@@ -272,7 +285,7 @@ def _tls(options: argparse.Namespace) -> ssl.SSLContext:
 
 
 def _unusable(what: str, failed: ssl.SSLError) -> RefusedError:
-    return RefusedError(f"{what} cannot be used, PEM is wanted: {failed.reason or failed}")
+    return RefusedError(f"{what} cannot be used: {failed.reason or failed}; a PEM file is required")
 
 
 # Properties
@@ -283,7 +296,7 @@ def read_properties(options: argparse.Namespace, place: str) -> Properties:
     found = Properties()
     for words in options.property:
         if words[0] not in PLACES:
-            raise UsageError(f"-D {words[0]!r} is none of {', '.join(PLACES)}")
+            raise UsageError(f"-D {words[0]!r} is invalid: use one of {', '.join(PLACES)}")
         if words[0] == place:
             field, value = _property(place, words[1:])
             found = _with(found, field, value)
@@ -298,7 +311,7 @@ def _property(place: str, words: list[str]) -> tuple[str, Any]:
     row = rows.get(_ALIASES.get(name, name.replace("-", "_")))
     if row is None:
         known = ", ".join(sorted(_spelled(field) for field in rows))
-        raise UsageError(f"-D {place} {name!r} is no property of it: {known}")
+        raise UsageError(f"-D {place} {name!r} is not a property of {place}: use one of {known}")
     wanted = 2 if row.wire is Wire.PAIR else 1
     if len(words) != 1 + wanted:
         raise UsageError(f"-D {place} {name} needs {wanted} value{'s' * (wanted > 1)}")

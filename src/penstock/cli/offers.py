@@ -28,22 +28,24 @@ class Offers:
         """RefusedError if the server said that it does not take this."""
         if message.qos > self._qos_max:
             raise RefusedError(
-                f"QoS {message.qos} is more than the server takes (QoS {self._qos_max}): "
+                f"QoS {message.qos} is higher than the server allows (QoS {self._qos_max}): "
                 "publish with a lower --qos"
             )
         if message.retain and not self._is_retaining:
-            raise RefusedError("the server keeps no retained messages: publish without --retain")
+            raise RefusedError(
+                "the server does not support retained messages: publish without --retain"
+            )
         alias = message.properties.topic_alias
         if alias is not None and alias > self._alias_max:
             raise RefusedError(
-                f"topic alias {alias} is more than the server takes ({self._alias_max}): "
-                "use a lower one or none"
+                f"topic alias {alias} is higher than the server allows ({self._alias_max}): "
+                "use a lower alias or none"
             )
 
     def check_size(self, packet_bytes: int) -> None:
         """RefusedError if a packet is larger than the server said it takes."""
         if packet_bytes > self.packet_bytes_max:
             raise RefusedError(
-                f"a packet of {packet_bytes} bytes is larger than the server takes "
+                f"a packet of {packet_bytes} bytes is larger than the server allows "
                 f"({self.packet_bytes_max}): send a shorter message"
             )

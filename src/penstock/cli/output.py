@@ -38,7 +38,7 @@ def printable(text: str) -> str:
 
 
 def warn(text: object) -> None:
-    """A word to people beside what the command is asked for."""
+    """Print a message on standard error, apart from the output of the command."""
     lines = "\n".join(map(printable, str(text).split("\n")))
     print(f"penstock: {lines}", file=sys.stderr, flush=True)
 
@@ -106,6 +106,13 @@ def human_duration(seconds: float | None) -> str:
 def counted(count: int, noun: str) -> str:
     """`1 topic`, `2 topics`."""
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+
+
+def offset_range(first: int, end: int) -> str:
+    """`offsets 0 to 2`, `offset 5`, `no records`; `end` is one past the last offset."""
+    if end <= first:
+        return "no records"
+    return f"offset {first}" if end == first + 1 else f"offsets {first} to {end - 1}"
 
 
 def record_json(record: Record) -> dict[str, Any]:

@@ -49,16 +49,16 @@ def add_commands(commands: Any) -> None:
             "--master",
             metavar="URL",
             default=None,
-            help="where Spark runs (local[*]): a cluster, or sc://HOST:15002",
+            help="master URL of Spark: a cluster, or sc://HOST:15002 (local[*])",
         )
         one.add_argument(WITH_BROKER, action="store_true", help=argparse.SUPPRESS)
         (add_remote if name in BY_ADDRESS else add_target)(one)
         one.set_defaults(run=run_job)
     add_check(actions)
-    listing = actions.add_parser("list", help="all runs")
+    listing = actions.add_parser("list", help="list all runs")
     listing.set_defaults(run=list_runs)
-    shown = actions.add_parser("status", help="one run; without its name the newest")
-    shown.add_argument("run_id", metavar="RUN", nargs="?")
+    shown = actions.add_parser("status", help="show a run")
+    shown.add_argument("run_id", metavar="RUN", nargs="?", help="run to show (default: the newest)")
     shown.set_defaults(run=show_run)
     for action in (listing, shown):
         add_target(action)
@@ -121,7 +121,7 @@ def list_runs(options: argparse.Namespace) -> None:
     if options.json:
         show_json([msgspec.to_builtins(run) for run in runs])
     elif not runs:
-        print("no runs yet: penstock pipeline run JOB")
+        print("no runs yet: start one with `penstock pipeline run JOB`")
     else:
         show_table(
             ["run", "state", "started", "rows", "batches", "lag"],
@@ -135,11 +135,11 @@ def list_runs(options: argparse.Namespace) -> None:
 def show_run(options: argparse.Namespace) -> None:
     runs = _runs(options)
     if not runs:
-        raise RefusedError("there are no runs yet: penstock pipeline run JOB")
+        raise RefusedError("there are no runs yet: start one with `penstock pipeline run JOB`")
     found = [run for run in runs if options.run_id in (None, run.run_id)][-1:]
     if not found:
         raise RefusedError(
-            f"there is no run {options.run_id!r}: penstock pipeline list has their names"
+            f"there is no run {options.run_id!r}: `penstock pipeline list` lists all runs"
         )
     (run,) = found
     if options.json:

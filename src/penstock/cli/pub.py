@@ -1,4 +1,4 @@
-"""`penstock pub`: publish to an MQTT broker, with mosquitto_pub's letters."""
+"""`penstock pub`: publish to an MQTT broker, with the options of mosquitto_pub."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ from penstock.mqtt.properties import Properties
 
 EXAMPLES: Final = """\
   penstock pub -t sensors/42/temp -m 21.5 -q 1
-  tail -f log | penstock pub -t log -l -q 1     each line a message
-  penstock pub -t state -m on -r -q 1           kept for who comes later
+  tail -f log | penstock pub -t log -l -q 1     publish each line as a message
+  penstock pub -t state -m on -r -q 1           retain the message for later subscribers
 """
 CHUNK_BYTES: Final = 64 * KIB
 CHUNKS_MAX: Final = 4  # read ahead of what was published
@@ -41,24 +41,30 @@ KEPT_S: Final = 300  # a session for QoS 2, after a connection was lost
 def add_commands(commands: Any) -> None:
     usage = "-t NAME -m TEXT | -f FILE | -l | -s | -n [options]"
     parser = make_parser(commands, "pub", usage, EXAMPLES)
-    parser.add_argument("-t", "--topic", metavar="NAME", help="published under")
+    parser.add_argument("-t", "--topic", metavar="NAME", help="topic name to publish to")
     source = parser.add_mutually_exclusive_group(required=True)
-    source.add_argument("-m", "--message", metavar="TEXT", help="the message")
-    source.add_argument("-f", "--file", metavar="FILE", help="the message is a file's content")
-    source.add_argument("-n", "--null-message", action="store_true", help="a message of no bytes")
+    source.add_argument("-m", "--message", metavar="TEXT", help="publish TEXT")
+    source.add_argument("-f", "--file", metavar="FILE", help="publish the content of FILE")
     source.add_argument(
-        "-s", "--stdin-file", action="store_true", help="the message is all of standard input"
+        "-n", "--null-message", action="store_true", help="publish an empty message"
     )
     source.add_argument(
-        "-l", "--stdin-line", action="store_true", help="each line of standard input is a message"
+        "-s", "--stdin-file", action="store_true", help="publish standard input as one message"
     )
-    parser.add_argument("-q", "--qos", type=number(0, 2), default=0, help="0, 1 or 2 (0)")
-    parser.add_argument("-r", "--retain", action="store_true", help="keep it as the name's last")
+    source.add_argument(
+        "-l", "--stdin-line", action="store_true", help="publish each line of standard input"
+    )
+    parser.add_argument("-q", "--qos", type=number(0, 2), default=0, help="QoS: 0, 1 or 2 (0)")
+    parser.add_argument("-r", "--retain", action="store_true", help="publish a retained message")
     parser.add_argument(
         "--repeat", type=number(1, 1 << 31), default=1, metavar="N", help="publish N times"
     )
     parser.add_argument(
-        "--repeat-delay", type=float, default=0.0, metavar="S", help="seconds in between"
+        "--repeat-delay",
+        type=float,
+        default=0.0,
+        metavar="S",
+        help="wait S seconds between repeats",
     )
     add_connection(parser)
     parser.set_defaults(run=publish)
@@ -67,7 +73,7 @@ def add_commands(commands: Any) -> None:
 def publish(options: argparse.Namespace) -> None:
     take_url(options)
     if not options.topic:
-        options.refuse_usage("a name to publish under is missing: say -t NAME")
+        options.refuse_usage("the name is missing: give it with -t NAME")
     check_name(options.topic)
     where, forgets = _kept(options, target(options))
     properties = read_properties(options, "publish")
@@ -130,7 +136,7 @@ async def _publish_all(
 
 def _check(outcome: Outcome) -> None:
     if is_failure(outcome.reason):
-        raise refused("the message was refused:", outcome.reason, outcome.properties)
+        raise refused("the server rejected the message:", outcome.reason, outcome.properties)
 
 
 def _message(options: argparse.Namespace) -> bytes:

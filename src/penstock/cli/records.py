@@ -14,6 +14,7 @@ from penstock.cli.lines import text_if_possible
 from penstock.cli.output import (
     Progress,
     UsageError,
+    offset_range,
     record_json,
     record_line,
     show_json,
@@ -39,20 +40,23 @@ def add_commands(commands: Any) -> None:
 def _add_publish(commands: Any) -> None:
     publish = commands.add_parser(
         "publish",
-        description="Store one MESSAGE, or standard input as one message, or with --lines each of "
-        "its lines. Done means durable. A message that begins with '-' goes after '--'.",
+        description="Store MESSAGE, or standard input as one message, or with --lines each line of "
+        "standard input. When the command returns, the messages are durable. Write '--' before a "
+        "message that begins with '-'.",
     )
-    publish.add_argument("topic", help="its name; letter case does not count")
-    publish.add_argument("message", nargs="?", help="text; standard input when left out")
-    publish.add_argument("--name", help="publish under this name (default: the topic's)")
+    publish.add_argument("topic", help="name of the topic (not case-sensitive)")
+    publish.add_argument("message", nargs="?", help="text (default: standard input)")
+    publish.add_argument("--name", help="name of the message (default: the topic)")
     publish.add_argument(
         "--header",
         metavar="KEY=VALUE",
         action="append",
         default=[],
-        help="may be given several times; order and duplicates are kept",
+        help="add a header; repeatable, order and duplicates are kept",
     )
-    publish.add_argument("--lines", action="store_true", help="one message per line of input")
+    publish.add_argument(
+        "--lines", action="store_true", help="store each line of standard input as a message"
+    )
     publish.set_defaults(run=publish_messages)
     add_remote(publish)
 
@@ -60,37 +64,43 @@ def _add_publish(commands: Any) -> None:
 def _add_consume(commands: Any) -> None:
     consume = commands.add_parser(
         "consume",
-        description="Print what is stored in a topic. With --consumer, from that consumer's "
-        "position on, which moves; without it nothing is remembered.",
+        description="Print the records of a topic. With --consumer the command starts at the "
+        "position of that consumer and moves it; without it no position is saved.",
     )
     allow_negative_positions(consume)
-    consume.add_argument("topic", help="its name; letter case does not count")
+    consume.add_argument("topic", help="name of the topic (not case-sensitive)")
     consume.add_argument(
-        "--consumer", metavar="NAME", help="whose durable position to use; made if missing"
+        "--consumer", metavar="NAME", help="consumer to use; created if it does not exist"
     )
     consume.add_argument(
         "--from",
         dest="start",
         metavar="POSITION",
-        help="where to begin: earliest, latest, 123, -24h, or a time (default: where the consumer "
-        "is, else earliest)",
+        help="start position: earliest, latest, 123, -24h, or a time (default: the position of the "
+        "consumer, else earliest)",
     )
-    consume.add_argument("--limit", type=whole_number, metavar="N", help="at most N records")
+    consume.add_argument("--limit", type=whole_number, metavar="N", help="print at most N records")
     consume.add_argument(
         "--where",
         metavar="EXPRESSION",
-        help='only records that pass, such as "payload.celsius > 30"',
+        help='print only matching records, such as "payload.celsius > 30"',
     )
     consume.add_argument(
-        "--names", metavar="FILTER", help="only names that match, such as 'sensors/+/temp'"
+        "--names",
+        metavar="FILTER",
+        help="print only records with matching names, such as 'sensors/+/temp'",
     )
     consume.add_argument(
         "--follow",
         action="store_true",
-        help="go on with what comes, until Ctrl-C; begins at latest unless --from says otherwise",
+        help="print new records until Ctrl-C; starts at latest unless --from is given",
     )
-    consume.add_argument("--no-commit", action="store_true", help="leave the position as it is")
-    consume.add_argument("-v", "--verbose", action="store_true", help="offset, time, name, headers")
+    consume.add_argument(
+        "--no-commit", action="store_true", help="do not move the position of the consumer"
+    )
+    consume.add_argument(
+        "-v", "--verbose", action="store_true", help="also print offset, time, name and headers"
+    )
     consume.set_defaults(run=consume_records)
     add_remote(consume)
 
@@ -98,18 +108,20 @@ def _add_consume(commands: Any) -> None:
 def _add_consumer(commands: Any) -> None:
     consumer = commands.add_parser("consumer")
     actions = consumer.add_subparsers(title="actions", metavar="ACTION")
-    listing = actions.add_parser("list", help="consumers of a topic and what they have waiting")
-    listing.add_argument("topic", help="its name; letter case does not count")
+    listing = actions.add_parser(
+        "list", help="list the consumers of a topic and their waiting records"
+    )
+    listing.add_argument("topic", help="name of the topic (not case-sensitive)")
     listing.set_defaults(run=list_consumers)
     seek = actions.add_parser("seek", help="move a consumer to a position")
     allow_negative_positions(seek)
-    seek.add_argument("topic", help="its name; letter case does not count")
-    seek.add_argument("consumer", help="its name; letter case counts")
+    seek.add_argument("topic", help="name of the topic (not case-sensitive)")
+    seek.add_argument("consumer", help="name of the consumer (case-sensitive)")
     seek.add_argument("position", help="earliest, latest, 123, -24h, or a time")
     seek.set_defaults(run=seek_consumer)
-    remove = actions.add_parser("remove", help="forget a consumer and its position")
-    remove.add_argument("topic", help="its name; letter case does not count")
-    remove.add_argument("consumer", help="its name; letter case counts")
+    remove = actions.add_parser("remove", help="remove a consumer and its position")
+    remove.add_argument("topic", help="name of the topic (not case-sensitive)")
+    remove.add_argument("consumer", help="name of the consumer (case-sensitive)")
     remove.set_defaults(run=remove_consumer)
     for parser in (listing, seek, remove):
         add_remote(parser)
@@ -120,7 +132,7 @@ def _headers(pairs: list[str]) -> list[tuple[str, str]]:
     for pair in pairs:
         key, separator, value = pair.partition("=")
         if not separator or not key:
-            raise UsageError(f"header {pair!r} is not KEY=VALUE: write --header KEY=VALUE")
+            raise UsageError(f"header {pair!r} is invalid: write --header KEY=VALUE")
         headers.append((key, value))
     return headers
 
@@ -128,7 +140,7 @@ def _headers(pairs: list[str]) -> list[tuple[str, str]]:
 def publish_messages(options: argparse.Namespace) -> None:
     headers = _headers(options.header)
     if options.lines and options.message is not None:
-        raise UsageError("give a message or --lines, not both")
+        raise UsageError("give either a message or --lines, not both")
     with reach_broker(options) as broker:
         first: int | None = None
         count = end = 0
@@ -147,7 +159,7 @@ def publish_messages(options: argparse.Namespace) -> None:
     elif count:
         # Others may have published to a running broker meanwhile.
         where = "at" if end - (first or 0) == count else "among"
-        print(f"stored {count:,} messages {where} offsets {first} up to {end}")
+        print(f"stored {count:,} messages {where} {offset_range(first or 0, end)}")
     else:
         print("nothing to store")
 
@@ -187,7 +199,8 @@ def _consume(options: argparse.Namespace, broker: AnyBroker) -> None:
     """From the consumer's own position to the end, moving it."""
     if options.follow or options.names:
         raise UsageError(
-            "--follow and --names go without --consumer: a consumer reads what is there, all of it"
+            "--follow and --names cannot be combined with --consumer: a consumer reads all stored "
+            "records; use --where to select records"
         )
     try:
         broker.subscribe(options.consumer, options.topic, start=_start(options, "earliest"))
@@ -283,7 +296,7 @@ def seek_consumer(options: argparse.Namespace) -> None:
     if options.json:
         show_json({"consumer": options.consumer, "next_offset": offset})
     else:
-        print(f"{options.consumer} goes on at offset {offset}")
+        print(f"consumer {options.consumer} continues at offset {offset}")
 
 
 def remove_consumer(options: argparse.Namespace) -> None:

@@ -32,18 +32,18 @@ def add_remote(parser: argparse.ArgumentParser) -> None:
         "--at",
         metavar="DIR|URL",
         default=default_target(),
-        help="data directory, which a running broker may have open, or the address of a broker: "
+        help="data directory, also while a broker has it open, or URL of a broker: "
         "http://[USER:PASSWORD@]HOST:PORT (default: $PENSTOCK_AT, else ./penstock_data)",
     )
     add_key(parser)
-    parser.add_argument("--json", action="store_true", help="answer in JSON")
+    parser.add_argument("--json", action="store_true", help="print JSON")
 
 
 def add_key(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--key-file",
         metavar="FILE",
-        help="log in at a running broker with the key in it (default: the key in $PENSTOCK_KEY)",
+        help="log in to a running broker with the key in FILE (default: the key in $PENSTOCK_KEY)",
     )
 
 
@@ -68,7 +68,7 @@ def ask(options: argparse.Namespace, method: str, path: str, body: Any = None) -
     url = served_at(options.at)
     if url is None:
         raise UnavailableError(
-            f"no broker has {options.at!r} open: start `penstock serve`, or name one with --at URL"
+            f"no broker has {options.at!r} open: start `penstock serve`, or give --at URL"
         )
     return ask_at(url, read_key(options, url), method, path, body)
 
@@ -117,7 +117,7 @@ def served_at(at: str) -> str | None:
             return str(address)
     if addresses:
         raise RefusedError(
-            f"the broker that has {at!r} open listens on no HTTP address: start it with --http"
+            f"the broker that has {at!r} open has no HTTP listener: start it with --http"
         )
     return None
 
@@ -149,6 +149,6 @@ def job_place(options: argparse.Namespace) -> dict[str, str]:
 
 def explained(refused: NotAuthorized) -> NotAuthorized:
     return NotAuthorized(
-        f"{refused}: give the address with user and password, --at http://USER:PASSWORD@HOST:PORT, "
-        "or a key (`penstock user key`) with --key-file or in PENSTOCK_KEY"
+        f"{refused}: log in with --at http://USER:PASSWORD@HOST:PORT, or with a key "
+        "(`penstock user key`) in --key-file or PENSTOCK_KEY"
     )

@@ -51,60 +51,66 @@ FLAGS: Final = {
 def add_commands(commands: Any) -> None:
     parser = commands.add_parser(
         "serve",
-        description="Open a data directory, listen for clients, and keep the directory in order: "
-        "retention, sealing, recovery. A flag wins over PENSTOCK_TABLE__KEY in the environment, "
-        "that over the settings file, that over the default.",
+        description="Open a data directory, listen for clients, and maintain the directory: "
+        "retention, sealing, recovery. A flag overrides PENSTOCK_TABLE__KEY in the environment, "
+        "which overrides the settings file, which overrides the default.",
     )
     parser.add_argument("--config", metavar="FILE", help="settings file (penstock config init)")
     parser.add_argument(
-        "--check", action="store_true", help="print the settings that would hold, and stop"
+        "--check", action="store_true", help="check and print the effective settings, then exit"
     )
-    parser.add_argument("--json", action="store_true", help="with --check: answer in JSON")
+    parser.add_argument("--json", action="store_true", help="with --check: print JSON")
     parser.add_argument("--data", metavar="DIR", help="data directory (./penstock_data)")
     parser.add_argument(
         "--mqtt",
         metavar="HOST:PORT",
-        help="where MQTT clients connect, or off (127.0.0.1:1883)",
+        help="listen for MQTT clients, or off (127.0.0.1:1883)",
     )
     parser.add_argument(
-        "--mqtts", metavar="HOST:PORT", help="the same with TLS, or off (off); usual port 8883"
+        "--mqtts",
+        metavar="HOST:PORT",
+        help="listen for MQTT clients with TLS, or off (off); usual port 8883",
     )
     parser.add_argument(
         "--http",
         metavar="HOST:PORT",
-        help="where HTTP clients connect, or off (127.0.0.1:8090)",
+        help="listen for HTTP clients, or off (127.0.0.1:8090)",
     )
     parser.add_argument(
-        "--https", metavar="HOST:PORT", help="the same with TLS, or off (off); usual port 8443"
+        "--https",
+        metavar="HOST:PORT",
+        help="listen for HTTP clients with TLS, or off (off); usual port 8443",
     )
     parser.add_argument(
-        "--bus", metavar="PATH", help="socket of the local bus for this machine's programs (off)"
+        "--bus", metavar="PATH", help="socket of the local bus for programs on this machine (off)"
     )
-    parser.add_argument("--tls-cert", metavar="FILE", help="the server's certificate chain, PEM")
-    parser.add_argument("--tls-key", metavar="FILE", help="its key, PEM; if not in --tls-cert")
+    parser.add_argument("--tls-cert", metavar="FILE", help="certificate chain of the server, PEM")
+    parser.add_argument(
+        "--tls-key", metavar="FILE", help="key of the server, PEM, if it is not in --tls-cert"
+    )
     parser.add_argument(
         "--tls-client-ca",
         metavar="FILE",
-        help="take client certificates signed by it; their common name becomes the user",
+        help="accept client certificates signed by this CA; the common name is the user",
     )
     parser.add_argument(
         "--tls-client-certificates",
         choices=[OPTIONAL, REQUIRED],
-        help="whether a client may come without one and log in with a password (optional)",
+        help="optional: clients without a certificate log in with a password (optional)",
     )
     parser.add_argument(
         "--allow-anonymous",
         action="store_true",
         default=None,
-        help="let clients in without a login, from every address",
+        help="accept clients without a login, from every address",
     )
     parser.add_argument(
         "--log-level",
         choices=["debug", "info", "warning", "error"],
-        help="least important lines of the log on standard error (info)",
+        help="lowest level of the log on standard error (info)",
     )
     parser.add_argument(
-        "--log-format", choices=["text", "json"], help="form of the log on standard error (text)"
+        "--log-format", choices=["text", "json"], help="format of the log on standard error (text)"
     )
     parser.set_defaults(run=serve)
 
@@ -164,12 +170,12 @@ async def _greet(server: Server, settings: ServerSettings) -> None:
     print(f"data: {settings.data} ({counted(len(topics), 'topic')})")
     for topic in topics:
         if not topic.is_available:
-            print(f"unavailable: {topic.topic}, its files are damaged or missing")
+            print(f"unavailable: topic {topic.topic}, because files are damaged or missing")
     if defaults.catalog_url:
         where = mask_password(defaults.catalog_url)
         print(f"catalog: {where}, schema {defaults.catalog_schema}")
     if defaults.log_backend != FILES:
-        print("topics: tables in the database of the catalog")
+        print("topics: tables in the catalog's database")
     for address in server.addresses:
         print(f"listening: {address}")
     print(f"access: {_access(len(engine.access.users()), settings)}")
@@ -180,7 +186,7 @@ async def _greet(server: Server, settings: ServerSettings) -> None:
 
 
 def _access(users: int, settings: ServerSettings) -> str:
-    """Who is let in, and by what."""
+    """Who may log in, and how."""
     tls = settings.tls
     takes_any = tls is not None and not tls.demands_client
     ways = []

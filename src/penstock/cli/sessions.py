@@ -17,19 +17,21 @@ def add_commands(commands: Any) -> None:
     parser = commands.add_parser("session")
     actions = parser.add_subparsers(title="actions", metavar="ACTION")
     listing = actions.add_parser(
-        "list", help="who is connected or has a session, and what each has waiting"
+        "list", help="list connected clients and stored sessions, with their waiting messages"
     )
     listing.set_defaults(run=list_sessions)
-    show = actions.add_parser("show", help="one session with its filters")
+    show = actions.add_parser("show", help="show a session with its filters")
     show.set_defaults(run=show_session)
-    kick = actions.add_parser("kick", help="close a client's connection; it may come back")
+    kick = actions.add_parser(
+        "kick", help="close the connection of a client; the client may reconnect"
+    )
     kick.add_argument(
-        "--forget", action="store_true", help="drop its session, too, with what waits for it"
+        "--forget", action="store_true", help="also delete the session and its waiting messages"
     )
     kick.set_defaults(run=kick_client)
     for action in (show, kick):
         action.add_argument(
-            "client_id", help="as `penstock session list` shows it; letter case counts"
+            "client_id", help="client id, as in `penstock session list` (case-sensitive)"
         )
     for action in (listing, show, kick):
         add_remote(action)
@@ -48,10 +50,10 @@ def list_sessions(options: argparse.Namespace) -> None:
     if options.json:
         show_json(sessions)
     elif sessions:
-        headings = ["client", "user", "connected", "filters", "out", "waiting", "stays"]
+        headings = ["client", "user", "connected", "filters", "unacked", "waiting", "expiry"]
         show_table(headings, [_row(one) for one in sessions])
     else:
-        print("no client is connected or has a session")
+        print("no clients are connected, and no sessions are stored")
 
 
 def _row(one: dict[str, Any]) -> tuple[str, ...]:
@@ -74,7 +76,7 @@ def _stays(expiry_s: int) -> str:
     """How long the session outlives its connection."""
     if expiry_s == 0:
         return "-"
-    return "for ever" if expiry_s == NEVER_EXPIRES else human_duration(float(expiry_s))
+    return "never" if expiry_s == NEVER_EXPIRES else human_duration(float(expiry_s))
 
 
 def show_session(options: argparse.Namespace) -> None:
@@ -87,8 +89,8 @@ def show_session(options: argparse.Namespace) -> None:
             ("client", one["client_id"]),
             ("user", one["user"] or "-"),
             ("connected", "yes" if one["is_connected"] else "no"),
-            ("stays", _stays(one["expiry_s"])),
-            ("out", f"{one['outstanding']} messages sent and not acknowledged"),
+            ("expiry", _stays(one["expiry_s"])),
+            ("unacked", f"{one['outstanding']} messages sent and not acknowledged"),
             ("waiting", f"{_waiting(one)} messages"),
             *(("filter", f"{each['filter']} (QoS {each['qos']})") for each in one["filters"]),
         ]
@@ -97,7 +99,7 @@ def show_session(options: argparse.Namespace) -> None:
 
 def _path(client_id: str) -> str:
     if not client_id:
-        raise RefusedError("client id '' is empty: `penstock session list` shows who there is")
+        raise RefusedError("the client id is empty: `penstock session list` lists all client ids")
     return f"/v1/sessions/{quote(client_id, safe='')}"
 
 
@@ -107,10 +109,10 @@ def kick_client(options: argparse.Namespace) -> None:
     if options.json:
         show_json(done)
     elif done["forgotten"]:
-        print(f"forgot the session of {printable(options.client_id)}")
+        print(f"deleted the session of {printable(options.client_id)}")
     elif done["was_connected"]:
         print(f"closed the connection of {printable(options.client_id)}")
     else:
         raise RefusedError(
-            f"client {options.client_id!r} is not connected: --forget drops its session"
+            f"client {options.client_id!r} is not connected: use --forget to delete its session"
         )

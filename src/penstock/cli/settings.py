@@ -22,15 +22,15 @@ DEFAULT_FILE: Final = "penstock.toml"
 _HEAD: Final = """\
 # Settings of a Penstock server: penstock serve --config FILE
 # Every line below shows a default. Remove the '# ' in front of what you change.
-# Flags win over PENSTOCK_TABLE__KEY in the environment, which wins over this file.
+# Flags override PENSTOCK_TABLE__KEY in the environment, which overrides this file.
 """
 _BINDINGS: Final = """\
-# Which topic holds which names; the first filter that matches decides. A missing topic is created.
+# Which topic stores which names; the first matching filter decides. A missing topic is created.
 # [[bindings]]
 # filter = "plant/+/temperature"
 # topic = "temperatures"
 
-# Jobs that the broker starts by itself; `run` is what follows `penstock pipeline run`.
+# Jobs that the broker starts at intervals; `run` is what follows `penstock pipeline run`.
 # [spark.schedule]
 # clean = { every = "1d", run = "clean ./archive --older-than 30d" }
 """
@@ -39,11 +39,11 @@ _BINDINGS: Final = """\
 def add_commands(commands: Any) -> None:
     parser = commands.add_parser("config")
     actions = parser.add_subparsers(title="actions", metavar="ACTION")
-    init = actions.add_parser("init", help="write a commented file with every setting")
+    init = actions.add_parser("init", help="write a settings file with every setting as a comment")
     init.add_argument(
-        "file", nargs="?", default=DEFAULT_FILE, help=f"where to write it (default: {DEFAULT_FILE})"
+        "file", nargs="?", default=DEFAULT_FILE, help=f"file to write (default: {DEFAULT_FILE})"
     )
-    init.add_argument("--json", action="store_true", help="answer in JSON")
+    init.add_argument("--json", action="store_true", help="print JSON")
     init.set_defaults(run=init_file)
 
 
@@ -54,7 +54,7 @@ def init_file(options: argparse.Namespace) -> None:
             file.write(template())
     except FileExistsError:
         raise RefusedError(
-            f"{path} exists and is left as it is: give another name, or move it away"
+            f"{path} already exists and was not changed: give another name, or move the file"
         ) from None
     except OSError as failed:
         raise RefusedError(f"{path} cannot be written: {failed.strerror}") from failed

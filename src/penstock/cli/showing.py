@@ -1,4 +1,4 @@
-"""How `penstock sub` shows a message: its payload, JSON, or a format in mosquitto_sub's words."""
+"""How `penstock sub` shows a message: its payload, JSON, or a format of mosquitto_sub."""
 
 from __future__ import annotations
 
@@ -122,10 +122,14 @@ def _piece(format: str, piece: re.Match[bytes]) -> Show:
     if escape:
         if escape not in _ESCAPES:
             known = " ".join("\\" + one for one in _ESCAPES)
-            raise UsageError(f"format {format!r}: backslash {escape!r} is none of {known}")
+            raise UsageError(
+                f"format {format!r} contains the unknown escape '\\{escape}': use one of {known}"
+            )
         return _constant(_ESCAPES[escape].encode())
     value = _WORDS.get(word)
     if value is None:
         known = " ".join("%" + one for one in _WORDS)
-        raise UsageError(f"format {format!r}: %{word} is none of {known}")
+        raise UsageError(
+            f"format {format!r} contains the unknown field %{word}: use one of {known}"
+        )
     return lambda message: _text(value(message))

@@ -1,4 +1,4 @@
-"""`penstock sub`: show what an MQTT broker sends, with mosquitto_sub's letters."""
+"""`penstock sub`: show what an MQTT broker sends, with the options of mosquitto_sub."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ from penstock.mqtt.packets import Publish, Suback, Subscription, Unsuback
 EXAMPLES: Final = """\
   penstock sub -t 'sensors/#' -v
   penstock sub -t 'sensors/#' -v --from -24h --where 'payload.celsius > 30'
-  penstock sub -t jobs -q 1 -i worker -c        keeps its place while it is away
-  penstock sub -t '$SYS/broker/clients/#' -v    what the broker says about itself
+  penstock sub -t jobs -q 1 -i worker -c        keep the session while disconnected
+  penstock sub -t '$SYS/broker/clients/#' -v    show statistics of the broker
 """
 NEVER: Final = 2  # retain handling: what was retained came with the first subscription
 
@@ -46,34 +46,41 @@ def add_commands(commands: Any) -> None:
         action="append",
         default=[],
         metavar="FILTER",
-        help="what to read; may stand several times",
+        help="topic filter to subscribe to; repeatable",
     )
-    add("-T", "--filter-out", action="append", default=[], metavar="FILTER", help="but not this")
+    add(
+        "-T",
+        "--filter-out",
+        action="append",
+        default=[],
+        metavar="FILTER",
+        help="do not show these",
+    )
     add("-q", "--qos", type=number(0, 2), default=0, help="highest QoS: 0, 1 or 2 (0)")
     add(
         "--from",
         dest="start",
         metavar="POSITION",
-        help="history first, from there on: earliest, 123, -24h, or a time such as "
+        help="show history from this position on: earliest, 123, -24h, or a time such as "
         "2026-01-02T03:04:05Z",
     )
-    add("--where", metavar="EXPRESSION", help='only what passes: "payload.celsius > 30"')
-    add("-U", "--unsubscribe", action="append", default=[], metavar="FILTER", help="give it back")
-    add("-v", "--verbose", action="store_true", help="names in front of messages")
+    add("--where", metavar="EXPRESSION", help='show only matching records: "payload.celsius > 30"')
+    add("-U", "--unsubscribe", action="append", default=[], metavar="FILTER", help="unsubscribe")
+    add("-v", "--verbose", action="store_true", help="show the name before each message")
     add(
         "-F",
         "--format",
         metavar="FORMAT",
-        help="such as '%%t %%p': %%t name, %%p payload, %%q QoS, %%r retained, %%l length, "
-        "%%x hex, %%j JSON, %%I time of day; with --from or --where also %%T topic, %%o offset, "
-        "%%w time when it was stored",
+        help="output format such as '%%t %%p': %%t name, %%p payload, %%q QoS, %%r retained, "
+        "%%l length, %%x hex, %%j JSON, %%I time of day; with --from or "
+        "--where also %%T topic, %%o offset, %%w time when it was stored",
     )
     add("-C", "--count", type=number(1, 1 << 31), metavar="N", help="stop after N messages")
-    add("-W", "--timeout", type=float, metavar="S", help="stop after so many seconds")
-    add("-N", "--no-newline", action="store_true", help="no line end behind a message")
-    add("-R", "--no-stale", action="store_true", help="leave out what was retained before")
-    add("--retained-only", action="store_true", help="show nothing else, and stop after it")
-    add("-E", "--exit-after-subscribe", action="store_true", help="stop once it is subscribed")
+    add("-W", "--timeout", type=float, metavar="S", help="stop after S seconds")
+    add("-N", "--no-newline", action="store_true", help="print no newline after a message")
+    add("-R", "--no-stale", action="store_true", help="do not show retained messages")
+    add("--retained-only", action="store_true", help="show only retained messages, then stop")
+    add("-E", "--exit-after-subscribe", action="store_true", help="stop after subscribing")
     add_connection(parser)
     parser.set_defaults(run=subscribe)
 
@@ -95,7 +102,7 @@ class Reading:
         for filter in (*options.topic, *options.filter_out, *options.unsubscribe):
             check_filter(filter)
         if not options.topic:
-            options.refuse_usage("a filter to read is missing: say -t FILTER")
+            options.refuse_usage("the filter is missing: give it with -t FILTER")
         self._options = options
         self._target = target(options)
         self._given = read_properties(options, "subscribe")
@@ -108,12 +115,12 @@ class Reading:
         options = self._options
         asks = options.start is not None or options.where is not None
         if asks and self._target.connect.version != MQTT_5:
-            raise UsageError("--from and --where need MQTT 5: leave out -V")
+            raise UsageError("--from and --where need MQTT 5: omit -V")
         is_alone = len(options.topic) == 1
         if asks and not is_alone and self._given.subscription_identifiers:
             raise UsageError(
-                "-D subscribe subscription-identifier tells filters apart that --from and --where "
-                "must tell apart: leave it out, or read one filter"
+                "--from and --where with several filters set the subscription identifiers "
+                "themselves: omit -D subscribe subscription-identifier, or give one filter"
             )
         return [
             Wish(filter, History(options.start, options.where), 0 if is_alone else number)
@@ -165,7 +172,9 @@ class Reading:
             wanted = tuple(Subscription(one.filter, self._options.qos) for one in self._wishes)
             self._check(await client.subscribe(wanted, self._given))
         elif is_first and client.is_session_present:
-            line.note("the session goes on where it was; --from and --where count for a new one")
+            line.note(
+                "resuming the session where it was; --from and --where apply only to a new session"
+            )
         else:
             for wish in self._wishes:
                 await self._subscribe_feed(client, wish)
@@ -185,7 +194,7 @@ class Reading:
     def _check(self, answer: Suback | Unsuback, *filters: str) -> None:
         for filter, reason in zip(filters or self._options.topic, answer.reasons, strict=False):
             if is_failure(reason):
-                what = f"the server refused the filter {filter!r}:"
+                what = f"the server rejected the filter {filter!r}:"
                 raise refused(what, reason, answer.properties)
 
     # Showing
@@ -214,7 +223,7 @@ class Reading:
     def _is_new(self, message: Publish, line: Line) -> bool:
         if not place_of(message) and not self._has_warned:
             self._has_warned = True
-            line.note("this broker does not know --from and --where: it sends what is new")
+            line.note("this broker does not support --from and --where: it sends only new messages")
         identifiers = message.properties.subscription_identifiers
         for wish in self._wishes:
             if wish.identifier == 0 or wish.identifier in identifiers:

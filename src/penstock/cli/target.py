@@ -23,7 +23,7 @@ def add_target(parser: argparse.ArgumentParser) -> None:
         default=default_target(),
         help="data directory (default: $PENSTOCK_AT, else ./penstock_data)",
     )
-    parser.add_argument("--json", action="store_true", help="answer in JSON")
+    parser.add_argument("--json", action="store_true", help="print JSON")
 
 
 def allow_negative_positions(parser: argparse.ArgumentParser) -> None:
@@ -42,7 +42,7 @@ def target_path(options: argparse.Namespace) -> Path:
     """The data directory; a URL is refused, since the command works on files."""
     if "://" in options.at:
         raise RefusedError(
-            f"--at {without_login(options.at)!r} is an address, and this command reads files: "
+            f"--at {without_login(options.at)!r} is a URL, but this command reads files: "
             "give the data directory instead"
         )
     return Path(options.at)
@@ -52,7 +52,8 @@ def existing_path(options: argparse.Namespace) -> Path:
     path = target_path(options)
     if not path.is_dir():
         raise RefusedError(
-            f"there is no data directory {str(path)!r}: name one with --at, or create a topic in it"
+            f"data directory {str(path)!r} does not exist: give another with --at, or create it "
+            "with `penstock topic create`"
         )
     return path
 
@@ -62,8 +63,8 @@ def filled_path(options: argparse.Namespace) -> Path:
     path = existing_path(options)
     if not any(path.iterdir()) and not storage_settings()["catalog_url"]:
         raise RefusedError(
-            f"directory {str(path)!r} is empty: name a data directory with --at, "
-            "or create a topic in it"
+            f"directory {str(path)!r} is empty: give a data directory with --at, "
+            "or create a topic in it with `penstock topic create`"
         )
     return path
 

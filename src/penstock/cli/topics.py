@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.cli.output import (
     UsageError,
+    counted,
     human_bytes,
     human_duration,
     show_facts,
@@ -39,27 +40,27 @@ def add_commands(commands: Any) -> None:
     parser = commands.add_parser("topic")
     actions = parser.add_subparsers(title="actions", metavar="ACTION")
 
-    create = actions.add_parser("create", help="declare a topic")
-    create.add_argument("topic", help="its name; letter case does not count")
+    create = actions.add_parser("create", help="create a topic")
+    create.add_argument("topic", help="name of the topic (not case-sensitive)")
     _add_settings(create)
-    create.add_argument("--exist-ok", action="store_true", help="do nothing if it exists")
+    create.add_argument("--exist-ok", action="store_true", help="succeed if the topic exists")
     create.set_defaults(run=create_topic)
 
-    listing = actions.add_parser("list", help="all topics")
+    listing = actions.add_parser("list", help="list all topics")
     listing.set_defaults(run=list_topics)
 
-    shown = actions.add_parser("info", help="one topic with its settings and consumers")
-    shown.add_argument("topic", help="its name; letter case does not count")
+    shown = actions.add_parser("info", help="show a topic with its settings and consumers")
+    shown.add_argument("topic", help="name of the topic (not case-sensitive)")
     shown.set_defaults(run=show_topic)
 
-    alter = actions.add_parser("alter", help="change settings; what is not named stays")
-    alter.add_argument("topic", help="its name; letter case does not count")
+    alter = actions.add_parser("alter", help="change the given settings")
+    alter.add_argument("topic", help="name of the topic (not case-sensitive)")
     _add_settings(alter)
     alter.set_defaults(run=alter_topic)
 
     delete = actions.add_parser("delete", help="delete a topic with all its records")
-    delete.add_argument("topic", help="its name; letter case does not count")
-    delete.add_argument("--yes", action="store_true", help="do not ask")
+    delete.add_argument("topic", help="name of the topic (not case-sensitive)")
+    delete.add_argument("--yes", action="store_true", help="do not ask for confirmation")
     delete.set_defaults(run=delete_topic)
 
     for action in (create, listing, shown, alter, delete):
@@ -67,8 +68,12 @@ def add_commands(commands: Any) -> None:
 
 
 def _add_settings(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--retention-age", metavar="AGE", help="12h, 7d, or unlimited")
-    parser.add_argument("--retention-bytes", metavar="SIZE", help="10 GiB, or unlimited")
+    parser.add_argument(
+        "--retention-age", metavar="AGE", help="how long to keep records: 12h, 7d, or unlimited"
+    )
+    parser.add_argument(
+        "--retention-bytes", metavar="SIZE", help="how much to keep: 10 GiB, or unlimited"
+    )
     parser.add_argument(
         "--durability",
         choices=["fsync", "os"],
@@ -124,9 +129,9 @@ def list_topics(options: argparse.Namespace) -> None:
     if options.json:
         show_json([asdict(one) for one in topics])
     elif not topics:
-        print("no topics yet: penstock topic create NAME")
+        print("no topics yet: create one with `penstock topic create NAME`")
     else:
-        columns = ["topic", "first", "end", "stored", "durability", "keeps", "at most"]
+        columns = ["topic", "first", "end", "stored", "durability", "max age", "max size"]
         rows = [
             [
                 one.topic,
@@ -171,7 +176,7 @@ def _all_topics(options: argparse.Namespace) -> tuple[list[TopicInfo], Sequence[
 def _state(found: TopicInfo) -> str:
     if not found.is_available:
         return "unavailable"
-    return "damaged" if found.trouble else "good"
+    return "damaged" if found.trouble else "ok"
 
 
 def show_topic(options: argparse.Namespace) -> None:
@@ -188,18 +193,19 @@ def show_topic(options: argparse.Namespace) -> None:
             }
         )
         return
+    first, end = found.first_offset, found.end_offset
     facts: list[tuple[str, object]] = [
         ("topic", found.topic),
         ("id", found.id),
-        ("offsets", f"{found.first_offset} up to {found.end_offset}"),
+        ("offsets", f"{first} to {end - 1}" if end > first else "none"),
         ("stored", human_bytes(found.bytes)),
         ("durability", found.durability),
-        ("keeps", human_duration(found.retention_age)),
-        ("at most", human_bytes(found.retention_bytes)),
+        ("max age", human_duration(found.retention_age)),
+        ("max size", human_bytes(found.retention_bytes)),
         ("epoch", found.epoch),
     ]
     if found.trouble:
-        facts.append(("trouble", found.trouble))
+        facts.append(("problem", found.trouble))
     facts += [("set aside", path) for path in kept]
     show_facts(facts)
     if consumers:
@@ -230,7 +236,9 @@ def delete_topic(options: argparse.Namespace) -> None:
         found = find(broker, options.topic)
         if not options.yes:
             count = found.end_offset - found.first_offset
-            if not _agrees(f"delete topic {found.topic} and its {count} records for good? [y/N] "):
+            if not _agrees(
+                f"delete topic {found.topic} and its {counted(count, 'record')}? [y/N] "
+            ):
                 raise RefusedError("not deleted: answer y, or give --yes")
         broker.delete_topic(options.topic)
     if options.json:

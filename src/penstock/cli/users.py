@@ -28,33 +28,33 @@ def add_commands(commands: Any) -> None:
     # No abbreviations: what somebody takes for --password would be one of --password-file.
     add = actions.add_parser(
         "add",
-        help="let somebody in; once there is a user, nobody comes in without a login",
+        help="add a user; once a user exists, every client must log in",
         allow_abbrev=False,
     )
     add.set_defaults(run=add_user)
-    passwd = actions.add_parser("passwd", help="set another password", allow_abbrev=False)
+    passwd = actions.add_parser("passwd", help="change the password of a user", allow_abbrev=False)
     passwd.set_defaults(run=set_password)
-    remove = actions.add_parser("remove", help="let a user in no more")
+    remove = actions.add_parser("remove", help="remove a user")
     remove.set_defaults(run=remove_user)
-    listing = actions.add_parser("list", help="all users")
+    listing = actions.add_parser("list", help="list all users")
     listing.set_defaults(run=list_users)
 
-    key = actions.add_parser("key", help="make a key that a program logs in with over HTTP")
+    key = actions.add_parser("key", help="create a key with which programs log in over HTTP")
     key.set_defaults(run=make_key)
-    keys = actions.add_parser("keys", help="all keys, by their ids")
+    keys = actions.add_parser("keys", help="list the ids of all keys")
     keys.set_defaults(run=list_keys)
-    revoke = actions.add_parser("revoke", help="let nobody in with a key any more")
-    revoke.add_argument("key_id", help="as `penstock user keys` shows it")
+    revoke = actions.add_parser("revoke", help="revoke a key")
+    revoke.add_argument("key_id", help="id of the key, as in `penstock user keys`")
     revoke.set_defaults(run=revoke_key)
 
     for action in (add, passwd, remove, key):
-        action.add_argument("user", help="name, letter case counts")
+        action.add_argument("user", help="name of the user (case-sensitive)")
     for action in (add, passwd):
         action.add_argument(
             "--password-file",
             metavar="FILE",
-            help="read the password from its first line; - is standard input, "
-            "which is also read when it is no terminal",
+            help="read the password from the first line of FILE; - is standard input, which is "
+            "also the default if it is not a terminal",
         )
     for action in (add, passwd, remove, listing, key, keys, revoke):
         add_remote(action)
@@ -72,7 +72,7 @@ def add_user(options: argparse.Namespace) -> None:
     print(f"added user {user}")
     if is_first:
         start = "now" if is_running else "the next start"
-        print(f"from {start} on nobody comes in without a login")
+        print(f"from {start} on, every client must log in")
 
 
 def set_password(options: argparse.Namespace) -> None:
@@ -93,13 +93,18 @@ def remove_user(options: argparse.Namespace) -> None:
         return
     print(f"removed user {options.user}")
     if is_last:
-        print("no user is left: clients on this machine come in without a login")
+        print("no users are left: clients on this machine need no login")
 
 
 def list_users(options: argparse.Namespace) -> None:
     accounts, _ = _accounts(options)
     rows = [(one.user, _time(one.created_at), _time(one.changed_at)) for one in accounts.users()]
-    _show(options, ("user", "created", "password_set"), rows, "no users yet: penstock user add")
+    _show(
+        options,
+        ("user", "created", "password_set"),
+        rows,
+        "no users yet: add one with `penstock user add NAME`",
+    )
 
 
 def make_key(options: argparse.Namespace) -> None:
@@ -114,7 +119,12 @@ def make_key(options: argparse.Namespace) -> None:
 def list_keys(options: argparse.Namespace) -> None:
     accounts, _ = _accounts(options)
     rows = [(one.key_id, one.user, _time(one.created_at)) for one in accounts.access_keys()]
-    _show(options, ("key_id", "user", "created"), rows, "no keys yet: penstock user key")
+    _show(
+        options,
+        ("key_id", "user", "created"),
+        rows,
+        "no keys yet: create one with `penstock user key NAME`",
+    )
 
 
 def revoke_key(options: argparse.Namespace) -> None:
@@ -137,7 +147,7 @@ def _show(
     elif rows:
         show_table([heading.replace("_", " ") for heading in headings], rows)
     else:
-        print(f"{advice} NAME")
+        print(advice)
 
 
 def _accounts(options: argparse.Namespace, *, create: bool = False) -> tuple[Accounts, bool]:
@@ -161,6 +171,6 @@ def _password(options: argparse.Namespace) -> bytes:
     if options.password_file == "-" or not sys.stdin.isatty():
         return sys.stdin.buffer.readline().removesuffix(b"\n").removesuffix(b"\r")
     password = getpass.getpass(f"password of {options.user}: ")
-    if getpass.getpass("once more: ") != password:
-        raise RefusedError("the two passwords differ: nothing was changed")
+    if getpass.getpass("repeat the password: ") != password:
+        raise RefusedError("the two passwords are different: nothing was changed")
     return password.encode()
