@@ -1,9 +1,9 @@
 """A partition, a careless writer and a few readers, driven by any source of choices.
 
-The world appends, commits, fails commits, crashes, loses its tail and trims; its engine reads in
-chunks while the end moves, offers late and twice, forwards early, and takes in odd amounts. Each
-reader keeps its own account of what it was given, without looking into the feed: `cursor` and
-what was forwarded early or lost to retention. Whatever a feed does is checked against that.
+The world appends, commits, crashes and trims; its engine reads in chunks while the end moves,
+offers late and twice, and takes in odd amounts. Each reader keeps its own account of what it was
+given, without looking into the feed: `cursor` and what was lost to retention. Whatever a feed does
+is checked against that.
 """
 
 from __future__ import annotations
@@ -23,21 +23,17 @@ PENDING_MAX = 10
 
 @dataclass(slots=True, frozen=True)
 class Rec:
-    identity: int  # offsets are used again after a failed commit, identities never
+    identity: int  # offsets are used again after a crash, identities never
     name: int
-    qos: int
 
 
 @dataclass(slots=True)
 class Reader:
     feed: Feed[int]
     names: tuple[bool, ...]
-    qos: int  # granted: what it receives is of this QoS at most
-    uses_lane: bool
-    cursor: int = 0  # every matching record below was delivered, forwarded early or lost
+    cursor: int = 0  # every matching record below was delivered or lost
     saved: int = 0
     offered: int = 0  # the tail was offered up to here
-    early: set[int] = field(default_factory=set)  # identities forwarded before they were durable
     lost: set[int] = field(default_factory=set)  # offsets that retention took unread
     reads: list[tuple[list[Item], int, int]] = field(default_factory=list)  # begun, not supplied
 
@@ -54,7 +50,6 @@ class FeedWorld:
         self.records: list[Rec] = []  # index is offset; those from `durable` on are pending
         self.durable = 0
         self.first = 0  # retained
-        self.lane_start = 0
         self.identity = 0
         self.readers = [self.new_reader() for _ in range(1 + choose(2))]
         # Each world has habits of its own: a rare meeting of events is common in some of them.
@@ -67,9 +62,7 @@ class FeedWorld:
             (6 + choose(20), self.take_some),
             (choose(3), self.fall_back),
             (choose(8), self.save),
-            (choose(4), self.fail_commit),
             (choose(2), self.crash),
-            (choose(3), self.lose_tail),
             (choose(6), self.trim),
         )
         self.tickets = sum(weight for weight, _ in self.steps)
@@ -77,7 +70,7 @@ class FeedWorld:
     def new_reader(self) -> Reader:
         names = (True, *(self.choose(2) == 0 for _ in range(NAMES - 1)))
         feed: Feed[int] = Feed(0, 1 + self.choose(4))
-        return Reader(feed, names, self.choose(2), self.choose(4) > 0)
+        return Reader(feed, names)
 
     def step(self) -> None:
         ticket = self.choose(self.tickets)
@@ -95,73 +88,25 @@ class FeedWorld:
         start = len(self.records)
         if start - self.durable >= PENDING_MAX:
             return
-        qos = self.choose(2)
         for _ in range(1 + self.choose(3)):
             self.identity += 1
-            self.records.append(Rec(self.identity, self.choose(NAMES), qos))
-        end = len(self.records)
-        policy = self.choose(5)
-        if policy == 0 or (policy < 3 and qos > 0):
-            self.lane_start = end  # waits for its commit, and nobody is asked
-            return
-        for reader in self.readers:
-            if reader.uses_lane:
-                self.put_to_lane(reader, start, end, qos)
-
-    def put_to_lane(self, reader: Reader, start: int, end: int, qos: int) -> None:
-        feed = reader.feed
-        matching = [record for record in self.records[start:end] if reader.wants(record)]
-        if (not matching or not feed.is_live) and self.choose(2):
-            return  # no route leads here
-        outbox_is_full = self.choose(8) == 0
-        if min(qos, reader.qos) > 0 or outbox_is_full:
-            feed.decline_early(end)
-        elif feed.forward_early(start, end, self.lane_start):
-            assert feed.is_live
-            self.check_accounted(reader, start)  # else this one overtakes an earlier record
-            reader.early.update(record.identity for record in matching)
-            self.seen["early"] += len(matching)
-        else:
-            self.seen["declined"] += 1
+            self.records.append(Rec(self.identity, self.choose(NAMES)))
 
     def commit(self) -> None:
         pending = len(self.records) - self.durable
         if pending:
             self.durable += pending if self.choose(2) else 1 + self.choose(pending)
 
-    def fail_commit(self) -> None:
-        self.seen["failed commits"] += 1
-        self.forget_from(self.durable)
-
-    def lose_tail(self) -> None:
-        end = max(self.first, self.durable - self.choose(4))
-        self.seen["lost tails"] += end < self.durable
-        self.forget_from(end)
-
-    def forget_from(self, end: int) -> None:
-        del self.records[end:]
-        self.durable = end
-        self.lane_start = min(self.lane_start, end)
-        for reader in self.readers:
-            reader.feed.cut_back(end)
-            reader.cursor = min(reader.cursor, end)
-            reader.saved = min(reader.saved, end)
-            reader.offered = min(reader.offered, end)
-            reader.lost = {offset for offset in reader.lost if offset < end}
-            reader.reads = [read for read in reader.reads if read[2] <= end]
-
     def crash(self) -> None:
         """Any prefix of what was pending survives; readers come back at what they had saved."""
         self.seen["crashes"] += 1
         self.durable += self.choose(len(self.records) - self.durable + 1)
         del self.records[self.durable :]
-        self.lane_start = self.durable
         for reader in self.readers:
             assert reader.saved <= self.durable
             reader.feed = Feed(reader.saved, reader.feed.backlog_max)
             reader.cursor = reader.saved
             reader.offered = self.durable
-            reader.early.clear()
             reader.lost.clear()
             reader.reads.clear()
 
@@ -234,7 +179,6 @@ class FeedWorld:
             self.check_accounted(reader, offset)
             record = self.records[offset]
             assert record.identity == identity and reader.wants(record)
-            assert identity not in reader.early, f"{offset} was forwarded early and came again"
             assert offset not in reader.lost
             reader.cursor = offset + 1
             self.seen["taken"] += 1
@@ -254,12 +198,10 @@ class FeedWorld:
     def check_accounted(self, reader: Reader, end: int) -> None:
         for offset in range(reader.cursor, end):
             record = self.records[offset]
-            assert (
-                not reader.wants(record) or record.identity in reader.early or offset in reader.lost
-            ), f"{offset} was passed over"
+            assert not reader.wants(record) or offset in reader.lost, f"{offset} was passed over"
 
     def settle(self) -> None:
-        """Everything becomes durable and everybody reads on: all is delivered, the lane opens."""
+        """Everything becomes durable and everybody reads on: all is delivered."""
         self.durable = len(self.records)
         for reader in self.readers:
             feed = reader.feed
@@ -271,10 +213,6 @@ class FeedWorld:
                 raise AssertionError("the feed never becomes level")
             assert feed.next_offset == self.durable
             self.check(reader)
-            end = self.durable + 1
-            assert feed.forward_early(self.durable, end, self.durable), "the lane stays closed"
-            feed.offer([(self.durable, 0)], self.durable, end)
-            assert (feed.waiting, feed.next_offset) == (0, end)
 
     def settle_round(self, reader: Reader) -> None:
         feed = reader.feed

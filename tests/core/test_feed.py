@@ -186,130 +186,7 @@ def test_the_callers_list_is_neither_kept_nor_changed() -> None:
     assert other.take(9) == items(0, 1)
 
 
-# -- the fast lane
-
-
-def test_early_records_are_not_brought_again_and_move_no_position_before_they_are_durable() -> None:
-    feed = live(10)
-    assert feed.forward_early(10, 12, 10)
-    assert feed.forward_early(12, 13, 10)
-    assert (feed.next_offset, feed.level, feed.waiting) == (10, 10, 0)
-    feed.offer(items(10, 11), 10, 12)
-    assert (feed.next_offset, feed.waiting) == (12, 0)
-    feed.offer(items(12, 13), 12, 14)
-    assert feed.take(9) == items(13)
-
-
-def test_records_of_other_names_between_early_ones_do_not_close_the_lane() -> None:
-    feed = live(10)
-    assert feed.forward_early(10, 11, 10)
-    assert feed.forward_early(15, 16, 10)
-
-
-def test_nothing_is_forwarded_early_while_resuming_or_while_records_wait() -> None:
-    assert not resuming(10).forward_early(10, 11, 10)
-    feed = live(10)
-    feed.offer(items(10), 10, 11)
-    assert not feed.forward_early(11, 12, 11)
-
-
-def test_a_declined_record_holds_back_all_that_follow_until_it_is_durable() -> None:
-    feed = live(10)
-    feed.offer(items(10), 10, 11)
-    assert not feed.forward_early(11, 12, 11)
-    feed.take(1)
-    assert not feed.forward_early(12, 13, 11)
-    feed.offer(items(11), 11, 12)
-    feed.take(1)
-    assert not feed.forward_early(13, 14, 11)
-    feed.offer(items(12, 13), 12, 14)
-    assert feed.take(9) == items(12, 13)
-    assert feed.forward_early(14, 15, 11)
-
-
-def test_a_record_the_engine_declines_holds_back_what_follows() -> None:
-    feed = live(10)
-    feed.decline_early(11)
-    assert not feed.forward_early(11, 12, 10)
-    feed.offer(items(10, 11), 10, 12)
-    assert feed.take(9) == items(10, 11)
-
-
-def test_a_record_that_waits_for_its_commit_closes_the_lane_until_then() -> None:
-    feed = live(10)
-    assert feed.forward_early(10, 11, 10)
-    assert not feed.forward_early(12, 13, 12)  # 11 is of QoS 1
-    feed.offer(items(10, 11, 12), 10, 13)
-    assert feed.take(9) == items(11, 12)
-    assert feed.forward_early(13, 14, 12)
-
-
-def test_records_pending_when_a_feed_became_live_are_not_overtaken() -> None:
-    feed = live(10)  # 10 and 11 were pending and put to others before
-    assert not feed.forward_early(12, 13, 10)
-    feed.offer(items(10, 12), 10, 13)
-    assert feed.take(9) == items(10, 12)
-
-
-def test_early_records_of_a_failed_commit_are_forgotten_with_their_offsets() -> None:
-    feed = live(10)
-    assert feed.forward_early(10, 12, 10)
-    feed.cut_back(10)
-    assert feed.is_live
-    feed.offer(items(10, 11), 10, 12)
-    assert feed.take(9) == items(10, 11)
-
-
-def test_the_lane_is_open_again_after_a_failed_commit() -> None:
-    feed = live(10)
-    feed.decline_early(12)
-    feed.cut_back(10)
-    assert feed.forward_early(10, 11, 10)
-
-
-def test_overflow_right_after_early_records_does_not_bring_them_again() -> None:
-    feed = live(10, backlog_max=1)
-    assert feed.forward_early(10, 12, 10)
-    feed.offer(items(10, 11, 12, 13), 10, 14)
-    assert not feed.is_live
-    feed.supply(items(10, 11, 12, 13), 10, 14, 14)
-    assert feed.take(9) == items(12)
-    feed.supply(items(13), 13, 14, 14)
-    assert feed.take(9) == items(13)
-
-
-def test_records_put_to_the_lane_while_a_feed_resumed_are_not_overtaken() -> None:
-    feed = live(10, backlog_max=1)
-    assert feed.forward_early(10, 11, 10)
-    feed.offer(items(10, 11, 12), 10, 13)  # overflow; 13 is put to the lane, not to this feed
-    feed.supply(items(10, 11), 10, 12, 13)
-    assert feed.take(9) == items(11)
-    feed.supply(items(12), 12, 13, 13)
-    assert feed.take(9) == items(12)
-    assert feed.is_live
-    assert not feed.forward_early(14, 15, 10)
-    feed.offer(items(13, 14), 13, 15)
-    assert feed.waiting == 0 and feed.overflows == 2
-
-
-def test_asking_early_for_durable_records_is_refused_as_our_own_mistake() -> None:
-    with pytest.raises(AssertionError, match="early"):
-        live(10).forward_early(9, 11, 9)
-
-
-# -- when the log loses records
-
-
-def test_a_lost_tail_takes_the_backlog_and_the_position_back() -> None:
-    feed = live(10)
-    feed.offer(items(10, 12), 10, 13)
-    feed.cut_back(12)
-    assert (feed.is_live, feed.level) == (True, 12)
-    assert feed.take(9) == items(10)
-    feed.cut_back(8)
-    assert (feed.is_live, feed.next_offset) == (True, 8)
-    feed.offer(items(8, 9), 8, 10)
-    assert feed.take(9) == items(8, 9)
+# -- when retention overtakes a reader
 
 
 def test_retention_that_overtakes_a_resuming_feed_is_counted_and_keeps_what_waits() -> None:
@@ -371,13 +248,7 @@ def test_no_interleaving_loses_repeats_or_reorders_a_record(shard: int) -> None:
         except BaseException as error:
             error.add_note(f"replay with PENSTOCK_SEED={seed}")
             raise
-    rare = min(
-        seen[event]
-        for event in (
-            "taken", "hand-overs", "overflows", "early", "declined",
-            "failed commits", "crashes", "lost tails", "skips",
-        )
-    )  # fmt: skip
+    rare = min(seen[event] for event in ("taken", "hand-overs", "overflows", "crashes", "skips"))
     assert rare > SEEDS_PER_SHARD // 10, f"the runs reach too little: {dict(seen)}"
     print(dict(seen))
 

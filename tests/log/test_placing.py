@@ -34,6 +34,17 @@ def staged(
     return decode_batch(memoryview(b"".join(batch.to_bytes())), 0)
 
 
+async def test_what_gathers_keeps_its_place_before_a_batch_that_comes_later(bench: Bench) -> None:
+    """Readers may have it already: messages of QoS 0 are forwarded before they are durable."""
+    log = await bench.create()
+    for number in range(3):
+        log.append([run_of("a", [b"gathers %d" % number], qos=0)])
+        await append_batch(log, staged([b"placed %d" % number], key=b"%d" % number))
+    assert [record.payload for record in await read_all(log)] == [
+        *(b"gathers 0", b"placed 0", b"gathers 1", b"placed 1", b"gathers 2", b"placed 2")
+    ]
+
+
 async def test_a_placed_batch_is_read_like_any_other(bench: Bench) -> None:
     log = await bench.create()
     assert await append(log, run_of("a", [b"0"])) == 0

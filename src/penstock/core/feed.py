@@ -13,33 +13,27 @@ when an offer overflows the backlog, turns LIVE into RESUMING. Nothing lies betw
 Invariant, all ranges half-open:
 
     next_offset <= level <= durable end
-    matching records below next_offset          were taken (or forwarded early), once, in order
+    matching records below next_offset          were taken, once, in order
     matching records in [next_offset, level)    are the backlog, at most backlog_max of them
-    matching records in [level, early_end)      were forwarded early, before they are durable
-    early_end > level                           only with an empty backlog
 
 So `next_offset` may be saved at any moment, and a feed made from a saved one repeats nothing that
-lies below it. Forwarding early moves neither `next_offset` nor `level`.
+lies below it.
 """
 
 from __future__ import annotations
 
-from typing import Final, Generic, TypeVar
+from typing import Generic, TypeVar
 
 T = TypeVar("T")
-
-NOT_ASKED: Final = -1
 
 
 class Feed(Generic[T]):
     """One reader's position in one partition. Read its attributes; only methods change them."""
 
     __slots__ = (
-        "_asked_from",
         "_backlog",
         "_skip_end",
         "backlog_max",
-        "early_end",
         "is_live",
         "level",
         "overflows",
@@ -52,14 +46,10 @@ class Feed(Generic[T]):
         self.backlog_max = backlog_max
         self.level = next_offset  # while RESUMING: where the engine reads next
         self.is_live = False
-        self.early_end = next_offset
         self.overflows = 0
         self.skipped = 0  # offsets that retention took before they were read
         self._backlog: list[tuple[int, T]] = []
-        self._skip_end = 0  # of the last skip; `level` falls below it only when the log is cut
-        # Of the records not durable yet, every matching one from here on was put to this feed,
-        # and none was declined.
-        self._asked_from = NOT_ASKED
+        self._skip_end = 0  # of the last skip; `level` never falls below it
 
     @property
     def next_offset(self) -> int:
@@ -98,7 +88,6 @@ class Feed(Generic[T]):
         self.level = max(self.level, end)
         if self.level >= durable_end:
             self.is_live = True
-            self._asked_from = NOT_ASKED
 
     def offer(self, items: list[tuple[int, T]], start: int, end: int) -> None:
         """[start, end) became durable and `items` of it match; what was already passed is ignored.
@@ -138,54 +127,6 @@ class Feed(Generic[T]):
         del self._backlog[:limit]
         return taken
 
-    def forward_early(self, start: int, end: int, lane_start: int) -> bool:
-        """May the matching records of [start, end), not durable yet, be forwarded right now?
-
-        Yes: forward them, without offsets; the log will not bring them again. No: they come when
-        they are durable. It is yes only when every earlier record that matches was taken or
-        forwarded, hence what is forwarded early is a prefix of what is not durable, and one
-        offset remembers it.
-
-        The engine puts every matching record from `lane_start` on to the LIVE feed, in order,
-        here or to `decline_early`. Whenever one is not put to its feeds (a message that waits for
-        its commit, a closed lane), `lane_start` moves past it, and with it every feed that has
-        not seen that commit declines. A filter added to a LIVE feed matches nothing before the
-        next offset to be written, since those records were never put to it.
-        """
-        assert max(self.level, self.early_end, lane_start) <= start < end, (
-            f"early [{start}, {end}), lane from {lane_start}, level {self.level}, "
-            f"early end {self.early_end}"
-        )
-        if self._asked_from == NOT_ASKED:
-            self._asked_from = start
-        if (
-            self.is_live
-            and not self._backlog
-            and self._asked_from <= self.level
-            and lane_start <= self.level
-        ):
-            self.early_end = end
-            return True
-        self.decline_early(end)
-        return False
-
-    def decline_early(self, end: int) -> None:
-        """Matching records below `end` wait for the log, and so does all that follows till then."""
-        self._asked_from = max(self._asked_from, end)
-
-    def cut_back(self, end: int) -> None:
-        """Offsets from `end` on will belong to other records; forget what they held.
-
-        After a failed commit `end` is the durable end and only early records are forgotten. After
-        the log lost its tail `end` lies lower and the position goes back with it. The durable
-        end is `end` now, so a LIVE feed remains LIVE. Reads past `end` must not be supplied.
-        """
-        while self._backlog and self._backlog[-1][0] >= end:
-            self._backlog.pop()
-        self.level = min(self.level, end)
-        self.early_end = min(self.early_end, end)
-        self._asked_from = min(self._asked_from, end)
-
     def skip_to(self, first_offset: int) -> int:
         """Retention removed what lies below: go on there; how many unread offsets were lost.
 
@@ -200,14 +141,13 @@ class Feed(Generic[T]):
         return lost
 
     def _fresh(self, items: list[tuple[int, T]], start: int, end: int) -> list[tuple[int, T]]:
-        """The items neither passed nor forwarded early."""
+        """The items not passed yet."""
         if not items:
             return items
         assert start <= items[0][0] and items[-1][0] < end, f"items outside [{start}, {end})"
-        passed_end = max(self.level, self.early_end)
-        if items[0][0] >= passed_end:
+        if items[0][0] >= self.level:
             return items
-        return items[_count_below(items, passed_end) :]
+        return items[_count_below(items, self.level) :]
 
 
 def _count_below(items: list[tuple[int, T]], offset: int) -> int:

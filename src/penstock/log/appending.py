@@ -153,7 +153,7 @@ class AppendingLog(Generic[J]):
     def append_batch(self, batch: Batch, waiter: Waiter | None = None) -> None:
         refusal = self._refusal()
         if refusal is None:
-            self._placing.add(batch, waiter)
+            self._placing.add(batch, waiter, self._pending)
             self._committer.touch(self)
         elif waiter is not None:
             waiter.refused(refusal)
@@ -164,8 +164,8 @@ class AppendingLog(Generic[J]):
 
     @property
     def is_level(self) -> bool:
-        if self._runs or self._queue or self._placing.waiting:
-            return False
+        if self._runs or self._placing.waiting or self.is_congested:
+            return False  # what finds no room waits in a queue, where a placed batch overtakes it
         return self._runs_in_flight is not None and not self._runs_in_flight
 
     @property

@@ -119,7 +119,7 @@ class KeptLog(Log, Protocol):
 
     @property
     def is_level(self) -> bool:
-        """Readers have been given all that was appended: nothing waits for its commit for that."""
+        """Readers have been given all that was appended; what is appended next need not queue."""
         ...
 
     @property

@@ -22,7 +22,10 @@ class Placing:
         self.waiting: deque[tuple[Batch, Waiter | None]] = deque()
         self.had_last_turn = False
 
-    def add(self, batch: Batch, waiter: Waiter | None) -> None:
+    def add(self, batch: Batch, waiter: Waiter | None, pending: BatchBuilder) -> None:
+        if not self.waiting and not pending.is_empty:
+            # Readers may have it by the fast lane already: it keeps its place before the batch.
+            self.had_last_turn = True
         self.waiting.append((batch, waiter))
 
     def is_due(self, pending: BatchBuilder) -> bool:
