@@ -18,6 +18,7 @@ from bench.run import Bench
 
 RESULTS = Path(__file__).resolve().parent / "results"
 SUITES = {
+    "start": "commands, from start to answer, against a Python that does nothing",
     "log": "publishing, reading and opening a log against bare loops and Parquet",
     "trie": "one name against a thousand and a million subscriptions",
     "where": "a filter expression against a function written by hand",

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from bench.log.scans import payload
-from bench.spark.serving import Serving
+from bench.serving import Serving
 from penstock import AsyncBroker, Broker
 from penstock.pipeline.jobs.archive.job import COLUMNS
 

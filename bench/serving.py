@@ -1,4 +1,4 @@
-"""A broker process on a data directory, for queries that know only its address."""
+"""A broker process on a data directory, for those who know only its address."""
 
 from __future__ import annotations
 
@@ -12,10 +12,13 @@ STOP_S_MAX = 30.0
 class Serving:
     """Runs until `stop`; `url` leads there."""
 
-    def __init__(self, data: Path) -> None:
-        command = [sys.executable, "-m", "penstock.cli.main", "serve", "--data", str(data)]
+    def __init__(
+        self, data: Path, *, mqtt: str = "off", environment: dict[str, str] | None = None
+    ) -> None:
+        command = [sys.executable, "-m", "penstock", "serve", "--data", str(data)]
         self._child = subprocess.Popen(
-            [*command, "--mqtt", "off", "--http", "127.0.0.1:0"],
+            [*command, "--mqtt", mqtt, "--http", "127.0.0.1:0", "--log-level", "warning"],
+            env=environment,
             stdout=subprocess.PIPE,
             text=True,
         )
