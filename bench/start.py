@@ -22,6 +22,7 @@ from bench.run import Bench
 from bench.serving import Serving
 
 NOTHING: Final = "python -c pass"
+PENSTOCK: Final = "from penstock.cli.main import main; raise SystemExit(main())"
 SERVE: Final = "penstock serve, until it is ready on an empty directory"
 AT_BROKER: Final = "penstock topic list --at URL of a running broker"
 TOPICS: Final = 3
@@ -52,7 +53,7 @@ def run_ms(arguments: list[str], env: dict[str, str]) -> float:
 
 
 def penstock(env: dict[str, str], *arguments: str) -> Turn:
-    return lambda: run_ms(["-m", "penstock", *arguments], env)
+    return lambda: run_ms(["-c", PENSTOCK, *arguments], env)
 
 
 def ready_ms(scratch: Path, env: dict[str, str]) -> float:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
@@ -43,8 +42,7 @@ _SESSION_TABLES: Final = (  # table, columns, order
 )
 
 
-@dataclass(frozen=True, slots=True)
-class CatalogPlace:
+class CatalogPlace(msgspec.Struct, frozen=True):
     """Where a broker keeps its catalog: in its data directory unless `url` names a PostgreSQL."""
 
     data: Path
@@ -52,8 +50,7 @@ class CatalogPlace:
     schema: str = "penstock"
 
 
-@dataclass(frozen=True, slots=True)
-class FilterSeen:
+class FilterSeen(msgspec.Struct, frozen=True):
     """A filter of a persistent session."""
 
     client_id: str
@@ -65,17 +62,18 @@ class FilterSeen:
     expression: str
 
 
-@dataclass(slots=True)
-class SessionsSeen:
+class SessionsSeen(msgspec.Struct):
     """All persistent sessions at one moment."""
 
-    connected: dict[str, bool] = field(default_factory=dict)  # by client id
-    filters: list[FilterSeen] = field(default_factory=list)
-    levels: dict[int, At] = field(default_factory=dict)  # by topic id
-    positions: dict[str, dict[int, At]] = field(default_factory=dict)  # by client, topic id
-    feeds: dict[tuple[str, int], dict[int, At]] = field(default_factory=dict)  # (client, feed id)
+    connected: dict[str, bool] = msgspec.field(default_factory=dict)  # by client id
+    filters: list[FilterSeen] = msgspec.field(default_factory=list)
+    levels: dict[int, At] = msgspec.field(default_factory=dict)  # by topic id
+    positions: dict[str, dict[int, At]] = msgspec.field(default_factory=dict)  # by client, topic id
+    feeds: dict[tuple[str, int], dict[int, At]] = msgspec.field(
+        default_factory=dict
+    )  # (client, feed id)
     # What was sent to a session or a feed, wherever it stands: (topic id, offset).
-    out: dict[tuple[str, int], set[tuple[int, int]]] = field(default_factory=dict)
+    out: dict[tuple[str, int], set[tuple[int, int]]] = msgspec.field(default_factory=dict)
 
     def at(self, client_id: str, feed_id: int, topic_id: int) -> At:
         """Where a session, or one of its feeds, goes on in a topic."""
@@ -91,8 +89,7 @@ class SessionsSeen:
         return 0, 0  # the topic was born while the client was away
 
 
-@dataclass(frozen=True, slots=True)
-class ConsumerSeen:
+class ConsumerSeen(msgspec.Struct, frozen=True):
     """Who reads a topic, and where it goes on."""
 
     kind: str  # consumer or group
@@ -102,8 +99,7 @@ class ConsumerSeen:
     next_offset: int
 
 
-@dataclass(frozen=True, slots=True)
-class TopicSeen:
+class TopicSeen(msgspec.Struct, frozen=True):
     """A declared topic."""
 
     topic_id: int

@@ -77,9 +77,14 @@ class _Commands(argparse._SubParsersAction):  # type: ignore[type-arg]
         )
         return added
 
+    def add_line(self, name: str) -> None:
+        """Only for --help, and to be known: a parser takes a millisecond to make."""
+        self._choices_actions.append(self._ChoicesPseudoAction(name, [], COMMANDS[name].says))
+        self.choices[name] = None
+
 
 def make_parser(loaded: Collection[str] = COMMANDS) -> argparse.ArgumentParser:
-    """All commands; those in `loaded` with their arguments, which imports their modules."""
+    """All commands; those in `loaded` can be parsed, and their modules are imported for it."""
     parser = argparse.ArgumentParser(
         prog="penstock",
         description="A durable publish/subscribe broker: acknowledged means on disk.",
@@ -87,7 +92,10 @@ def make_parser(loaded: Collection[str] = COMMANDS) -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"penstock {VERSION}")
-    commands = parser.add_subparsers(title="commands", metavar="COMMAND", action=_Commands)
+    commands = parser.add_subparsers(
+        title="commands", metavar="COMMAND", action=_Commands, prog="penstock"
+    )
+    assert isinstance(commands, _Commands)
     modules = {COMMANDS[name].module for name in loaded}
     for name, command in COMMANDS.items():
         if name in commands.choices:
@@ -95,7 +103,7 @@ def make_parser(loaded: Collection[str] = COMMANDS) -> argparse.ArgumentParser:
         if command.module in modules:
             import_module(f"penstock.cli.{command.module}").add_commands(commands)
         else:
-            commands.add_parser(name)
+            commands.add_line(name)
     _explain(parser)
     return parser
 
@@ -108,6 +116,8 @@ def _explain(parser: argparse.ArgumentParser) -> None:
             parser.set_defaults(run=lambda options: _show_usage(parser))
             says = {one.dest: one.help or "" for one in action._choices_actions}
             for name, below in action.choices.items():
+                if below is None:
+                    continue
                 below.description = _sentence(below.description or says[name])
                 _explain(below)
 

@@ -28,8 +28,7 @@ from penstock.cli.remote import (
     served_at,
 )
 from penstock.cli.target import filled_path, open_broker
-from penstock.config import storage_settings
-from penstock.log.files.directory import FILES
+from penstock.config import environment, storage_chosen
 from penstock.model.errors import RefusedError
 
 if TYPE_CHECKING:
@@ -162,8 +161,7 @@ def _all_topics(options: argparse.Namespace) -> tuple[list[TopicInfo], Sequence[
 
         return decode_topics(fetch(url, read_key(options, url), "GET", "/v1/topics")), ()
     path = filled_path(options)
-    storage = storage_settings()
-    if not storage["catalog_url"] and storage["log_backend"] == FILES:
+    if not storage_chosen(environment()):
         from penstock.app.closed import read_topics
 
         found = read_topics(path)

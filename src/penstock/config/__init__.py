@@ -17,6 +17,7 @@ from penstock.config.defaults import (
     default_key,
     default_target,
     environment,
+    storage_chosen,
     storage_settings,
     storage_variables,
 )
@@ -53,6 +54,7 @@ __all__ = [
     "server_settings",
     "spark_master",
     "spark_variables",
+    "storage_chosen",
     "storage_settings",
     "storage_variables",
 ]

@@ -39,11 +39,15 @@ def default_key() -> str:
     return os.environ.get("PENSTOCK_KEY", "")
 
 
+def storage_chosen(variables: Mapping[str, str]) -> dict[str, str]:
+    """What these variables say about where a data directory keeps things."""
+    names = [variable_of(path) for path in STORAGE]
+    return {name: variables[name] for name in names if name in variables}
+
+
 def storage_settings(variables: Mapping[str, str] | None = None) -> dict[str, Any]:
     """Where a data directory keeps things, for commands that open it and know no settings file."""
-    given = os.environ if variables is None else variables
-    names = [variable_of(path) for path in STORAGE]
-    chosen = {name: given[name] for name in names if name in given}
+    chosen = storage_chosen(os.environ if variables is None else variables)
     if not chosen:
         from penstock.broker.settings import BrokerSettings
 
