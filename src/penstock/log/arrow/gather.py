@@ -13,10 +13,10 @@ from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
-from crc32c import crc32c
 
 from penstock.log.arrow.columns import KINDS, header_pairs
 from penstock.log.format import batch_bytes as fmt
+from penstock.log.format.checksum import crc32c
 from penstock.model.record import KIND_MASK, KIND_SHIFT, QOS_MASK, RETAIN
 
 Ints = np.ndarray[Any, np.dtype[np.int64]]

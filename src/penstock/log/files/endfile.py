@@ -11,9 +11,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from crc32c import crc32c
-
 from penstock.log.files.disk import Disk, File
+from penstock.log.format.checksum import crc32c
 from penstock.model.errors import CorruptError
 
 NAME: Final = "end"

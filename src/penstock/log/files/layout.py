@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Final
 
 import msgspec
-from crc32c import crc32c
 
 from penstock.log.files.disk import Disk
+from penstock.log.format.checksum import crc32c
 from penstock.log.interface import LogIdentity, LogSettings
 from penstock.model.errors import CorruptError
 

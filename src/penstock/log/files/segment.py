@@ -16,11 +16,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from crc32c import crc32c
-
 from penstock.log.files.disk import Disk, File
 from penstock.log.format import batch_bytes as fmt
 from penstock.log.format.batch import Batch, decode_batch
+from penstock.log.format.checksum import crc32c
 from penstock.log.format.footer import Footer, Outline, read_footer, read_outline
 from penstock.model.errors import CorruptError, Gap
 from penstock.model.limits import MIB

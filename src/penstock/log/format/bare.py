@@ -6,10 +6,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from crc32c import crc32c
-
 from penstock.log.format import batch_bytes as fmt
 from penstock.log.format.batch import Batch
+from penstock.log.format.checksum import crc32c
 
 
 def bare_bytes(batches: Iterable[Batch]) -> bytes:

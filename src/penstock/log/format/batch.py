@@ -7,9 +7,9 @@ from itertools import pairwise, repeat
 from typing import Final
 
 import lz4.block
-from crc32c import crc32c
 
 from penstock.log.format import batch_bytes as fmt
+from penstock.log.format.checksum import crc32c
 from penstock.log.format.marks import Mark, decode_headers, decode_marks
 from penstock.model.errors import CorruptError
 from penstock.model.record import KIND_MASK, KIND_SHIFT, QOS_MASK, RETAIN, Headers, Record

@@ -12,8 +12,7 @@ from __future__ import annotations
 import struct
 from typing import Final
 
-from crc32c import crc32c
-
+from penstock.log.format.checksum import crc32c
 from penstock.model.errors import CorruptError
 
 Buffer = bytes | memoryview

@@ -10,11 +10,10 @@ from array import array
 from itertools import accumulate
 from typing import Final
 
-from crc32c import crc32c
-
 from penstock.core.run import MixedRun, Run
 from penstock.log.format import batch_bytes as fmt
 from penstock.log.format.batch import Batch
+from penstock.log.format.checksum import crc32c
 from penstock.log.format.marks import Mark, encode_headers, encode_marks
 
 RECORD_BYTES: Final = 32  # a record's share of all columns: an empty payload is not free

@@ -13,9 +13,8 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import Final
 
-from crc32c import crc32c
-
 from penstock.log.files.disk import File
+from penstock.log.format.checksum import crc32c
 from penstock.model.errors import CorruptError
 
 TRAILER_MAGIC: Final = b"PENSFOOT"
