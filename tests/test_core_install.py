@@ -14,8 +14,8 @@ from tests.doors.served import Served
 pytestmark = pytest.mark.slow  # each test starts processes
 
 # What takes a while to import, and only a broker or a stream of requests needs.
-HEAVY = {"argon2", "asyncio", "concurrent.futures", "http.client", "logging", "ssl", "websockets"}
-HEAVY |= {"penstock.app.aio", "penstock.broker.engine", "penstock.client.aio"}
+HEAVY = {"argon2", "asyncio", "concurrent.futures", "crc32c", "http.client", "logging", "ssl"}
+HEAVY |= {"websockets", "penstock.app.aio", "penstock.broker.engine", "penstock.client.aio"}
 HEAVY |= {"penstock.config.known", "penstock.core.where", "penstock.doors", "penstock.mqtt"}
 HEAVY |= {"penstock.pipeline", *OPTIONAL}
 
@@ -90,7 +90,13 @@ def test_a_list_of_topics_loads_neither_a_broker_nor_an_event_loop(tmp_path: Pat
         for at in ("penstock_data", f"http://127.0.0.1:{served.http_port}"):
             asked = run_core("penstock", "topic", "list", "--at", at, cwd=tmp_path)
             assert (asked.code, asked.out) == (0, listed.out)
-            assert not asked.imported & (HEAVY | {"crc32c", "lz4", "sqlite3"})
+            assert not asked.imported & (HEAVY | {"lz4", "sqlite3"})
+
+
+def test_a_server_without_scheduled_jobs_loads_no_pipeline(tmp_path: Path) -> None:
+    checked = run_core("penstock", "serve", "--check", cwd=tmp_path)
+    assert checked.code == 0 and "penstock.app.server" in checked.imported
+    assert not checked.imported & {"crc32c", "http.client", "penstock.client", "penstock.pipeline"}
 
 
 def test_a_broker_runs_in_the_program(tmp_path: Path) -> None:
