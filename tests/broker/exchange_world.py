@@ -1,4 +1,4 @@
-"""The real exchange and keeper without sockets: clients that take and acknowledge as told."""
+"""The real exchange and store without sockets: clients that take and acknowledge as told."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from penstock.broker.engine import Engine
 from penstock.broker.exchange import Exchange
 from penstock.broker.session.resume import go_on, restore
 from penstock.broker.session.session import NEVER_EXPIRES, Session, Subscription
-from penstock.broker.session.store import Keeper
+from penstock.broker.session.store import SessionStore
 from penstock.core.access import Principals
 from penstock.core.run import Encoding, Run, record_flags
 from tests.appends import Told
@@ -124,12 +124,12 @@ class Client:
 
 
 class ExchangeWorld:
-    """An exchange, its keeper and its clients."""
+    """An exchange, its store and its clients."""
 
     def __init__(self, engine: Engine, *, keeps_qos0: bool = False) -> None:
         self.engine = engine
-        self.keeper = Keeper(engine, engine.session_catalog)
-        self.exchange = Exchange(engine, self.keeper, keeps_qos0=keeps_qos0)
+        self.store = SessionStore(engine, engine.session_catalog)
+        self.exchange = Exchange(engine, self.store, keeps_qos0=keeps_qos0)
         self.clients: dict[str, Client] = {}
         self._publishing = 0
 
@@ -149,8 +149,8 @@ class ExchangeWorld:
         client.window = window
         client.in_flight.clear()
         is_present = False
-        if is_kept or client_id in self.keeper.stored:
-            stored, is_present = await self.keeper.begin(session, is_clean=clean)
+        if is_kept or client_id in self.store.stored:
+            stored, is_present = await self.store.begin(session, is_clean=clean)
             if is_present:
                 await restore(self.exchange, session, stored)
         if not is_present:
@@ -183,7 +183,7 @@ class ExchangeWorld:
         ends = self.exchange.engine.topics.ends()
         self.exchange.sessions.subscribe(one)
         if session.vault is not None:
-            await self.keeper.subscribe(session, [one])
+            await self.store.subscribe(session, [one])
         self.exchange.retained_delivery.send_retained(one, ends)
 
     async def unsubscribe(self, client_id: str, filter: str) -> bool:
@@ -191,7 +191,7 @@ class ExchangeWorld:
         assert session is not None
         was_there = self.exchange.sessions.unsubscribe(session, filter)
         if session.vault is not None:
-            await self.keeper.unsubscribe(session, [filter])
+            await self.store.unsubscribe(session, [filter])
         return was_there
 
     def publish(
@@ -231,7 +231,7 @@ class ExchangeWorld:
         exchange = self.exchange
         return bool(
             self._publishing
-            or self.keeper._tasks
+            or self.store.tasks
             or not all(topic.log.is_level for topic in self.engine.topics.all())
             or exchange.sharing.is_running
             or any(sweep.lift.is_running for sweep in exchange.sessions._sweeps.values())
@@ -239,8 +239,8 @@ class ExchangeWorld:
         )
 
     async def settle_catalog(self) -> None:
-        """Until what the keeper began is stored."""
-        await asyncio.gather(*self.keeper._tasks)
+        """Until what the store began is stored."""
+        await self.store.tasks.wait_done()
 
     async def settle(self) -> None:
         """Until the broker waits for nothing but its clients."""

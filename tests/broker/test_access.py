@@ -19,7 +19,7 @@ from penstock.broker.access import (
 )
 from penstock.broker.exchange import Exchange
 from penstock.broker.metrics import Metrics
-from penstock.broker.session.store import Keeper
+from penstock.broker.session.store import SessionStore
 from penstock.catalog.catalog import Catalog
 from penstock.catalog.sqlite import MEMORY, SqliteDatabase
 from penstock.catalog.thread import InlineRunner
@@ -356,8 +356,8 @@ def test_the_decision_is_asked_once_for_each_principal_and_name() -> None:
 
         async with AsyncBroker.memory() as broker:
             await broker.create_topic("default")
-            keeper = Keeper(broker.engine, broker.engine.session_catalog)
-            router = Exchange(broker.engine, keeper, rule).router
+            store = SessionStore(broker.engine, broker.engine.session_catalog)
+            router = Exchange(broker.engine, store, rule).router
             for _ in range(3):
                 assert router.find("a", alice).may_publish
                 assert not router.find("a", bob).may_publish

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from penstock.broker.session.endings import Endings
-from penstock.catalog.sessions import Ending
+from penstock.catalog.sessions import Checkpoint, Ending
 from penstock.model.errors import UnavailableError
 
 
@@ -68,20 +68,25 @@ def ending(client_id: str) -> Ending:
     return Ending(client_id, 1, 60, 0, [], [], [], [], [])
 
 
+def carry(endings: Endings) -> list[Ending]:
+    point = Checkpoint()
+    assert not endings.take_changes(point), "alone they need no checkpoint"
+    return point.endings
+
+
 def test_a_checkpoint_carries_what_is_not_saved_and_nothing_saves_it_meanwhile() -> None:
     async def scenario(endings: Endings, catalog: Catalog) -> None:
         one = ending("a")
         endings.save_end(catalog.end_session, one)
-        carried = endings.carry()  # in the same breath: the catalog has not been asked yet
-        assert carried == [one]
+        assert carry(endings) == [one]  # in the same breath: the catalog has not been asked yet
         catalog.is_away = False
         waiting = asyncio.ensure_future(endings.wait("a"))
         for _ in range(10):
             await asyncio.sleep(0)
         assert catalog.attempts == 0 and not waiting.done()
-        endings.put_down(carried, is_saved=True)
+        endings.settle(is_saved=True)
         await waiting
-        assert catalog.saved == [] and endings.carry() == []
+        assert catalog.saved == [] and carry(endings) == []
 
     assert run(scenario) == [None]
 
@@ -90,15 +95,14 @@ def test_what_a_checkpoint_could_not_save_is_saved_on_its_own() -> None:
     async def scenario(endings: Endings, catalog: Catalog) -> None:
         endings.save_end(catalog.end_session, ending("a"))
         await catalog.is_missed.wait()
-        first, second = endings.carry(), endings.carry()
+        carry(endings)
         catalog.is_away = False
-        endings.put_down(first, is_saved=False)
         for _ in range(10):
             await asyncio.sleep(0.002)  # longer than it waits before it tries again
-        assert catalog.saved == [], "another checkpoint still carries it"
-        endings.put_down(second, is_saved=False)
+        assert catalog.saved == [], "a checkpoint still carries it"
+        endings.settle(is_saved=False)
         await endings.wait("a")
-        assert catalog.saved == [("a", 1)] and endings.carry() == []
+        assert catalog.saved == [("a", 1)] and carry(endings) == []
 
     assert run(scenario) == [None]
 

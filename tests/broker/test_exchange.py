@@ -28,9 +28,9 @@ async def opened_world() -> AsyncIterator[ExchangeWorld]:
     opened = await open_memory(BrokerSettings())
     await opened.engine.topics.create(DEFAULT_TOPIC, LogSettings(), exist_ok=True)
     world = ExchangeWorld(opened.engine)
-    await world.keeper.open()
+    await world.store.open()
     yield world
-    await world.keeper.close()
+    await world.store.close()
     await opened.close(True)
 
 
@@ -65,11 +65,11 @@ def test_position_of_a_session_that_lags_for_lack_of_buffer_is_saved() -> None:
         await kept(world, "reader")
         await kept(world, "writer")
         await world.subscribe("reader", "a", Wanted(1))
-        await world.keeper.checkpoint()
+        await world.store.checkpoints.save()
         world.clients["reader"].has_room = False
         world.publish("writer", "a", [b"x"], 1, False)
         await world.settle()
-        await world.keeper.checkpoint()
+        await world.store.checkpoints.save()
         stored = await after_a_crash(world, "reader")
         assert [offset for _, offset in stored.positions.values()] == [0]
 
@@ -122,7 +122,7 @@ def test_topic_born_while_a_client_was_away_is_read_from_0_also_after_a_crash() 
         await world.engine.topics.create("new", LogSettings(), exist_ok=False)
         world.publish("writer", "new/x", [b"1", b"2"], 1, False)
         await world.settle()
-        await world.keeper.checkpoint()
+        await world.store.checkpoints.save()
         await kept(world, "reader", window=1)
         stored = await after_a_crash(world, "reader")  # before the next checkpoint
         topic = world.engine.topics.get("new")
@@ -161,7 +161,7 @@ def test_packet_ids_of_a_session_that_was_forgotten_are_free() -> None:
         assert publish_twice(world, session, b"new", 7) == []
         await world.settle()
         assert await stored_payloads(world) == [b"old", b"new"]
-        await world.keeper.checkpoint()
+        await world.store.checkpoints.save()
         stored = await after_a_crash(world, "writer")
         assert stored.opened == [(1, 7)]
 
@@ -245,7 +245,7 @@ def test_retained_message_under_a_clock_that_went_back_still_comes() -> None:
         await kept(world, "writer")
         world.publish("writer", "a", [b"x"], 1, True)
         await world.settle()
-        messages = world.keeper.retained._messages
+        messages = world.store.retained._messages
         row = messages["a"]
         messages["a"] = type(row)(
             row.name,
@@ -339,9 +339,9 @@ def test_retained_messages_go_with_their_topic() -> None:
             world.exchange.router.find("gone/1"), run, Told(done.set_result)
         )
         assert await done is None
-        assert world.keeper.retained.get("gone/1") is not None
+        assert world.store.retained.get("gone/1") is not None
         await world.engine.delete_topic(topic.declared)
-        assert world.keeper.retained.get("gone/1") is None
+        assert world.store.retained.get("gone/1") is None
 
     play(story)
 
@@ -367,15 +367,15 @@ def test_what_is_done_is_not_sent_again_although_the_position_lies_before_it() -
         done = topic.id << TAG_SHIFT | 3
         session.resent.add(done)
         session.lags[topic.id] = 0
-        world.keeper.touch(session)
-        await world.keeper.checkpoint()
+        world.store.touch(session)
+        await world.store.checkpoints.save()
         stored = await after_a_crash(world, "reader")
         assert [(row.offset, row.packet_id) for row in stored.outstanding] == [(3, 0)]
         again = Session("reader", session.outbox, 10)
         await restore(world.exchange, again, stored)
         assert again.is_sent(topic.id, 3) and again.window.items() == []
         session.lags[topic.id] = 4  # the sweep has passed it: nobody needs to know any more
-        await world.keeper.checkpoint()
+        await world.store.checkpoints.save()
         assert (await after_a_crash(world, "reader")).outstanding == []
 
     play(story)

@@ -64,7 +64,7 @@ async def subscribe(world: ExchangeWorld, reader: Reader) -> dict[int, int]:
     offsets = dict(one.feed.lags)
     world.exchange.sessions.subscribe(one)
     if session.vault is not None:
-        await world.keeper.subscribe(session, [one])
+        await world.store.subscribe(session, [one])
     world.exchange.retained_delivery.begin_feed(one, with_retained=False)
     return offsets
 
@@ -78,7 +78,7 @@ class Story:
         self.published = 0
 
     async def open(self) -> None:
-        await self.world.keeper.open()
+        await self.world.store.open()
         await self.world.connect("writer", clean=True, is_kept=False, window=1)
 
     async def step(self) -> None:
@@ -97,7 +97,7 @@ class Story:
             self.world.disconnect(reader.client_id)
             await asyncio.sleep(0)  # its end is on its way to the catalog, as it is in the door
         elif dice < 0.74:
-            await self.world.keeper.checkpoint()
+            await self.world.store.checkpoints.save()
         elif dice < 0.77 and len(self.engine.topics.all()) < 3:
             name = chance.choice(["a", "b"])
             await self.engine.topics.create(name, LogSettings(), exist_ok=True)
@@ -128,8 +128,8 @@ class Story:
         """The broker's memory is gone; logs and catalog are as they were."""
         old = self.world
         await old.settle()
-        assert old.keeper._timer is not None
-        old.keeper._timer.cancel()
+        assert old.store._timer is not None
+        old.store._timer.cancel()
         self.world = ExchangeWorld(self.engine)
         self.world.clients = old.clients
         for client in old.clients.values():
@@ -150,7 +150,7 @@ class Story:
             if client.session is None:
                 await self.come(reader)
         await self.world.settle()
-        await self.world.keeper.checkpoint()
+        await self.world.store.checkpoints.save()
 
     async def check(self) -> None:
         stored: dict[int, list[Record]] = {}
@@ -200,7 +200,7 @@ async def play(seed: int, patch: pytest.MonkeyPatch) -> None:
         await story.step()
     await story.end()
     await story.check()
-    await story.world.keeper.close()
+    await story.world.store.close()
     await opened.close(True)
 
 
@@ -223,13 +223,13 @@ def test_position_of_a_feed_that_lags_at_qos_0_is_saved() -> None:
             await subscribe(world, reader)
             world.publish("writer", "a", [b"0", b"1"], 1, False)
             await world.settle()
-            await world.keeper.checkpoint()
+            await world.store.checkpoints.save()
             client = world.clients["reader-0"]
             client.has_room = False
             world.publish("writer", "a", [b"2"], 1, False)
             await world.settle()
             assert [message.payload for message in client.received] == [b"0", b"1"]
-            await world.keeper.checkpoint()
+            await world.store.checkpoints.save()
             stored = await after_a_crash(world, "reader-0")
             assert stored.feeds == {1: {1: (1, 2)}}
 

@@ -47,7 +47,7 @@ class Comparison:
         return self.model.sessions[client_id].is_online
 
     async def run(self, steps: int) -> None:
-        await self.world.keeper.open()
+        await self.world.store.open()
         actions = [self.publish] * 12 + [self.take] * 6 + [self.subscribe] * 3
         actions += [self.connect] * 3 + [self.disconnect] * 2
         actions += [self.unsubscribe, self.stall, self.weaken]
@@ -58,7 +58,7 @@ class Comparison:
                 await self._connect(client_id, clean=False, is_kept=True)
             if client_id in self.model.sessions:
                 await self.check(client_id)
-        await self.world.keeper.close()
+        await self.world.store.close()
 
     async def connect(self) -> None:
         client_id = self._chance.choice(self._clients)

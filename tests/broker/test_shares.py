@@ -44,7 +44,7 @@ class Crowd:
 
     @property
     def share(self) -> Share:
-        return self.world.keeper.shares._by_key[KEY]
+        return self.world.store.shares._by_key[KEY]
 
     @property
     def online(self) -> list[str]:
@@ -53,7 +53,7 @@ class Crowd:
 
     async def run(self, steps: int) -> None:
         world = self.world
-        await world.keeper.open()
+        await world.store.open()
         await world.connect("writer", clean=True, is_kept=False, window=10)
         await world.connect("anchor", clean=True, is_kept=True, window=3)
         await world.subscribe("anchor", KEY, Wanted(1))
@@ -64,7 +64,7 @@ class Crowd:
             await self._chance.choice(actions)()
             self.check_bounds()
         await self.finish()
-        await world.keeper.close()
+        await world.store.close()
 
     async def publish(self) -> None:
         chance = self._chance
@@ -112,7 +112,7 @@ class Crowd:
             client.has_room = not client.has_room
 
     async def checkpoint(self) -> None:
-        await self.world.keeper.checkpoint()
+        await self.world.store.checkpoints.save()
 
     async def anchor(self) -> None:
         """The session that always holds the group goes, or comes back."""
@@ -227,8 +227,8 @@ def test_of_a_packet_id_that_was_used_again_one_message_is_out(
             ShareRow(topic.id, 10, 2, "client", 2, False),  # the log was cut before it
         ]
         state = ShareState(1, KEY, False, [(topic.id, topic.log.epoch, 2)], rows)
-        await world.keeper.shares.load([StoredShare(state, {"client": 2})])
-        share = world.keeper.shares._by_key[KEY]
+        await world.store.shares.load([StoredShare(state, {"client": 2})])
+        share = world.store.shares._by_key[KEY]
         assert [pin.tag & OFFSET_MASK for pin in share.pins["client"].values()] == [active]
         assert share.groups[topic.id].ahead() == {3, 7}
         kinds = {row.offset: row.qos for row in share_rows(share)}
@@ -252,7 +252,7 @@ def test_a_packet_id_of_the_session_and_of_a_share_belongs_to_who_used_it_last(
         world = ExchangeWorld(engine)
         row = ShareRow(topic.id, 7, 2, "client", 1, is_released)
         state = ShareState(1, KEY, False, [(topic.id, topic.log.epoch, 0)], [row])
-        await world.keeper.shares.load([StoredShare(state, {"client": 2})])
+        await world.store.shares.load([StoredShare(state, {"client": 2})])
         session = Session("client", None, 10)
         session.window.restore(1, topic.id << TAG_SHIFT | 3)
         if own_qos == 2:
@@ -284,14 +284,14 @@ def test_what_comes_while_something_is_given_again_follows_by_itself() -> None:
         engine = opened.engine
         await engine.topics.create(DEFAULT_TOPIC, LogSettings(), exist_ok=True)
         world = ExchangeWorld(engine)
-        await world.keeper.open()
+        await world.store.open()
         for client_id in ("writer", "dying", "silent"):
             await world.connect(client_id, clean=True, is_kept=False, window=100)
         for client_id in ("dying", "silent"):
             await world.subscribe(client_id, KEY, Wanted(1))
         world.publish("writer", "a/x", [b"0", b"1", b"2", b"3"], 1, False)
         await world.settle()
-        share = world.keeper.shares._by_key[KEY]
+        share = world.store.shares._by_key[KEY]
         topic_id = engine.topics.get(DEFAULT_TOPIC).id
         world.publish("writer", "a/x", [b"4"], 1, False)
         world.disconnect("dying")
@@ -301,7 +301,7 @@ def test_what_comes_while_something_is_given_again_follows_by_itself() -> None:
         got = [one.message.payload for one in world.clients["silent"].inbox if one.message]
         assert sorted(got) == [b"0", b"1", b"2", b"3", b"4"]
         assert got[-1] == b"4"
-        await world.keeper.close()
+        await world.store.close()
         await opened.close(True)
 
     asyncio.run(main())

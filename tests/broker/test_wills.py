@@ -13,7 +13,7 @@ from penstock.broker.engine import Engine
 from penstock.broker.exchange import Exchange
 from penstock.broker.session import wills as module
 from penstock.broker.session.session import NEVER_EXPIRES, Session
-from penstock.broker.session.store import Keeper
+from penstock.broker.session.store import SessionStore
 from penstock.broker.session.wills import GRACE_S, RETRY_S, STALE_MAX, Wills
 from penstock.broker.settings import BrokerSettings
 from penstock.broker.upkeep import WILLS
@@ -35,22 +35,22 @@ class Life:
         self.engine = engine
         self.clock = clock
         self.forbidden: set[str] = set()
-        self.keeper = Keeper(engine, engine.session_catalog)
-        self.exchange = Exchange(engine, self.keeper, self._may)
+        self.store = SessionStore(engine, engine.session_catalog)
+        self.exchange = Exchange(engine, self.store, self._may)
         self.wills = Wills(self.exchange, engine.will_catalog, clock)
 
     def _may(self, principal: Principal, action: str, name: str) -> bool:
         return action != PUBLISH or name not in self.forbidden
 
     async def open(self) -> None:
-        await self.keeper.open()
+        await self.store.open()
         await self.wills.open()
 
     async def next_life(self) -> Life:
         """Without a word, as kill -9 ends it."""
         self.wills.stop()
-        assert self.keeper._timer is not None
-        self.keeper._timer.cancel()
+        assert self.store._timer is not None
+        self.store._timer.cancel()
         life = Life(self.engine, self.clock)
         await life.open()
         return life
@@ -93,7 +93,7 @@ class Life:
         ]
 
     async def rows(self) -> int:
-        await self.keeper.checkpoint()
+        await self.store.checkpoints.save()
         return len(await self.engine.will_catalog.held())
 
 
@@ -108,7 +108,7 @@ async def opened_life() -> AsyncIterator[Life]:
     await life.open()
     yield life
     await life.wills.close()
-    await life.keeper.close()
+    await life.store.close()
     await opened.close(True)
 
 
@@ -240,7 +240,7 @@ def test_no_checkpoint_passes_a_will_and_leaves_its_row() -> None:
         session = await life.connect("c", Will("a", b"gone", 1))
         life.wills.end(session, "")
         await life.engine.topics.get(DEFAULT_TOPIC).log.wait_past(0)
-        await life.keeper.checkpoint()
+        await life.store.checkpoints.save()
         life = await life.next_life()
         await life.pass_time(1000)
         assert await life.published() == [b"gone"]
@@ -353,7 +353,7 @@ def test_a_checkpoint_that_fails_leaves_the_row_to_the_next_one(
         with monkeypatch.context() as patch:
             patch.setattr(life.engine.session_catalog, "save", refuse)
             with pytest.raises(UnavailableError):
-                await life.keeper.checkpoint()
+                await life.store.checkpoints.save()
         assert await life.rows() == 0
 
     play(story)

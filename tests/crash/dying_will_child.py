@@ -6,13 +6,13 @@ import os
 import signal
 import sys
 
-from penstock.broker.session.store import Keeper
+from penstock.broker.session.will_marks import WillMarks
 from penstock.cli.main import main
 
 
-def _die(keeper: Keeper, will_id: int) -> None:
+def _die(marks: WillMarks, will_id: int) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-Keeper.forget_will = _die  # type: ignore[method-assign]
+WillMarks.note = _die  # type: ignore[method-assign]
 sys.exit(main())

@@ -103,14 +103,14 @@ class Hosted:
             time.sleep(0.05)
 
     def wait_idle(self) -> None:
-        """Until nothing that the door or the keeper began is under way."""
+        """Until nothing that the door or the store began is under way."""
         deadline = time.monotonic() + START_S
         while self.call(lambda: not self._is_idle()):
             assert time.monotonic() < deadline
             time.sleep(0.001)
 
     def _is_idle(self) -> bool:
-        tasks = self.door._tasks or self.exchange.keeper._tasks
+        tasks = self.door._tasks or self.exchange.store.tasks
         return not tasks and self.door.wills.is_idle
 
     @property

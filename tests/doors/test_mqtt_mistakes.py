@@ -97,7 +97,7 @@ def test_mistake_while_a_packet_is_handled(world: EveryWayIn, witness: Wire, way
 def test_mistake_in_what_goes_on_in_the_background(
     world: EveryWayIn, witness: Wire, way: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    retained = world.broker.exchange.keeper.retained
+    retained = world.broker.exchange.store.retained
     stumble = stumbling(retained.matching, lambda filter: filter == "trap")
     monkeypatch.setattr(retained, "matching", stumble)
     with world.wire(way, "trapped") as trapped:
@@ -111,9 +111,9 @@ def test_mistake_in_what_goes_on_in_the_background(
 def test_mistake_while_a_session_is_loaded(
     world: EveryWayIn, witness: Wire, way: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    keeper = world.broker.exchange.keeper
-    stumble = stumbling(keeper.begin, lambda session: session.client_id == "trapped")
-    monkeypatch.setattr(keeper, "begin", stumble)
+    store = world.broker.exchange.store
+    stumble = stumbling(store.begin, lambda session: session.client_id == "trapped")
+    monkeypatch.setattr(store, "begin", stumble)
     with world.wire(way, "trapped") as trapped:
         trapped.send(Connect("trapped", False, version=MQTT_5, properties=kept()))
         wait_closed(trapped)
@@ -125,9 +125,9 @@ def test_mistake_while_a_session_is_loaded(
 def test_mistake_while_a_client_goes(
     world: EveryWayIn, witness: Wire, way: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    keeper = world.broker.exchange.keeper
-    stumble = stumbling(keeper.end, lambda session: session.client_id == f"gone {way}")
-    monkeypatch.setattr(keeper, "end", stumble)
+    store = world.broker.exchange.store
+    stumble = stumbling(store.end, lambda session: session.client_id == f"gone {way}")
+    monkeypatch.setattr(store, "end", stumble)
     with world.wire(way, f"gone {way}") as trapped:
         trapped.connect(clean=False, properties=kept())
     while not world.broker.troubles:

@@ -158,7 +158,7 @@ def test_a_group_ends_with_its_last_member_and_a_new_one_begins_at_the_end(
     broker: Hosted, name: str
 ) -> None:
     key = f"$share/g/{name}"
-    shares = broker.exchange.keeper.shares
+    shares = broker.exchange.store.shares
     before = broker.call(lambda: len(shares))
     with ExitStack() as stack:
         (reader,) = members(broker, stack, key, 1, 1)

@@ -171,7 +171,7 @@ def test_a_group_with_full_windows_goes_on_from_the_log(broker: Hosted, name: st
             readers.append(reader)
         writer = stack.enter_context(client(broker, name))
         burst(writer, name, range(count), 1)
-        share = broker.exchange.keeper.shares._by_key[key]
+        share = broker.exchange.store.shares._by_key[key]
         assert broker.call(lambda: sum(group.count for group in share.groups.values())) == 30
         assert broker.call(lambda: list(share.lags.values()) != [])
         got: Counter[bytes] = Counter()
@@ -222,7 +222,7 @@ def test_a_kept_group_ends_when_its_last_session_expires(tmp_path: Path) -> None
         with Wire(broker.port, "short", MQTT_5) as wire:
             wire.connect(properties=kept(1))
             wire.subscribe(key, qos=1)
-        shares = broker.exchange.keeper.shares
+        shares = broker.exchange.store.shares
         assert broker.call(lambda: len(shares)) == 1
         while broker.call(lambda: len(shares)):
             broker.wait_past_us(200_000)
@@ -267,7 +267,7 @@ def test_what_is_out_at_qos_2_reaches_its_session_after_a_restart(tmp_path: Path
         assert (again.packet_id, again.payload, again.dup) == (out.packet_id, out.payload, True)
         wire.acknowledge(again)
         wire.settle()
-        shares = broker.exchange.keeper.shares
+        shares = broker.exchange.store.shares
         while broker.call(lambda: len(shares)):
             broker.wait_past_us(200_000)
         wire.disconnect()

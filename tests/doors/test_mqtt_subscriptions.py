@@ -246,13 +246,13 @@ def test_expired_retained_messages_leave_memory_and_catalog(tmp_path: Path) -> N
         publish(writer, "freed", 1)
         publish(writer, "freed", None)
         wait_stored(tmp_path, {"long", "ever", "renewed", "freed"})
-        assert len(broker.exchange.keeper.retained) == 4
+        assert len(broker.exchange.store.retained) == 4
         publish(writer, "night", 5)
-        broker.run(lambda server: broker.exchange.keeper.checkpoint())
+        broker.run(lambda server: broker.exchange.store.checkpoints.save())
         assert "night" in stored_names(tmp_path)
     with Hosted(tmp_path) as broker:
         wait_stored(tmp_path, {"long", "ever", "renewed", "freed"})
-        assert len(broker.exchange.keeper.retained) == 4
+        assert len(broker.exchange.store.retained) == 4
 
 
 def test_older_clients_get_retained_messages_again_at_every_subscribe(

@@ -226,7 +226,7 @@ def test_nothing_of_it_is_stored(quick: Hosted) -> None:
             assert reader.expect(Publish).qos == 0
     ends = quick.call(lambda: quick.exchange.engine.topics.ends())
     assert set(ends.values()) == {0}
-    assert quick.call(lambda: len(quick.exchange.keeper.retained)) == 0
+    assert quick.call(lambda: len(quick.exchange.store.retained)) == 0
 
 
 def test_clients_may_not_speak_in_its_name(broker: Hosted) -> None:

@@ -274,7 +274,7 @@ def test_a_forgotten_session_holds_nothing_of_its_share_any_more(
     broker: Hosted, client: Asking, name: str, is_connected: bool
 ) -> None:
     """What was out at QoS 2 was its alone (MQTT 5 §4.8.2); a share that nobody holds is gone."""
-    shares = broker.exchange.keeper.shares
+    shares = broker.exchange.store.shares
     before = len(shares)
     with Wire(broker.port, name) as wire:
         wire.connect(clean=False)

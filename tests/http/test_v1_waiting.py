@@ -119,7 +119,7 @@ class RandomClients:
 
     def _is_saved(self, client_id: str) -> bool:
         exchange = self._broker.exchange
-        return client_id not in exchange.sessions.connected and not exchange.keeper._tasks
+        return client_id not in exchange.sessions.connected and not exchange.store.tasks
 
     def received(self, client_id: str) -> int:
         """Come back and take everything; how many messages that is."""
@@ -161,7 +161,7 @@ def test_what_waits_and_what_is_out_is_what_comes(
             world.leave(client_id)
         broker.wait_past_us(int(1.2 * SOON_S * 1_000_000))
         for client_id in world.ids:
-            if client_id not in broker.exchange.keeper.stored:
+            if client_id not in broker.exchange.store.stored:
                 continue
             found = show(client, client_id)
             assert found["is_exact"] and not found["is_connected"]

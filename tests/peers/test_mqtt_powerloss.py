@@ -16,7 +16,7 @@ import pytest
 
 from penstock.app.wiring import open_directory
 from penstock.broker.session.session import NEVER_EXPIRES, Session
-from penstock.broker.session.store import Keeper
+from penstock.broker.session.store import SessionStore
 from penstock.broker.settings import BrokerSettings
 from penstock.core.placement import DEFAULT_TOPIC
 from penstock.log.files.disk import RealDisk
@@ -101,9 +101,9 @@ async def look(data: Path, told: Told) -> list[str]:
     problems: list[str] = []
     opened = await open_directory(data, BrokerSettings())
     engine = opened.engine
-    keeper = Keeper(engine, engine.session_catalog)
+    store = SessionStore(engine, engine.session_catalog)
     try:
-        await keeper.open()
+        await store.open()
         try:
             log = engine.topics.get(DEFAULT_TOPIC).log
         except TopicNotFound:
@@ -118,12 +118,12 @@ async def look(data: Path, told: Told) -> list[str]:
         twice = [one for one in payloads if one.startswith("two") and payloads[one] > 1]
         problems += [f"stored twice: {one}" for one in twice]
         for name, number in told.retained.items():
-            row = keeper.retained.get(name)
+            row = store.retained.get(name)
             if row is None or row.payload.decode() not in candidates(name, number, payloads):
                 problems.append(f"{name} holds {row and row.payload!r}, told {number}")
-        problems += await look_at_sessions(keeper, told, offsets)
+        problems += await look_at_sessions(store, told, offsets)
     finally:
-        await keeper.close()
+        await store.close()
         await opened.close(True)
     return problems
 
@@ -136,13 +136,13 @@ def candidates(name: str, number: int, payloads: Counter[str]) -> set[str]:
     return {f"one {number}"} | later | again
 
 
-async def look_at_sessions(keeper: Keeper, told: Told, offsets: dict[str, int]) -> list[str]:
+async def look_at_sessions(store: SessionStore, told: Told, offsets: dict[str, int]) -> list[str]:
     problems = []
     filters: dict[str, set[str]] = {}
     for client_id in sorted(told.sessions | ({"writer"} if told.open else set())):
         session = Session(client_id, Client(client_id), 10)
         session.expiry_s = NEVER_EXPIRES
-        stored, is_present = await keeper.begin(session, is_clean=False)
+        stored, is_present = await store.begin(session, is_clean=False)
         if not is_present:
             problems.append(f"the session of {client_id} is gone")
         filters[client_id] = {row.filter for row in stored.subscriptions}

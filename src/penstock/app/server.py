@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 from penstock.app.aio import serving_broker
 from penstock.app.schedule import Schedule
 from penstock.broker.exchange import Exchange
-from penstock.broker.session.store import Keeper
+from penstock.broker.session.store import SessionStore
 from penstock.broker.session.wills import Wills
 from penstock.config import (
     OFF,
@@ -59,7 +59,7 @@ class Server:
         self._mqtt: MqttDoor | None = None
         self._http: HttpDoor | None = None
         self._bus: BusDoor | None = None
-        self._keeper: Keeper | None = None
+        self._store: SessionStore | None = None
         self._wills: Wills | None = None
         self._schedule: Schedule | None = None
         self._is_started = False
@@ -131,12 +131,12 @@ class Server:
     async def _open_doors(self) -> None:
         settings = self._settings
         engine = self.broker.engine
-        self._keeper = Keeper(engine, engine.session_catalog)
-        await self._keeper.open()
+        self._store = SessionStore(engine, engine.session_catalog)
+        await self._store.open()
         limits = settings.mqtt_limits
         engine.topics.automatic_max = limits.auto_create_topics
-        exchange = Exchange(engine, self._keeper, keeps_qos0=limits.queue_qos0)
-        if self._keeper.stored or await engine.will_catalog.held():
+        exchange = Exchange(engine, self._store, keeps_qos0=limits.queue_qos0)
+        if self._store.stored or await engine.will_catalog.held():
             # Clients were here before. Where none was, the first one brings this topic.
             await self.broker.create_topic(DEFAULT_TOPIC, exist_ok=True)
         self._wills = Wills(exchange, engine.will_catalog, engine.clock, limits.will_grace_s)
@@ -192,7 +192,7 @@ class Server:
         if http is not None:
             await http.close()
         bus, self._bus = self._bus, None
-        keeper, self._keeper = self._keeper, None
+        store, self._store = self._store, None
         try:
             if mqtt is not None:
                 await mqtt.wait_gone()
@@ -200,8 +200,8 @@ class Server:
                 await wills.close()
             if bus is not None:
                 await bus.close()
-            if keeper is not None:
-                await keeper.close()
+            if store is not None:
+                await store.close()
         finally:
             await self.broker.close()
         if was_started:

@@ -15,7 +15,7 @@ from penstock.broker.deliver.routes import Router
 from penstock.broker.engine import Engine
 from penstock.broker.publish.publisher import Publisher
 from penstock.broker.session.registry import Sessions
-from penstock.broker.session.store import Keeper
+from penstock.broker.session.store import SessionStore
 from penstock.broker.share.delivery import Sharing
 from penstock.broker.upkeep import DELIVERY
 from penstock.core.access import Authorise, authorise
@@ -27,7 +27,7 @@ class Exchange:
     def __init__(
         self,
         engine: Engine,
-        keeper: Keeper,
+        store: SessionStore,
         authorise: Authorise = authorise,
         *,
         keeps_qos0: bool = False,
@@ -35,22 +35,22 @@ class Exchange:
         on_trouble = partial(engine.upkeep.note_trouble, DELIVERY)
         self.engine = engine
         self.keeps_qos0 = keeps_qos0
-        self.keeper = keeper
+        self.store = store
         self.authorise = authorise
         self.router = Router(engine.topics, authorise, keeps_qos0=keeps_qos0)
-        self.publisher = Publisher(engine, self.router, keeper, keeps_qos0=keeps_qos0)
-        self.delivery = Delivery(engine, self.router, keeper.retained, keeps_qos0=keeps_qos0)
+        self.publisher = Publisher(engine, self.router, store.inbound, keeps_qos0=keeps_qos0)
+        self.delivery = Delivery(engine, self.router, store.retained, keeps_qos0=keeps_qos0)
         self.feeds = Feeds(engine, authorise, on_trouble)
-        self.sharing = Sharing(engine, self.router, keeper.shares, on_trouble, keeps_qos0)
+        self.sharing = Sharing(engine, self.router, store.shares, on_trouble, keeps_qos0)
         self.sessions = Sessions(
             engine,
-            keeper,
+            store,
             self.router,
             self.feeds,
             self.sharing,
             on_trouble,
             keeps_qos0=keeps_qos0,
         )
-        self.retained_delivery = RetainedDelivery(engine, keeper.retained, authorise, self.feeds)
+        self.retained_delivery = RetainedDelivery(engine, store.retained, authorise, self.feeds)
         engine.caches.by_name["routes"] = self.router
-        engine.caches.by_name["retained"] = keeper.retained
+        engine.caches.by_name["retained"] = store.retained

@@ -33,7 +33,7 @@ def measure(exchange: Exchange) -> dict[str, float]:
     """Names as they are exported, with their values."""
     engine = exchange.engine
     connected = len(exchange.sessions.connected)
-    plain, shared = exchange.sessions.subscription_count, len(exchange.keeper.shares)
+    plain, shared = exchange.sessions.subscription_count, len(exchange.store.shares)
     return {
         f'penstock_build_info{{version="{VERSION}",engine="{engine_kind()}"}}': 1,
         "penstock_process_start_time_seconds": engine.started_us / 1e6,
@@ -46,7 +46,7 @@ def measure(exchange: Exchange) -> dict[str, float]:
         'penstock_mqtt_sessions{state="away"}': exchange.sessions.away_count,
         'penstock_mqtt_subscriptions{kind="plain"}': plain,
         'penstock_mqtt_subscriptions{kind="shared"}': shared,
-        "penstock_retained_messages": len(exchange.keeper.retained),
+        "penstock_retained_messages": len(exchange.store.retained),
         **_lags(exchange),
     }
 
@@ -83,7 +83,7 @@ def _lags(exchange: Exchange) -> dict[str, float]:
         "group": engine.groups.lags(ends),
         "session": _behind((one.lags for one in exchange.sessions.connected.values()), ends),
         "feed": _behind((one.lags for one in exchange.feeds), ends),
-        "share": _behind((one.lags for one in exchange.keeper.shares.behind), ends),
+        "share": _behind((one.lags for one in exchange.store.shares.behind), ends),
     }
     values: dict[str, float] = {}
     for kind, lags in kinds.items():

@@ -211,6 +211,10 @@ class Topics:
     def all(self) -> list[Topic]:
         return list(self._by_key.values())
 
+    def working(self) -> list[Topic]:
+        """Topics whose logs can be read."""
+        return [topic for topic in self._by_key.values() if not topic.refusal]
+
     def ends(self) -> dict[int, int]:
         """The end of every topic, by its id."""
         return {topic.id: topic.log.bounds().end for topic in self._by_key.values()}

@@ -11,6 +11,7 @@ from heapq import heapify, heappop, heappush
 from typing import Final
 
 from penstock.catalog.retained import RetainedRow
+from penstock.catalog.sessions import Checkpoint
 from penstock.core.nametree import NameTree
 from penstock.log.format.batch import Batch
 from penstock.model.record import RETAIN
@@ -29,6 +30,7 @@ class Retained:
         self._messages: dict[str, RetainedRow] = {}
         self._names = NameTree()
         self._changed: set[str] = set()  # since the last checkpoint was taken
+        self._taken: set[str] = set()  # by the one that is being saved
         self._terms: list[tuple[int, str]] = []  # a heap of (until when, name); some are outdated
 
     def __len__(self) -> int:
@@ -116,19 +118,24 @@ class Retained:
             self._remove(name)
             self._changed.add(name)
 
-    def take_changes(self) -> tuple[list[RetainedRow], list[str]]:
-        """(new or replaced, names that are gone) since the last call."""
-        changed, self._changed = self._changed, set()
-        rows = [self._messages[name] for name in changed if name in self._messages]
-        return rows, [name for name in changed if name not in self._messages]
+    def take_changes(self, point: Checkpoint) -> bool:
+        self.expire()
+        self._taken, self._changed = self._changed, set()
+        for name in self._taken:
+            row = self._messages.get(name)
+            if row is not None:
+                point.retained.append(row)
+            else:
+                point.forgotten.append(name)
+        return bool(self._taken)
+
+    def settle(self, *, is_saved: bool) -> None:
+        if not is_saved:
+            self._changed |= self._taken
+        self._taken = set()
 
     def release_unused(self) -> None:
         """Nothing: these are the messages themselves."""
-
-    def put_back(self, rows: list[RetainedRow], gone: list[str]) -> None:
-        """The checkpoint with these changes failed: they belong to the next one."""
-        self._changed.update(row.name for row in rows)
-        self._changed.update(gone)
 
 
 def _size(row: RetainedRow) -> int:

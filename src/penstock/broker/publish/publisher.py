@@ -14,8 +14,8 @@ from collections.abc import Sequence
 from penstock.broker.deliver.routes import Route, Router, forward, spread
 from penstock.broker.engine import Engine
 from penstock.broker.metrics import Metrics
+from penstock.broker.session.inbound_qos2 import InboundQos2, opened_mark
 from penstock.broker.session.session import Session
-from penstock.broker.session.store import Keeper, opened_mark
 from penstock.broker.states import States
 from penstock.broker.topics import Topic
 from penstock.core.fast_lane import may_go_ahead
@@ -29,17 +29,17 @@ from penstock.model.errors import NotAuthorized, PenstockError, UnavailableError
 class Opening:
     """Implements Waiter for messages of QoS 2: their packet ids are taken once they are stored."""
 
-    __slots__ = ("_is_kept", "_keeper", "_packet_ids", "_session", "_topic", "_waiter")
+    __slots__ = ("_inbound", "_is_kept", "_packet_ids", "_session", "_topic", "_waiter")
 
     def __init__(
         self,
-        keeper: Keeper,
+        inbound: InboundQos2,
         session: Session,
         topic: Topic,
         packet_ids: list[int],
         waiter: Waiter,
     ) -> None:
-        self._keeper = keeper
+        self._inbound = inbound
         self._session = session
         self._topic = topic
         self._packet_ids = packet_ids
@@ -63,7 +63,7 @@ class Opening:
     def _end(self, *, is_open: bool) -> None:
         if self._is_kept:
             session, packet_ids = self._session, self._packet_ids
-            self._keeper.end_opening(session, self._topic, packet_ids, is_open=is_open)
+            self._inbound.end_opening(session, self._topic, packet_ids, is_open=is_open)
 
 
 class Unheard:
@@ -90,14 +90,14 @@ class Publisher:
     """Takes what clients publish, on the event loop."""
 
     def __init__(
-        self, engine: Engine, router: Router, keeper: Keeper, *, keeps_qos0: bool = False
+        self, engine: Engine, router: Router, inbound: InboundQos2, *, keeps_qos0: bool = False
     ) -> None:
         self.router = router
         self.states = States(router)
         self.clock = engine.clock
         self.metrics = engine.metrics
         self.payload_bytes_max = engine.settings.payload_bytes_max
-        self._keeper = keeper
+        self._inbound = inbound
         self._keeps_qos0 = keeps_qos0
         self._upkeep = engine.upkeep
 
@@ -159,14 +159,15 @@ class Publisher:
             return False
         marks: list[Mark] = []
         if session.vault is not None:
-            self._keeper.begin_opening(session, taken)
+            self._inbound.begin_opening(session, taken)
             marks = [opened_mark(session, packet_id, at) for at, packet_id in enumerate(taken)]
-        return self.publish(route, run, Opening(self._keeper, session, topic, taken, waiter), marks)
+        opening = Opening(self._inbound, session, topic, taken, waiter)
+        return self.publish(route, run, opening, marks)
 
     def release(self, session: Session, packet_ids: list[int], waiter: Waiter) -> None:
         """The client will not send these QoS 2 messages again; heard once that is durable."""
         if session.vault is not None:
-            self._keeper.close_opened(session, packet_ids, waiter)
+            self._inbound.close_opened(session, packet_ids, waiter)
             return
         for packet_id in packet_ids:
             session.opened.pop(packet_id, None)

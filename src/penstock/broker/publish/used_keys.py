@@ -11,6 +11,7 @@ import struct
 from typing import Final
 
 from penstock.catalog.keys import KeyCatalog, KeyRow
+from penstock.catalog.sessions import Checkpoint
 from penstock.log.format.batch import Batch
 from penstock.log.format.marks import MARK_IDEMPOTENCY_KEY, Mark
 from penstock.model.errors import UnavailableError
@@ -88,12 +89,12 @@ class Keys:
         row = KeyRow(topic_id, key, digest, first_offset, count, stored_at)
         self._unsaved[topic_id, key] = row
 
-    def take_changes(self) -> list[KeyRow]:
-        self._saving, self._unsaved = self._saving | self._unsaved, {}
-        return list(self._saving.values())
+    def take_changes(self, point: Checkpoint) -> bool:
+        self._saving, self._unsaved = self._unsaved, {}
+        point.keys = list(self._saving.values())
+        return bool(self._saving)
 
     def settle(self, *, is_saved: bool) -> None:
-        """The changes are in the catalog, or have to be taken again."""
         if not is_saved:
             self._unsaved = self._saving | self._unsaved
         self._saving = {}

@@ -89,7 +89,7 @@ def _of_session(session: Session, *, keeps_qos0: bool) -> Standing:
 
 
 async def _of_row(exchange: Exchange, row: SessionRow) -> Standing:
-    keeper, stored = exchange.keeper, row.stored
+    store, stored = exchange.store, row.stored
     client_id = stored.client_id
     out = {tag_of(one) for one in stored.outstanding}
     plain = [
@@ -97,7 +97,7 @@ async def _of_row(exchange: Exchange, row: SessionRow) -> Standing:
         for one in stored.subscriptions
         if not one.feed_id and not one.filter.startswith(SHARE_PREFIX)
     ]
-    positions = await keeper.offsets(stored)
+    positions = await store.offsets(stored)
     if row.is_connected:  # it is coming or going: without a position it is level
         positions = {one: positions[one] for one in stored.positions if one in positions}
     readers = [Reader(client_id, positions, plain, out, keeps_qos0=exchange.keeps_qos0)]
@@ -106,7 +106,7 @@ async def _of_row(exchange: Exchange, row: SessionRow) -> Standing:
             readers.append(
                 Reader(
                     client_id,
-                    await keeper.feed_offsets(stored, one.feed_id),
+                    await store.feed_offsets(stored, one.feed_id),
                     [_wish_of_feed(one)],
                     out,
                     one.feed_id,
@@ -114,7 +114,7 @@ async def _of_row(exchange: Exchange, row: SessionRow) -> Standing:
                     keeps_qos0=True,
                 )
             )
-    pins = [pin for _, _, pin in keeper.shares.pinned(client_id) if not pin.is_released]
+    pins = [pin for _, _, pin in store.shares.pinned(client_id) if not pin.is_released]
     sent = [one for one in stored.outstanding if one.packet_id != NO_PACKET_ID]
     return Standing(
         client_id,

@@ -13,7 +13,8 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Concatenate, ParamSpec
 
-from penstock.catalog.sessions import Ending
+from penstock.broker.tasks import Spawn
+from penstock.catalog.sessions import Checkpoint, Ending
 from penstock.model.errors import UnavailableError
 
 P = ParamSpec("P")
@@ -22,11 +23,11 @@ P = ParamSpec("P")
 class Endings:
     """The endings that are not saved yet; used on the event loop."""
 
-    def __init__(self, spawn: Callable[[Coroutine[Any, Any, None]], None]) -> None:
+    def __init__(self, spawn: Spawn) -> None:
         self._spawn = spawn
         self._pending: Counter[str] = Counter()  # by client id
         self._unsaved: dict[Ending, None] = {}
-        self._carried: Counter[Ending] = Counter()  # by checkpoints that are being saved
+        self._carried: set[Ending] = set()  # by the checkpoint that is being saved
         self._settled: list[asyncio.Future[None]] = []  # wait for any of them
         self._is_closing = False
 
@@ -53,21 +54,18 @@ class Endings:
 
         self._begin(ending.client_id, self._insist(save_unless_saved))
 
-    def carry(self) -> list[Ending]:
-        """For a checkpoint: what is not known to be saved; `put_down` has to follow."""
-        endings = list(self._unsaved)
-        self._carried.update(endings)
-        return endings
+    def take_changes(self, point: Checkpoint) -> bool:
+        """What is not known to be saved; alone it needs no checkpoint: its own way will do."""
+        self._carried = set(self._unsaved)
+        point.endings = list(self._unsaved)
+        return False
 
-    def put_down(self, endings: list[Ending], *, is_saved: bool) -> None:
-        """A checkpoint that carried these has been saved, or could not be."""
-        for one in endings:
-            self._carried[one] -= 1
-            if not self._carried[one]:
-                del self._carried[one]
-            if is_saved:
+    def settle(self, *, is_saved: bool) -> None:
+        if is_saved:
+            for one in self._carried:
                 self._unsaved.pop(one, None)
-        self._settle()
+        self._carried = set()
+        self._wake()
 
     async def wait(self, client_id: str) -> None:
         """Suspends until what this client left is saved."""
@@ -89,7 +87,7 @@ class Endings:
             self._pending[client_id] -= 1
             if not self._pending[client_id]:
                 del self._pending[client_id]
-            self._settle()
+            self._wake()
 
     async def _insist(self, save: Callable[[], Awaitable[None]]) -> None:
         while True:
@@ -106,7 +104,7 @@ class Endings:
         self._settled.append(settled)
         await settled
 
-    def _settle(self) -> None:
+    def _wake(self) -> None:
         settled, self._settled = self._settled, []
         for one in settled:
             if not one.done():

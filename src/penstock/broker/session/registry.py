@@ -11,7 +11,7 @@ from penstock.broker.deliver.routes import Router
 from penstock.broker.deliver.sweep import Sweep
 from penstock.broker.engine import Engine
 from penstock.broker.session.session import Session, Subscription
-from penstock.broker.session.store import Keeper
+from penstock.broker.session.store import SessionStore
 from penstock.broker.share.delivery import Sharing
 from penstock.core.names import SHARE_PREFIX
 
@@ -22,7 +22,7 @@ class Sessions:
     def __init__(
         self,
         engine: Engine,
-        keeper: Keeper,
+        store: SessionStore,
         router: Router,
         feeds: Feeds,
         sharing: Sharing,
@@ -32,7 +32,7 @@ class Sessions:
     ) -> None:
         self.connected: dict[str, Session] = {}
         self._engine = engine
-        self._keeper = keeper
+        self._store = store
         self._router = router
         self._feeds = feeds
         self._sharing = sharing
@@ -56,7 +56,7 @@ class Sessions:
                 if offset is not None and offset < topic.log.bounds().end:
                     session.lags[topic.id] = offset
         if session.lags:
-            self._keeper.touch(session)
+            self._store.touch(session)
 
     def detach(self, session: Session) -> None:
         """The connection is gone; a session that ends with it leaves nothing behind."""
@@ -68,7 +68,7 @@ class Sessions:
         for sweep in self._sweeps.values():
             sweep.lift.leave(session)
         if session.vault is not None:
-            self._keeper.end(session)
+            self._store.end(session)
         session.outbox = None
 
     # Subscriptions
@@ -126,7 +126,7 @@ class Sessions:
     @property
     def away_count(self) -> int:
         """How many sessions are kept for clients that are not connected."""
-        return len(self._keeper.stored.keys() - self.connected.keys())
+        return len(self._store.stored.keys() - self.connected.keys())
 
     def unsubscribe(self, session: Session, filter: str) -> bool:
         """Take a filter back; False if the session did not have it."""

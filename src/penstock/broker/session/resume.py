@@ -45,14 +45,14 @@ async def restore(exchange: Exchange, session: Session, stored: StoredSession) -
         if row.feed_id:
             where = compile_where(row.expression) if row.expression else None
             one.feed = OwnFeed(one, row.feed_id, where)
-            one.feed.lags = await exchange.keeper.feed_offsets(stored, row.feed_id)
+            one.feed.lags = await exchange.store.feed_offsets(stored, row.feed_id)
         elif row.filter.startswith(SHARE_PREFIX):
             exchange.sharing.hold_again(one)
         session.subscriptions[row.filter] = one
     session.feed_id_last = stored.feed_id_last
     _restore_window(session, stored.outstanding)
     exchange.sharing.restore(session)
-    session.from_offsets = await exchange.keeper.offsets(stored)
+    session.from_offsets = await exchange.store.offsets(stored)
     session.is_resending = True
 
 

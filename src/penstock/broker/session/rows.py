@@ -8,9 +8,12 @@ from penstock.broker.session.session import (
     PLACE_SHIFT,
     TAG_SHIFT,
     TOPIC_MASK,
+    OwnFeed,
     Session,
     Subscription,
 )
+from penstock.broker.topics import Topics
+from penstock.catalog.feeds import FeedRow
 from penstock.catalog.stored_sessions import NO_PACKET_ID, OutstandingRow, SubscriptionRow
 
 
@@ -51,6 +54,15 @@ def outstanding_row(tag: int, packet_id: int, qos: int, *, is_released: bool) ->
 def tag_of(row: OutstandingRow) -> int:
     """The opposite: the window's tag of a stored message."""
     return (row.feed_id << PLACE_SHIFT | row.topic_id) << TAG_SHIFT | row.offset
+
+
+def feed_rows(topics: Topics, feed: OwnFeed, offsets: dict[int, int]) -> list[FeedRow]:
+    """Where a feed is in each topic that `offsets` has."""
+    return [
+        (feed.id, topic.id, topic.log.epoch, offsets[topic.id])
+        for topic in topics.all()
+        if topic.id in offsets
+    ]
 
 
 def subscription_row(one: Subscription) -> SubscriptionRow:

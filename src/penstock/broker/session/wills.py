@@ -20,7 +20,7 @@ from typing import Any, Final
 from penstock.broker.deliver.routes import TopicWanted
 from penstock.broker.exchange import Exchange
 from penstock.broker.session.session import Session
-from penstock.broker.session.store import will_mark
+from penstock.broker.session.will_marks import will_mark
 from penstock.broker.upkeep import WILLS
 from penstock.catalog.wills import NOT_DUE, StoredWill, WillCatalog
 from penstock.core.run import Run, record_flags
@@ -71,7 +71,7 @@ class Firing:
 
     def committed(self, offset: int) -> None:
         # In the tick of the commit: no checkpoint passes the mark and leaves the row.
-        self._exchange.keeper.forget_will(self._will_id)
+        self._exchange.store.will_marks.note(self._will_id)
         self._done.set_result(None)
 
     def refused(self, error: Exception) -> None:
@@ -109,7 +109,7 @@ class Wills:
     # Start and end
 
     async def open(self) -> None:
-        """Take over what an earlier broker left; the keeper has followed the logs before."""
+        """Take over what an earlier broker left; the store has followed the logs before."""
         now_us, now_s = self._clock.steady_us(), self._clock.monotonic_s()
         for held in await self._catalog.held():
             if held.due_at == NOT_DUE:

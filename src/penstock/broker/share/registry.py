@@ -7,12 +7,13 @@ holds which outlives its connection are in the catalog.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Iterator, Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
 
 from penstock.broker.engine import Engine
 from penstock.broker.session.session import OFFSET_MASK, TAG_SHIFT
 from penstock.broker.share.share import Pin, Share
+from penstock.broker.tasks import Spawn
+from penstock.catalog.sessions import Checkpoint
 from penstock.catalog.shares import ShareCatalog, ShareRow, ShareState, StoredShare
 from penstock.core.groups import Group
 from penstock.core.names import split_share
@@ -25,7 +26,7 @@ class Shares:
         self,
         engine: Engine,
         catalog: ShareCatalog,
-        spawn: Callable[[Coroutine[Any, Any, None]], None],
+        spawn: Spawn,
     ) -> None:
         self._engine = engine
         self._catalog = catalog
@@ -34,6 +35,7 @@ class Shares:
         self._by_key: dict[str, Share] = {}
         self._of: dict[str, set[Share]] = {}  # client -> what it holds or is being sent
         self._next_id = 1
+        self._taken: list[Share] = []  # by the checkpoint that is being saved
 
     def __len__(self) -> int:
         return len(self._by_key)
@@ -156,15 +158,20 @@ class Shares:
         self._next_id += 1
         return True
 
-    def take_changes(self) -> tuple[list[ShareState], list[Share]]:
-        """What the next checkpoint saves, and the shares it is of."""
-        changed = []
+    def take_changes(self, point: Checkpoint) -> bool:
         for share in list(self._by_key.values()):
             self._tidy(share)
             if share.id and share.is_busy and share.key in self._by_key:
-                changed.append(share)
+                self._taken.append(share)
                 share.is_busy = False
-        return [self._state(share) for share in changed], changed
+        point.shares = [self._state(share) for share in self._taken]
+        return bool(self._taken)
+
+    def settle(self, *, is_saved: bool) -> None:
+        if not is_saved:
+            for share in self._taken:
+                share.is_busy = True
+        self._taken = []
 
     def _state(self, share: Share, *, is_whole: bool = False) -> ShareState:
         """Where a share stands; `is_whole` says so of topics at whose level it is, too."""

@@ -28,7 +28,7 @@ def add_all(door: HttpDoor, exchange: Exchange, mqtt_door: MqttDoor) -> None:
     queue.add_routes(door, submissions)
     topics.add_routes(door)
     bindings.add_routes(door)
-    records.add_routes(door, submissions, exchange.keeper)
+    records.add_routes(door, submissions, exchange.store)
     consumers.add_routes(door)
     groups.add_routes(door)
     streams.add_routes(door)

@@ -93,7 +93,7 @@ class Arrivals:
                 return
         holder = self.exchange.sessions.connected.get(client_id)
         # Nobody's: whoever comes may have it.
-        owner = self.exchange.keeper.stored.get(client_id, "")
+        owner = self.exchange.store.stored.get(client_id, "")
         if owner and owner != connection.principal.user:
             self._refuse_taken(connection, packet, client_id)
             return
@@ -114,7 +114,7 @@ class Arrivals:
         connection.take_aliases(asked.topic_alias_maximum or 0)
         connection.wants_reasons = asked.request_problem_information != 0
         session.expiry_s = _expiry_s(packet)
-        is_stored = client_id in self.exchange.keeper.stored or client_id in self._arriving
+        is_stored = client_id in self.exchange.store.stored or client_id in self._arriving
         is_kept = session.expiry_s > 0 or is_stored
         if is_kept or will or self._wills.concerns(client_id, connection.principal.user):
             work = self._admit_slowly(connection, packet, session, will, is_kept=is_kept)
@@ -152,7 +152,7 @@ class Arrivals:
         is_clean = packet.clean_start
         try:
             if is_kept:
-                stored, is_present = await exchange.keeper.begin(session, is_clean=is_clean)
+                stored, is_present = await exchange.store.begin(session, is_clean=is_clean)
                 if is_present:
                     await restore(exchange, session, stored)
             await self._wills.begin(session, owner, will, is_clean=is_clean)
@@ -179,8 +179,8 @@ class Arrivals:
     def _leave(self, session: Session, *, is_present: bool) -> None:
         """The client is not let in after all, or is gone already."""
         if session.vault is not None:
-            keeper = self.exchange.keeper
-            (keeper.leave if is_present else keeper.end)(session)
+            store = self.exchange.store
+            (store.leave if is_present else store.end)(session)
 
     def _arrived(self, client_id: str, connection: Connection) -> bool:
         """The session has been looked up; False if another connection asked for it meanwhile."""

@@ -75,14 +75,14 @@ class DollarSys:
     def each_second(self) -> None:
         """Clients or subscriptions that come and go are told soon; the rest at its interval."""
         exchange = self._exchange
-        keeper = exchange.keeper
+        store = exchange.store
         seen = (
             exchange.engine.metrics.traffic.connects,
             len(exchange.sessions.connected),
             exchange.sessions.subscription_count,
-            len(keeper.stored),
-            len(keeper.shares),
-            len(keeper.retained),
+            len(store.stored),
+            len(store.shares),
+            len(store.retained),
         )
         if self._interval_s and seen != self._seen:
             self._seen = seen
@@ -117,8 +117,8 @@ class DollarSys:
             "clients/maximum": traffic.clients_max,
             "clients/expired": traffic.sessions_expired,
             "subscriptions/count": exchange.sessions.subscription_count,
-            "shared_subscriptions/count": len(exchange.keeper.shares),
-            "retained messages/count": len(exchange.keeper.retained),
+            "shared_subscriptions/count": len(exchange.store.shares),
+            "retained messages/count": len(exchange.store.retained),
         }
         return {name: str(count) for name, count in counts.items()}
 

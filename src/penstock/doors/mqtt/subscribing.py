@@ -182,7 +182,7 @@ class Subscribing:
         if session.vault is None:
             self._confirm(connection, made)
         else:
-            work = self.exchange.keeper.subscribe(session, made.subscriptions)
+            work = self.exchange.store.subscribe(session, made.subscriptions)
             self._spawn(connection, self._confirm_kept(connection, work, made))
 
     def _confirm(self, connection: Connection, made: Made) -> None:
@@ -239,7 +239,7 @@ class Subscribing:
         if session.vault is None:
             connection.put_packet(answer)
         else:
-            work = self.exchange.keeper.unsubscribe(session, list(packet.filters))
+            work = self.exchange.store.unsubscribe(session, list(packet.filters))
             self._spawn(connection, self._answer_kept(connection, work, answer))
 
     async def _answer_kept(

@@ -24,7 +24,7 @@ from penstock.broker.reading import (
     read_records,
     read_stored,
 )
-from penstock.broker.session.store import Keeper
+from penstock.broker.session.store import SessionStore
 from penstock.broker.topics import Topic
 from penstock.core.names import check_name
 from penstock.core.position import parse_position
@@ -78,8 +78,8 @@ _many: Final = msgspec.json.Decoder(list[Message])
 _encode: Final = msgspec.json.Encoder().encode
 
 
-def add_routes(door: HttpDoor, submissions: Submissions, keeper: Keeper) -> None:
-    records = RecordsDoor(door, submissions, keeper)
+def add_routes(door: HttpDoor, submissions: Submissions, store: SessionStore) -> None:
+    records = RecordsDoor(door, submissions, store)
     door.router.add(
         Route(
             "POST",
@@ -136,11 +136,11 @@ def add_routes(door: HttpDoor, submissions: Submissions, keeper: Keeper) -> None
 
 
 class RecordsDoor:
-    def __init__(self, door: HttpDoor, submissions: Submissions, keeper: Keeper) -> None:
+    def __init__(self, door: HttpDoor, submissions: Submissions, store: SessionStore) -> None:
         self._door = door
         self._engine = door.engine
         self._submissions = submissions
-        self._once = StoringOnce(keeper.keys, submissions)
+        self._once = StoringOnce(store.keys, submissions)
 
     # Storing
 

@@ -70,7 +70,7 @@ class SessionsDoor:
     async def show_all(self, request: Request) -> Response:
         query = check_query(request, "limit", "after")
         limit, after = read_limit(query), query.get("after")
-        known = sorted(set(self._exchange.sessions.connected) | set(self._exchange.keeper.stored))
+        known = sorted(set(self._exchange.sessions.connected) | set(self._exchange.store.stored))
         if after is not None:
             known = [one for one in known if one > after]
         standings = await describe_sessions(self._exchange, known[:limit])
@@ -84,14 +84,14 @@ class SessionsDoor:
 
     async def show_stored(self, request: Request) -> Response:
         check_query(request)
-        return Response(200, await self._exchange.keeper.stored_rows())
+        return Response(200, await self._exchange.store.stored_rows())
 
     async def kick(self, request: Request) -> Response:
         asked = read_body(request, Kick)
         client_id = request.params["client_id"]
         exchange = self._exchange
         session = exchange.sessions.connected.get(client_id)
-        if session is None and client_id not in exchange.keeper.stored:
+        if session is None and client_id not in exchange.store.stored:
             raise _unknown(client_id)
         was_connected = session is not None
         if session is not None:
@@ -103,7 +103,7 @@ class SessionsDoor:
             elif outbox is not None:
                 outbox.close()
         elif asked.forget:
-            await exchange.keeper.forget(client_id)
+            await exchange.store.forget(client_id)
         return json_response(Kicked(client_id, was_connected, asked.forget))
 
     async def _find(self, client_id: str) -> list[Standing]:
