@@ -25,7 +25,6 @@ from penstock.catalog.retained import RetainedRow
 from penstock.core.access import RECEIVE, Authorise
 from penstock.core.run import Run, record_flags
 
-RETAINED_WAIT_S: Final = 0.01  # between looks whether a full window has room again
 RETAINED_AT_ONCE: Final = 500  # retained messages handed over before others get their turn
 
 
@@ -93,7 +92,7 @@ class RetainedDelivery:
             if subscription.no_local and row.publisher == session.client_id:
                 continue
             while not self._hand_retained(subscription, row):
-                await asyncio.sleep(RETAINED_WAIT_S)  # its window is full
+                await session.wait_room()  # its window is full
                 if session.outbox is None:
                     return
             handed += 1

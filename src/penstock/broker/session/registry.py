@@ -70,6 +70,7 @@ class Sessions:
         if session.vault is not None:
             self._store.end(session)
         session.outbox = None
+        session.wake()
 
     # Subscriptions
 
@@ -141,7 +142,9 @@ class Sessions:
     # Catching up
 
     def resume(self, session: Session) -> None:
-        """The session has room again: go on from the logs where it lags."""
+        """The session may have room again: whoever waits for it goes on, as do the logs."""
+        if session.room_waiters is not None:
+            session.wake()
         if session.shares:
             self._sharing.resume(session)
         if session.stalled:

@@ -6,9 +6,6 @@ the session goes on from the logs.
 
 from __future__ import annotations
 
-import asyncio
-from typing import Final
-
 from penstock.broker.deliver.history import feed_run
 from penstock.broker.deliver.stored_runs import stored_run
 from penstock.broker.exchange import Exchange
@@ -31,8 +28,6 @@ from penstock.core.names import SHARE_PREFIX
 from penstock.core.run import Encoding, Run
 from penstock.core.where import compile_where
 from penstock.model.errors import PenstockError
-
-RESEND_WAIT_S: Final = 0.01  # between looks whether a full window has room again
 
 
 async def restore(exchange: Exchange, session: Session, stored: StoredSession) -> None:
@@ -100,7 +95,7 @@ async def go_on(exchange: Exchange, session: Session) -> None:
             continue  # it cannot be read now, and nobody said that it is done
         # The window may have been larger then: the client's receive maximum of now counts.
         while len(sent) >= session.window.size_max:
-            await asyncio.sleep(RESEND_WAIT_S)
+            await session.wait_room()
             if session.outbox is None:
                 return
             sent = {one for one in sent if session.window.tag_of(one) >= 0}

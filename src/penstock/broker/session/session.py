@@ -7,6 +7,7 @@ Compiled by mypyc; the same source runs interpreted.
 
 from __future__ import annotations
 
+import asyncio
 from typing import Final, Protocol
 
 from penstock.catalog.stored_sessions import RETAINED_FEED
@@ -178,6 +179,7 @@ class Session:
         "outbox",
         "released",
         "resent",
+        "room_waiters",
         "shared",
         "shares",
         "stalled",
@@ -202,6 +204,8 @@ class Session:
         self.opened: dict[int, int] = {}  # QoS 2 packet ids received -> topic id
         self.opening: set[int] = set()  # those of them whose message is not durable yet
         self.is_resending = False  # what was out goes first, whatever comes meanwhile
+        # Tasks with something to send that found no room; woken whenever there may be some.
+        self.room_waiters: list[asyncio.Future[None]] | None = None
         self.resent: set[int] = set()  # tags of what was out when the client came back
         self.feed_id_last = NO_FEED  # never given again: rows of an ended feed may still be stored
         self.stalled: dict[OwnFeed, int] = {}  # feeds that found no room, and for which QoS
@@ -224,8 +228,24 @@ class Session:
 
     @property
     def is_behind(self) -> bool:
-        """May something wait in the log for room in the window or the connection?"""
-        return bool(self.lags or self.stalled or self.shares)
+        """May something wait for room in the window or the connection?"""
+        return bool(self.lags or self.stalled or self.shares or self.room_waiters)
+
+    async def wait_room(self) -> None:
+        """Suspends until there may be room again, or the connection is gone; then look again."""
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        if self.room_waiters is None:
+            self.room_waiters = []
+        self.room_waiters.append(waiter)
+        await waiter
+
+    def wake(self) -> None:
+        """There may be room, or the connection is gone: whoever waits looks again."""
+        waiters, self.room_waiters = self.room_waiters, None
+        if waiters is not None:
+            for one in waiters:
+                if not one.done():
+                    one.set_result(None)
 
     def offer(self, topic_id: int, base_offset: int, run: Run, encoding: Encoding) -> None:
         """A run became durable at `base_offset`; send what fits, lag behind with the rest."""

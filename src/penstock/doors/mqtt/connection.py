@@ -426,11 +426,11 @@ class Connection:
         if self._answer_bytes > ANSWER_BYTES_MAX:
             self.read_on(not self.is_paused)
         self._answer_bytes = 0
-        session = self.session
-        if session is None or not (session.lags or session.stalled or session.shares):
+        one = self.session  # asked here, not by a call: every flush comes by
+        if one is None or not (one.lags or one.stalled or one.shares or one.room_waiters):
             return
         if self.has_room:
-            self._sessions.resume(session)
+            self._sessions.resume(one)
 
     def _send(self, data: bytes | memoryview) -> bool:
         """Hand over what the socket takes; False if something is left, or the peer is gone."""
