@@ -8,12 +8,13 @@ from contextlib import asynccontextmanager
 
 from penstock.app.wiring import open_memory
 from penstock.broker.session.resume import restore
-from penstock.broker.session.session import NEVER_EXPIRES, OFFSET_MASK, TAG_SHIFT, Session
+from penstock.broker.session.session import NEVER_EXPIRES, Session
 from penstock.broker.settings import BrokerSettings
 from penstock.catalog.stored_sessions import OutstandingRow, StoredSession
 from penstock.core.access import RECEIVE, Principal
 from penstock.core.placement import DEFAULT_TOPIC
 from penstock.core.run import Run, record_flags, run_of
+from penstock.core.tags import make_tag, offset_of, topic_id_of
 from penstock.log.interface import LogSettings
 from penstock.model.errors import UnavailableError
 from tests.appends import Told, append
@@ -90,7 +91,7 @@ def test_what_was_out_is_sent_again_in_its_order_whatever_ids_it_had() -> None:
         ]
         stored = StoredSession("reader", 1, NEVER_EXPIRES, [], {}, rows, [])
         await restore(world.exchange, session, stored)
-        out = [(i, t >> TAG_SHIFT, t & OFFSET_MASK) for i, t in session.window.items()]
+        out = [(i, topic_id_of(t), offset_of(t)) for i, t in session.window.items()]
         assert out == [(2, 1, 6), (1, 1, 9), (7, 2, 4)]
         assert session.released == {7}
         assert all(session.is_sent(row.topic_id, row.offset) for row in rows)
@@ -106,7 +107,7 @@ def test_id_of_an_acknowledged_message_used_again_for_qos_2_stands_for_the_newer
         rows = [OutstandingRow(1, 5, 3, 1, False), OutstandingRow(1, 8, 3, 2, False)]
         stored = StoredSession("reader", 1, NEVER_EXPIRES, [], {}, rows, [])
         await restore(world.exchange, session, stored)
-        assert [(i, t & OFFSET_MASK) for i, t in session.window.items()] == [(3, 8)]
+        assert [(i, offset_of(t)) for i, t in session.window.items()] == [(3, 8)]
         assert session.window.take(0, 1) == [4]  # what was out is not soon confused with it
 
     play(story)
@@ -364,7 +365,7 @@ def test_what_is_done_is_not_sent_again_although_the_position_lies_before_it() -
     async def story(world: ExchangeWorld) -> None:
         session = await kept(world, "reader")
         topic = world.engine.topics.get(DEFAULT_TOPIC)
-        done = topic.id << TAG_SHIFT | 3
+        done = make_tag(topic.id, 3)
         session.resent.add(done)
         session.lags[topic.id] = 0
         world.store.touch(session)

@@ -15,13 +15,14 @@ import pytest
 
 from penstock.app.wiring import open_memory
 from penstock.broker.engine import Engine
-from penstock.broker.session.session import OFFSET_MASK, TAG_SHIFT, Session
+from penstock.broker.session.session import Session
 from penstock.broker.settings import BrokerSettings
 from penstock.broker.share.registry import share_rows
 from penstock.broker.share.share import Share
 from penstock.catalog.shares import ShareRow, ShareState, StoredShare
 from penstock.core.placement import DEFAULT_TOPIC
 from penstock.core.run import run_of
+from penstock.core.tags import make_tag, offset_of
 from penstock.log.interface import LogSettings
 from tests.broker.exchange_world import WAIT_S, Client, ExchangeWorld
 from tests.broker.model_broker import Wanted
@@ -133,7 +134,7 @@ class Crowd:
             out += [session.window.tag_of(packet_id) for packet_id in session.shared]
             windows += session.window.size_max
         assert len(set(out)) == len(out)
-        held = {tag & OFFSET_MASK for tag in out}
+        held = {offset_of(tag) for tag in out}
         for group in self.share.groups.values():
             assert held.isdisjoint(group.waiting())
             assert group.count <= 6 * max(WINDOWS)
@@ -229,7 +230,7 @@ def test_of_a_packet_id_that_was_used_again_one_message_is_out(
         state = ShareState(1, KEY, False, [(topic.id, topic.log.epoch, 2)], rows)
         await world.store.shares.load([StoredShare(state, {"client": 2})])
         share = world.store.shares._by_key[KEY]
-        assert [pin.tag & OFFSET_MASK for pin in share.pins["client"].values()] == [active]
+        assert [offset_of(pin.tag) for pin in share.pins["client"].values()] == [active]
         assert share.groups[topic.id].ahead() == {3, 7}
         kinds = {row.offset: row.qos for row in share_rows(share)}
         assert kinds == {active: 2, 10 - active: 0}
@@ -254,12 +255,12 @@ def test_a_packet_id_of_the_session_and_of_a_share_belongs_to_who_used_it_last(
         state = ShareState(1, KEY, False, [(topic.id, topic.log.epoch, 0)], [row])
         await world.store.shares.load([StoredShare(state, {"client": 2})])
         session = Session("client", None, 10)
-        session.window.restore(1, topic.id << TAG_SHIFT | 3)
+        session.window.restore(1, make_tag(topic.id, 3))
         if own_qos == 2:
             session.twice.add(1)
             session.released.add(1)
         world.exchange.sharing.restore(session)
-        assert session.window.tag_of(1) & OFFSET_MASK == winner
+        assert offset_of(session.window.tag_of(1)) == winner
         assert (1 in session.shared) == (winner == 7)
         assert session.twice == {1}
         assert (1 in session.released) == (is_released or winner == 3)

@@ -8,12 +8,12 @@ from collections.abc import Awaitable, Callable
 from penstock.catalog.catalog import Catalog, TopicRow
 from penstock.catalog.sessions import Checkpoint, Ending, SessionCatalog
 from penstock.catalog.stored_sessions import (
-    RETAINED_FEED,
     OutstandingRow,
     StoredSession,
     SubscriptionRow,
 )
 from penstock.catalog.thread import InlineRunner
+from penstock.core.tags import RETAINED_FEED
 from penstock.model.record import DEFAULT_TENANT, TopicId
 from tests.catalog.faults import OpenDatabase
 

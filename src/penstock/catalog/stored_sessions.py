@@ -9,9 +9,9 @@ import msgspec
 
 from penstock.catalog.database import Database
 from penstock.catalog.feeds import FeedPositions, load_feeds
+from penstock.core.tags import RETAINED_FEED
 from penstock.model.record import DEFAULT_TENANT
 
-RETAINED_FEED: Final = 1 << 30  # in a feed id: the message was sent because it was retained
 NO_PACKET_ID: Final = 0  # of an outstanding row that is done, and kept so that it is not sent again
 
 

@@ -15,8 +15,6 @@ from penstock.broker.deliver.history import Feeds, feed_run, retained_record, se
 from penstock.broker.deliver.retained import Retained
 from penstock.broker.engine import Engine
 from penstock.broker.session.session import (
-    OFFSET_MASK,
-    RETAINED_PLACE,
     OwnFeed,
     Session,
     Subscription,
@@ -24,8 +22,9 @@ from penstock.broker.session.session import (
 from penstock.catalog.retained import RetainedRow
 from penstock.core.access import RECEIVE, Authorise
 from penstock.core.run import Run, record_flags
+from penstock.core.tags import retained_place
 
-RETAINED_AT_ONCE: Final = 500  # retained messages handed over before others get their turn
+RETAINED_AT_ONCE: Final = 500  # names looked at before others get their turn
 
 
 class RetainedDelivery:
@@ -77,27 +76,32 @@ class RetainedDelivery:
                 outbox.close()
 
     async def _send_retained(self, subscription: Subscription, ends: dict[int, int]) -> None:
-        names = self._retained.matching(subscription.filter)
         session = subscription.session
-        handed = 0
-        for name in names:
-            outbox = session.outbox
-            if outbox is None or session.subscriptions.get(subscription.filter) is None:
+        for count, name in enumerate(self._retained.matching(subscription.filter), 1):
+            row = self._owed(subscription, name, ends)
+            while row is not None and not self._hand_retained(subscription, row):
+                await session.wait_room()
+                row = self._owed(subscription, name, ends)  # it may be another by now
+            if session.outbox is None:
                 return
-            if not self._authorise(outbox.principal, RECEIVE, name):
-                continue
-            row = self._retained.get(name)
-            if row is None or row.offset >= ends.get(row.topic_id, 0):
-                continue
-            if subscription.no_local and row.publisher == session.client_id:
-                continue
-            while not self._hand_retained(subscription, row):
-                await session.wait_room()  # its window is full
-                if session.outbox is None:
-                    return
-            handed += 1
-            if handed % RETAINED_AT_ONCE == 0:
+            if count % RETAINED_AT_ONCE == 0:
                 await asyncio.sleep(0)
+
+    def _owed(
+        self, subscription: Subscription, name: str, ends: dict[int, int]
+    ) -> RetainedRow | None:
+        """What the subscriber is owed of a name now; None as well if it has gone since."""
+        session = subscription.session
+        outbox = session.outbox
+        if outbox is None or subscription.filter not in session.subscriptions:
+            return None
+        if not self._authorise(outbox.principal, RECEIVE, name):
+            return None
+        row = self._retained.get(name)
+        if row is None or row.offset >= ends.get(row.topic_id, 0):
+            return None
+        is_own = subscription.no_local and row.publisher == session.client_id
+        return None if is_own else row
 
     def _hand_retained(self, subscription: Subscription, row: RetainedRow) -> bool:
         """Send one retained message; False if there is no room for it now."""
@@ -121,8 +125,7 @@ class RetainedDelivery:
         if qos == 0:
             outbox.forward(run.name, 1, encoding.forward_bytes(run))
         else:
-            place = row.topic_id | RETAINED_PLACE
-            session.send(place, row.offset & OFFSET_MASK, run, encoding)
+            session.send(retained_place(row.topic_id), row.offset, run, encoding)
         return True
 
     def _hand_feed_retained(self, feed: OwnFeed, row: RetainedRow) -> bool:
@@ -132,5 +135,5 @@ class RetainedDelivery:
         record = retained_record(row, topic)
         if feed.where is not None and not feed.where.passes(record):
             return True
-        place = feed.place(topic.id) | RETAINED_PLACE
+        place = retained_place(feed.place(topic.id))
         return send_one(feed, place, row.offset, feed_run(record, self._clock), True)

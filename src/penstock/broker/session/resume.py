@@ -11,12 +11,6 @@ from penstock.broker.deliver.stored_runs import stored_run
 from penstock.broker.exchange import Exchange
 from penstock.broker.session.rows import tag_of
 from penstock.broker.session.session import (
-    NO_FEED,
-    OFFSET_MASK,
-    PLACE_SHIFT,
-    RETAINED_PLACE,
-    TAG_SHIFT,
-    TOPIC_MASK,
     OwnFeed,
     Session,
     Subscription,
@@ -26,6 +20,7 @@ from penstock.catalog.stored_sessions import NO_PACKET_ID, OutstandingRow, Store
 from penstock.core.access import RECEIVE
 from penstock.core.names import SHARE_PREFIX
 from penstock.core.run import Encoding, Run
+from penstock.core.tags import NO_FEED, feed_id_of, is_retained, offset_of, topic_id_of
 from penstock.core.where import compile_where
 from penstock.model.errors import PenstockError
 
@@ -90,7 +85,7 @@ async def go_on(exchange: Exchange, session: Session) -> None:
         if packet_id in session.released:
             outbox.release([packet_id])
             continue
-        topic = exchange.engine.topics.by_id(tag >> TAG_SHIFT & TOPIC_MASK)
+        topic = exchange.engine.topics.by_id(topic_id_of(tag))
         if topic is not None and topic.refusal:
             continue  # it cannot be read now, and nobody said that it is done
         # The window may have been larger then: the client's receive maximum of now counts.
@@ -109,9 +104,8 @@ async def go_on(exchange: Exchange, session: Session) -> None:
 
 async def _resend(exchange: Exchange, session: Session, tag: int, packet_id: int) -> str:
     """Send one message again, with DUP; why it is dropped instead, if it is."""
-    place = tag >> TAG_SHIFT
-    topic = exchange.engine.topics.by_id(place & TOPIC_MASK)
-    offset = tag & OFFSET_MASK
+    topic = exchange.engine.topics.by_id(topic_id_of(tag))
+    offset = offset_of(tag)
     if topic is None:
         return "retention"
     try:
@@ -123,7 +117,7 @@ async def _resend(exchange: Exchange, session: Session, tag: int, packet_id: int
         return ""
     if not batches:
         return "retention"
-    if _feed_id(place) == NO_FEED:
+    if feed_id_of(tag) == NO_FEED:
         run = stored_run(batches[0], offset, exchange.engine.clock)
     else:
         (record,) = batches[0].records(topic.declared, offset, offset + 1)
@@ -131,19 +125,19 @@ async def _resend(exchange: Exchange, session: Session, tag: int, packet_id: int
     if not exchange.authorise(outbox.principal, RECEIVE, run.name):
         return "not_authorized"
     qos = 2 if packet_id in session.twice else 1
-    encoding = _encoding(exchange, session, packet_id, place, run, qos)
+    encoding = _encoding(exchange, session, packet_id, tag, run, qos)
     outbox.send(run, 0, [packet_id], encoding, True)
     return ""
 
 
 def _encoding(
-    exchange: Exchange, session: Session, packet_id: int, place: int, run: Run, qos: int
+    exchange: Exchange, session: Session, packet_id: int, tag: int, run: Run, qos: int
 ) -> Encoding:
     """As the message was encoded, if what it was sent for is still there."""
     outbox = session.outbox
     assert outbox is not None
-    feed_id = _feed_id(place)
-    is_retained = place & RETAINED_PLACE != 0  # then it says so, whatever the subscription wants
+    feed_id = feed_id_of(tag)
+    as_retained = is_retained(tag)  # then it says so, whatever the subscription wants
     if feed_id == NO_FEED:
         member = exchange.router.find(run.name).members.get(session)
         if member is not None:
@@ -152,14 +146,10 @@ def _encoding(
         if isinstance(share, Share):
             member = share.member(session)
         if member is not None:
-            return member.encoding(qos, is_retained=is_retained)
+            return member.encoding(qos, is_retained=as_retained)
     for feed in session.feeds:
         if feed.id == feed_id:
             one = feed.subscription
             identifiers = (one.identifier,) if one.identifier else ()
-            return outbox.encoding(qos, one.retain_as_published or is_retained, identifiers)
-    return outbox.encoding(qos, is_retained, ())
-
-
-def _feed_id(place: int) -> int:
-    return (place & ~RETAINED_PLACE) >> PLACE_SHIFT
+            return outbox.encoding(qos, one.retain_as_published or as_retained, identifiers)
+    return outbox.encoding(qos, as_retained, ())

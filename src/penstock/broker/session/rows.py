@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from penstock.broker.session.session import (
-    NO_FEED,
-    OFFSET_MASK,
-    PLACE_SHIFT,
-    TAG_SHIFT,
-    TOPIC_MASK,
-    OwnFeed,
-    Session,
-    Subscription,
-)
+from penstock.broker.session.session import OwnFeed, Session, Subscription
 from penstock.broker.topics import Topics
 from penstock.catalog.feeds import FeedRow
 from penstock.catalog.stored_sessions import NO_PACKET_ID, OutstandingRow, SubscriptionRow
+from penstock.core.tags import (
+    NO_FEED,
+    make_place,
+    make_tag,
+    offset_of,
+    stored_feed_id_of,
+    topic_id_of,
+)
 
 
 def outstanding_rows(session: Session) -> list[OutstandingRow]:
@@ -45,15 +44,14 @@ def outstanding_rows(session: Session) -> list[OutstandingRow]:
 
 
 def outstanding_row(tag: int, packet_id: int, qos: int, *, is_released: bool) -> OutstandingRow:
-    place = tag >> TAG_SHIFT
     return OutstandingRow(
-        place & TOPIC_MASK, tag & OFFSET_MASK, packet_id, qos, is_released, place >> PLACE_SHIFT
+        topic_id_of(tag), offset_of(tag), packet_id, qos, is_released, stored_feed_id_of(tag)
     )
 
 
 def tag_of(row: OutstandingRow) -> int:
     """The opposite: the window's tag of a stored message."""
-    return (row.feed_id << PLACE_SHIFT | row.topic_id) << TAG_SHIFT | row.offset
+    return make_tag(make_place(row.feed_id, row.topic_id), row.offset)
 
 
 def feed_rows(topics: Topics, feed: OwnFeed, offsets: dict[int, int]) -> list[FeedRow]:

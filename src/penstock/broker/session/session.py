@@ -10,22 +10,15 @@ from __future__ import annotations
 import asyncio
 from typing import Final, Protocol
 
-from penstock.catalog.stored_sessions import RETAINED_FEED
 from penstock.core.access import Principal
 from penstock.core.delivery_rule import Want
 from penstock.core.run import Encoding, Run, pieces
+from penstock.core.tags import NO_FEED, PLACE_SHIFT, TAG_SHIFT
 from penstock.core.where import Where
 from penstock.core.window import Window
 from penstock.model.will import NO_WILL
 
-TAG_SHIFT: Final = 48  # a window's tag is place << TAG_SHIFT | offset
-OFFSET_MASK: Final = (1 << TAG_SHIFT) - 1
-PLACE_SHIFT: Final = 32  # a place is feed id << PLACE_SHIFT | topic id; without a feed, the topic
-TOPIC_MASK: Final = (1 << PLACE_SHIFT) - 1
 NO_TOPIC: Final = 0  # topic id of messages that are not stored yet
-NO_FEED: Final = 0  # feed id of what a plain subscription brings
-# In a place: sent because it was retained. Such a message may be out beside the same one sent live.
-RETAINED_PLACE: Final = RETAINED_FEED << PLACE_SHIFT
 NEVER_EXPIRES: Final = 0xFFFF_FFFF  # seconds a session outlives its connection
 
 

@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from penstock.broker.queue.consumers import read_batches
-from penstock.broker.session.session import PLACE_SHIFT, TAG_SHIFT
 from penstock.broker.topics import Topic
 from penstock.core.delivery_rule import (
     ANYBODY,
@@ -25,6 +24,7 @@ from penstock.core.delivery_rule import (
     kept_from_qos,
     stretches,
 )
+from penstock.core.tags import make_place, make_tag
 from penstock.core.trie import FilterTrie
 from penstock.core.where import Where
 from penstock.log.format.batch import Batch
@@ -182,7 +182,7 @@ class _Pass:
         """Would the reader be sent this record of the stretch?"""
         self._done += 1
         topic = self._topic
-        if (reader.feed_id << PLACE_SHIFT | topic.id) << TAG_SHIFT | offset in reader.out:
+        if make_tag(make_place(reader.feed_id, topic.id), offset) in reader.out:
             return False
         (record,) = batch.records(topic.declared, offset, offset + 1)
         if not is_from(stretch.publishers, is_own=record.publisher == reader.client_id):

@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from penstock.broker.engine import Engine
-from penstock.broker.session.session import OFFSET_MASK, TAG_SHIFT
 from penstock.broker.share.share import Pin, Share
 from penstock.broker.tasks import Spawn
 from penstock.catalog.sessions import Checkpoint
 from penstock.catalog.shares import ShareCatalog, ShareRow, ShareState, StoredShare
 from penstock.core.groups import Group
 from penstock.core.names import split_share
+from penstock.core.tags import make_tag, offset_of, topic_id_of
 
 
 class Shares:
@@ -141,9 +141,9 @@ class Shares:
             group.put_done(row.offset)
             return
         if known is not None:
-            share.groups[known.tag >> TAG_SHIFT].ack(row.client_id, known.tag & OFFSET_MASK)
+            share.groups[topic_id_of(known.tag)].ack(row.client_id, offset_of(known.tag))
         group.put_pinned(row.client_id, row.offset)
-        pins[row.packet_id] = Pin(row.topic_id << TAG_SHIFT | row.offset, row.is_released)
+        pins[row.packet_id] = Pin(make_tag(row.topic_id, row.offset), row.is_released)
 
     def first_states(self, fresh: Sequence[Share]) -> list[ShareState]:
         """All there is to store of these; nothing of one that was let go since."""
@@ -203,5 +203,5 @@ def share_rows(share: Share) -> list[ShareRow]:
 
 
 def pin_row(client_id: str, packet_id: int, pin: Pin) -> ShareRow:
-    topic_id, offset = pin.tag >> TAG_SHIFT, pin.tag & OFFSET_MASK
+    topic_id, offset = topic_id_of(pin.tag), offset_of(pin.tag)
     return ShareRow(topic_id, offset, 2, client_id, packet_id, pin.is_released)
