@@ -110,7 +110,7 @@ class Hosted:
             time.sleep(0.001)
 
     def _is_idle(self) -> bool:
-        tasks = self.door._tasks or self.exchange.store.tasks
+        tasks = self.door.serving.tasks or self.exchange.store.tasks
         return not tasks and self.door.wills.is_idle
 
     @property

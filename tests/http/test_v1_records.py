@@ -468,13 +468,13 @@ def test_a_client_that_goes_leaves_nobody_waiting(
 ) -> None:
     with Asking(broker.ports["http"]) as other:
         other.send(f"GET {records}?wait=60 HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
-        while not broker.call(lambda: len(broker.http._tasks)):
+        while not broker.call(lambda: len(broker.http.serving.tasks)):
             client.ask("GET", "/healthz")
     for _ in range(1_000):  # sooner than a minute, which is what it asked for
-        if not broker.call(lambda: len(broker.http._tasks)):
+        if not broker.call(lambda: len(broker.http.serving.tasks)):
             break
         client.ask("GET", "/healthz")
-    assert not broker.call(lambda: len(broker.http._tasks))
+    assert not broker.call(lambda: len(broker.http.serving.tasks))
 
 
 def test_who_waits_is_answered_when_the_topic_goes(
@@ -482,7 +482,7 @@ def test_who_waits_is_answered_when_the_topic_goes(
 ) -> None:
     with Asking(broker.ports["http"]) as other:
         other.send(f"GET {records}?wait=30 HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
-        while not broker.call(lambda: len(broker.http._tasks)):
+        while not broker.call(lambda: len(broker.http.serving.tasks)):
             client.ask("GET", "/healthz")
         client.ask("DELETE", records.removesuffix("/records"))
         answer = other.answer()

@@ -12,16 +12,16 @@ from typing import Final
 
 from penstock.broker.limited_log import LimitedLog
 from penstock.doors.lingering import Lingering
-from penstock.doors.link import Link, Wired
+from penstock.doors.link import Link
 from penstock.doors.selector import DoorSelector
+from penstock.doors.serving import Served, Serving
 from penstock.doors.tcp import SocketLink
 from penstock.doors.tls import TlsListener
 
 ACCEPTS_MAX: Final = 64  # of one event: others get their turn
 BACKLOG: Final = 1024
 
-Make = Callable[[Link], Wired | None]  # None when there is no room for another connection
-Serve = Callable[[Wired, SocketLink, int], None]
+Make = Callable[[Link], Served | None]  # None when there is no room for another connection
 
 
 class Listeners:
@@ -33,7 +33,7 @@ class Listeners:
         loop: asyncio.AbstractEventLoop,
         refused: Counter[str],
         make: Make,
-        serve: Serve,
+        serving: Serving,
         lingering: Lingering,
         log: LimitedLog,
     ) -> None:
@@ -43,7 +43,7 @@ class Listeners:
         self._loop = loop
         self._refused = refused
         self._make = make
-        self._serve = serve
+        self._serving = serving
         self._sockets: list[socket.socket] = []
         self._tls: list[TlsListener] = []
 
@@ -88,7 +88,7 @@ class Listeners:
         if connection is None:
             sock.close()
         else:
-            self._selector.serve(link.fd, partial(self._serve, connection, link))
+            self._selector.serve(link.fd, partial(self._serving.serve, connection, link))
 
     def close(self) -> None:
         """Take no more connections; those there are stay."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 import socket
 from contextlib import suppress
 
-from penstock.doors.lingering import READ_BYTES, Lingering, LingeringSocket
-from penstock.doors.link import Wired, shown_peer
-from penstock.doors.selector import GONE, READABLE, WRITABLE, DoorSelector
+from penstock.doors.lingering import Lingering, LingeringSocket
+from penstock.doors.link import shown_peer
+from penstock.doors.selector import READABLE, WRITABLE, DoorSelector
 
 
 class SocketLink:
@@ -76,20 +76,3 @@ def peer_of(sock: socket.socket) -> str:
         return shown_peer(sock.getpeername())
     except OSError:  # gone already
         return shown_peer(None)
-
-
-def serve(connection: Wired, link: SocketLink, events: int) -> None:
-    """Something happened on a connection's socket."""
-    if events & WRITABLE:
-        connection.on_writable()
-    if events & (READABLE | GONE) and not connection.is_closed:
-        try:
-            data = link.socket.recv(READ_BYTES)
-        except BlockingIOError:
-            return
-        except OSError:
-            data = b""
-        if data:
-            connection.receive(data)
-        else:
-            connection.close()

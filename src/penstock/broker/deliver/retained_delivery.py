@@ -19,6 +19,7 @@ from penstock.broker.session.session import (
     Session,
     Subscription,
 )
+from penstock.broker.tasks import Tasks
 from penstock.catalog.retained import RetainedRow
 from penstock.core.access import RECEIVE, Authorise
 from penstock.core.run import Run, record_flags
@@ -38,7 +39,7 @@ class RetainedDelivery:
         self._retained = retained
         self._authorise = authorise
         self._feeds = feeds
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = Tasks(asyncio.get_running_loop())
 
     def send_retained(self, subscription: Subscription, ends: dict[int, int]) -> None:
         """Hand over what is retained under the names a filter matches, a part at a time.
@@ -60,9 +61,7 @@ class RetainedDelivery:
             self._feeds.start(feed)
 
     def _spawn(self, session: Session, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.get_running_loop().create_task(self._finish(session, work))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tasks.spawn(self._finish(session, work))
 
     async def _finish(self, session: Session, work: Coroutine[Any, Any, None]) -> None:
         """A mistake of our own costs this client its connection, and nobody else anything."""

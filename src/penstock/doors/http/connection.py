@@ -32,6 +32,7 @@ from penstock.doors.http.messages import (
 from penstock.doors.http.websocket import WebSocket, accept
 from penstock.doors.lingering import STOP_LINGER_S_MAX
 from penstock.doors.link import Link
+from penstock.doors.serving import Serving
 from penstock.model.limits import KIB
 
 EARLY_BYTES_MAX: Final = 64 * KIB  # behind a request to upgrade, before it is answered
@@ -45,6 +46,7 @@ class Host(Protocol):
 
     limits: HttpLimits
     budget: Budget
+    serving: Serving
     tick: int  # seconds, coarse
     date: bytes  # the Date header, a second old at most
     is_stopping: bool
@@ -55,10 +57,6 @@ class Host(Protocol):
 
     def shared_headers(self, request: Request) -> tuple[tuple[str, str], ...]:
         """What web pages of other origins need to be told, if they may ask at all."""
-        ...
-
-    def mark_dirty(self, connection: HttpConnection) -> None:
-        """Call `flush` at the end of this tick."""
         ...
 
     def produce(self, stream: BodyStream) -> asyncio.Task[None]:
@@ -73,7 +71,7 @@ class Host(Protocol):
 
 
 class HttpConnection:
-    """Implements Wired and the requests' Asker."""
+    """Implements Served and the requests' Asker."""
 
     __slots__ = (
         "_drains",
@@ -85,6 +83,7 @@ class HttpConnection:
         "_link",
         "_out",
         "_rest",
+        "_serving",
         "_since",
         "_socket",
         "_stream",
@@ -101,6 +100,7 @@ class HttpConnection:
 
     def __init__(self, host: Host, link: Link) -> None:
         self._host = host
+        self._serving = host.serving
         self._link = link
         self._intake = Intake(self, host.limits, host.budget)
         self._unread = b""  # came, and is looked at when there is room for what it asks
@@ -335,7 +335,7 @@ class HttpConnection:
         self.out_bytes += len(data)
         if not self.is_dirty:
             self.is_dirty = True
-            self._host.mark_dirty(self)
+            self._serving.mark_dirty(self)
 
     def flush(self) -> None:
         """One write for all that this tick brought."""
@@ -418,7 +418,7 @@ class HttpConnection:
         self._is_last = self._drains = True
         if not self.is_dirty:
             self.is_dirty = True
-            self._host.mark_dirty(self)
+            self._serving.mark_dirty(self)
 
     # Time, and the end
 
@@ -465,6 +465,9 @@ class HttpConnection:
         if not self.is_closed:
             self._link.close()
             self._forget()
+
+    def break_off(self) -> None:
+        self.close()
 
     def _forget(self) -> None:
         self.is_closed = True

@@ -34,10 +34,10 @@ from penstock.doors.http.messages import (
 from penstock.doors.http.pages import Pages
 from penstock.doors.http.router import Route, Router
 from penstock.doors.lingering import STOP_LINGER_S_MAX, Lingering
-from penstock.doors.link import Link, Wired
+from penstock.doors.link import Link
 from penstock.doors.listening import Listeners
 from penstock.doors.selector import DoorSelector
-from penstock.doors.tcp import SocketLink, serve
+from penstock.doors.serving import Serving
 from penstock.model.errors import (
     NotSubscribed,
     PenstockError,
@@ -67,16 +67,14 @@ class HttpDoor:
         self._pages = Pages(limits.origins)
         self._loop = loop
         self._connections: set[HttpConnection] = set()
-        self._dirty: list[HttpConnection] = []
-        self._selector = selector
-        self._tasks: set[asyncio.Task[None]] = set()
+        self.serving = Serving(selector, loop)
         self._stopped: asyncio.Future[None] | None = None  # those who wait for something
         self._empty: asyncio.Event | None = None  # set when the last connection is gone
         refused = engine.metrics.refused
         self._lingering = Lingering(selector, loop, limits.linger_s_max, limits.linger_bytes_max)
         self._log = LimitedLog("penstock.http", loop)
         self._listeners = Listeners(
-            selector, loop, refused, self.begin, self._serve, self._lingering, self._log
+            selector, loop, refused, self.begin, self.serving, self._lingering, self._log
         )
         self._note_date()
         self._timer = loop.call_later(1.0, self._each_second)
@@ -107,31 +105,6 @@ class HttpDoor:
     def connection_count(self) -> int:
         return len(self._connections)
 
-    def _serve(self, connection: Wired, link: SocketLink, events: int) -> None:
-        try:
-            serve(connection, link, events)
-        except Exception as mistake:
-            self._give_up(connection, mistake)
-
-    def _give_up(self, connection: Wired, mistake: Exception) -> None:
-        """A mistake of our own costs this client its connection, and nobody else anything."""
-        self._report("a connection was closed", mistake)
-        connection.close()
-
-    def mark_dirty(self, connection: HttpConnection) -> None:
-        if not self._dirty:
-            self._selector.flushing.append(self._flush)
-        self._dirty.append(connection)
-
-    def _flush(self) -> None:
-        while self._dirty:  # an answer that was sent may let the next request of a client begin
-            dirty, self._dirty = self._dirty, []
-            for connection in dirty:
-                try:
-                    connection.flush()
-                except Exception as mistake:
-                    self._give_up(connection, mistake)
-
     def forget(self, connection: HttpConnection) -> None:
         self._connections.discard(connection)
         if not self._connections and self._empty is not None:
@@ -148,7 +121,7 @@ class HttpDoor:
             if not route.is_open:
                 who = recall(self._access, request)
                 if not isinstance(who, Principal):
-                    self.spawn(self._log_in(request, route, who))
+                    self.serving.tasks.spawn(self._log_in(request, route, who))
                     return
                 request.principal = who
         except Exception as wrong:
@@ -191,7 +164,7 @@ class HttpDoor:
         if isinstance(answer, Response | Streamed | Upgrade):
             request.reply(answer)
         else:
-            task = self.spawn(self._finish(request, answer))
+            task = self.serving.tasks.spawn(self._finish(request, answer))
             if route.ends_with_client:
                 request.task = task
 
@@ -204,7 +177,7 @@ class HttpDoor:
     def _fail(self, request: Request, wrong: Exception) -> None:
         """Say what went wrong; a mistake of our own costs this client its answer, no more."""
         if not isinstance(wrong, PenstockError):
-            self._report(f"{request.method} {request.path} failed", wrong)
+            self.serving.report(f"{request.method} {request.path} failed", wrong)
         elif isinstance(wrong, HttpError):
             self._note_refusal(request, wrong)
         elif isinstance(wrong, UnavailableError | NotSubscribed) and "topic" in request.params:
@@ -248,7 +221,7 @@ class HttpDoor:
         return self._pages.headers(request)
 
     def produce(self, stream: BodyStream) -> asyncio.Task[None]:
-        return self.spawn(self._produce(stream))
+        return self.serving.tasks.spawn(self._produce(stream))
 
     async def _produce(self, stream: BodyStream) -> None:
         is_whole = False
@@ -259,7 +232,7 @@ class HttpDoor:
             is_whole = self.is_stopping
         except Exception as wrong:
             if not isinstance(wrong, PenstockError):
-                self._report("a stream broke off", wrong)
+                self.serving.report("a stream broke off", wrong)
         stream.end(is_whole=is_whole)
 
     async def wait(self, something: Awaitable[Any], wait_s: float | None) -> None:
@@ -276,15 +249,6 @@ class HttpDoor:
                 waited.result()  # the topic may be gone
             waited.cancel()
 
-    def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        task = self._loop.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        return task
-
-    def _report(self, message: str, mistake: Exception) -> None:
-        self._loop.call_exception_handler({"message": message, "exception": mistake})
-
     # Time
 
     def _each_second(self) -> None:
@@ -295,7 +259,7 @@ class HttpDoor:
             try:
                 connection.look_at_time()
             except Exception as mistake:
-                self._give_up(connection, mistake)
+                self.serving.give_up(connection, mistake)
 
     def _note_date(self) -> None:
         now_s = self.engine.clock.now_us() / 1_000_000
@@ -317,8 +281,6 @@ class HttpDoor:
         for connection in list(self._connections):
             connection.close()
         await self._lingering.close(STOP_LINGER_S_MAX)
-        for task in list(self._tasks):
-            task.cancel()
-        if self._tasks:
-            await asyncio.wait(self._tasks)
+        self.serving.tasks.cancel()
+        await self.serving.tasks.wait_done()
         self._log.close()

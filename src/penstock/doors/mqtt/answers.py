@@ -9,8 +9,9 @@ from dataclasses import replace
 from typing import Final
 
 from penstock.model.errors import NotAuthorized
+from penstock.mqtt.errors import ProtocolViolation
 from penstock.mqtt.kinds import PacketType
-from penstock.mqtt.packets import ACKS, Ack, Packet, Suback, Unsuback
+from penstock.mqtt.packets import ACKS, Ack, Connack, Packet, Suback, Unsuback
 from penstock.mqtt.properties import NO_PROPERTIES, Properties
 from penstock.mqtt.reasons import Reason
 
@@ -24,6 +25,14 @@ def explained(text: str) -> Properties:
     if len(text) > SENTENCE_CHARS_MAX:
         text = text[: SENTENCE_CHARS_MAX - 1] + "…"
     return Properties(reason_string=text.replace("\0", "\\0"))
+
+
+def refusal(violation: ProtocolViolation) -> Connack:
+    """The answer to a CONNECT that breaks a rule."""
+    # A version we do not know may have no such thing as properties.
+    is_known = violation.reason != Reason.UNSUPPORTED_PROTOCOL_VERSION
+    why = explained(str(violation) if is_known else "")
+    return Connack(reason=violation.reason, properties=why)
 
 
 def acknowledgement(first_byte: int, packet_id: int, reason: Reason, text: str = "") -> Ack:

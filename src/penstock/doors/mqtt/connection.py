@@ -16,18 +16,18 @@ from penstock.core.run import Encoding, Run
 from penstock.doors.link import Link
 from penstock.doors.mqtt.acks import check_pubacks, check_pubcomps, unknown_pubrecs
 from penstock.doors.mqtt.aliases import OutgoingAliases
-from penstock.doors.mqtt.answers import explained, unexplained
+from penstock.doors.mqtt.answers import explained, refusal, unexplained
 from penstock.doors.mqtt.encoding import MqttEncoding, packets_within
 from penstock.doors.mqtt.host import Host
 from penstock.doors.mqtt.publishing import PUBACK, PUBCOMP, PUBREC, PUBREL, Publishing
-from penstock.doors.mqtt.weave import plain_neighbours
+from penstock.doors.mqtt.weave import find_run, plain_neighbours
 from penstock.model.limits import KIB, MIB
 from penstock.mqtt.decode import decode_packet
 from penstock.mqtt.encode import encode_within
 from penstock.mqtt.errors import ProtocolViolation, protocol_error
 from penstock.mqtt.handshake import answer_version
 from penstock.mqtt.kinds import MQTT_3_1, MQTT_5, UNKNOWN_VERSION, Role
-from penstock.mqtt.packets import Connack, Disconnect, Packet
+from penstock.mqtt.packets import Disconnect, Packet
 from penstock.mqtt.reasons import Reason
 from penstock.mqtt.runs import PLAIN_ACK_BYTES, EncodedRun, encode_acks, put_packet_ids
 from penstock.mqtt.scanner import AckRun, Chunk, Intake, PublishRun
@@ -62,6 +62,7 @@ class Connection:
         "_plain",
         "_publishing",
         "_rest",
+        "_serving",
         "_sessions",
         "_traffic",
         "end_reason",
@@ -81,6 +82,7 @@ class Connection:
 
     def __init__(self, host: Host, link: Link) -> None:
         self._host = host
+        self._serving = host.serving
         self._sessions = host.exchange.sessions  # at hand: acknowledgements ask for it
         self._traffic = host.exchange.engine.metrics.traffic
         self._link = link
@@ -133,7 +135,7 @@ class Connection:
         if isinstance(error, ProtocolViolation):
             self._host.end_violator(self, error.reason, str(error))
         else:
-            self._host.give_up(self, error)
+            self._serving.give_up(self, error)
 
     def _take(self, chunk: Chunk, at: int) -> None:
         traffic = self._traffic
@@ -179,13 +181,7 @@ class Connection:
         self, chunk: Chunk, first: PublishRun, last: PublishRun, wanted: TopicWanted
     ) -> None:
         """Of the runs from `first` to `last`, one has to wait for its topic, and all behind it."""
-        at = chunk.items.index(first)
-        run = first
-        while run is not last and run.name.decode() != wanted.name:
-            at += 1
-            following = chunk.items[at]
-            assert isinstance(following, PublishRun)
-            run = following
+        at, run = find_run(chunk.items, first, last, wanted.name)
         self._traffic.publishes_received -= last.end_message - run.first_message
         self._traffic.publish_bytes_received -= last.end - run.start
         self._paused_at = (chunk, at)
@@ -223,10 +219,7 @@ class Connection:
                 self.version = answer_version(body)
                 is_connect = first_byte == _CONNECT or self.version == MQTT_3_1
                 if self.version != UNKNOWN_VERSION and is_connect:
-                    # A version we do not know may have no such thing as properties.
-                    is_known = violation.reason != Reason.UNSUPPORTED_PROTOCOL_VERSION
-                    why = explained(str(violation) if is_known else "")
-                    self.put_packet(Connack(reason=violation.reason, properties=why))
+                    self.put_packet(refusal(violation))
             raise
 
     def begin(self, version: int, session: Session) -> None:
@@ -410,7 +403,7 @@ class Connection:
         self._out_bytes += len(data)
         if not self.is_dirty:
             self.is_dirty = True
-            self._host.mark_dirty(self)
+            self._serving.mark_dirty(self)
 
     def flush(self) -> None:
         """One write for all that this tick brought."""
@@ -458,7 +451,7 @@ class Connection:
             if not self.is_closed and (rest is None or self._send(rest)):
                 self.flush()
         except Exception as mistake:
-            self._host.give_up(self, mistake)
+            self._serving.give_up(self, mistake)
 
     # The end
 
@@ -490,6 +483,11 @@ class Connection:
             self._link.close()
             self._forget()
 
+    def break_off(self) -> None:
+        """Close at once: we made a mistake."""
+        self.end_reason = "internal server error"
+        self.close()
+
     def _forget(self) -> None:
         self.is_closed = True
         self.state = State.CLOSED
@@ -499,4 +497,4 @@ class Connection:
         try:
             self._host.forget(self)
         except Exception as mistake:
-            self._host.give_up(self, mistake)
+            self._serving.give_up(self, mistake)

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from typing import Any, Final
 
 from penstock.broker.exchange import Exchange
 from penstock.broker.limited_log import LimitedLog
 from penstock.broker.session.wills import Wills
 from penstock.doors.lingering import STOP_LINGER_S_MAX, Lingering
-from penstock.doors.link import Link, Wired
+from penstock.doors.link import Link
 from penstock.doors.listening import Listeners
 from penstock.doors.mqtt.acks import check_refused
 from penstock.doors.mqtt.answers import reason_of
@@ -28,7 +28,7 @@ from penstock.doors.mqtt.limits import DEFAULT_LIMITS, MqttLimits
 from penstock.doors.mqtt.publishing import PUBREC
 from penstock.doors.mqtt.subscribing import Subscribing
 from penstock.doors.selector import DoorSelector
-from penstock.doors.tcp import SocketLink, serve
+from penstock.doors.serving import Serving
 from penstock.model.errors import PenstockError
 from penstock.model.version import VERSION
 from penstock.mqtt.kinds import Role, first_byte
@@ -67,6 +67,7 @@ class MqttDoor:
         self.exchange = exchange
         self.wills = wills
         self.encodings = Encodings(exchange.engine.clock)
+        self.serving = Serving(selector, loop)
         self.tick = 0
         self._loop = loop
         self._limits = limits
@@ -75,17 +76,14 @@ class MqttDoor:
         self._log = LimitedLog("penstock.mqtt", loop)
         self._events = ClientEvents(exchange.engine.metrics, self._log)
         self._listeners = Listeners(
-            selector, loop, refused, self.begin, self._serve, self._lingering, self._log
+            selector, loop, refused, self.begin, self.serving, self._lingering, self._log
         )
         self._connections: set[Connection] = set()
-        self._dirty: list[Connection] = []
-        self._selector = selector
         self._held: list[Connection] = []
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._arrivals = Arrivals(exchange, wills, loop, limits, self._spawn, self._events)
+        self._arrivals = Arrivals(exchange, wills, loop, limits, self.serving.spawn, self._events)
         version = f"penstock version {VERSION}"
         self._dollar_sys = DollarSys(exchange, loop, limits.sys_interval_s, version)
-        subscribing = Subscribing(exchange, self._dollar_sys, self._spawn)
+        subscribing = Subscribing(exchange, self._dollar_sys, self.serving.spawn)
         self._handlers: dict[type[Packet], Callable[[Connection, Any], None]] = {
             Connect: self._arrivals.connect,
             Subscribe: subscribing.subscribe,
@@ -122,37 +120,7 @@ class MqttDoor:
     def connection_count(self) -> int:
         return len(self._connections)
 
-    def _serve(self, connection: Wired, link: SocketLink, events: int) -> None:
-        try:
-            serve(connection, link, events)
-        except Exception as mistake:  # else it would end the loop
-            self.give_up(connection, mistake)
-
-    def _spawn(self, connection: Connection, work: Coroutine[Any, Any, None]) -> None:
-        task = self._loop.create_task(self._finish(connection, work))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
-    async def _finish(self, connection: Connection, work: Coroutine[Any, Any, None]) -> None:
-        try:
-            await work
-        except Exception as mistake:
-            self.give_up(connection, mistake)
-
     # What connections ask for
-
-    def mark_dirty(self, connection: Connection) -> None:
-        if not self._dirty:
-            self._selector.flushing.append(self._flush)
-        self._dirty.append(connection)
-
-    def _flush(self) -> None:
-        dirty, self._dirty = self._dirty, []
-        for connection in dirty:
-            try:
-                connection.flush()
-            except Exception as mistake:
-                self.give_up(connection, mistake)
 
     def hold(self, connection: Connection) -> None:
         connection.read_on(False)
@@ -170,7 +138,7 @@ class MqttDoor:
                 connection.read_on(True)
 
     def create_topic(self, connection: Connection, topic: str) -> None:
-        self._spawn(connection, self._create_topic(connection, topic))
+        self.serving.spawn(connection, self._create_topic(connection, topic))
 
     async def _create_topic(self, connection: Connection, topic: str) -> None:
         try:
@@ -183,13 +151,6 @@ class MqttDoor:
     def end_violator(self, connection: Connection, reason: Reason, why: str) -> None:
         self._events.violated(connection, why)
         connection.end(reason, why)
-
-    def give_up(self, connection: Wired, mistake: Exception) -> None:
-        context = {"message": "a connection was closed", "exception": mistake}
-        self._loop.call_exception_handler(context)
-        if isinstance(connection, Connection):
-            connection.end_reason = "internal server error"
-        connection.close()
 
     def forget(self, connection: Connection) -> None:
         self._connections.discard(connection)

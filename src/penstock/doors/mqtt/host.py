@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from penstock.broker.exchange import Exchange
 from penstock.doors.mqtt.encoding import Encodings
+from penstock.doors.serving import Serving
 from penstock.mqtt.packets import Packet
 from penstock.mqtt.reasons import Reason
 
@@ -18,14 +19,11 @@ class Host(Protocol):
 
     exchange: Exchange
     encodings: Encodings
+    serving: Serving
     tick: int  # seconds, coarse
 
     def handle(self, connection: Connection, packet: Packet) -> None:
         """A packet that is no PUBLISH and no plain acknowledgement."""
-        ...
-
-    def mark_dirty(self, connection: Connection) -> None:
-        """Call `flush` at the end of this tick."""
         ...
 
     def hold(self, connection: Connection) -> None:
@@ -38,10 +36,6 @@ class Host(Protocol):
 
     def end_violator(self, connection: Connection, reason: Reason, why: str) -> None:
         """The client broke a rule: count it, log it, end its connection."""
-        ...
-
-    def give_up(self, connection: Connection, mistake: Exception) -> None:
-        """A mistake of our own costs this client its connection, and nobody else anything."""
         ...
 
     def forget(self, connection: Connection) -> None: ...

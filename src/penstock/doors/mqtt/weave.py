@@ -37,6 +37,20 @@ def plain_neighbours(items: list[Item], first: int) -> list[PublishRun]:
     return neighbours
 
 
+def find_run(
+    items: list[Item], first: PublishRun, last: PublishRun, name: str
+) -> tuple[int, PublishRun]:
+    """The first of the neighbours from `first` to `last` that has a name, and where it is."""
+    at = items.index(first)
+    run = first
+    while run is not last and run.name.decode() != name:
+        at += 1
+        following = items[at]
+        assert isinstance(following, PublishRun)
+        run = following
+    return at, run
+
+
 class Weave:
     """Made for a client that sends neighbours of different names."""
 

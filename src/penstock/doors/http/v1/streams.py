@@ -199,7 +199,7 @@ class SocketReader:
         self._socket = socket
         self._feeding = feeding
         self._room: asyncio.Future[None] | None = None
-        self._task = door.spawn(self._run())
+        self._task = door.serving.tasks.spawn(self._run())
         self._task.add_done_callback(lambda task: feeding.stream.close())
 
     async def _run(self) -> None:

@@ -1,0 +1,91 @@
+"""What every door does for its connections: serve, flush, work in the background, give up.
+
+A connection is flushed once, at the end of the tick in which it put something. A mistake of our own
+costs one client its connection, and nobody else anything.
+Compiled by mypyc; the same source runs interpreted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any, Protocol
+
+from penstock.broker.tasks import Tasks
+from penstock.doors.lingering import READ_BYTES
+from penstock.doors.link import Wired
+from penstock.doors.selector import GONE, READABLE, WRITABLE, DoorSelector
+from penstock.doors.tcp import SocketLink
+
+
+class Served(Wired, Protocol):
+    """A connection, as its door sees it."""
+
+    def flush(self) -> None:
+        """Send what this tick brought."""
+        ...
+
+    def break_off(self) -> None:
+        """Close at once: we made a mistake."""
+        ...
+
+
+class Serving:
+    """Used on the event loop."""
+
+    def __init__(self, selector: DoorSelector, loop: asyncio.AbstractEventLoop) -> None:
+        self.tasks = Tasks(loop)
+        self._selector = selector
+        self._loop = loop
+        self._dirty: list[Served] = []
+
+    def serve(self, connection: Served, link: SocketLink, events: int) -> None:
+        """Something happened on a connection's socket."""
+        try:
+            if events & WRITABLE:
+                connection.on_writable()
+            if events & (READABLE | GONE) and not connection.is_closed:
+                try:
+                    data = link.socket.recv(READ_BYTES)
+                except BlockingIOError:
+                    return
+                except OSError:
+                    data = b""
+                if data:
+                    connection.receive(data)
+                else:
+                    connection.close()
+        except Exception as mistake:  # else it would end the loop
+            self.give_up(connection, mistake)
+
+    def mark_dirty(self, connection: Served) -> None:
+        """Flush it at the end of this tick."""
+        if not self._dirty:
+            self._selector.flushing.append(self._flush)
+        self._dirty.append(connection)
+
+    def _flush(self) -> None:
+        dirty, self._dirty = self._dirty, []
+        for connection in dirty:
+            try:
+                connection.flush()
+            except Exception as mistake:
+                self.give_up(connection, mistake)
+
+    def spawn(self, connection: Served, work: Coroutine[Any, Any, None]) -> None:
+        """Go on for a connection in the background."""
+        self.tasks.spawn(self._finish(connection, work))
+
+    async def _finish(self, connection: Served, work: Coroutine[Any, Any, None]) -> None:
+        try:
+            await work
+        except Exception as mistake:
+            self.give_up(connection, mistake)
+
+    def give_up(self, connection: Served, mistake: Exception) -> None:
+        self.report("a connection was closed", mistake)
+        connection.break_off()
+
+    def report(self, message: str, mistake: Exception) -> None:
+        """A mistake of our own, for the log."""
+        self._loop.call_exception_handler({"message": message, "exception": mistake})
