@@ -233,7 +233,7 @@ CALLERS: Final[Listed] = {
     "Engine.__init__": ("dead-letter",),
     "Engine.publish": ("broker-publish", "bus", "dead-letter"),
     "Feeds.start": ("from-",),
-    "Keeper._close_opened": "appends marks of QoS 2 and no record",
+    "InboundQos2._close_opened": "appends marks of QoS 2 and no record",
     "Publisher.publish": ("mqtt-", "will-"),
     "Publisher.publish_mixed": ("mqtt-in-one-write",),
     "Publisher.publish_once": ("mqtt-5-qos2",),
