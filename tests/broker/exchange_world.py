@@ -234,7 +234,7 @@ class ExchangeWorld:
             or self.store.tasks
             or not all(topic.log.is_level for topic in self.engine.topics.all())
             or exchange.sharing.is_running
-            or any(sweep.lift.is_running for sweep in exchange.sessions._sweeps.values())
+            or any(catchup.is_running for catchup in exchange.sessions._catchups.values())
             or exchange.feeds.is_running
         )
 

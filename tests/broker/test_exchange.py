@@ -360,7 +360,7 @@ def test_a_message_of_qos_0_that_a_log_refuses_while_it_waits_is_counted() -> No
 
 
 def test_what_is_done_is_not_sent_again_although_the_position_lies_before_it() -> None:
-    """Back after a crash, released, killed again before the sweep: does it come twice?"""
+    """Back after a crash, released, killed again before it caught up: does it come twice?"""
 
     async def story(world: ExchangeWorld) -> None:
         session = await kept(world, "reader")
@@ -375,7 +375,7 @@ def test_what_is_done_is_not_sent_again_although_the_position_lies_before_it() -
         again = Session("reader", session.outbox, 10)
         await restore(world.exchange, again, stored)
         assert again.is_sent(topic.id, 3) and again.window.items() == []
-        session.lags[topic.id] = 4  # the sweep has passed it: nobody needs to know any more
+        session.lags[topic.id] = 4  # catching up has passed it: nobody needs to know any more
         await world.store.checkpoints.save()
         assert (await after_a_crash(world, "reader")).outstanding == []
 

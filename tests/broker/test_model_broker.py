@@ -1,4 +1,4 @@
-"""Do the trie, the route cache, windows, sweeps and sessions together do what a list would?
+"""Do the trie, the route cache, windows, catching up and sessions together do what a list would?
 
 Random traffic goes to the real exchange and to the model; each reader must have been handed the
 same messages, in the order of each topic, however slowly it acknowledged.

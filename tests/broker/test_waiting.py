@@ -14,7 +14,7 @@ from penstock.core.names import matches
 from penstock.core.where import compile_where
 from penstock.model.clock import SystemClock
 from penstock.model.timeline import Timeline
-from tests.broker.test_sweep import FILTERS, TOPIC_ID, OneTopic, Stored, filled
+from tests.broker.test_catchup import FILTERS, TOPIC_ID, OneTopic, Stored, filled
 from tests.core.delivery_model import ME, model
 
 WHERE = "payload LIKE '%1%'"

@@ -1,7 +1,7 @@
 """Does the delivery rule say of every record what a naive model says, decided for it alone?
 
-Those who use the rule are compared with the same model: members here, sweeps in
-tests/broker/test_sweep.py, the counts of waiting messages in tests/broker/test_waiting.py, the
+Those who use the rule are compared with the same model: members here, catching up in
+tests/broker/test_catchup.py, the counts of waiting messages in tests/broker/test_waiting.py, the
 Spark job `dispatch` in tests/pipeline/test_matching.py.
 """
 

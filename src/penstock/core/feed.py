@@ -72,7 +72,7 @@ class Feed(Generic[T]):
         `durable_end` is the one at this call, not at the read: whatever becomes durable later is
         offered. What finds no room is left to a later read. A read that no longer fits (the feed
         is LIVE by now, or went back before `start`) changes nothing, so a pass over the log may
-        supply all its riders alike.
+        supply all its readers alike.
         """
         assert start <= end <= durable_end, f"read [{start}, {end}) of {durable_end} durable"
         if self.is_live or start > self.level:

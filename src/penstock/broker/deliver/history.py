@@ -1,9 +1,9 @@
 """Feeds of subscriptions with `from` or `where`: history, then what comes, filtered.
 
-A feed is a position in every topic and no buffer: it always reads the log. While it lags it rides
-the lift of its topic; level with the durable end it is idle until a commit holds a name it wants.
-So there is no moment between history and live, and a slow client costs nothing but its position. A
-feed goes on as far as the window and the connection of its session have room.
+A feed is a position in every topic and no buffer: it always reads the log. While it lags it
+catches up with others of its topic; level with the durable end it is idle until a commit holds a
+name it wants. So there is no moment between history and live, and a slow client costs nothing but
+its position. A feed goes on as far as the window and the connection of its session have room.
 Every record carries its topic, its offset and its time as headers, and access is asked for every
 name.
 """
@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from penstock.broker.deliver.lift import Lift
+from penstock.broker.deliver.catchup import CatchUp
 from penstock.broker.engine import Engine, Runs
 from penstock.broker.queue.consumers import check_offset, resolve
 from penstock.broker.session.session import OwnFeed, Session
@@ -50,7 +50,7 @@ class Feeds:
         self._authorise = authorise
         self._on_trouble = on_trouble
         self._open: dict[OwnFeed, None] = {}  # delivering, in the order of their beginning
-        self._lifts: dict[int, Lift[OwnFeed]] = {}  # by topic id
+        self._catchups: dict[int, CatchUp[OwnFeed]] = {}  # by topic id
 
     def __len__(self) -> int:
         return len(self._open)
@@ -61,7 +61,7 @@ class Feeds:
     @property
     def is_running(self) -> bool:
         """Does any feed read the log right now?"""
-        return any(lift.is_running for lift in self._lifts.values())
+        return any(catchup.is_running for catchup in self._catchups.values())
 
     # Where a feed begins
 
@@ -119,8 +119,8 @@ class Feeds:
         if self._open.pop(feed, False) is None and not self._open:
             self._engine.followers.remove(self.committed)
         feed.subscription.session.stalled.pop(feed, None)
-        for lift in self._lifts.values():
-            lift.leave(feed)
+        for catchup in self._catchups.values():
+            catchup.leave(feed)
 
     def resume(self, session: Session) -> None:
         """The session may have room again: feeds that found none go on."""
@@ -146,16 +146,16 @@ class Feeds:
         if not _has_room(session, 0, 0):
             session.stalled[feed] = 0
             return
-        lift = self._lifts.get(topic.id)
-        if lift is None:
-            lift = self._lifts[topic.id] = Lift(
+        catchup = self._catchups.get(topic.id)
+        if catchup is None:
+            catchup = self._catchups[topic.id] = CatchUp(
                 topic,
                 lambda batch, start, end, here: self._serve(topic, batch, start, end, here),
                 SLICE_RECORDS_MAX,
                 self._engine.metrics,
                 self._on_trouble,
             )
-        lift.board(feed)
+        catchup.join(feed)
 
     def committed(self, topic: Topic, batch: Batch, runs: Runs) -> None:
         """Wake the feeds that are level and want something of it; the others read it in time."""
@@ -185,7 +185,7 @@ class Feeds:
         return known
 
     def _serve(self, topic: Topic, batch: Batch, start: int, end: int, here: set[OwnFeed]) -> None:
-        lift = self._lifts[topic.id]
+        catchup = self._catchups[topic.id]
         ids = batch.name_ids()
         base = batch.base_offset
         numbers = {0} if ids is None else set(ids[start - base : end - base])
@@ -193,15 +193,15 @@ class Feeds:
         wanting = [feed for feed in here if any(self._wants(feed, name) for name in names)]
         if not wanting:
             return
-        first = min(lift.riders[feed] for feed in wanting)
+        first = min(catchup.readers[feed] for feed in wanting)
         records = batch.records(topic.declared, first, end)
         for feed in wanting:
-            self._hand_all(lift, feed, records)
+            self._hand_all(catchup, feed, records)
 
-    def _hand_all(self, lift: Lift[OwnFeed], feed: OwnFeed, records: list[Record]) -> None:
+    def _hand_all(self, catchup: CatchUp[OwnFeed], feed: OwnFeed, records: list[Record]) -> None:
         """Hand on what passes, up to the first record for which there is no room."""
-        start = lift.riders[feed]
-        place = feed.place(lift.topic.id)
+        start = catchup.readers[feed]
+        place = feed.place(catchup.topic.id)
         where = feed.where
         for record in records:
             if record.offset < start or not self._wants(feed, record.name):
@@ -209,8 +209,8 @@ class Feeds:
             if where is not None and not where.passes(record):
                 continue
             if not self._hand(feed, place, record):
-                lift.move(feed, record.offset)
-                lift.leave(feed)
+                catchup.move(feed, record.offset)
+                catchup.leave(feed)
                 return
 
     def _hand(self, feed: OwnFeed, place: int, record: Record) -> bool:

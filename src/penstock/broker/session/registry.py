@@ -6,9 +6,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from penstock.broker.deliver.catchup import CatchUp, SessionCatchUp
 from penstock.broker.deliver.history import Feeds
 from penstock.broker.deliver.routes import Router
-from penstock.broker.deliver.sweep import Sweep
 from penstock.broker.engine import Engine
 from penstock.broker.session.session import Session, Subscription
 from penstock.broker.session.store import SessionStore
@@ -38,7 +38,7 @@ class Sessions:
         self._sharing = sharing
         self._on_trouble = on_trouble
         self._keeps_qos0 = keeps_qos0
-        self._sweeps: dict[int, Sweep] = {}  # by topic id
+        self._catchups: dict[int, CatchUp[Session]] = {}  # by topic id
 
     # Coming and going
 
@@ -65,8 +65,8 @@ class Sessions:
         for subscription in session.subscriptions.values():
             self._disconnect(subscription)
         self._sharing.detach(session)
-        for sweep in self._sweeps.values():
-            sweep.lift.leave(session)
+        for catchup in self._catchups.values():
+            catchup.leave(session)
         if session.vault is not None:
             self._store.end(session)
         session.outbox = None
@@ -158,10 +158,10 @@ class Sessions:
                 continue
             if topic.refusal:
                 continue
-            sweep = self._sweeps.get(topic_id)
-            if sweep is None:
+            catchup = self._catchups.get(topic_id)
+            if catchup is None:
                 engine = self._engine
-                sweep = self._sweeps[topic_id] = Sweep(
+                serving = SessionCatchUp(
                     topic,
                     self._router,
                     engine.metrics,
@@ -169,4 +169,5 @@ class Sessions:
                     self._on_trouble,
                     self._keeps_qos0,
                 )
-            sweep.lift.board(session)
+                catchup = self._catchups[topic_id] = serving.catchup
+            catchup.join(session)

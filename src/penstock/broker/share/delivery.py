@@ -1,7 +1,7 @@
 """Sharing: members of shares come and go, and shares that are behind go on from the logs.
 
 What a member left behind is read again one by one and goes to another; only then new messages are
-given out. A share that lags rides a lift through the topic, like sessions do, until it is level or
+given out. A share that lags catches up with the topic, like sessions do, until it is level or
 nobody has room.
 """
 
@@ -11,11 +11,10 @@ import asyncio
 from collections.abc import Callable
 from functools import partial
 
-from penstock.broker.deliver.lift import Lift
+from penstock.broker.deliver.catchup import WHOLE_BATCH, CatchUp
 from penstock.broker.deliver.members import Member
 from penstock.broker.deliver.routes import Router, Sharers
 from penstock.broker.deliver.stored_runs import stored_run, stored_runs
-from penstock.broker.deliver.sweep import WHOLE_BATCH
 from penstock.broker.engine import Engine
 from penstock.broker.session.session import Session, Subscription
 from penstock.broker.share.registry import Shares
@@ -44,13 +43,13 @@ class Sharing:
         self._shares = shares
         self._on_trouble = on_trouble
         self._keeps_qos0 = keeps_qos0
-        self._lifts: dict[int, Lift[Share]] = {}  # by topic id
+        self._catchups: dict[int, CatchUp[Share]] = {}  # by topic id
         self._giving: dict[tuple[Share, int], asyncio.Task[None]] = {}  # again; by topic id
 
     @property
     def is_running(self) -> bool:
         """Is any share on its way through a log?"""
-        return bool(self._giving) or any(lift.is_running for lift in self._lifts.values())
+        return bool(self._giving) or any(catchup.is_running for catchup in self._catchups.values())
 
     # Members
 
@@ -118,8 +117,8 @@ class Sharing:
             share.away = self._engine.topics.ends() | share.lags
             share.lags.clear()
             share.is_busy = True
-            for lift in self._lifts.values():
-                lift.leave(share)
+            for catchup in self._catchups.values():
+                catchup.leave(share)
         self._router.refresh(share)
 
     def let_go(self, subscription: Subscription) -> None:
@@ -161,19 +160,19 @@ class Sharing:
             if topic is None:
                 share.forget_topic(topic_id)
             elif topic_id not in share.returned:
-                self._lift(topic).board(share)
+                self._catchup(topic).join(share)
             elif (share, topic_id) not in self._giving:
                 work = self._give_again(share, topic)
                 task = asyncio.get_running_loop().create_task(work)
                 self._giving[share, topic_id] = task
 
-    def _lift(self, topic: Topic) -> Lift[Share]:
-        lift = self._lifts.get(topic.id)
-        if lift is None:
+    def _catchup(self, topic: Topic) -> CatchUp[Share]:
+        catchup = self._catchups.get(topic.id)
+        if catchup is None:
             serve = partial(self._serve, topic)
-            lift = Lift(topic, serve, WHOLE_BATCH, self._metrics, self._on_trouble)
-            self._lifts[topic.id] = lift
-        return lift
+            catchup = CatchUp(topic, serve, WHOLE_BATCH, self._metrics, self._on_trouble)
+            self._catchups[topic.id] = catchup
+        return catchup
 
     def _sharers(self, share: Share, name: str) -> Sharers | None:
         for one in self._router.find(name).shares:
@@ -190,7 +189,7 @@ class Sharing:
     # New messages, from where a share lags
 
     def _serve(self, topic: Topic, batch: Batch, start: int, end: int, here: set[Share]) -> None:
-        riders = self._lift(topic).riders
+        readers = self._catchup(topic).readers
         wanted = {
             number
             for number, name in enumerate(batch.strings)
@@ -198,22 +197,22 @@ class Sharing:
         }
         if not wanted:
             return
-        start = min(riders[share] for share in here)
+        start = min(readers[share] for share in here)
         for base, run in stored_runs(batch, start, self._engine.clock, wanted):
-            if here.isdisjoint(riders):
+            if here.isdisjoint(readers):
                 return
             if run.qos == 0 and not self._keeps_qos0:  # forwarded to whoever was there
                 continue
             for one in self._router.find(run.name).shares:
                 for first, piece in pieces(run) if run.qos == 0 else ((0, run),):
-                    if one.share in here and one.share in riders:
+                    if one.share in here and one.share in readers:
                         self._hand(topic, one, base + first, piece)
 
     def _hand(self, topic: Topic, sharers: Sharers, base: int, run: Run) -> None:
         """Give out what the share has not passed, and nobody was given before a crash."""
         share = sharers.share
-        lift = self._lift(topic)
-        start, end = max(lift.riders[share], base), base + run.count
+        catchup = self._catchup(topic)
+        start, end = max(catchup.readers[share], base), base + run.count
         if start >= end or self._is_expired(run, end - start):
             return
         group = share.group(topic.id, start)
@@ -225,9 +224,9 @@ class Sharing:
                 part = run if stop - start == run.count else run.cut(start - base, stop - base)
                 given = share.give(topic.id, start, part, sharers.members)
                 self._metrics.records_delivered += given
-                lift.move(share, start + given)
+                catchup.move(share, start + given)
                 if given < part.count:
-                    lift.leave(share)
+                    catchup.leave(share)
                     return
             start = max(stop, start + 1)
 

@@ -32,7 +32,7 @@ class Pin:
 
 
 class Share:
-    """One `$share/{name}/{filter}`. `lags` makes it a rider of the lift."""
+    """One `$share/{name}/{filter}`. `lags` lets it catch up with topics."""
 
     __slots__ = (
         "_behind",

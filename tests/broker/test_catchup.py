@@ -1,6 +1,6 @@
-"""Sweeps: does every rider get what it wants from where it lags, once and in order?
+"""Catching up: does every reader get what it wants from where it lags, once and in order?
 
-Riders board at random moments and offsets, with windows that fill, subscriptions of different age,
+Readers join at random moments and offsets, with windows that fill, subscriptions of different age,
 and a log whose reads take their time.
 """
 
@@ -14,8 +14,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from penstock.broker.deliver.catchup import SessionCatchUp
 from penstock.broker.deliver.routes import Router
-from penstock.broker.deliver.sweep import Sweep
 from penstock.broker.metrics import Metrics
 from penstock.broker.session.session import Session, Subscription
 from penstock.broker.topics import Topic, Topics
@@ -83,7 +83,7 @@ async def filled(chance: random.Random) -> tuple[SlowLog, list[Stored]]:
         for _ in range(chance.randint(1, 3)):
             name, qos = chance.choice(NAMES), chance.randrange(3)
             payloads = [b"%d" % (len(records) + n) for n in range(chance.randint(1, 4))]
-            publisher = chance.choice(["", "rider-0", "rider-1"])
+            publisher = chance.choice(["", "reader-0", "reader-1"])
             records += [Stored(name, qos, payload, publisher) for payload in payloads]
             pending = append(log, run_of(name, payloads, publisher=publisher, qos=qos))
         await pending
@@ -100,17 +100,17 @@ class NoVault:
         session.outbox.send(run, 0, ids, encoding, False)
 
     def release(self, session: Session, packet_ids: list[int]) -> None:
-        raise AssertionError("riders acknowledge at once")
+        raise AssertionError("readers acknowledge at once")
 
     def touch(self, session: Session) -> None:
         """It is saved nowhere."""
 
 
-class Ride:
-    """A rider and what it is due."""
+class Reading:
+    """A reader and what it is due."""
 
     def __init__(self, chance: random.Random, number: int, end: int) -> None:
-        self.client = Client(f"rider-{number}")
+        self.client = Client(f"reader-{number}")
         self.client.window = chance.choice([1, 3, 1000])
         self.session = Session(self.client.client_id, self.client, self.client.window)
         self.client.session = self.session
@@ -140,7 +140,7 @@ class Ride:
         return found
 
 
-async def ride(seed: int) -> None:
+async def catch_up(seed: int) -> None:
     chance = random.Random(seed)
     log, records = await filled(chance)
     topic = OneTopic(log)
@@ -151,25 +151,25 @@ async def ride(seed: int) -> None:
     metrics = Metrics()
     troubles: list[str] = []
     clock = Timeline(SystemClock())
-    sweep = Sweep(topic.only, router, metrics, clock, troubles.append, keeps_qos0)
-    rides = [Ride(chance, number, len(records)) for number in range(chance.randint(1, 6))]
-    for one in rides:
+    catchup = SessionCatchUp(topic.only, router, metrics, clock, troubles.append, keeps_qos0)
+    readings = [Reading(chance, number, len(records)) for number in range(chance.randint(1, 6))]
+    for one in readings:
         for subscription in one.session.subscriptions.values():
             router.add(subscription)
-    waiting = list(rides)
+    waiting = list(readings)
     deadline = asyncio.get_running_loop().time() + 20
-    while waiting or any(one.session.lags or one.client.inbox for one in rides):
+    while waiting or any(one.session.lags or one.client.inbox for one in readings):
         if waiting and chance.random() < 0.3:
             one = waiting.pop()
             one.session.lags[TOPIC_ID] = one.start
-        for one in rides:
+        for one in readings:
             if one.client.inbox and chance.random() < 0.5:
                 answer(one.client, chance.randint(1, 9))
             if one.session.lags and one.session.has_room:
-                sweep.lift.board(one.session)
+                catchup.catchup.join(one.session)
         await asyncio.sleep(0)
-        assert asyncio.get_running_loop().time() < deadline, "a rider is stuck"
-    for one in rides:
+        assert asyncio.get_running_loop().time() < deadline, "a reader is stuck"
+    for one in readings:
         received = [(got.payload, got.qos, got.identifiers) for got in one.client.received]
         assert sorted(received) == sorted(one.due(records, keeps_qos0=keeps_qos0))
         for is_acknowledged in (True, False):  # the client reads the others sooner
@@ -192,11 +192,11 @@ def answer(client: Client, count: int) -> None:
 
 @given(seed=st.integers(0, 1 << 32))
 @examples(120)
-def test_every_rider_gets_its_records_once_and_in_order(seed: int) -> None:
-    asyncio.run(ride(seed))
+def test_every_reader_gets_its_records_once_and_in_order(seed: int) -> None:
+    asyncio.run(catch_up(seed))
 
 
-def test_trouble_with_the_log_is_told_and_the_riders_keep_their_place() -> None:
+def test_trouble_with_the_log_is_told_and_the_readers_keep_their_place() -> None:
     async def main() -> None:
         log, _ = await filled(random.Random(1))
 
@@ -207,10 +207,12 @@ def test_trouble_with_the_log_is_told_and_the_riders_keep_their_place() -> None:
         topic = OneTopic(log)
         router = Router(cast(Topics, topic), lambda principal, action, name: True)
         told: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-        sweep = Sweep(topic.only, router, Metrics(), Timeline(SystemClock()), told.set_result)
-        one = Ride(random.Random(2), 1, 0)
+        catchup = SessionCatchUp(
+            topic.only, router, Metrics(), Timeline(SystemClock()), told.set_result
+        )
+        one = Reading(random.Random(2), 1, 0)
         one.session.lags[TOPIC_ID] = 0
-        sweep.lift.board(one.session)
+        catchup.catchup.join(one.session)
         assert "no intact batch header" in await told
         assert one.session.lags == {TOPIC_ID: 0}
 
@@ -223,16 +225,16 @@ def test_records_that_retention_took_are_counted() -> None:
         topic = OneTopic(log)
         router = Router(cast(Topics, topic), lambda principal, action, name: True)
         metrics = Metrics()
-        sweep = Sweep(topic.only, router, metrics, Timeline(SystemClock()), pytest.fail)
+        catchup = SessionCatchUp(topic.only, router, metrics, Timeline(SystemClock()), pytest.fail)
         await log.trim(None, 1)
         first = log.bounds().first
         assert 0 < first <= len(records)
-        one = Ride(random.Random(4), 1, 0)
+        one = Reading(random.Random(4), 1, 0)
         one.client.window = 1000
-        one.session = Session("rider-1", one.client, 1000)
+        one.session = Session("reader-1", one.client, 1000)
         one.session.lags[TOPIC_ID] = 0
-        sweep.lift.board(one.session)
-        await asyncio.wait_for(sweep.lift.wait_done(), 20)
+        catchup.catchup.join(one.session)
+        await asyncio.wait_for(catchup.catchup.wait_done(), 20)
         assert not one.session.lags
         assert metrics.dropped["retention"] == first
 
