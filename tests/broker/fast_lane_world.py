@@ -313,7 +313,7 @@ async def opened_world(chance: Random, *, keeps_qos0: bool) -> AsyncIterator[Fas
     await engine.open()
     await engine.topics.create(DEFAULT_TOPIC, LogSettings(durability=FSYNC), exist_ok=True)
     world = FastLaneWorld(engine, workers, chance, keeps_qos0=keeps_qos0)
-    await world.world.keeper.open()
+    await world.world.store.open()
     workers.is_held = True
     try:
         yield world
@@ -321,5 +321,5 @@ async def opened_world(chance: Random, *, keeps_qos0: bool) -> AsyncIterator[Fas
         workers.is_held = False
         while workers.has_round:
             workers.finish()
-        await world.world.keeper.close()
+        await world.world.store.close()
         await engine.close()
