@@ -77,7 +77,10 @@ class DoorSelector(selectors.BaseSelector):
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         self._is_wanted = False
-        if self.ending or self.flushing:  # asked for by what asyncio called
+        # What asyncio called may have asked for the end of a tick. While asyncio has more to call
+        # it comes after the poll: then nothing a client answers to the first part is taken before
+        # the rest is put behind it.
+        if (self.ending or self.flushing) and (timeout is None or timeout > 0):
             self._end_tick()
             if self._is_wanted:
                 timeout = 0.0
@@ -96,6 +99,8 @@ class DoorSelector(selectors.BaseSelector):
             except InterruptedError:
                 return []
             if not events:
+                if self.ending or self.flushing:
+                    self._end_tick()
                 return []
             ready = self._serve_events(events)
             if ready or self._is_wanted:
