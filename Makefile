@@ -3,7 +3,8 @@
 PYTHON ?= python3
 VENV   := .venv/bin
 PYTEST := $(VENV)/python -m pytest
-JOBS   ?= 2
+# Workers of `make test`, for two cores: much of a test is waiting for a disk, a process or a clock.
+JOBS   ?= 3
 
 # Bytecode is kept, whatever the environment says: tests start processes by the hundred.
 export PYTHONDONTWRITEBYTECODE :=
@@ -57,7 +58,7 @@ check: setup ## ruff, mypy --strict, import rules, fast tests; under a minute
 	@$(VENV)/mypy
 	@$(VENV)/lint-imports
 	@HYPOTHESIS_PROFILE=$${HYPOTHESIS_PROFILE:-quick} \
-		$(PYTEST) -q -n $(JOBS) --dist worksteal -p no:schemathesis --durations=5 \
+		$(PYTEST) -q -n 2 --dist worksteal -p no:schemathesis --durations=5 \
 		-m 'not slow' tests
 
 format: setup ## let ruff format the sources and sort imports

@@ -26,10 +26,10 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci" if os.environ.ge
 BRIEF_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 os.environ.setdefault("SPARK_SUBMIT_OPTS", BRIEF_JAVA)  # read by whatever starts a driver
 
-# Tests here start real brokers, many of them: `make test` runs them, `make check` does not.
+# Tests here start real brokers and databases: `make test` runs them, `make check` does not.
 PROCESS_TESTS = {
-    *("abuse", "bus", "cli", "client", "conformance", "crash", "doors", "http", "longrun"),
-    "scenarios",
+    *("abuse", "app", "bus", "cli", "client", "conformance", "crash", "doors", "http"),
+    *("longrun", "scenarios"),
 }
 
 
