@@ -220,6 +220,11 @@ class House:
         return Message(name, END, 1, offset=result["offset"])
 
     @property
+    def is_late(self) -> bool:
+        """Did readers use up their time long ago? The others are not waited for then."""
+        return time.monotonic() > self._deadline_s + WAIT_S
+
+    @property
     def left_s(self) -> float:
         """For all readers of a publisher together."""
         return max(self._deadline_s - time.monotonic(), 0.05)

@@ -236,7 +236,7 @@ CALLERS: Final[Listed] = {
     "InboundQos2._close_opened": "appends marks of QoS 2 and no record",
     "Publisher.publish": ("mqtt-", "will-"),
     "Publisher.publish_mixed": ("mqtt-in-one-write",),
-    "Publisher.publish_once": ("mqtt-5-qos2",),
+    "Publisher.publish_once": ("mqtt-5-qos2", "mqtt-5-qos2-kept"),
     "Publishing.publish": ("mqtt-",),
     "Publishing.store_mixed": ("mqtt-in-one-write",),
     "QueueDoor.produce": ("seed-produce",),

@@ -95,9 +95,9 @@ def next_bus_place(key: str) -> Place:
 # MQTT
 
 
-def mqtt(version: int, transport: str, *, client_id: str = "") -> Publish:
+def mqtt(version: int, transport: str, *, stays: bool = False) -> Publish:
     def publish(house: House, place: Place, messages: Sequence[Message]) -> None:
-        with house.dial(client_id or f"{place.key}-p", version, transport) as wire:
+        with house.dial(f"{place.key}-p", version, transport, stays=stays) as wire:
             for one in messages:
                 wire.publish(one.name, one.payload, one.qos, retain=one.retain)
             wire.settle()
@@ -127,6 +127,7 @@ for _label, _version in VERSIONS.items():
             add(f"mqtt-{_label}-qos{_qos}-{_way}", mqtt(_version, _way), qos=_qos)
         add(f"mqtt-{_label}-qos{_qos}-retained", mqtt(_version, "tcp"), qos=_qos, retain=True)
         add(f"will-{_label}-qos{_qos}", wills(_version), qos=_qos)
+    add(f"mqtt-{_label}-qos2-kept", mqtt(_version, "tcp", stays=True), qos=2)  # leaves marks
 add("will-retained", wills(MQTT_5), qos=1, retain=True)
 add("mqtt-5-qos1-into-bus", mqtt(MQTT_5, "tcp"), place=next_bus_place)
 
