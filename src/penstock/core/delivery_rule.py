@@ -28,24 +28,52 @@ OWN: Final = 2  # the session's own client
 NEVER_KEPT: Final = 3  # above every QoS: no record comes from the log
 
 
-class Want(NamedTuple):
+class Want:
     """One filter of a session that matches the name, as it counts in one topic."""
 
-    qos: int
-    since: int = 0  # the offset from which on it counts
-    no_local: bool = False
-    retain_as_published: bool = False
-    identifier: int = 0  # 0: none
-    owed_until: int = 0  # below, records above QoS 0 come from the log also at QoS 0
+    __slots__ = ("identifier", "no_local", "owed_until", "qos", "retain_as_published", "since")
+
+    def __init__(
+        self,
+        qos: int,
+        since: int = 0,
+        no_local: bool = False,
+        retain_as_published: bool = False,
+        identifier: int = 0,
+        owed_until: int = 0,
+    ) -> None:
+        self.qos = qos
+        self.since = since  # the offset from which on it counts
+        self.no_local = no_local
+        self.retain_as_published = retain_as_published
+        self.identifier = identifier  # 0: none
+        self.owed_until = owed_until  # below, records above QoS 0 come from the log also at QoS 0
 
 
-class Reading(NamedTuple):
+class Reading:
     """How a session takes records: what its filters that count come to."""
 
-    qos: int  # the highest at which it takes a record
-    retain_as_published: bool
-    identifiers: tuple[int, ...]  # ascending, each once
-    is_owed: bool  # it takes records at QoS 0, and those above come from the log all the same
+    __slots__ = ("identifiers", "is_owed", "qos", "retain_as_published")
+
+    def __init__(
+        self, qos: int, retain_as_published: bool, identifiers: tuple[int, ...], is_owed: bool
+    ) -> None:
+        self.qos = qos  # the highest at which it takes a record
+        self.retain_as_published = retain_as_published
+        self.identifiers = identifiers  # ascending, each once
+        self.is_owed = is_owed  # at QoS 0, and records above come from the log all the same
+
+    def __eq__(self, other: object) -> bool:
+        return (
+            isinstance(other, Reading)
+            and self.qos == other.qos
+            and self.retain_as_published == other.retain_as_published
+            and self.identifiers == other.identifiers
+            and self.is_owed == other.is_owed
+        )
+
+    def __hash__(self) -> int:
+        return hash((self.qos, self.retain_as_published, self.identifiers, self.is_owed))
 
 
 class Stretch(NamedTuple):
