@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from penstock.doors.mqtt.answers import SENTENCE_CHARS_MAX
+from penstock.doors.mqtt.connection import OUT_BYTES_MAX
 from penstock.doors.mqtt.publishing import RECEIVE_MAX
 from penstock.mqtt.encode import encode
 from penstock.mqtt.kinds import MQTT_3_1_1, MQTT_5
@@ -134,6 +135,60 @@ def test_receive_maximum_of_a_client_that_comes_back_is_the_new_one(
     reader, _ = connect_kept(broker.port, name, MQTT_5)
     assert [reader.receive().payload for _ in range(9)] == [b"%d" % n for n in range(9)]
     reader.close()
+
+
+# What waits for room
+
+
+@pytest.mark.parametrize("qos", [1, 2])
+def test_what_was_out_goes_on_with_each_acknowledgement(
+    broker: Hosted, name: str, qos: int
+) -> None:
+    """Nine are out, and the client comes back with a window of one: does it get them all?"""
+    reader, _ = connect_kept(broker.port, name, MQTT_5)
+    reader.subscribe(name, qos=qos)
+    with client(broker, name + "p") as writer:
+        writer.publish_all(name, 9, qos)
+    assert len([reader.expect(Publish) for _ in range(9)]) == 9
+    reader.close()
+    reader = Wire(broker.port, name, MQTT_5)
+    asked = Properties(session_expiry_interval=100, receive_maximum=1)
+    assert reader.connect(clean=False, properties=asked).session_present
+    assert [reader.receive().payload for _ in range(9)] == [b"%d" % n for n in range(9)]
+    reader.close()
+
+
+@pytest.mark.parametrize("qos", [1, 2])
+def test_retained_messages_go_on_with_each_acknowledgement(
+    broker: Hosted, name: str, qos: int
+) -> None:
+    with client(broker, name + "p") as writer:
+        for number in range(9):
+            writer.publish(f"{name}/{number}", b"x", qos, retain=True)
+        writer.settle()
+    with Wire(broker.port, name, MQTT_5) as reader:
+        reader.connect(properties=Properties(receive_maximum=1))
+        reader.subscribe(f"{name}/#", qos=qos)
+        assert len({reader.receive().name for _ in range(9)}) == 9
+
+
+def test_retained_messages_wait_for_a_client_that_reads_slowly(broker: Hosted, name: str) -> None:
+    """More than its connection holds, at QoS 0: does the client get all that is retained?"""
+    payload = bytes(OUT_BYTES_MAX // 4)
+    with client(broker, name + "p") as writer:
+        for number in range(12):
+            writer.publish(f"{name}/{number}", payload, 1, retain=True)
+        writer.settle()
+    dropped = broker.dropped
+    with client(broker, name) as reader:
+        reader.subscribe(f"{name}/#")
+        broker.call(lambda: None)  # the broker has begun, and the client reads nothing
+        assert len({reader.receive().name for _ in range(12)}) == 12
+    assert broker.dropped == dropped
+    with client(broker, name + "p") as writer:
+        for number in range(12):
+            writer.publish(f"{name}/{number}", b"", 1, retain=True)
+        writer.settle()
 
 
 # Acknowledgements of what is not there
