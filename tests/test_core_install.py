@@ -93,10 +93,13 @@ def test_a_list_of_topics_loads_neither_a_broker_nor_an_event_loop(tmp_path: Pat
             assert not asked.imported & (HEAVY | {"lz4", "sqlite3"})
 
 
-def test_a_server_without_scheduled_jobs_loads_no_pipeline(tmp_path: Path) -> None:
+def test_a_server_loads_neither_pipelines_nor_websockets_before_they_are_needed(
+    tmp_path: Path,
+) -> None:
     checked = run_core("penstock", "serve", "--check", cwd=tmp_path)
     assert checked.code == 0 and "penstock.app.server" in checked.imported
-    assert not checked.imported & {"crc32c", "http.client", "penstock.client", "penstock.pipeline"}
+    unused = {"crc32c", "http.client", "penstock.client", "penstock.pipeline", "websockets"}
+    assert not checked.imported & unused
 
 
 def test_a_broker_runs_in_the_program(tmp_path: Path) -> None:

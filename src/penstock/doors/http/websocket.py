@@ -9,18 +9,19 @@ has a keep alive of its own.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final, Protocol
-
-from websockets.datastructures import Headers
-from websockets.frames import Frame, Opcode
-from websockets.http11 import Request as Handshake
-from websockets.protocol import OPEN
-from websockets.server import ServerProtocol
-from websockets.typing import Subprotocol
+from typing import TYPE_CHECKING, Final, Protocol, cast
 
 from penstock.doors.http.limits import OUT_BYTES_ROOM, HttpLimits
 from penstock.doors.http.messages import HttpError, Request, Upgrade
 
+if TYPE_CHECKING:
+    from websockets.frames import Frame
+    from websockets.server import ServerProtocol
+
+# Opcodes of RFC 6455 §5.2; what we send is always the last frame of its message.
+_CONT: Final = 0x0
+_TEXT: Final = 0x1
+_BINARY: Final = 0x2
 TEXT: Final = 0x81
 BINARY: Final = 0x82
 
@@ -72,6 +73,13 @@ def accept(request: Request, upgrade: Upgrade) -> ServerProtocol | HttpError:
     """The handshake: a protocol whose answer waits to be sent, or why there is none."""
     if request.method != "GET":  # RFC 6455 §4.1
         return HttpError(400, f"a WebSocket is opened with GET, not with {request.method}")
+    # Here, since it takes as long to import as a tenth of a start, and many brokers never need it.
+    from websockets.datastructures import Headers
+    from websockets.http11 import Request as Handshake
+    from websockets.protocol import OPEN
+    from websockets.server import ServerProtocol
+    from websockets.typing import Subprotocol
+
     protocol = ServerProtocol(
         state=OPEN,
         subprotocols=[Subprotocol(one) for one in upgrade.subprotocols] or None,
@@ -191,13 +199,13 @@ class WebSocket:
         for event in protocol.events_received():
             if not self.is_open or self._receiver is None:
                 break
-            assert isinstance(event, Frame)
-            if event.opcode in (Opcode.TEXT, Opcode.BINARY):
-                self._is_text = event.opcode is Opcode.TEXT
-            elif event.opcode is not Opcode.CONT:
+            frame = cast("Frame", event)
+            if frame.opcode in (_TEXT, _BINARY):
+                self._is_text = frame.opcode == _TEXT
+            elif frame.opcode != _CONT:
                 continue
-            payload = event.data if isinstance(event.data, bytes) else bytes(event.data)
-            self._receiver.on_frame(payload, is_text=self._is_text, is_end=event.fin)
+            payload = frame.data if isinstance(frame.data, bytes) else bytes(frame.data)
+            self._receiver.on_frame(payload, is_text=self._is_text, is_end=frame.fin)
         self._flush()
         if self._carrier.out_bytes > OUT_BYTES_ROOM and not self._is_held:
             self._is_held = True
