@@ -16,10 +16,13 @@ if TYPE_CHECKING:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests that use a Java are slow, and there are two at a time: one that tests share, on one
-    worker, and one of those that are started for a test, on another."""
+    """Tests that use a broker or a Java are slow. There are two Javas at a time: one that tests
+    share, on one worker, and one of those that are started for a test, on another."""
     for item in items:
-        shares = "spark" in getattr(item, "fixturenames", ())
+        fixtures = getattr(item, "fixturenames", ())
+        if "hosted" in fixtures:
+            item.add_marker(pytest.mark.slow)
+        shares = "spark" in fixtures
         if shares or "java" in item.keywords:
             item.add_marker(pytest.mark.slow)
             item.add_marker(pytest.mark.xdist_group("spark" if shares else "java"))

@@ -34,6 +34,7 @@ def picture(minutes: int, topics: int) -> Picture:
 
 
 @pytest.mark.parametrize(("minutes", "topics"), [(0, 0), (1, 1), (30, 3), (3_000, 12)])
+@pytest.mark.slow
 def test_there_is_a_picture(tmp_path: Path, minutes: int, topics: int) -> None:
     lags = [("consumer", f"c{at}", "t", 0, at, at) for at in range(minutes % 20)]
     draw(picture(minutes, topics), lags, tmp_path / "x.png")

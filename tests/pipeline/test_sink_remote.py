@@ -234,6 +234,7 @@ def fail_appends(hosted: Hosted, after: int) -> None:
     hosted.run(work)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("after", [0, 1, 2])
 def test_what_was_decided_and_then_failed_is_finished_later_and_counts_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, after: int

@@ -203,6 +203,7 @@ def test_small_batches_arrive_put_together(tmp_path: Path) -> None:
         assert batches[0].column("payload").to_pylist() == [b"%d" % n for n in range(300)]
 
 
+@pytest.mark.slow
 def test_a_reader_beside_a_broker_that_writes_seals_and_trims_reads_a_dense_range(
     tmp_path: Path,
 ) -> None:

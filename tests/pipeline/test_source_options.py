@@ -106,6 +106,7 @@ def test_several_topics_are_read_at_once_each_once(data: At) -> None:
     ]
 
 
+@pytest.mark.slow
 def test_a_topic_with_any_name_is_read_by_a_list_in_json(tmp_path: Path) -> None:
     names = ["a,b", " x ", 'say "no"', "[q", "[]", '["p"]', "plain"]
     with Broker(tmp_path) as broker:
