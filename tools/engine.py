@@ -70,31 +70,42 @@ def sources_behind(module: str) -> set[Path]:
     mypyc writes the value of a `Final` constant into whoever imports it, so a compiled module
     is out of date when any of these changed.
     """
-    return _behind(source_of(module))
+    return _behind({}, source_of(module))
 
 
-def exercised_by(test: Path) -> set[str]:
-    """The engine's modules that a test file reaches: it, its helpers and fixtures import them."""
-    behind = _behind(test, test.with_name("conftest.py"))
-    return {module for module in present() if source_of(module) in behind}
+def tests_in(directories: Sequence[Path]) -> dict[Path, set[str]]:
+    """The test files below that reach the engine, with the modules of it that each reaches.
+
+    It, its helpers or its conftest import them. Other tests run the same way with any engine.
+    """
+    modules = {source_of(module): module for module in present()}
+    known: dict[Path, list[Path]] = {}
+    found: dict[Path, set[str]] = {}
+    for test in (one for directory in directories for one in sorted(directory.rglob("test_*.py"))):
+        behind = _behind(known, test, test.with_name("conftest.py"))
+        reached = {module for source, module in modules.items() if source in behind}
+        if reached:
+            found[test] = reached
+    return found
 
 
-def tests_in(directories: Sequence[Path]) -> list[Path]:
-    """The test files below that reach the engine: the others run the same way with any engine."""
-    tests = (test for directory in directories for test in sorted(directory.rglob("test_*.py")))
-    return [test for test in tests if exercised_by(test)]
+def _behind(known: dict[Path, list[Path]], *sources: Path) -> set[Path]:
+    """Those of the files that exist, and all of ours that they import, directly or not.
 
-
-def _behind(*sources: Path) -> set[Path]:
-    """Those of the files that exist, and all of ours that they import, directly or not."""
+    `known` remembers from call to call what each of them imports.
+    """
     found: set[Path] = set()
     waiting = list(sources)
     while waiting:
         path = waiting.pop()
-        if path in found or not path.is_file():
+        if path in found:
             continue
+        if path not in known:
+            if not path.is_file():
+                continue
+            known[path] = [source_of(module) for module in _imports_of(path.read_bytes())]
         found.add(path)
-        waiting.extend(source_of(module) for module in _imports_of(path.read_bytes()))
+        waiting.extend(known[path])
     return found
 
 
