@@ -347,7 +347,7 @@ def test_jobs_run_where_master_or_remote_say(given: dict[str, str], master: str)
 
 def test_master_and_remote_exclude_each_other_and_a_remote_is_an_address_of_connect() -> None:
     both = {"PENSTOCK_SPARK__MASTER": "spark://h:1", "PENSTOCK_SPARK__REMOTE": "sc://h:2"}
-    with pytest.raises(InvalidSetting, match="not both"):
+    with pytest.raises(InvalidSetting, match="exclude each other: give one of them"):
         spark_master(both)
     with pytest.raises(InvalidSetting, match="is no Spark Connect server"):
         spark_master({"PENSTOCK_SPARK__REMOTE": "http://h:2"})

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.broker.session.session import TAG_SHIFT
@@ -16,6 +16,7 @@ from penstock.model.clock import SystemClock
 from penstock.model.timeline import Timeline
 from tests.broker.test_catchup import FILTERS, TOPIC_ID, OneTopic, Stored, filled
 from tests.core.delivery_model import ME, model
+from tests.examples import examples
 
 WHERE = "payload LIKE '%1%'"
 
@@ -65,6 +66,6 @@ async def count_and_compare(seed: int) -> None:
 
 
 @given(seed=st.integers(0, 1 << 32))
-@settings(max_examples=150)
+@examples(150)
 def test_every_reader_is_counted_what_it_would_be_sent(seed: int) -> None:
     asyncio.run(count_and_compare(seed))
