@@ -15,23 +15,23 @@ ENGINE_TESTS := tests/model tests/core tests/mqtt tests/log tests/broker
 .DEFAULT_GOAL := help
 .PHONY: help setup run test test-peers nightly check format bench demo constraints clean
 
-help: ## explain the targets
+help: ## list the targets
 	@printf '\n  Penstock: MQTT and HTTP in, one fsynced log, Spark tables and streams out\n\n'
 	@[ -t 1 ] && bold=$$(printf '\033[1m') && plain=$$(printf '\033[0m'); \
 		awk -F ':.*## ' -v bold="$$bold" -v plain="$$plain" \
 		'/^[a-z-]+:.*## / { printf "  %smake %-12s%s %s\n", bold, $$1, plain, $$2 }' $(MAKEFILE_LIST)
-	@printf '\n  PENSTOCK_COMPILE=auto|0|1  compile the engine if possible (default), never, or insist;\n'
+	@printf '\n  PENSTOCK_COMPILE=auto|0|1  compile the engine if possible (default), never, or fail;\n'
 	@printf '                             `make run` does it in the background for the next start\n'
-	@printf '  ARGS="--http off"          more arguments for `make run`\n\n'
+	@printf '  ARGS="--http off"          additional arguments for `make run`\n\n'
 
-setup: ## make .venv/ with penstock, all extras and the compiled engine (repeatable)
+setup: ## create .venv/ with penstock, all extras and the compiled engine (repeatable)
 	@$(PYTHON) -m tools.prepare
 
-run: ## serve from this checkout at once, with Python alone; compiles the engine meanwhile
+run: ## start a broker from this checkout; needs only Python, compiles the engine in the background
 	@$(PYTHON) -m tools.prepare --light
 	@exec $(VENV)/penstock serve $(ARGS)
 
-test: setup ## everything that needs only Python packages and a JDK; skips nothing
+test: setup ## run all tests that need only Python packages and a JDK; a skipped test is a failure
 	@$(VENV)/python tools/engine.py --require-compiled --if-compiler
 	@printf '\n== the whole suite\n'
 	@PENSTOCK_EXPECT_ENGINE=$$($(VENV)/python tools/engine.py --word) \
@@ -42,17 +42,17 @@ test: setup ## everything that needs only Python packages and a JDK; skips nothi
 		--no-skips \
 		tests/test_engine.py $$tests
 
-test-peers: setup ## what needs other programs; installs them (Debian packages) if missing
+test-peers: setup ## run tests that need other programs; installs missing ones (Debian packages)
 	@$(PYTHON) -m tools.peers
 	@$(PYTEST) --no-skips tests/peers
 
-nightly: setup ## a million broken packets, random traffic, memory, Spark drivers killed 20 times per sink
+nightly: setup ## run long tests: a million malformed packets, random traffic, memory, killed Spark drivers
 	@$(VENV)/python -m tests.abuse.fuzz 1_000_000
 	@$(VENV)/python -m tests.longrun 10
 	@$(VENV)/python -m tests.longrun.level 30
 	@PENSTOCK_ROUNDS=20 $(PYTEST) --no-skips -k kill tests/pipeline
 
-check: setup ## ruff, mypy --strict, import rules, fast tests; under a minute
+check: setup ## run ruff, mypy --strict, import rules, fast tests; under a minute
 	@$(VENV)/ruff check .
 	@$(VENV)/ruff format --check .
 	@$(VENV)/mypy
@@ -61,7 +61,7 @@ check: setup ## ruff, mypy --strict, import rules, fast tests; under a minute
 		$(PYTEST) -q -n 2 --dist worksteal -p no:schemathesis --durations=5 \
 		-m 'not slow' tests
 
-format: setup ## let ruff format the sources and sort imports
+format: setup ## format the sources and sort imports
 	@$(VENV)/ruff check --fix .
 	@$(VENV)/ruff format .
 
@@ -69,13 +69,13 @@ bench: setup ## measure speed as ratios against a bare loop or a peer in the sam
 	-@$(PYTHON) -m tools.peers
 	@$(VENV)/python -m bench $(ARGS)
 
-demo: setup ## devices over MQTT, Spark, back over MQTT, a table and a picture; under two minutes
+demo: setup ## run a demo: devices over MQTT, Spark, back over MQTT, a table and a chart; under two minutes
 	@$(VENV)/python -m demo $(ARGS)
 
-constraints: ## pin the newest versions that fit into constraints.txt
+constraints: ## write the newest compatible versions to constraints.txt
 	@$(PYTHON) -m tools.constraints
 
-clean: ## remove .venv/, builds and caches; data directories stay
+clean: ## remove .venv/, builds and caches; keep data directories
 	@rm -rf .venv build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
 	@find src tests tools bench demo -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
 	@find src \( -name '*.so' -o -name '*.egg-info' \) -prune -exec rm -rf {} +

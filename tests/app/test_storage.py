@@ -164,10 +164,10 @@ def test_two_directories_cannot_share_a_catalog(postgres: PostgresServer, tmp_pa
     [
         ("catalog_url", "mysql://u:secret@h/d", r"mysql://u:\*\*\*@h/d.*postgresql://USER@HOST"),
         ("catalog_url", 5, "is not the address of a database"),
-        ("catalog_schema", "Penstock", "cannot name a schema"),
-        ("catalog_schema", "pg_mine", "cannot name a schema"),
+        ("catalog_schema", "Penstock", "is not a valid schema name"),
+        ("catalog_schema", "pg_mine", "is not a valid schema name"),
         ("catalog_schema", "x" * 51, "up to 50"),
-        ("log_backend", "postgres", "give its address too"),
+        ("log_backend", "postgres", "give its URL too"),
         ("log_backend", "kafka", "use 'files' or 'postgres'"),
     ],
 )

@@ -83,9 +83,9 @@ def test_a_second_subscription_to_a_topic_is_refused_whatever_the_group(bus: Bus
     for group in (0, 1, 2):
         with pytest.raises(AlreadySubscribed, match="topic 7"):
             bus.subscribe(join_id(group, 7), Heard())
-    with pytest.raises(RefusedError, match="is no bus id"):
+    with pytest.raises(RefusedError, match="is not a bus id"):
         bus.subscribe(65_536, Heard())
-    with pytest.raises(RefusedError, match="is no function"):
+    with pytest.raises(RefusedError, match="is not a function"):
         bus.subscribe(8, "handler")  # type: ignore[arg-type]
 
 
@@ -243,7 +243,7 @@ def test_refusals_of_the_broker_reach_the_process(served: tuple[Served, Path]) -
             bus.subscribe(join_id(5, 7), Heard())
         with pytest.raises(NotSubscribed, match="has not subscribed"):
             bus.unsubscribe(8)
-        with pytest.raises(RefusedError, match="is no bus id"):
+        with pytest.raises(RefusedError, match="is not a bus id"):
             bus.publish(-1, b"")
 
 
@@ -346,7 +346,7 @@ def test_a_file_that_is_no_socket_is_left_alone(tmp_path: Path) -> None:
         timeout=WAIT_S,
     )
     assert done.returncode == 3
-    assert "is no socket" in done.stderr
+    assert "is not a socket" in done.stderr
     assert path.read_text() == "mine"
 
 

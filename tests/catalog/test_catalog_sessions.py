@@ -192,7 +192,7 @@ def test_users_are_added_once_changed_and_removed(on_catalog: Callable[[Scenario
     async def scenario(catalog: Catalog, clock: ManualClock) -> None:
         users = catalog.credentials
         added = await users.insert(DEFAULT_TENANT, "alice", "hash")
-        with pytest.raises(RefusedError, match="exists already"):
+        with pytest.raises(RefusedError, match="already exists"):
             await users.insert(DEFAULT_TENANT, "alice", "other")
         await users.insert(DEFAULT_TENANT, "Alice", "hash")
         clock.advance(5)

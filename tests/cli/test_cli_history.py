@@ -70,7 +70,7 @@ def test_a_refusal_says_why(broker: Served) -> None:
     publish(broker.port, "why", "1")
     answer = run_sub(broker.port, "-t", "why", "--from", "999999")
     assert answer.code == 1
-    assert "rejected the filter 'why'" in answer.err and "it holds offsets from 0" in answer.err
+    assert "rejected the filter 'why'" in answer.err and "use an offset from 0" in answer.err
 
 
 def test_a_session_that_is_kept_goes_on_where_it_was(broker: Served) -> None:

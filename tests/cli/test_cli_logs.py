@@ -259,7 +259,7 @@ def test_import_from_nowhere_or_over_a_topic_is_refused(filled: Command, tmp_pat
     assert done.code == 1 and "contains no <topic>/messages.log" in done.err
     filled("log", "export", "--lines", str(tmp_path / "out"))
     done = filled("log", "import", "--lines", str(tmp_path / "out"))
-    assert done.code == 1 and "exists as 'Orders'" in done.err
+    assert done.code == 1 and "'Orders' already exists" in done.err
     assert "offsets 0 to 5" in filled("log", "verify").out
 
 

@@ -144,7 +144,7 @@ def test_consume_shows_json_values_text_and_bytes_as_what_they_are(
     ("arguments", "code", "says"),
     [
         (["nosuch"], 1, "'nosuch' is not declared"),
-        (["t", "--from", "99"], 1, "from 0 up to 4"),
+        (["t", "--from", "99"], 1, "from 0 to 4"),
         (["t", "--from", "noon"], 1, "is not a position"),
         (["t", "--from", "-5"], 1, "is negative"),
         (["t", "--where", "payload ="], 1, "column 10"),

@@ -34,7 +34,7 @@ def test_create_twice_is_refused_unless_it_may_exist(run: Command) -> None:
     run("topic", "create", "Sensors")
     again = run("topic", "create", "SENSORS")
     assert (again.code, again.out) == (1, "")
-    assert again.err.startswith("penstock: topic 'SENSORS' exists as 'Sensors'")
+    assert again.err.startswith("penstock: topic 'Sensors' already exists")
     assert run("topic", "create", "SENSORS", "--exist-ok").code == 0
 
 
@@ -103,7 +103,7 @@ def test_alter_changes_what_is_named(run: Command) -> None:
 def test_a_number_without_a_unit_is_no_duration(run: Command) -> None:
     run("topic", "create", "t")
     done = run("topic", "alter", "t", "--retention-age", "5")
-    assert done.code == 1 and "say of what, such as '5s', '5h' or '5d'" in done.err
+    assert done.code == 1 and "add a unit, such as '5s', '5h' or '5d'" in done.err
 
 
 def test_delete_asks_first(run: Command) -> None:

@@ -109,7 +109,7 @@ def test_answers_in_json(data: Path, run: Command) -> None:
 @pytest.mark.parametrize(
     ("arguments", "stdin", "complaint"),
     [
-        (("add", "alice"), "x", "user 'alice' exists already"),
+        (("add", "alice"), "x", "user 'alice' already exists"),
         (("passwd", "bob"), "x", "there is no user 'bob'"),
         (("remove", "bob"), "", "there is no user 'bob'"),
         (("add", "bob"), "", "a password of 0 bytes"),
@@ -163,7 +163,7 @@ def test_users_and_keys_of_a_running_broker_change_at_once(
         monkeypatch.setenv("PENSTOCK_KEY", key)
         assert run("user", "add", "bob", stdin="builder").out == "added user bob\n"
         again = run("user", "add", "bob", stdin="builder")
-        assert again.code == 1 and "'bob' exists already" in again.err
+        assert again.code == 1 and "'bob' already exists" in again.err
         assert run("user", "passwd", "bob", stdin="changed").code == 0
         assert reason_for(broker.port, "bob", b"changed") == Reason.SUCCESS
         unknown = run("user", "passwd", "carol", stdin="x")

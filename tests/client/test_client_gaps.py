@@ -25,7 +25,7 @@ def test_a_stream_that_begins_at_an_offset_that_is_gone_goes_on_or_raises(tmp_pa
         broker.run(drop_all)
         client.publish("new", "t")
         assert next(client.stream("t", start=0)).offset == 10
-        with pytest.raises(Gap, match="stands at 0, but retention keeps records from 10 on"):
+        with pytest.raises(Gap, match="is at offset 0, but the first stored record is 10"):
             client.stream("t", start=0, on_gap="error")
         assert next(client.stream("t", start=10, on_gap="error")).value == "new"
         assert next(client.stream("t", start="earliest", on_gap="error")).value == "new"
@@ -43,7 +43,7 @@ def test_a_stream_that_is_overtaken_on_its_way_goes_on_or_raises(tmp_path: Path)
         broker.run(drop_all)
         client.publish("new", "t")
         assert next(patient).value == "new"
-        with pytest.raises(Gap, match="stands at 2, but retention keeps records from 3 on"):
+        with pytest.raises(Gap, match="is at offset 2, but the first stored record is 3"):
             next(strict)
 
 

@@ -29,7 +29,7 @@ def test_an_id_is_its_group_in_the_high_byte_and_its_topic_in_the_low(id: int) -
 
 @pytest.mark.parametrize("id", [-1, 65_536, 1.0, "7", None, True])
 def test_what_is_no_bus_id_is_named_and_refused(id: object) -> None:
-    with pytest.raises(RefusedError, match="is no bus id"):
+    with pytest.raises(RefusedError, match="is not a bus id"):
         split_id(id)  # type: ignore[arg-type]
 
 

@@ -169,7 +169,7 @@ def test_shared_filter_is_split_into_its_name_and_the_filter() -> None:
     "filter", ["$share/", "$share/g", "$share/g/", "$share//a", "$share/+/a", "$share/g#/a"]
 )
 def test_shared_filter_without_name_or_filter_is_refused(filter: str) -> None:
-    with pytest.raises(InvalidFilter, match="no shared subscription"):
+    with pytest.raises(InvalidFilter, match="not a valid shared subscription"):
         split_share(filter)
     with pytest.raises(InvalidFilter):
         split_share("$share/g/a/#/b")

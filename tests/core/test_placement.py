@@ -108,7 +108,7 @@ def test_unknown_binding_cannot_be_taken_back() -> None:
 def test_topic_is_declared_once_whatever_the_case() -> None:
     placement = Placement()
     assert placement.add_topic("Sensors") == "sensors"
-    with pytest.raises(TopicExists, match="'SENSORS' exists as 'Sensors'"):
+    with pytest.raises(TopicExists, match="'Sensors' already exists"):
         placement.add_topic("SENSORS")
     with pytest.raises(InvalidTopic):
         placement.add_topic("$SYS")

@@ -122,7 +122,7 @@ def test_where_alone_begins_now(broker: Hosted, name: str) -> None:
         ({"from_": "yesterday"}, "position 'yesterday' is not a position"),
         ({"from_": "-5"}, "a duration has a unit"),
         ({"from_": "3", "filter": "#"}, "an offset belongs to one topic"),
-        ({"from_": "999999999"}, "it holds offsets from"),
+        ({"from_": "999999999"}, "use an offset from"),
         ({"where": "payload ="}, "it ends where a value is missing"),
         ({"filter": "$share/g/a", "from_": "earliest"}, "is shared"),
         ({"filter": "$SYS/#", "from_": "earliest"}, "has no history"),
@@ -154,7 +154,7 @@ def test_a_property_given_twice_is_refused(broker: Hosted, name: str) -> None:
         reader.send(Subscribe(1, (Subscription(name),), twice))
         answer = reader.expect(Suback)
         assert answer.reasons == (Reason.IMPLEMENTATION_SPECIFIC_ERROR,)
-        assert "stands twice" in (answer.properties.reason_string or "")
+        assert "is given twice" in (answer.properties.reason_string or "")
 
 
 def test_of_several_filters_the_bad_one_is_refused_and_the_others_are_granted(

@@ -220,7 +220,7 @@ def test_slow_requests_end_with_408_and_idle_connections_in_silence(tmp_path: Pa
             head.send(b"GET /healthz HTTP/1.1\r\nHost:")
             body.send(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nContent-Length: 10\r\n\r\nabc")
             idle.ask("GET", "/healthz")
-            assert "headers did not come" in head.answer().detail
+            assert "headers did not arrive" in head.answer().detail
             assert body.answer().status == 408
             assert idle.is_closed() and mute.is_closed() and head.is_closed() and body.is_closed()
 

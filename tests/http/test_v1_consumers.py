@@ -111,7 +111,7 @@ def test_an_offset_past_the_end_is_409_with_the_bounds(
     client.ask("PUT", f"{topic}/consumers/me")
     answer = client.ask("POST", f"{topic}/consumers/me/{action}", body)
     assert (answer.status, answer.json["error"]) == (409, "OffsetBeyondEnd")
-    assert "offsets from 0 up to 10" in answer.detail
+    assert "offset from 0 to 10" in answer.detail
 
 
 def test_positions_survive_kill_and_a_batch_is_repeated_never_skipped(tmp_path: Path) -> None:

@@ -134,7 +134,7 @@ def test_many_different_names_in_one_request_keep_their_order(client: Asking, re
     [
         (b"", "the request body is invalid"),
         (b"{", "the request body is invalid"),
-        (b"[]", "holds no message"),
+        (b"[]", "contains no message"),
         (b'"text"', "the request body is invalid"),
         ({}, "message 0 has neither 'payload' nor 'payload_base64'"),
         ({"payload": 1, "payload_base64": "AA=="}, "message 0 has both"),
@@ -369,7 +369,7 @@ def test_a_question_that_cannot_be_read_is_400(
 def test_an_offset_past_the_end_is_409_with_the_bounds(client: Asking, numbers: str) -> None:
     answer = client.ask("GET", f"{numbers}?from=101")
     assert (answer.status, answer.json["error"]) == (409, "OffsetBeyondEnd")
-    assert "offsets from 0 up to 100" in answer.detail
+    assert "offset from 0 to 100" in answer.detail
 
 
 def test_arrow_has_the_same_records(client: Asking, numbers: str, name: str) -> None:

@@ -44,7 +44,7 @@ def test_a_user_is_added_changed_listed_and_removed(admin: Admin) -> None:
     assert admin.ask("GET", "/v1/topics", Authorization=basic("bob", "builder")).status == 401
     assert admin.ask("GET", "/v1/topics", Authorization=basic("bob", "other")).status == 200
     taken = admin.ask("PUT", "/v1/users/bob", {"password": "x"}, If_None_Match="*")
-    assert taken.status == 409 and "'bob' exists already" in taken.detail
+    assert taken.status == 409 and "'bob' already exists" in taken.detail
     users = admin.ask("GET", "/v1/users").json["users"]
     assert [one["user"] for one in users] == ["alice", "bob"]
     assert users[1]["changed_at"] > users[1]["created_at"]

@@ -150,7 +150,7 @@ def test_offsets_of_a_topic_that_was_made_anew_are_a_loss(tmp_path: Path) -> Non
         broker.create_topic("t")
         broker.publish_many(["c", "d", "e"], "t")
     start = '{"t":{"0":1,"id":1,"epoch":1}}'
-    with pytest.raises(Gap, match="the topic was deleted and created anew"):
+    with pytest.raises(Gap, match="the topic was deleted and created again"):
         payloads(tmp_path, topic="t", startingOffsets=start)
     found = payloads(tmp_path, topic="t", startingOffsets=start, failOnDataLoss="false")
     assert found == [b"c", b"d", b"e"]

@@ -270,7 +270,7 @@ BAD = [
     ({"user": "u"}, "option 'user' belongs to 'url'"),
     ({"path": ""}, "path '' is not a directory of this machine"),
     ({"path": "hdfs://there/data"}, "path 'hdfs://there/data' is not a directory of this machine"),
-    ({"path": "/nowhere/at/all"}, "path '/nowhere/at/all' is no directory"),
+    ({"path": "/nowhere/at/all"}, "path '/nowhere/at/all' is not a directory"),
 ]
 
 
@@ -286,8 +286,8 @@ def test_a_bad_option_is_refused_with_the_way_out(
 BAD_REMOTE = [
     ({"topic": "ordres"}, "topic 'ordres' is not declared by the broker: did you mean 'Orders'"),
     ({"startingOffsets": "11"}, "startingOffsets: offset 11 is beyond the end .* holds 0 up to 10"),
-    ({"url": "127.0.0.1:8090"}, "url '127.0.0.1:8090' is no address of a broker: write http://"),
-    ({"url": "mqtt://127.0.0.1:1883"}, "is no address of a broker"),
+    ({"url": "127.0.0.1:8090"}, "url '127.0.0.1:8090' is not a valid broker URL: write http://"),
+    ({"url": "mqtt://127.0.0.1:1883"}, "is not a valid broker URL"),
     ({"user": "u"}, "options 'user' and 'password' go together"),
     ({"user": "u", "password": "p", "token": "t"}, "options 'token' and 'user' exclude each other"),
     ({"where": "payload.n >"}, "where: .*column"),

@@ -124,7 +124,10 @@ def test_a_table_that_is_no_archive_is_refused_before_anything_is_written(
 ) -> None:
     table = tmp_path / "table"
     for columns, message in (
-        ({"date": ["a"], "name": ["b"]}, "is no archive: it has no topic; topic must be string"),
+        (
+            {"date": ["a"], "name": ["b"]},
+            "is not an archive: it has no topic; topic must be string",
+        ),
         (
             {"topic": ["in"], "offset": [0], "timestamp": ["2026-01-01"], "name": ["b"]},
             "its column timestamp is string; timestamp must be timestamp",

@@ -360,14 +360,14 @@ def _connect(path: str | Path) -> socket.socket:
 
 def _check_answer(answer: wire.Frame | None) -> None:
     if answer is None:
-        raise UnavailableError("the broker of the bus is gone: connect again")
+        raise UnavailableError("the broker closed the bus connection: connect again")
     if answer.kind == wire.REFUSED:
         raise wire.decode_refusal(answer.data)
 
 
 def _check_handler(handler: Handler) -> None:
     if not callable(handler):
-        raise RefusedError(f"{handler!r} is no function: a handler is called with (id, data)")
+        raise RefusedError(f"{handler!r} is not a function: a handler is called with (id, data)")
 
 
 def _nobody(id: int) -> None:

@@ -188,7 +188,7 @@ class Access:
         login.add_done_callback(self._logins.discard)
         principal = await asyncio.shield(login)
         if principal is None:
-            raise NotAuthorized("user name and password do not fit")
+            raise NotAuthorized("wrong user name or password")
         return principal
 
     async def _log_in(self, user: str, password: bytes, network: str) -> Principal | None:
@@ -225,8 +225,8 @@ class Access:
             return
         if not is_loopback(host):
             raise InvalidSetting(
-                f"listening on {host} would let anybody in: add a user first (penstock user add), "
-                "listen on 127.0.0.1, or say --allow-anonymous"
+                f"listening on {host} would accept everybody, because no user exists: add a user "
+                "(penstock user add), listen on 127.0.0.1, or use --allow-anonymous"
             )
 
 

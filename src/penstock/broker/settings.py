@@ -55,7 +55,7 @@ def check_storage(settings: BrokerSettings) -> None:
     """Refuse a choice of backends that does not work together."""
     if settings.log_backend == POSTGRES and not settings.catalog_url:
         raise InvalidSetting(
-            "topics in PostgreSQL lie beside the catalog: give its address too ([catalog] url,"
+            "topics in PostgreSQL need a catalog in PostgreSQL: give its URL too ([catalog] url,"
             " catalog_url=…), or keep topics in files ([log] backend)"
         )
 
@@ -125,8 +125,8 @@ def mask_password(url: str) -> str:
 def _schema(key: str, value: object) -> str:
     if not isinstance(value, str) or not _SCHEMA.fullmatch(value) or value.startswith("pg_"):
         raise InvalidSetting(
-            f"{key} {value!r} cannot name a schema: up to 50 small letters, digits and '_',"
-            " no digit first, and not pg_…"
+            f"{key} {value!r} is not a valid schema name: use up to 50 lower-case letters, digits"
+            " and '_', not beginning with a digit or pg_"
         )
     return value
 

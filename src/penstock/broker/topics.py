@@ -228,8 +228,8 @@ class Topics:
                 if exist_ok:
                     return existing
                 raise TopicExists(
-                    f"topic {quoted(name)} exists as {quoted(existing.declared)}: letter case "
-                    "does not count; use it, or choose another name"
+                    f"topic {quoted(existing.declared)} already exists: use it, or choose a name "
+                    "that differs by more than letter case"
                 )
             return await self._create(name, settings, is_automatic=False)
 

@@ -51,7 +51,8 @@ class AccessKeys:
                 "select 1 from credentials where tenant = $1 and user_name = $2", tenant, user
             ):
                 raise RefusedError(
-                    f"there is no user {user!r} (letter case counts): see `penstock user list`"
+                    f"there is no user {user!r} (names are case-sensitive): see "
+                    "`penstock user list`"
                 )
             if not database.execute(
                 "insert into access_keys (tenant, key_id, user_name, digest, created_at)"

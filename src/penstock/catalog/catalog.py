@@ -328,8 +328,8 @@ def _insert_topic(database: Database, row: TopicRow) -> None:
     )
     if not inserted:
         raise TopicExists(
-            f"topic {row.declared!r} exists already (letter case does not count):"
-            " use it, or choose another name"
+            f"topic {row.declared!r} already exists: use it, or choose a name that differs by more"
+            " than letter case"
         )
 
 

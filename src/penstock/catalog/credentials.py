@@ -54,7 +54,7 @@ class Credentials:
                 row.changed_at,
             ):
                 raise RefusedError(
-                    f"user {user!r} exists already: change the password, or choose another name"
+                    f"user {user!r} already exists: change the password, or choose another name"
                 )
 
         await self._runner.run(work)
@@ -105,4 +105,6 @@ def _load(database: Database) -> list[CredentialRow]:
 
 
 def _no_such_user(user: str) -> RefusedError:
-    return RefusedError(f"there is no user {user!r} (letter case counts): see `penstock user list`")
+    return RefusedError(
+        f"there is no user {user!r} (names are case-sensitive): see `penstock user list`"
+    )

@@ -121,8 +121,8 @@ def look(place: CatalogPlace, *, is_closed: bool = False) -> Iterator[Fetch]:
     file = place.data / CATALOG_NAME
     if not file.exists():
         raise RefusedError(
-            f"{quoted(str(place.data))} holds no catalog: name a broker's data directory, and if "
-            "its catalog is in PostgreSQL, say where (PENSTOCK_CATALOG__URL)"
+            f"{quoted(str(place.data))} contains no catalog: give a broker's data directory; if "
+            "the catalog is in PostgreSQL, set PENSTOCK_CATALOG__URL"
         )
     address = f"{file.absolute().as_uri()}?mode=ro"
     if is_closed:

@@ -115,7 +115,7 @@ class BrokerAccounts:
     def set_password(self, user: str, password: bytes) -> None:
         if user not in [one.user for one in self.users()]:
             raise RefusedError(
-                f"there is no user {user!r} (letter case counts): see `penstock user list`"
+                f"there is no user {user!r} (names are case-sensitive): see `penstock user list`"
             )
         self._ask("PUT", _path(user), {"password": _text(password)})
 

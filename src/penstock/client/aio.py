@@ -413,8 +413,8 @@ class AsyncClient:
         found = topic or names.partition("/")[0]
         if found in ("+", "#"):
             raise InvalidFilter(
-                f"filter {names!r} begins with {found!r}, which names no topic: a handler reads "
-                "one, so say which with topic="
+                f"filter {names!r} begins with {found!r}, which is not a topic: name the topic "
+                "that the handler reads with topic="
             )
 
         def register(function: Handler) -> Handler:
@@ -464,7 +464,7 @@ class AsyncClient:
                 async for record in self.stream(topic, start=end, names=reply_to):
                     return record
         except TimeoutError:
-            raise UnavailableError(f"nobody answered within {timeout_s:g} s") from None
+            raise UnavailableError(f"no reply within {timeout_s:g} s") from None
         raise AssertionError("a stream does not end")
 
     async def _reply(self, record: Record, result: Any) -> None:

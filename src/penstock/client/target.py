@@ -57,7 +57,7 @@ class Target:
     def not_reached(self, failed: OSError) -> UnavailableError:
         """What to raise when nobody takes the connection."""
         return UnavailableError(
-            f"there is no broker at {self.address} ({str(failed) or 'no answer'}): "
+            f"cannot reach a broker at {self.address} ({str(failed) or 'no answer'}): "
             "start `penstock serve`, or check the address"
         )
 
@@ -81,6 +81,6 @@ def without_login(url: str) -> str:
 
 def _no_address(url: str, why: str = "") -> RefusedError:
     return RefusedError(
-        f"{without_login(url)!r} is no address of a broker{why}: use http://HOST:PORT or "
+        f"{without_login(url)!r} is not a valid broker URL{why}: use http://HOST:PORT or "
         "https://HOST:PORT, with a port up to 65535"
     )

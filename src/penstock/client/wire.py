@@ -153,8 +153,8 @@ def check_gap(topic: str, position: str | int, page: RecordsIn) -> None:
     """Gap when retention took records that were asked for by their offset."""
     if isinstance(position, int) and page.first_offset > position:
         raise Gap(
-            f"the stream of {topic!r} stands at {position}, but retention keeps records from "
-            f"{page.first_offset} on: start there, or use on_gap='skip'"
+            f"the stream of {topic!r} is at offset {position}, but the first stored record is "
+            f"{page.first_offset}: start there, or use on_gap='skip'"
         )
 
 

@@ -41,12 +41,14 @@ class Setting:
 
 
 def parse_address(text: str) -> tuple[str, int]:
-    """HOST:PORT; an IPv6 host stands in brackets."""
+    """HOST:PORT; an IPv6 host is in brackets."""
     host, separator, port = text.rpartition(":")
     host = host.removeprefix("[").removesuffix("]")
     is_number = port.isascii() and port.isdigit()
     if not separator or not host or not is_number or int(port) > 65_535:
-        raise InvalidSetting(f"address {text!r} is not HOST:PORT, such as 127.0.0.1:1883")
+        raise InvalidSetting(
+            f"{text!r} is not a valid address: use HOST:PORT, such as 127.0.0.1:1883"
+        )
     return host, int(port)
 
 
@@ -62,7 +64,7 @@ def address(key: str, value: Any) -> str:
 
 def text(key: str, value: Any) -> str:
     if not isinstance(value, str):
-        raise InvalidSetting(f"{key} {value!r} is not a text: write it in quotes")
+        raise InvalidSetting(f"{key} {value!r} is not a string: write it in quotes")
     if not value:
         raise InvalidSetting(f"{key} '' is empty: give a value, or leave it out for the default")
     return value
@@ -119,7 +121,7 @@ def origins(key: str, value: Any) -> str:
 
 def connect_server(key: str, value: Any) -> str:
     if value != "" and not text(key, value).startswith("sc://"):
-        raise InvalidSetting(f"{key} {value!r} is no Spark Connect server: write 'sc://HOST:15002'")
+        raise InvalidSetting(f"{key} {value!r} is not a Spark Connect URL: write 'sc://HOST:15002'")
     return str(value)
 
 

@@ -57,7 +57,7 @@ def chosen_master(values: Mapping[str, Any]) -> str:
     master, remote = str(values["spark.master"]), str(values["spark.remote"])
     if remote and master != LOCAL:
         raise InvalidSetting(
-            f"[spark] master {master!r} and remote {remote!r} exclude each other: give one of them"
+            f"[spark] master {master!r} and remote {remote!r} are both set: give only one of them"
         )
     return remote or master
 

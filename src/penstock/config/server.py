@@ -100,7 +100,7 @@ def _check_reachable(values: dict[str, Any]) -> None:
     doors = ("mqtt.listen", "mqtt.tls_listen", "http.listen", "http.tls_listen", "bus.path")
     if all(values[path] == OFF for path in doors):
         raise InvalidSetting(
-            f"nobody could reach this broker: {', '.join(doors)} are all 'off'; open one of them"
+            f"no client could connect: {', '.join(doors)} are all 'off'; turn one of them on"
         )
 
 
@@ -143,7 +143,7 @@ def _tls_files(values: dict[str, Any]) -> TlsFiles | None:
         )
     if demands_client and not client_ca:
         raise InvalidSetting(
-            "[mqtt] tls_client_certificates 'required' needs to know who signs them: "
+            "[mqtt] tls_client_certificates 'required' needs the CA that signs them: "
             "set tls_client_ca (--tls-client-ca)"
         )
     return TlsFiles(

@@ -24,7 +24,7 @@ def split_id(id: int) -> tuple[int, int]:
     """(group, topic) of an id; RefusedError names one that is none."""
     if isinstance(id, bool) or not isinstance(id, int) or not 0 <= id < GROUPS * TOPICS:
         raise RefusedError(
-            f"{id!r} is no bus id: use a whole number from 0 to {GROUPS * TOPICS - 1}, "
+            f"{id!r} is not a bus id: use a whole number from 0 to {GROUPS * TOPICS - 1}, "
             "256 × group + topic"
         )
     return id >> 8, id & 0xFF

@@ -30,6 +30,6 @@ def seconds(key: str, value: object) -> float:
     if not 0 < result < S_END:
         hint = "write '90s', '12h' or '7d', a number of seconds, or a timedelta"
         if text.isascii() and text.isdecimal():
-            hint = f"say of what, such as '{text}s', '{text}h' or '{text}d'"
+            hint = f"add a unit, such as '{text}s', '{text}h' or '{text}d'"
         raise InvalidSetting(f"{key} {shown(value)} is not a duration above 0: {hint}")
     return result

@@ -87,7 +87,7 @@ def check_filter(filter: str) -> str:
             if char in level and level != char:
                 raise InvalidFilter(
                     f"filter {quoted(filter)} has {char!r} inside the level {quoted(level)}: "
-                    f"a wildcard stands alone in its level, as in 'a/{char}'"
+                    f"a wildcard must be a whole level, as in 'a/{char}'"
                 )
     if "#" in levels[:-1]:
         raise InvalidFilter(
@@ -107,8 +107,8 @@ def split_share(filter: str) -> tuple[str, str]:
     name, _, wanted = filter[len(SHARE_PREFIX) :].partition("/")
     if not name or "+" in name or "#" in name or not wanted:
         raise InvalidFilter(
-            f"filter {quoted(filter)} is no shared subscription: '$share/', a name without "
-            "wildcards, '/' and a filter are needed, as in '$share/workers/jobs/#'"
+            f"filter {quoted(filter)} is not a valid shared subscription: use '$share/', a name "
+            "without wildcards, '/' and a filter, as in '$share/workers/jobs/#'"
         )
     return name, check_filter(wanted)
 

@@ -105,8 +105,8 @@ class Placement:
         key = topic_key(check_topic(topic))
         if key in self._spellings:
             raise TopicExists(
-                f"topic {quoted(topic)} exists as {quoted(self._spellings[key])}: names of topics "
-                "differ by more than letter case; use the existing one or choose another name"
+                f"topic {quoted(self._spellings[key])} already exists: use it, or choose a name "
+                "that differs by more than letter case"
             )
         self._spellings[key] = topic
         self.version += 1

@@ -1,7 +1,7 @@
 """Every error a caller can meet, in one tree.
 
-Five families: the peer broke a rule, we refuse, try again later, stored bytes are wrong, the answer
-was lost.
+Five families: the peer broke a rule, the request is rejected, try again later, stored bytes are
+damaged, the response was lost.
 Errors know nothing of MQTT or HTTP; each door maps them to its own codes. Our own mistakes
 are assertions, not errors.
 """
@@ -18,7 +18,7 @@ class PeerError(PenstockError):
 
 
 class RefusedError(PenstockError):
-    """The request was understood and is not allowed as it stands."""
+    """The request was understood and is rejected; the message says why and what to change."""
 
 
 class UnavailableError(PenstockError):
@@ -30,14 +30,14 @@ class UnavailableError(PenstockError):
 
 
 class DiskFull(UnavailableError):
-    """No space is left where the data lies; nothing was changed, and it works again with space."""
+    """The disk is full; nothing was changed. Try again when there is free space."""
 
 
 class OutcomeUnknown(PenstockError):
-    """The request was sent and its answer was lost: it was carried out, or it was not.
+    """The request was sent and the response was lost, so it may have been carried out.
 
-    Not an UnavailableError, which promises that nothing was changed: programs repeat a call after
-    that one, and would do the work twice. With a `key`, the same call with `key=error.key` is
+    Not an UnavailableError, which guarantees that nothing was changed: programs repeat a call after
+    that error, and would do the work twice. If `key` is set, the same call with `key=error.key` is
     carried out once, however often it is repeated.
     """
 
@@ -47,39 +47,39 @@ class OutcomeUnknown(PenstockError):
 
 
 class CorruptError(PenstockError):
-    """Stored bytes are not what was written; the log they belong to stops there."""
+    """Stored bytes are damaged; the log stops there."""
 
 
 class TopicExists(RefusedError):
-    """A topic with this name, in whatever letter case, is already declared."""
+    """A topic with this name already exists; topic names are not case-sensitive."""
 
 
 class TopicNotFound(RefusedError):
-    """No topic with this name is declared."""
+    """There is no topic with this name."""
 
 
 class InvalidTopic(RefusedError):
-    """The text cannot name a topic."""
+    """The text is not a valid topic name."""
 
 
 class InvalidName(RefusedError):
-    """The text cannot be published under."""
+    """The text is not a valid name of a message, user, consumer or group."""
 
 
 class InvalidFilter(RefusedError):
-    """The text is not a filter over names."""
+    """The text is not a valid filter."""
 
 
 class InvalidPosition(RefusedError):
-    """The value does not say where to start in a topic."""
+    """The value is not a valid position in a topic."""
 
 
 class OffsetBeyondEnd(InvalidPosition):
-    """The offset is past the end of the topic, which may reach it later."""
+    """The offset is beyond the end of the topic; it becomes valid when the topic grows."""
 
 
 class InvalidExpression(RefusedError):
-    """A `where` expression does not parse, or uses something outside the language."""
+    """A `where` expression is invalid."""
 
 
 class InvalidSetting(RefusedError):
@@ -87,7 +87,7 @@ class InvalidSetting(RefusedError):
 
 
 class InvalidPipeline(RefusedError):
-    """A declared pipeline cannot run; the text says what is wrong in which line of its file."""
+    """A declared pipeline is invalid; the message names the line and what is wrong."""
 
 
 class AlreadySubscribed(RefusedError):
@@ -99,7 +99,7 @@ class NotSubscribed(RefusedError):
 
 
 class Gap(RefusedError):
-    """Records between the position and the first retained one are gone."""
+    """Retention removed records between the position and the first stored record."""
 
 
 class TooLarge(RefusedError):
@@ -107,4 +107,4 @@ class TooLarge(RefusedError):
 
 
 class NotAuthorized(RefusedError):
-    """The principal may not do this."""
+    """The user has no permission for this."""

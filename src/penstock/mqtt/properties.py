@@ -269,7 +269,7 @@ def decode_properties(section: bytes, where: int, sender: Role) -> Properties:
         _check(row, value, where, sender)
         if row.field not in _COLLECTED:
             if row.field in found:
-                raise protocol_error(f"{row.field} stands more than once")
+                raise protocol_error(f"{row.field} occurs more than once")
             found[row.field] = value
         elif row.field not in found:
             found[row.field] = [value]
@@ -278,7 +278,7 @@ def decode_properties(section: bytes, where: int, sender: Role) -> Properties:
             if len(found[row.field]) > USER_PROPERTIES_MAX:
                 raise too_many(row.field, USER_PROPERTIES_MAX)
         else:
-            raise protocol_error(f"{row.field} stands more than once")
+            raise protocol_error(f"{row.field} occurs more than once")
     for field in _COLLECTED & found.keys():
         found[field] = tuple(found[field])
     return Properties(**found)

@@ -457,6 +457,6 @@ def _no_packet_id() -> ProtocolViolation:
 def _too_large(size: int, packet_bytes_max: int) -> ProtocolViolation:
     return ProtocolViolation(
         Reason.PACKET_TOO_LARGE,
-        f"a packet of {size} bytes: this connection takes up to {packet_bytes_max}",
+        f"a packet of {size} bytes is too large: at most {packet_bytes_max} bytes are allowed",
         "MQTT-3.1.2-24",
     )

@@ -107,7 +107,7 @@ def lost(url: str, error: Exception) -> UnavailableError:
     """The connection ended under our hands."""
     return UnavailableError(
         f"the connection to PostgreSQL at {shown_url(url)} was lost ({one_line(error)}):"
-        " nothing was changed; it is made anew with the next try"
+        " nothing was changed; try again to reconnect"
     )
 
 

@@ -121,8 +121,8 @@ class Stream:
         if start < first:
             if self._on_gap == "error":
                 raise Gap(
-                    f"the stream of {quoted(self.topic.declared)} stands at {start}, but retention "
-                    f"keeps records from {first} on: start there, or use on_gap='skip'"
+                    f"the stream of {quoted(self.topic.declared)} is at offset {start}, but the "
+                    f"first stored record is {first}: start there, or use on_gap='skip'"
                 )
             self._metrics.dropped["retention"] += feed.skip_to(first)
             start = feed.level

@@ -184,7 +184,7 @@ def _checked(
             names |= check_batch(batch, payload_bytes_max)
             batches.append(batch)
     except CorruptError as broken:
-        raise RefusedError(f"batch {len(batches)} is not as it should be: {broken}") from None
+        raise RefusedError(f"batch {len(batches)} is invalid: {broken}") from None
     if not batches:
         raise RefusedError("no batch came: only what has records is staged")
     return batches, names

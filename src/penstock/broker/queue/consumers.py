@@ -180,9 +180,9 @@ class Consumers:
         lost = first - consumer.next_offset
         if on_gap == "error":
             raise Gap(
-                f"consumer {quoted(consumer.name)} stands at {consumer.next_offset}, but retention "
-                f"keeps topic {quoted(topic.declared)} from {first} on: {lost} records are gone; "
-                "seek to 'earliest' or consume with on_gap='skip'"
+                f"consumer {quoted(consumer.name)} is at offset {consumer.next_offset}, but the "
+                f"first stored record of topic {quoted(topic.declared)} is {first}: {lost} records "
+                "are gone; seek to 'earliest' or consume with on_gap='skip'"
             )
         self._metrics.dropped["retention"] += lost
         consumer.next_offset = first
@@ -318,6 +318,6 @@ def check_offset(topic: Topic, offset: int) -> None:
     if not 0 <= check_offset_type(offset) <= end:
         kind = OffsetBeyondEnd if offset > end else InvalidPosition
         raise kind(
-            f"offset {offset!r} is not in topic {quoted(topic.declared)}: it holds offsets "
-            f"from {first} up to {end}, which is the next to be written"
+            f"offset {offset!r} is not in topic {quoted(topic.declared)}: use an offset from "
+            f"{first} to {end}, which is the next to be written"
         )

@@ -90,11 +90,11 @@ class Queue:
         role = "consumer" if flag == CONSUMER else "producer"
         if not id.isascii() or not id.isdigit() or not ID_DIGITS_MIN <= len(id) <= ID_DIGITS_MAX:
             raise RefusedError(
-                f"{role} id {quoted(id)} is none: an id has {ID_DIGITS_MIN} to {ID_DIGITS_MAX} "
-                "digits, and registering gives one"
+                f"{quoted(id)} is not a valid {role} id: an id has {ID_DIGITS_MIN} to "
+                f"{ID_DIGITS_MAX} digits; register to get one"
             )
         if id[-1] != flag:
-            raise RefusedError(f"id {id} is not the id of a {role}: it has to end in {flag}")
+            raise RefusedError(f"id {id} is not a {role} id: {role} ids end in {flag}")
         if int(id[-ID_DIGITS_MIN:-1]) != topic.id:
             raise RefusedError(
                 f"{role} id {id} belongs to another topic than {quoted(topic.declared)}: "

@@ -90,10 +90,10 @@ _STRING: Final = re.compile(r"'[^']*(?:''[^']*)*'(?!')")
 
 _SYMBOLS: Final = ("<>", "<=", ">=", "<", ">", "=", "(", ")", "[", "]", ",", ".", "-")
 _ARITHMETIC: Final = "arithmetic is not part of the language: compare with the computed number"
-_COMMENT: Final = "comments are not part of the language: leave it out"
+_COMMENT: Final = "comments are not part of the language: remove the comment"
 # Common in other dialects, no part of this language.
 _ADVICE: Final = {
-    "<=>": "there is no null-safe equality: write IS NULL or IS NOT NULL beside =",
+    "<=>": "there is no null-safe equality: combine = with IS NULL or IS NOT NULL",
     "!=": "not equal is written <>",
     "==": "equality is written =",
     "&&": "conjunction is written AND",
@@ -102,13 +102,13 @@ _ADVICE: Final = {
     "/*": _COMMENT,
     "->": "a JSON field is written payload.field or payload['field']",
     "!": "negation is written NOT",
-    '"': "strings stand in single quotes, JSON keys too: payload['a b']",
-    "`": "a JSON key that is no plain word is written payload['a b']",
-    "+": _ARITHMETIC + ", and a number stands without +",
+    '"': "strings and JSON keys are written in single quotes: payload['a b']",
+    "`": "a JSON key that is not a plain word is written payload['a b']",
+    "+": _ARITHMETIC + ", and a number is written without +",
     "*": _ARITHMETIC,
     "/": _ARITHMETIC,
     "%": _ARITHMETIC + "; in LIKE, % belongs inside the quotes",
-    ";": "one expression only: leave the semicolon out",
+    ";": "one expression only: remove the semicolon",
     ":": "JSON fields are written payload.field, casts are not part of the language",
     "?": "there are no parameters: write the value",
 }
@@ -131,7 +131,7 @@ def _check_text(text: str) -> None:
         raise refusal(
             error.start + 1,
             text[error.start],
-            "a lone surrogate is no character: write the character itself",
+            "a lone surrogate is not a character: write the character itself",
         ) from None
 
 

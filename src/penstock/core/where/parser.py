@@ -58,7 +58,7 @@ class _Parser:
     def parse(self) -> Condition:
         start = self._next
         if start.kind is Kind.END:
-            raise _refuse(start, "it is empty: leave `where` out to take every record")
+            raise _refuse(start, "it is empty: omit `where` to get every record")
         node = self._condition()
         if self._next.kind is not Kind.END:
             raise _unexpected(self._next)
@@ -176,7 +176,7 @@ class _Parser:
             raise refusal(
                 token.position_within(error.index),
                 pattern[error.index : error.index + 2],
-                r"in a LIKE pattern \ stands only before %, _ or \: write \\ for a backslash",
+                r"in a LIKE pattern \ is allowed only before %, _ or \: write \\ for a backslash",
             ) from None
         return pattern
 
@@ -262,7 +262,7 @@ class _Parser:
                 if key.kind not in (Kind.WORD, Kind.KEYWORD):
                     raise _refuse(
                         key,
-                        "after . stands a plain key: write payload['any key'] for others, "
+                        "a plain key is expected after .: write payload['any key'] for others, "
                         "payload[0] for an element of an array",
                     )
                 self._index += 1
@@ -283,7 +283,9 @@ class _Parser:
             if index > INDEX_MAX:
                 raise _refuse(token, f"an array index is at most {INDEX_MAX}")
             return index
-        raise _refuse(token, "in [ ] stands 'a key' in single quotes, or an index counted from 0")
+        raise _refuse(
+            token, "a key in single quotes, or an index counted from 0, is expected in [ ]"
+        )
 
     # Tokens --------------------------------------------------------------------------------
 
@@ -344,7 +346,7 @@ def _beside_time(node: Operand, other: Operand, start: Token) -> Operand:
     if us is None:
         raise _refuse(
             start,
-            "beside timestamp a string is a time (RFC 3339, with seconds and zone, at most µs), "
+            "timestamp is compared with a time (RFC 3339, with seconds and zone, at most µs), "
             "as in '2026-01-02T03:04:05.678Z' or '2026-01-02T03:04:05+02:00'",
         )
     return tree.Time(node.value, us)
@@ -372,7 +374,7 @@ def _no_value(token: Token) -> InvalidExpression:
         return _refuse(token, "a value cannot begin with a point: write 0.5, or payload.field")
     if token.kind is Kind.END:
         return _refuse(token, "it ends where a value is missing: a column, a JSON field, a literal")
-    return _refuse(token, "here stands a value: a column, a JSON field or a literal")
+    return _refuse(token, "a value is expected here: a column, a JSON field or a literal")
 
 
 def _unexpected(token: Token) -> InvalidExpression:
@@ -383,4 +385,4 @@ def _unexpected(token: Token) -> InvalidExpression:
         return _refuse(token, "no ( is open here: leave it out")
     if token.is_symbol("-"):
         return _refuse(token, "arithmetic is not part of the language: compare with the number")
-    return _refuse(token, "here stands an operator (= <> < <= > >= IN BETWEEN LIKE IS AND OR)")
+    return _refuse(token, "an operator is expected here (= <> < <= > >= IN BETWEEN LIKE IS AND OR)")

@@ -167,7 +167,7 @@ def _make_room(path: Path) -> None:
         return
     if not stat.S_ISSOCK(mode):
         raise UnavailableError(
-            f"{str(path)!r} exists and is no socket: choose another path with --bus"
+            f"{str(path)!r} exists and is not a socket: choose another path with --bus"
         )
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         try:

@@ -72,7 +72,9 @@ class FrameReader:
             length, kind, id = _HEAD.unpack_from(held, at)
             size = length - (_HEAD.size - _LENGTH_BYTES)
             if not 0 <= size <= DATA_BYTES_MAX or not SUBSCRIBE <= kind <= CALL:
-                raise PeerError(f"a frame of {length} bytes and kind {kind} is none of the bus's")
+                raise PeerError(
+                    f"a frame of {length} bytes and kind {kind} is not a frame of the bus"
+                )
             end = at + _HEAD.size + size
             if len(held) < end:
                 break

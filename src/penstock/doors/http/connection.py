@@ -448,7 +448,7 @@ class HttpConnection:
         wait_s_max = limits.head_s_max if stage is Stage.HEAD else limits.body_s_max
         if waited_s > wait_s_max:
             what = "headers" if stage is Stage.HEAD else "body"
-            self._wrong = HttpError(408, f"the {what} did not come within {wait_s_max:g} s")
+            self._wrong = HttpError(408, f"the {what} did not arrive within {wait_s_max:g} s")
             self._advance()
 
     def stop(self) -> None:

@@ -52,7 +52,7 @@ def problem_of(error: Exception) -> Response:
     """What a client is told of an error; of our own mistakes only that there was one."""
     status = status_of(error)
     if not isinstance(error, PenstockError):
-        return problem(500, "the server made a mistake; its log says more")
+        return problem(500, "internal server error; see the server log")
     if isinstance(error, HttpError):
         if error.error:
             return problem(status, str(error), error.headers, error=error.error)

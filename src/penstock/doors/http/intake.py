@@ -150,7 +150,7 @@ class Intake:
             version = parser.get_http_version()
             request.is_old = version == "1.0"
             if version not in ("1.0", "1.1"):
-                raise HttpError(505, f"HTTP/{version} is not spoken here: use HTTP/1.1")
+                raise HttpError(505, f"HTTP/{version} is not supported: use HTTP/1.1")
         if b"host" not in headers and not request.is_old:
             raise HttpError(400, "the Host header is missing")
         length = headers.get(b"content-length")
@@ -163,7 +163,10 @@ class Intake:
         expects = headers.get(b"expect")
         if expects is not None:
             if expects.lower() != b"100-continue":
-                raise HttpError(417, f"Expect: {expects.decode('latin-1')} is not known")
+                raise HttpError(
+                    417,
+                    f"Expect: {expects.decode('latin-1')} is not supported: omit it",
+                )
             self.wants_continue = not request.is_old
         self._request = request
         self._parts = []
@@ -184,7 +187,9 @@ class Intake:
             raise self._too_large()
         if budget.bytes > budget.bytes_max:
             raise HttpError(
-                503, "the server holds too many large requests: try again", (("Retry-After", "1"),)
+                503,
+                "the server is handling too many large requests: try again",
+                (("Retry-After", "1"),),
             )
 
     def on_message_complete(self) -> None:
@@ -203,13 +208,15 @@ class Intake:
     def _too_large(self) -> HttpError:
         return HttpError(
             413,
-            f"a body has at most {self._limits.body_bytes_max} bytes here: send less at once, "
-            "or set [http] body_bytes_max",
+            f"the body is larger than {self._limits.body_bytes_max} bytes: send less at once, "
+            "or increase [http] body_bytes_max",
         )
 
 
 def _too_much_head() -> HttpError:
-    return HttpError(431, f"at most {HEADERS_MAX} headers of {HEAD_BYTES_MAX} bytes together")
+    return HttpError(
+        431, f"at most {HEADERS_MAX} headers with {HEAD_BYTES_MAX} bytes in total are allowed"
+    )
 
 
 def _split(target: bytes) -> tuple[str, str]:
@@ -217,7 +224,7 @@ def _split(target: bytes) -> tuple[str, str]:
     try:
         text = target.decode("ascii")
     except UnicodeDecodeError:
-        raise HttpError(400, "the path is not ASCII: write other letters as %XX") from None
+        raise HttpError(400, "the path is not ASCII: write other characters as %XX") from None
     if not text.startswith("/") and text != "*":
         _, separator, rest = text.partition("://")
         authority, slash, path = rest.partition("/")

@@ -36,7 +36,7 @@ def recall(access: Access, request: Request) -> Principal | Credentials:
     if scheme.lower() == b"bearer":
         principal = access.keyed(rest.strip())
         if principal is None:
-            raise HttpError(401, "this key lets nobody in", CHALLENGE)
+            raise HttpError(401, "unknown or revoked key", CHALLENGE)
         return principal
     try:
         user, password = parse_basic(scheme, rest)
@@ -63,5 +63,7 @@ def parse_basic(scheme: bytes, rest: bytes) -> Credentials:
     except (binascii.Error, UnicodeDecodeError):
         separator, name, password = b"", "", b""
     if not separator:
-        raise HttpError(401, "the Authorization header holds no user:password", CHALLENGE)
+        raise HttpError(
+            401, "the Authorization header does not contain user:password in base64", CHALLENGE
+        )
     return name, password

@@ -178,7 +178,7 @@ def parse_query(text: str) -> dict[str, str]:
         raise HttpError(400, f"the query string cannot be read: {broken}") from None
     for key, value in pairs:
         if key in found:
-            raise HttpError(400, f"the query string says {key!r} twice: say it once")
+            raise HttpError(400, f"the query string contains {key!r} twice: give it once")
         found[key] = value
     return found
 

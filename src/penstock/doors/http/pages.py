@@ -61,7 +61,7 @@ class Pages:
         if self._may(origin) or origin.partition("://")[2] == request.header(b"host").lower():
             return
         raise HttpError(
-            403, f"pages of {origin[:200]!r} may not ask here: add it to [http] origins"
+            403, f"web pages of {origin[:200]!r} have no access: add it to [http] origins"
         )
 
     def check_site(self, request: Request) -> None:
@@ -94,8 +94,9 @@ class Pages:
         if is_trusting and not is_local:
             raise HttpError(
                 421,
-                f"host {_host_name(host)[:200]!r} is neither an address nor localhost, and nobody "
-                "logs in here: ask by address, add a user, or add the name to [http] origins",
+                f"host {_host_name(host)[:200]!r} is neither an address nor localhost, and this "
+                "server requires no login: use its address, add a user, or add the name to [http] "
+                "origins",
             )
 
     def _is_local(self, name: str) -> bool:

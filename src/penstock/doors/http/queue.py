@@ -92,8 +92,8 @@ class _NewTopic(msgspec.Struct):
 _ONE_OF: Final = {"oneOf": [{"required": [key]} for key in ("topic_name", "name", "topic")]}
 NewTopic = Annotated[_NewTopic, msgspec.Meta(extra_json_schema=_ONE_OF)]
 ASKS: Final = (
-    Field("topic", "a topic's name", TOPIC, is_required=True),
-    Field("consumer_id", "as it was registered", is_required=True),
+    Field("topic", "name of the topic", TOPIC, is_required=True),
+    Field("consumer_id", "id from the registration", is_required=True),
 )
 
 
@@ -127,7 +127,7 @@ def add_routes(door: HttpDoor, submissions: Submissions) -> None:
             "GET",
             "/consumer/consume",
             queue.consume,
-            "take the next message; 500 if the consumer has read all there is",
+            "consume the next message; 500 if the consumer has read all messages",
             Taken,
             None,
         ),
@@ -160,7 +160,9 @@ class QueueDoor:
         name = topic_name(fields, keys[0] if keys else "topic_name")
         if any(fields[key] != name for key in keys):
             said = ", ".join(f"{key} {quoted(str(fields[key]))}" for key in keys)
-            raise HttpError(400, f"the topic is named twice, and not alike ({said}): say it once")
+            raise HttpError(
+                400, f"the request names different topics ({said}): give the topic once"
+            )
         engine = self._engine
         await engine.topics.create(name, topic_settings(engine.settings, {}), exist_ok=False)
         return SUCCESS
@@ -210,7 +212,7 @@ class QueueDoor:
         )
         if not found:
             raise RefusedError(
-                f"consumer {consumer_id} has read all there is in topic {quoted(topic.declared)}: "
+                f"consumer {consumer_id} has read all messages of topic {quoted(topic.declared)}: "
                 "ask again when more was produced"
             )
         return Response(200, message_body(found[0]))
@@ -264,8 +266,8 @@ def read_fields(request: Request) -> dict[str, Any]:
         if key in fields and str(fields[key]) != value:
             raise HttpError(
                 400,
-                f"the body says {key!r} is {quoted(str(fields[key]))}, the query string "
-                f"{quoted(value)}: say it once",
+                f"field {key!r} is {quoted(str(fields[key]))} in the body and {quoted(value)} in "
+                "the query string: give it once",
             )
         fields.setdefault(key, value)
     return fields
@@ -281,7 +283,7 @@ def text(fields: dict[str, Any], key: str) -> str:
         shown = _encode(value).decode()
         shown = shown if len(shown) <= SHOWN_CHARS_MAX else shown[:SHOWN_CHARS_MAX] + "…"
         raise HttpError(
-            400, f"field {key!r} is {_json_kind(value)}, {shown}: it has to be text, in quotes"
+            400, f"field {key!r} is {_json_kind(value)}, {shown}: it must be a string, in quotes"
         )
     return value
 
@@ -317,7 +319,11 @@ def failure_of(error: Exception) -> Response:
         status = 400
     else:
         status = 403 if isinstance(error, NotAuthorized) else 500
-    told = str(error) if isinstance(error, PenstockError) else "the server made a mistake"
+    told = (
+        str(error)
+        if isinstance(error, PenstockError)
+        else "internal server error; see the server log"
+    )
     return Response(
         status, _encode({"status": "failure", "message": told}), headers=response.headers
     )

@@ -89,7 +89,7 @@ class Router:
         if route is None:
             allowed = ", ".join(methods_of(routes))
             raise HttpError(
-                405, f"{method} is not possible on {path}: use {allowed}", (("Allow", allowed),)
+                405, f"{method} is not allowed on {path}: use {allowed}", (("Allow", allowed),)
             )
         return route, params
 
@@ -122,7 +122,7 @@ class Router:
             try:
                 params[level.name] = unquote(parts[at], errors="strict")
             except UnicodeDecodeError:
-                raise HttpError(400, f"{parts[at]!r} in the path is no UTF-8") from None
+                raise HttpError(400, f"{parts[at]!r} in the path is not UTF-8") from None
         return found
 
 

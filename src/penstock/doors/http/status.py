@@ -57,7 +57,7 @@ def refusals(engine: Engine) -> list[str]:
     found = [engine.upkeep.refusal] if engine.upkeep.refusal else []
     fenced = sum(1 for topic in engine.topics.all() if topic.log.fence)
     if fenced:
-        found.append(f"{fenced} topics take no publishes: a sync failed or a file is damaged")
+        found.append(f"{fenced} topics reject publishes: a sync failed or a file is damaged")
     return found
 
 

@@ -31,7 +31,7 @@ class IncomingAliases:
         if alias > ALIASES_MAX:
             raise ProtocolViolation(
                 Reason.TOPIC_ALIAS_INVALID,
-                f"topic alias {alias}: this connection takes 1 to {ALIASES_MAX}",
+                f"topic alias {alias} is invalid: use 1 to {ALIASES_MAX}",
                 "MQTT-3.3.2-9",
             )
         if name:
@@ -40,7 +40,7 @@ class IncomingAliases:
         known = self._names.get(alias)
         if known is None:
             raise protocol_error(
-                f"topic alias {alias} stands for nothing yet: send it with a name first",
+                f"topic alias {alias} is not defined: send it with a name first",
                 "MQTT 5 §3.3.2.3.4",
             )
         return known

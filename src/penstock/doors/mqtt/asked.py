@@ -32,7 +32,7 @@ def read_asked(properties: Properties, now_us: int) -> Asked | None:
     for key, value in properties.user_properties:
         if key in (FROM, WHERE):
             if key in given:
-                raise RefusedError(f"user property {key!r} stands twice: give it once")
+                raise RefusedError(f"user property {key!r} is given twice: give it once")
             given[key] = value
     if not given:
         return None

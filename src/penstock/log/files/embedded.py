@@ -165,7 +165,7 @@ class EmbeddedLog(AppendingLog[CommitJob]):
             self._refuse(fenced)
             self.refuse_waiting(fenced)
             values = {"event": "log fenced", "log": self._shown, "problem": str(fenced)}
-            LOG.error("%(log)s takes no more publishes: %(problem)s", values)
+            LOG.error("%(log)s rejects publishes from now on: %(problem)s", values)
         else:
             refusal = write_refusal(job.error)
             self._refuse(refusal)

@@ -62,7 +62,7 @@ def decode_facts(data: bytes) -> TopicFacts:
             earlier = msgspec.json.decode(data, type=_UncheckedFacts)
             return TopicFacts(earlier.topic, earlier.settings)
         if crc32c(data[: checksum.start()]) != int(checksum[1], 16):
-            raise CorruptError("the checksum does not fit")
+            raise CorruptError("the checksum is wrong")
         return msgspec.json.decode(data, type=TopicFacts)
     except (msgspec.DecodeError, UnicodeDecodeError) as broken:
         raise CorruptError(str(broken)) from broken

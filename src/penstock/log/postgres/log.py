@@ -123,7 +123,7 @@ class PostgresLog(AppendingLog[PostgresJob]):
         assert error is not None
         self.refuse_waiting(error)
         values = {"event": "log fenced", "problem": str(error)}
-        LOG.error("a topic takes no more publishes: %(problem)s", values)
+        LOG.error("a topic rejects publishes from now on: %(problem)s", values)
 
     def _refusal(self) -> UnavailableError | None:
         if self._fence:

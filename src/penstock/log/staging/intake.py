@@ -57,7 +57,7 @@ async def take_in(
         return False
     missing = await asyncio.to_thread(area.missing, source, files)
     if missing:
-        raise RefusedError(f"{missing[0]!r} is not staged (any more): write it again")
+        raise RefusedError(f"{missing[0]!r} is not staged, or no longer: write it again")
     ends = {}
     for topic_id in {file.topic_id for file in files}:
         log = await log_of(topic_id)

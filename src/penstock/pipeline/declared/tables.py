@@ -102,7 +102,9 @@ def check_table(path: Path, schema: StructType, partition_by: tuple[str, ...]) -
         )
     if table.metadata().partition_columns != list(partition_by):
         parts = ", ".join(table.metadata().partition_columns) or "nothing"
-        raise RefusedError(f"table {str(path)!r} is partitioned by {parts}: say the same")
+        raise RefusedError(
+            f"table {str(path)!r} is partitioned by {parts}: use the same partition_by"
+        )
 
 
 def _is_table(path: Path) -> bool:

@@ -27,7 +27,9 @@ def some_texts(value: Any) -> tuple[str, ...]:
 
 def some_topics(value: Any) -> tuple[str, ...]:
     if not isinstance(value, str | list) or not value:
-        raise RefusedError(f'{value!r} is no topic: write it in quotes, or several as ["a", "b"]')
+        raise RefusedError(
+            f'{value!r} is not a topic: write it in quotes, or several as ["a", "b"]'
+        )
     return tuple(map(check_topic, [a_text(value)] if isinstance(value, str) else some_texts(value)))
 
 

@@ -248,7 +248,7 @@ def _remote(given: dict[str, str]) -> Connection:
         raise InvalidSetting("options 'token' and 'user' exclude each other: give one of them")
     url = given["url"]
     if not url.startswith(("http://", "https://")):
-        raise InvalidSetting(f"url {quoted(url)} is no address of a broker: write http://HOST:PORT")
+        raise InvalidSetting(f"url {quoted(url)} is not a valid broker URL: write http://HOST:PORT")
     login = [given.get(name, "") for name in ("user", "password", "token")]
     return Connection(None, url, *login)
 

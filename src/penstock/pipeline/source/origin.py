@@ -82,8 +82,8 @@ class Origin(Protocol):
 
 
 DELETED: Final = "the topic was deleted"
-LEFT_OUT: Final = "the checkpoint follows the topic and the query does not read it any more"
-MADE_ANEW: Final = "the topic was deleted and created anew"
+LEFT_OUT: Final = "the checkpoint contains the topic, but the query no longer reads it"
+MADE_ANEW: Final = "the topic was deleted and created again"
 SHRUNK: Final = "the log lost them, or an older copy took its place"
 TRIMMED: Final = "retention dropped them before they were read; keep them longer (retention_age)"
 

@@ -21,12 +21,16 @@ BINDINGS: Final = "/v1/bindings"
 def add_routes(door: HttpDoor) -> None:
     bindings = BindingsDoor(door.engine)
     for method, handler, facts in (
-        ("GET", bindings.list, Facts("all bindings, in the order they are tried", BindingList)),
+        (
+            "GET",
+            bindings.list,
+            Facts("list the bindings in the order in which they apply", BindingList),
+        ),
         (
             "POST",
             bindings.bind,
             Facts(
-                "place names that match in a topic from now on; 409 if they are in another",
+                "store matching names in a topic; 409 if the filter is bound to another topic",
                 Binding,
                 takes=Binding,
                 errors=(409,),
@@ -36,9 +40,9 @@ def add_routes(door: HttpDoor) -> None:
             "DELETE",
             bindings.unbind,
             Facts(
-                "place them as if they were not bound",
+                "remove a binding",
                 statuses=(204,),
-                query=(Field("filter", "as it was bound", FILTER, is_required=True),),
+                query=(Field("filter", "filter of the binding", FILTER, is_required=True),),
             ),
         ),
     ):
@@ -67,7 +71,7 @@ class BindingsDoor:
     async def unbind(self, request: Request) -> Response:
         query = check_query(request, "filter")
         if "filter" not in query:
-            raise HttpError(400, "query field 'filter' is missing: say which one was bound")
+            raise HttpError(400, "query field 'filter' is missing: give the filter of the binding")
         try:
             await self._engine.topics.unbind(query["filter"])
         except RefusedError as refused:

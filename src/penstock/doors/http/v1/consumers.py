@@ -35,14 +35,14 @@ CONSUMER: Final = CONSUMERS + "/{consumer}"
 def add_routes(door: HttpDoor) -> None:
     consumers = ConsumersDoor(door)
     for method, path, handler, facts in (
-        ("GET", CONSUMERS, consumers.list, Facts("the consumers of a topic", ConsumerList)),
-        ("GET", CONSUMER, consumers.show, Facts("how far a consumer is", ConsumerOut)),
+        ("GET", CONSUMERS, consumers.list, Facts("list the consumers of a topic", ConsumerList)),
+        ("GET", CONSUMER, consumers.show, Facts("show the position of a consumer", ConsumerOut)),
         (
             "PUT",
             CONSUMER,
             consumers.subscribe,
             Facts(
-                "give a consumer a position; one that is there keeps its own",
+                "create a consumer at a position; an existing consumer keeps its position",
                 ConsumerOut,
                 takes=Subscribe,
                 statuses=(200, 201),
@@ -53,25 +53,25 @@ def add_routes(door: HttpDoor) -> None:
             "DELETE",
             CONSUMER,
             consumers.unsubscribe,
-            Facts("forget a consumer", statuses=(204,)),
+            Facts("remove a consumer", statuses=(204,)),
         ),
         (
             "POST",
             CONSUMER + "/fetch",
             consumers.fetch,
-            Facts("the next records of a consumer", Records, takes=Fetch, errors=(410,)),
+            Facts("fetch the next records of a consumer", Records, takes=Fetch, errors=(410,)),
         ),
         (
             "POST",
             CONSUMER + "/commit",
             consumers.commit,
-            Facts("say that records are handled", Committed, takes=Commit, errors=(409,)),
+            Facts("commit: mark records as handled", Committed, takes=Commit, errors=(409,)),
         ),
         (
             "POST",
             CONSUMER + "/seek",
             consumers.seek,
-            Facts("go on at another position", Committed, takes=Seek, errors=(409,)),
+            Facts("move a consumer to a position", Committed, takes=Seek, errors=(409,)),
         ),
     ):
         is_patient = handler == consumers.fetch

@@ -86,20 +86,20 @@ class GroupList(Struct):
 def add_routes(door: HttpDoor) -> None:
     groups = GroupsDoor(door)
     for method, path, handler, facts in (
-        ("GET", GROUPS, groups.list, Facts("the groups of a topic", GroupList)),
-        ("GET", GROUP, groups.show, Facts("how a group stands, with what is not done", GroupInfo)),
+        ("GET", GROUPS, groups.list, Facts("list the groups of a topic", GroupList)),
+        ("GET", GROUP, groups.show, Facts("show a group and its open records", GroupInfo)),
         (
             "DELETE",
             GROUP,
             groups.delete,
-            Facts("forget a group and its position", statuses=(204,)),
+            Facts("remove a group and its position", statuses=(204,)),
         ),
         (
             "POST",
             GROUP + "/fetch",
             groups.fetch,
             Facts(
-                "records for one reader, under a receipt",
+                "lease records to one reader; the receipt identifies the lease",
                 GroupRecords,
                 takes=GroupFetch,
                 errors=(409,),
@@ -109,13 +109,13 @@ def add_routes(door: HttpDoor) -> None:
             "POST",
             GROUP + "/ack",
             groups.ack,
-            Facts("records are done; durable when answered", Answered, takes=Ack, errors=(409,)),
+            Facts("acknowledge records, durably", Answered, takes=Ack, errors=(409,)),
         ),
         (
             "POST",
             GROUP + "/nack",
             groups.nack,
-            Facts("records go to another reader", Answered, takes=Nack, errors=(409,)),
+            Facts("reject records, for another reader", Answered, takes=Nack, errors=(409,)),
         ),
     ):
         is_patient = handler == groups.fetch

@@ -86,13 +86,13 @@ def add_routes(door: HttpDoor, submissions: Submissions, store: SessionStore) ->
             RECORDS,
             records.store,
             facts=Facts(
-                "store one message, a JSON array of them, or one a line (NDJSON); durable with the "
-                "answer",
+                "store one message, a JSON array of messages, or one message per line (NDJSON); "
+                "they are durable when the response is sent",
                 Results,
                 takes=MessagesIn,
                 needs_body=True,
                 also_takes=(NDJSON[0], *RAW),
-                query=(Field("name", "what messages without a name are stored under", NAME),),
+                query=(Field("name", "name of messages that have none", NAME),),
                 headers=(
                     Field(
                         "Idempotency-Key",
@@ -112,21 +112,21 @@ def add_routes(door: HttpDoor, submissions: Submissions, store: SessionStore) ->
             records.read,
             ends_with_client=True,
             facts=Facts(
-                "records from a position on",
+                "read records from a position on",
                 Records,
                 query=(
-                    Field("from", "where to begin (earliest)", POSITION),
+                    Field("from", "start position (earliest)", POSITION),
                     Field(
                         "limit",
-                        f"at most so many records (1,000); up to {ARROW_LIMIT_MAX:,} as Arrow, "
+                        f"maximum number of records (1,000); up to {ARROW_LIMIT_MAX:,} as Arrow, "
                         f"{BATCHES_LIMIT_MAX:,} as batches",
                         number(1, LIMIT_MAX),
                     ),
                     Field("where", "a filter expression", WHERE),
                     Field("names", "a filter over names, with + and #", FILTER),
-                    Field("wait", "seconds to wait for a record if there is none", WAIT),
-                    Field("until", "nothing at or past this offset", OFFSET),
-                    Field("columns", "of an Arrow stream, with commas; other forms have all", ALL),
+                    Field("wait", "seconds to wait for a record if there is no record", WAIT),
+                    Field("until", "stop before this offset", OFFSET),
+                    Field("columns", "columns of an Arrow stream, separated by commas", ALL),
                 ),
                 also_gives=(ARROW, BATCHES),
                 errors=(406, 409),
@@ -196,7 +196,8 @@ class RecordsDoor:
         is_plain = where is None and names is None
         if form == BATCHES and not (is_plain and "columns" not in query):
             raise HttpError(
-                400, f"{BATCHES} has whole batches: where, names and columns need JSON or Arrow"
+                400,
+                f"{BATCHES} contains whole batches: where, names and columns need JSON or Arrow",
             )
         wait_s = read_wait_s(query)
         position = parse_position(query.get("from", "earliest"), self._engine.clock.now_us())
@@ -261,7 +262,7 @@ def wanted_form(request: Request) -> str:
             return form
     if any(kind in accepted for kind in ("*/*", "application/*", "application/json")):
         return JSON
-    raise HttpError(406, f"records come as application/json, {ARROW} or {BATCHES}")
+    raise HttpError(406, f"records are available as application/json, {ARROW} or {BATCHES}")
 
 
 def results(topic: Topic, offset: int, count: int, headers: Pairs = ()) -> Response:
@@ -293,7 +294,9 @@ def read_messages(request: Request) -> list[Message]:
             try:
                 message.payload = body.decode()
             except UnicodeDecodeError:
-                raise HttpError(400, "the body is no UTF-8: send it as octet-stream") from None
+                raise HttpError(
+                    400, "the body is not UTF-8: send it as application/octet-stream"
+                ) from None
         return [message]
     query = check_query(request, "name") if request.query_text else {}
     try:
@@ -310,7 +313,7 @@ def read_messages(request: Request) -> list[Message]:
             "them, or text/plain",
         ) from None
     if not messages:
-        raise HttpError(400, "the body holds no message: send one or more")
+        raise HttpError(400, "the body contains no message: send one or more")
     if "name" in query:
         for message in messages:
             message.name = query["name"] if message.name is UNSET else message.name
@@ -387,5 +390,8 @@ def read_part(request: Request, runs: Sequence[Run]) -> int | None:
             400, f"Idempotency-Part {text[:60]!r} is not a whole number from 0 to {RECORDS_MAX - 1}"
         )
     if len(runs) != 1 or runs[0].count != 1:
-        raise HttpError(400, "with Idempotency-Part the body holds one message: send only that one")
+        raise HttpError(
+            400,
+            "with Idempotency-Part the body must contain exactly one message: send only that one",
+        )
     return part

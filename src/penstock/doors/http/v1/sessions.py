@@ -38,26 +38,26 @@ def add_routes(door: HttpDoor, exchange: Exchange) -> None:
             SESSIONS,
             sessions.show_all,
             Facts(
-                "sessions of MQTT clients, by client id",
+                "list the sessions of MQTT clients, ordered by client id",
                 SessionList,
                 query=(
-                    Field("limit", "at most so many (1,000)", number(1, LIMIT_MAX)),
-                    Field("after", "go on behind this one"),
+                    Field("limit", "maximum number of sessions (1,000)", number(1, LIMIT_MAX)),
+                    Field("after", "continue after this client id"),
                 ),
             ),
         ),
-        ("GET", SESSION, sessions.show, Facts("one session with its filters", SessionDetail)),
+        ("GET", SESSION, sessions.show, Facts("show a session with its filters", SessionDetail)),
         (
             "GET",
             SUBSCRIPTIONS,
             sessions.show_stored,
-            Facts("what all persistent sessions read, and from where", StoredSessions),
+            Facts("list the filters and positions of all persistent sessions", StoredSessions),
         ),
         (
             "POST",
             SESSION + "/kick",
             sessions.kick,
-            Facts("close a client's connection; with forget, its session too", Kicked, takes=Kick),
+            Facts("close a connection; with forget also delete the session", Kicked, takes=Kick),
         ),
     ):
         door.router.add(Route(method, path, handler, facts=facts))

@@ -72,14 +72,14 @@ def add_routes(door: HttpDoor, exchange: Exchange) -> None:
             STAGED,
             staging.stage,
             Facts(
-                "keep a file of batches (docs/FORMATS.md §12) until it is handed over",
+                "stage a file of batches (docs/FORMATS.md §12) until it is handed over",
                 StagedFile,
                 also_takes=("application/octet-stream",),
                 query=(
-                    Field("source", "who will hand it over", SOURCE, is_required=True),
-                    Field("number", "under which number", OFFSET, is_required=True),
-                    Field("part", "which part of that, such as 0-7-1", PART, is_required=True),
-                    Field("topic_id", "where its records go", OFFSET, is_required=True),
+                    Field("source", "source that will hand it over", SOURCE, is_required=True),
+                    Field("number", "number of the handover", OFFSET, is_required=True),
+                    Field("part", "part of the handover, such as 0-7-1", PART, is_required=True),
+                    Field("topic_id", "topic of its records", OFFSET, is_required=True),
                 ),
                 statuses=(201,),
             ),
@@ -88,7 +88,7 @@ def add_routes(door: HttpDoor, exchange: Exchange) -> None:
             f"{STAGED}/handover",
             staging.hand_over,
             Facts(
-                "store what was staged, exactly once; durable with the answer",
+                "store the staged files exactly once; they are durable when the response is sent",
                 HandedOver,
                 takes=HandOver,
                 errors=(409,),
@@ -97,7 +97,7 @@ def add_routes(door: HttpDoor, exchange: Exchange) -> None:
         (
             f"{STAGED}/discard",
             staging.discard,
-            Facts("forget what was staged", takes=Discard, statuses=(204,), errors=(409,)),
+            Facts("delete staged files", takes=Discard, statuses=(204,), errors=(409,)),
         ),
     ):
         door.router.add(Route("POST", path, handler, facts=facts))

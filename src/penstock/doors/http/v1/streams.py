@@ -53,20 +53,20 @@ _encode: Final = msgspec.json.Encoder().encode
 def add_routes(door: HttpDoor) -> None:
     streams = StreamsDoor(door)
     facts = Facts(
-        "records as they become visible: text/event-stream, or a WebSocket",
+        "stream records as they become visible: text/event-stream, or a WebSocket",
         str,
         gives_as=SSE,
         query=(
-            Field("from", "where to begin (latest)", POSITION),
+            Field("from", "start position (latest)", POSITION),
             Field("where", "a filter expression", WHERE),
             Field("names", "a filter over names, with + and #", FILTER),
             Field(
                 "overflow",
-                "what becomes of a reader that is too slow (resume)",
+                "what happens to a reader that is too slow (resume)",
                 {"type": "string", "enum": [RESUME, CLOSE]},
             ),
         ),
-        headers=(Field("Last-Event-ID", "go on behind this offset", OFFSET),),
+        headers=(Field("Last-Event-ID", "continue after this offset", OFFSET),),
         errors=(409, 426),
     )
     door.router.add(Route("GET", STREAM, streams.open, ends_with_client=True, facts=facts))
@@ -103,7 +103,7 @@ class StreamsDoor:
             return parse_position(start, self._engine.clock.now_us())
         digits = seen.removeprefix("-")
         if not digits.isascii() or not digits.isdigit() or len(digits) > 18 or int(seen) < -1:
-            raise HttpError(400, f"Last-Event-ID {seen[:200]!r} is no offset")
+            raise HttpError(400, f"Last-Event-ID {seen[:200]!r} is not an offset")
         return AtOffset(int(seen) + 1)
 
 

@@ -23,19 +23,23 @@ TOPIC = "/v1/topics/{topic}"
 def add_routes(door: HttpDoor) -> None:
     topics = TopicsDoor(door.engine)
     for method, path, handler, facts in (
-        ("GET", "/v1/topics", topics.list, Facts("all topics", TopicList)),
-        ("GET", TOPIC, topics.show, Facts("one topic", TopicInfo)),
+        ("GET", "/v1/topics", topics.list, Facts("list all topics", TopicList)),
+        ("GET", TOPIC, topics.show, Facts("show a topic", TopicInfo)),
         (
             "GET",
             f"{TOPIC}/position",
             topics.place,
             Facts(
-                "the offset that a position means; or where an offset of an earlier epoch stands",
+                "convert a position, or an offset of an earlier epoch, to an offset",
                 Place,
                 query=(
                     Field("from", "a position (earliest)", POSITION),
-                    Field("offset", "instead of from: an offset that was seen", OFFSET),
-                    Field("epoch", "of that offset: what was lost since moves it back", OFFSET),
+                    Field("offset", "instead of from: an offset seen earlier", OFFSET),
+                    Field(
+                        "epoch",
+                        "epoch of that offset; it moves back if records were lost since",
+                        OFFSET,
+                    ),
                 ),
                 errors=(409,),
             ),
@@ -45,7 +49,7 @@ def add_routes(door: HttpDoor) -> None:
             TOPIC,
             topics.declare,
             Facts(
-                "declare a topic; 200 if it is there with these settings",
+                "create a topic; 200 if it exists with these settings",
                 TopicInfo,
                 takes=TopicSettings,
                 statuses=(200, 201),
@@ -56,7 +60,7 @@ def add_routes(door: HttpDoor) -> None:
             "PATCH",
             TOPIC,
             topics.alter,
-            Facts("change settings of a topic", TopicInfo, takes=TopicSettings),
+            Facts("change the settings of a topic", TopicInfo, takes=TopicSettings),
         ),
         (
             "DELETE",
@@ -124,8 +128,8 @@ class TopicsDoor:
         if topic.key == DEFAULT_TOPIC:
             raise HttpError(
                 409,
-                f"topic {DEFAULT_TOPIC!r} holds the names that have no other place, and stays "
-                "while MQTT clients may come",
+                f"topic {DEFAULT_TOPIC!r} stores all names without a topic of their own and cannot "
+                "be deleted while the broker has an MQTT listener",
             )
         try:
             await self._engine.delete_topic(topic.declared)

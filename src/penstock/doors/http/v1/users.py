@@ -28,13 +28,13 @@ KEY: Final = KEYS + "/{key_id}"
 def add_routes(door: HttpDoor, exchange: Exchange) -> None:
     users = UsersDoor(exchange)
     for method, path, handler, facts in (
-        ("GET", USERS, users.show_all, Facts("who may log in", UserList)),
+        ("GET", USERS, users.show_all, Facts("list the users", UserList)),
         (
             "PUT",
             USER,
             users.put,
             Facts(
-                "let somebody in, or set another password; If-None-Match: * refuses the latter",
+                "add a user, or change the password; with If-None-Match: * an existing user is 409",
                 UserOut,
                 takes=Password,
                 statuses=(200, 201),
@@ -46,7 +46,7 @@ def add_routes(door: HttpDoor, exchange: Exchange) -> None:
             USER,
             users.remove,
             Facts(
-                "let somebody in no more; connections and keys end",
+                "remove a user, with the user's connections and keys",
                 statuses=(204,),
                 errors=(409,),
             ),
@@ -55,10 +55,10 @@ def add_routes(door: HttpDoor, exchange: Exchange) -> None:
             "POST",
             USER + "/keys",
             users.make_key,
-            Facts("a key of this user; it is told once", KeyMade, statuses=(201,)),
+            Facts("create a key of this user; it is shown once", KeyMade, statuses=(201,)),
         ),
-        ("GET", KEYS, users.show_keys, Facts("all keys, by their ids", KeyList)),
-        ("DELETE", KEY, users.revoke, Facts("a key lets nobody in any more", statuses=(204,))),
+        ("GET", KEYS, users.show_keys, Facts("list the ids of all keys", KeyList)),
+        ("DELETE", KEY, users.revoke, Facts("revoke a key", statuses=(204,))),
     ):
         door.router.add(Route(method, path, handler, facts=facts))
 
@@ -79,7 +79,7 @@ class UsersDoor:
         if is_new:
             await self._access.add_user(user, password)
         elif request.header(b"if-none-match") == "*":
-            raise HttpError(409, f"user {quoted(user)} exists already: choose another name")
+            raise HttpError(409, f"user {quoted(user)} already exists: choose another name")
         else:
             await self._access.set_password(user, password)
         (row,) = [row for row in self._access.users() if row.user == user]
@@ -92,8 +92,8 @@ class UsersDoor:
             # Without users everybody comes in, and this server may listen to the whole world.
             raise HttpError(
                 409,
-                f"user {quoted(user)} is the last one, and stays while the broker runs: add "
-                "another first, or stop the broker and remove it from the directory",
+                f"user {quoted(user)} is the last one and cannot be removed while the broker runs: "
+                "add another user first, or stop the broker and remove the user from the directory",
             )
         await self._access.remove_user(user)
         for session in list(self._exchange.sessions.connected.values()):
@@ -115,7 +115,7 @@ class UsersDoor:
     async def revoke(self, request: Request) -> Response:
         key_id = request.params["key_id"]
         if not any(row.key_id == key_id for row in self._access.access_keys()):
-            raise HttpError(404, f"there is no key {quoted(key_id)}: GET {KEYS} shows them")
+            raise HttpError(404, f"there is no key {quoted(key_id)}: GET {KEYS} lists all keys")
         await self._access.revoke_key(key_id)
         return Response(204)
 
@@ -127,6 +127,7 @@ class UsersDoor:
         if not self._is_known(user):
             raise HttpError(
                 404,
-                f"there is no user {quoted(user)} (letter case counts): see `penstock user list`",
+                f"there is no user {quoted(user)} (names are case-sensitive): see "
+                "`penstock user list`",
             )
         return user

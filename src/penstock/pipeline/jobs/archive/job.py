@@ -30,7 +30,7 @@ from penstock.pipeline.source.options import Connection
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-SAYS: Final = "topics into a Delta table, partitioned by date"
+SAYS: Final = "copy topics into a Delta table, partitioned by date"
 EVERY_S: Final = 10.0
 COLUMNS: Final = (  # what of a record is archived
     "topic string, partition int, offset long, timestamp timestamp, name string,"
@@ -85,18 +85,26 @@ def archive(
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("topics", metavar="TOPIC", nargs="+", help="what to archive")
+    parser.add_argument("topics", metavar="TOPIC", nargs="+", help="topics to archive")
     parser.add_argument("--to", metavar="TABLE", required=True, help="directory of the table")
-    parser.add_argument("--follow", action="store_true", help="go on with what comes")
     parser.add_argument(
-        "--every", metavar="SECONDS", type=float, default=EVERY_S, help="with --follow (10)"
+        "--follow", action="store_true", help="continue with new records until Ctrl-C"
     )
     parser.add_argument(
-        "--batch-records", metavar="N", type=int, default=BATCH_RECORDS, help="of one commit"
+        "--every",
+        metavar="SECONDS",
+        type=float,
+        default=EVERY_S,
+        help="with --follow: commit every SECONDS (10)",
     )
     parser.add_argument(
-        "--skip-lost", action="store_true", help="go on without records that are gone"
+        "--batch-records",
+        metavar="N",
+        type=int,
+        default=BATCH_RECORDS,
+        help="records of one commit",
     )
+    parser.add_argument("--skip-lost", action="store_true", help="continue without lost records")
 
 
 def run(options: argparse.Namespace, report: Report) -> Progress:

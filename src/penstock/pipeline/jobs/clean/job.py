@@ -22,7 +22,7 @@ from penstock.pipeline.packages import check_spark
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-SAYS: Final = "drop what is old, expired or replaced from Delta tables; merge and remove files"
+SAYS: Final = "remove old, expired or replaced rows from Delta tables; merge and remove files"
 VACUUM: Final = "7d"  # as Delta tables have it: for readers of an older version of the table
 
 
@@ -74,7 +74,10 @@ def clean(
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("tables", metavar="TABLE", nargs="+", help="directories of Delta tables")
     parser.add_argument(
-        "--older-than", metavar="AGE", type=duration, help="rows older than this go, such as 30d"
+        "--older-than",
+        metavar="AGE",
+        type=duration,
+        help="remove rows older than this, such as 30d",
     )
     parser.add_argument(
         "--latest", action="store_true", help="keep only the newest record of each name"
@@ -84,7 +87,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="AGE",
         type=duration,
         default=VACUUM,
-        help=f"files that no version of the table younger than this names are removed ({VACUUM})",
+        help=f"remove files that no version of the table younger than AGE uses ({VACUUM})",
     )
 
 

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from penstock.pipeline.jobs.dispatch.readers import Readers
     from penstock.pipeline.source.origin import TopicState
 
-SAYS: Final = "messages × subscriptions of persistent sessions: deliveries, and what waits"
+SAYS: Final = "compute which messages go to which persistent session, and how many wait"
 DELIVERIES: Final = "deliveries"  # tables below --to
 WAITING: Final = "waiting"
 
@@ -116,14 +116,16 @@ def dispatch(
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("topics", metavar="TOPIC", nargs="*", help="which messages (all topics)")
-    parser.add_argument("--to", metavar="DIR", help="keep deliveries and waiting as tables there")
+    parser.add_argument("topics", metavar="TOPIC", nargs="*", help="topics to read (all topics)")
+    parser.add_argument("--to", metavar="DIR", help="write tables deliveries and waiting to DIR")
     parser.add_argument(
-        "--batch-records", metavar="N", type=int, default=BATCH_RECORDS, help="of one commit"
+        "--batch-records",
+        metavar="N",
+        type=int,
+        default=BATCH_RECORDS,
+        help="records of one commit",
     )
-    parser.add_argument(
-        "--skip-lost", action="store_true", help="go on without records that are gone"
-    )
+    parser.add_argument("--skip-lost", action="store_true", help="continue without lost records")
 
 
 def run(options: argparse.Namespace, report: Report) -> Progress:

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from penstock.pipeline.jobs.replay.replaying import Checkpoint, Log, Slice
     from penstock.pipeline.sink.intake import Intake
 
-SAYS: Final = "a range of a topic or an archive once more, into a topic, at a chosen speed"
+SAYS: Final = "publish a range of a topic or an archive again, into a topic, at a chosen speed"
 SLICE_RECORDS_MAX: Final = 200_000  # written at once when there is no hurry to wait for
 TICK_S: Final = 0.5  # between looks whether something is due
 MAX: Final = "max"
@@ -100,14 +100,17 @@ def replay(
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("topic", metavar="TOPIC", help="what to replay")
-    parser.add_argument("--into", metavar="TOPIC", required=True, help="where it goes; must exist")
+    parser.add_argument("topic", metavar="TOPIC", help="topic to replay")
     parser.add_argument(
-        "--checkpoint", metavar="DIR", required=True, help="remembers how far this replay is"
+        "--into", metavar="TOPIC", required=True, help="topic to write to; it must exist"
     )
     parser.add_argument(
-        "--archive", metavar="TABLE", help="read this archive, not the topic itself"
+        "--checkpoint",
+        metavar="DIR",
+        required=True,
+        help="directory that stores the progress of this replay",
     )
+    parser.add_argument("--archive", metavar="TABLE", help="read this archive instead of the topic")
     parser.add_argument("--from", dest="start", metavar="POSITION", default="earliest")
     parser.add_argument("--until", metavar="POSITION", default="latest")
     parser.add_argument(
@@ -115,15 +118,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FACTOR",
         type=_factor,
         default=1.0,
-        help=f"of the original one, or {MAX} (1)",
+        help=f"factor of the original speed, or {MAX} (1)",
     )
-    parser.add_argument("--rate", metavar="N", type=float, help="records a second instead")
     parser.add_argument(
-        "--url", metavar="URL", default="", help="broker that takes the records (who has --at open)"
+        "--rate", metavar="N", type=float, help="records per second, instead of --speed"
     )
-    parser.add_argument("--user", metavar="NAME", default="")
-    parser.add_argument("--password-file", metavar="FILE", help="that user's password")
-    parser.add_argument("--key-file", metavar="FILE", help="log in with the key in it instead")
+    parser.add_argument(
+        "--url",
+        metavar="URL",
+        default="",
+        help="broker that receives the records (the one that has --at open)",
+    )
+    parser.add_argument("--user", metavar="NAME", default="", help="user name at that broker")
+    parser.add_argument("--password-file", metavar="FILE", help="read the password from FILE")
+    parser.add_argument("--key-file", metavar="FILE", help="log in with the key in FILE instead")
 
 
 def run(options: argparse.Namespace, report: Report) -> Progress:

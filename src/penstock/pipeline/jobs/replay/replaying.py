@@ -175,7 +175,7 @@ def _check_archive(table: Path, rows: DataFrame) -> None:
             is_there = column in found
             wrong = f"its column {column} is {found[column]}" if is_there else f"it has no {column}"
             raise RefusedError(
-                f"table {str(table)!r} is no archive: {wrong}; {column} must be "
+                f"table {str(table)!r} is not an archive: {wrong}; {column} must be "
                 f"{' or '.join(kinds)}, as the job archive writes it"
             )
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from penstock.pipeline.declared.views import Views
 
-SAYS: Final = "a pipeline declared in a file: steps in SQL from topics and tables into them"
+SAYS: Final = "run a pipeline declared in a file, with steps in SQL"
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,9 +108,11 @@ def check(
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("file", metavar="FILE", help="what declares the pipeline, in TOML")
+    parser.add_argument("file", metavar="FILE", help="TOML file that declares the pipeline")
     parser.add_argument(
-        "--once", action="store_true", help="take what is there and end, whatever the trigger is"
+        "--once",
+        action="store_true",
+        help="process the existing records and end, whatever the trigger is",
     )
 
 

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
     from penstock.pipeline.source.origin import Origin, TopicState
 
-SAYS: Final = "messages, bytes and pauses by topic, name and minute; lag of readers; a chart"
+SAYS: Final = "compute traffic by topic, name and minute and the lag of readers, and draw a chart"
 MINUTES: Final = "minutes"  # tables below --to
 LAG: Final = "lag"
 CHART: Final = "stats.png"
@@ -112,18 +112,18 @@ def stats(
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("topics", metavar="TOPIC", nargs="*", help="what to look at (all topics)")
+    parser.add_argument("topics", metavar="TOPIC", nargs="*", help="topics to read (all topics)")
     parser.add_argument(
-        "--to", metavar="DIR", default="./stats", help="where tables and chart go (./stats)"
+        "--to", metavar="DIR", default="./stats", help="directory for tables and chart (./stats)"
     )
     parser.add_argument(
         "--from",
         dest="start",
         metavar="POSITION",
         default=SINCE,
-        help=f"earliest, an offset, a time, or back from now ({SINCE})",
+        help=f"start position: earliest, an offset, a time, or a duration back ({SINCE})",
     )
-    parser.add_argument("--no-chart", action="store_true", help="only the tables")
+    parser.add_argument("--no-chart", action="store_true", help="do not draw the chart")
 
 
 def run(options: argparse.Namespace, report: Report) -> Progress:
