@@ -131,6 +131,6 @@ def test_a_declared_pipeline_is_checked_and_run_with_a_key(
     (tmp_path / "flow.toml").write_text(COUNTS)
     where = ["--at", address(hosted), "--key-file", str(tmp_path / "key")]
     assert main(["pipeline", "check", str(tmp_path / "flow.toml"), *where]) == 0
-    assert "flow is fine: 1 sink" in capfd.readouterr().out
+    assert "flow is valid: 1 sink" in capfd.readouterr().out
     assert main(["pipeline", "run", "sql", str(tmp_path / "flow.toml"), *where]) == 0
     assert [record.value for record in client.read("out")] == [{"n": 7}]
