@@ -9,6 +9,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
+import pytest
+
 from penstock import Broker, UnavailableError
 
 THREADS = 8
@@ -180,6 +182,7 @@ def test_streams_in_threads_see_everything_and_end_with_the_broker(broker: Broke
     assert all(offsets == list(range(total)) for offsets in seen[1:])
 
 
+@pytest.mark.slow
 def test_a_stream_dropped_in_the_middle_of_anything_hangs_nobody(broker: Broker) -> None:
     broker.create_topic("t", durability="os")
     broker.publish("x", "t")

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import tracemalloc
 
+import pytest
+
 from penstock.broker.caches import IDLE_S, Caches
 from penstock.broker.deliver import decoded
 from penstock.broker.deliver.decoded import Decoded
@@ -18,6 +20,7 @@ from tests.log.segments import plain_run
 SMALL_RECORDS = 2_000  # of a batch
 
 
+@pytest.mark.slow
 def test_records_that_are_decoded_for_many_readers_take_bounded_memory() -> None:
     async def story(world: ExchangeWorld) -> None:
         (topic,) = world.engine.topics.all()

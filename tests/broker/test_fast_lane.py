@@ -49,6 +49,7 @@ async def random_world(seed: int, *, keeps_qos0: bool) -> Counter[str]:
 
 
 @pytest.mark.parametrize("keeps_qos0", [False, True])
+@pytest.mark.slow
 def test_every_stored_message_is_seen_once_in_order_and_not_too_soon(
     keeps_qos0: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
