@@ -148,7 +148,7 @@ def test_consume_shows_json_values_text_and_bytes_as_what_they_are(
         (["t", "--from", "noon"], 1, "is not a position"),
         (["t", "--from", "-5"], 1, "is negative"),
         (["t", "--where", "payload ="], 1, "column 10"),
-        (["t", "--names", "a#"], 1, "wildcard stands alone"),
+        (["t", "--names", "a#"], 1, "a wildcard must be a whole level"),
         (["t", "--limit", "0"], 2, "'0' is not a whole number above 0"),
         (["t", "--limit", "-1"], 2, "not a whole number above 0"),
         (["t", "--consumer", ""], 1, "is empty"),
