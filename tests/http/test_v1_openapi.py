@@ -149,9 +149,10 @@ def test_requests_made_from_the_document_are_answered_as_it_says(
     def ask(case: schemathesis.Case) -> None:
         if "Idempotency-Key" in case.headers:  # a key of its own: used again it has another body
             case.headers["Idempotency-Key"] = f"{case.headers['Idempotency-Key']}{next(numbers)}"
-        case.call_and_validate(
-            base_url=address, headers={**login}, excluded_checks=excluded, timeout=20
-        )
+        answer = case.call(base_url=address, headers={**login}, timeout=20)
+        if answer.status_code == 414 and mode is NEGATIVE:
+            return  # a text too long for its field may be too long for a path as well
+        case.validate_response(answer, excluded_checks=excluded, headers={**login})
 
     @seed(1)
     @settings(

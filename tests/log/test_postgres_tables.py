@@ -277,7 +277,7 @@ async def test_a_table_that_is_gone_or_has_lost_its_end_is_damaged_and_keeps_its
     log = await tables.create()
     await append(log, run_of("n", [b"0", b"1", b"2"]))
     tables.sql(damage)
-    with pytest.raises(DamagedLog, match="rows from 0 to 3") as damaged:
+    with pytest.raises(DamagedLog, match="rows from 0 up to 3") as damaged:
         await tables.reopen(log)
     assert (damaged.value.epoch, damaged.value.end) == (1, 3)
     await tables.store.delete(ORDERS)

@@ -62,7 +62,7 @@ def test_a_catalog_in_postgres_is_read_as_well(tmp_path: Path, postgres: Postgre
 
 
 def test_a_directory_without_a_catalog_says_what_to_give(tmp_path: Path) -> None:
-    with pytest.raises(RefusedError, match="holds no catalog.*PENSTOCK_CATALOG__URL"):
+    with pytest.raises(RefusedError, match="contains no catalog.*PENSTOCK_CATALOG__URL"):
         see(tmp_path)
     assert list(tmp_path.iterdir()) == []
 

@@ -130,7 +130,7 @@ def test_what_was_staged_can_be_discarded(hosted: Hosted, tmp_path: Path) -> Non
     files = stage(intake, rows(pa.array(["a"])))
     intake.discard(SOURCE, files)
     assert left_over(tmp_path) == []
-    with pytest.raises(RefusedError, match=r"is not staged \(any more\): write it again"):
+    with pytest.raises(RefusedError, match="is not staged, or no longer: write it again"):
         intake.hand_over(SOURCE, 0, files, is_only=False)
     assert left_over(tmp_path) == []
     assert texts(hosted) == []

@@ -15,7 +15,7 @@ from typing import Final
 import msgspec
 
 from penstock.catalog.catalog import BindingRow, Catalog, TopicRow
-from penstock.core.names import check_topic, quoted, topic_key, topic_slug
+from penstock.core.names import check_filter, check_topic, quoted, topic_key, topic_slug
 from penstock.core.placement import DEFAULT_TOPIC, Placement
 from penstock.log.broken import BrokenLog, DamagedLog
 from penstock.log.format.batch import Batch
@@ -304,6 +304,7 @@ class Topics:
         """Place names that match from now on; durable on return."""
         async with self._changing():
             topic = self.find(name)
+            check_filter(filter)  # also says what is wrong with one that is not text
             if self.placement.bind(filter, topic.declared):
                 try:
                     await self._catalog.insert_binding(DEFAULT_TENANT, filter, topic.id)
@@ -313,6 +314,7 @@ class Topics:
 
     async def unbind(self, filter: str) -> None:
         async with self._changing():
+            check_filter(filter)
             if all(binding.filter != filter for binding in self.placement.bindings):
                 self.placement.unbind(filter)  # says what is wrong
             await self._catalog.delete_binding(DEFAULT_TENANT, filter)
