@@ -19,7 +19,7 @@ from penstock.model.limits import KIB, MIB
 
 LINGER_S_MAX: Final = 5.0  # from the end of a connection to its socket's
 STOP_LINGER_S_MAX: Final = 1.0  # the same when the broker stops
-LINGER_BYTES_MAX: Final = 32 * MIB  # thrown away: the largest packet, and what came behind it
+LINGER_BYTES_MAX: Final = 64 * MIB  # thrown away: twice the largest body that is taken
 READ_BYTES: Final = 64 * KIB
 
 
