@@ -4,8 +4,8 @@
 readers of every kind come and go at random, at a bounded rate and with a bounded number of names.
 Eight times they pause until what is free has gone back, and memory is looked at. Beyond what the
 caches hold, which are bounded and say how large they are, it may grow by LEVEL_BYTES in the second
-half. Then many readers read everything back and leave, and memory has to return to where it was
-in the middle, as far as RETURN_BYTES.
+half. Then many readers read everything back and leave, and all memory together has to return to
+where it was in the last pause, as far as RETURN_BYTES.
 """
 
 from __future__ import annotations
@@ -111,11 +111,7 @@ class Level:
     @property
     def growth_bytes(self) -> int:
         """By how much memory beyond the caches has grown in the second half."""
-        return self.samples[-1].beyond_bytes - self._level_bytes
-
-    @property
-    def _level_bytes(self) -> int:
-        return self.samples[PARTS // 2 - 1].beyond_bytes
+        return self.samples[-1].beyond_bytes - self.samples[PARTS // 2 - 1].beyond_bytes
 
     # Steps
 
@@ -198,7 +194,7 @@ class Level:
     # The end
 
     def read_all_back(self) -> int:
-        """Many readers read all there is, and leave; by how much memory stays above the level."""
+        """Many readers read all there is, and leave; how much memory stays above the last pause."""
         self._leave()
         streams = [Events(self.broker.http_port, f"{TOPIC}/stream?from=earliest") for _ in range(8)]
         end = self._ask("GET", TOPIC)["end_offset"]
@@ -211,12 +207,11 @@ class Level:
             place = str(page["next_offset"])
         for stream in streams:
             stream.close()
+        level = self.samples[-1].bytes
         until_s = time.monotonic() + RETURN_S
-        while (stayed := self._sample().beyond_bytes - self._level_bytes) > RETURN_BYTES:
-            if time.monotonic() > until_s:
-                break
+        while self.broker.memory_bytes > level + RETURN_BYTES and time.monotonic() < until_s:
             time.sleep(1)
-        return stayed
+        return self.broker.memory_bytes - level
 
     def _leave(self) -> None:
         for wire in [*self._readers, *self._publishers]:
