@@ -150,7 +150,7 @@ def test_power_may_fail_again_while_the_broker_recovers(
 
 
 NEW_SEGMENT = "active.create_segment < store._create_files"
-NEW_FACTS = "files.write_file < store._write_facts < store._create_files"
+NEW_FACTS = "disk.write_file < store._write_facts < store._create_files"
 NEW_END = "endfile.open_end < store._open_files < store._create_files"
 OPENED = "recovery.recover < store._open_files < store._create_files"
 SETTLED = "recovery._settle < recovery.recover < store._open_files < store._create_files"

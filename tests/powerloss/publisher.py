@@ -23,14 +23,16 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+import penstock
 from penstock import Broker
 from penstock.model.record import TopicInfo
 
 SEGMENT_BYTES = 64 * 1024
 
+PACKAGE = Path(penstock.__file__).parent
 PASSED_THROUGH = {  # says nothing about where a sync comes from
-    ("files", "sync"),
-    ("files", "sync_dir"),
+    ("disk", "sync"),
+    ("disk", "sync_dir"),
     ("commit", "run_jobs"),
     ("commit", "_write"),
 }
@@ -75,7 +77,7 @@ def place(frame: FrameType | None) -> str:
     while frame is not None and len(names) < 4:
         path = Path(frame.f_code.co_filename)
         name = frame.f_code.co_name
-        is_ours = path.parent.parent.name == "penstock"
+        is_ours = PACKAGE in path.parents
         if is_ours and (path.stem, name) not in PASSED_THROUGH:
             names.append(f"{path.stem}.{name}")
         frame = frame.f_back
