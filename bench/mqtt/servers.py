@@ -118,7 +118,7 @@ def start_penstock(engine: Engine, directory: Path) -> Server:
     port = free_port()
     command = [sys.executable, "-c", SERVE, "serve", "--data", str(directory)]
     child = subprocess.Popen(
-        [*command, "--mqtt", f"{HOST}:{port}", "--http", "off"],
+        [*command, "--mqtt", f"{HOST}:{port}", "--http", "off", "--log-level", "warning"],
         env=engine.environment,
         stdout=subprocess.DEVNULL,
     )
