@@ -11,13 +11,9 @@ from contextlib import asynccontextmanager
 import pytest
 
 from penstock import AsyncBroker
-from penstock.broker.access import (
-    LOGINS_MAX,
-    LOGINS_PER_SOURCE_MAX,
-    Access,
-    network_of,
-)
+from penstock.broker.access import Access
 from penstock.broker.exchange import Exchange
+from penstock.broker.login_lines import LOGINS_MAX, LOGINS_PER_SOURCE_MAX
 from penstock.broker.metrics import Metrics
 from penstock.broker.session.store import SessionStore
 from penstock.catalog.catalog import Catalog
@@ -34,6 +30,7 @@ from penstock.core.access import (
     authorise,
     check_user,
 )
+from penstock.core.networks import network_of
 from penstock.model.errors import (
     InvalidName,
     InvalidSetting,
@@ -231,7 +228,7 @@ def test_the_loop_goes_on_while_passwords_are_checked() -> None:
     asyncio.run(main())
 
 
-def test_more_logins_than_the_bound_are_turned_away() -> None:
+def test_more_logins_of_one_network_than_the_bound_are_turned_away() -> None:
     async def main() -> None:
         async with access_with("alice", wrong_login_s=FOR_EVER_S) as access:
             logins = [
@@ -240,8 +237,10 @@ def test_more_logins_than_the_bound_are_turned_away() -> None:
             ]
             await asyncio.sleep(0)
             with pytest.raises(UnavailableError, match="too many"):
-                await access.log_in("alice", b"alice-secret", "10.0.0.1")
+                await access.log_in("alice", b"alice-secret", HERE)
             assert refused(access)["login_busy"] == 1
+            assert (await access.log_in("alice", b"alice-secret", "10.0.0.1")).user == "alice"
+            assert refused(access)["login_busy"] == 2, "the newest of the long line gave way"
             access.close()
             await asyncio.wait(logins)
 
@@ -274,7 +273,7 @@ def test_a_network_is_forgotten_when_its_last_login_is_done() -> None:
         async with access_with("alice") as access:
             for number in range(5):
                 await access.log_in("alice", b"alice-secret", f"10.0.0.{number}")
-            assert not access._sources and not access._logins
+            assert not access._lines._lines and not access._logins
 
     asyncio.run(main())
 

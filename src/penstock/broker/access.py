@@ -3,10 +3,9 @@
 While no user exists, clients of this machine come in without a login and no other address is
 listened on; once a user exists, nobody comes in without one. `allow_anonymous` lifts both.
 
-A login never holds up the event loop. At most LOGINS_MAX are under way, at most
-LOGINS_PER_SOURCE_MAX of one network; a wrong one keeps its place for a while, so that guessing is
-slow and one guesser cannot use up what the others need. An unknown user costs what a wrong password
-costs.
+A login never holds up the event loop. It waits in the line of its network (broker/login_lines.py);
+a wrong one keeps its place for a while, so that guessing is slow and one guesser cannot use up what
+the others need. An unknown user costs what a wrong password costs.
 """
 
 from __future__ import annotations
@@ -18,30 +17,20 @@ import secrets
 from contextlib import suppress
 from typing import Final
 
+from penstock.broker.login_lines import LoginLines, Place
 from penstock.broker.metrics import Metrics
 from penstock.broker.passwords import Passwords
 from penstock.catalog.access_keys import AccessKeyRow
 from penstock.catalog.credentials import CredentialRow, Credentials
 from penstock.core.access import Principal, Principals, check_user
+from penstock.core.networks import network_of
 from penstock.model.errors import InvalidName, InvalidSetting, NotAuthorized, UnavailableError
 from penstock.model.record import DEFAULT_TENANT
 
-LOGINS_MAX: Final = 1_000  # under way; as many as 10 s, a client's patience, are enough for
-LOGINS_PER_SOURCE_MAX: Final = 8  # under way at once; the others of that network wait in line
 KEY_PREFIX: Final = "psk_"  # so that a key is recognised where it should not be
 KEY_BYTES: Final = 32
 KEY_ID_CHARS: Final = 10
 WRONG_LOGIN_S: Final = 1.0  # how long a wrong login keeps its place
-
-
-class _Source:
-    """One network that clients log in from."""
-
-    __slots__ = ("logins", "slots")
-
-    def __init__(self) -> None:
-        self.logins = 0  # waiting or under way
-        self.slots = asyncio.Semaphore(LOGINS_PER_SOURCE_MAX)
 
 
 class Access:
@@ -63,7 +52,7 @@ class Access:
         self._users: dict[str, CredentialRow] = {}
         self._keys: dict[str, AccessKeyRow] = {}  # by digest
         self._decoy = ""  # a hash that no password was made for
-        self._sources: dict[str, _Source] = {}
+        self._lines = LoginLines()
         self._logins: set[asyncio.Task[Principal | None]] = set()
 
     async def load(self) -> None:
@@ -179,40 +168,39 @@ class Access:
         `source` is the address the client comes from. UnavailableError when too many wait.
         A caller that goes away gives up the answer, not the place.
         """
-        if len(self._logins) >= LOGINS_MAX:
+        try:
+            place = self._lines.join(network_of(source))
+            login = asyncio.get_running_loop().create_task(self._log_in(user, password, place))
+            self._logins.add(login)
+            login.add_done_callback(self._finish)
+            principal = await asyncio.shield(login)
+        except UnavailableError:
             self._metrics.refused["login_busy"] += 1
-            raise UnavailableError("too many clients log in at once: try again")
-        work = self._log_in(user, password, network_of(source))
-        login = asyncio.get_running_loop().create_task(work)
-        self._logins.add(login)
-        login.add_done_callback(self._logins.discard)
-        principal = await asyncio.shield(login)
+            raise
         if principal is None:
             raise NotAuthorized("wrong user name or password")
         return principal
 
-    async def _log_in(self, user: str, password: bytes, network: str) -> Principal | None:
-        source = self._sources.setdefault(network, _Source())
-        source.logins += 1
-        try:
-            async with source.slots:
-                if principal := self.recall(user, password):
-                    return principal  # a twin in the line was first
-                await self.prepare_logins()
-                row = self._users.get(user)
-                stored = self._decoy if row is None else row.password_hash
-                is_right = await self._passwords.verify(stored, password)
-                if is_right and row is not None:
-                    if self._users.get(user) is row:
-                        return self._principals.get(user)
-                    self._passwords.forget(stored)  # removed or changed meanwhile
-                self._metrics.refused["login"] += 1
-                await asyncio.sleep(self._wrong_login_s)
-                return None
-        finally:
-            source.logins -= 1
-            if not source.logins:
-                del self._sources[network]
+    def _finish(self, login: asyncio.Task[Principal | None]) -> None:
+        self._logins.discard(login)
+        if not login.cancelled():
+            login.exception()  # who waited for it may be gone
+
+    async def _log_in(self, user: str, password: bytes, place: Place) -> Principal | None:
+        async with place:
+            if principal := self.recall(user, password):
+                return principal  # a twin in the line was first
+            await self.prepare_logins()
+            row = self._users.get(user)
+            stored = self._decoy if row is None else row.password_hash
+            is_right = await self._passwords.verify(stored, password)
+            if is_right and row is not None:
+                if self._users.get(user) is row:
+                    return self._principals.get(user)
+                self._passwords.forget(stored)  # removed or changed meanwhile
+            self._metrics.refused["login"] += 1
+            await asyncio.sleep(self._wrong_login_s)
+            return None
 
     # Listening
 
@@ -246,14 +234,3 @@ def is_loopback(host: str) -> bool:
     with suppress(ValueError):  # a name, not an address
         return ipaddress.ip_address(host).is_loopback
     return False
-
-
-def network_of(source: str) -> str:
-    """Who shares a line: one IPv4 address, or one IPv6 subscriber's network of 64 bits."""
-    with suppress(ValueError):
-        address = ipaddress.ip_address(source.partition("%")[0])
-        if isinstance(address, ipaddress.IPv6Address):
-            if address.ipv4_mapped is not None:
-                return str(address.ipv4_mapped)
-            return str(ipaddress.ip_network((address, 64), strict=False))
-    return source

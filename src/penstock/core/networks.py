@@ -1,0 +1,20 @@
+"""Which clients count as one: those of one IPv4 address, or of one IPv6 network of 64 bits."""
+
+from __future__ import annotations
+
+import ipaddress
+from contextlib import suppress
+from typing import Final
+
+SUBSCRIBER_BITS: Final = 64  # what a provider gives one IPv6 subscriber, at the least
+
+
+def network_of(source: str) -> str:
+    """The network that the bounds per address count for; an unknown address is its own."""
+    with suppress(ValueError):
+        address = ipaddress.ip_address(source.partition("%")[0])
+        if isinstance(address, ipaddress.IPv6Address):
+            if address.ipv4_mapped is not None:
+                return str(address.ipv4_mapped)
+            return str(ipaddress.ip_network((address, SUBSCRIBER_BITS), strict=False))
+    return source
