@@ -275,7 +275,7 @@ def test_serve_says_what_it_promises_and_stops_cleanly(
     holder = json.loads((tmp_path / "data" / "lock").read_text())
     assert holder["pid"] == served.pid
     code, _, err = run("topic", "list", "--at", "data", cwd=tmp_path)
-    assert code == 1 and "has no HTTP listener" in err
+    assert (code, err) == (0, ""), "the socket in the directory is enough"
     served.send_signal(number)
     out, err = served.communicate(timeout=PATIENCE_S)
     assert served.returncode == 0 and "stopping" in out

@@ -204,12 +204,6 @@ def test_a_password_is_not_repeated_where_files_are_read(run: Command, password:
         assert "sec" not in done.err
 
 
-def test_a_broker_without_http_is_named_with_the_way_out(data: Path, run: Command) -> None:
-    with Served(data, "--http", "off"):
-        done = run("topic", "list")
-    assert done.code == 1 and "start it with --http" in done.err
-
-
 def test_a_directory_that_a_program_has_open_is_exit_code_3(data: Path, run: Command) -> None:
     with Broker(data):
         done = run("topic", "list")
@@ -240,10 +234,11 @@ def test_a_guarded_broker_is_asked_with_a_password_or_a_key(
     key = run("user", "key", "alice").out.strip()
     (tmp_path / "key").write_text(key + "\n")
     with Served(data) as broker:
+        at = f"http://alice:wonder@127.0.0.1:{broker.http_port}"
+        monkeypatch.setenv("PENSTOCK_AT", at.replace("alice:wonder@", ""))
         refused = run("topic", "list")
         assert refused.code == 1
         assert "log in" in refused.err and "--key-file or PENSTOCK_KEY" in refused.err
-        at = f"http://alice:wonder@127.0.0.1:{broker.http_port}"
         assert run("topic", "create", "t", "--at", at).code == 0
         assert run("publish", "t", "x", "--key-file", str(tmp_path / "key")).code == 0
         monkeypatch.setenv("PENSTOCK_KEY", key)

@@ -156,11 +156,12 @@ def test_users_and_keys_of_a_running_broker_change_at_once(
         added = run("user", "add", "alice", "--at", at, stdin="wonder\n")
         assert added.out == "added user alice\nfrom now on, every client must log in\n"
         assert reason_for(broker.port, "alice", b"wonder") == Reason.SUCCESS
-        refused = run("user", "list")
+        refused = run("user", "list", "--at", at)
         assert refused.code == 1 and "--key-file or PENSTOCK_KEY" in refused.err
         with_password = ("--at", f"http://alice:wonder@127.0.0.1:{broker.http_port}")
         key = run("user", "key", "alice", *with_password).out.strip()
         monkeypatch.setenv("PENSTOCK_KEY", key)
+        monkeypatch.setenv("PENSTOCK_AT", at)
         assert run("user", "add", "bob", stdin="builder").out == "added user bob\n"
         again = run("user", "add", "bob", stdin="builder")
         assert again.code == 1 and "'bob' already exists" in again.err
@@ -182,6 +183,7 @@ def test_users_and_keys_of_a_running_broker_change_at_once(
         assert run("user", "revoke", listed["key_id"]).code == 0
         assert run("user", "list").code == 1
     monkeypatch.delenv("PENSTOCK_KEY")
+    monkeypatch.setenv("PENSTOCK_AT", str(data))
     assert [one["user"] for one in run("user", "list", "--json").json] == ["alice"]
 
 

@@ -122,10 +122,10 @@ class AsyncBroker:
         if self._open is not None:
             self._open.give_up()
 
-    def announce(self, addresses: list[str]) -> None:
+    def announce(self, addresses: list[str], socket_name: str = "") -> None:
         """Write down in the directory where this broker can be reached."""
         if self._open is not None:
-            self._open.announce(addresses)
+            self._open.announce(addresses, socket_name)
 
     # Topics
 

@@ -32,6 +32,7 @@ from penstock.doors.link import shown_address
 from penstock.doors.mqtt.door import MqttDoor
 from penstock.doors.selector import DoorSelector
 from penstock.doors.tls import server_context
+from penstock.log.files.directory import SOCKET_NAME
 from penstock.model.errors import UnavailableError
 from penstock.model.version import VERSION
 
@@ -93,18 +94,18 @@ class Server:
         if settings.bus != OFF:
             self._bus = BusDoor(self.broker.engine, settings.bus_processes_max)
             await self._bus.open(Path(settings.bus))
-        if listeners:
-            if access.has_users:
-                await access.prepare_logins()
-            await self._open_doors()
+        if access.has_users:
+            await access.prepare_logins()
+        await self._open_doors()
         for one in listeners:  # without an await: nobody is served before all are bound
             self._listen(one)
+        self._listen_local(settings.data / SOCKET_NAME)
 
     async def _begin(self) -> None:
         if self._bus is not None:
             await self._bus.serve()
             self.addresses.append(f"bus:{self._settings.bus}")
-        self.broker.announce(self.addresses)
+        self.broker.announce(self.addresses, SOCKET_NAME)
         if self._settings.schedule:
             self._start_schedule()
         values = {
@@ -172,6 +173,17 @@ class Server:
                 f"{failed.strerror or failed}; choose another address, or stop what has this one"
             ) from failed
         self.addresses.append(f"{one.scheme}://{shown_address(*bound)}")
+
+    def _listen_local(self, path: Path) -> None:
+        """Take commands of whoever may open the data directory."""
+        assert self._http is not None
+        try:
+            self._http.listen_local(path)
+        except OSError as failed:
+            raise UnavailableError(
+                f"commands cannot be taken at {str(path)!r}: {failed.strerror or failed}; remove "
+                "that file, or keep the data directory on a file system that has Unix sockets"
+            ) from failed
 
     async def close(self) -> None:
         """Close the doors first, the data directory last."""

@@ -48,7 +48,7 @@ class OpenBroker:
         self.engine = engine
         self.close = close  # told whether it is a clean close
         self.notes = notes  # what recovery found, for people
-        self.announce: Callable[[list[str]], None] = lambda addresses: None
+        self.announce: Callable[[list[str], str], None] = lambda addresses, socket_name: None
         self.give_up: Callable[[], None] = lambda: None  # closing removes a directory it made
         self.hurry: Callable[[], None] = lambda: None  # bounds the wait for a database that is gone
 

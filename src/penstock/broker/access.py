@@ -129,6 +129,10 @@ class Access:
             return self._principals.get("")
         return None
 
+    def local(self) -> Principal:
+        """Who a command is that came over the socket in the data directory: an operator."""
+        return self._principals.get("")
+
     def principal(self, user: str) -> Principal:
         """Who a user is who was let in before; '' for an anonymous client."""
         return self._principals.get(user)

@@ -17,7 +17,7 @@ from penstock.catalog.reports import read_reports
 from penstock.cli.checking import add_check
 from penstock.cli.output import Progress as Line
 from penstock.cli.output import printable, show_json, show_table
-from penstock.cli.remote import add_remote, explained, job_place, served_at
+from penstock.cli.remote import add_remote, explained, http_address, job_place
 from penstock.cli.target import (
     add_target,
     allow_negative_positions,
@@ -72,7 +72,7 @@ def run_job(options: argparse.Namespace) -> None:
     if options.job in BY_ADDRESS:
         options.place = job_place(options)
     options.storage = storage_settings()
-    options.serving = partial(served_at, options.at)
+    options.serving = partial(http_address, options.at)
     options.key = default_key()
     if options.with_broker:
         end_with_input()

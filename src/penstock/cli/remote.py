@@ -1,12 +1,14 @@
 """Which broker a command speaks to: `--at DIR|URL`, `$PENSTOCK_AT`, else ./penstock_data.
 
-A URL is a running broker. A data directory that a broker has open means that broker, over HTTP; one
-that nobody has open is opened here.
+A URL is a running broker. A data directory that a broker has open means that broker: over the
+socket in the directory, where whoever can open it is an operator, else over HTTP. A directory that
+nobody has open is opened here.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 from urllib.parse import unquote, urlsplit, urlunsplit
@@ -18,6 +20,7 @@ from penstock.cli.target import existing_path, open_broker
 from penstock.client.target import Target
 from penstock.config import default_key, default_target
 from penstock.log.files.directory import read_holder
+from penstock.model import unix_socket
 from penstock.model.errors import NotAuthorized, RefusedError, UnavailableError
 
 if TYPE_CHECKING:
@@ -107,6 +110,16 @@ def fetch(
 
 def served_at(at: str) -> str | None:
     """Where the broker answers that is meant; None if it is a directory that no broker has open."""
+    holder = None if "://" in at else read_holder(Path(at))
+    if holder is not None and holder.get("socket"):
+        path = Path(at, holder["socket"])
+        if os.access(path, os.R_OK | os.W_OK):
+            return unix_socket.url_of(path)
+    return http_address(at)
+
+
+def http_address(at: str) -> str | None:
+    """As `served_at`, for programs that may run on other machines: never the local socket."""
     if "://" in at:
         Target(at)  # refuses what is no address
         return at
@@ -123,11 +136,12 @@ def served_at(at: str) -> str | None:
 
 
 def read_key(options: argparse.Namespace, url: str) -> str:
-    """The key to log in with; none if the address says who we are."""
+    """The key to log in with; none if the address says who we are, or it is a local socket."""
     if options.key_file:
         with naming(f"--key-file {options.key_file!r} cannot be read"):
             return Path(options.key_file).read_text().strip()
-    return "" if urlsplit(url).username else default_key()
+    is_known = url.startswith(unix_socket.SCHEME) or urlsplit(url).username
+    return "" if is_known else default_key()
 
 
 def job_place(options: argparse.Namespace) -> dict[str, str]:

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 
 from penstock.client.answer import ANSWER_S_MAX, CONNECT_S_MAX, READ_BYTES, Answer, AnswerReader
 from penstock.client.target import Target
+from penstock.model import unix_socket
 
 
 def ask_once(
@@ -51,6 +52,8 @@ def _exchange(target: Target, data: bytes) -> Answer:
 
 def _connect(target: Target) -> socket.socket:
     try:
+        if target.socket_path is not None:
+            return unix_socket.connect(target.socket_path, CONNECT_S_MAX)
         connection = socket.create_connection((target.host, target.port), CONNECT_S_MAX)
         try:
             return _over_tls(target, connection) if target.is_tls else connection

@@ -13,6 +13,7 @@ from penstock.model.errors import (
     RefusedError,
     UnavailableError,
 )
+from penstock.model.unix_socket import path_of
 
 
 class Target:
@@ -24,10 +25,13 @@ class Target:
             port = parts.port
         except ValueError as wrong:  # a port that is none, or half an IPv6 address
             raise _no_address(url, f" ({wrong})") from None
-        if parts.scheme not in ("http", "https") or not parts.hostname:
+        self.socket_path = path_of(url)
+        if self.socket_path is None and (
+            parts.scheme not in ("http", "https") or not parts.hostname
+        ):
             raise _no_address(url)
         self.url = url
-        self.host = parts.hostname
+        self.host = parts.hostname or "localhost"
         self.is_tls = parts.scheme == "https"
         self.port = port or (443 if self.is_tls else 80)
         self.authorization = ""
@@ -41,12 +45,15 @@ class Target:
 
     @property
     def address(self) -> str:
+        if self.socket_path is not None:
+            return str(self.socket_path)
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"{host}:{self.port}"
 
     def encode(self, method: str, path: str, body: bytes, headers: Mapping[str, str]) -> bytes:
         """A request."""
-        lines = [f"{method} {path} HTTP/1.1", f"Host: {self.address}"]
+        host = self.address if self.socket_path is None else self.host
+        lines = [f"{method} {path} HTTP/1.1", f"Host: {host}"]
         if self.authorization:
             lines.append(f"Authorization: {self.authorization}")
         lines += [f"{name}: {value}" for name, value in headers.items()]

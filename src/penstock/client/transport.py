@@ -15,6 +15,7 @@ from typing import Final
 
 from penstock.client.answer import ANSWER_S_MAX, CONNECT_S_MAX, READ_BYTES, Answer, AnswerReader
 from penstock.client.target import Target
+from penstock.model import unix_socket
 from penstock.model.errors import UnavailableError
 
 CONNECTIONS_MAX: Final = 16
@@ -127,9 +128,16 @@ class Transport:
         target = self.target
         try:
             async with asyncio.timeout(CONNECT_S_MAX):
-                reader, writer = await asyncio.open_connection(
-                    target.host, target.port, ssl=self._context, limit=READ_BYTES
-                )
+                if target.socket_path is not None:
+                    # Who listens there takes it at once, or the backlog is full and it fails.
+                    connected = unix_socket.connect(target.socket_path, CONNECT_S_MAX)
+                    reader, writer = await asyncio.open_unix_connection(
+                        sock=connected, limit=READ_BYTES
+                    )
+                else:
+                    reader, writer = await asyncio.open_connection(
+                        target.host, target.port, ssl=self._context, limit=READ_BYTES
+                    )
         except (OSError, TimeoutError) as failed:
             raise target.not_reached(failed) from failed
         return Link(reader, writer)

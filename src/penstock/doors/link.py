@@ -69,4 +69,4 @@ def shown_peer(peer: object) -> str:
     """What `getpeername` returns, for people."""
     if isinstance(peer, tuple) and len(peer) >= 2:
         return shown_address(str(peer[0]), peer[1])
-    return "an unknown address"
+    return "this machine" if peer == "" else "an unknown address"  # '' is a Unix socket

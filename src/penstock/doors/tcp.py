@@ -1,4 +1,4 @@
-"""A bare TCP socket below a connection: a Link served by the selector, with no transport."""
+"""A bare socket below a connection: a Link served by the selector, with no transport."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from penstock.doors.selector import READABLE, WRITABLE, DoorSelector
 
 
 class SocketLink:
-    """A non-blocking TCP socket, served by the selector."""
+    """A non-blocking socket, served by the selector."""
 
     __slots__ = ("_events", "_lingering", "_selector", "socket")
 
@@ -28,9 +28,10 @@ class SocketLink:
     @property
     def source(self) -> str:
         try:
-            return str(self.socket.getpeername()[0])
+            peer = self.socket.getpeername()
         except OSError:  # gone already
             return ""
+        return str(peer[0]) if peer else ""  # a Unix socket has no address
 
     @property
     def peer(self) -> str:

@@ -11,7 +11,8 @@ import ssl
 from collections.abc import Awaitable, Coroutine
 from contextlib import suppress
 from email.utils import formatdate
-from typing import Any
+from pathlib import Path
+from typing import Any, Final
 
 from penstock.broker.engine import Engine
 from penstock.broker.limited_log import LimitedLog
@@ -24,6 +25,7 @@ from penstock.doors.http.limits import BODIES_BYTES_MAX, DEFAULT_LIMITS, HttpLim
 from penstock.doors.http.login import Credentials, log_in, recall
 from penstock.doors.http.messages import (
     Answer,
+    Asker,
     HttpError,
     Pairs,
     Request,
@@ -44,6 +46,8 @@ from penstock.model.errors import (
     TopicNotFound,
     UnavailableError,
 )
+
+LOCAL_CONNECTIONS_MAX: Final = 64  # of commands; beside those of `connections_max`
 
 
 class HttpDoor:
@@ -67,6 +71,7 @@ class HttpDoor:
         self._pages = Pages(limits.origins)
         self._loop = loop
         self._connections: set[HttpConnection] = set()
+        self._local: set[Asker] = set()  # those of them that came over the Unix socket
         self.serving = Serving(selector, loop)
         self._stopped: asyncio.Future[None] | None = None  # those who wait for something
         self._empty: asyncio.Event | None = None  # set when the last connection is gone
@@ -86,6 +91,19 @@ class HttpDoor:
     ) -> tuple[str, int]:
         """Take connections on an address, with TLS if told how; the address that was bound."""
         return self._listeners.listen(host, port, context)
+
+    def listen_local(self, path: Path) -> None:
+        """Take commands on a Unix socket: whoever can open it is an operator."""
+        self._listeners.listen_local(path, self._begin_local)
+
+    def _begin_local(self, link: Link) -> HttpConnection | None:
+        if len(self._local) >= LOCAL_CONNECTIONS_MAX:
+            self.engine.metrics.refused["connections"] += 1
+            return None
+        connection = HttpConnection(self, link)
+        self._connections.add(connection)
+        self._local.add(connection)
+        return connection
 
     def begin(self, link: Link) -> HttpConnection | None:
         """A client on a link of any kind; None when there is no room for another."""
@@ -107,6 +125,7 @@ class HttpDoor:
 
     def forget(self, connection: HttpConnection) -> None:
         self._connections.discard(connection)
+        self._local.discard(connection)
         if not self._connections and self._empty is not None:
             self._empty.set()
 
@@ -119,7 +138,7 @@ class HttpDoor:
                 request.reply(self._options(request))
                 return
             if not route.is_open:
-                who = recall(self._access, request)
+                who = self._recall(request)
                 if not isinstance(who, Principal):
                     self.serving.tasks.spawn(self._log_in(request, route, who))
                     return
@@ -128,6 +147,12 @@ class HttpDoor:
             self._fail(request, wrong)
             return
         self._handle(request, route)
+
+    def _recall(self, request: Request) -> Principal | Credentials:
+        """Who asks. A command over the Unix socket is an operator's, unless it logs in."""
+        if request.asker in self._local and b"authorization" not in request.headers:
+            return self._access.local()
+        return recall(self._access, request)
 
     def _find_route(self, request: Request) -> Route | None:
         """The route of a request that may be asked from where it comes; None for OPTIONS."""

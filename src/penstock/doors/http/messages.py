@@ -115,8 +115,8 @@ class Request:
     """One request with its whole body."""
 
     __slots__ = (
-        "_asker",
         "_query",
+        "asker",
         "body",
         "headers",
         "is_kept",
@@ -132,7 +132,7 @@ class Request:
     )
 
     def __init__(self, asker: Asker, method: str, path: str, query_text: str) -> None:
-        self._asker = asker
+        self.asker = asker
         self._query: dict[str, str] | None = None
         self.method = method
         self.path = path  # as it was sent, percent signs and all
@@ -149,12 +149,12 @@ class Request:
 
     def reply(self, answer: Answer) -> None:
         """Answer a request whose handler returned None; once, from the event loop."""
-        self._asker.answer(self, answer)
+        self.asker.answer(self, answer)
 
     @property
     def source(self) -> str:
         """The address the client comes from."""
-        return self._asker.source
+        return self.asker.source
 
     def header(self, name: bytes) -> str:
         """A header's value, '' if there is none; `name` in small letters."""

@@ -28,6 +28,7 @@ FILES: Final = "files"
 POSTGRES: Final = "postgres"
 SQLITE: Final = "sqlite"
 LOCK_NAME: Final = "lock"
+SOCKET_NAME: Final = "commands.sock"  # on which a broker takes the commands of its own user
 LOCK_TRIES: Final = 20
 LOCK_TRY_S: Final = 0.005  # a look at the lock takes microseconds
 RESERVE_NAME: Final = "reserve"
@@ -98,9 +99,14 @@ class DataDirectory:
         self._made = missing
         self.announce([])
 
-    def announce(self, addresses: list[str]) -> None:
-        """Write down who holds the directory and where it can be reached."""
-        holder = {"pid": os.getpid(), "addresses": addresses}
+    def announce(self, addresses: list[str], socket_name: str = "") -> None:
+        """Write down who holds the directory and where it can be reached.
+
+        `socket_name` is the file in the directory on which it takes commands, if it does.
+        """
+        holder: dict[str, Any] = {"pid": os.getpid(), "addresses": addresses}
+        if socket_name:
+            holder["socket"] = socket_name
         with suppress(OSError):  # a full disk must not keep anybody from opening
             os.ftruncate(self._fd, 0)
             os.pwrite(self._fd, msgspec.json.encode(holder) + b"\n", 0)
