@@ -47,7 +47,7 @@ async def main(path: str) -> None:
     offsets = {row.consumer: row.next_offset for row in consumers}
     for consumer in map(str, range(MOVERS)):
         if consumer not in offsets:
-            await catalog.insert_consumer(DEFAULT_TENANT, HOLDER, consumer, 1, 0)
+            await catalog.insert_consumer(HOLDER, consumer, 1, 0)
             offsets[consumer] = 0
     await asyncio.gather(
         *(declare_for_ever(catalog) for _ in range(DECLARERS)),

@@ -65,7 +65,7 @@ async def main(directory: Path) -> None:
     catalog = await open_catalog(directory, reserve)
     first = await declare(catalog, "first")
     for n in range(CONSUMERS):
-        await catalog.insert_consumer(DEFAULT_TENANT, first, str(n), 1, 0)
+        await catalog.insert_consumer(first, str(n), 1, 0)
     # Opened again, the database holds its pages. What is only in the WAL when the disk fills up
     # has to find room in the reserve too.
     await catalog.close()

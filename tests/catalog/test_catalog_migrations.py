@@ -147,7 +147,7 @@ def test_what_was_out_before_feeds_had_ids_is_out_without_one(open_database: Ope
     run_migrations(database, *MIGRATIONS)
 
     async def load() -> StoredSession:
-        catalog = SessionCatalog(InlineRunner(database), ManualClock(1))
+        catalog = SessionCatalog(InlineRunner(database), ManualClock(1), DEFAULT_TENANT)
         stored, is_present = await catalog.begin("c", "", 9, is_clean=False)
         assert is_present
         return stored

@@ -338,11 +338,11 @@ def test_after_a_flush_the_catalog_holds_the_newest_noted_positions(
                 saver.note(*key(consumer), 1, arguments[1])
                 model[consumer] = arguments[1]
             elif operation == "subscribe" and consumer not in model:
-                await catalog.insert_consumer(*key(consumer), 1, 0)
+                await catalog.insert_consumer(TOPIC, consumer, 1, 0)
                 model[consumer] = 0
             elif operation == "unsubscribe" and consumer in model:
                 saver.forget(key(consumer))
-                await catalog.delete_consumer(*key(consumer))
+                await catalog.delete_consumer(TOPIC, consumer)
                 del model[consumer]
             elif operation == "flush":
                 await saver.flush()

@@ -61,8 +61,8 @@ def test_what_was_inserted_is_loaded(on_catalog: Callable[[Scenario], None]) -> 
         first, second = topic(1, "Sensors"), topic(2, "ORDERS")
         await catalog.insert_topic(second)
         await catalog.insert_topic(first)
-        await catalog.insert_binding(DEFAULT_TENANT, "a/+", TopicId(2))
-        await catalog.insert_consumer(DEFAULT_TENANT, TopicId(1), "billing", 3, 17)
+        await catalog.insert_binding("a/+", TopicId(2))
+        await catalog.insert_consumer(TopicId(1), "billing", 3, 17)
         assert await catalog.load() == (
             [first, second],
             [BindingRow(DEFAULT_TENANT, 0, "a/+", TopicId(2))],
@@ -104,8 +104,8 @@ def test_deleting_a_topic_takes_its_own_bindings_and_consumers_along(
     async def scenario(catalog: Catalog) -> None:
         for topic_id, name in ((1, "a"), (2, "b")):
             await catalog.insert_topic(topic(topic_id, name))
-            await catalog.insert_binding(DEFAULT_TENANT, f"{name}/#", TopicId(topic_id))
-            await catalog.insert_consumer(DEFAULT_TENANT, TopicId(topic_id), "c", 1, 0)
+            await catalog.insert_binding(f"{name}/#", TopicId(topic_id))
+            await catalog.insert_consumer(TopicId(topic_id), "c", 1, 0)
         await catalog.delete_topic(TopicId(1))
         assert await catalog.load() == (
             [topic(2, "b")],
@@ -124,9 +124,9 @@ def test_bindings_keep_the_order_in_which_they_were_made(
     async def scenario(catalog: Catalog) -> None:
         topic_id = await declare(catalog, "a")
         for filter_text in ("z/#", "m/#", "b/#"):
-            await catalog.insert_binding(DEFAULT_TENANT, filter_text, topic_id)
-        await catalog.delete_binding(DEFAULT_TENANT, "m/#")
-        await catalog.insert_binding(DEFAULT_TENANT, "a/#", topic_id)
+            await catalog.insert_binding(filter_text, topic_id)
+        await catalog.delete_binding("m/#")
+        await catalog.insert_binding("a/#", topic_id)
         _, bindings, _ = await catalog.load()
         assert [binding.filter for binding in bindings] == ["z/#", "b/#", "a/#"]
 
@@ -136,15 +136,15 @@ def test_bindings_keep_the_order_in_which_they_were_made(
 def test_a_filter_is_bound_once_and_unbound_once(on_catalog: Callable[[Scenario], None]) -> None:
     async def scenario(catalog: Catalog) -> None:
         topic_id = await declare(catalog, "a")
-        await catalog.insert_binding(DEFAULT_TENANT, "a/%_/A", topic_id)
+        await catalog.insert_binding("a/%_/A", topic_id)
         with pytest.raises(RefusedError, match="bound already"):
-            await catalog.insert_binding(DEFAULT_TENANT, "a/%_/A", topic_id)
-        await catalog.insert_binding(DEFAULT_TENANT, "a/%_/a", topic_id)  # names have letter case
-        await catalog.delete_binding(DEFAULT_TENANT, "a/%_/A")
+            await catalog.insert_binding("a/%_/A", topic_id)
+        await catalog.insert_binding("a/%_/a", topic_id)  # names have letter case
+        await catalog.delete_binding("a/%_/A")
         with pytest.raises(RefusedError, match="not bound"):
-            await catalog.delete_binding(DEFAULT_TENANT, "a/%_/A")
+            await catalog.delete_binding("a/%_/A")
         with pytest.raises(TopicNotFound):
-            await catalog.insert_binding(DEFAULT_TENANT, "b", TopicId(77))
+            await catalog.insert_binding("b", TopicId(77))
 
     on_catalog(scenario)
 
@@ -154,18 +154,18 @@ def test_a_consumer_subscribes_once_per_topic_and_letter_case_counts(
 ) -> None:
     async def scenario(catalog: Catalog) -> None:
         first, second = await declare(catalog, "a"), await declare(catalog, "b")
-        await catalog.insert_consumer(DEFAULT_TENANT, first, "c", 1, 5)
+        await catalog.insert_consumer(first, "c", 1, 5)
         with pytest.raises(AlreadySubscribed, match="'c'"):
-            await catalog.insert_consumer(DEFAULT_TENANT, first, "c", 1, 9)
-        await catalog.insert_consumer(DEFAULT_TENANT, first, "C", 1, 6)
-        await catalog.insert_consumer(DEFAULT_TENANT, second, "c", 1, 7)
+            await catalog.insert_consumer(first, "c", 1, 9)
+        await catalog.insert_consumer(first, "C", 1, 6)
+        await catalog.insert_consumer(second, "c", 1, 7)
         _, _, consumers = await catalog.load()
         found = {(row.topic_id, row.consumer): row.next_offset for row in consumers}
         assert found == {(first, "c"): 5, (first, "C"): 6, (second, "c"): 7}
         with pytest.raises(TopicNotFound):
-            await catalog.insert_consumer(DEFAULT_TENANT, TopicId(77), "c", 1, 0)
+            await catalog.insert_consumer(TopicId(77), "c", 1, 0)
         with pytest.raises(TopicNotFound):
-            await catalog.insert_consumer(TenantId("other"), first, "c", 1, 0)
+            await catalog.for_tenant(TenantId("other")).insert_consumer(first, "c", 1, 0)
 
     on_catalog(scenario)
 
@@ -173,11 +173,11 @@ def test_a_consumer_subscribes_once_per_topic_and_letter_case_counts(
 def test_unsubscribing_forgets_the_position(on_catalog: Callable[[Scenario], None]) -> None:
     async def scenario(catalog: Catalog) -> None:
         topic_id = await declare(catalog, "a")
-        await catalog.insert_consumer(DEFAULT_TENANT, topic_id, "c", 1, 5)
-        await catalog.delete_consumer(DEFAULT_TENANT, topic_id, "c")
+        await catalog.insert_consumer(topic_id, "c", 1, 5)
+        await catalog.delete_consumer(topic_id, "c")
         with pytest.raises(NotSubscribed, match="'c'"):
-            await catalog.delete_consumer(DEFAULT_TENANT, topic_id, "c")
-        await catalog.insert_consumer(DEFAULT_TENANT, topic_id, "c", 2, 0)
+            await catalog.delete_consumer(topic_id, "c")
+        await catalog.insert_consumer(topic_id, "c", 2, 0)
         _, _, consumers = await catalog.load()
         assert consumers == [ConsumerRow(DEFAULT_TENANT, topic_id, "c", 2, 0)]
 
@@ -190,8 +190,8 @@ def test_saved_positions_replace_and_never_bring_back_a_consumer(
     async def scenario(catalog: Catalog) -> None:
         topic_id = await declare(catalog, "a")
         for consumer in ("back", "forth", "gone"):
-            await catalog.insert_consumer(DEFAULT_TENANT, topic_id, consumer, 1, 10)
-        await catalog.delete_consumer(DEFAULT_TENANT, topic_id, "gone")
+            await catalog.insert_consumer(topic_id, consumer, 1, 10)
+        await catalog.delete_consumer(topic_id, "gone")
         await catalog.save_positions(
             [
                 (DEFAULT_TENANT, topic_id, "back", 1, 3),
@@ -269,8 +269,8 @@ def test_opening_again_changes_nothing(open_database: OpenDatabase) -> None:
         catalog = await Catalog.open(await CatalogThread.start(open_database), ManualClock())
         if first:
             topic_id = await declare(catalog, "a")
-            await catalog.insert_binding(DEFAULT_TENANT, "a/#", topic_id)
-            await catalog.insert_consumer(DEFAULT_TENANT, topic_id, "c", 1, 2)
+            await catalog.insert_binding("a/#", topic_id)
+            await catalog.insert_consumer(topic_id, "c", 1, 2)
         snapshot = await catalog.load()
         await catalog.close()
         return snapshot

@@ -9,7 +9,6 @@ import msgspec
 from penstock.catalog.catalog import Catalog
 from penstock.catalog.database import Database
 from penstock.catalog.thread import InlineRunner
-from penstock.model.record import DEFAULT_TENANT
 from penstock.model.runs import DONE, RUNNING, PipelineRun
 
 
@@ -19,11 +18,11 @@ def test_a_run_is_kept_as_it_was_last_saved(database: Database) -> None:
 
     async def main() -> None:
         catalog = await Catalog.open(InlineRunner(database))
-        assert await catalog.runs.load(DEFAULT_TENANT) == []
-        await catalog.runs.save(DEFAULT_TENANT, [first, second])
-        assert await catalog.runs.load(DEFAULT_TENANT) == [second, first]
+        assert await catalog.runs.load() == []
+        await catalog.runs.save([first, second])
+        assert await catalog.runs.load() == [second, first]
         ended = msgspec.structs.replace(first, state=DONE, ended_at=20, rows=2**40)
-        await catalog.runs.save(DEFAULT_TENANT, [ended])
-        assert await catalog.runs.load(DEFAULT_TENANT) == [second, ended]
+        await catalog.runs.save([ended])
+        assert await catalog.runs.load() == [second, ended]
 
     asyncio.run(main())

@@ -8,7 +8,6 @@ from pathlib import Path
 from penstock.catalog.reports import REPORTS, read_reports, remove_old_reports
 from penstock.catalog.runs import RunCatalog
 from penstock.model.clock import Clock
-from penstock.model.record import DEFAULT_TENANT
 from penstock.model.runs import PipelineRun
 
 
@@ -29,11 +28,11 @@ class PipelineRuns:
         found = await asyncio.to_thread(read_reports, directory)
         changed = [run for run in found if self._known.get(run.run_id) != run]
         if changed:
-            await self._catalog.save(DEFAULT_TENANT, changed)
+            await self._catalog.save(changed)
         self._known = {run.run_id: run for run in found}
         await asyncio.to_thread(remove_old_reports, directory, self._clock.age_us)
 
     async def load(self) -> list[PipelineRun]:
         """All runs ever, oldest first."""
         await self.take_reports()
-        return await self._catalog.load(DEFAULT_TENANT)
+        return await self._catalog.load()

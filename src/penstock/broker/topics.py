@@ -28,7 +28,7 @@ from penstock.model.errors import (
     TopicNotFound,
     UnavailableError,
 )
-from penstock.model.record import DEFAULT_TENANT, TopicId, TopicInfo
+from penstock.model.record import TopicId, TopicInfo
 
 TROUBLES_SHOWN_MAX: Final = 3  # of one topic; `penstock log verify` finds them all
 
@@ -164,7 +164,7 @@ class Topics:
         is_automatic: bool = False,
     ) -> TopicRow:
         return TopicRow(
-            DEFAULT_TENANT,
+            self._catalog.tenant,
             topic_id,
             topic_key(declared),
             declared,
@@ -307,7 +307,7 @@ class Topics:
             check_filter(filter)  # also says what is wrong with one that is not text
             if self.placement.bind(filter, topic.declared):
                 try:
-                    await self._catalog.insert_binding(DEFAULT_TENANT, filter, topic.id)
+                    await self._catalog.insert_binding(filter, topic.id)
                 except BaseException:
                     self.placement.unbind(filter)
                     raise
@@ -317,7 +317,7 @@ class Topics:
             check_filter(filter)
             if all(binding.filter != filter for binding in self.placement.bindings):
                 self.placement.unbind(filter)  # says what is wrong
-            await self._catalog.delete_binding(DEFAULT_TENANT, filter)
+            await self._catalog.delete_binding(filter)
             self.placement.unbind(filter)
 
     @asynccontextmanager

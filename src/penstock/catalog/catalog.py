@@ -19,6 +19,7 @@ from penstock.catalog.queue import QueueCatalog
 from penstock.catalog.runs import RunCatalog
 from penstock.catalog.session_list import SessionList
 from penstock.catalog.sessions import SessionCatalog
+from penstock.catalog.tenants import TenantList
 from penstock.catalog.thread import Runner
 from penstock.catalog.wills import WillCatalog
 from penstock.model.clock import Clock, SystemClock
@@ -72,35 +73,44 @@ Snapshot = tuple[list[TopicRow], list[BindingRow], list[ConsumerRow]]
 
 
 class Catalog:
-    """The catalog over a runner; made by `open`."""
+    """The catalog over a runner, as one tenant sees it; made by `open`, which gives the default's.
 
-    def __init__(self, runner: Runner, clock: Clock) -> None:
+    Clock, credentials, tenants and topic ids belong to all tenants, everything else to its own.
+    """
+
+    def __init__(self, runner: Runner, clock: Clock, tenant: TenantId = DEFAULT_TENANT) -> None:
         self._runner = runner
         self._clock = clock
+        self.tenant = tenant
         self.clock = ClockCatalog(runner)
         self.credentials = Credentials(runner, clock)
-        self.sessions = SessionCatalog(runner, clock)
-        self.session_list = SessionList(runner)
-        self.queue = QueueCatalog(runner, clock)
-        self.groups = GroupCatalog(runner, clock)
-        self.wills = WillCatalog(runner)
-        self.runs = RunCatalog(runner)
+        self.tenants = TenantList(runner, clock)
+        self.sessions = SessionCatalog(runner, clock, tenant)
+        self.session_list = SessionList(runner, tenant)
+        self.queue = QueueCatalog(runner, clock, tenant)
+        self.groups = GroupCatalog(runner, clock, tenant)
+        self.wills = WillCatalog(runner, tenant)
+        self.runs = RunCatalog(runner, tenant)
 
     @classmethod
     async def open(cls, runner: Runner, clock: Clock | None = None) -> Catalog:
         """Bring the tables to this program's version and make sure the default tenant exists."""
         catalog = cls(runner, clock or SystemClock())
         await migrate(runner)
-        await catalog._insert_tenant(DEFAULT_TENANT)
+        await catalog.tenants.ensure(DEFAULT_TENANT)
         return catalog
+
+    def for_tenant(self, tenant: TenantId) -> Catalog:
+        """The same catalog as another tenant sees it; it is closed with this one."""
+        return Catalog(self._runner, self._clock, tenant)
 
     async def close(self) -> None:
         """Finish what was asked for and close the database."""
         await self._runner.close()
 
     async def load(self) -> Snapshot:
-        """Everything, as of one moment; bindings in the order in which they are tried."""
-        return await self._runner.run(_load)
+        """All of the tenant, as of one moment; bindings in the order in which they are tried."""
+        return await self._runner.run(lambda database: _load(database, self.tenant))
 
     async def reserve_topic_id(self) -> TopicId:
         """An id that no topic ever had or will have, not even after a crash."""
@@ -177,10 +187,9 @@ class Catalog:
 
         await self._runner.run(work)
 
-    async def insert_binding(
-        self, tenant: TenantId, filter_text: str, topic_id: TopicId
-    ) -> BindingRow:
+    async def insert_binding(self, filter_text: str, topic_id: TopicId) -> BindingRow:
         """Bind after all others of the tenant. Raises RefusedError when the filter is bound."""
+        tenant = self.tenant
 
         def work(database: Database) -> BindingRow:
             _check_topic(database, tenant, topic_id)
@@ -204,12 +213,12 @@ class Catalog:
 
         return await self._runner.run(work)
 
-    async def delete_binding(self, tenant: TenantId, filter_text: str) -> None:
+    async def delete_binding(self, filter_text: str) -> None:
         """Raises RefusedError when the filter is not bound."""
 
         def work(database: Database) -> None:
             if not database.execute(
-                "delete from bindings where tenant = $1 and filter = $2", tenant, filter_text
+                "delete from bindings where tenant = $1 and filter = $2", self.tenant, filter_text
             ):
                 raise RefusedError(
                     f"filter {filter_text!r} is not bound: the text must be the one it was bound by"
@@ -218,9 +227,10 @@ class Catalog:
         await self._runner.run(work)
 
     async def insert_consumer(
-        self, tenant: TenantId, topic_id: TopicId, consumer: str, epoch: int, next_offset: int
+        self, topic_id: TopicId, consumer: str, epoch: int, next_offset: int
     ) -> None:
         """Subscribe with a first position. Raises AlreadySubscribed or TopicNotFound."""
+        tenant = self.tenant
         now_us = self._clock.now_us()
 
         def work(database: Database) -> None:
@@ -251,13 +261,13 @@ class Catalog:
 
         await self._runner.run(work)
 
-    async def delete_consumer(self, tenant: TenantId, topic_id: TopicId, consumer: str) -> None:
+    async def delete_consumer(self, topic_id: TopicId, consumer: str) -> None:
         """Unsubscribe, and forget the position. Raises NotSubscribed."""
 
         def work(database: Database) -> None:
             if not database.execute(
                 "delete from consumers where tenant = $1 and topic_id = $2 and consumer = $3",
-                tenant,
+                self.tenant,
                 topic_id,
                 consumer,
             ):
@@ -281,30 +291,22 @@ class Catalog:
 
         await self._runner.run(work)
 
-    async def _insert_tenant(self, tenant: TenantId) -> None:
-        now_us = self._clock.now_us()
 
-        def work(database: Database) -> None:
-            database.execute(
-                "insert into tenants (tenant, created_at) values ($1, $2)"
-                " on conflict (tenant) do nothing",
-                tenant,
-                now_us,
-            )
-
-        await self._runner.run(work)
-
-
-def _load(database: Database) -> Snapshot:
+def _load(database: Database, tenant: TenantId) -> Snapshot:
     topics = database.fetch(
         "select tenant, topic_id, key, declared, settings, created_at, is_automatic from topics"
-        " order by topic_id"
+        " where tenant = $1 order by topic_id",
+        tenant,
     )
     bindings = database.fetch(
-        "select tenant, position, filter, topic_id from bindings order by tenant, position"
+        "select tenant, position, filter, topic_id from bindings where tenant = $1"
+        " order by position",
+        tenant,
     )
     consumers = database.fetch(
-        "select tenant, topic_id, consumer, epoch, next_offset from positions order by topic_id"
+        "select tenant, topic_id, consumer, epoch, next_offset from positions"
+        " where tenant = $1 order by topic_id",
+        tenant,
     )
     return (
         [TopicRow(*row) for row in topics],

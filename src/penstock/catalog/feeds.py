@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from penstock.catalog.database import Database
-from penstock.model.record import DEFAULT_TENANT
+from penstock.model.record import TenantId
 
 FeedRow = tuple[int, int, int, int]  # feed id, topic id, epoch, next offset
 FeedPositions = dict[int, dict[int, tuple[int, int]]]  # feed id -> topic id -> epoch, next offset
@@ -27,19 +27,21 @@ _PUT: Final = (
 )
 
 
-def recover_feeds(database: Database) -> None:
+def recover_feeds(database: Database, tenant: TenantId) -> None:
     """Feeds of sessions that were connected, and level in a topic, stand at its level."""
     database.execute(
         "insert into feed_positions (tenant, client_id, feed_id, topic_id, epoch, next_offset)"
         " select s.tenant, s.client_id, f.feed_id, l.topic_id, l.epoch, l.level_offset"
         " from sessions s join subscriptions f"
         " on f.tenant = s.tenant and f.client_id = s.client_id and f.feed_id > 0"
-        " cross join levels l where s.is_connected = 1"
-        " on conflict (tenant, client_id, feed_id, topic_id) do nothing"
+        " join topics t on t.tenant = s.tenant join levels l on l.topic_id = t.topic_id"
+        " where s.tenant = $1 and s.is_connected = 1"
+        " on conflict (tenant, client_id, feed_id, topic_id) do nothing",
+        tenant,
     )
 
 
-def begin_new_topics(database: Database, client_id: str) -> None:
+def begin_new_topics(database: Database, tenant: TenantId, client_id: str) -> None:
     """Where a feed of a client that comes back has no position, it has that of the session.
 
     So it is in topics born while the client was away.
@@ -51,17 +53,17 @@ def begin_new_topics(database: Database, client_id: str) -> None:
         " on p.tenant = s.tenant and p.client_id = s.client_id"
         " where s.tenant = $1 and s.client_id = $2 and s.feed_id > 0"
         " on conflict (tenant, client_id, feed_id, topic_id) do nothing",
-        DEFAULT_TENANT,
+        tenant,
         client_id,
     )
 
 
-def load_feeds(database: Database, client_id: str) -> FeedPositions:
+def load_feeds(database: Database, tenant: TenantId, client_id: str) -> FeedPositions:
     found: FeedPositions = {}
     rows = database.fetch(
         "select feed_id, topic_id, epoch, next_offset from feed_positions"
         " where tenant = $1 and client_id = $2",
-        DEFAULT_TENANT,
+        tenant,
         client_id,
     )
     for feed_id, topic_id, epoch, offset in rows:
@@ -70,22 +72,26 @@ def load_feeds(database: Database, client_id: str) -> FeedPositions:
 
 
 def put_feeds(
-    database: Database, client_id: str, feed_ids: Iterable[int], rows: Sequence[FeedRow]
+    database: Database,
+    tenant: TenantId,
+    client_id: str,
+    feed_ids: Iterable[int],
+    rows: Sequence[FeedRow],
 ) -> None:
     """These feeds stand there, and nowhere else; other feeds of the client are left alone."""
     database.execute_many(
         "delete from feed_positions where tenant = $1 and client_id = $2 and feed_id = $3",
-        [(DEFAULT_TENANT, client_id, feed_id) for feed_id in feed_ids],
+        [(tenant, client_id, feed_id) for feed_id in feed_ids],
     )
-    database.execute_many(_PUT, [(DEFAULT_TENANT, client_id, *row) for row in rows])
+    database.execute_many(_PUT, [(tenant, client_id, *row) for row in rows])
 
 
-def drop_feeds(database: Database, client_id: str) -> None:
+def drop_feeds(database: Database, tenant: TenantId, client_id: str) -> None:
     """Forget the feeds of subscriptions that are gone."""
     database.execute(
         "delete from feed_positions where tenant = $1 and client_id = $2 and not exists"
         " (select 1 from subscriptions s where s.tenant = feed_positions.tenant"
         " and s.client_id = feed_positions.client_id and s.feed_id = feed_positions.feed_id)",
-        DEFAULT_TENANT,
+        tenant,
         client_id,
     )

@@ -12,7 +12,7 @@ import msgspec
 from penstock.catalog.database import Database
 from penstock.catalog.thread import Runner
 from penstock.model.clock import Clock
-from penstock.model.record import DEFAULT_TENANT, TopicId
+from penstock.model.record import TenantId, TopicId
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,16 +27,19 @@ class GroupRow:
 
 
 class GroupCatalog:
-    """Every method is one durable unit of work."""
+    """The groups of a tenant; every method is one durable unit of work."""
 
-    def __init__(self, runner: Runner, clock: Clock) -> None:
+    def __init__(self, runner: Runner, clock: Clock, tenant: TenantId) -> None:
         self._runner = runner
+        self._tenant = tenant
         self._clock = clock
 
     async def load(self) -> list[GroupRow]:
         def work(database: Database) -> list[GroupRow]:
             rows = database.fetch(
                 "select topic_id, group_name, epoch, next_offset, open_offsets from groups"
+                " where tenant = $1",
+                self._tenant,
             )
             return [
                 GroupRow(topic_id, name, epoch, next_offset, dict(msgspec.json.decode(opened)))
@@ -58,7 +61,7 @@ class GroupCatalog:
                 " on conflict (tenant, topic_id, group_name) do update set"
                 " epoch = excluded.epoch, next_offset = excluded.next_offset,"
                 " open_offsets = excluded.open_offsets, saved_at = excluded.saved_at",
-                DEFAULT_TENANT,
+                self._tenant,
                 row.topic_id,
                 row.name,
                 row.epoch,
@@ -73,7 +76,7 @@ class GroupCatalog:
         def work(database: Database) -> None:
             database.execute(
                 "delete from groups where tenant = $1 and topic_id = $2 and group_name = $3",
-                DEFAULT_TENANT,
+                self._tenant,
                 topic_id,
                 name,
             )

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from penstock.catalog.database import Database
 from penstock.catalog.thread import Runner
-from penstock.model.record import DEFAULT_TENANT
+from penstock.model.record import TenantId
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,17 +27,18 @@ class KeyRow:
 
 
 class KeyCatalog:
-    """The keys of all topics, over the catalog's runner."""
+    """The keys of a tenant's topics, over the catalog's runner."""
 
-    def __init__(self, runner: Runner) -> None:
+    def __init__(self, runner: Runner, tenant: TenantId) -> None:
         self._runner = runner
+        self._tenant = tenant
 
     async def find(self, topic_id: int, key: str) -> KeyRow | None:
         def work(database: Database) -> KeyRow | None:
             rows = database.fetch(
                 "select topic_id, key, digest, first_offset, message_count, stored_at"
                 " from idempotency_keys where tenant = $1 and topic_id = $2 and key = $3",
-                DEFAULT_TENANT,
+                self._tenant,
                 topic_id,
                 key,
             )
@@ -51,14 +52,14 @@ class KeyCatalog:
         def work(database: Database) -> int:
             return database.execute(
                 "delete from idempotency_keys where tenant = $1 and stored_at < $2",
-                DEFAULT_TENANT,
+                self._tenant,
                 before_us,
             )
 
         return await self._runner.run(work)
 
 
-def save_keys(database: Database, rows: Sequence[KeyRow]) -> None:
+def save_keys(database: Database, tenant: TenantId, rows: Sequence[KeyRow]) -> None:
     """Part of a checkpoint. A topic that is gone keeps none; a key that comes again is newer."""
     database.execute_many(
         "insert into idempotency_keys"
@@ -70,7 +71,7 @@ def save_keys(database: Database, rows: Sequence[KeyRow]) -> None:
         " stored_at = excluded.stored_at",
         [
             (
-                DEFAULT_TENANT,
+                tenant,
                 row.topic_id,
                 row.key,
                 row.digest,

@@ -441,6 +441,35 @@ MIGRATIONS: Final = (
             """,
         ),
     ),
+    Migration(
+        14,
+        (
+            "alter table tenants add column first_name text not null default ''",
+            "alter table tenants add column last_name text not null default ''",
+            "alter table tenants add column email text not null default ''",
+            # The views know no tenant, so they show the topics of the default one.
+            "drop view all_topics",
+            "drop view all_consumers",
+            """
+            create view all_topics as
+            select topics.declared as topicname,
+                   topics.topic_id as topicid,
+                   coalesce(ordinals.consumers, 0) as consumers,
+                   coalesce(ordinals.producers, 0) as producers,
+                   coalesce(levels.level_offset, 0) as tailid
+            from topics
+            left join ordinals
+                on ordinals.tenant = topics.tenant and ordinals.topic_id = topics.topic_id
+            left join levels on levels.topic_id = topics.topic_id
+            where topics.tenant = 'default'
+            """,
+            """
+            create view all_consumers as
+            select consumer as consumerid, next_offset as queueoffset from positions
+            where tenant = 'default'
+            """,
+        ),
+    ),
 )
 
 

@@ -20,7 +20,7 @@ from penstock.catalog.database import Row
 from penstock.catalog.migrations import MIGRATIONS
 from penstock.core.names import quoted
 from penstock.model.errors import RefusedError, UnavailableError
-from penstock.model.record import DEFAULT_TENANT
+from penstock.model.record import DEFAULT_TENANT, TenantId
 
 CATALOG_NAME: Final = "catalog.db"  # in the data directory
 BUSY_S_MAX: Final = 5.0
@@ -29,6 +29,10 @@ Fetch = Callable[..., list[Row]]  # SQL and its arguments
 At = tuple[int, int]  # epoch, next offset
 SessionRows = dict[str, list[Row]]  # by table; `see_sessions` knows the columns
 
+SEE_LEVELS: Final = (  # of a tenant's topics
+    "select l.topic_id, l.epoch, l.level_offset from levels l"
+    " join topics t on t.topic_id = l.topic_id where t.tenant = $1"
+)
 _SESSION_TABLES: Final = (  # table, columns, order
     ("sessions", "client_id, is_connected", "order by client_id"),
     (
@@ -152,7 +156,7 @@ def _look_postgres(place: CatalogPlace) -> Iterator[Fetch]:
         connection.close()
 
 
-def see_topics(fetch: Fetch) -> list[TopicSeen]:
+def see_topics(fetch: Fetch, tenant: TenantId = DEFAULT_TENANT) -> list[TopicSeen]:
     """The topics of the tenant; UnavailableError if a broker would change the tables first."""
     ((version,),) = fetch("select max(version) from schema_version")
     if version != MIGRATIONS[-1].number:
@@ -161,16 +165,16 @@ def see_topics(fetch: Fetch) -> list[TopicSeen]:
             "broker on it"
         )
     sql = "select topic_id, declared, settings from topics where tenant = $1 order by topic_id"
-    return [TopicSeen(*row) for row in fetch(sql, DEFAULT_TENANT)]
+    return [TopicSeen(*row) for row in fetch(sql, tenant)]
 
 
-def fetch_sessions(fetch: Fetch) -> SessionRows:
+def fetch_sessions(fetch: Fetch, tenant: TenantId = DEFAULT_TENANT) -> SessionRows:
     """The persistent sessions of the tenant, whole, by table."""
     rows = {
-        table: fetch(f"select {columns} from {table} where tenant = $1 {order}", DEFAULT_TENANT)
+        table: fetch(f"select {columns} from {table} where tenant = $1 {order}", tenant)
         for table, columns, order in _SESSION_TABLES
     }
-    rows["levels"] = fetch("select topic_id, epoch, level_offset from levels")
+    rows["levels"] = fetch(SEE_LEVELS, tenant)
     return rows
 
 
@@ -194,19 +198,19 @@ def see_sessions(rows: SessionRows) -> SessionsSeen:
     return seen
 
 
-def see_consumers(fetch: Fetch) -> list[ConsumerSeen]:
+def see_consumers(fetch: Fetch, tenant: TenantId = DEFAULT_TENANT) -> list[ConsumerSeen]:
     """Consumers and groups with their saved positions."""
     consumers = fetch(
         "select c.consumer, c.topic_id, coalesce(p.epoch, 0), coalesce(p.next_offset, 0)"
         " from consumers c left join positions p on p.tenant = c.tenant"
         " and p.topic_id = c.topic_id and p.consumer = c.consumer where c.tenant = $1"
         " order by c.consumer",
-        DEFAULT_TENANT,
+        tenant,
     )
     groups = fetch(
         "select group_name, topic_id, epoch, next_offset from groups where tenant = $1"
         " order by group_name",
-        DEFAULT_TENANT,
+        tenant,
     )
     return [ConsumerSeen("consumer", *row) for row in consumers] + [
         ConsumerSeen("group", *row) for row in groups

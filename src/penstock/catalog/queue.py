@@ -26,27 +26,31 @@ class OrdinalsRow:
 
 
 class QueueCatalog:
-    """The ordinals of all topics, over the catalog's runner."""
+    """The ordinals of a tenant's topics, over the catalog's runner."""
 
-    def __init__(self, runner: Runner, clock: Clock) -> None:
+    def __init__(self, runner: Runner, clock: Clock, tenant: TenantId) -> None:
         self._runner = runner
+        self._tenant = tenant
         self._clock = clock
 
     async def load(self) -> list[OrdinalsRow]:
         def work(database: Database) -> list[OrdinalsRow]:
-            rows = database.fetch("select topic_id, consumers, producers from ordinals")
+            rows = database.fetch(
+                "select topic_id, consumers, producers from ordinals where tenant = $1",
+                self._tenant,
+            )
             return [OrdinalsRow(*row) for row in rows]
 
         return await self._runner.run(work)
 
-    async def register_producer(self, tenant: TenantId, topic_id: TopicId) -> int:
+    async def register_producer(self, topic_id: TopicId) -> int:
         """The producer's number; TopicNotFound when the topic is gone."""
 
         def work(database: Database) -> int:
-            row = _ordinals(database, tenant, topic_id)
+            row = _ordinals(database, self._tenant, topic_id)
             database.execute(
                 "update ordinals set producers = producers + 1 where tenant = $1 and topic_id = $2",
-                tenant,
+                self._tenant,
                 topic_id,
             )
             return row.producers
@@ -55,7 +59,6 @@ class QueueCatalog:
 
     async def register_consumer(
         self,
-        tenant: TenantId,
         topic_id: TopicId,
         name_of: Callable[[int], str],
         epoch: int,
@@ -68,11 +71,11 @@ class QueueCatalog:
         now_us = self._clock.now_us()
 
         def work(database: Database) -> int:
-            ordinal = _ordinals(database, tenant, topic_id).consumers
+            ordinal = _ordinals(database, self._tenant, topic_id).consumers
             while not database.execute(
                 "insert into consumers (tenant, topic_id, consumer, created_at)"
                 " values ($1, $2, $3, $4) on conflict (tenant, topic_id, consumer) do nothing",
-                tenant,
+                self._tenant,
                 topic_id,
                 name_of(ordinal),
                 now_us,
@@ -81,7 +84,7 @@ class QueueCatalog:
             database.execute(
                 "insert into positions (tenant, topic_id, consumer, epoch, next_offset, saved_at)"
                 " values ($1, $2, $3, $4, $5, $6)",
-                tenant,
+                self._tenant,
                 topic_id,
                 name_of(ordinal),
                 epoch,
@@ -90,7 +93,7 @@ class QueueCatalog:
             )
             database.execute(
                 "update ordinals set consumers = $3 where tenant = $1 and topic_id = $2",
-                tenant,
+                self._tenant,
                 topic_id,
                 ordinal + 1,
             )

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import msgspec
 
 from penstock.catalog.database import Database, Row
-from penstock.model.record import DEFAULT_TENANT, Headers
+from penstock.model.record import Headers, TenantId
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,22 +30,25 @@ class RetainedRow:
     payload: bytes
 
 
-def load_retained(database: Database) -> list[RetainedRow]:
+def load_retained(database: Database, tenant: TenantId) -> list[RetainedRow]:
     rows = database.fetch(
         "select name, topic_id, message_offset, timestamp, expires_at, qos, kind,"
         " publisher, headers, payload from retained where tenant = $1",
-        DEFAULT_TENANT,
+        tenant,
     )
     return [_retained(row) for row in rows]
 
 
 def save_retained(
-    database: Database, rows: Sequence[RetainedRow], forgotten: Sequence[str]
+    database: Database,
+    tenant: TenantId,
+    rows: Sequence[RetainedRow],
+    forgotten: Sequence[str],
 ) -> None:
     """Put what is new or replaced, delete the names that are gone."""
     database.execute_many(
         "delete from retained where tenant = $1 and name = $2",
-        [(DEFAULT_TENANT, name) for name in forgotten],
+        [(tenant, name) for name in forgotten],
     )
     database.execute_many(
         "insert into retained (tenant, name, topic_id, message_offset, timestamp, expires_at, qos,"
@@ -58,7 +61,7 @@ def save_retained(
         " publisher = excluded.publisher, headers = excluded.headers, payload = excluded.payload",
         [
             (
-                DEFAULT_TENANT,
+                tenant,
                 row.name,
                 row.topic_id,
                 row.offset,

@@ -18,12 +18,13 @@ _COLUMNS = (
 
 
 class RunCatalog:
-    """The runs of all tenants, over the catalog's runner."""
+    """The runs of a tenant, over the catalog's runner."""
 
-    def __init__(self, runner: Runner) -> None:
+    def __init__(self, runner: Runner, tenant: TenantId) -> None:
         self._runner = runner
+        self._tenant = tenant
 
-    async def save(self, tenant: TenantId, runs: Sequence[PipelineRun]) -> None:
+    async def save(self, runs: Sequence[PipelineRun]) -> None:
         """Insert runs, or replace what is known of them, in one unit."""
 
         def work(database: Database) -> None:
@@ -34,19 +35,19 @@ class RunCatalog:
                 " updated_at = excluded.updated_at, ended_at = excluded.ended_at,"
                 " row_count = excluded.row_count, batch_count = excluded.batch_count,"
                 " lag = excluded.lag, offsets = excluded.offsets, error = excluded.error",
-                [(tenant, *_row(run)) for run in runs],
+                [(self._tenant, *_row(run)) for run in runs],
             )
 
         await self._runner.run(work)
 
-    async def load(self, tenant: TenantId) -> list[PipelineRun]:
+    async def load(self) -> list[PipelineRun]:
         """All of them, oldest first."""
 
         def work(database: Database) -> list[PipelineRun]:
             rows = database.fetch(
                 f"select {_COLUMNS} from pipeline_runs where tenant = $1"
                 " order by started_at, run_id",
-                tenant,
+                self._tenant,
             )
             return [_run(*row) for row in rows]
 

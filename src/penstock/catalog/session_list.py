@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from penstock.catalog.database import Database
 from penstock.catalog.stored_sessions import StoredSession, load_session
 from penstock.catalog.thread import Runner
-from penstock.model.record import DEFAULT_TENANT
+from penstock.model.record import TenantId
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,10 +23,11 @@ class SessionRow:
 
 
 class SessionList:
-    """Reads, over the catalog's runner."""
+    """Reads the sessions of a tenant, over the catalog's runner."""
 
-    def __init__(self, runner: Runner) -> None:
+    def __init__(self, runner: Runner, tenant: TenantId) -> None:
         self._runner = runner
+        self._tenant = tenant
 
     async def find(self, client_ids: list[str]) -> dict[str, SessionRow]:
         """Those of these clients that have one."""
@@ -36,11 +37,11 @@ class SessionList:
             for client_id in client_ids:
                 rows = database.fetch(
                     "select owner, is_connected from sessions where tenant = $1 and client_id = $2",
-                    DEFAULT_TENANT,
+                    self._tenant,
                     client_id,
                 )
                 for owner, is_connected in rows:
-                    stored = load_session(database, client_id)
+                    stored = load_session(database, self._tenant, client_id)
                     found[client_id] = SessionRow(owner, bool(is_connected), stored)
             return found
 

@@ -24,7 +24,7 @@ from penstock.catalog.feeds import (
     recover_feeds,
 )
 from penstock.catalog.keys import KeyCatalog, KeyRow, save_keys
-from penstock.catalog.outside import fetch_sessions
+from penstock.catalog.outside import SEE_LEVELS, fetch_sessions
 from penstock.catalog.retained import RetainedRow, load_retained, save_retained
 from penstock.catalog.shares import ShareCatalog, ShareRow, ShareState, put_share_rows, save_shares
 from penstock.catalog.stored_sessions import (
@@ -36,7 +36,7 @@ from penstock.catalog.stored_sessions import (
 from penstock.catalog.thread import Runner
 from penstock.catalog.wills import delete_wills
 from penstock.model.clock import Clock
-from penstock.model.record import DEFAULT_TENANT
+from penstock.model.record import TenantId
 from penstock.model.timeline import ClockReading
 
 NEVER_EXPIRES: Final = 0xFFFF_FFFF
@@ -86,38 +86,45 @@ Recovered = tuple[dict[str, str], dict[int, tuple[int, int]], list[RetainedRow]]
 
 
 class SessionCatalog:
-    """The catalog's tables for sessions; every method is one durable unit of work."""
+    """The sessions of a tenant; every method is one durable unit of work."""
 
-    def __init__(self, runner: Runner, clock: Clock) -> None:
-        self.shares = ShareCatalog(runner)
-        self.keys = KeyCatalog(runner)
+    def __init__(self, runner: Runner, clock: Clock, tenant: TenantId) -> None:
+        self.shares = ShareCatalog(runner, tenant)
+        self.keys = KeyCatalog(runner, tenant)
         self._runner = runner
+        self._tenant = tenant
         self._clock = clock
 
     async def recover(self) -> Recovered:
         """After any end: give sessions that were connected their position; what there is."""
         now_us = self._clock.steady_us()
+        tenant = self._tenant
 
         def work(database: Database) -> Recovered:
             database.execute(
                 "insert into session_positions (tenant, client_id, topic_id, epoch, next_offset)"
                 " select s.tenant, s.client_id, l.topic_id, l.epoch, l.level_offset"
-                " from sessions s cross join levels l where s.is_connected = 1"
-                " on conflict (tenant, client_id, topic_id) do nothing"
+                " from sessions s join topics t on t.tenant = s.tenant"
+                " join levels l on l.topic_id = t.topic_id"
+                " where s.tenant = $1 and s.is_connected = 1"
+                " on conflict (tenant, client_id, topic_id) do nothing",
+                tenant,
             )
-            recover_feeds(database)
+            recover_feeds(database, tenant)
             database.execute(
-                "update sessions set is_connected = 0, disconnected_at = $1 where is_connected = 1",
+                "update sessions set is_connected = 0, disconnected_at = $2"
+                " where tenant = $1 and is_connected = 1",
+                tenant,
                 now_us,
             )
             clients = database.fetch(
-                "select client_id, owner from sessions where tenant = $1", DEFAULT_TENANT
+                "select client_id, owner from sessions where tenant = $1", tenant
             )
-            levels = database.fetch("select topic_id, epoch, level_offset from levels")
+            levels = database.fetch(SEE_LEVELS, tenant)
             return (
                 {row[0]: row[1] for row in clients},
                 {topic_id: (epoch, offset) for topic_id, epoch, offset in levels},
-                load_retained(database),
+                load_retained(database, tenant),
             )
 
         return await self._runner.run(work)
@@ -126,7 +133,7 @@ class SessionCatalog:
         """All sessions as they are stored now, for `see_sessions` elsewhere."""
         # Encoded on the catalog's thread: there may be a hundred thousand.
         return await self._runner.run(
-            lambda database: msgspec.json.encode(fetch_sessions(database.fetch))
+            lambda database: msgspec.json.encode(fetch_sessions(database.fetch, self._tenant))
         )
 
     async def incarnations(self) -> dict[int, str]:
@@ -134,7 +141,7 @@ class SessionCatalog:
 
         def work(database: Database) -> dict[int, str]:
             rows = database.fetch(
-                "select incarnation, client_id from sessions where tenant = $1", DEFAULT_TENANT
+                "select incarnation, client_id from sessions where tenant = $1", self._tenant
             )
             return {row[0]: row[1] for row in rows}
 
@@ -150,31 +157,31 @@ class SessionCatalog:
 
         def work(database: Database) -> tuple[StoredSession, bool]:
             if is_clean:
-                _delete(database, client_id)
+                _delete(database, self._tenant, client_id)
             found = database.fetch(
                 "select incarnation from sessions where tenant = $1 and client_id = $2",
-                DEFAULT_TENANT,
+                self._tenant,
                 client_id,
             )
             if found:
                 database.execute(
                     "update sessions set is_connected = 1, expiry_s = $3, owner = $4"
                     " where tenant = $1 and client_id = $2",
-                    DEFAULT_TENANT,
+                    self._tenant,
                     client_id,
                     expiry_s,
                     owner,
                 )
-                _begin_new_topics(database, client_id)
+                _begin_new_topics(database, self._tenant, client_id)
             else:
-                _insert(database, client_id, owner, expiry_s)
-            return load_session(database, client_id), bool(found)
+                _insert(database, self._tenant, client_id, owner, expiry_s)
+            return load_session(database, self._tenant, client_id), bool(found)
 
         return await self._runner.run(work)
 
     async def end(self, ending: Ending) -> None:
         """The client went: keep where it stands. Nothing happens to a newer incarnation."""
-        await self._runner.run(lambda database: _end(database, ending))
+        await self._runner.run(lambda database: _end(database, self._tenant, ending))
 
     async def leave(self, client_id: str, incarnation: int) -> None:
         """The client went before its session changed: only its time begins anew."""
@@ -184,7 +191,7 @@ class SessionCatalog:
             database.execute(
                 "update sessions set is_connected = 0, disconnected_at = $4"
                 " where tenant = $1 and client_id = $2 and incarnation = $3",
-                DEFAULT_TENANT,
+                self._tenant,
                 client_id,
                 incarnation,
                 now_us,
@@ -198,7 +205,7 @@ class SessionCatalog:
         def work(database: Database) -> None:
             database.execute(
                 "delete from sessions where tenant = $1 and client_id = $2 and incarnation = $3",
-                DEFAULT_TENANT,
+                self._tenant,
                 client_id,
                 incarnation,
             )
@@ -207,7 +214,7 @@ class SessionCatalog:
 
     async def forget(self, client_id: str) -> None:
         """A client came with a clean start and wants nothing kept."""
-        await self._runner.run(lambda database: _delete(database, client_id))
+        await self._runner.run(lambda database: _delete(database, self._tenant, client_id))
 
     async def forget_away(self, client_id: str) -> bool:
         """Remove the session of a client unless it is connected, or about to be; whether it was."""
@@ -215,7 +222,7 @@ class SessionCatalog:
         def work(database: Database) -> bool:
             removed = database.execute(
                 "delete from sessions where tenant = $1 and client_id = $2 and is_connected = 0",
-                DEFAULT_TENANT,
+                self._tenant,
                 client_id,
             )
             return bool(removed)
@@ -230,12 +237,12 @@ class SessionCatalog:
             due = database.fetch(
                 "select client_id from sessions where tenant = $1 and is_connected = 0"
                 " and expiry_s < $2 and disconnected_at + expiry_s * 1000000 < $3",
-                DEFAULT_TENANT,
+                self._tenant,
                 NEVER_EXPIRES,
                 now_us,
             )
             for (client_id,) in due:
-                _delete(database, client_id)
+                _delete(database, self._tenant, client_id)
             return [client_id for (client_id,) in due]
 
         return await self._runner.run(work)
@@ -251,7 +258,7 @@ class SessionCatalog:
 
         def work(database: Database) -> None:
             if shares:
-                save_shares(database, shares)
+                save_shares(database, self._tenant, shares)
             database.execute_many(
                 "insert into subscriptions (tenant, client_id, filter, qos, options, identifier,"
                 " since, feed_id, expression) values ($1, $2, $3, $4, $5, $6, $7, $8, $9)"
@@ -261,7 +268,7 @@ class SessionCatalog:
                 " feed_id = excluded.feed_id, expression = excluded.expression",
                 [
                     (
-                        DEFAULT_TENANT,
+                        self._tenant,
                         client_id,
                         row.filter,
                         row.qos,
@@ -274,8 +281,8 @@ class SessionCatalog:
                     for row in rows
                 ],
             )
-            put_feeds(database, client_id, {row[0] for row in feeds}, feeds)
-            drop_feeds(database, client_id)
+            put_feeds(database, self._tenant, client_id, {row[0] for row in feeds}, feeds)
+            drop_feeds(database, self._tenant, client_id)
 
         await self._runner.run(work)
 
@@ -283,9 +290,9 @@ class SessionCatalog:
         def work(database: Database) -> None:
             database.execute_many(
                 "delete from subscriptions where tenant = $1 and client_id = $2 and filter = $3",
-                [(DEFAULT_TENANT, client_id, filter) for filter in filters],
+                [(self._tenant, client_id, filter) for filter in filters],
             )
-            drop_feeds(database, client_id)
+            drop_feeds(database, self._tenant, client_id)
 
         await self._runner.run(work)
 
@@ -301,14 +308,16 @@ class SessionCatalog:
         """
 
         def work(database: Database) -> None:
-            database.execute_many(_PUT_OUTSTANDING, [_outstanding(client_id, row) for row in rows])
-            put_share_rows(database, shared)
+            database.execute_many(
+                _PUT_OUTSTANDING, [_outstanding(self._tenant, client_id, row) for row in rows]
+            )
+            put_share_rows(database, self._tenant, shared)
 
         await self._runner.run(work)
 
     async def save(self, checkpoint: Checkpoint) -> None:
         """Move the views and positions to the levels of the checkpoint, all or nothing."""
-        await self._runner.run(lambda database: _save(database, checkpoint))
+        await self._runner.run(lambda database: _save(database, self._tenant, checkpoint))
 
 
 _PUT_POSITION = (
@@ -331,18 +340,18 @@ _PUT_OPENED = (
 )
 
 
-def _outstanding(client_id: str, row: OutstandingRow) -> tuple[str | int, ...]:
+def _outstanding(tenant: TenantId, client_id: str, row: OutstandingRow) -> tuple[str | int, ...]:
     message = (row.topic_id, row.offset, row.packet_id, row.qos)
-    return (DEFAULT_TENANT, client_id, *message, int(row.is_released), row.feed_id)
+    return (tenant, client_id, *message, int(row.is_released), row.feed_id)
 
 
-def _delete(database: Database, client_id: str) -> None:
-    database.execute(
-        "delete from sessions where tenant = $1 and client_id = $2", DEFAULT_TENANT, client_id
-    )
+def _delete(database: Database, tenant: TenantId, client_id: str) -> None:
+    database.execute("delete from sessions where tenant = $1 and client_id = $2", tenant, client_id)
 
 
-def _insert(database: Database, client_id: str, owner: str, expiry_s: int) -> None:
+def _insert(
+    database: Database, tenant: TenantId, client_id: str, owner: str, expiry_s: int
+) -> None:
     database.execute(
         "update counters set next_value = next_value + 1 where counter = $1", "incarnation"
     )
@@ -353,7 +362,7 @@ def _insert(database: Database, client_id: str, owner: str, expiry_s: int) -> No
         "insert into sessions"
         " (tenant, client_id, owner, incarnation, expiry_s, is_connected, disconnected_at)"
         " values ($1, $2, $3, $4, $5, 1, 0)",
-        DEFAULT_TENANT,
+        tenant,
         client_id,
         owner,
         following - 1,
@@ -361,7 +370,7 @@ def _insert(database: Database, client_id: str, owner: str, expiry_s: int) -> No
     )
 
 
-def _begin_new_topics(database: Database, client_id: str) -> None:
+def _begin_new_topics(database: Database, tenant: TenantId, client_id: str) -> None:
     """Topics born while the client was away are read from 0, also if a crash comes first.
 
     Without a row a connected session stands at the level, which such a topic may have passed.
@@ -370,14 +379,14 @@ def _begin_new_topics(database: Database, client_id: str) -> None:
         "insert into session_positions (tenant, client_id, topic_id, epoch, next_offset)"
         " select $1, $2, topic_id, 0, 0 from topics where tenant = $1"
         " on conflict (tenant, client_id, topic_id) do nothing",
-        DEFAULT_TENANT,
+        tenant,
         client_id,
     )
-    begin_new_topics(database, client_id)
+    begin_new_topics(database, tenant, client_id)
 
 
-def _end(database: Database, ending: Ending) -> None:
-    key = (DEFAULT_TENANT, ending.client_id)
+def _end(database: Database, tenant: TenantId, ending: Ending) -> None:
+    key = (tenant, ending.client_id)
     if not database.execute(
         "update sessions set is_connected = 0, disconnected_at = $4, expiry_s = $5"
         " where tenant = $1 and client_id = $2 and incarnation = $3",
@@ -391,16 +400,16 @@ def _end(database: Database, ending: Ending) -> None:
         database.execute(f"delete from {table} where tenant = $1 and client_id = $2", *key)
     database.execute_many(_PUT_POSITION, [(*key, *position) for position in ending.positions])
     database.execute_many(
-        _PUT_OUTSTANDING, [_outstanding(ending.client_id, row) for row in ending.outstanding]
+        _PUT_OUTSTANDING,
+        [_outstanding(tenant, ending.client_id, row) for row in ending.outstanding],
     )
     database.execute_many(_PUT_OPENED, [(*key, *one) for one in ending.opened])
-    put_feeds(database, ending.client_id, ending.feed_ids, ending.feeds)
+    put_feeds(database, tenant, ending.client_id, ending.feed_ids, ending.feeds)
 
 
-def _save(database: Database, checkpoint: Checkpoint) -> None:
-    tenant = DEFAULT_TENANT
+def _save(database: Database, tenant: TenantId, checkpoint: Checkpoint) -> None:
     for ending in checkpoint.endings:
-        _end(database, ending)
+        _end(database, tenant, ending)
     database.execute_many(
         "insert into levels (topic_id, epoch, level_offset) select $1, $2, $3"
         " where exists (select 1 from topics where topic_id = $1)"
@@ -423,12 +432,12 @@ def _save(database: Database, checkpoint: Checkpoint) -> None:
     )
     database.execute_many(
         _PUT_OUTSTANDING,
-        [_outstanding(client_id, row) for client_id, row in checkpoint.outstanding],
+        [_outstanding(tenant, client_id, row) for client_id, row in checkpoint.outstanding],
     )
     for client_id, feed_ids, feeds in checkpoint.feeds:
-        put_feeds(database, client_id, feed_ids, feeds)
-    save_shares(database, checkpoint.shares)
-    save_keys(database, checkpoint.keys)
+        put_feeds(database, tenant, client_id, feed_ids, feeds)
+    save_shares(database, tenant, checkpoint.shares)
+    save_keys(database, tenant, checkpoint.keys)
     database.execute_many(_PUT_OPENED, [(tenant, *one) for one in checkpoint.opened])
     database.execute_many(
         "delete from opened where tenant = $1 and client_id = $2 and topic_id = $3"
@@ -438,4 +447,4 @@ def _save(database: Database, checkpoint: Checkpoint) -> None:
     delete_wills(database, checkpoint.wills)
     if checkpoint.clock is not None:
         save_reading(database, checkpoint.clock)
-    save_retained(database, checkpoint.retained, checkpoint.forgotten)
+    save_retained(database, tenant, checkpoint.retained, checkpoint.forgotten)

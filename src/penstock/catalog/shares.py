@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from penstock.catalog.database import Database
 from penstock.catalog.thread import Runner
-from penstock.model.record import DEFAULT_TENANT
+from penstock.model.record import TenantId
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,27 +50,27 @@ class StoredShare:
 class ShareCatalog:
     """The catalog's tables for shares; every method is one durable unit of work."""
 
-    def __init__(self, runner: Runner) -> None:
+    def __init__(self, runner: Runner, tenant: TenantId) -> None:
         self._runner = runner
+        self._tenant = tenant
 
     async def recover(self) -> list[StoredShare]:
         """After any end: what there is, when nobody is connected."""
-        return await self._runner.run(_recover)
+        return await self._runner.run(lambda database: _recover(database, self._tenant))
 
     async def remove(self, share_id: int) -> None:
         """Nobody holds it any more."""
 
         def work(database: Database) -> None:
             database.execute(
-                "delete from shares where tenant = $1 and share_id = $2", DEFAULT_TENANT, share_id
+                "delete from shares where tenant = $1 and share_id = $2", self._tenant, share_id
             )
 
         await self._runner.run(work)
 
 
-def save_shares(database: Database, states: Sequence[ShareState]) -> None:
+def save_shares(database: Database, tenant: TenantId, states: Sequence[ShareState]) -> None:
     """Replace what is stored of these shares."""
-    tenant = DEFAULT_TENANT
     database.execute_many(
         "insert into shares (tenant, share_id, filter, is_live) values ($1, $2, $3, $4)"
         " on conflict (tenant, share_id) do update set is_live = excluded.is_live",
@@ -86,10 +86,12 @@ def save_shares(database: Database, states: Sequence[ShareState]) -> None:
         " select $1, $2, $3, $4, $5 where exists (select 1 from topics where topic_id = $3)",
         [(tenant, one.share_id, *position) for one in states for position in one.positions],
     )
-    put_share_rows(database, [(one.share_id, row) for one in states for row in one.rows])
+    put_share_rows(database, tenant, [(one.share_id, row) for one in states for row in one.rows])
 
 
-def put_share_rows(database: Database, rows: Sequence[tuple[int, ShareRow]]) -> None:
+def put_share_rows(
+    database: Database, tenant: TenantId, rows: Sequence[tuple[int, ShareRow]]
+) -> None:
     """Add or replace what is out of shares, each with the share's id."""
     database.execute_many(
         "insert into share_outstanding"
@@ -102,7 +104,7 @@ def put_share_rows(database: Database, rows: Sequence[tuple[int, ShareRow]]) -> 
         " packet_id = excluded.packet_id, is_released = excluded.is_released",
         [
             (
-                DEFAULT_TENANT,
+                tenant,
                 share_id,
                 row.topic_id,
                 row.offset,
@@ -116,35 +118,39 @@ def put_share_rows(database: Database, rows: Sequence[tuple[int, ShareRow]]) -> 
     )
 
 
-def _recover(database: Database) -> list[StoredShare]:
-    tenant = DEFAULT_TENANT
+def _recover(database: Database, tenant: TenantId) -> list[StoredShare]:
     database.execute(
         "insert into share_positions (tenant, share_id, topic_id, epoch, next_offset)"
         " select s.tenant, s.share_id, l.topic_id, l.epoch, l.level_offset"
-        " from shares s cross join levels l where s.is_live = 1"
-        " on conflict (tenant, share_id, topic_id) do nothing"
+        " from shares s join topics t on t.tenant = s.tenant"
+        " join levels l on l.topic_id = t.topic_id where s.tenant = $1 and s.is_live = 1"
+        " on conflict (tenant, share_id, topic_id) do nothing",
+        tenant,
     )
-    database.execute("update shares set is_live = 0 where is_live = 1")
+    database.execute("update shares set is_live = 0 where tenant = $1 and is_live = 1", tenant)
     # The session is gone, and nobody else may have what it was being sent (MQTT 5 §4.8.2).
     database.execute(
-        "update share_outstanding set qos = 0, client_id = '' where qos = 2 and not exists"
+        "update share_outstanding set qos = 0, client_id = ''"
+        " where tenant = $1 and qos = 2 and not exists"
         " (select 1 from sessions s where s.tenant = share_outstanding.tenant"
-        " and s.client_id = share_outstanding.client_id)"
+        " and s.client_id = share_outstanding.client_id)",
+        tenant,
     )
     database.execute(
-        "delete from shares where not exists (select 1 from subscriptions s"
+        "delete from shares where tenant = $1 and not exists (select 1 from subscriptions s"
         " where s.tenant = shares.tenant and s.filter = shares.filter)"
         " and not exists (select 1 from share_outstanding o where o.tenant = shares.tenant"
-        " and o.share_id = shares.share_id and o.qos = 2)"
+        " and o.share_id = shares.share_id and o.qos = 2)",
+        tenant,
     )
     found = database.fetch(
         "select share_id, filter from shares where tenant = $1 order by share_id", tenant
     )
-    return [_load(database, share_id, filter) for share_id, filter in found]
+    return [_load(database, tenant, share_id, filter) for share_id, filter in found]
 
 
-def _load(database: Database, share_id: int, filter: str) -> StoredShare:
-    key = (DEFAULT_TENANT, share_id)
+def _load(database: Database, tenant: TenantId, share_id: int, filter: str) -> StoredShare:
+    key = (tenant, share_id)
     positions = database.fetch(
         "select topic_id, epoch, next_offset from share_positions"
         " where tenant = $1 and share_id = $2",
@@ -158,7 +164,7 @@ def _load(database: Database, share_id: int, filter: str) -> StoredShare:
     )
     holders = database.fetch(
         "select client_id, qos from subscriptions where tenant = $1 and filter = $2",
-        DEFAULT_TENANT,
+        tenant,
         filter,
     )
     state = ShareState(

@@ -10,7 +10,7 @@ import msgspec
 from penstock.catalog.database import Database
 from penstock.catalog.feeds import FeedPositions, load_feeds
 from penstock.core.tags import RETAINED_FEED
-from penstock.model.record import DEFAULT_TENANT
+from penstock.model.record import TenantId
 
 NO_PACKET_ID: Final = 0  # of an outstanding row that is done, and kept so that it is not sent again
 
@@ -62,8 +62,8 @@ class StoredSession:
         return max([*used, *self.feeds, 0])
 
 
-def load_session(database: Database, client_id: str) -> StoredSession:
-    key = (DEFAULT_TENANT, client_id)
+def load_session(database: Database, tenant: TenantId, client_id: str) -> StoredSession:
+    key = (tenant, client_id)
     ((incarnation, expiry_s),) = database.fetch(
         "select incarnation, expiry_s from sessions where tenant = $1 and client_id = $2", *key
     )
@@ -105,5 +105,5 @@ def load_session(database: Database, client_id: str) -> StoredSession:
         {topic_id: (epoch, offset) for topic_id, epoch, offset in positions},
         [OutstandingRow(a, b, c, d, bool(e), f) for a, b, c, d, e, f in outstanding],
         [(topic_id, packet_id) for topic_id, packet_id in opened],
-        load_feeds(database, client_id),
+        load_feeds(database, tenant, client_id),
     )

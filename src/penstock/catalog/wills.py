@@ -15,7 +15,7 @@ import msgspec
 
 from penstock.catalog.database import Database, Row
 from penstock.catalog.thread import Runner
-from penstock.model.record import DEFAULT_TENANT, Headers
+from penstock.model.record import Headers, TenantId
 from penstock.model.will import NO_WILL, Will
 
 NOT_DUE: Final = 0  # `due_at` while the client is connected
@@ -45,10 +45,11 @@ class StoredWill:
 
 
 class WillCatalog:
-    """The catalog's table of wills; every method is one durable unit of work."""
+    """The wills of a tenant; every method is one durable unit of work."""
 
-    def __init__(self, runner: Runner) -> None:
+    def __init__(self, runner: Runner, tenant: TenantId) -> None:
         self._runner = runner
+        self._tenant = tenant
 
     async def hold(
         self,
@@ -69,7 +70,7 @@ class WillCatalog:
                 "insert into wills (tenant, will_id, client_id, owner, name, payload, qos, retain,"
                 " headers, message_expiry_s, delay_s, session_expiry_s, due_at)"
                 " values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)",
-                DEFAULT_TENANT,
+                self._tenant,
                 will_id,
                 client_id,
                 owner,
@@ -100,13 +101,13 @@ class WillCatalog:
         await self._runner.run(lambda database: delete_wills(database, [will_id]))
 
     async def held(self) -> list[HeldWill]:
-        """All wills there are, in the order of their ids."""
+        """All wills of the tenant, in the order of their ids."""
 
         def work(database: Database) -> list[HeldWill]:
             rows = database.fetch(
                 "select will_id, client_id, owner, delay_s, session_expiry_s, due_at from wills"
                 " where tenant = $1 order by will_id",
-                DEFAULT_TENANT,
+                self._tenant,
             )
             return [HeldWill(*row) for row in rows]
 

@@ -27,7 +27,7 @@ from penstock.model.errors import (
     OffsetBeyondEnd,
     UnavailableError,
 )
-from penstock.model.record import DEFAULT_TENANT, ConsumerInfo, Record, TopicId
+from penstock.model.record import ConsumerInfo, Record, TopicId
 
 
 class Consumer:
@@ -108,7 +108,7 @@ class Consumers:
                 f"consumer {quoted(name)} already reads topic {quoted(topic.declared)}: "
                 "unsubscribe it first, or seek"
             )
-        await self._catalog.insert_consumer(DEFAULT_TENANT, topic.id, name, topic.log.epoch, offset)
+        await self._catalog.insert_consumer(topic.id, name, topic.log.epoch, offset)
         self._consumers[topic.id, name] = Consumer(name, offset)
 
     def admit(self, topic: Topic, name: str, next_offset: int) -> None:
@@ -117,14 +117,14 @@ class Consumers:
 
     async def unsubscribe(self, topic: Topic, name: str) -> None:
         self.get(topic, name)
-        self._saver.forget((DEFAULT_TENANT, topic.id, name))
-        await self._catalog.delete_consumer(DEFAULT_TENANT, topic.id, name)
+        self._saver.forget((self._catalog.tenant, topic.id, name))
+        await self._catalog.delete_consumer(topic.id, name)
         self._consumers.pop((topic.id, name), None)
 
     def forget(self, topic: Topic) -> None:
         """The topic is gone, and its consumers with it."""
         for consumer in self.of(topic):
-            self._saver.forget((DEFAULT_TENANT, topic.id, consumer.name))
+            self._saver.forget((self._catalog.tenant, topic.id, consumer.name))
             del self._consumers[topic.id, consumer.name]
 
     async def consume(
@@ -194,7 +194,7 @@ class Consumers:
 
     def _note(self, topic: Topic, consumer: Consumer) -> None:
         self._saver.note(
-            DEFAULT_TENANT, topic.id, consumer.name, topic.log.epoch, consumer.confirmed
+            self._catalog.tenant, topic.id, consumer.name, topic.log.epoch, consumer.confirmed
         )
 
     async def commit(self, topic: Topic, name: str, offset: int | None) -> None:

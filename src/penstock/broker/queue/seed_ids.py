@@ -13,7 +13,6 @@ from penstock.broker.topics import Topic
 from penstock.catalog.queue import QueueCatalog
 from penstock.core.names import quoted
 from penstock.model.errors import RefusedError
-from penstock.model.record import DEFAULT_TENANT
 
 CONSUMER: Final = "0"
 PRODUCER: Final = "1"
@@ -54,7 +53,7 @@ class Queue:
     async def register_producer(self, topic: Topic) -> str:
         """The new producer's id; durable on return."""
         _check_topic_id(topic)
-        ordinal = await self._catalog.register_producer(DEFAULT_TENANT, topic.id)
+        ordinal = await self._catalog.register_producer(topic.id)
         counts = self._counts.setdefault(topic.id, _Counts())
         counts.producers = max(counts.producers, ordinal + 1)
         return make_id(topic.id, ordinal, PRODUCER)
@@ -64,7 +63,6 @@ class Queue:
         _check_topic_id(topic)
         first = topic.log.bounds().first
         ordinal = await self._catalog.register_consumer(
-            DEFAULT_TENANT,
             topic.id,
             lambda ordinal: make_id(topic.id, ordinal, CONSUMER),
             topic.log.epoch,

@@ -18,7 +18,7 @@ from penstock.log.format.batch import Batch
 from penstock.log.interface import Bounds
 from penstock.log.postgres.tables import LogState, channel, find_first, read_batch, read_state
 from penstock.model.errors import CorruptError, Gap, TopicNotFound
-from penstock.model.record import DEFAULT_TENANT
+from penstock.model.record import DEFAULT_TENANT, TenantId
 from penstock.postgres.connection import Connection, connect, is_lost, lost
 
 T = TypeVar("T")
@@ -28,12 +28,14 @@ P = ParamSpec("P")
 class PostgresReader:
     """Implements `RecordReader` on a topic's table; used by one thread."""
 
-    def __init__(self, url: str, schema: str, topic: str) -> None:
-        """Find the topic by its name, in whatever letter case; TopicNotFound."""
+    def __init__(
+        self, url: str, schema: str, topic: str, tenant: TenantId = DEFAULT_TENANT
+    ) -> None:
+        """Find the tenant's topic by its name, in whatever letter case; TopicNotFound."""
         self._url = url
         self._schema = schema
         self._connection: Connection | None = None
-        found = {declared.casefold(): topic_id for topic_id, declared in self._ask(_find)}
+        found = {declared.casefold(): topic_id for topic_id, declared in self._ask(_find, tenant)}
         if topic.casefold() not in found:
             self.close()
             raise TopicNotFound(f"schema {schema!r} has no topic {topic!r}: see its table logs")
@@ -101,9 +103,9 @@ class PostgresReader:
         raise AssertionError("unreachable")
 
 
-def _find(connection: Connection) -> list[tuple[int, str]]:
+def _find(connection: Connection, tenant: TenantId) -> list[tuple[int, str]]:
     return connection.execute(
-        "select topic_id, declared from logs where tenant = $1", (DEFAULT_TENANT,)
+        "select topic_id, declared from logs where tenant = $1", (tenant,)
     ).fetchall()
 
 

@@ -97,7 +97,7 @@ class PostgresStore:
         return await self.open(identity, settings)
 
     def _create_view(self, connection: Connection, identity: LogIdentity, declared: str) -> None:
-        """A view with the topic's own name, where that is possible."""
+        """A view with the topic's own name, where that is possible; only of the default tenant."""
         if identity.tenant != DEFAULT_TENANT or len(declared.encode()) > NAME_BYTES_MAX:
             return
         schema = self._work.schema
@@ -147,14 +147,15 @@ class PostgresStore:
             rows = connection.execute(
                 "delete from logs where topic_id = $1 returning declared", (identity.topic_id,)
             ).fetchall()
-            if rows:
-                view = sql.Identifier(views_schema(self._work.schema), rows[0][0])
-                table = sql.Identifier(topic_table(identity.topic_id))
-                for text in (
-                    sql.SQL("drop view if exists {}").format(view),
-                    sql.SQL("drop table if exists {}").format(table),
-                ):
-                    connection.execute(text.as_bytes(connection))
+            if not rows:
+                return
+            view = sql.Identifier(views_schema(self._work.schema), rows[0][0])
+            if identity.tenant == DEFAULT_TENANT:  # no other tenant's topic has a view
+                text = sql.SQL("drop view if exists {}").format(view)
+                connection.execute(text.as_bytes(connection))
+            table = sql.Identifier(topic_table(identity.topic_id))
+            text = sql.SQL("drop table if exists {}").format(table)
+            connection.execute(text.as_bytes(connection))
 
         await self._work.change(change)
         self._identities.pop(identity.topic_id, None)
