@@ -23,6 +23,7 @@ from penstock.broker.pipelines import PipelineRuns
 from penstock.broker.queue.consumers import Consumers, resolve
 from penstock.broker.queue.leases import Groups
 from penstock.broker.queue.seed_ids import Queue
+from penstock.broker.quotas import Quotas
 from penstock.broker.settings import BrokerSettings, topic_settings
 from penstock.broker.timekeeping import Timekeeping
 from penstock.broker.topics import Topic, Topics
@@ -73,16 +74,19 @@ class Engine:
         self.log = LimitedLog("penstock.broker", asyncio.get_running_loop())
         self._timekeeping = Timekeeping(clock, catalog.clock)
         self.access = Access(catalog.credentials, self.metrics)
-        self.topics = Topics(catalog, store, clock, self._watch, self._forget)
+        self.quotas = Quotas(settings.quotas, catalog.tenant, clock, self.metrics)
+        self.topics = Topics(catalog, store, clock, self._watch, self._forget, quotas=self.quotas)
         self._saver = PositionSaver(
             catalog.save_positions,
             asyncio.get_running_loop(),
             saves_max=settings.position_saves_max,
             save_s_max=settings.position_save_s_max,
         )
-        self.consumers = Consumers(catalog, self._saver, self.metrics)
-        self.queue = Queue(catalog.queue, self.consumers)
-        self.groups = Groups(self.topics, catalog.groups, clock, self.metrics, self.publish)
+        self.consumers = Consumers(catalog, self._saver, self.metrics, self.quotas)
+        self.queue = Queue(catalog.queue, self.consumers, self.quotas)
+        self.groups = Groups(
+            self.topics, catalog.groups, clock, self.metrics, self.publish, quotas=self.quotas
+        )
         self.upkeep = Upkeep(
             self.topics,
             clock,
@@ -94,6 +98,7 @@ class Engine:
         )
         self.pipelines = PipelineRuns(catalog.runs, clock)
         self.upkeep.errands.append(self.pipelines.take_reports)
+        self.upkeep.stored_bytes_max = self.quotas.stored_bytes_max
         # Hear every commit, in this order, before those who wait for it are answered.
         self.followers: list[Follower] = []
         self.on_forget: Callable[[Topic], None] | None = None  # hears of topics that go
@@ -163,7 +168,7 @@ class Engine:
         self._check_open()
         if self.upkeep.refusal:
             self.metrics.refused["disk"] += run.count
-            raise UnavailableError(self.upkeep.refusal)
+            raise self.upkeep.refused()
         bytes_max = self.settings.payload_bytes_max
         if len(run.data) > bytes_max:
             for length in run.lengths:

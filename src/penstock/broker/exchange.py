@@ -38,7 +38,9 @@ class Exchange:
         self.store = store
         self.authorise = authorise
         self.router = Router(engine.topics, authorise, keeps_qos0=keeps_qos0)
-        self.publisher = Publisher(engine, self.router, store.inbound, keeps_qos0=keeps_qos0)
+        self.publisher = Publisher(
+            engine, self.router, store.inbound, store.retained, keeps_qos0=keeps_qos0
+        )
         self.delivery = Delivery(engine, self.router, store.retained, keeps_qos0=keeps_qos0)
         self.feeds = Feeds(engine, authorise, on_trouble)
         self.sharing = Sharing(engine, self.router, store.shares, on_trouble, keeps_qos0)

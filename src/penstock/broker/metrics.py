@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from penstock.broker.traffic import Traffic
+from penstock.core.quotas import PUBLISH_BYTES_RATE, TENANT_KINDS
 
 RECORD_BOUNDS: Final = (1, 10, 100, 1_000, 10_000, 100_000)
 SYNC_BOUNDS_S: Final = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.1, 1.0)
@@ -20,6 +21,7 @@ DROPS: Final = (
     "log_unavailable",
     "not_authorized",
     "queue_full",
+    "quota",
     "retention",
     "session_ended",
     "too_large",
@@ -37,6 +39,7 @@ REFUSALS: Final = (
     "login_busy",
     "packet_size",
     "page",
+    *(f"quota_{kind}" for kind in TENANT_KINDS if kind != PUBLISH_BYTES_RATE),
     "unavailable",
     "will",
 )

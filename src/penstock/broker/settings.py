@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Final
 
 from penstock.core.durations import seconds
+from penstock.core.quota_settings import QuotaSettings, read_quotas
 from penstock.core.topic_settings import (
     FSYNC,
     TOPIC_CHECKS,
@@ -42,6 +43,7 @@ class BrokerSettings:
     catalog_url: str = ""  # a database of PostgreSQL; empty: SQLite in the data directory
     catalog_schema: str = "penstock"  # of that database
     log_backend: str = FILES  # where topics lie: in files, or in tables beside the catalog
+    quotas: QuotaSettings = field(default_factory=QuotaSettings)
 
 
 def make_settings(values: dict[str, Any]) -> BrokerSettings:
@@ -147,4 +149,5 @@ _CHECKS: Final = {
     "catalog_url": _database_url,
     "catalog_schema": _schema,
     "log_backend": _backend,
+    "quotas": read_quotas,
 }

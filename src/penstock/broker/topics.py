@@ -14,9 +14,11 @@ from typing import Final
 
 import msgspec
 
+from penstock.broker.quotas import Quotas
 from penstock.catalog.catalog import BindingRow, Catalog, TopicRow
 from penstock.core.names import check_filter, check_topic, quoted, topic_key, topic_slug
 from penstock.core.placement import DEFAULT_TOPIC, Placement
+from penstock.core.quotas import TOPICS
 from penstock.log.broken import BrokenLog, DamagedLog
 from penstock.log.format.batch import Batch
 from penstock.log.interface import KeptLog, LogIdentity, LogSettings, LogStore
@@ -91,9 +93,12 @@ class Topics:
         clock: Clock,
         on_open: Callable[[Topic], None],
         on_delete: Callable[[Topic], None],
+        *,
+        quotas: Quotas,
     ) -> None:
         self.placement = Placement()
         self.automatic_max = 0  # topics that publishes may create
+        self._quotas = quotas
         self._catalog = catalog
         self._store = store
         self._clock = clock
@@ -234,6 +239,7 @@ class Topics:
             return await self._create(name, settings, is_automatic=False)
 
     async def _create(self, name: str, settings: LogSettings, *, is_automatic: bool) -> Topic:
+        self._quotas.check(TOPICS, len(self._by_key))
         topic_id = await self._catalog.reserve_topic_id()
         row = self._row(topic_id, name, settings, is_automatic=is_automatic)
         log = await self._store.create(identity_of(row), name, settings)

@@ -10,8 +10,9 @@ from typing import Final
 from penstock.broker.limited_log import LimitedLog
 from penstock.broker.metrics import Metrics
 from penstock.broker.topics import Topic, Topics
+from penstock.core.quotas import STORED_BYTES
 from penstock.log.interface import KeptLog
-from penstock.model.errors import PenstockError
+from penstock.model.errors import PenstockError, QuotaExceeded, UnavailableError
 from penstock.model.timeline import Timeline
 
 FreeSpace = Callable[[], tuple[int, int]]  # (available, size of the file system)
@@ -44,6 +45,8 @@ class Upkeep:
     ) -> None:
         self.space = (0, 0)  # free bytes, and all of the file system; as last seen
         self.refusal = ""  # why publishes are refused; empty while there is space
+        self.stored_bytes_max: int | None = None  # a quota of the tenant
+        self._is_over_quota = False
         # What is wrong now, by the part of the broker that has the trouble: DELIVERY, SESSIONS,
         # WILLS, or a topic (`topic_part`).
         self.troubles: dict[str, str] = {}
@@ -65,10 +68,38 @@ class Upkeep:
                 await self.look_after_all()
                 next_round_s = self._clock.monotonic_s() + self._period_s
 
+    def refused(self) -> UnavailableError:
+        """The error for whoever publishes while there is a refusal."""
+        if self._is_over_quota:
+            return QuotaExceeded(self.refusal, STORED_BYTES, self._period_s)
+        return UnavailableError(self.refusal)
+
+    async def look_at_quota(self) -> None:
+        """Refuse publishes while the topics hold more than the tenant's quota."""
+        if self.stored_bytes_max is None:
+            return
+        stored = sum([await topic.log.stored_bytes() for topic in self._topics.working()])
+        was_over, self._is_over_quota = self._is_over_quota, stored > self.stored_bytes_max
+        if self._is_over_quota:
+            self.refusal = (
+                f"the topics hold {stored:,} bytes and the quota is {self.stored_bytes_max:,}: "
+                "nothing was stored; delete a topic, shorten its retention, or ask the operator "
+                "for a higher quota ([quotas] stored_bytes)"
+            )
+            if not was_over:
+                text = "publishes are refused: the topics hold %(stored)d bytes, above the quota"
+                self._log.warning("quota refusal begins", text, {"stored": stored})
+        elif was_over:
+            self.refusal = ""
+            text = "publishes are accepted again: the topics hold %(stored)d bytes"
+            self._log.info("quota refusal ends", text, {"stored": stored})
+
     def look_at_space(self) -> None:
         """Refuse publishes below the setting; they resume by themselves."""
         free, size = self.space = self._free_space()
         percent = 100 * free / size if size else 100.0
+        if self._is_over_quota:
+            return  # publishes are refused already
         if percent < self._free_percent_min:
             is_new = not self.refusal
             self.refusal = (
@@ -103,6 +134,8 @@ class Upkeep:
                 self.note_trouble(topic_part(topic), f"{topic.declared}: {trouble}")
             else:
                 self._note_damage(topic)
+        with suppress(OSError, PenstockError):  # the next round tries again
+            await self.look_at_quota()
         for errand in self.errands:
             with suppress(OSError, PenstockError):  # the next round tries again
                 await errand()

@@ -30,6 +30,11 @@ _BINDINGS: Final = """\
 # filter = "plant/+/temperature"
 # topic = "temperatures"
 
+# What each tenant may hold, [quotas.user] each user, [quotas.tenant.NAME] one tenant.
+# [quotas]
+# stored_bytes = "100 GiB"
+# publish_rate = 5000
+
 # Jobs that the broker starts at intervals; `run` is what follows `penstock pipeline run`.
 # [spark.schedule]
 # clean = { every = "1d", run = "clean ./archive --older-than 30d" }
@@ -85,6 +90,7 @@ def show_effective(effective: Effective, *, as_json: bool) -> None:
                 "settings": {path: _shown(value) for path, value in effective.values.items()},
                 "origins": effective.origins,
                 "bindings": bindings,
+                "quotas": effective.quotas,
                 "schedule": {one.name: shown_entry(one) for one in effective.schedule},
             }
         )
@@ -99,11 +105,26 @@ def show_effective(effective: Effective, *, as_json: bool) -> None:
         print("[[bindings]]")
         print(f"filter = {toml_value(binding.filter)}")
         print(f"topic = {toml_value(binding.topic)}\n")
+    for name, limits in quota_tables(effective.quotas):
+        print(f"[{name}]")
+        for key, value in limits.items():
+            print(f"{key} = {toml_value(value)}")
+        print()
     if effective.schedule:
         print("[spark.schedule]")
     for one in effective.schedule:
         pairs = [f"{key} = {toml_value(value)}" for key, value in shown_entry(one).items()]
         print(f"{toml_value(one.name)} = {{ {', '.join(pairs)} }}")
+
+
+def quota_tables(table: dict[str, Any], name: str = "quotas") -> Iterator[tuple[str, Any]]:
+    """A table and the tables in it, each by its name in the file."""
+    own = {key: value for key, value in table.items() if not isinstance(value, dict)}
+    if own:
+        yield name, own
+    for key, value in table.items():
+        if isinstance(value, dict):
+            yield from quota_tables(value, f"{name}.{key}")
 
 
 def shown_entry(one: Scheduled) -> dict[str, str]:

@@ -6,7 +6,7 @@ import difflib
 import tomllib
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +20,7 @@ from penstock.config.known import (
     SETTINGS,
 )
 from penstock.core.names import check_filter, check_topic
+from penstock.core.quota_settings import read_quotas
 from penstock.model.errors import InvalidSetting, RefusedError
 
 if TYPE_CHECKING:
@@ -42,6 +43,7 @@ class Effective:
     origins: dict[str, str]
     bindings: tuple[Binding, ...]
     schedule: tuple[Scheduled, ...] = ()
+    quotas: dict[str, Any] = field(default_factory=dict)  # the table as it was written
 
 
 def spark_master(variables: Mapping[str, str] | None = None) -> str:
@@ -81,10 +83,12 @@ def load(
     origins = dict.fromkeys(values, "default")
     bindings: tuple[Binding, ...] = ()
     schedule: tuple[Scheduled, ...] = ()
+    quotas: dict[str, Any] = {}
     given: list[tuple[str, Any, str]] = []
     if file is not None:
         document = _read(file)
         bindings = _read_bindings(document.pop("bindings", []), str(file))
+        quotas = _read_quotas(document.pop("quotas", {}), str(file))
         if isinstance(document.get("spark"), dict) and "schedule" in document["spark"]:
             from penstock.pipeline.schedule import read_schedule
 
@@ -106,7 +110,7 @@ def load(
         except InvalidSetting as wrong:
             raise InvalidSetting(f"{origin}: [{setting.table}] {wrong}") from None
         origins[path] = origin
-    return Effective(values, origins, bindings, schedule)
+    return Effective(values, origins, bindings, schedule, quotas)
 
 
 def _from_text(path: str, text: str) -> Any:
@@ -147,7 +151,7 @@ def _flatten(table: dict[str, Any], origin: str, above: str = "") -> list[tuple[
 
 
 def _unknown(path: str, origin: str) -> Setting:
-    tables = sorted({setting.table for setting in SETTINGS} | {"bindings"})
+    tables = sorted({setting.table for setting in SETTINGS} | {"bindings", "quotas"})
     near = difflib.get_close_matches(path, [*BY_PATH, *tables], 1)
     if not near:  # the right key in the wrong table, perhaps
         key = path.rpartition(".")[2]
@@ -167,6 +171,14 @@ def _unknown_variable(variable: str) -> InvalidSetting:
     elif near:
         hint = f"did you mean {PREFIX}{near[0]}?"
     return InvalidSetting(f"{variable}: this variable is unknown: {hint}")
+
+
+def _read_quotas(table: Any, origin: str) -> dict[str, Any]:
+    try:
+        read_quotas("quotas", table)
+    except InvalidSetting as wrong:
+        raise InvalidSetting(f"{origin}: [quotas] {wrong}") from None
+    return dict(table)
 
 
 def _read_bindings(rows: Any, origin: str) -> tuple[Binding, ...]:

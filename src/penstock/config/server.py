@@ -63,6 +63,7 @@ def server_settings(effective: Effective) -> ServerSettings:
         for setting in SETTINGS
         if setting.table in BROKER_TABLES
     }
+    broker["quotas"] = effective.quotas
     check_storage(make_settings(broker))
     _check_reachable(values)
     return ServerSettings(

@@ -52,14 +52,15 @@ def size_bytes(key: str, value: object) -> int:
 
 
 def _seconds_or_none(key: str, value: object) -> float | None:
-    return None if _is_unlimited(value) else seconds(key, value)
+    return None if is_unlimited(value) else seconds(key, value)
 
 
 def _bytes_or_none(key: str, value: object) -> int | None:
-    return None if _is_unlimited(value) else size_bytes(key, value)
+    return None if is_unlimited(value) else size_bytes(key, value)
 
 
-def _is_unlimited(value: object) -> bool:
+def is_unlimited(value: object) -> bool:
+    """Whether a setting says that there is no limit."""
     return value is None or (isinstance(value, str) and value.strip().lower() == "unlimited")
 
 

@@ -33,6 +33,14 @@ class DiskFull(UnavailableError):
     """The disk is full; nothing was changed. Try again when there is free space."""
 
 
+class QuotaExceeded(UnavailableError):
+    """A quota is used up; nothing was changed. `kind` is the quota's name in [quotas]."""
+
+    def __init__(self, message: str, kind: str = "", retry_after_s: float = 1.0) -> None:
+        super().__init__(message, retry_after_s)
+        self.kind = kind
+
+
 class OutcomeUnknown(PenstockError):
     """The request was sent and the response was lost, so it may have been carried out.
 

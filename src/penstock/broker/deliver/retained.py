@@ -10,10 +10,14 @@ from collections.abc import Iterator
 from heapq import heapify, heappop, heappush
 from typing import Final
 
+from penstock.broker.quotas import Quotas
 from penstock.catalog.retained import RetainedRow
 from penstock.catalog.sessions import Checkpoint
 from penstock.core.nametree import NameTree
+from penstock.core.quotas import RETAINED, RETAINED_BYTES
+from penstock.core.run import Run
 from penstock.log.format.batch import Batch
+from penstock.model.errors import QuotaExceeded
 from penstock.model.record import RETAIN
 from penstock.model.timeline import Timeline
 
@@ -27,6 +31,7 @@ class Retained:
     def __init__(self, clock: Timeline) -> None:
         self._clock = clock
         self.bytes = 0  # about how much memory they take
+        self.payload_bytes = 0  # of them
         self._messages: dict[str, RetainedRow] = {}
         self._names = NameTree()
         self._changed: set[str] = set()  # since the last checkpoint was taken
@@ -68,14 +73,29 @@ class Retained:
                 )
             )
 
+    def exceeded(self, quotas: Quotas, run: Run) -> QuotaExceeded | None:
+        """Why a run may not be retained; None if there is room for it, or it deletes."""
+        size = run.lengths[-1]
+        if not size:
+            return None
+        try:
+            if run.name not in self._messages:
+                quotas.check(RETAINED, len(self._messages))
+            quotas.check(RETAINED_BYTES, self.payload_bytes, size)
+        except QuotaExceeded as exceeded:
+            return exceeded
+        return None
+
     def _put(self, row: RetainedRow) -> None:
         before = self._messages.get(row.name)
         if before is None:
             self._names.add(row.name)
         else:
             self.bytes -= _size(before)
+            self.payload_bytes -= len(before.payload)
         self._messages[row.name] = row
         self.bytes += _size(row)
+        self.payload_bytes += len(row.payload)
         if row.expires_at:
             heappush(self._terms, (self._until_us(row), row.name))
             if len(self._terms) > 2 * len(self._messages) + TERMS_SPARE:
@@ -90,7 +110,9 @@ class Retained:
         return row.expires_at != 0 and self._until_us(row) <= self._clock.steady_us()
 
     def _remove(self, name: str) -> None:
-        self.bytes -= _size(self._messages.pop(name))
+        row = self._messages.pop(name)
+        self.bytes -= _size(row)
+        self.payload_bytes -= len(row.payload)
         self._names.remove(name)
 
     def expire(self) -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from penstock.broker.deliver.retained import Retained
 from penstock.broker.deliver.routes import Route, Router, forward, spread
 from penstock.broker.engine import Engine
 from penstock.broker.metrics import Metrics
@@ -90,7 +91,13 @@ class Publisher:
     """Takes what clients publish, on the event loop."""
 
     def __init__(
-        self, engine: Engine, router: Router, inbound: InboundQos2, *, keeps_qos0: bool = False
+        self,
+        engine: Engine,
+        router: Router,
+        inbound: InboundQos2,
+        retained: Retained,
+        *,
+        keeps_qos0: bool = False,
     ) -> None:
         self.router = router
         self.states = States(router)
@@ -100,6 +107,8 @@ class Publisher:
         self._inbound = inbound
         self._keeps_qos0 = keeps_qos0
         self._upkeep = engine.upkeep
+        self.quotas = engine.quotas
+        self._retained = retained
 
     def publish(
         self, route: Route, run: Run, waiter: Waiter | None, marks: Sequence[Mark] = ()
@@ -112,6 +121,11 @@ class Publisher:
         if refusal or not route.may_publish:
             self._refuse(run, refusal or route.topic.refusal, waiter)
             return False
+        if run.retain:
+            exceeded = self._retained.exceeded(self.quotas, run)
+            if exceeded is not None:
+                self._refuse_for(run, exceeded, "quota", waiter)
+                return False
         log = route.topic.log
         if run.until_us:
             run.expires_at = self.clock.expires_at(run.until_us)
@@ -174,15 +188,19 @@ class Publisher:
         waiter.committed(0)
 
     def _refuse(self, run: Run, refusal: str, waiter: Waiter | None) -> None:
-        error: PenstockError = UnavailableError(refusal)
-        reason = "log_unavailable"
-        if not refusal:
-            if self.states.take(run):
-                if waiter is not None:
-                    waiter.committed(0)
-                return
-            error = NotAuthorized(f"publishing to {quoted(run.name)} is not allowed")
-            reason = "not_authorized"
+        if refusal:
+            error = self._upkeep.refused() if self._upkeep.refusal else UnavailableError(refusal)
+            self._refuse_for(run, error, "log_unavailable", waiter)
+        elif self.states.take(run):
+            if waiter is not None:
+                waiter.committed(0)
+        else:
+            denied = NotAuthorized(f"publishing to {quoted(run.name)} is not allowed")
+            self._refuse_for(run, denied, "not_authorized", waiter)
+
+    def _refuse_for(
+        self, run: Run, error: PenstockError, reason: str, waiter: Waiter | None
+    ) -> None:
         self.metrics.dropped[reason] += run.count
         if waiter is not None:
             waiter.refused(error)

@@ -31,7 +31,7 @@ from penstock.log.staging.area import (
 )
 from penstock.log.staging.foreign import check_batch
 from penstock.log.staging.intake import finish, take_in
-from penstock.model.errors import CorruptError, NotAuthorized, RefusedError, UnavailableError
+from penstock.model.errors import CorruptError, NotAuthorized, RefusedError
 
 __all__ = ["NAME_FORM", "PART_FORM", "SOURCE_CHARS_MAX", "Staged", "StagedFile"]
 
@@ -71,6 +71,8 @@ class Staged:
             if not self._authorise(principal, PUBLISH, name):
                 self._engine.metrics.dropped["not_authorized"] += 1
                 raise NotAuthorized(f"publishing to {quoted(name)} is not allowed")
+        records = sum(batch.header.count for batch in batches)
+        self._engine.quotas.check_rate(principal.user, records, len(data))
         staged = StagedData(source, number, part, topic.id, batches)
         return await asyncio.to_thread(area.keep, staged)
 
@@ -119,7 +121,7 @@ class Staged:
 
     def _check_space(self) -> None:
         if self._engine.upkeep.refusal:
-            raise UnavailableError(self._engine.upkeep.refusal)
+            raise self._engine.upkeep.refused()
 
     async def _look_after(self) -> None:
         """Finish what was decided and then interrupted, by a full disk perhaps."""

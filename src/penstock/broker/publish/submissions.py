@@ -70,3 +70,6 @@ class Submissions:
                 engine.metrics.dropped["not_authorized"] += run.count
                 raise NotAuthorized(f"publishing to {quoted(run.name)} is not allowed")
             engine.check(run)
+        engine.quotas.check_rate(
+            principal.user, sum(run.count for run in runs), sum(len(run.data) for run in runs)
+        )

@@ -8,13 +8,16 @@ repeats a batch, it never skips one.
 from __future__ import annotations
 
 import asyncio
+from contextlib import AbstractContextManager
 
 from penstock.broker.metrics import Metrics
+from penstock.broker.quotas import Quotas
 from penstock.broker.topics import Topic
 from penstock.catalog.catalog import Catalog, ConsumerRow
 from penstock.catalog.positions import PositionSaver
 from penstock.core.names import check_consumer, matches, quoted
 from penstock.core.position import AtOffset, AtTime, Latest, Position, check_offset_type
+from penstock.core.quotas import CONSUMERS
 from penstock.core.where import Where
 from penstock.log.files.segment import StaleSegment
 from penstock.log.format.batch import Batch
@@ -55,7 +58,10 @@ class Consumer:
 class Consumers:
     """All consumers of a broker, by (topic id, name)."""
 
-    def __init__(self, catalog: Catalog, saver: PositionSaver, metrics: Metrics) -> None:
+    def __init__(
+        self, catalog: Catalog, saver: PositionSaver, metrics: Metrics, quotas: Quotas
+    ) -> None:
+        self._quotas = quotas
         self._catalog = catalog
         self._saver = saver
         self._metrics = metrics
@@ -108,8 +114,13 @@ class Consumers:
                 f"consumer {quoted(name)} already reads topic {quoted(topic.declared)}: "
                 "unsubscribe it first, or seek"
             )
-        await self._catalog.insert_consumer(topic.id, name, topic.log.epoch, offset)
-        self._consumers[topic.id, name] = Consumer(name, offset)
+        with self.making():
+            await self._catalog.insert_consumer(topic.id, name, topic.log.epoch, offset)
+            self._consumers[topic.id, name] = Consumer(name, offset)
+
+    def making(self) -> AbstractContextManager[None]:
+        """Around making a consumer; QuotaExceeded if the tenant has all that it may have."""
+        return self._quotas.making(CONSUMERS, len(self._consumers))
 
     def admit(self, topic: Topic, name: str, next_offset: int) -> None:
         """A consumer that was stored together with something else."""

@@ -18,11 +18,13 @@ from uuid import uuid4
 
 from penstock.broker.metrics import Metrics
 from penstock.broker.queue.consumers import read_batches, resolve
+from penstock.broker.quotas import Quotas
 from penstock.broker.topics import Topic, Topics
 from penstock.catalog.groups import GroupCatalog, GroupRow
 from penstock.core.groups import NO_LEASE, Group
 from penstock.core.names import check_group, quoted, topic_key
 from penstock.core.position import Position
+from penstock.core.quotas import GROUPS
 from penstock.core.run import Run, run_of
 from penstock.log.interface import KeptLog
 from penstock.model.clock import Clock
@@ -89,7 +91,10 @@ class Groups:
         clock: Clock,
         metrics: Metrics,
         publish: Publish,
+        *,
+        quotas: Quotas,
     ) -> None:
+        self._quotas = quotas
         self.lease_s = LEASE_S
         self._topics = topics
         self._catalog = catalog
@@ -179,8 +184,9 @@ class Groups:
             )
         offset = await resolve(topic, start)
         kept = KeptGroup(name, self._make(offset))
-        await self._save(topic, kept)
-        return self._groups.setdefault((topic.id, name), kept)
+        with self._quotas.making(GROUPS, len(self._groups)):
+            await self._save(topic, kept)
+            return self._groups.setdefault((topic.id, name), kept)
 
     async def _give(self, topic: Topic, kept: KeptGroup, receipt: str, limit: int) -> list[Given]:
         """What others left first, then new ones."""

@@ -9,9 +9,11 @@ from __future__ import annotations
 from typing import Final
 
 from penstock.broker.queue.consumers import Consumers
+from penstock.broker.quotas import Quotas
 from penstock.broker.topics import Topic
 from penstock.catalog.queue import QueueCatalog
 from penstock.core.names import quoted
+from penstock.core.quotas import PRODUCERS
 from penstock.model.errors import RefusedError
 
 CONSUMER: Final = "0"
@@ -37,7 +39,8 @@ class _Counts:
 class Queue:
     """Registrations, in step with the catalog."""
 
-    def __init__(self, catalog: QueueCatalog, consumers: Consumers) -> None:
+    def __init__(self, catalog: QueueCatalog, consumers: Consumers, quotas: Quotas) -> None:
+        self._quotas = quotas
         self._catalog = catalog
         self._consumers = consumers
         self._counts: dict[int, _Counts] = {}  # by topic id
@@ -53,25 +56,28 @@ class Queue:
     async def register_producer(self, topic: Topic) -> str:
         """The new producer's id; durable on return."""
         _check_topic_id(topic)
-        ordinal = await self._catalog.register_producer(topic.id)
-        counts = self._counts.setdefault(topic.id, _Counts())
-        counts.producers = max(counts.producers, ordinal + 1)
+        registered = sum(one.producers for one in self._counts.values())
+        with self._quotas.making(PRODUCERS, registered):
+            ordinal = await self._catalog.register_producer(topic.id)
+            counts = self._counts.setdefault(topic.id, _Counts())
+            counts.producers = max(counts.producers, ordinal + 1)
         return make_id(topic.id, ordinal, PRODUCER)
 
     async def register_consumer(self, topic: Topic) -> str:
         """The new consumer's id; it begins with the first record there is. Durable on return."""
         _check_topic_id(topic)
         first = topic.log.bounds().first
-        ordinal = await self._catalog.register_consumer(
-            topic.id,
-            lambda ordinal: make_id(topic.id, ordinal, CONSUMER),
-            topic.log.epoch,
-            first,
-        )
-        counts = self._counts.setdefault(topic.id, _Counts())
-        counts.consumers = max(counts.consumers, ordinal + 1)
-        consumer_id = make_id(topic.id, ordinal, CONSUMER)
-        self._consumers.admit(topic, consumer_id, first)
+        with self._consumers.making():
+            ordinal = await self._catalog.register_consumer(
+                topic.id,
+                lambda ordinal: make_id(topic.id, ordinal, CONSUMER),
+                topic.log.epoch,
+                first,
+            )
+            counts = self._counts.setdefault(topic.id, _Counts())
+            counts.consumers = max(counts.consumers, ordinal + 1)
+            consumer_id = make_id(topic.id, ordinal, CONSUMER)
+            self._consumers.admit(topic, consumer_id, first)
         return consumer_id
 
     def check_producer(self, topic: Topic, producer_id: str) -> None:

@@ -14,6 +14,7 @@ from penstock.broker.session.session import Session, Subscription
 from penstock.broker.session.store import SessionStore
 from penstock.broker.share.delivery import Sharing
 from penstock.core.names import SHARE_PREFIX
+from penstock.core.quotas import SUBSCRIPTIONS
 
 
 class Sessions:
@@ -39,6 +40,8 @@ class Sessions:
         self._on_trouble = on_trouble
         self._keeps_qos0 = keeps_qos0
         self._catchups: dict[int, CatchUp[Session]] = {}  # by topic id
+        self._filters: dict[str, int] = {}  # how many of connected sessions, by user
+        self._filter_count = 0
 
     # Coming and going
 
@@ -48,6 +51,7 @@ class Sessions:
         self.connected[session.client_id] = session
         traffic = self._engine.metrics.traffic
         traffic.clients_max = max(traffic.clients_max, len(self.connected))
+        self._count(session, len(session.subscriptions))
         for subscription in session.subscriptions.values():
             self._connect(subscription)
         if any(one.is_plain for one in session.subscriptions.values()):
@@ -62,6 +66,7 @@ class Sessions:
         """The connection is gone; a session that ends with it leaves nothing behind."""
         if self.connected.get(session.client_id) is session:
             del self.connected[session.client_id]
+            self._count(session, -len(session.subscriptions))
         for subscription in session.subscriptions.values():
             self._disconnect(subscription)
         self._sharing.detach(session)
@@ -74,10 +79,31 @@ class Sessions:
 
     # Subscriptions
 
+    def check_room(self, user: str) -> None:
+        """QuotaExceeded if this user's clients, or all clients, have too many subscriptions."""
+        quotas = self._engine.quotas
+        quotas.check(SUBSCRIPTIONS, self._filter_count)
+        quotas.check_user(SUBSCRIPTIONS, self._filters.get(user, 0))
+
+    def _count(self, session: Session, more: int) -> None:
+        """A connected session has more subscriptions, or fewer."""
+        outbox = session.outbox
+        if not more or outbox is None:
+            return
+        user = outbox.principal.user
+        self._filter_count += more
+        count = self._filters.get(user, 0) + more
+        if count:
+            self._filters[user] = count
+        else:
+            self._filters.pop(user, None)
+
     def subscribe(self, subscription: Subscription) -> bool:
         """Add or replace a filter of a session; True if it is new."""
         session = subscription.session
         existing = session.subscriptions.get(subscription.filter)
+        if existing is None:
+            self._count(session, 1)
         if subscription.filter.startswith(SHARE_PREFIX):
             session.subscriptions[subscription.filter] = subscription
             self._sharing.subscribe(subscription)
@@ -134,6 +160,7 @@ class Sessions:
         subscription = session.subscriptions.pop(filter, None)
         if subscription is None:
             return False
+        self._count(session, -1)
         self._disconnect(subscription)
         if subscription.share is not None:
             self._sharing.let_go(subscription)

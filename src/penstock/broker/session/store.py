@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import AbstractContextManager, nullcontext
 
 from penstock.broker.deliver.retained import Retained
 from penstock.broker.engine import Engine
@@ -17,6 +18,7 @@ from penstock.broker.publish.used_keys import Keys
 from penstock.broker.session.checkpoint import CHECKPOINT_S, BusySessions, Checkpoints, Levels
 from penstock.broker.session.endings import Endings
 from penstock.broker.session.inbound_qos2 import InboundQos2
+from penstock.broker.session.owners import Owners
 from penstock.broker.session.rows import (
     feed_rows,
     outstanding_row,
@@ -34,6 +36,7 @@ from penstock.catalog.feeds import FeedRow
 from penstock.catalog.sessions import Ending, SessionCatalog
 from penstock.catalog.stored_sessions import OutstandingRow, StoredSession
 from penstock.core.names import quoted
+from penstock.core.quotas import SESSIONS as SESSIONS_QUOTA
 from penstock.core.run import Encoding, Run
 from penstock.log.format.marks import (
     MARK_IDEMPOTENCY_KEY,
@@ -49,7 +52,7 @@ class SessionStore:
 
     def __init__(self, engine: Engine, catalog: SessionCatalog) -> None:
         loop = asyncio.get_running_loop()
-        self.stored: dict[str, str] = {}  # clients with a session in the catalog, and whose it is
+        self.stored: Owners[str] = Owners()  # of the sessions in the catalog, by client id
         self.tasks = Tasks(loop)
         self.retained = Retained(engine.clock)
         self.shares = Shares(engine, catalog.shares, self.tasks.spawn)
@@ -82,7 +85,8 @@ class SessionStore:
 
     async def open(self) -> None:
         """Take over what the catalog knows and follow the logs from its levels to their ends."""
-        self.stored, self._levels.saved, rows = await self._catalog.recover()
+        owners, self._levels.saved, rows = await self._catalog.recover()
+        self.stored = Owners(owners)
         self.retained.load(rows)
         await self.shares.load(await self._catalog.shares.recover())
         incarnations = await self._catalog.incarnations()
@@ -144,14 +148,23 @@ class SessionStore:
             return StoredSession(session.client_id, 0, 0, [], {}, [], []), False
         assert session.outbox is not None
         owner = session.outbox.principal.user
-        stored, is_present = await self._catalog.begin(
-            session.client_id, owner, session.expiry_s, is_clean=is_clean
-        )
-        self.stored[session.client_id] = owner
+        with self._making(session.client_id, owner):
+            stored, is_present = await self._catalog.begin(
+                session.client_id, owner, session.expiry_s, is_clean=is_clean
+            )
+            self.stored[session.client_id] = owner
         session.incarnation = stored.incarnation
         session.vault = self
         self.inbound.restore(session, stored.opened)
         return stored, is_present
+
+    def _making(self, client_id: str, owner: str) -> AbstractContextManager[None]:
+        """Around storing the session of a client; QuotaExceeded if it is one too many."""
+        stored = self.stored
+        if client_id in stored:
+            return nullcontext()
+        quotas = self._engine.quotas
+        return quotas.making_own(SESSIONS_QUOTA, len(stored), owner, stored.count_of(owner))
 
     async def offsets(self, stored: StoredSession) -> dict[int, int]:
         """Where a session that was away goes on in each topic; from 0 in one born since."""

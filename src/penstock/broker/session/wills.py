@@ -15,17 +15,20 @@ import asyncio
 import heapq
 from collections import deque
 from collections.abc import Callable, Coroutine
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Final
 
 from penstock.broker.deliver.routes import TopicWanted
 from penstock.broker.exchange import Exchange
+from penstock.broker.session.owners import Owners
 from penstock.broker.session.session import Session
 from penstock.broker.session.will_marks import will_mark
 from penstock.broker.upkeep import WILLS
 from penstock.catalog.wills import NOT_DUE, StoredWill, WillCatalog
+from penstock.core.quotas import WILLS as WILLS_QUOTA
 from penstock.core.run import Run, record_flags
 from penstock.model.clock import Clock
-from penstock.model.errors import NotAuthorized, PenstockError, UnavailableError
+from penstock.model.errors import NotAuthorized, PenstockError
 from penstock.model.will import NO_WILL, Will
 
 GRACE_S: Final = 30  # after a start; most clients come back within seconds
@@ -97,6 +100,7 @@ class Wills:
         self._clock = clock
         self._loop = asyncio.get_running_loop()
         self._waiting: dict[tuple[str, str], Waiting] = {}  # by client id and owner
+        self._held: Owners[int] = Owners()  # of all wills in the catalog, by their ids
         self._heap: list[Waiting] = []  # those, the retried, and some that are over
         self._stale = 0  # how many of them are
         self._timer: asyncio.TimerHandle | None = None
@@ -112,6 +116,7 @@ class Wills:
         """Take over what an earlier broker left; the store has followed the logs before."""
         now_us, now_s = self._clock.steady_us(), self._clock.monotonic_s()
         for held in await self._catalog.held():
+            self._held[held.will_id] = held.owner
             if held.due_at == NOT_DUE:
                 wait_s = float(min(held.delay_s, held.session_expiry_s))
             else:
@@ -184,14 +189,24 @@ class Wills:
             return
         replaced = NO_WILL if last is None else last.will_id
         try:
-            session.will_id = await self._catalog.hold(
-                client_id, owner, session.expiry_s, will, replaced
-            )
+            with self._making(owner) if will is not None else nullcontext():
+                session.will_id = await self._catalog.hold(
+                    client_id, owner, session.expiry_s, will, replaced
+                )
+                self._held.pop(replaced)
+                if will is not None:
+                    self._held[session.will_id] = owner
         except BaseException:
             if last is not None:
                 self._wait(_anew(last, last.due_s))
             raise
         session.will_delay_s = 0 if will is None else will.delay_s
+
+    def _making(self, owner: str) -> AbstractContextManager[None]:
+        """Around keeping a will of this user; QuotaExceeded if there may not be another one."""
+        held = self._held
+        quotas = self._exchange.engine.quotas
+        return quotas.making_own(WILLS_QUOTA, len(held), owner, held.count_of(owner))
 
     def withdraw(self, session: Session, then: Callable[[], None]) -> None:
         """The client says goodbye: its will is never published; `then` once that is durable."""
@@ -205,6 +220,7 @@ class Wills:
         try:
             await self._catalog.delete(will_id)
         finally:
+            self._held.pop(will_id)
             then()
 
     def end(self, session: Session, owner: str) -> None:
@@ -291,7 +307,9 @@ class Wills:
         if self._attempts.get(waiting.client_id) is attempted:
             del self._attempts[waiting.client_id]
         attempted.set_result(None)
-        if is_refused:
+        if not is_refused:
+            self._held.pop(waiting.will_id)
+        else:
             self._push(_anew(waiting, self._clock.monotonic_s() + RETRY_S))
 
     async def _publish_part(self, will_ids: list[int]) -> set[int]:
@@ -320,7 +338,7 @@ class Wills:
         exchange, will = self._exchange, stored.will
         done: asyncio.Future[Exception | None] = self._loop.create_future()
         if exchange.engine.upkeep.refusal:
-            done.set_result(UnavailableError(exchange.engine.upkeep.refusal))
+            done.set_result(exchange.engine.upkeep.refused())
             return done
         flags = record_flags(will.qos, will.retain)
         run = Run(will.name, will.payload, [0], [len(will.payload)], flags)

@@ -43,6 +43,7 @@ from penstock.doors.serving import Serving
 from penstock.model.errors import (
     NotSubscribed,
     PenstockError,
+    QuotaExceeded,
     TopicNotFound,
     UnavailableError,
 )
@@ -205,7 +206,11 @@ class HttpDoor:
             self.serving.report(f"{request.method} {request.path} failed", wrong)
         elif isinstance(wrong, HttpError):
             self._note_refusal(request, wrong)
-        elif isinstance(wrong, UnavailableError | NotSubscribed) and "topic" in request.params:
+        elif (
+            isinstance(wrong, UnavailableError | NotSubscribed)
+            and not isinstance(wrong, QuotaExceeded)
+            and "topic" in request.params
+        ):
             try:
                 self.engine.topics.find(request.params["topic"])
             except TopicNotFound as gone:  # deleted while the request was under way

@@ -22,7 +22,7 @@ from penstock.doors.mqtt.limits import MqttLimits
 from penstock.doors.mqtt.login import Logins
 from penstock.doors.mqtt.publishing import RECEIVE_MAX
 from penstock.doors.mqtt.wills import check_will, read_will
-from penstock.model.errors import PenstockError
+from penstock.model.errors import PenstockError, QuotaExceeded
 from penstock.model.will import Will
 from penstock.mqtt.encode import encode_within
 from penstock.mqtt.kinds import MQTT_5, Role
@@ -59,12 +59,16 @@ class Arrivals:
         self._wills = wills
         self._limits = limits
         self._spawn = spawn
+        self._counted: set[Connection] = set()  # those that the quota of connections knows
         self._arriving: dict[str, Connection] = {}  # by client id: their session is being loaded
         self._logins = Logins(exchange.engine.access, loop, self.admit, self._refuse_login)
 
     def forget(self, connection: Connection) -> None:
         """The connection is gone; nobody waits for its login any more."""
         self._logins.forget(connection)
+        if connection in self._counted:
+            self._counted.discard(connection)
+            self.exchange.engine.quotas.leave(connection.principal.user)
 
     def connect(self, connection: Connection, packet: Connect) -> None:
         self.exchange.engine.metrics.traffic.connects += 1
@@ -108,6 +112,12 @@ class Arrivals:
                 self._refuse_taken(connection, packet, client_id)
                 return
             holder.outbox.end(Reason.SESSION_TAKEN_OVER, TAKEN_OVER)
+        try:
+            self.exchange.engine.quotas.enter(connection.principal.user)
+        except QuotaExceeded as exceeded:
+            self._answer_no(connection, Reason.QUOTA_EXCEEDED, str(exceeded))
+            return
+        self._counted.add(connection)
         asked = packet.properties
         window = min(asked.receive_maximum or WINDOW_MAX, WINDOW_MAX)
         session = Session(client_id, connection, window)
@@ -159,7 +169,8 @@ class Arrivals:
         except PenstockError as refused:
             if self._arrived(session.client_id, connection):
                 self._leave(session, is_present=is_present)
-            reason = Reason.SERVER_UNAVAILABLE
+            is_quota = isinstance(refused, QuotaExceeded)
+            reason = Reason.QUOTA_EXCEEDED if is_quota else Reason.SERVER_UNAVAILABLE
             self._refuse(connection, packet, "unavailable", reason, str(refused))
             return
         if not self._arrived(session.client_id, connection):

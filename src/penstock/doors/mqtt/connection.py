@@ -153,9 +153,7 @@ class Connection:
                     at += len(neighbours) - 1
                 traffic.publishes_received += last.end_message - item.first_message
                 traffic.publish_bytes_received += last.end - item.start
-                publishing = self._publishing
-                if publishing is None:
-                    publishing = self._publishes()
+                publishing = self._publishing or self._publishes()
                 try:
                     if last is item:
                         publishing.publish(chunk, item)
@@ -164,6 +162,8 @@ class Connection:
                 except TopicWanted as wanted:
                     self._pause(chunk, item, last, wanted)
                     return
+                if publishing.meter is not None:
+                    publishing.measure(last.end_message - item.first_message, last.end - item.start)
             elif isinstance(item, AckRun):
                 traffic.controls_received += item.end_id - item.first_id
                 self.take_acks(item.first_byte, chunk.packet_ids[item.first_id : item.end_id])
@@ -255,9 +255,9 @@ class Connection:
             self._publishing = Publishing(self, session, self._host.exchange.publisher, plain)
         return self._publishing
 
-    def hold(self) -> None:
-        """Stop reading from the client for a moment."""
-        self._host.hold(self)
+    def hold(self, wait_s: float) -> None:
+        """Stop reading from the client for a moment, or for so long."""
+        self._host.hold(self, wait_s)
 
     @property
     def is_overdue(self) -> bool:

@@ -122,8 +122,11 @@ class MqttDoor:
 
     # What connections ask for
 
-    def hold(self, connection: Connection) -> None:
+    def hold(self, connection: Connection, wait_s: float) -> None:
         connection.read_on(False)
+        if wait_s > 0:
+            self._loop.call_later(wait_s, self._wake, connection)
+            return
         if not self._held:
             self._loop.call_later(HOLD_S, self._unhold)
         self._held.append(connection)
@@ -132,10 +135,13 @@ class MqttDoor:
         """Read on; whoever still brings too much is held again."""
         held, self._held = self._held, []
         for connection in held:
-            if connection.is_overdue:
-                self.hold(connection)
-            else:
-                connection.read_on(True)
+            self._wake(connection)
+
+    def _wake(self, connection: Connection) -> None:
+        if connection.is_overdue:
+            self.hold(connection, 0.0)
+        elif not connection.is_paused:
+            connection.read_on(True)
 
     def create_topic(self, connection: Connection, topic: str) -> None:
         self.serving.spawn(connection, self._create_topic(connection, topic))

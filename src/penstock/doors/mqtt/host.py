@@ -26,8 +26,8 @@ class Host(Protocol):
         """A packet that is no PUBLISH and no plain acknowledgement."""
         ...
 
-    def hold(self, connection: Connection) -> None:
-        """Too much waits to be written: stop reading from this client for a moment."""
+    def hold(self, connection: Connection, wait_s: float) -> None:
+        """Stop reading from this client for so long; 0: until less waits to be written."""
         ...
 
     def create_topic(self, connection: Connection, topic: str) -> None:

@@ -80,6 +80,7 @@ class Publishing:
         "_session",
         "_unacked",
         "_weave",
+        "meter",
     )
 
     def __init__(
@@ -97,6 +98,7 @@ class Publishing:
         self._unacked = 0  # packets without an answer
         self._pubacks = 0  # those of them that are messages of QoS 1
         self._weave: Weave | None = None
+        self.meter = publisher.quotas.meter(connection.principal.user)
 
     def publish(self, chunk: Chunk, item: PublishRun) -> None:
         """Consecutive PUBLISH packets that are alike; ProtocolViolation if they break a rule."""
@@ -119,6 +121,13 @@ class Publishing:
             is_much = publisher.publish_once(route, run, session, ids, receipt)
         if is_much or self._unacked > UNACKED_MAX:
             self._hold(route.topic)
+
+    def measure(self, messages: int, size: int) -> None:
+        """So much was published: the client is not read while its rate is above its quota."""
+        assert self.meter is not None
+        wait_s = self._publisher.quotas.measure(self.meter, messages, size)
+        if wait_s > 0:
+            self._connection.hold(wait_s)
 
     def publish_plain(self, chunk: Chunk, neighbours: list[PublishRun]) -> None:
         """Runs of QoS 0 side by side, of different names; else as `publish` of each."""
@@ -257,7 +266,7 @@ class Publishing:
 
     def _hold(self, topic: Topic) -> None:
         self._congested = topic
-        self._connection.hold()
+        self._connection.hold(0.0)
 
     @property
     def is_overdue(self) -> bool:

@@ -21,7 +21,7 @@ from penstock.doors.mqtt.arrivals import Spawn
 from penstock.doors.mqtt.asked import Asked, read_asked
 from penstock.doors.mqtt.connection import Connection
 from penstock.doors.mqtt.dollar_sys import DollarSys, is_own
-from penstock.model.errors import InvalidFilter, PenstockError, RefusedError
+from penstock.model.errors import InvalidFilter, PenstockError, QuotaExceeded, RefusedError
 from penstock.mqtt.packets import Packet, Suback, Subscribe, Unsuback, Unsubscribe
 from penstock.mqtt.packets import Subscription as Wanted
 from penstock.mqtt.reasons import FAILURE, Reason
@@ -224,6 +224,11 @@ class Subscribing:
         known = session.subscriptions
         if len(known) >= SUBSCRIPTIONS_MAX and wanted.filter not in known:
             return Reason.QUOTA_EXCEEDED, f"at most {SUBSCRIPTIONS_MAX} subscriptions of a session"
+        if wanted.filter not in known:
+            try:
+                self.exchange.sessions.check_room(outbox.principal.user)
+            except QuotaExceeded as exceeded:
+                return Reason.QUOTA_EXCEEDED, str(exceeded)
         return Reason(wanted.qos), ""
 
     def unsubscribe(self, connection: Connection, packet: Unsubscribe) -> None:

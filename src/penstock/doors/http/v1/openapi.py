@@ -18,7 +18,7 @@ from penstock.doors.http.v1.types import Problem
 from penstock.model.version import VERSION
 
 PATH: Final = "/v1/openapi.json"
-ERRORS: Final = (400, 401, 403, 404, 408, 413, 414, 417, 421, 431, 503, 507)  # of every route
+ERRORS: Final = (400, 401, 403, 404, 408, 413, 414, 417, 421, 429, 431, 503, 507)  # of every route
 _PARAMETER: Final = re.compile(r"\{(\w+)\}")
 
 

@@ -88,13 +88,22 @@ class StreamsDoor:
             raise HttpError(400, f"overflow {overflow[:200]!r} is neither 'resume' nor 'close'")
         where, names = read_filters(query)
         position = self._position(request, topic, query.get("from", "latest"))
-        stream = await engine.stream(topic, position, names=names, where=where)
+        user = request.principal.user
+        engine.quotas.enter(user)
+        try:
+            stream = await engine.stream(topic, position, names=names, where=where)
+        except BaseException:
+            engine.quotas.leave(user)
+            raise
+
+        def end() -> None:
+            stream.close()
+            engine.quotas.leave(user)
+
         feeding = Feeding(stream, self._lines, closes=overflow == CLOSE)
         if request.is_upgrade:
-            return Upgrade(
-                lambda socket: SocketReader(self._door, socket, feeding), on_end=stream.close
-            )
-        return Streamed(feeding.produce, SSE, (("Cache-Control", "no-store"),), on_end=stream.close)
+            return Upgrade(lambda socket: SocketReader(self._door, socket, feeding), on_end=end)
+        return Streamed(feeding.produce, SSE, (("Cache-Control", "no-store"),), on_end=end)
 
     def _position(self, request: Request, topic: Topic, start: str) -> Position:
         """Where the reader was, if it says so; else where it wants to start."""

@@ -1,0 +1,50 @@
+"""Whose each of many things is, and how many of them everybody has."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Hashable, Iterator, KeysView
+from typing import Generic, TypeVar
+
+Key = TypeVar("Key", bound=Hashable)
+
+
+class Owners(Generic[Key]):
+    """The owners by what they own: sessions by their client ids, wills by their ids."""
+
+    def __init__(self, owners: dict[Key, str] | None = None) -> None:
+        self._owners: dict[Key, str] = owners or {}
+        self._counts = Counter(self._owners.values())
+
+    def __len__(self) -> int:
+        return len(self._owners)
+
+    def __iter__(self) -> Iterator[Key]:
+        return iter(self._owners)
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._owners
+
+    def __setitem__(self, key: Key, owner: str) -> None:
+        self.pop(key)
+        self._owners[key] = owner
+        self._counts[owner] += 1
+
+    def get(self, key: Key, default: str) -> str:
+        return self._owners.get(key, default)
+
+    def keys(self) -> KeysView[Key]:
+        return self._owners.keys()
+
+    def pop(self, key: Key, default: None = None) -> str | None:
+        """Forget one of them; its owner, if it had one."""
+        owner = self._owners.pop(key, default)
+        if owner is not None:
+            self._counts[owner] -= 1
+            if not self._counts[owner]:
+                del self._counts[owner]
+        return owner
+
+    def count_of(self, owner: str) -> int:
+        """How many an owner has."""
+        return self._counts[owner]

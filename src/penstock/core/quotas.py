@@ -1,0 +1,151 @@
+"""Quotas: how much a tenant and each of its users may hold, and how fast they may publish.
+
+A quota that is not set is unlimited. Whoever holds things counts them and asks `Limits` before it
+takes another one; a `Meter` measures what a publisher sends. Compiled by mypyc; the same source
+runs interpreted.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from penstock.model.errors import QuotaExceeded
+
+CONNECTIONS: Final = "connections"
+SESSIONS: Final = "sessions"
+SUBSCRIPTIONS: Final = "subscriptions"
+TOPICS: Final = "topics"
+STORED_BYTES: Final = "stored_bytes"
+RETAINED: Final = "retained"
+RETAINED_BYTES: Final = "retained_bytes"
+WILLS: Final = "wills"
+GROUPS: Final = "groups"
+CONSUMERS: Final = "consumers"
+PRODUCERS: Final = "producers"
+KEYS: Final = "keys"
+PUBLISH_RATE: Final = "publish_rate"  # messages a second
+PUBLISH_BYTES_RATE: Final = "publish_bytes_rate"  # bytes a second
+
+# What a quota counts, in words.
+WORDS: Final = {
+    CONNECTIONS: "connections",
+    SESSIONS: "persistent sessions",
+    SUBSCRIPTIONS: "subscriptions of connected clients",
+    TOPICS: "topics",
+    STORED_BYTES: "bytes in topics",
+    RETAINED: "retained messages",
+    RETAINED_BYTES: "bytes of retained messages",
+    WILLS: "wills",
+    GROUPS: "groups",
+    CONSUMERS: "consumers",
+    PRODUCERS: "producers",
+    KEYS: "keys",
+    PUBLISH_RATE: "messages a second",
+    PUBLISH_BYTES_RATE: "bytes a second",
+}
+TENANT_KINDS: Final = tuple(WORDS)
+# A topic, a group or a consumer belongs to a tenant: which user made it is not kept.
+USER_KINDS: Final = (
+    CONNECTIONS,
+    SESSIONS,
+    SUBSCRIPTIONS,
+    WILLS,
+    KEYS,
+    PUBLISH_RATE,
+    PUBLISH_BYTES_RATE,
+)
+
+# High enough for honest work on one machine, low enough that nobody fills a catalog by mistake.
+TENANT_DEFAULTS: Final = {
+    SESSIONS: 1_000_000,
+    TOPICS: 10_000,
+    RETAINED: 1_000_000,
+    WILLS: 100_000,
+    GROUPS: 10_000,
+    CONSUMERS: 100_000,
+    PRODUCERS: 100_000,
+    KEYS: 100_000,
+}
+USER_DEFAULTS: Final = {SESSIONS: 250_000, WILLS: 50_000, KEYS: 1_000}
+
+BURST_S: Final = 1.0  # a publisher that was quiet may send this much of its rate at once
+
+
+class Limits:
+    """The quotas of a tenant, or of each user of a tenant."""
+
+    def __init__(self, holder: str, limits: dict[str, int]) -> None:
+        self.holder = holder  # whose quota this is, in an error: "tenant 'acme'", "a user"
+        self._limits = limits
+
+    def get(self, kind: str) -> int | None:
+        """None: unlimited."""
+        return self._limits.get(kind)
+
+    def check(self, kind: str, held: int, more: int = 1) -> None:
+        """QuotaExceeded if `more` would be too many beside those `held` already."""
+        limit = self._limits.get(kind)
+        if limit is not None and held + more > limit:
+            raise QuotaExceeded(
+                f"{self.holder} may have {limit:,} {WORDS[kind]} and has {held:,}: remove some, or "
+                f"ask the operator for a higher quota ([quotas] {kind})",
+                kind,
+            )
+
+
+class Bucket:
+    """A token bucket that may go below zero: what came is taken, what follows waits."""
+
+    def __init__(self, rate: int, now_us: int) -> None:
+        self._rate = rate  # tokens a second
+        self._tokens = rate * BURST_S
+        self._at_us = now_us
+
+    def take(self, count: int, now_us: int) -> float:
+        """Take tokens; how many seconds it will be until the bucket is out of debt, or 0."""
+        self._fill(now_us)
+        self._tokens -= count
+        return self._debt_s
+
+    def look(self, now_us: int) -> float:
+        """As `take`, but takes nothing."""
+        self._fill(now_us)
+        return self._debt_s
+
+    def _fill(self, now_us: int) -> None:
+        past_us = now_us - self._at_us
+        self._at_us = now_us
+        if past_us > 0:
+            self._tokens = min(
+                self._tokens + past_us * self._rate / 1_000_000, self._rate * BURST_S
+            )
+
+    @property
+    def _debt_s(self) -> float:
+        return -self._tokens / self._rate if self._tokens < 0 else 0.0
+
+
+class Meter:
+    """What publishers with the same buckets send: those of one user, within its tenant."""
+
+    def __init__(self, message_buckets: list[Bucket], byte_buckets: list[Bucket]) -> None:
+        self._message_buckets = message_buckets
+        self._byte_buckets = byte_buckets
+
+    def take(self, messages: int, bytes: int, now_us: int) -> float:
+        """Count what was sent; for how many seconds its sender has to be quiet, 0 if not at all."""
+        wait_s = 0.0
+        for bucket in self._message_buckets:
+            wait_s = max(wait_s, bucket.take(messages, now_us))
+        for bucket in self._byte_buckets:
+            wait_s = max(wait_s, bucket.take(bytes, now_us))
+        return wait_s
+
+    def look(self, now_us: int) -> float:
+        """For how many seconds a sender has to be quiet, because of what was sent before."""
+        wait_s = 0.0
+        for bucket in self._message_buckets:
+            wait_s = max(wait_s, bucket.look(now_us))
+        for bucket in self._byte_buckets:
+            wait_s = max(wait_s, bucket.look(now_us))
+        return wait_s

@@ -1,0 +1,278 @@
+"""Quotas through the doors of a real broker: the answer comes before any ack, nothing is lost."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from secrets import token_hex
+
+import pytest
+
+from penstock.mqtt.kinds import MQTT_3_1_1, MQTT_5
+from penstock.mqtt.packets import Connack, Connect, Puback, Publish, Will
+from penstock.mqtt.reasons import Reason
+from tests.doors.served import Served
+from tests.doors.wire import Wire, kept
+from tests.http.asking import Answer, Asking
+
+Start = Callable[[str], Served]
+TOPICS = "/v1/topics"
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    """Starts a broker with these lines under [quotas]."""
+    running = []
+
+    def start(quotas: str) -> Served:
+        settings = tmp_path / "penstock.toml"
+        settings.write_text(f"[log]\nupkeep_every = '200ms'\n[quotas]\n{quotas}\n")
+        running.append(Served(tmp_path / "data", "--config", str(settings)).start())
+        return running[-1]
+
+    yield start
+    for broker in running:
+        broker.stop()
+
+
+def ask(broker: Served, method: str, path: str, body: object = b"") -> Answer:
+    with Asking(broker.http_port) as asking:
+        return asking.ask(method, path, body)
+
+
+def publish(broker: Served, topic: str, payload: str) -> Answer:
+    return ask(broker, "POST", f"{TOPICS}/{topic}/records", {"payload": payload})
+
+
+def refusals(broker: Served, reason: str) -> float:
+    text = ask(broker, "GET", "/metrics").body.decode()
+    (line,) = [one for one in text.splitlines() if f'refused_total{{reason="{reason}"}}' in one]
+    return float(line.rsplit(" ", 1)[1])
+
+
+def arrive(broker: Served, client_id: str, version: int = MQTT_5, will: Will | None = None) -> Wire:
+    """A client with a session that is kept; its CONNACK has not been read."""
+    wire = Wire(broker.port, client_id, version)
+    properties = kept() if version == MQTT_5 else kept(0)
+    if version != MQTT_5:
+        wire.send(Connect(client_id, False, 0, will, version=version))
+    else:
+        wire.send(Connect(client_id, False, 0, will, version=version, properties=properties))
+    return wire
+
+
+def test_a_topic_too_many_is_answered_429_and_the_others_stay(start: Start) -> None:
+    broker = start("topics = 2")
+    assert ask(broker, "PUT", f"{TOPICS}/a", {}).status == 201
+    assert ask(broker, "PUT", f"{TOPICS}/b", {}).status == 201
+    refused = ask(broker, "PUT", f"{TOPICS}/c", {})
+    assert refused.status == 429
+    assert "may have 2 topics and has 2" in refused.detail
+    assert int(refused.headers["retry-after"]) >= 1
+    assert refusals(broker, "quota_topics") == 1
+    assert publish(broker, "a", "x").status == 200
+    assert ask(broker, "DELETE", f"{TOPICS}/b").status == 204
+    assert ask(broker, "PUT", f"{TOPICS}/c", {}).status == 201
+
+
+@pytest.mark.parametrize("version", [MQTT_3_1_1, MQTT_5])
+def test_a_session_too_many_is_refused_and_known_ones_come_back(start: Start, version: int) -> None:
+    broker = start("sessions = 2")
+    first = arrive(broker, "one", version)
+    assert first.expect(Connack).reason == Reason.SUCCESS
+    with arrive(broker, "two", version) as second:
+        assert second.expect(Connack).reason == Reason.SUCCESS
+    with arrive(broker, "three", version) as third:
+        wanted = Reason.QUOTA_EXCEEDED if version == MQTT_5 else Reason.SERVER_UNAVAILABLE
+        assert third.expect(Connack).reason == wanted
+    first.disconnect()
+    with arrive(broker, "one", version) as again:
+        answer = again.expect(Connack)
+        assert (answer.reason, answer.session_present) == (Reason.SUCCESS, True)
+    with Wire(broker.port, "short") as short:
+        assert short.connect().reason == Reason.SUCCESS, "what is not kept is no session"
+
+
+def test_of_fifty_clients_at_once_only_as_many_get_sessions_as_the_quota_allows(
+    start: Start,
+) -> None:
+    broker = start("sessions = 7")
+    wires = [arrive(broker, f"client-{number}") for number in range(50)]
+    reasons = [wire.expect(Connack).reason for wire in wires]
+    assert sorted(reasons) == [Reason.SUCCESS] * 7 + [Reason.QUOTA_EXCEEDED] * 43
+    for wire in wires:
+        wire.close()
+
+
+def test_a_connection_too_many_of_a_user_is_refused_until_another_one_ends(start: Start) -> None:
+    broker = start("[quotas.user]\nconnections = 2")
+    first, second = Wire(broker.port, "one"), Wire(broker.port, "two")
+    assert first.connect().reason == Reason.SUCCESS
+    assert second.connect().reason == Reason.SUCCESS
+    with Wire(broker.port, "three", MQTT_5) as third:
+        assert third.connect().reason == Reason.QUOTA_EXCEEDED
+    with Wire(broker.port, "one") as again:
+        assert again.connect().reason == Reason.SUCCESS, "it takes the place of the first"
+        assert first.is_closed()
+    second.disconnect()
+    with Wire(broker.port, "three", MQTT_5) as third:
+        assert third.connect().reason == Reason.SUCCESS
+
+
+def test_a_stream_counts_as_a_connection(start: Start) -> None:
+    broker = start("[quotas.user]\nconnections = 1")
+    ask(broker, "PUT", f"{TOPICS}/t", {})
+    with Asking(broker.http_port) as reader:
+        reader.send(f"GET {TOPICS}/t/stream HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
+        reader.until(b"event: start")
+        assert ask(broker, "GET", f"{TOPICS}/t/stream").status == 429
+        with Wire(broker.port, "one", MQTT_5) as wire:
+            assert wire.connect().reason == Reason.QUOTA_EXCEEDED
+    deadline_s = time.monotonic() + 10
+    while True:  # until the broker has seen the reader go
+        with Wire(broker.port, "one", MQTT_5) as wire:
+            if wire.connect().reason == Reason.SUCCESS:
+                break
+        assert time.monotonic() < deadline_s
+
+
+def test_a_subscription_too_many_is_refused_alone(start: Start) -> None:
+    broker = start("subscriptions = 3")
+    with Wire(broker.port, "one", MQTT_5) as one, Wire(broker.port, "two", MQTT_5) as two:
+        one.connect(), two.connect()
+        assert one.subscribe("a", "b").reasons == (0, 0)
+        assert two.subscribe("a", "b").reasons == (0, Reason.QUOTA_EXCEEDED)
+        assert two.subscribe("a").reasons == (0,), "what it has may be asked for again"
+        one.disconnect()
+        assert two.subscribe("b").reasons == (0,)
+
+
+def test_a_retained_name_too_many_is_refused_before_its_ack(start: Start) -> None:
+    broker = start("retained = 2")
+    with Wire(broker.port, "one", MQTT_5) as wire:
+        wire.connect()
+        for name in ("a", "b"):
+            wire.publish(name, b"1", 1, retain=True)
+        wire.send(Publish("c", b"1", 1, True, packet_id=77))
+        assert wire.pick(Puback, 77).reason == Reason.QUOTA_EXCEEDED
+        wire.publish("a", b"2", 1, retain=True)  # instead of the one before
+        wire.publish("c", b"not retained", 1)
+        wire.publish("b", b"", 1, retain=True)  # makes room
+        wire.publish("c", b"3", 1, retain=True)
+        wire.subscribe("#")
+        found = {message.name: message.payload for message in (wire.receive(), wire.receive())}
+        assert found == {"a": b"2", "c": b"3"}
+
+
+def test_before_mqtt_5_a_retained_name_too_many_closes_the_connection(start: Start) -> None:
+    broker = start("retained = 1")
+    with Wire(broker.port, "one") as wire:
+        wire.connect()
+        wire.publish("a", b"1", 1, retain=True)
+        wire.send(Publish("b", b"1", 1, True, packet_id=77))
+        assert wire.is_closed()
+
+
+def test_retained_bytes_have_a_quota(start: Start) -> None:
+    broker = start("retained_bytes = 1000")
+    with Wire(broker.port, "one", MQTT_5) as wire:
+        wire.connect()
+        wire.publish("a", bytes(900), 1, retain=True)
+        wire.send(Publish("b", bytes(101), 1, True, packet_id=77))
+        assert wire.pick(Puback, 77).reason == Reason.QUOTA_EXCEEDED
+        wire.publish("b", bytes(100), 1, retain=True)
+
+
+def test_a_fast_mqtt_publisher_is_slowed_down_and_loses_nothing(start: Start) -> None:
+    rate, count = 500, 1_500
+    broker = start(f"publish_rate = {rate}")
+    with Wire(broker.port, "fast") as wire, Wire(broker.port, "reader") as reader:
+        wire.connect(), reader.connect()
+        reader.subscribe("t", qos=1)
+        begin_s = time.monotonic()
+        ids = [wire.take_id() for _ in range(count)]
+        wire.send(*[Publish("t", b"%d" % one, 1, packet_id=one) for one in ids[: count // 2]])
+        wire.send(*[Publish("t", b"%d" % one, 1, packet_id=one) for one in ids[count // 2 :]])
+        received = [int(reader.receive().payload) for _ in ids]
+        assert received == ids
+        assert [wire.pick(Puback, one).packet_id for one in ids] == ids
+        wire.settle()
+        # A second of the rate goes at once, and what came in the last read is not waited for.
+        assert time.monotonic() - begin_s >= (count / 2 - rate) / rate
+    assert refusals(broker, "quota_publish_rate") > 0
+
+
+def test_a_fast_http_publisher_is_told_when_to_come_back(start: Start) -> None:
+    broker = start("[quotas.user]\npublish_rate = 5")
+    ask(broker, "PUT", f"{TOPICS}/t", {})
+    answers = [publish(broker, "t", str(number)) for number in range(12)]
+    stored = [answer for answer in answers if answer.status == 200]
+    refused = [answer for answer in answers if answer.status == 429]
+    assert len(stored) + len(refused) == 12 and stored and refused
+    assert all(int(answer.headers["retry-after"]) >= 1 for answer in refused)
+    assert "publish_rate" in refused[0].detail
+    size = ask(broker, "GET", f"{TOPICS}/t").json
+    assert size["end_offset"] == len(stored), "what was refused was not stored"
+
+
+def test_publishes_are_refused_above_the_stored_bytes_until_something_is_deleted(
+    start: Start,
+) -> None:
+    broker = start("stored_bytes = '64 KiB'")
+    for topic in ("big", "small"):
+        ask(broker, "PUT", f"{TOPICS}/{topic}", {})
+    assert publish(broker, "big", token_hex(200_000)).status == 200
+    deadline_s = time.monotonic() + 20
+    while (answer := publish(broker, "small", "x")).status == 200:
+        assert time.monotonic() < deadline_s
+    assert answer.status == 429
+    assert "stored_bytes" in answer.detail
+    with Wire(broker.port, "one", MQTT_5) as wire:
+        wire.connect()
+        wire.send(Publish("t", b"x", 1, packet_id=77))
+        assert wire.pick(Puback, 77).reason == Reason.QUOTA_EXCEEDED
+    assert ask(broker, "DELETE", f"{TOPICS}/big").status == 204
+    while publish(broker, "small", "x").status == 429:
+        assert time.monotonic() < deadline_s
+
+
+def test_of_forty_registrations_at_once_only_as_many_succeed_as_the_quota_allows(
+    start: Start,
+) -> None:
+    broker = start("consumers = 6\ngroups = 5")
+    ask(broker, "PUT", f"{TOPICS}/t", {})
+    with ThreadPoolExecutor(40) as pool:
+        consumers = pool.map(
+            lambda n: ask(broker, "PUT", f"{TOPICS}/t/consumers/c{n}", {}).status, range(40)
+        )
+        assert sorted(consumers) == [201] * 6 + [429] * 34
+        groups = pool.map(
+            lambda n: ask(broker, "POST", f"{TOPICS}/t/groups/g{n}/fetch", {}).status, range(40)
+        )
+        assert sorted(groups) == [200] * 5 + [429] * 35
+
+
+def test_a_will_too_many_is_refused_with_its_client(start: Start) -> None:
+    broker = start("[quotas.user]\nwills = 1")
+    will = Will("gone", b"one", 1, False)
+    first = arrive(broker, "one", will=will)
+    assert first.expect(Connack).reason == Reason.SUCCESS
+    with arrive(broker, "two", will=will) as second:
+        assert second.expect(Connack).reason == Reason.QUOTA_EXCEEDED
+    first.disconnect()  # its will goes with it
+    with arrive(broker, "two", will=will) as second:
+        assert second.expect(Connack).reason == Reason.SUCCESS
+
+
+def test_quotas_hold_after_a_kill(start: Start) -> None:
+    broker = start("sessions = 1\ntopics = 2")
+    with arrive(broker, "one") as wire:
+        assert wire.expect(Connack).reason == Reason.SUCCESS
+    ask(broker, "PUT", f"{TOPICS}/a", {})
+    broker.kill()
+    broker.start()
+    with arrive(broker, "two") as other:
+        assert other.expect(Connack).reason == Reason.QUOTA_EXCEEDED
+    assert ask(broker, "PUT", f"{TOPICS}/b", {}).status == 429
