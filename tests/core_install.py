@@ -21,7 +21,10 @@ from pathlib import Path
 from types import ModuleType
 
 OPTIONAL = frozenset(
-    ["deltalake", "matplotlib", "numpy", "pandas", "psycopg", "pyarrow", "pyspark"]
+    [
+        *("cryptography", "deltalake", "jwt", "matplotlib", "numpy", "pandas", "psycopg"),
+        *("pyarrow", "PyJWT", "pyspark"),
+    ]
 )
 ROOT = Path(__file__).parent.parent
 

@@ -14,6 +14,7 @@ from penstock.app.schedule import Schedule
 from penstock.broker.exchange import Exchange
 from penstock.broker.session.store import SessionStore
 from penstock.broker.session.wills import Wills
+from penstock.broker.tokens import Tokens
 from penstock.config import (
     OFF,
     ServerSettings,
@@ -89,12 +90,14 @@ class Server:
         await self._apply_bindings()
         access = self.broker.engine.access
         access.allow_anonymous = settings.allow_anonymous
+        if settings.tokens is not None:
+            access.tokens = Tokens(settings.tokens, self.broker.engine.clock)
         for one in listeners:
             access.check_exposure(one.host, takes_anybody=one.takes_anybody)
         if settings.bus != OFF:
             self._bus = BusDoor(self.broker.engine, settings.bus_processes_max)
             await self._bus.open(Path(settings.bus))
-        if access.has_users:
+        if access.asks_login:
             await access.prepare_logins()
         await self._open_doors()
         for one in listeners:  # without an await: nobody is served before all are bound

@@ -1,7 +1,7 @@
-"""Who may come in: users and their passwords, certificates, and anonymous clients (law 9).
+"""Who may come in: users and their passwords, tokens, certificates, and anonymous clients (law 9).
 
-While no user exists, clients of this machine come in without a login and no other address is
-listened on; once a user exists, nobody comes in without one. `allow_anonymous` lifts both.
+While no user exists and no tokens are accepted, clients of this machine come in without a login and
+no other address is listened on; else nobody comes in without one. `allow_anonymous` lifts both.
 
 A login never holds up the event loop. It waits in the line of its network (broker/login_lines.py);
 a wrong one keeps its place for a while, so that guessing is slow and one guesser cannot use up what
@@ -15,22 +15,33 @@ import hashlib
 import ipaddress
 import secrets
 from contextlib import suppress
-from typing import Final
+from typing import Final, NamedTuple
 
 from penstock.broker.login_lines import LoginLines, Place
 from penstock.broker.metrics import Metrics
 from penstock.broker.passwords import Passwords
+from penstock.broker.tokens import Tokens, looks_like_token
 from penstock.catalog.access_keys import AccessKeyRow
 from penstock.catalog.credentials import CredentialRow, Credentials
 from penstock.core.access import Principal, Principals, check_user
+from penstock.core.names import quoted
 from penstock.core.networks import network_of
 from penstock.model.errors import InvalidName, InvalidSetting, NotAuthorized, UnavailableError
 from penstock.model.record import DEFAULT_TENANT
 
 KEY_PREFIX: Final = "psk_"  # so that a key is recognised where it should not be
+KEY_USER: Final = "key"  # the user name of MQTT clients whose password is a key
 KEY_BYTES: Final = 32
 KEY_ID_CHARS: Final = 10
 WRONG_LOGIN_S: Final = 1.0  # how long a wrong login keeps its place
+
+
+class Admission(NamedTuple):
+    """What a token allows its bearer."""
+
+    principal: Principal
+    client_id: str  # the only one to connect with; '' for any
+    expires_us: int
 
 
 class Access:
@@ -44,6 +55,7 @@ class Access:
         wrong_login_s: float = WRONG_LOGIN_S,
     ) -> None:
         self.allow_anonymous = False
+        self.tokens: Tokens | None = None  # None: tokens are not accepted
         self._credentials = credentials
         self._metrics = metrics
         self._wrong_login_s = wrong_login_s
@@ -73,8 +85,9 @@ class Access:
     # Users
 
     @property
-    def has_users(self) -> bool:
-        return bool(self._users)
+    def asks_login(self) -> bool:
+        """Whether there is a way to log in, so that clients have to."""
+        return bool(self._users) or self.tokens is not None
 
     def users(self) -> list[CredentialRow]:
         return sorted(self._users.values(), key=lambda row: row.user)
@@ -125,7 +138,7 @@ class Access:
 
     def anonymous(self) -> Principal | None:
         """Who a client without a login is; None when it has to log in."""
-        if self.allow_anonymous or not self._users:
+        if self.allow_anonymous or not self.asks_login:
             return self._principals.get("")
         return None
 
@@ -150,6 +163,26 @@ class Access:
             self.count_wrong()
             return None
         return self._principals.get(row.user)
+
+    def takes_token(self, secret: bytes) -> bool:
+        """Whether this is to be checked as a token: it looks like one, and tokens are accepted."""
+        return self.tokens is not None and looks_like_token(secret)
+
+    def tokened(self, text: bytes) -> Admission:
+        """What the bearer of a token may do; NotAuthorized if it is not accepted."""
+        assert self.tokens is not None, "takes_token was asked before"
+        try:
+            token = self.tokens.check(text)
+            user = check_user(token.user)
+            if token.tenant not in ("", DEFAULT_TENANT):
+                raise NotAuthorized(f"the token's tenant {quoted(token.tenant)} does not exist")
+        except InvalidName as wrong:
+            self.count_wrong()
+            raise NotAuthorized(f"the token is not accepted: {wrong}") from None
+        except NotAuthorized:
+            self.count_wrong()
+            raise
+        return Admission(self._principals.get(user), token.client_id, token.expires_us)
 
     def count_wrong(self) -> None:
         """A client was refused because what it showed lets nobody in."""
@@ -213,7 +246,7 @@ class Access:
 
         A listener that demands certificates does not take anybody.
         """
-        if self._users or self.allow_anonymous or not takes_anybody:
+        if self.asks_login or self.allow_anonymous or not takes_anybody:
             return
         if not is_loopback(host):
             raise InvalidSetting(

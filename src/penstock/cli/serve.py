@@ -13,6 +13,7 @@ from penstock.app.heap import keep_trimmed
 from penstock.app.server import Server, tls_contexts
 from penstock.app.storage import backends
 from penstock.broker.settings import make_settings, mask_password
+from penstock.broker.tokens import Tokens
 from penstock.cli.log_output import LogOutput
 from penstock.cli.output import UsageError, counted, human_bytes, human_duration
 from penstock.cli.settings import show_effective
@@ -22,6 +23,7 @@ from penstock.doors.loop import DoorLoop
 from penstock.doors.selector import DoorSelector
 from penstock.log.files.directory import FILES
 from penstock.log.interface import FSYNC, OS
+from penstock.model.clock import SystemClock
 from penstock.model.errors import InvalidSetting
 from penstock.model.version import VERSION
 
@@ -127,6 +129,8 @@ def serve(options: argparse.Namespace) -> None:
     if options.check:
         tls_contexts(settings)
         backends(make_settings(settings.broker))
+        if settings.tokens is not None:
+            Tokens(settings.tokens, SystemClock())
         show_effective(effective, as_json=options.json)
         return
     selector = DoorSelector()
@@ -193,10 +197,12 @@ def _access(users: int, settings: ServerSettings) -> str:
     if takes_any or {settings.mqtt, settings.http, settings.https} != {OFF}:
         if settings.allow_anonymous:
             ways.append(f"anyone (--allow-anonymous), and {counted(users, 'user')}")
-        elif users:
+        elif users or settings.tokens is not None:
             ways.append(f"{counted(users, 'user')}, login required")
         else:
             ways.append("anyone on this machine, until `penstock user add`")
+    if settings.tokens is not None:
+        ways.append(f"bearers of tokens that {settings.tokens.issuer} signs")
     if tls is not None and tls.client_ca is not None:
         must = "only with" if tls.demands_client else "also with"
         ways.append(f"on mqtts {must} a client certificate, whose common name is the user")

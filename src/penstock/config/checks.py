@@ -72,6 +72,11 @@ def text(key: str, value: Any) -> str:
 
 def file(key: str, value: Any) -> str:
     """A path; the empty text means none."""
+    return optional_text(key, value)
+
+
+def optional_text(key: str, value: Any) -> str:
+    """A text; the empty one means that there is none."""
     return "" if value == "" else text(key, value)
 
 

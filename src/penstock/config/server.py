@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from penstock.broker.settings import check_storage, make_settings
+from penstock.broker.tokens import TokenSettings
 from penstock.config.checks import OFF, REQUIRED
 from penstock.config.known import BROKER_NAMES, BROKER_TABLES, SETTINGS
 from penstock.config.reading import Binding, Effective, chosen_master
@@ -53,6 +54,7 @@ class ServerSettings:
     schedule: tuple[Scheduled, ...]
     jobs_max: int
     spark_master: str
+    tokens: TokenSettings | None  # None: tokens are not accepted
 
 
 def server_settings(effective: Effective) -> ServerSettings:
@@ -94,6 +96,30 @@ def server_settings(effective: Effective) -> ServerSettings:
         effective.schedule,
         values["spark.jobs_max"],
         chosen_master(values),
+        _token_settings(values),
+    )
+
+
+def _token_settings(values: dict[str, Any]) -> TokenSettings | None:
+    keys, issuer, audience = (
+        values[f"access.{name}"] for name in ("jwt_keys", "jwt_issuer", "jwt_audience")
+    )
+    if not keys:
+        return None
+    if not issuer or not audience:
+        raise InvalidSetting(
+            f"[access] jwt_keys {keys!r} needs jwt_issuer and jwt_audience: without them, tokens "
+            "that the same keys signed for other services would be accepted here"
+        )
+    return TokenSettings(
+        Path(keys),
+        issuer,
+        audience,
+        values["access.jwt_leeway_s"],
+        values["access.jwt_user_claim"],
+        values["access.jwt_tenant_claim"],
+        values["access.jwt_roles_claim"],
+        values["access.jwt_client_claim"],
     )
 
 

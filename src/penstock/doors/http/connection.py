@@ -451,10 +451,10 @@ class HttpConnection:
             self._wrong = HttpError(408, f"the {what} did not arrive within {wait_s_max:g} s")
             self._advance()
 
-    def stop(self) -> None:
-        """The server stops: close what is idle, let the others finish."""
+    def stop(self, code: int = 1001, why: str = "the server stops") -> None:
+        """End a stream or a WebSocket, close what is idle, let other requests finish."""
         if self._socket is not None:
-            self._socket.close_with(1001, "the server stops")
+            self._socket.close_with(code, why)
         elif self._stream is not None and self._stream.task is not None:
             self._stream.task.cancel()
         elif self.current is None and not self.out_bytes and not self._waiting:

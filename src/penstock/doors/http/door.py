@@ -48,6 +48,7 @@ from penstock.model.errors import (
     UnavailableError,
 )
 
+WS_EXPIRED: Final = 1008  # what the client was let in with is over (RFC 6455 §7.4.1)
 LOCAL_CONNECTIONS_MAX: Final = 64  # of commands; beside those of `connections_max`
 
 
@@ -72,6 +73,7 @@ class HttpDoor:
         self._pages = Pages(limits.origins)
         self._loop = loop
         self._connections: set[HttpConnection] = set()
+        self._expiring: dict[HttpConnection, Request] = {}  # streams that a token was shown for
         self._local: set[Asker] = set()  # those of them that came over the Unix socket
         self.serving = Serving(selector, loop)
         self._stopped: asyncio.Future[None] | None = None  # those who wait for something
@@ -127,6 +129,7 @@ class HttpDoor:
     def forget(self, connection: HttpConnection) -> None:
         self._connections.discard(connection)
         self._local.discard(connection)
+        self._expiring.pop(connection, None)
         if not self._connections and self._empty is not None:
             self._empty.set()
 
@@ -164,7 +167,7 @@ class HttpDoor:
                 request.route = route
         finally:  # a page that may not ask is not told either which paths there are
             access, pages = self._access, self._pages
-            is_trusting = not access.has_users and not access.allow_anonymous
+            is_trusting = not access.asks_login and not access.allow_anonymous
             pages.check_host(request, is_trusting=is_trusting)
             pages.check_origin(request)
             if route is not None and not route.is_safe:
@@ -188,7 +191,7 @@ class HttpDoor:
         if answer is None:
             return
         if isinstance(answer, Response | Streamed | Upgrade):
-            request.reply(answer)
+            self._reply(request, answer)
         else:
             task = self.serving.tasks.spawn(self._finish(request, answer))
             if route.ends_with_client:
@@ -196,9 +199,25 @@ class HttpDoor:
 
     async def _finish(self, request: Request, work: Coroutine[Any, Any, Answer]) -> None:
         try:
-            request.reply(await work)
+            self._reply(request, await work)
         except Exception as wrong:
             self._fail(request, wrong)
+
+    def _reply(self, request: Request, answer: Answer) -> None:
+        """Answer; what goes on after its answer ends with the token that it was asked with."""
+        request.reply(answer)
+        if request.expires_us and not isinstance(answer, Response):
+            asker = request.asker
+            if isinstance(asker, HttpConnection) and not asker.is_closed:
+                self._expiring[asker] = request
+
+    def _end_expired(self) -> None:
+        now_us = self.engine.clock.now_us()
+        for connection, request in list(self._expiring.items()):
+            if request.expires_us <= now_us:
+                del self._expiring[connection]
+                if request.is_upgrade or connection.current is request:
+                    connection.stop(WS_EXPIRED, "the token has expired")
 
     def _fail(self, request: Request, wrong: Exception) -> None:
         """Say what went wrong; a mistake of our own costs this client its answer, no more."""
@@ -285,6 +304,7 @@ class HttpDoor:
         self._timer = self._loop.call_later(1.0, self._each_second)
         self.tick += 1
         self._note_date()
+        self._end_expired()
         for connection in list(self._connections):
             try:
                 connection.look_at_time()

@@ -1,4 +1,4 @@
-"""Who a request comes from: Basic credentials, a key (Bearer), or nobody in particular.
+"""Who a request comes from: Basic credentials, a key or a token (Bearer), or nobody in particular.
 
 The users are those of MQTT. A password found right before costs microseconds; another one is
 checked beside the event loop while its client waits.
@@ -25,7 +25,7 @@ Credentials = tuple[str, bytes]
 def recall(access: Access, request: Request) -> Principal | Credentials:
     """Who asks; or the credentials that have to be checked first. HttpError 401 if nobody may."""
     given = request.headers.get(b"authorization")
-    if given is None or not access.has_users:
+    if given is None or not access.asks_login:
         # Without users there is nothing to check a name against: it counts for nothing.
         principal = access.anonymous()
         if principal is None:
@@ -34,7 +34,10 @@ def recall(access: Access, request: Request) -> Principal | Credentials:
         return principal
     scheme, _, rest = given.partition(b" ")
     if scheme.lower() == b"bearer":
-        principal = access.keyed(rest.strip())
+        secret = rest.strip()
+        if access.takes_token(secret):
+            return _bearer(access, request, secret)
+        principal = access.keyed(secret)
         if principal is None:
             raise HttpError(401, "unknown or revoked key", CHALLENGE)
         return principal
@@ -44,6 +47,15 @@ def recall(access: Access, request: Request) -> Principal | Credentials:
         access.count_wrong()
         raise
     return access.recall(user, password) or (user, password)
+
+
+def _bearer(access: Access, request: Request, token: bytes) -> Principal:
+    try:
+        admission = access.tokened(token)
+    except NotAuthorized as wrong:
+        raise HttpError(401, str(wrong), CHALLENGE) from None
+    request.expires_us = admission.expires_us
+    return admission.principal
 
 
 async def log_in(access: Access, credentials: Credentials, source: str) -> Principal:

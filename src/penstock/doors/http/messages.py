@@ -118,6 +118,7 @@ class Request:
         "_query",
         "asker",
         "body",
+        "expires_us",
         "headers",
         "is_kept",
         "is_old",
@@ -141,6 +142,7 @@ class Request:
         self.body: bytes = b""
         self.params: dict[str, str] = {}  # of the path, decoded
         self.principal: Principal = NOBODY
+        self.expires_us = 0  # when the login of the principal ends; 0: it does not
         self.is_kept = True  # the connection stays open
         self.is_old = False  # HTTP/1.0
         self.is_upgrade = False

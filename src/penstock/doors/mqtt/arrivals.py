@@ -61,7 +61,8 @@ class Arrivals:
         self._spawn = spawn
         self._counted: set[Connection] = set()  # those that the quota of connections knows
         self._arriving: dict[str, Connection] = {}  # by client id: their session is being loaded
-        self._logins = Logins(exchange.engine.access, loop, self.admit, self._refuse_login)
+        engine = exchange.engine
+        self._logins = Logins(engine.access, engine.clock, loop, self.admit, self._refuse_login)
 
     def forget(self, connection: Connection) -> None:
         """The connection is gone; nobody waits for its login any more."""

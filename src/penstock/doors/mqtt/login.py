@@ -1,4 +1,7 @@
-"""Who a CONNECT comes from: a certificate, a user name and password, or nobody in particular.
+"""Who a CONNECT comes from: a certificate, a user name and password, a key, a token, or nobody.
+
+A key is the password of the user `key`. A token (JWT) is a password beside the name of its user, or
+no name; the connection ends when the token expires.
 
 Most clients are known at once. A password that has to be hashed first suspends its client: the
 connection stays in WAIT_CONNACK, what it sends meanwhile is kept, and the connect timeout goes on.
@@ -10,9 +13,11 @@ import asyncio
 from collections.abc import Callable
 from typing import Final
 
-from penstock.broker.access import Access
+from penstock.broker.access import KEY_PREFIX, KEY_USER, Access, Admission
 from penstock.core.access import Principal
+from penstock.core.names import quoted
 from penstock.doors.mqtt.connection import Connection
+from penstock.model.clock import Clock
 from penstock.model.errors import NotAuthorized, UnavailableError
 from penstock.mqtt.packets import Connect
 from penstock.mqtt.reasons import Reason
@@ -21,19 +26,27 @@ Admit = Callable[[Connection, Connect], None]
 Refuse = Callable[[Connection, Connect, Reason, str], None]
 
 NOT_KNOWN: Final = "a user name and password are needed, or a certificate in a user's name"
+EXPIRED: Final = "the token has expired: connect again with a new one"
 
 
 class Logins:
     """Answers each CONNECT with one call of `admit` or `refuse`, at once or later."""
 
     def __init__(
-        self, access: Access, loop: asyncio.AbstractEventLoop, admit: Admit, refuse: Refuse
+        self,
+        access: Access,
+        clock: Clock,
+        loop: asyncio.AbstractEventLoop,
+        admit: Admit,
+        refuse: Refuse,
     ) -> None:
         self._access = access
+        self._clock = clock
         self._loop = loop
         self._admit = admit
         self._refuse = refuse
         self._waiting: dict[Connection, asyncio.Task[None]] = {}
+        self._expiring: dict[Connection, asyncio.TimerHandle] = {}  # those with a token
 
     def ask(self, connection: Connection, packet: Connect) -> None:
         """Find out who this is; an admitted connection knows its principal."""
@@ -41,9 +54,13 @@ class Logins:
         access = self._access
         if connection.certified_name is not None:
             self._answer(connection, packet, access.certified(connection.certified_name))
-        elif user is None or not access.has_users:
+        elif access.takes_token(password):
+            self._answer_token(connection, packet, password)
+        elif user is None or not access.asks_login:
             # Without users there is nothing to check a name against: it counts for nothing.
             self._answer(connection, packet, access.anonymous())
+        elif user == KEY_USER and password.startswith(KEY_PREFIX.encode()):
+            self._answer_key(connection, packet, password)
         elif principal := access.recall(user, password):
             self._answer(connection, packet, principal)
         else:
@@ -60,6 +77,32 @@ class Logins:
         else:
             connection.principal = principal
             self._admit(connection, packet)
+
+    def _answer_key(self, connection: Connection, packet: Connect, key: bytes) -> None:
+        principal = self._access.keyed(key)
+        if principal is None:
+            reason = Reason.BAD_USER_NAME_OR_PASSWORD
+            self._refuse(connection, packet, reason, "unknown or revoked key")
+        else:
+            self._answer(connection, packet, principal)
+
+    def _answer_token(self, connection: Connection, packet: Connect, token: bytes) -> None:
+        try:
+            admission = self._access.tokened(token)
+            check_bearer(admission, packet)
+        except NotAuthorized as refused:
+            self._refuse(connection, packet, Reason.BAD_USER_NAME_OR_PASSWORD, str(refused))
+            return
+        left_s = max(0.0, (admission.expires_us - self._clock.now_us()) / 1_000_000)
+        self._expiring[connection] = self._loop.call_later(left_s, self._expire, connection)
+        self._answer(connection, packet, admission.principal)
+
+    def _expire(self, connection: Connection) -> None:
+        if connection.session is None:  # it is still being let in
+            connection.end_reason = EXPIRED
+            connection.close()
+        else:
+            connection.end(Reason.MAXIMUM_CONNECT_TIME, EXPIRED)
 
     async def _log_in(
         self, connection: Connection, packet: Connect, user: str, password: bytes
@@ -84,3 +127,20 @@ class Logins:
         waiting = self._waiting.pop(connection, None)
         if waiting is not None:
             waiting.cancel()
+        expiring = self._expiring.pop(connection, None)
+        if expiring is not None:
+            expiring.cancel()
+
+
+def check_bearer(admission: Admission, packet: Connect) -> None:
+    """NotAuthorized if the CONNECT says other things than its token."""
+    who = admission.principal
+    if packet.username and packet.username not in (who.user, f"{who.tenant}/{who.user}"):
+        raise NotAuthorized(
+            f"the token is of user {quoted(who.user)}, not {quoted(packet.username)}: leave the "
+            "user name empty, or give that of the token"
+        )
+    if admission.client_id and packet.client_id != admission.client_id:
+        raise NotAuthorized(
+            f"the token is for the client id {quoted(admission.client_id)}: connect with that one"
+        )
