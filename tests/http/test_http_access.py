@@ -261,7 +261,7 @@ def test_a_mistake_of_ours_with_one_connection_leaves_the_others_alone(
         for who, client in clients.items():
             client.send(f"GET /wait?who={who} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
         assert have_come.wait(20)
-        broken = waiting["broken"]._asker
+        broken = waiting["broken"].asker
         do = getattr(HttpConnection, step)
 
         def fail(connection: HttpConnection) -> None:
