@@ -60,7 +60,7 @@ class Intake:
     )
 
     def __init__(self, asker: Asker, limits: HttpLimits, budget: Budget) -> None:
-        self.asker = asker
+        self._asker = asker
         self._limits = limits
         self._budget = budget
         self._complete: list[Request] = []
@@ -143,7 +143,7 @@ class Intake:
         parser = self._parser
         assert parser is not None
         headers = self._headers
-        request = Request(self.asker, parser.get_method().decode(), *_split(self._target))
+        request = Request(self._asker, parser.get_method().decode(), *_split(self._target))
         request.headers = headers
         request.is_kept = parser.should_keep_alive()
         if not request.is_kept or b"connection" in headers:
