@@ -164,7 +164,7 @@ def test_every_setting_has_its_variable() -> None:
         ("PENSTOCK_MQTT__LISTEN", "", "[mqtt] listen '' is empty: give a value, or leave it out"),
         ("PENSTOCK_MQTT_LISTEN", "x", "did you mean PENSTOCK_MQTT__LISTEN?"),
         ("PENSTOCK_KEYS", "x", "did you mean PENSTOCK_KEY?"),
-        ("PENSTOCK_BINDINGS", "x", "in the settings file, as [[bindings]]"),
+        ("PENSTOCK_BINDINGS", "x", "from the settings file: write [[bindings]]"),
         ("PENSTOCK_QZXV", "x", "is PENSTOCK_TABLE__KEY, with two underscores"),
     ],
 )

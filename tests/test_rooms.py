@@ -48,7 +48,7 @@ def test_allowed_import_passes(importer: str, imported: str) -> None:
         ("penstock.model.errors", "penstock.core.trie", "'model' may import only: nothing"),
         ("penstock.core.trie", "penstock.log.file", "'core' may import only: model"),
         ("penstock.log.file", "penstock.app", "'log' may import only: core model"),
-        ("penstock.log.file", "penstock", "imports rooms, not 'penstock' itself"),
+        ("penstock.log.file", "penstock", "import from a room, not from 'penstock' itself"),
         ("penstock.core.trie", "time", "'core' is dry"),
     ],
 )

@@ -4,7 +4,7 @@ The outcome is whole or absent. It is built in build/engine.new, becomes build/e
 rename once everything is compiled from sources that did not change meanwhile, and reaches the
 sources only through `install`, which `make run` and `make setup` call before they start anything.
 So nothing changes under a broker while it compiles, and an interrupted compile leaves nothing that
-is ever loaded. One compile at a time: whoever compiles holds a lock, which ends with its process.
+is ever loaded. One compile at a time: the compiling process holds a lock, which ends with it.
 """
 
 from __future__ import annotations
@@ -54,7 +54,9 @@ def lock(tell: Tell) -> Iterator[None]:
         while not _take(file):
             if told_s == started_s or time.monotonic() - told_s > NEWS_S_MAX:
                 told_s = time.monotonic()
-                tell(f"{told_s - started_s:3.0f} s  waiting: another process compiles it already")
+                tell(
+                    f"{told_s - started_s:3.0f} s  waiting for another process that is compiling it"
+                )
             time.sleep(0.2)
         yield
 
@@ -73,7 +75,7 @@ def _take(file: TextIO) -> bool:
 
 
 def install() -> bool:
-    """Put the staged outcome beside the sources if it was made from them as they are now."""
+    """Put the staged files next to the sources if they were made from the present sources."""
     now_ns = time.time_ns()
     try:
         if (STAGED / STAMP).read_text() != engine.digest():
@@ -238,7 +240,7 @@ def main() -> int:
         compile_engine(tell)
     except CompileError as failed:
         print(failed.said, file=sys.stderr)
-        packages.say("engine", f"{failed}; the broker goes on interpreted")
+        packages.say("engine", f"{failed}; the broker runs interpreted")
         return 1
     packages.say("engine", "compiled; the next `make run` uses it")
     return 0

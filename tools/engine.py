@@ -54,7 +54,7 @@ def find_compiler() -> str | None:
 
 
 def extensions() -> list[Path]:
-    """Every compiled file beside the sources, whichever Python it was made for."""
+    """Every compiled file next to the sources, for any version of Python."""
     return [path for suffix in ("*.so", "*.pyd") for path in SOURCE.rglob(suffix)]
 
 
@@ -67,8 +67,8 @@ def remove_extensions() -> None:
 def sources_behind(module: str) -> set[Path]:
     """The module's source and those of our modules it imports, directly or not.
 
-    mypyc writes the value of a `Final` constant into whoever imports it, so a compiled module
-    is out of date when any of these changed.
+    mypyc writes the value of a `Final` constant into every module that imports it, so a compiled
+    module is out of date when any of these changed.
     """
     return _behind({}, source_of(module))
 
@@ -177,10 +177,14 @@ def main() -> int:
         "--require-compiled", action="store_true", help="exit 1 unless every module is compiled"
     )
     parser.add_argument(
-        "--if-compiler", action="store_true", help="require it only where a C compiler is found"
+        "--if-compiler",
+        action="store_true",
+        help="require compiled modules only if a C compiler is found",
     )
     parser.add_argument(
-        "--word", action="store_true", help="print one word: compiled if all are, else interpreted"
+        "--word",
+        action="store_true",
+        help="print one word: compiled if all modules are compiled, else interpreted",
     )
     parser.add_argument(
         "--tests",
@@ -207,8 +211,8 @@ def main() -> int:
     missing = [module for module, how in states.items() if how in ("interpreted", "stale")]
     if wanted and missing:
         print(
-            f"error: not compiled: {', '.join(missing)}. `make setup` compiles them and shows"
-            " what the compiler said.",
+            f"error: not compiled: {', '.join(missing)}. `make setup` compiles them and shows the "
+            "output of the compiler.",
             file=sys.stderr,
         )
         return 1

@@ -1,4 +1,4 @@
-"""Runs a command with every module of Penstock interpreted, beside a compiled checkout.
+"""Runs a command with every module of Penstock interpreted, also in a compiled checkout.
 
 Python prefers a compiled file to the source next to it, so the sources are copied without
 compiled files into a temporary directory that comes first on the path, for the command and for

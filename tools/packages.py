@@ -59,7 +59,7 @@ def ensure_packages(*, light: bool) -> None:
 
 
 def ensure_mypyc() -> None:
-    """What compiling needs, beside the packages that are there."""
+    """What compiling needs, besides the installed packages."""
     with _lock():
         stamp = _installed()
         if not stamp.get("mypyc"):
@@ -137,7 +137,7 @@ def _pip(*arguments: str) -> None:
                 say("", news)
     if running.returncode != 0:
         print("\n".join(lines[-30:]), file=sys.stderr)
-        fail(f"pip could not install the packages; all it said is in {LOG.relative_to(ROOT)}")
+        fail(f"pip could not install the packages; its output is in {LOG.relative_to(ROOT)}")
 
 
 def _news_in(line: str) -> str:

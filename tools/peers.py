@@ -55,7 +55,7 @@ def install(packages: list[str]) -> str:
         return "this machine has no apt-get"
     if os.geteuid() != 0:
         if not shutil.which("sudo"):
-            return "that needs root, and there is no sudo"
+            return "installing needs root, and sudo is not available"
         again = ["sudo", "-n", sys.executable, "-B", "-m", "tools.peers"]
         return "" if subprocess.run(again, check=False).returncode == 0 else "sudo failed"
     apt = ["env", "DEBIAN_FRONTEND=noninteractive", "apt-get", "-q", "-y"]
@@ -78,7 +78,7 @@ def main() -> int:
         if problem or packages:
             print(
                 f"error: peer tests and benchmarks need {' '.join(packages) or 'their programs'}:"
-                f" {problem or 'installed, but the programs are not there'}.\n"
+                f" {problem or 'the packages are installed, but the programs are missing'}.\n"
                 f"Install them by hand: apt-get install {' '.join(sorted(set(PROGRAMS.values())))}",
                 file=sys.stderr,
             )

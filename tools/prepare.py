@@ -38,10 +38,10 @@ def ensure_venv() -> None:
         return
     ask = "import sys; sys.exit(sys.version_info < (3, 11) or sys.prefix == sys.base_prefix)"
     if not PYTHON.exists() or subprocess.run([PYTHON, "-c", ask], check=False).returncode != 0:
-        say("python", f"making .venv with Python {sys.version.split()[0]}")
+        say("python", f"creating .venv with Python {sys.version.split()[0]}")
         made = subprocess.run([sys.executable, "-m", "venv", "--clear", VENV], check=False)
         if made.returncode != 0:
-            fail("could not make .venv; on Debian and Ubuntu the package python3-venv is needed")
+            fail("could not create .venv; on Debian and Ubuntu, install the package python3-venv")
     os.execv(PYTHON, [str(PYTHON), "-m", "tools.prepare", *sys.argv[1:]])
 
 
@@ -69,10 +69,13 @@ def compile_later() -> None:
         say("engine", f"interpreted: it could not be compiled, see {log}; `make setup` tries again")
     elif compiling.start_in_background():
         say("engine", "interpreted for now (correct, slower): it is compiled in the background,")
-        say("", "once, in about two minutes; the next `make run` starts compiled.")
-        say("", f"How far it is: {log}. {SKIP}.")
+        say("", "once, in about two minutes; the next `make run` uses the compiled engine.")
+        say("", f"Progress: {log}. {SKIP}.")
     else:
-        say("engine", f"interpreted for now: the background still compiles it, see {log}")
+        say(
+            "engine",
+            f"interpreted for now: it is still being compiled in the background, see {log}",
+        )
 
 
 def compile_now(mode: str) -> None:
@@ -105,8 +108,10 @@ def compile_now(mode: str) -> None:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description="Make the checkout ready to run or to develop.")
-    parser.add_argument("--light", action="store_true", help="only what `penstock serve` needs")
+    parser = argparse.ArgumentParser(description="Prepare the checkout to run or to develop.")
+    parser.add_argument(
+        "--light", action="store_true", help="install only what `penstock serve` needs"
+    )
     options = parser.parse_args()
     mode = os.environ.get("PENSTOCK_COMPILE", "auto")
     if mode not in ("auto", "0", "1"):

@@ -67,14 +67,14 @@ class RoomsContract(Contract):
     def objection(self, room: str, row: Row, imported: str, root: str) -> str:
         """Why `room` may not import this module; empty if it may."""
         if imported == root:
-            return "" if row.all_above else f"a room imports rooms, not '{root}' itself"
+            return "" if row.all_above else f"import from a room, not from '{root}' itself"
         target = room_of(imported, root)
         if target:
             if target == room or target in row.allowed:
                 return ""
             return f"'{room}' may import only: {' '.join(sorted(row.allowed)) or 'nothing'}"
         if room in self.dry and imported.split(".")[0] in self.wet:
-            return f"'{room}' is dry: no IO, clock, thread or randomness"
+            return f"'{room}' is dry: it must not use IO, clocks, threads or randomness"
         return ""
 
     def render_broken_contract(self, check: ContractCheck) -> None:

@@ -129,7 +129,7 @@ def _read_until_ready(started: subprocess.Popen[bytes]) -> str:
         sys.stdout.write(read.decode(errors="replace"))
         sys.stdout.flush()
         if not read:
-            raise StrangerError("the broker did not get ready; what it said is above")
+            raise StrangerError("the broker did not become ready; its output is above")
         said += read
     return said.decode()
 
@@ -200,7 +200,7 @@ def try_checkout(steps: Steps, clone: Place) -> None:
     if engine.find_compiler() is None:
         return
     lock = clone.directory / "build/engine.lock"  # held for as long as it compiles
-    with steps.step("the background compiles the engine"), lock.open("w") as file:
+    with steps.step("compiling the engine in the background"), lock.open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
     with steps.step("make run again"), clone.serving(*run, data=data) as served:
         expect("engine: compiled\n", served.said)
@@ -243,9 +243,11 @@ def main() -> int:
             try_checkout(steps, clone)
             try_wheel(steps, clone, place)
         except StrangerError as failed:
-            print(f"\nerror: a stranger cannot use Penstock: {failed}", file=sys.stderr)
+            print(
+                f"\nerror: the README does not work in a fresh checkout: {failed}", file=sys.stderr
+            )
             return 1
-    print(f"\n--- all of it worked, in {time.monotonic() - started_s:.0f} s")
+    print(f"\n--- everything worked, in {time.monotonic() - started_s:.0f} s")
     return 0
 
 

@@ -5,7 +5,7 @@
 
 A broker runs in a thread of this process, interpreted, at its default settings. Every Python
 function of Penstock that any of its threads enters is counted, from the moment the client sends
-until the answers came and nothing moves any more. A *crossing* is a call from a function of one
+until the answers came and nothing moves. A *crossing* is a call from a function of one
 room to a function of another. The smallest of several rounds counts: timers that fire meanwhile
 are no part of the walk.
 """

@@ -50,16 +50,12 @@ def test_a_directory_is_refused_with_other_backends_than_it_began_with(
 ) -> None:
     there = {"catalog_url": postgres.url, "catalog_schema": postgres.new_schema()}
     Broker(tmp_path / "postgres", **there).close()
-    with pytest.raises(
-        RefusedError, match="its catalog in PostgreSQL .* kept its catalog in SQLite"
-    ):
+    with pytest.raises(RefusedError, match="the catalog in PostgreSQL .* the catalog in SQLite"):
         Broker(tmp_path / "postgres")
     Broker(tmp_path / "sqlite").close()
-    with pytest.raises(
-        RefusedError, match="its catalog in SQLite .* kept its catalog in PostgreSQL"
-    ):
+    with pytest.raises(RefusedError, match="the catalog in SQLite .* the catalog in PostgreSQL"):
         Broker(tmp_path / "sqlite", **there)
-    with pytest.raises(RefusedError, match="its topics in files .* its topics in PostgreSQL"):
+    with pytest.raises(RefusedError, match="the topics in files, .* the topics in PostgreSQL"):
         Broker(tmp_path / "postgres", log_backend="postgres", **there)
     Broker(tmp_path / "postgres", **there).close()
     Broker(tmp_path / "sqlite").close()
@@ -163,7 +159,7 @@ def test_two_directories_cannot_share_a_catalog(postgres: PostgresServer, tmp_pa
     ("key", "value", "said"),
     [
         ("catalog_url", "mysql://u:secret@h/d", r"mysql://u:\*\*\*@h/d.*postgresql://USER@HOST"),
-        ("catalog_url", 5, "is not the address of a database"),
+        ("catalog_url", 5, "is not the URL of a PostgreSQL database"),
         ("catalog_schema", "Penstock", "is not a valid schema name"),
         ("catalog_schema", "pg_mine", "is not a valid schema name"),
         ("catalog_schema", "x" * 51, "up to 50"),
@@ -177,7 +173,7 @@ def test_settings_that_cannot_be_meant_are_refused(key: str, value: object, said
 
 
 def test_memory_and_a_database_contradict_each_other() -> None:
-    with pytest.raises(InvalidSetting, match="a broker in memory keeps nothing"):
+    with pytest.raises(InvalidSetting, match="a broker in memory stores nothing"):
         Broker.memory(catalog_url="postgresql://127.0.0.1/x")
 
 
@@ -218,6 +214,6 @@ def test_commands_on_a_directory_take_the_database_from_the_environment(
     assert penstock("topic", "create", "orders", **where).returncode == 0
     assert penstock("user", "list", **where).stdout.startswith("no users yet")
     answer = penstock("topic", "list", PENSTOCK_AT=where["PENSTOCK_AT"])
-    assert answer.returncode == 1 and "keeps its catalog in PostgreSQL" in answer.stderr
+    assert answer.returncode == 1 and "was created with the catalog in PostgreSQL" in answer.stderr
     answer = penstock("user", "list", PENSTOCK_AT=where["PENSTOCK_AT"])
-    assert answer.returncode == 1 and "keeps its catalog in PostgreSQL" in answer.stderr
+    assert answer.returncode == 1 and "was created with the catalog in PostgreSQL" in answer.stderr

@@ -49,7 +49,9 @@ def test_a_directory_that_cannot_be_made_is_unavailable(tmp_path: Path) -> None:
 def test_a_second_broker_in_this_process_is_refused_and_the_first_goes_on(tmp_path: Path) -> None:
     with Broker(tmp_path) as first:
         first.create_topic("t")
-        with pytest.raises(UnavailableError, match="is open in this process.*once at a time"):
+        with pytest.raises(
+            UnavailableError, match="is open in this process.*only one process at a time"
+        ):
             Broker(tmp_path)
 
         async def open_async() -> None:

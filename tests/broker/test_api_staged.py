@@ -37,5 +37,5 @@ def test_staged_files_that_are_damaged_keep_no_broker_from_starting(tmp_path: Pa
         broker.publish("works", "t")
     path.write_bytes(whole)
     with Broker(tmp_path) as broker:
-        assert "1 staged records were taken in" in broker.notes
+        assert "1 staged records were stored" in broker.notes
         assert [record.payload for record in broker.read("t")] == [b"works", b"a"]

@@ -92,7 +92,7 @@ def test_a_file_where_a_directory_is_wanted_is_named_before_spark_is_started(
     file = tmp_path / "file"
     file.write_text("mine")
     done = run("pipeline", "run", *job.format(file).split())
-    assert (done.code, done.err) == (1, f"penstock: {str(file)!r} is a file: name a directory\n")
+    assert (done.code, done.err) == (1, f"penstock: {str(file)!r} is a file: give a directory\n")
     assert file.read_text() == "mine"
 
 
@@ -104,5 +104,5 @@ def test_an_archive_that_cannot_begin_leaves_nothing_behind(data: Path, tmp_path
     assert not (tmp_path / "table").exists()
     file = tmp_path / "file"
     file.write_text("mine")
-    with pytest.raises(RefusedError, match="is a file: name a directory"):
+    with pytest.raises(RefusedError, match="is a file: give a directory"):
         archive("t", file, path=data)

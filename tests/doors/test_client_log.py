@@ -100,7 +100,7 @@ def test_a_client_is_logged_when_it_connects_and_why_it_leaves(watched: Watched)
     assert end_of(watched, "polite") == "the client disconnected"
     with client(watched, "taken") as first, client(watched, "taken"):
         assert first.expect(Disconnect).reason == Reason.SESSION_TAKEN_OVER
-        assert "another connection came with this client id" in end_of(watched, "taken")
+        assert "another client connected with the same client id" in end_of(watched, "taken")
     client(watched, "rude").close()
     watched.broker.wait_idle()
     with client(watched, "witness") as witness:

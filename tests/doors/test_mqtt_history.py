@@ -124,7 +124,7 @@ def test_where_alone_begins_now(broker: Hosted, name: str) -> None:
         ({"from_": "3", "filter": "#"}, "an offset belongs to one topic"),
         ({"from_": "999999999"}, "use an offset from"),
         ({"where": "payload ="}, "it ends where a value is missing"),
-        ({"filter": "$share/g/a", "from_": "earliest"}, "is shared"),
+        ({"filter": "$share/g/a", "from_": "earliest"}, "is a shared subscription"),
         ({"filter": "$SYS/#", "from_": "earliest"}, "has no history"),
     ],
 )

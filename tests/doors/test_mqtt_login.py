@@ -153,7 +153,7 @@ def test_a_client_that_goes_away_while_it_logs_in_leaves_the_broker_well(broker:
         (Connect("c", username="nobody", password=b"wonder"), "wrong user name or password"),
         (
             Connect("pump", username="bob", password=b"builder"),
-            "client id 'pump' is another user's",
+            "client id 'pump' belongs to another user",
         ),
         (
             Connect("c", will=Will("$SYS/a", b""), username="bob", password=b"builder"),

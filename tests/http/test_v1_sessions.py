@@ -243,7 +243,7 @@ def test_a_kicked_client_is_told_why_and_may_come_back_to_its_session(
         assert answer.json == {"client_id": name, "was_connected": True, "forgotten": False}
         end = wire.expect(Disconnect)
         assert end.reason == Reason.ADMINISTRATIVE_ACTION
-        assert "somebody who runs this broker" in (end.properties.reason_string or "")
+        assert "an administrator closed" in (end.properties.reason_string or "")
         assert wire.is_closed()
     publish(broker, f"{name}/x")
     with Wire(broker.port, name, MQTT_5) as wire:

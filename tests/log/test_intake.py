@@ -227,7 +227,7 @@ async def test_a_damaged_or_missing_file_is_named_and_stays_decided(
 async def test_a_batch_without_the_mark_of_its_number_is_not_appended(
     world: StoreWorld, log: EmbeddedLog, area: StagingArea
 ) -> None:
-    with pytest.raises(CorruptError, match="lacks its mark"):
+    with pytest.raises(CorruptError, match="has no mark"):
         files = [stage(area, [[b"a"]], number=3)]
         await take_in(area, QUERY, 4, files, logs((1, log)), world.clock)
     assert await payloads_of(log) == []

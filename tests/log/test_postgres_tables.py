@@ -64,7 +64,7 @@ async def test_a_view_that_somebody_else_made_refuses_the_topic_and_leaves_nothi
     tables: PostgresWorld,
 ) -> None:
     tables.sql('create view {v}."Orders" as select 1 as mine')
-    with pytest.raises(RefusedError, match="'Orders' that is not ours"):
+    with pytest.raises(RefusedError, match="'Orders' that Penstock did not create"):
         await tables.create()
     assert tables.store.list() == [] and tables.sql("select 1 from {s}.logs") == []
     await tables.create(declared="Other")
@@ -262,7 +262,7 @@ async def test_a_row_that_is_missing_is_named_and_the_others_are_found(
     tables.sql("delete from {s}.topic_1 where messageid in (1, 2)")
     log = await tables.reopen(log)
     assert [r.payload for r in (await log.read(0))[0].records("t", 0, 4)] == [b"0"]
-    with pytest.raises(CorruptError, match="topic_1 has no row 1"):
+    with pytest.raises(CorruptError, match="topic_1 lacks row 1"):
         await log.read(1)
     found = [batch.base_offset async for batch in log.batches_since(0)]
     assert found == [0, 3] and "no row 1" in log.damage[0]
@@ -277,7 +277,7 @@ async def test_a_table_that_is_gone_or_has_lost_its_end_is_damaged_and_keeps_its
     log = await tables.create()
     await append(log, run_of("n", [b"0", b"1", b"2"]))
     tables.sql(damage)
-    with pytest.raises(DamagedLog, match="rows from 0 up to 3") as damaged:
+    with pytest.raises(DamagedLog, match="rows from 0 to 3") as damaged:
         await tables.reopen(log)
     assert (damaged.value.epoch, damaged.value.end) == (1, 3)
     await tables.store.delete(ORDERS)

@@ -86,7 +86,7 @@ def test_with_a_java_too_old_the_error_names_it(tmp_path: Path) -> None:
 
 def test_a_java_home_without_a_java_is_named(tmp_path: Path) -> None:
     said = bare_python(tmp_path, FIND, JAVA_HOME=str(tmp_path / "gone"))
-    assert f"JAVA_HOME ({tmp_path / 'gone'}) does not run" in said
+    assert f"JAVA_HOME ({tmp_path / 'gone'}) cannot be started" in said
 
 
 def test_without_pyspark_the_error_says_what_to_install(tmp_path: Path) -> None:
@@ -98,4 +98,4 @@ def test_another_series_of_pyspark_is_refused_with_its_version(tmp_path: Path) -
     facts.mkdir(parents=True)
     (facts / "METADATA").write_text("Metadata-Version: 2.1\nName: pyspark\nVersion: 3.5.1\n")
     said = bare_python(tmp_path, SESSION)
-    assert f"PySpark 3.5.1 is installed and Penstock needs {PYSPARK}" in said
+    assert f"PySpark 3.5.1 is installed, but Penstock needs {PYSPARK}" in said

@@ -39,9 +39,9 @@ def test_a_run_is_reported_from_its_beginning_to_its_end(tmp_path: Path) -> None
 
 def test_a_run_that_fails_says_why(tmp_path: Path) -> None:
     with pytest.raises(Gap), Recorder(tmp_path, "archive", [], ManualClock()):
-        raise Gap("offsets 1 up to 3 are gone")
+        raise Gap("offsets 1 to 2 are gone")
     (run,) = read_reports(tmp_path)
-    assert (run.state, run.error) == (FAILED, "offsets 1 up to 3 are gone")
+    assert (run.state, run.error) == (FAILED, "offsets 1 to 2 are gone")
 
 
 def test_a_reason_is_the_sentence_inside_what_spark_says() -> None:

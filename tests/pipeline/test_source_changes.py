@@ -98,7 +98,7 @@ def test_records_that_retention_takes_before_they_are_read_are_a_loss_that_is_na
             first = await trim(broker, "100 KiB")
             assert first > 0
             text = (
-                f"topic 't': offsets 0 up to {first} are gone: retention.*failOnDataLoss to false"
+                f"topic 't': offsets 0 to {first - 1} are gone: retention.*failOnDataLoss to false"
             )
             with pytest.raises(Gap, match=text):
                 read_planned(strict, plans[0])
@@ -115,9 +115,9 @@ def test_an_offset_that_retention_took_is_a_loss_and_earliest_is_none(tmp_path: 
             first = await trim(broker, "100 KiB")
             kept = list(range(first, 60))
             assert offsets(tmp_path, topic="t") == kept
-            with pytest.raises(Gap, match=f"offsets 0 up to {first} are gone"):
+            with pytest.raises(Gap, match=f"offsets 0 to {first - 1} are gone"):
                 offsets(tmp_path, topic="t", startingOffsets="0")
-            with pytest.raises(Gap, match="offsets 0 up to 1 are gone"):
+            with pytest.raises(Gap, match="offsets 0 to 0 are gone"):
                 offsets(tmp_path, topic="t", startingOffsets="0", endingOffsets="1")
             loose = {"topic": "t", "failOnDataLoss": "false"}
             assert offsets(tmp_path, startingOffsets="0", **loose) == kept
@@ -136,7 +136,7 @@ def test_a_topic_deleted_before_it_is_read_is_a_loss(tmp_path: Path) -> None:
         broker.delete_topic("t")
         broker.create_topic("t")
         broker.publish_many(["c", "d"], "t")
-        with pytest.raises(Gap, match="offsets 0 up to 2 are gone: the topic was deleted"):
+        with pytest.raises(Gap, match="offsets 0 to 1 are gone: the topic was deleted"):
             read_planned(strict, plans[0])
         assert read_planned(easy, plans[1]) == []
         assert payloads(tmp_path, topic="t") == [b"c", b"d"]
@@ -169,7 +169,7 @@ def test_a_log_that_lost_records_is_noticed_by_offsets_of_its_earlier_life(tmp_p
         end = read_end(RealDisk(), log)
         assert end is not None and end.epoch == 2
         start = '{"t":{"0":18,"epoch":1}}'
-        with pytest.raises(Gap, match="offsets 10 up to 18 are gone: the log lost them"):
+        with pytest.raises(Gap, match="offsets 10 to 17 are gone: the log lost them"):
             payloads(copy, topic="t", startingOffsets=start)
         found = payloads(copy, topic="t", startingOffsets=start, failOnDataLoss="false")
         assert found == [b"c"] * 5

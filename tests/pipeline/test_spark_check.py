@@ -85,8 +85,8 @@ def test_a_table_that_has_other_columns_is_refused(
     assert main(["pipeline", "check", str(file), "--at", str(data)]) == 1
     assert capsys.readouterr().err.splitlines()[0] == (
         f"penstock: flow.toml:15: table '{tmp_path / 'means'}' has the columns minute timestamp, "
-        "and the step gives minute timestamp, device string, mean double: change the step, or "
-        "name another table"
+        "but the step returns minute timestamp, device string, mean double: change the step, or "
+        "use another table"
     )
 
 
@@ -96,10 +96,10 @@ PARQUET_HEAD = b"PAR1 and then nothing that makes sense "
 @pytest.mark.parametrize(
     ("name", "content", "said"),
     [
-        ("d.csv", b"a,b\n1,2\n", "'HERE/d.csv' is not Parquet: give format = \"csv\""),
-        ("d/x.json", b"{}\n", "'HERE/d/x.json' is not Parquet: give format = \"json\""),
-        ("d/x", b"", '\'HERE/d/x\' is not Parquet: give format = "csv" or "json"'),
-        ("d.parquet", PARQUET_HEAD, "'HERE/d.parquet' is not Parquet: give format = "),
+        ("d.csv", b"a,b\n1,2\n", "'HERE/d.csv' is not a Parquet file: set format = \"csv\""),
+        ("d/x.json", b"{}\n", "'HERE/d/x.json' is not a Parquet file: set format = \"json\""),
+        ("d/x", b"", '\'HERE/d/x\' is not a Parquet file: set format = "csv" or "json"'),
+        ("d.parquet", PARQUET_HEAD, "'HERE/d.parquet' is not a Parquet file: set format = "),
         ("d.parquet", PARQUET_HEAD + b"PAR1", "'HERE/d.parquet' cannot be read as parquet: "),
     ],
 )

@@ -306,7 +306,7 @@ def test_a_table_without_partitions_or_topics_is_merged_too(
     ("options", "message"),
     [
         ({"older_than": "soon"}, "older_than 'soon' is not a duration above 0"),
-        ({"vacuum": "10m"}, "keep them for 1h at least"),
+        ({"vacuum": "10m"}, "keep them for at least 1h"),
     ],
 )
 def test_an_age_that_makes_no_sense_is_refused(
@@ -328,7 +328,7 @@ def test_a_table_that_lacks_a_column_says_which(spark: SparkSession, tmp_path: P
     )
     with pytest.raises(RefusedError, match="is partitioned by k"):
         clean(tmp_path / "y", older_than="1d", spark=spark)
-    with pytest.raises(RefusedError, match="is no Delta table"):
+    with pytest.raises(RefusedError, match="is not a Delta table"):
         clean(tmp_path / "z", spark=spark)
 
 

@@ -211,5 +211,5 @@ def test_a_directory_with_something_else_in_it_is_refused(
     with Hosted(tmp_path / "data"):
         pass
     (tmp_path / "out" / "waiting").mkdir(parents=True)
-    with pytest.raises(RefusedError, match="is no Delta table"):
+    with pytest.raises(RefusedError, match="is not a Delta table"):
         dispatch(path=tmp_path / "data", to=tmp_path / "out", spark=spark)

@@ -115,7 +115,7 @@ def test_an_archive_is_replayed_like_the_topic_it_was_made_of(
     )  # fmt: skip
     assert done.rows == 3
     assert [int(one.payload) for one in records(data)] == list(range(RECORDS - 3, RECORDS))
-    with pytest.raises(TopicNotFound, match="holds nothing of topic 'other': it has In"):
+    with pytest.raises(TopicNotFound, match="contains no records of topic 'other': it contains In"):
         replay("other", "out", checkpoint=tmp_path / "d", archive=table, path=data, spark=spark)
 
 
@@ -206,7 +206,11 @@ def test_a_running_broker_takes_the_records_by_its_address(
     [
         ({"speed": 0.0}, InvalidSetting, "speed 0.0 must be above 0"),
         ({"rate": -1.0}, InvalidSetting, "rate -1.0 must be above 0"),
-        ({"start": 99}, InvalidPosition, "from: offset 99 is not in 'In', which holds 0 up to 30"),
+        (
+            {"start": 99},
+            InvalidPosition,
+            "from: offset 99 is not in 'In': use an offset from 0 to 30",
+        ),
         ({"start": 9, "until": 3}, InvalidSetting, "begins at offset 9 and ends at 3"),
     ],
 )

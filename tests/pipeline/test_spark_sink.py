@@ -95,7 +95,7 @@ def test_numbers_of_a_key_count_upward_each_once(spark: SparkSession, data: Path
         options = {"idempotencyKey": "load", "idempotencyNumber": str(number)}
         save(numbers(spark, number + 1), data, topic="out", **options)
     assert len(stored(data)) == 1 + 2 + 8
-    with pytest.raises(PySparkException, match="'idempotencyNumber' counts batches of an 'idemp"):
+    with pytest.raises(PySparkException, match="'idempotencyNumber' needs the option 'idem"):
         save(numbers(spark, 1), data, topic="out", idempotencyNumber="1")
     with pytest.raises(PySparkException, match="'-1' is not a whole number from 0 on"):
         save(numbers(spark, 1), data, topic="out", idempotencyKey="k", idempotencyNumber="-1")

@@ -124,7 +124,7 @@ def test_a_pipeline_runs_once_at_a_time(spark: SparkSession, data: Path, declare
     stop = threading.Event()
 
     def report(progress: Progress) -> None:
-        with pytest.raises(UnavailableError, match="this pipeline runs already") as refused:
+        with pytest.raises(UnavailableError, match="this pipeline is already running") as refused:
             sql(file, path=data, spark=spark)
         again.append(refused.value)
         stop.set()

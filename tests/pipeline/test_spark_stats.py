@@ -148,7 +148,9 @@ def test_the_command_leaves_tables_and_a_picture(
 def test_a_range_that_cannot_be_meant_is_refused(
     spark: SparkSession, data: Path, tmp_path: Path
 ) -> None:
-    with pytest.raises(InvalidPosition, match="offset 3 belongs to one topic and 3 are looked at"):
+    with pytest.raises(
+        InvalidPosition, match="offset 3 belongs to one topic, but the job reads 3 topics"
+    ):
         stats(to=tmp_path / "stats", path=data, start=3, spark=spark)
     with pytest.raises(TopicNotFound):
         stats("nothing", tmp_path / "stats", path=data, spark=spark)

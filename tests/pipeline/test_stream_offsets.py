@@ -195,7 +195,7 @@ def test_a_topic_that_the_query_has_left_out_since_is_said_to_be_that(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"endingOffsets": "5"}, "'endingOffsets' has no meaning for a streaming read"),
+        ({"endingOffsets": "5"}, "'endingOffsets' cannot be used with a streaming read"),
         ({"maxOffsetsPerTrigger": "0"}, "maxOffsetsPerTrigger: '0' is not a whole number above 0"),
         ({"startingOffsets": "11"}, "offset 11 is beyond the end of topic 't'"),
     ],

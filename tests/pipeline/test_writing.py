@@ -246,7 +246,7 @@ REFUSED = [
     ({"headers": [[("k", "v" * 70_000)]]}, "headers of 70001 bytes"),
     ({"topic": [None]}, "a row has no topic \\(NULL\\)"),
     ({"topic": ["nowhere"]}, "topic 'nowhere' is not declared"),
-    ({"payload": [{"a": float("nan")}]}, "nan is no JSON number"),
+    ({"payload": [{"a": float("nan")}]}, "nan is not a JSON number"),
 ]
 
 
@@ -300,8 +300,12 @@ def field(name: str, kind: Any) -> StructType:
     ("schema", "options", "message"),
     [
         (StructType([]), {}, "column 'payload' is missing"),
-        (field("value", BinaryType()), {}, "column 'value' is not written .*mean 'payload'"),
-        (field("offset", LongType()), {}, "column 'offset' is not written to topics, only payload"),
+        (field("value", BinaryType()), {}, "column 'value' cannot be written .*mean 'payload'"),
+        (
+            field("offset", LongType()),
+            {},
+            "column 'offset' cannot be written to a topic; allowed columns are payload",
+        ),
         (field("name", IntegerType()), {}, "column 'name' is int and must be string"),
         (
             field("headers", MapType(StringType(), IntegerType())),
@@ -316,7 +320,7 @@ def field(name: str, kind: Any) -> StructType:
         (
             payload(VariantType()),
             {},
-            r"payload\.a is variant, which has no JSON form here: cast it.*to_json\(payload\)",
+            r"payload\.a is variant, which cannot be converted.*cast it.*to_json\(payload\)",
         ),
         (payload(ArrayType(payload(VariantType()))), {}, r"payload\.a\[\]\.payload\.a is variant"),
         (payload(MapType(StringType(), VariantType())), {}, r"payload\.a\[\] is variant"),
@@ -325,7 +329,7 @@ def field(name: str, kind: Any) -> StructType:
         (
             payload(MapType(payload(StringType()), StringType())),
             {},
-            r"payload\.a is map<struct<.*>,string>, which has no JSON form",
+            r"payload\.a is map<struct<.*>,string>, which cannot be converted to JSON",
         ),
         (field("topic", StringType()), {}, "the topic is given twice"),
         (field("name", StringType()), {"topic": None}, "no topic is given"),
@@ -335,9 +339,9 @@ def field(name: str, kind: Any) -> StructType:
         (
             field("name", StringType()),
             {"where": "offset = 1"},
-            "'where' has no meaning for a write",
+            "'where' cannot be used with a write",
         ),
-        (field("name", StringType()), {"idempotencyKey": ""}, "has not 1 to 255 characters"),
+        (field("name", StringType()), {"idempotencyKey": ""}, "must have 1 to 255 characters"),
         (field("name", StringType()), {"overwrite": True}, "a topic only grows"),
     ],
 )
@@ -354,7 +358,7 @@ def test_what_cannot_be_written_is_refused_before_anything_is(
 
 def test_an_idempotency_key_is_for_batches(data: Path) -> None:
     source = PenstockSource({"path": str(data), "topic": "orders", "idempotencyKey": "k"})
-    with pytest.raises(RefusedError, match="exactly once by itself"):
+    with pytest.raises(RefusedError, match="exactly once anyway"):
         source.streamWriter(StructType([StructField("payload", StringType())]), False)
 
 

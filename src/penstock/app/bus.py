@@ -121,7 +121,7 @@ class Handlers:
             self._thread.join()
 
     def stop_waiting(self) -> None:
-        """Take no more; who waits for room is let go."""
+        """Accept no more messages; wake everyone who waits for room."""
         with self._changed:
             self._is_closed = True
             self._changed.notify_all()
@@ -194,7 +194,7 @@ class Bus:
 
     def _check_open(self) -> None:
         if self._is_closed:
-            raise UnavailableError("the bus is closed: make another")
+            raise UnavailableError("the bus is closed: connect again")
 
     def close(self) -> None:
         """Store what waits, run the handlers it calls, then end. Safe to call twice."""
@@ -248,7 +248,7 @@ class RemoteBus:
         payload = encode_message(data)[0]
         if len(payload) > wire.DATA_BYTES_MAX:
             raise TooLarge(
-                f"{len(payload)} bytes are too many for the bus: at most {wire.DATA_BYTES_MAX}"
+                f"{len(payload)} bytes are too large for the bus: at most {wire.DATA_BYTES_MAX}"
             )
         split_id(id)
         if self._is_closed:

@@ -173,7 +173,8 @@ class Server:
         except OSError as failed:
             raise UnavailableError(
                 f"{one.scheme} cannot listen on {shown_address(one.host, one.port)}: "
-                f"{failed.strerror or failed}; choose another address, or stop what has this one"
+                f"{failed.strerror or failed}; choose another address, or stop the program that "
+                "uses this one"
             ) from failed
         self.addresses.append(f"{one.scheme}://{shown_address(*bound)}")
 

@@ -51,8 +51,8 @@ def check_backends(path: Path, chosen: Backends) -> None:
     known = _known(path) or chosen
     if known != chosen:
         raise RefusedError(
-            f"{path} keeps {_text(known)} and was opened as if it kept {_text(chosen)}: give the"
-            " settings it began with ([catalog] url, [log] backend), or use another directory"
+            f"{path} was created with {_text(known)}, but the settings now have {_text(chosen)}: "
+            "set [catalog] url and [log] backend as they were, or use another directory"
         )
 
 
@@ -69,7 +69,7 @@ def _known(path: Path) -> Backends | None:
 
 def _text(kind: Backends) -> str:
     names = {FILES: "files", POSTGRES: "PostgreSQL", SQLITE: "SQLite"}
-    return f"its catalog in {names[kind.catalog]} and its topics in {names[kind.log]}"
+    return f"the catalog in {names[kind.catalog]} and the topics in {names[kind.log]}"
 
 
 def catalog_opener(
@@ -88,7 +88,7 @@ def catalog_opener(
 async def open_store(
     settings: BrokerSettings, clock: Clock, giving_up: threading.Event
 ) -> PostgresStore:
-    """Topics as tables, beside the catalog."""
+    """Topics as tables in the database of the catalog."""
     from penstock.log.postgres.store import PostgresStore
 
     return await PostgresStore.start(

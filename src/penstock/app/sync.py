@@ -14,7 +14,7 @@ from penstock.model.errors import UnavailableError
 from penstock.model.record import PositionLike, Record
 from penstock.model.runs import PipelineRun
 
-CLOSED: Final = "the broker is closed: open it again to go on"
+CLOSED: Final = "the broker is closed: open it again"
 
 
 class Broker(Blocking):

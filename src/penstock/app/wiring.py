@@ -129,15 +129,15 @@ async def finish_staged(path: Path, engine: Engine, clock: Clock) -> list[str]:
         records = await finish_all(StagingArea(path), log_of, clock)
     except (PenstockError, OSError) as failed:
         return [f"staged records are still waiting: {failed}"]
-    return [f"{records} staged records were taken in"] if records else []
+    return [f"{records} staged records were stored"] if records else []
 
 
 async def open_memory(settings: BrokerSettings) -> OpenBroker:
     """A broker that is gone when it is closed."""
     if settings.catalog_url or settings.log_backend != FILES:
         raise InvalidSetting(
-            "a broker in memory keeps nothing: leave out catalog_url and log_backend, or name a"
-            " data directory"
+            "a broker in memory stores nothing: omit catalog_url and log_backend, or give a data "
+            "directory"
         )
     clock = Timeline(SystemClock(), read_boot_id())
     store = MemoryStore(clock, asyncio.get_running_loop())

@@ -23,7 +23,7 @@ from penstock.model.errors import PenstockError, UnavailableError
 from penstock.model.record import Record
 
 TOPIC: Final = "bus"
-GROUP_HEADER: Final = "bus.group"  # beside a message that is not for everybody
+GROUP_HEADER: Final = "bus.group"  # on a message that is for one group only
 NOBODY: Final = "No functions Called"
 TAKE_MAX: Final = 256  # records handed out before others get their turn
 CLOSE_S_MAX: Final = 5.0  # for storing what waits, and again for handing it out
@@ -115,7 +115,7 @@ class BusLoop:
                 self._engine.metrics.dropped["queue_full"] += 1
 
     async def close(self) -> None:
-        """Store what waits and hand it out, as far as the log takes it, then stop."""
+        """Store and deliver the waiting messages that the log accepts, then stop."""
         self._is_closing = True
         self._has_work.set()
         if self._tasks:

@@ -38,7 +38,7 @@ class Tails:
         return sum(topic.log.tail_bytes for topic in self._topics.all())
 
     def release_unused(self) -> None:
-        """They are always in use: whoever reads a topic next begins there."""
+        """They are always in use: the next reader of a topic begins there."""
 
 
 class Caches:

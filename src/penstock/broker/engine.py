@@ -275,4 +275,4 @@ class Engine:
 
     def _check_open(self) -> None:
         if self._is_closed:
-            raise UnavailableError("the broker is closed: open it again to go on")
+            raise UnavailableError("the broker is closed: open it again")

@@ -1,4 +1,4 @@
-"""Counters of one broker. Plain numbers, added to per batch, read by whoever shows them."""
+"""Counters of one broker. Plain numbers, updated once per batch; status pages read them."""
 
 from __future__ import annotations
 

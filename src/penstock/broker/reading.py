@@ -231,7 +231,7 @@ def _stored_bytes(batch: Batch) -> int:
 
 
 def _arrow() -> Any:
-    """Only who asks for Arrow needs it."""
+    """Imported on the first request for Arrow."""
     try:
         from penstock.log.arrow import stream as arrow_stream
     except ImportError:

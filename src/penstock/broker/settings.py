@@ -42,7 +42,7 @@ class BrokerSettings:
     upkeep_s: float = 5.0  # how often retention, sealing and free space are looked after
     catalog_url: str = ""  # a database of PostgreSQL; empty: SQLite in the data directory
     catalog_schema: str = "penstock"  # of that database
-    log_backend: str = FILES  # where topics lie: in files, or in tables beside the catalog
+    log_backend: str = FILES  # where topics are stored: files, or tables in the catalog's database
     quotas: QuotaSettings = field(default_factory=QuotaSettings)
 
 
@@ -58,7 +58,7 @@ def check_storage(settings: BrokerSettings) -> None:
     if settings.log_backend == POSTGRES and not settings.catalog_url:
         raise InvalidSetting(
             "topics in PostgreSQL need a catalog in PostgreSQL: give its URL too ([catalog] url,"
-            " catalog_url=…), or keep topics in files ([log] backend)"
+            " catalog_url=…), or store topics in files ([log] backend)"
         )
 
 
@@ -112,7 +112,7 @@ def _database_url(key: str, value: object) -> str:
     if value == "" or (isinstance(value, str) and value.startswith(URL_SCHEMES)):
         return str(value)
     raise InvalidSetting(
-        f"{key} {mask_password(str(value))!r} is not the address of a database of PostgreSQL: write"
+        f"{key} {mask_password(str(value))!r} is not the URL of a PostgreSQL database: write"
         " postgresql://USER@HOST:PORT/DATABASE, or leave it empty for SQLite"
     )
 

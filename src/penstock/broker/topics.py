@@ -143,7 +143,7 @@ class Topics:
                 epoch, end = await self._catalog.level(row.topic_id)
             refusal = (
                 f"topic {quoted(row.declared)} is unavailable: {broken}; `penstock log verify` "
-                "shows what is there: put the files back from a backup and start again, or delete "
+                "shows the damage: restore the files from a backup and start again, or delete "
                 "the topic"
             )
             self.notes.append(refusal)
@@ -154,7 +154,7 @@ class Topics:
         try:
             declared, settings = await self._store.describe(identity)
         except CorruptError as broken:
-            self.notes.append(f"{broken}; the log stays where it is and is not taken in")
+            self.notes.append(f"{broken}; the log is left in place and not used")
             return []
         row = self._row(TopicId(identity.topic_id), declared, settings)
         await self._catalog.adopt_topic(row)
@@ -331,7 +331,7 @@ class Topics:
         """One change at a time, and none once the logs are being closed."""
         async with self._turn:
             if self._is_closed:
-                raise UnavailableError("the broker is closed: open it again to go on")
+                raise UnavailableError("the broker is closed: open it again")
             yield
 
     async def close(self) -> None:

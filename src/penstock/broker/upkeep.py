@@ -19,7 +19,7 @@ FreeSpace = Callable[[], tuple[int, int]]  # (available, size of the file system
 
 LOOK_AGAIN_S: Final = 0.2  # while space is short, so that publishing resumes soon
 
-# Parts of the broker that may have trouble, beside the topics.
+# Parts of the broker that may have trouble, besides the topics.
 DELIVERY: Final = "delivery"
 SESSIONS: Final = "sessions"
 WILLS: Final = "wills"
@@ -148,7 +148,7 @@ class Upkeep:
             self.note_trouble(
                 topic_part(topic),
                 f"{topic.declared}: {len(damage)} damaged files, the first is {damage[0]}; "
-                "`penstock log verify` tells all, and a backup may have them whole",
+                "`penstock log verify` lists all of them; restore them from a backup",
             )
         else:
             self.end_trouble(topic_part(topic))

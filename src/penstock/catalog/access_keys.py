@@ -63,7 +63,7 @@ class AccessKeys:
                 row.digest,
                 row.created_at,
             ):
-                raise RefusedError(f"key id {key_id} is taken by chance: make another key")
+                raise RefusedError(f"key id {key_id} is already in use: create another key")
 
         await self._runner.run(work)
         return row

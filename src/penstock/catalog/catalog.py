@@ -1,7 +1,7 @@
 """Tenants, topics, bindings, consumers and their positions, durable in SQL.
 
 Every method is one unit of work: when it returns, what it changed is durable; when it raises,
-nothing was changed. The catalog holds no state of its own beside the runner: `load` gives the
+nothing was changed. The catalog holds no state except its runner: `load` gives the
 whole of it at boot, and the broker keeps what it needs.
 """
 
@@ -206,8 +206,8 @@ class Catalog:
             )
             if not inserted:
                 raise RefusedError(
-                    f"filter {filter_text!r} is bound already, and a filter leads to one topic:"
-                    " unbind it first"
+                    f"filter {filter_text!r} is already bound, and a filter can be bound to one "
+                    "topic only: unbind it first"
                 )
             return BindingRow(tenant, position, filter_text, topic_id)
 
@@ -221,7 +221,7 @@ class Catalog:
                 "delete from bindings where tenant = $1 and filter = $2", self.tenant, filter_text
             ):
                 raise RefusedError(
-                    f"filter {filter_text!r} is not bound: the text must be the one it was bound by"
+                    f"filter {filter_text!r} is not bound: give the filter exactly as it was bound"
                 )
 
         await self._runner.run(work)

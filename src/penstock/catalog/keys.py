@@ -1,6 +1,6 @@
 """Idempotency keys and what they stored, durable in SQL for as long as they count.
 
-A key lies beside its messages in the log; this table is a view of that, moved together with the
+A key is stored with its messages in the log; this table is a view of that, moved together with the
 levels up to which the logs were followed (catalog.sessions).
 """
 

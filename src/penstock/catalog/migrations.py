@@ -484,8 +484,8 @@ def _bring_up(migrations: Sequence[Migration], database: Database) -> None:
     newest = migrations[-1].number
     if version > newest:
         raise RefusedError(
-            f"the catalog has schema version {version} and this Penstock knows versions up to"
-            f" {newest}: run the newer Penstock, or put back the copy from before the upgrade"
+            f"the catalog has schema version {version} but this Penstock supports versions up to "
+            f"{newest}: run the newer Penstock, or restore the copy from before the upgrade"
         )
     for migration in migrations:
         if migration.number > version:

@@ -1,4 +1,4 @@
-"""The catalog as others may see it: read in one moment, beside the broker that holds it.
+"""The catalog for other processes: read in one transaction while a broker has it open.
 
 Nothing is changed and no lock is kept: a look is one short read transaction. It sees what the
 broker has committed: sessions of clients that are away are exact, those of connected clients are as
@@ -131,7 +131,10 @@ def look(place: CatalogPlace, *, is_closed: bool = False) -> Iterator[Fetch]:
     address = f"{file.absolute().as_uri()}?mode=ro"
     if is_closed:
         if file.with_name(f"{CATALOG_NAME}-wal").exists():
-            raise UnavailableError(f"catalog {file} was not closed in order: open a broker on it")
+            raise UnavailableError(
+                f"catalog {file} was not closed cleanly: start a broker on "
+                "this directory once to repair it"
+            )
         address += "&immutable=1"
     try:
         connection = sqlite3.connect(address, BUSY_S_MAX, isolation_level=None, uri=True)
@@ -161,8 +164,8 @@ def see_topics(fetch: Fetch, tenant: TenantId = DEFAULT_TENANT) -> list[TopicSee
     ((version,),) = fetch("select max(version) from schema_version")
     if version != MIGRATIONS[-1].number:
         raise UnavailableError(
-            f"the catalog has schema version {version} and not {MIGRATIONS[-1].number}: open a "
-            "broker on it"
+            f"the catalog has schema version {version} but version {MIGRATIONS[-1].number} is "
+            "needed: start a broker on this directory once to upgrade it"
         )
     sql = "select topic_id, declared, settings from topics where tenant = $1 order by topic_id"
     return [TopicSeen(*row) for row in fetch(sql, tenant)]

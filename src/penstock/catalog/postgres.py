@@ -39,7 +39,7 @@ class PostgresDatabase:
         self._connection = self._hold.connection()
         self._depth = 0  # of nested transactions
         self._wrote = False  # in the current transaction
-        self._loss: PenstockError | None = None  # why the current transaction is no more
+        self._loss: PenstockError | None = None  # why the current transaction failed
 
     def execute(self, sql: str, *args: Value) -> int:
         self._check_transaction()
@@ -114,8 +114,9 @@ class PostgresDatabase:
         if self._hold.has_gone_back:
             connection.execute("rollback")
             raise UnavailableError(
-                f"the catalog at {shown_url(self._hold.url)} went back to an earlier state, as a"
-                " standby that lagged behind does: restart the broker to go on from there"
+                f"the catalog at {shown_url(self._hold.url)} is in an earlier state than before, "
+                "for example because a standby that lagged behind took over: restart the broker "
+                "to continue from that state"
             )
         return connection
 

@@ -1,8 +1,8 @@
 """Reports of pipeline runs as files, for the catalog to take over.
 
-A job runs beside the broker and may not write its catalog, so it keeps one small file in the data
-directory, replaced as a whole, and holds a lock on another for as long as it lives. Whoever holds
-the data directory copies what the files say into the catalog. All functions block.
+A job runs in another process and may not write the broker's catalog, so it keeps one small file in
+the data directory, replaced as a whole, and holds a lock on another for as long as it lives.
+Whoever holds the data directory copies what the files say into the catalog. All functions block.
 """
 
 from __future__ import annotations

@@ -59,7 +59,7 @@ class ShareCatalog:
         return await self._runner.run(lambda database: _recover(database, self._tenant))
 
     async def remove(self, share_id: int) -> None:
-        """Nobody holds it any more."""
+        """No member holds it."""
 
         def work(database: Database) -> None:
             database.execute(

@@ -94,7 +94,7 @@ class SqliteDatabase:
         self._wrote = False
         if self._is_cramped:
             # With the WAL in the database, this transaction overwrites it instead of growing it.
-            # Now and not when space ran out: whoever tries again may have freed some.
+            # Now and not when the disk was full: the caller may have freed some space.
             self._is_cramped = False
             self._checkpoint()
         # Deferred, so that a group of reads takes no write lock and costs no sync.
@@ -143,7 +143,7 @@ class SqliteDatabase:
             mode = self._connection.execute("pragma journal_mode = wal").fetchone()[0]
         if mode != "wal":
             raise UnavailableError(
-                f"catalog {self._file}: SQLite cannot keep a write-ahead log here (mode {mode!r}):"
+                f"catalog {self._file}: SQLite cannot use a write-ahead log here (mode {mode!r}):"
                 " put the data directory on a local file system"
             )
         self._renew()
@@ -161,7 +161,8 @@ class SqliteDatabase:
             busy = self._connection.execute("pragma wal_checkpoint(truncate)").fetchone()[0]
         if busy:
             raise UnavailableError(
-                f"catalog {self._file} is read by another program: end it, then open again"
+                f"catalog {self._file} is open in another program: end that program, then open "
+                "the broker again"
             )
 
     def _checkpoint_if_due(self) -> None:
@@ -178,7 +179,7 @@ class SqliteDatabase:
         """Move the WAL into the database, so that it starts again at its front.
 
         What was committed is durable before and after. A full disk or a reader postpones it; a
-        failed write or sync fences, and is told to whoever writes next.
+        failed write or sync fences, and the next write raises it.
         """
         if self._fence is not None or self._file is None:
             return
@@ -225,7 +226,7 @@ class SqliteDatabase:
 
     @contextmanager
     def _judged(self) -> Iterator[None]:
-        """Turn SQLite's errors into ours, and fence where the disk can be trusted no more."""
+        """Turn SQLite's errors into ours, and fence if the disk cannot be trusted."""
         try:
             yield
         except sqlite3.Error as error:
@@ -272,25 +273,27 @@ def _verdict(error: sqlite3.Error, file: Path | None) -> PenstockError | None:
     code = _code(error)
     where = f"catalog {file or 'in memory'}"
     if _is_full(code):
-        return DiskFull(f"{where}: no space left ({error}): free some, nothing was changed")
+        return DiskFull(f"{where}: no space left ({error}): nothing was changed; free some space")
     match code & 0xFF:
         case sqlite3.SQLITE_IOERR:
             return UnavailableError(
-                f"{where}: the disk failed ({error}, {error.sqlite_errorname}): reads go on,"
-                " nothing more is written until the broker is restarted, and only then it is known"
-                " whether the change under way was stored"
+                f"{where}: the disk failed ({error}, {error.sqlite_errorname}): reads still work, "
+                "but nothing is written until the broker is restarted; the restart also shows "
+                "whether the last change was stored"
             )
         case sqlite3.SQLITE_CORRUPT | sqlite3.SQLITE_NOTADB:
             return CorruptError(
                 f"{where} is damaged ({error}): stop the broker, keep a copy of the file with its"
-                " -wal, then put back a backup or rebuild it with the sqlite3 program's .recover"
+                " -wal, then restore a backup or rebuild it with the sqlite3 program's .recover"
             )
         case sqlite3.SQLITE_BUSY | sqlite3.SQLITE_LOCKED:
-            return UnavailableError(f"{where} is locked by another program ({error}): end it")
+            return UnavailableError(
+                f"{where} is locked by another program ({error}): end that program"
+            )
         case sqlite3.SQLITE_CANTOPEN | sqlite3.SQLITE_PERM | sqlite3.SQLITE_READONLY:
             return UnavailableError(
-                f"{where} cannot be opened for writing ({error}): check that the directory exists"
-                " and who may write there"
+                f"{where} cannot be opened for writing ({error}): check that the directory exists "
+                "and that this user may write to it"
             )
     return None
 

@@ -25,7 +25,7 @@ DIGITS_END: Final = 20  # no offset has so many
 
 
 def place_of(message: Publish) -> dict[str, str]:
-    """What a record of a feed says about itself; empty if it is none."""
+    """What a record of a feed says about itself; empty for other messages."""
     known = (TOPIC, OFFSET, TIME)
     return {key: value for key, value in message.properties.user_properties if key in known}
 

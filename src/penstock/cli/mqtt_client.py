@@ -110,7 +110,7 @@ class _Sent:
 
 
 class MqttClient:
-    """Made by `open_client`. One task reads, whoever calls writes."""
+    """Made by `open_client`. One task reads; callers write."""
 
     def __init__(
         self, target: Target, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
@@ -196,7 +196,7 @@ class MqttClient:
         self._window = asyncio.Semaphore(max(most - len(self._sent), 0))
 
     async def stop(self, properties: Properties = NO_PROPERTIES) -> None:
-        """Take leave, as far as anybody is there to hear it."""
+        """Send DISCONNECT if the connection is still open."""
         if self._error is None:
             self.write(Disconnect(properties=properties))
         await self.drop()
@@ -238,7 +238,7 @@ class MqttClient:
         if qos:
             state = Outgoing.WAIT_PUBACK if qos == 1 else Outgoing.WAIT_PUBREC
             self._sent[message.packet_id] = _Sent(message, state, done)
-            with suppress(UnavailableError):  # whoever takes over sends it again
+            with suppress(UnavailableError):  # the next connection sends it again
                 await self._drain()
         else:
             await self._drain()

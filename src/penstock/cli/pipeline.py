@@ -104,7 +104,7 @@ def run_job(options: argparse.Namespace) -> None:
 
 
 def end_with_input() -> None:
-    """End this process and all it started when whoever holds its standard input goes."""
+    """End this process and its children when the process that holds its standard input ends."""
 
     def watch() -> None:
         # Not `sys.stdin`, whose lock the end of Python wants.

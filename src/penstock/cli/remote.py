@@ -147,7 +147,7 @@ def read_key(options: argparse.Namespace, url: str) -> str:
 def job_place(options: argparse.Namespace) -> dict[str, str]:
     """Where topics are, in the words of a job's function.
 
-    Files are read beside a broker that has them open; the key is for that broker.
+    Files are read even while a broker has them open; the key is for that broker.
     """
     if "://" not in options.at:
         return {"path": str(existing_path(options)), "token": read_key(options, options.at)}

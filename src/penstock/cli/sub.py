@@ -91,7 +91,7 @@ class Wish:
     def __init__(self, filter: str, history: History, identifier: int) -> None:
         self.filter = filter
         self.history = history
-        self.identifier = identifier  # tells its messages from those of others; 0: there are none
+        self.identifier = identifier  # marks its messages; 0: it has no identifier
 
 
 class Reading:

@@ -215,7 +215,7 @@ def show_topic(options: argparse.Namespace) -> None:
 
 
 def _set_aside(options: argparse.Namespace, found: TopicInfo) -> list[Path]:
-    """Damaged parts that recovery has put beside the log; none where the files are elsewhere."""
+    """Damaged parts that recovery saved next to the log; empty if the files are elsewhere."""
     from penstock.log.files.disk import RealDisk
     from penstock.log.files.layout import find_logs, log_directory
     from penstock.log.files.recovery import set_aside

@@ -472,7 +472,7 @@ class AsyncClient:
         reply_to = headers.get(REPLY_HEADER)
         if reply_to is None or result is None:
             return
-        with suppress(PenstockError):  # whoever asked waits no longer, or asks again
+        with suppress(PenstockError):  # the requester gave up, or asks again
             await self.publish(
                 result,
                 record.topic,

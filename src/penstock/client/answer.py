@@ -63,7 +63,7 @@ class AnswerReader:
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserError as broken:
-            raise PeerError(f"this is no HTTP: {broken}") from broken
+            raise PeerError(f"the answer is not HTTP: {broken}") from broken
         if self.answer.is_complete:
             self.answer.status = self._parser.get_status_code()
         return self.answer.is_complete
@@ -108,7 +108,7 @@ _BY_STATUS: Final[dict[int, type[PenstockError]]] = {
 
 
 def error_of(answer: Answer) -> PenstockError:
-    """The same class that a Broker in this process would have raised, as far as it is known."""
+    """The error class that a Broker in this process would have raised, if it is known."""
     try:
         problem = msgspec.json.decode(bytes(answer.body), type=_Problem)
     except msgspec.DecodeError:

@@ -23,7 +23,7 @@ class Target:
         try:
             parts = urlsplit(url)
             port = parts.port
-        except ValueError as wrong:  # a port that is none, or half an IPv6 address
+        except ValueError as wrong:  # an invalid port, or an incomplete IPv6 address
             raise _no_address(url, f" ({wrong})") from None
         self.socket_path = path_of(url)
         if self.socket_path is None and (

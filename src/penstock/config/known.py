@@ -295,7 +295,7 @@ OTHER_VARIABLES: Final = frozenset(
         *("TRACE_ACKS", "TRACE_ACK_FD", "TRACE_FILE", "TRACE_ROOT"),
     )
 )
-# What Kubernetes and Docker give every container beside a service called `penstock`.
+# Variables that Kubernetes and Docker set in every container next to a service `penstock`.
 SERVICE_VARIABLE: Final = re.compile(
     PREFIX + r"(SERVICE_(HOST|PORT)(_.*)?|PORT(_[0-9]+_(TCP|UDP)(_(PROTO|PORT|ADDR))?)?)"
 )

@@ -167,7 +167,7 @@ def _unknown_variable(variable: str) -> InvalidSetting:
     near = difflib.get_close_matches(name, [one.removeprefix(PREFIX) for one in known], 1)
     hint = "a setting's variable is PENSTOCK_TABLE__KEY, with two underscores"
     if name == "BINDINGS":
-        hint = "bindings stand in the settings file, as [[bindings]]"
+        hint = "bindings are only read from the settings file: write [[bindings]] there"
     elif near:
         hint = f"did you mean {PREFIX}{near[0]}?"
     return InvalidSetting(f"{variable}: this variable is unknown: {hint}")

@@ -21,7 +21,7 @@ P = TypeVar("P")  # whatever stands for a process
 
 
 def split_id(id: int) -> tuple[int, int]:
-    """(group, topic) of an id; RefusedError names one that is none."""
+    """(group, topic) of an id; RefusedError if the id is invalid."""
     if isinstance(id, bool) or not isinstance(id, int) or not 0 <= id < GROUPS * TOPICS:
         raise RefusedError(
             f"{id!r} is not a bus id: use a whole number from 0 to {GROUPS * TOPICS - 1}, "
@@ -54,7 +54,8 @@ class BusTable(Generic[P]):
             )
         if process not in self._counts and len(self._counts) >= self._processes_max:
             raise RefusedError(
-                f"{self._processes_max} processes are on the bus: raise [bus] processes_max"
+                f"{self._processes_max} processes are already on the bus: increase [bus] "
+                "processes_max"
             )
         groups[process] = group
         self._counts[process] = self._counts.get(process, 0) + 1

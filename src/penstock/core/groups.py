@@ -250,7 +250,7 @@ class Group:
     # What nobody gets
 
     def discard(self, offset: int) -> None:
-        """A waiting record is given to nobody any more: it expired, or is gone."""
+        """Drop a waiting record: it expired, or retention removed it."""
         self._stop_waiting(offset)
 
     def bury(self, offset: int) -> None:

@@ -3,7 +3,7 @@
 The first binding whose filter matches the name decides; without one, the declared topic equal to
 the name's first level; without that, `default`. Topics are known by their key, so letter case does
 not matter. Invariant: every binding leads to a declared topic, and `version` grows with every
-change, so whoever remembers an answer can tell whether it still holds.
+change, so a caller that caches an answer can tell whether it is still valid.
 """
 
 from __future__ import annotations
@@ -148,7 +148,7 @@ class Placement:
         return True
 
     def unbind(self, filter: str) -> None:
-        """Take a binding back; refused if there is none for this filter."""
+        """Remove a binding; RefusedError if the filter is not bound."""
         order = self._orders.pop(check_filter(filter), None)
         if order is None:
             raise RefusedError(

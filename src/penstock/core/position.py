@@ -162,7 +162,9 @@ def _refuse_text(text: str) -> NoReturn:
     if text.startswith("-") and rest.isascii() and rest.isdigit():
         _refuse(text, "is negative: offsets count from 0; a duration has a unit, as in -5m")
     if _DURATION.fullmatch("-" + text):
-        _refuse(text, "is a duration ahead: durations go back from now; put a '-' in front")
+        _refuse(
+            text, "is a duration into the future: durations go back from now; put a '-' in front"
+        )
     if _TIME.fullmatch(text + "Z"):
         _refuse(text, "has no time zone: append Z for UTC, or an offset such as +02:00")
     if text.lower() in ("earliest", "latest"):

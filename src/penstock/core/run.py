@@ -1,7 +1,7 @@
 """Messages on their way through the broker, many at a time: what a log takes and what is delivered.
 
 A Run is what one publisher sent under one name in one go: the bytes as they arrived, and where in
-them the payloads lie. It is stored without being taken apart, travels beside its batch until that
+them the payloads lie. It is stored without being taken apart, travels with its batch until that
 is committed, and is then forwarded verbatim to readers that want exactly these bytes.
 Compiled by mypyc; the same source runs interpreted.
 """

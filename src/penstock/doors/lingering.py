@@ -19,7 +19,7 @@ from penstock.model.limits import KIB, MIB
 
 LINGER_S_MAX: Final = 5.0  # from the end of a connection to its socket's
 STOP_LINGER_S_MAX: Final = 1.0  # the same when the broker stops
-LINGER_BYTES_MAX: Final = 64 * MIB  # thrown away: twice the largest body that is taken
+LINGER_BYTES_MAX: Final = 64 * MIB  # discarded: twice the largest body that is accepted
 READ_BYTES: Final = 64 * KIB
 
 
@@ -55,7 +55,7 @@ class Lingering:
             self._empty.set()
 
     async def close(self, wait_s_max: float) -> None:
-        """Suspends until the last one is gone; whoever lingers longer than this is cut."""
+        """Wait until the last connection is closed; those that take longer are cut."""
         if self.lingers:
             self._empty = asyncio.Event()
             with suppress(TimeoutError):
@@ -92,7 +92,7 @@ class Linger:
 
 
 class LingeringSocket:
-    """A bare socket that nobody but the selector knows any more."""
+    """A bare socket that only the selector knows."""
 
     __slots__ = ("_linger", "_rest", "_selector", "_socket")
 

@@ -54,7 +54,7 @@ class Link(Protocol):
     def close_after(self, data: bytes) -> None:
         """Send this and close, once the peer has had time to read it (doors.lingering).
 
-        The connection is done with the link: nothing is received or sent for it any more.
+        The connection released the link: nothing more is received or sent for it.
         """
         ...
 

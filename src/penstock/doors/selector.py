@@ -46,7 +46,7 @@ class DoorSelector(selectors.BaseSelector):
         self.serve(self._wake, self._answer)
 
     def come_back(self) -> None:
-        """asyncio was given something to do: let go of the loop after this round of handlers."""
+        """asyncio has something to do: return to the loop after this round of handlers."""
         self._is_wanted = True
 
     def call_from_thread(self, call: Callable[[], None]) -> None:

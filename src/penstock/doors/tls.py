@@ -1,6 +1,6 @@
 """TLS below a connection: asyncio's transports, seen as a Link.
 
-Handshakes are bounded in number and time and run beside everything else; only a client that
+Handshakes are bounded in number and time and run concurrently; only a client that
 finished its own becomes a connection. What waits to be sent is bounded as on a bare socket: while
 the transport is full, `send` takes nothing.
 """
@@ -34,7 +34,7 @@ SEND_BYTES_MAX: Final = 256 * KIB  # handed to the transport at once
 def server_context(
     cert: Path, key: Path | None, client_ca: Path | None, *, demands_client: bool
 ) -> ssl.SSLContext:
-    """TLS 1.2 and newer with this certificate; InvalidSetting names the file that does not do."""
+    """TLS 1.2 and newer with this certificate; InvalidSetting names a file that cannot be used."""
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     _check_readable("tls_cert", cert)

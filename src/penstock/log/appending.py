@@ -1,7 +1,7 @@
 """What appending to a log is, wherever its records are kept: gather, commit in rounds, show.
 
 Invariant: what is pending or on its way is visible to nobody; offsets below `_end` are kept at the
-log's level and readable, and whoever waits for a commit hears of it after its readers.
+log's level and readable, and callers that wait for a commit are told after its readers.
 All methods are called on the event loop.
 """
 
@@ -233,7 +233,7 @@ class AppendingLog(Generic[J]):
             waiter.refused(error)
 
     def _go_on(self) -> None:
-        """A commit is over: let in who had to wait, announce what is left, or be idle."""
+        """A commit is over: admit waiting publishers, announce what is left, or be idle."""
         while self._queue and self._pending.bytes < PENDING_BYTES_MAX:
             messages, waiter, marks = self._queue.popleft()
             if waiter is None or not waiter.has_given_up:

@@ -10,7 +10,7 @@ from penstock.model.limits import MIB
 
 CACHE_BYTES_MAX: Final = 24 * MIB  # shared by all logs of a store
 ChunkKey = tuple[int, int]  # identity of the Segment, or of the log that has none; chunk number
-WHOLE: Final = 0  # the length of a chunk that does not grow any more
+WHOLE: Final = 0  # the length of a chunk that no longer grows
 
 
 class ChunkCache:

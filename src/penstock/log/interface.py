@@ -91,7 +91,7 @@ class Log(Protocol):
     def bounds(self) -> Bounds: ...
 
     async def offset_at(self, timestamp: int) -> int:
-        """The first offset stamped at or after `timestamp` (µs); the end if there is none."""
+        """The first offset stamped at or after `timestamp` (µs); the end if all are older."""
         ...
 
     def wait_past(self, offset: int) -> Awaitable[None]:
@@ -104,7 +104,7 @@ class Log(Protocol):
 
 
 class KeptLog(Log, Protocol):
-    """A log as its engine holds it: what upkeep and display need beside reading and appending."""
+    """The log of an engine: what upkeep and display need besides reading and appending."""
 
     settings: LogSettings
     epoch: int
@@ -195,7 +195,7 @@ class LogStore(Protocol):
     async def delete(self, identity: LogIdentity) -> None: ...
 
     async def declare(self, identity: LogIdentity, declared: str, settings: LogSettings) -> None:
-        """Keep the topic's spelling and settings beside its records."""
+        """Store the topic's spelling and settings with its records."""
         ...
 
     async def describe(self, identity: LogIdentity) -> tuple[str, LogSettings]:

@@ -34,7 +34,7 @@ class ChunkLoader:
         key = (id(owner), number, length)
         loading = self._loading.get(key)
         if loading is None:
-            # A task of its own: whoever asked first may give up, the others go on.
+            # A task of its own: the first caller may give up while others still wait.
             loading = self._loop.create_task(self._fetch(owner, key, read))
             self._loading[key] = loading
             loading.add_done_callback(forget_failure)

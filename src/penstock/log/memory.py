@@ -34,7 +34,7 @@ class MemoryJob:
 
 
 class NoRounds:
-    """What `Committer` asks for jobs that are not quick: there are none."""
+    """What `Committer` needs for slow jobs; jobs in memory are never slow."""
 
     def commit(self, jobs: list[MemoryJob], done: Callable[[], None]) -> None:
         raise AssertionError("a job in memory is quick")

@@ -101,7 +101,7 @@ class EndWaiters:
         self.waiting = still
 
     def fail(self, error: Exception) -> None:
-        """Nobody will move the end any more."""
+        """The end will not move again."""
         for _, future in self.waiting:
             if not future.done():
                 future.set_exception(error)

@@ -32,14 +32,14 @@ def encode_message(message: Any) -> tuple[bytes, int]:
     except (TypeError, ValueError, RecursionError, OverflowError) as broken:
         raise RefusedError(
             f"a {type(message).__name__} cannot be published: give str, bytes, "
-            f"or a value that has a JSON form ({broken})"
+            f"or a value that can be converted to JSON ({broken})"
         ) from None
 
 
 def check_numbers(value: Any) -> None:
     """JSON has no word for NaN and infinity: they would come back as None."""
     if isinstance(value, float) and not math.isfinite(value):
-        raise ValueError(f"{value} is no JSON number")
+        raise ValueError(f"{value} is not a JSON number")
     if isinstance(value, Mapping):
         value = value.values()
     elif not isinstance(value, list | tuple | set | frozenset):
@@ -89,6 +89,6 @@ def check_key(key: str) -> str:
 def check_payload_size(size: int, bytes_max: int) -> None:
     if size > bytes_max:
         raise TooLarge(
-            f"message of {size} bytes: at most {bytes_max}; store large things elsewhere "
-            "and publish where they are"
+            f"message of {size} bytes: at most {bytes_max}; store large data elsewhere and "
+            "publish its address"
         )

@@ -144,7 +144,7 @@ class Timeline:
         """Go on where an earlier broker was, plus the time that has passed since.
 
         The machine's steady clock knows it while the machine has not been restarted. Else there is
-        only the wall clock, which is trusted with a day and no more.
+        only the wall clock, which is trusted for at most a day.
         """
         machine_us = self._clock.steady_us()
         if self._boot_id and saved.boot_id == self._boot_id:

@@ -15,7 +15,7 @@ from penstock.mqtt.reasons import Reason
 def read_byte(data: bytes, pos: int, end: int) -> tuple[int, int]:
     """One byte."""
     if pos >= end:
-        raise malformed("the packet ends where a byte is due")
+        raise malformed("the packet ends where a byte is expected")
     return data[pos], pos + 1
 
 
@@ -34,7 +34,7 @@ def read_u32(data: bytes, pos: int, end: int) -> tuple[int, int]:
 
 
 def read_varint(data: bytes, pos: int, end: int) -> tuple[int, int]:
-    """A variable byte integer: at most four bytes, and no more of them than it needs."""
+    """A variable byte integer: at most four bytes, and as few as possible."""
     value = 0
     shift = 0
     while pos < end:
@@ -49,7 +49,7 @@ def read_varint(data: bytes, pos: int, end: int) -> tuple[int, int]:
             return value, pos
         shift += 7
         if shift == 28:
-            raise malformed("a variable byte integer goes on after four bytes", "MQTT-1.5.5-1")
+            raise malformed("a variable byte integer has more than four bytes", "MQTT-1.5.5-1")
     raise malformed("the packet ends inside a variable byte integer")
 
 
@@ -98,7 +98,7 @@ def decode_name(raw: bytes) -> str:
 
 
 def decode_publish_name(raw: bytes, version: int, has_alias: bool) -> str:
-    """The name of a PUBLISH; only MQTT 5 may leave it empty, and only beside a topic alias."""
+    """The name of a PUBLISH; only MQTT 5 may leave it empty, and only with a topic alias."""
     if raw or version != MQTT_5:
         return decode_name(raw)
     if not has_alias:

@@ -4,7 +4,7 @@
 out. Every byte fed is in exactly one chunk's consumed part or still held there, in order; at most
 one incomplete packet is held once the version is known, so what is held is bounded by
 `packet_bytes_max` plus one feed. A large packet that comes in many pieces is joined once, not once
-a piece; one that comes in crumbs takes no more memory than its bytes.
+a piece; one that arrives in small parts takes no more memory than its bytes.
 
 `scan` finds all packet boundaries of a chunk. Consecutive PUBLISH packets with the same first
 byte, the same name and the same properties are one PublishRun; consecutive plain acks of one type
@@ -74,7 +74,7 @@ class PublishRun:
         first_id: int,
     ) -> None:
         self.first_byte = first_byte
-        self.name = name  # UTF-8; empty only beside a topic alias
+        self.name = name  # UTF-8; empty only with a topic alias
         self.property_bytes = property_bytes  # the section without its length
         self.properties = properties
         self.start = start  # of the first packet in the chunk's data
@@ -434,7 +434,7 @@ def _bounds(chunk: Chunk, pos: i64) -> tuple[i64, i64]:
             return body, packet_end
         shift += 7
         if shift == 28:
-            chunk.violation = malformed("a length goes on after four bytes", "MQTT 5 §2.1.4")
+            chunk.violation = malformed("a length has more than four bytes", "MQTT 5 §2.1.4")
             return 0, 0
     chunk.wanted = end - pos + 1
     return 0, 0

@@ -40,7 +40,7 @@ def find_java(environment: Mapping[str, str] = os.environ) -> Path:
     for label, home in _candidates(environment):
         version = java_version(home)
         if version is None:
-            refused.append(f"{label} ({home}) does not run")
+            refused.append(f"{label} ({home}) cannot be started")
         elif version < JAVA_MIN:
             refused.append(f"{label} ({home}) is Java {version}")
         else:

@@ -17,7 +17,7 @@ def check_spark() -> None:
     version = found["pyspark"]
     if version and not version.startswith(f"{PYSPARK}."):
         raise RefusedError(
-            f"PySpark {version} is installed and Penstock needs {PYSPARK}: "
+            f"PySpark {version} is installed, but Penstock needs {PYSPARK}: "
             "pip install --upgrade 'penstock[spark]'"
         )
     missing = [name for name in PACKAGES if not found[name]]

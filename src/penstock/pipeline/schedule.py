@@ -43,7 +43,8 @@ def read_schedule(table: Any, origin: str) -> tuple[Scheduled, ...]:
         raise InvalidSetting(f"{origin}: schedule {table!r} is not a table: write [spark.schedule]")
     if len(table) > ENTRIES_MAX:
         raise InvalidSetting(
-            f"{origin}: [spark.schedule] has {len(table)} entries: at most {ENTRIES_MAX}"
+            f"{origin}: [spark.schedule] has {len(table)} entries: at most {ENTRIES_MAX} are "
+            "allowed"
         )
     found = []
     for name, entry in table.items():
@@ -63,11 +64,15 @@ def _entry(name: str, entry: Any) -> Scheduled:
             hint = f"did you mean {near[0]!r}?" if near else f"keys are {', '.join(_KEYS)}"
             raise InvalidSetting(f"{key!r} is unknown: {hint}")
     if "every" not in entry or "run" not in entry:
-        raise InvalidSetting("it needs 'every', how often, and 'run', the job and its arguments")
+        raise InvalidSetting(
+            "give both 'every', the interval, and 'run', the job and its arguments"
+        )
     every_s = seconds("every", entry["every"])
     at_most_s = seconds("at_most", entry.get("at_most", AT_MOST))
     if every_s < EVERY_S_MIN:
-        raise InvalidSetting(f"every {entry['every']!r} is too often: {EVERY_S_MIN:g}s at least")
+        raise InvalidSetting(
+            f"every {entry['every']!r} is too short: use at least {EVERY_S_MIN:g}s"
+        )
     job, *arguments = _words(entry["run"])
     _check_job(job, arguments)
     return Scheduled(name, job, tuple(arguments), every_s, at_most_s)
@@ -99,7 +104,9 @@ def _check_job(job: str, arguments: list[str]) -> None:
         except RefusedError as wrong:
             raise InvalidSetting(f"{job}: {wrong}") from None
     if getattr(options, "follow", False):
-        raise InvalidSetting("--follow never ends: leave it out, 'every' brings the job back")
+        raise InvalidSetting(
+            "a scheduled job must end: omit --follow; 'every' starts the job again"
+        )
 
 
 class _Parser(argparse.ArgumentParser):

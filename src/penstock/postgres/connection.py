@@ -21,7 +21,7 @@ from penstock.model.errors import CorruptError, DiskFull, PenstockError, Unavail
 
 Connection = psycopg.Connection[tuple[Any, ...]]
 
-# Its complaints about lost connections are for programs that log: we tell whoever asked.
+# Its warnings about lost connections are for programs that log: we raise errors instead.
 logging.getLogger("psycopg").addHandler(logging.NullHandler())
 
 CONNECT_S_MAX: Final = 5
@@ -53,7 +53,7 @@ def connect(url: str, schema: str) -> Connection:
     except psycopg.Error as failed:
         raise UnavailableError(
             f"PostgreSQL at {shown_url(url)} cannot be reached ({one_line(failed)}):"
-            " see that it runs, that the address is right and that this user may log in"
+            " check that it is running, that the address is right and that this user may log in"
         ) from failed
     try:
         _prepare(connection, url, schema)
@@ -74,8 +74,8 @@ def _prepare(connection: Connection, url: str, schema: str) -> None:
         encoding = connection.info.parameter_status("server_encoding")
         if encoding != "UTF8":
             raise UnavailableError(
-                f"the database at {shown_url(url)} has encoding {encoding}, which cannot hold every"
-                " text: make one with encoding UTF8"
+                f"the database at {shown_url(url)} has encoding {encoding}, which cannot store "
+                "all characters: create a database with encoding UTF8"
             )
         connection.execute("set synchronous_commit to on")
         path = sql.SQL("set search_path to {}").format(sql.Identifier(schema))
@@ -85,7 +85,7 @@ def _prepare(connection: Connection, url: str, schema: str) -> None:
 
 
 def is_lost(connection: Connection) -> bool:
-    """Whether the connection is of no use any more; known only after it was tried."""
+    """Whether the connection is lost; known only after it was tried."""
     return connection.closed
 
 
@@ -119,15 +119,18 @@ def verdict(url: str, error: psycopg.Error) -> PenstockError | None:
             return DiskFull(f"{where}: no space left ({one_line(error)}): nothing was changed")
         case errors.DataCorrupted() | errors.IndexCorrupted():
             return CorruptError(
-                f"{where} found damage ({one_line(error)}): stop the broker, and put back a backup"
+                f"{where} reports damaged data ({one_line(error)}): stop the broker and restore a "
+                "backup"
             )
     if error.sqlstate is not None and error.sqlstate.startswith(_NOT_OURS):
-        return UnavailableError(f"{where} refused ({one_line(error)}): nothing was changed")
+        return UnavailableError(
+            f"{where} rejected the change ({one_line(error)}): nothing was changed"
+        )
     return None
 
 
 class Backoff:
-    """When to try a server that is gone again; until then whoever asks is refused at once."""
+    """When to try a lost server again; until then every call is rejected at once."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock

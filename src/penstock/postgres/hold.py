@@ -4,7 +4,8 @@ The hold is a session's advisory lock, and a row that says whose it is and count
 change counts itself in its own transaction, `where token = … and commits = …`. So a process whose
 hold was taken over can change nothing; and when a connection ends during a commit, looking at the
 counter tells whether that commit happened. It is only looked at under the lock, which the
-server gives after the session that held it before is gone: nothing is under way any more.
+server gives after the session that held it before has ended: none of its statements is still
+running.
 
 Invariant: `commits` is the counter in the database, unless the last commit is in doubt.
 """
@@ -91,7 +92,7 @@ class Hold:
             raise
 
     def _begin(self) -> None:
-        """Lock before looking: whoever comes second finds everything made."""
+        """Lock before looking: the second process finds everything created."""
         self._lock()
         connection = self._connection
         name = sql.Identifier(self.schema)
@@ -119,7 +120,7 @@ class Hold:
         """Inside a transaction, as its last statement: this commit is the next one."""
         arguments = (self.commits + 1, self.part, self.token, self.commits)
         if connection.execute(COUNT, arguments).rowcount != 1:
-            self._fence_off("another process holds it now")
+            self._fence_off("another process uses it now")
             raise UnavailableError(self._fence)
 
     def counted(self) -> None:
@@ -129,8 +130,8 @@ class Hold:
     def was_stored(self, on_gone: Callable[[UnavailableError], None] | None = None) -> bool:
         """Whether the commit that was under way when the connection ended happened.
 
-        Waits for the server as long as it takes: whoever asked for the commit must not be told
-        anything else meanwhile. `on_gone` hears of every attempt to reach it that failed.
+        Waits for the server as long as it takes: the caller of the commit must not get
+        another answer meanwhile. `on_gone` hears of every attempt to reach it that failed.
         """
         expected = self.commits + 1
         while True:
@@ -143,8 +144,8 @@ class Hold:
                     on_gone(still)
                 if self._giving_up.wait(still.retry_after_s):
                     raise UnavailableError(
-                        f"{still}; the last change was under way, and only opening again tells"
-                        " whether it was stored"
+                        f"{still}; it is unknown whether the last change was stored; opening the "
+                        "broker again shows it"
                     ) from still
             else:
                 return self.commits == expected
@@ -179,7 +180,7 @@ class Hold:
             "select token, holder, commits from holders where part = $1", (self.part,)
         ).fetchall()
         if not rows or rows[0][0] != self.token:
-            self._fence_off(f"{rows[0][1]} held it meanwhile" if rows else "its tables are gone")
+            self._fence_off(f"{rows[0][1]} used it meanwhile" if rows else "its tables are missing")
             raise UnavailableError(self._fence)
         return int(rows[0][2])
 
@@ -206,7 +207,7 @@ class Hold:
             )
 
     def _taken_text(self) -> str:
-        """Who holds the part, as far as that is written down."""
+        """The error text, with the holder of the part if it is known."""
         holder = "another session"
         try:
             rows = self._connection.execute(
@@ -219,13 +220,14 @@ class Hold:
             holder = f"{name} since {since.isoformat().replace('+00:00', 'Z')}"
         return (
             f"the {self.part} in schema {self.schema!r} of {shown_url(self.url)} is in use by"
-            f" {holder}: it is open once at a time; stop that broker, or choose another schema"
+            f" {holder}: only one broker at a time may use it; stop that broker, or choose "
+            "another schema"
         )
 
     def _fence_off(self, reason: str) -> None:
         self._fence = (
-            f"the {self.part} in schema {self.schema!r} of {shown_url(self.url)} is not ours any"
-            f" more ({reason}): nothing more is written until the broker is restarted"
+            f"the {self.part} in schema {self.schema!r} of {shown_url(self.url)} no longer "
+            f"belongs to this broker ({reason}): nothing is written until the broker is restarted"
         )
 
 

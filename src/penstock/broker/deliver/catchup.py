@@ -78,7 +78,7 @@ class CatchUp(Generic[R]):
             self._task = asyncio.get_running_loop().create_task(self._run())
 
     def leave(self, reader: R) -> None:
-        """Take no part any more; where it goes on stays in the reader's lags."""
+        """Stop catching up; the reader's lags still say where it continues."""
         self.readers.pop(reader, None)
 
     def move(self, reader: R, offset: int) -> None:

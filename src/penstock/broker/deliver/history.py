@@ -3,7 +3,7 @@
 A feed is a position in every topic and no buffer: it always reads the log. While it lags it
 catches up with others of its topic; level with the durable end it is idle until a commit holds a
 name it wants. So there is no moment between history and live, and a slow client costs nothing but
-its position. A feed goes on as far as the window and the connection of its session have room.
+its position. A feed advances while the window and the connection of its session have room.
 Every record carries its topic, its offset and its time as headers, and access is asked for every
 name.
 """
@@ -115,7 +115,7 @@ class Feeds:
         self._go_on(feed)
 
     def stop(self, feed: OwnFeed) -> None:
-        """Deliver no more; where it stands stays in its lags."""
+        """Stop delivering; its lags still hold its position."""
         if self._open.pop(feed, False) is None and not self._open:
             self._engine.followers.remove(self.committed)
         feed.subscription.session.stalled.pop(feed, None)

@@ -1,4 +1,4 @@
-"""Retained messages: the newest of each name, for whoever subscribes later.
+"""Retained messages: the newest of each name, for later subscribers.
 
 A view over the logs: it follows the commits, and the checkpoint saves it together with the levels
 it has seen. After a crash the logs are read from there, so it is never older or newer than they.

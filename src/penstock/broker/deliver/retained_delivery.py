@@ -29,7 +29,7 @@ RETAINED_AT_ONCE: Final = 500  # names looked at before others get their turn
 
 
 class RetainedDelivery:
-    """Runs beside everything else on the event loop; ends with the connection."""
+    """Runs as a task of its own on the event loop; ends with the connection."""
 
     def __init__(
         self, engine: Engine, retained: Retained, authorise: Authorise, feeds: Feeds

@@ -101,7 +101,7 @@ class Readers:
         self.lanes_later = _lanes(others) if self.kept else self.lanes  # the same, when durable
         self.lanes_weak = _lanes([one for one in others if one.qos == 0])
         self.strong = [one for one in others if one.qos > 0]
-        # They all take the same bytes, whoever they are from.
+        # All of them receive the same bytes, whoever published them.
         self.is_alike = len(self.lanes) < 2 and not any(one.no_local for one in everybody)
 
 

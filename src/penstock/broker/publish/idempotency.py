@@ -85,7 +85,7 @@ class StoringOnce:
         digest: int,
         spent: str = "",
     ) -> KeyRow:
-        """`spent` is a key that stores nothing any more from now on."""
+        """From now on the key `spent` stores nothing."""
         done: asyncio.Future[KeyRow] = asyncio.get_running_loop().create_future()
         count = sum([run.count for run in runs])
 

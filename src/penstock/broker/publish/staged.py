@@ -106,7 +106,9 @@ class Staged:
     def _area(self) -> StagingArea:
         directory: Path | None = self._engine.pipelines.directory
         if directory is None:
-            raise RefusedError("a broker in memory has no place for staged files: publish instead")
+            raise RefusedError(
+                "a broker in memory cannot store staged files: publish the records instead"
+            )
         return StagingArea(directory)
 
     async def _log_of(self, topic_id: int) -> KeptLog | None:
@@ -139,7 +141,7 @@ class Staged:
 
 
 class _Turn:
-    """A lock that is forgotten when nobody wants it any more."""
+    """A lock that is removed when nobody holds it or waits for it."""
 
     def __init__(self, turns: dict[str, _Turn], source: str) -> None:
         self._turns = turns
@@ -188,5 +190,5 @@ def _checked(
     except CorruptError as broken:
         raise RefusedError(f"batch {len(batches)} is invalid: {broken}") from None
     if not batches:
-        raise RefusedError("no batch came: only what has records is staged")
+        raise RefusedError("the file contains no batch: stage files with records only")
     return batches, names

@@ -19,7 +19,7 @@ from penstock.model.errors import NotAuthorized
 
 RECORDS_MAX: Final = 50_000  # of one submission; a batch holds many
 
-OnStored = Callable[[int, Exception | None], None]  # the first offset, or why there is none
+OnStored = Callable[[int, Exception | None], None]  # the first offset, or the error
 
 
 class Submission:

@@ -1,6 +1,6 @@
 """Idempotency keys that were used, and what they stored.
 
-A key lies as a mark beside the first message it stored, so both are durable together; after a
+A key is a mark of the first message it stored, so both are durable together; after a
 crash the marks are followed from the last checkpoint. A key counts for KEPT_S.
 """
 
@@ -19,7 +19,7 @@ from penstock.model.timeline import Timeline
 
 KEPT_S: Final = 86_400
 EXPIRE_EVERY_S: Final = 60.0
-UNSAVED_MAX: Final = 100_000  # keys since the last checkpoint; beyond it no more are taken
+UNSAVED_MAX: Final = 100_000  # keys since the last checkpoint; more are rejected
 DIGEST_BITS: Final = 63  # SQL's integers have a sign
 
 _HEAD: Final = struct.Struct(">IQ")  # how many messages, digest; the key follows
@@ -103,7 +103,7 @@ class Keys:
         self._unsaved = {slot: row for slot, row in self._unsaved.items() if slot[0] != topic_id}
 
     async def expire(self) -> None:
-        """Now and then: forget keys that count no more."""
+        """Remove expired keys; called now and then."""
         now_s = self._clock.monotonic_s()
         if now_s - self._expired_s >= EXPIRE_EVERY_S:
             self._expired_s = now_s

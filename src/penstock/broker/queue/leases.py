@@ -125,7 +125,7 @@ class Groups:
             check_group(name)
             raise NotSubscribed(
                 f"topic {quoted(topic.declared)} has no group {quoted(name)}: "
-                "the first fetch makes it"
+                "the first fetch creates it"
             )
         return kept
 
@@ -209,7 +209,7 @@ class Groups:
         return given
 
     async def _read(self, topic: Topic, start: int, end: int) -> list[Record]:
-        """Records [start, end) as far as one read brings them; none if retention took them."""
+        """Records of [start, end) that one read returns; empty if retention removed them."""
         try:
             batches = await read_batches(topic, start)
         except Gap:
@@ -242,7 +242,7 @@ class Groups:
     ) -> int:
         """Durable on return; how many records are done by it. None: all that the receipt holds.
 
-        RefusedError names offsets that the receipt does not hold (any more); nothing changed then.
+        RefusedError names offsets that the receipt does not hold; nothing was changed then.
         """
         kept = self.get(topic, name)
         async with kept.lock:
@@ -286,7 +286,7 @@ class Groups:
             offsets = list(held)
             if not offsets:
                 raise RefusedError(
-                    f"receipt {quoted(receipt)} does not hold anything: {self._why_gone()}"
+                    f"receipt {quoted(receipt)} holds no records: {self._why_gone()}"
                 )
         missing = [offset for offset in offsets if offset not in held]
         if missing:
@@ -296,14 +296,15 @@ class Groups:
             )
         if not offsets:
             raise InvalidSetting(
-                "offsets [] names no record: name some, or leave it out for all of the receipt"
+                "offsets [] names no record: name at least one, or omit the field for all "
+                "records of the receipt"
             )
         return list(dict.fromkeys(offsets))
 
     def _why_gone(self) -> str:
         return (
-            f"its lease of {self.lease_s:g} s ran out, it was answered before, or another fetch "
-            "gave it; fetch again"
+            f"its lease of {self.lease_s:g} s has ended, it was already answered, or it comes "
+            "from another fetch; fetch again"
         )
 
     # Keeping house
@@ -333,7 +334,7 @@ class Groups:
             dead_topic(topic.declared), topic.log.settings, exist_ok=True
         )
         facts = (
-            ("penstock.dead.reason", kept.reasons.get(record.offset, "the lease ran out")),
+            ("penstock.dead.reason", kept.reasons.get(record.offset, "the lease has ended")),
             ("penstock.dead.topic", topic.declared),
             ("penstock.dead.name", record.name),
             ("penstock.dead.offset", str(record.offset)),

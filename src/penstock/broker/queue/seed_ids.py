@@ -115,6 +115,6 @@ class Queue:
 def _check_topic_id(topic: Topic) -> None:
     if topic.id > TOPIC_ID_MAX:
         raise RefusedError(
-            f"topic {quoted(topic.declared)} has the id {topic.id}, and ids of producers and "
-            f"consumers have room for {TOPIC_DIGITS} digits: use /v1"
+            f"topic {quoted(topic.declared)} has the id {topic.id}, but ids of producers and "
+            f"consumers can contain only {TOPIC_DIGITS} digits of it: use /v1"
         )

@@ -73,7 +73,7 @@ class Endings:
             await self._wait_for_any()
 
     def close(self) -> None:
-        """Try once more at the most: what is not saved then is as after a crash."""
+        """Try at most once more: what is not saved then is handled as after a crash."""
         self._is_closing = True
 
     def _begin(self, client_id: str, work: Coroutine[Any, Any, None]) -> None:

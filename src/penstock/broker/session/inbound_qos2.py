@@ -1,6 +1,6 @@
 """QoS 2 from clients: which packet ids they have opened and not yet released.
 
-A packet id is opened by a mark beside its message in the log and released by a mark of its own, so
+A mark of the message in the log opens a packet id, and a mark without a message releases it, so
 what a client is told is durable. A checkpoint saves what changed since the one before it; after a
 crash the marks are followed from there.
 """

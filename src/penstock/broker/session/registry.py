@@ -46,7 +46,7 @@ class Sessions:
     # Coming and going
 
     def attach(self, session: Session) -> None:
-        """A session's connection is up; whoever had the client id before was closed."""
+        """A session is connected; the older connection with this client id was closed."""
         assert session.client_id not in self.connected, "taken over first"
         self.connected[session.client_id] = session
         traffic = self._engine.metrics.traffic
@@ -169,7 +169,7 @@ class Sessions:
     # Catching up
 
     def resume(self, session: Session) -> None:
-        """The session may have room again: whoever waits for it goes on, as do the logs."""
+        """The session may have room again: wake everyone who waits for it, and the logs."""
         if session.room_waiters is not None:
             session.wake()
         if session.shares:

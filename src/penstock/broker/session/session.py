@@ -88,7 +88,7 @@ class Giver(Protocol):
 
 
 class OwnFeed:
-    """What a subscription with `from` or `where` has beside its filter: a position of its own."""
+    """What a subscription with `from` or `where` has besides its filter: its own position."""
 
     __slots__ = ("id", "lags", "names", "subscription", "where")
 
@@ -233,7 +233,7 @@ class Session:
         await waiter
 
     def wake(self) -> None:
-        """There may be room, or the connection is gone: whoever waits looks again."""
+        """There may be room, or the connection is closed: wake everyone who waits."""
         waiters, self.room_waiters = self.room_waiters, None
         if waiters is not None:
             for one in waiters:
@@ -265,7 +265,7 @@ class Session:
                 self.vault.touch(self)
 
     def forward(self, run: Run, encoding: Encoding) -> int:
-        """Hand over a run at QoS 0 from its beginning, as far as there is room; how many."""
+        """Send the first messages of a QoS 0 run for which there is room; return how many."""
         for first, piece in pieces(run):
             outbox = self.outbox
             if outbox is None or not self.has_room:

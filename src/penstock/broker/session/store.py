@@ -3,7 +3,7 @@
 What a session has acknowledged is saved lazily, together for all of them, by a checkpoint: a crash
 may repeat a QoS 1 message, with DUP if a checkpoint knows that it was sent. QoS 2 is stricter: a
 message is written down as outstanding before it leaves, and as released before PUBREL leaves; what
-a client has opened lies as a mark beside its message in the log (`inbound_qos2.py`).
+a client has opened is a mark of its message in the log (`inbound_qos2.py`).
 """
 
 from __future__ import annotations
@@ -227,7 +227,9 @@ class SessionStore:
     async def forget(self, client_id: str) -> None:
         """Drop the session of a client that is not connected; durable on return."""
         if not await self._catalog.forget_away(client_id):
-            raise UnavailableError(f"client {quoted(client_id)} is just coming or going: try again")
+            raise UnavailableError(
+                f"client {quoted(client_id)} is connecting or disconnecting: try again"
+            )
         self.stored.pop(client_id, None)
         self.inbound.forget(client_id)
         self.shares.gone(client_id)
@@ -305,7 +307,7 @@ class SessionStore:
     async def _then(
         self, session: Session, stored: Awaitable[None], act: Callable[[], None]
     ) -> None:
-        """Act once it is stored; a client that cannot be served so is let go and comes back."""
+        """Act once it is stored; if that fails, close the connection: the client reconnects."""
         outbox = session.outbox
         try:
             await stored

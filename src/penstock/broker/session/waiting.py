@@ -100,7 +100,7 @@ async def count_waiting(topic: Topic, readers: list[Reader], clock: Timeline) ->
             if not batches:
                 break
     except (CorruptError, UnavailableError):
-        pass  # as far as it could be read
+        pass  # the count covers what could be read
     if offset < end:
         for one in behind:
             one.is_exact = False

@@ -170,7 +170,7 @@ class Wills:
     async def begin(
         self, session: Session, owner: str, will: Will | None, *, is_clean: bool
     ) -> None:
-        """A client is being let in: settle its last will, keep its new one; durable on return.
+        """A client logs in: settle its last will, store its new one; durable on return.
 
         Back in time, its last will is called off; a clean start ends the session that it belonged
         to, and so publishes it [MQTT-3.1.3-9]. What is being published is waited for: nothing the
@@ -301,7 +301,7 @@ class Wills:
             self._publishing = None
 
     def _answer(self, waiting: Waiting, *, is_refused: bool) -> None:
-        """It was tried: whoever waits for that goes on, and what was refused is tried again."""
+        """Publishing was tried: wake everyone who waits for it; rejected wills are tried again."""
         attempted = waiting.attempted
         assert attempted is not None
         if self._attempts.get(waiting.client_id) is attempted:

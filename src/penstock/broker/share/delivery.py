@@ -69,7 +69,7 @@ class Sharing:
         self._shares.number(share)
 
     def restore(self, session: Session) -> None:
-        """Give a session back what it was being sent at QoS 2, beside what is its own.
+        """Restore the QoS 2 messages of shares that the session was being sent.
 
         A packet id that both have was used again: what is released by now is done, and so is
         QoS 1, which is stored only by checkpoints.
@@ -201,7 +201,7 @@ class Sharing:
         for base, run in stored_runs(batch, start, self._engine.clock, wanted):
             if here.isdisjoint(readers):
                 return
-            if run.qos == 0 and not self._keeps_qos0:  # forwarded to whoever was there
+            if run.qos == 0 and not self._keeps_qos0:  # already forwarded to the connected members
                 continue
             for one in self._router.find(run.name).shares:
                 for first, piece in pieces(run) if run.qos == 0 else ((0, run),):

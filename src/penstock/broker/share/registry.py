@@ -146,7 +146,7 @@ class Shares:
         pins[row.packet_id] = Pin(make_tag(row.topic_id, row.offset), row.is_released)
 
     def first_states(self, fresh: Sequence[Share]) -> list[ShareState]:
-        """All there is to store of these; nothing of one that was let go since."""
+        """All rows to store for these shares; no rows for a share that was removed since."""
         there = [share for share in fresh if self._by_key.get(share.key) is share]
         return [self._state(share, is_whole=True) for share in there]
 

@@ -106,7 +106,7 @@ class Share:
         return given
 
     def give(self, topic_id: int, base_offset: int, run: Run, members: list[Member]) -> int:
-        """Give out a run from its beginning, as far as members have room; how many messages."""
+        """Deal out the first messages of a run for which members have room; return how many."""
         group = self.group(topic_id, base_offset)
         count = min(run.count, group.room)
         return self._deal(topic_id, base_offset, run, members, count) if count else 0
@@ -124,7 +124,7 @@ class Share:
                 first += share
         if first:
             last = len(given) - 1 - given[::-1].index(max(given))
-            self._turn = takers[last] + 1  # whoever got one more comes last next time
+            self._turn = takers[last] + 1  # a member that got one more comes last next time
         return first
 
     def _takers(self, qos: int, members: list[Member], count: int) -> tuple[list[int], list[int]]:
@@ -173,7 +173,7 @@ class Share:
         return True
 
     def discard(self, topic_id: int, offset: int) -> None:
-        """What came back is given to nobody any more."""
+        """A returned message is not given to another member."""
         self.groups[topic_id].discard(offset)
         self._note(topic_id)
 

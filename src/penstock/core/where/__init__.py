@@ -9,7 +9,7 @@ Values
     name, topic, publisher   text; topic is the declared spelling, publisher '' when unknown
     offset                   integer
     timestamp                integer, µs since 1970 UTC; a string *literal* compared with it (= <> <
-                             <= > >= IN BETWEEN) is an RFC 3339 time and refused if it is none
+                             <= > >= IN BETWEEN) must be an RFC 3339 time
     headers['k']             text, the first value under exactly this key, else NULL
     payload                  the whole payload as text, NULL if it is not UTF-8
     payload.a.b, payload['a b'], payload.list[0], payload[0]

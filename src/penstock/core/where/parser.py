@@ -11,7 +11,8 @@
     literal     := [-] number | string | TRUE | FALSE | NULL
 
 Parentheses also group conditions. Invariant: parentheses and NOTs nest at most
-EXPRESSION_DEPTH_MAX deep, so neither this descent nor whoever walks the tree can exhaust the stack.
+EXPRESSION_DEPTH_MAX deep, so neither this parser nor code that walks the tree can exhaust the
+stack.
 """
 
 from __future__ import annotations
@@ -149,7 +150,7 @@ class _Parser:
             items.append(item)
             if not self._accept_symbol(","):
                 break
-        self._expect_symbol(")", "the list of IN goes on with , or ends with )")
+        self._expect_symbol(")", "after a value in IN, write , or )")
         return tuple(items)
 
     def _between(self, operand: Operand, start: Token) -> Condition:
@@ -382,7 +383,7 @@ def _unexpected(token: Token) -> InvalidExpression:
     if token.text in _OPERATORS or token.text.upper() in ("IS", "IN", "BETWEEN", "LIKE", "NOT"):
         return _refuse(token, "comparisons do not chain: join them with AND or OR")
     if token.is_symbol(")"):
-        return _refuse(token, "no ( is open here: leave it out")
+        return _refuse(token, "there is no matching (: remove it")
     if token.is_symbol("-"):
         return _refuse(token, "arithmetic is not part of the language: compare with the number")
     return _refuse(token, "an operator is expected here (= <> < <= > >= IN BETWEEN LIKE IS AND OR)")

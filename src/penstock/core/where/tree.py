@@ -1,6 +1,6 @@
 """What a filter expression means, as values: the parser builds it, evaluators walk it.
 
-Invariant: a tree holds only the node types below, so whoever walks it (live evaluation, SQL for
+Invariant: a tree holds only the node types below, so code that walks it (live evaluation, SQL for
 Spark) handles every class in `Operand` and `Condition` and is complete. Negated forms have no
 node of their own: `x NOT IN (…)`, `x NOT LIKE …` and `x IS NOT NULL` are `Not` over the plain
 form, which three-valued logic makes the same thing.
@@ -76,7 +76,7 @@ class Text:
 
 @dataclass(frozen=True, slots=True)
 class Time:
-    """A string literal beside `timestamp`: RFC 3339, with what it means in µs since 1970."""
+    """A string literal that is compared with `timestamp`: RFC 3339, and its µs since 1970."""
 
     text: str
     us: int

@@ -94,7 +94,7 @@ class BusDoor:
         self._path: Path | None = None
 
     async def open(self, path: Path) -> None:
-        """Bind `path`, for `serve`; a socket that nobody listens on any more is replaced."""
+        """Bind `path`, for `serve`; a stale socket, on which nobody listens, is replaced."""
         await self._loop.open()
         await asyncio.get_running_loop().run_in_executor(None, _make_room, path)
         mask = os.umask(0o177)
@@ -147,7 +147,7 @@ class BusDoor:
         print(f"bus: {NOBODY} (id {id})", flush=True)
 
     async def close(self) -> None:
-        """Take no more processes, store what waits, let the connected ones go."""
+        """Accept no more processes, store the waiting messages, close all connections."""
         self._log.close()
         if self._server is not None:
             self._server.close()

@@ -2,7 +2,7 @@
 
 Requests of a client are dealt with one after another, as RFC 9112 §9.3.2 asks of all that are not
 safe; those that come early wait, bounded in number and bytes. A client that takes its answers
-slowly is neither read nor given anything new meanwhile, and is let go when it takes nothing at all.
+slowly is neither read nor sent anything new meanwhile, and is closed if it reads nothing at all.
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ class HttpConnection:
     # Bytes in
 
     def receive(self, data: bytes) -> None:
-        """Bytes from the client; no more of them are taken than there is room for answers."""
+        """Bytes from the client; reading stops while there is no room for answers."""
         if self._unread:
             data, self._unread = self._unread + data, b""
         if self._is_held:
@@ -161,7 +161,7 @@ class HttpConnection:
             self._socket.receive(data)
             return
         if self._wrong is not None or self._is_last:
-            return  # it is told why, and read no more
+            return  # the client gets the reason, and is not read again
         if self._intake.rest is not None:
             self._keep_early(data)
             return
@@ -461,7 +461,7 @@ class HttpConnection:
             self.close()
 
     def close(self) -> None:
-        """Close at once; whatever waits to be sent is let go."""
+        """Close at once and discard what waits to be sent."""
         if not self.is_closed:
             self._link.close()
             self._forget()
@@ -494,6 +494,6 @@ class HttpConnection:
 
 
 def _drop(answer: Answer) -> None:
-    """It is over, or will never begin: let go of what it holds."""
+    """The request ended or will never begin: release what it holds."""
     if not isinstance(answer, Response) and answer.on_end is not None:
         answer.on_end()

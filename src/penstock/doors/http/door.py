@@ -1,7 +1,7 @@
 """The HTTP door: its listeners, its connections, and the way of a request to its handler.
 
 Sockets are served by the DoorSelector, as MQTT's are. Every request is checked for where it comes
-from and who asks before its handler sees it.
+from and who sends it before its handler sees it.
 """
 
 from __future__ import annotations
@@ -220,7 +220,7 @@ class HttpDoor:
                     connection.stop(WS_EXPIRED, "the token has expired")
 
     def _fail(self, request: Request, wrong: Exception) -> None:
-        """Say what went wrong; a mistake of our own costs this client its answer, no more."""
+        """Answer with what went wrong; an internal error affects only this client."""
         if not isinstance(wrong, PenstockError):
             self.serving.report(f"{request.method} {request.path} failed", wrong)
         elif isinstance(wrong, HttpError):

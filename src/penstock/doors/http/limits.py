@@ -21,7 +21,7 @@ BODIES_BYTES_MAX: Final = 256 * MIB  # of all clients together, while they arriv
 
 @dataclass(frozen=True, slots=True)
 class HttpLimits:
-    """Settings of the HTTP door beside where it listens."""
+    """Settings of the HTTP door, except the addresses."""
 
     connections_max: int = 10_000
     body_bytes_max: int = 32 * MIB  # of one request: the largest message, in base64 and JSON
@@ -33,7 +33,7 @@ class HttpLimits:
     linger_s_max: float = LINGER_S_MAX  # for a client that is refused or closed to read why
     linger_bytes_max: int = LINGER_BYTES_MAX  # that it still sends meanwhile
     stop_s_max: float = 10.0  # for requests under way when the server stops
-    origins: tuple[str, ...] = ()  # web pages that may ask, beside those of this server
+    origins: tuple[str, ...] = ()  # allowed origins of web pages, besides this server's own
 
 
 DEFAULT_LIMITS: Final = HttpLimits()

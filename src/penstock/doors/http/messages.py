@@ -159,7 +159,7 @@ class Request:
         return self.asker.source
 
     def header(self, name: bytes) -> str:
-        """A header's value, '' if there is none; `name` in small letters."""
+        """The value of a header, or '' if it is missing; `name` is in lower case."""
         return self.headers.get(name, b"").decode("latin-1")
 
     @property

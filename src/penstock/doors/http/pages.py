@@ -5,7 +5,7 @@ others are rejected, also where reading the answer would not be needed to do har
 no `Origin` for an image or a link, but says in `Sec-Fetch-Site` that another site made it ask: such
 a request may change nothing. While clients of this machine come in without a login, `Host` has to
 be an address, `localhost` or a listed name: else a page could give its own name our address and be
-let in as one of them (DNS rebinding).
+accepted as one of them (DNS rebinding).
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ _HOST: Final = re.compile(
 def parse_origins(key: str, value: object) -> list[str]:
     """The origins in a text with spaces or commas between; InvalidSetting names a wrong one."""
     if not isinstance(value, str):
-        raise InvalidSetting(f"{key} {value!r} is not a text: write it in quotes")
+        raise InvalidSetting(f"{key} {value!r} is not a string: write it in quotes")
     origins = value.replace(",", " ").split()
     for origin in origins:
         scheme, _, host = origin.partition("://")
         if origin != ANY_ORIGIN and not (scheme in ("http", "https") and host and "/" not in host):
             raise InvalidSetting(
                 f"{key} {origin!r} is not an origin: write 'https://host' or "
-                "'http://host:port', with no path behind it"
+                "'http://host:port', without a path"
             )
     return origins
 
@@ -71,9 +71,9 @@ class Pages:
             return
         raise HttpError(
             403,
-            f"{request.method} {request.path[:200]} changes something, and another site made this "
-            "browser ask for it: use a program or a page of this server, or add the page's origin "
-            "to [http] origins and ask with fetch()",
+            f"{request.method} {request.path[:200]} would change data, but a web page of another "
+            "site sent it: use a program or a page of this server, or add the origin of the page "
+            "to [http] origins and use fetch()",
         )
 
     def check_host(self, request: Request, *, is_trusting: bool) -> None:
@@ -127,7 +127,7 @@ class Pages:
 
 
 def _host_name(host: bytes) -> str:
-    """Name or address of a Host header, in small letters; HttpError 400 if there is none."""
+    """Name or address of a Host header, in lower case; HttpError 400 if it is missing."""
     parts = _HOST.fullmatch(host)
     if parts is None:
         raise HttpError(

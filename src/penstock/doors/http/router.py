@@ -33,7 +33,7 @@ class Route:
 
     @property
     def is_safe(self) -> bool:
-        """Does it change nothing, whoever asks (RFC 9110 §9.2.1)?"""
+        """Is the method safe: does it change nothing (RFC 9110 §9.2.1)?"""
         return self.method == "GET" and not self.changes
 
 

@@ -1,6 +1,6 @@
 """What texts and numbers of a request look like, as JSON Schema, for the OpenAPI document.
 
-A schema says no less and no more than the checks of `core` do, as far as a regular expression can.
+A schema states the same rules as the checks of `core`, if a regular expression can.
 Two languages have a format instead: `penstock-where` (filter expressions) and `penstock-user`.
 These schemas are shown, never used to check: refusals come from `core`, with the way out in them.
 """

@@ -70,7 +70,7 @@ class Receiver(Protocol):
 
 
 def accept(request: Request, upgrade: Upgrade) -> ServerProtocol | HttpError:
-    """The handshake: a protocol whose answer waits to be sent, or why there is none."""
+    """The handshake: a protocol whose answer waits to be sent, or the error."""
     if request.method != "GET":  # RFC 6455 §4.1
         return HttpError(400, f"a WebSocket is opened with GET, not with {request.method}")
     # Here, since it takes as long to import as a tenth of a start, and many brokers never need it.

@@ -36,7 +36,7 @@ NOT_EXTENDED: Final = (
     "extended authentication is not offered: log in with a user name and password, or a certificate"
 )
 TOO_SMALL: Final = "the CONNACK is larger than the maximum packet size: allow larger packets"
-TAKEN_OVER: Final = "another connection came with this client id: each client needs one of its own"
+TAKEN_OVER: Final = "another client connected with the same client id: give each client its own id"
 
 # Goes on in the background; a mistake in it costs this client its connection.
 Spawn = Callable[[Connection, Coroutine[Any, Any, None]], None]
@@ -65,7 +65,7 @@ class Arrivals:
         self._logins = Logins(engine.access, engine.clock, loop, self.admit, self._refuse_login)
 
     def forget(self, connection: Connection) -> None:
-        """The connection is gone; nobody waits for its login any more."""
+        """The connection was closed; nobody waits for its login."""
         self._logins.forget(connection)
         if connection in self._counted:
             self._counted.discard(connection)
@@ -97,7 +97,7 @@ class Arrivals:
                 self._refuse(connection, packet, "packet_size", reason, TOO_SMALL)
                 return
         holder = self.exchange.sessions.connected.get(client_id)
-        # Nobody's: whoever comes may have it.
+        # Belongs to nobody: any user may take it.
         owner = self.exchange.store.stored.get(client_id, "")
         if owner and owner != connection.principal.user:
             self._refuse_taken(connection, packet, client_id)
@@ -189,7 +189,7 @@ class Arrivals:
             await go_on(exchange, session)
 
     def _leave(self, session: Session, *, is_present: bool) -> None:
-        """The client is not let in after all, or is gone already."""
+        """The client is rejected after all, or has already disconnected."""
         if session.vault is not None:
             store = self.exchange.store
             (store.leave if is_present else store.end)(session)
@@ -225,7 +225,7 @@ class Arrivals:
         self._answer_no(connection, reason, why)
 
     def _refuse_taken(self, connection: Connection, packet: Connect, client_id: str) -> None:
-        why = f"client id {quoted(client_id)} is another user's: choose one of your own"
+        why = f"client id {quoted(client_id)} belongs to another user: choose another one"
         self._refuse(connection, packet, "client_id", Reason.NOT_AUTHORIZED, why)
 
     def _answer_no(self, connection: Connection, reason: Reason, why: str) -> None:

@@ -1,4 +1,4 @@
-"""What a SUBSCRIBE asks for beside its filters: history and a filter expression.
+"""What a SUBSCRIBE asks for besides its filters: history and a filter expression.
 
 MQTT 5 clients say it by user properties: `from` is a position, `where` an expression. Other user
 properties mean nothing to the broker.

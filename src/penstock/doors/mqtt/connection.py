@@ -35,7 +35,7 @@ from penstock.mqtt.state import Event, State, next_state
 
 OUT_BYTES_MAX: Final = 8 * MIB  # waiting to be sent to one client; then QoS 0 is dropped
 OUT_BYTES_ROOM: Final = 1 * MIB  # above it nothing is sent that can come from the log later
-EARLY_BYTES_MAX: Final = 64 * KIB  # read ahead from a client that is still being let in
+EARLY_BYTES_MAX: Final = 64 * KIB  # read ahead from a client that is still logging in
 ANSWER_BYTES_MAX: Final = 512 * KIB  # that a client did not take; then it is not read on
 PACKET_BYTES_MAX: Final = 16 * MIB + 256 * KIB  # payload, name and properties
 
@@ -88,7 +88,7 @@ class Connection:
         self._link = link
         self._intake = Intake(UNKNOWN_VERSION, PACKET_BYTES_MAX)
         self._early = bytearray()  # came before the CONNACK was sent, or during a pause
-        self._answer_bytes = 0  # queued since all was sent the last time, beside messages
+        self._answer_bytes = 0  # of answers, queued since everything was last sent
         self._out: list[bytes] = []
         self._rest: memoryview | None = None  # of a write the socket did not take whole
         self._out_bytes = 0
@@ -99,9 +99,9 @@ class Connection:
         self.state = State.WAIT_CONNECT
         self.version = UNKNOWN_VERSION
         self.session: Session | None = None
-        self.principal: Principal = NOBODY  # until it is let in as somebody
+        self.principal: Principal = NOBODY  # until the login succeeds
         self.packet_bytes_max = PACKET_BYTES_MAX  # what the client takes
-        self.wants_reasons = True  # texts beside reason codes [MQTT-3.1.2-29]
+        self.wants_reasons = True  # texts with reason codes [MQTT-3.1.2-29]
         self.keep_alive_s = 0
         self.is_bridge = False  # said so in its CONNECT
         self.last_seen = host.tick
@@ -382,7 +382,7 @@ class Connection:
         self._put(data)
 
     def put_packet(self, packet: Packet) -> None:
-        """Queue one packet, as far as the client takes packets of its size."""
+        """Queue one packet, unless it is larger than the client accepts."""
         if not self.wants_reasons:
             packet = unexplained(packet)
         data = encode_within(packet, self.version, self.packet_bytes_max)
@@ -392,7 +392,7 @@ class Connection:
             self._put(data)
 
     def _put_messages(self, name: str, data: bytes) -> None:
-        """Queue PUBLISH packets of one name; nothing keeps them from leaving any more."""
+        """Queue PUBLISH packets of one name; they are certain to be sent."""
         if self._aliases_out is not None:
             data = self._aliases_out.shorten(name, data, self.packet_bytes_max)
         self._traffic.publish_bytes_sent += len(data)
@@ -478,7 +478,7 @@ class Connection:
         self._forget()
 
     def close(self) -> None:
-        """Close at once; whatever waits to be sent is let go."""
+        """Close at once and discard what waits to be sent."""
         if not self.is_closed:
             self._link.close()
             self._forget()

@@ -3,7 +3,7 @@
 The values are read off counters every few seconds, and when somebody subscribes; those of clients
 and subscriptions also within a second of a change. Nothing is counted for them alone. They are in
 no log. Who subscribes is given the current ones at once, like retained messages, and with them the
-states that bridges say; those that change follow at QoS 0, as far as the connection has room.
+states of bridges; changed values follow at QoS 0 while the connection has room.
 """
 
 from __future__ import annotations

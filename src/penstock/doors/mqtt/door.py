@@ -132,7 +132,7 @@ class MqttDoor:
         self._held.append(connection)
 
     def _unhold(self) -> None:
-        """Read on; whoever still brings too much is held again."""
+        """Continue reading; clients that still send too much are paused again."""
         held, self._held = self._held, []
         for connection in held:
             self._wake(connection)
@@ -180,7 +180,10 @@ class MqttDoor:
         expiry_s = packet.properties.session_expiry_interval
         if session is not None and expiry_s is not None:
             if session.expiry_s == 0 and expiry_s:  # [MQTT 5 §3.14.2.2.2]
-                why = "a session that ends with its connection cannot be kept any more"
+                why = (
+                    "a session with expiry interval 0 cannot get another expiry interval at "
+                    "DISCONNECT"
+                )
                 self.end_violator(connection, Reason.PROTOCOL_ERROR, why)
                 return
             session.expiry_s = expiry_s
@@ -225,7 +228,10 @@ class MqttDoor:
                     self._events.timed_out(connection)
                     connection.close()
             elif connection.keep_alive_s and silent_s >= connection.keep_alive_s * 1.5:
-                why = f"nothing came for one and a half keep alives of {connection.keep_alive_s} s"
+                why = (
+                    "no packet arrived within one and a half times the keep alive of "
+                    f"{connection.keep_alive_s} s"
+                )
                 connection.end(Reason.KEEP_ALIVE_TIMEOUT, why)
 
     def close(self) -> None:

@@ -47,7 +47,7 @@ def stored_headers(properties: Properties) -> Headers:
 
 
 def _properties(run: Run, identifiers: tuple[int, ...], clock: Clock) -> Properties:
-    """What a message of the run says beside its payload."""
+    """What a message of the run contains besides its payload."""
     if not run.headers and not run.until_us and not identifiers:
         return NO_PROPERTIES
     reserved: dict[str, str] = {}

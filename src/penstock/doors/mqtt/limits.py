@@ -12,7 +12,7 @@ from penstock.mqtt.kinds import MQTT_5
 
 @dataclass(frozen=True, slots=True)
 class MqttLimits:
-    """Settings of the MQTT door beside where it listens."""
+    """Settings of the MQTT door, except the addresses."""
 
     connect_s_max: float = 10.0  # from the connection to the end of its login
     connections_max: int = 100_000

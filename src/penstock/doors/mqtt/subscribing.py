@@ -155,16 +155,16 @@ class Subscribing:
         """As `_check`, for a subscription with a feed of its own."""
         if wanted.filter.startswith(SHARE_PREFIX):
             return Reason.IMPLEMENTATION_SPECIFIC_ERROR, (
-                f"{quoted(wanted.filter)} is shared: its members have one position; leave out from "
-                "and where"
+                f"{quoted(wanted.filter)} is a shared subscription, whose members have one "
+                "position: omit from and where"
             )
         reason, why = self._check(session, wanted)
         if reason >= FAILURE:
             return reason, why
         if is_own(wanted.filter):
             return Reason.IMPLEMENTATION_SPECIFIC_ERROR, (
-                f"{quoted(wanted.filter)} has no history: what the broker says about itself is "
-                "not stored; leave out from and where"
+                f"{quoted(wanted.filter)} has no history, because the statistics of the broker "
+                "are not stored: omit from and where"
             )
         known = session.subscriptions.get(wanted.filter)
         is_replaced = known is not None and known.feed is not None
@@ -204,7 +204,7 @@ class Subscribing:
             self._confirm(connection, made)
 
     async def _is_stored(self, connection: Connection, work: Awaitable[None]) -> bool:
-        """Suspends until it is durable; a client that cannot be told so is let go."""
+        """Wait until it is durable; if it cannot be stored, close the connection."""
         try:
             await work
         except PenstockError as refused:
@@ -223,7 +223,8 @@ class Subscribing:
             return Reason.NOT_AUTHORIZED, f"subscribing to {quoted(filter)} is not allowed"
         known = session.subscriptions
         if len(known) >= SUBSCRIPTIONS_MAX and wanted.filter not in known:
-            return Reason.QUOTA_EXCEEDED, f"at most {SUBSCRIPTIONS_MAX} subscriptions of a session"
+            why = f"a session may have at most {SUBSCRIPTIONS_MAX} subscriptions"
+            return Reason.QUOTA_EXCEEDED, why
         if wanted.filter not in known:
             try:
                 self.exchange.sessions.check_room(outbox.principal.user)

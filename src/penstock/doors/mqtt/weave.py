@@ -25,7 +25,7 @@ ROUTES_MAX: Final = 1_024  # that one client keeps at hand
 
 
 def plain_neighbours(items: list[Item], first: int) -> list[PublishRun]:
-    """The plain runs side by side from `first` on, at most as far as they are plain."""
+    """The consecutive plain runs from `first` on."""
     neighbours = []
     for at in range(first, len(items)):
         item = items[at]

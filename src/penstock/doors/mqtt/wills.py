@@ -30,7 +30,7 @@ def read_will(wanted: Wanted) -> Will:
 def check_will(
     exchange: Exchange, principal: Principal, client_id: str, will: Will
 ) -> tuple[Reason, str]:
-    """SUCCESS, or why the client is not let in with this will; and the same in words."""
+    """SUCCESS, or why a client with this will is rejected; and the same in words."""
     if will.name.count("/") >= NAME_LEVELS_MAX:
         why = f"the name of the will has more than {NAME_LEVELS_MAX} levels: choose a shorter one"
         return Reason.TOPIC_NAME_INVALID, why

@@ -45,7 +45,7 @@ class Backends(msgspec.Struct, frozen=True):
 
 
 def read_backends(path: Path) -> Backends | None:
-    """What storage.json says; None when there is none."""
+    """The content of storage.json; None if the file does not exist."""
     file = path / STORAGE_NAME
     try:
         return msgspec.json.decode(file.read_bytes(), type=Backends)
@@ -53,8 +53,8 @@ def read_backends(path: Path) -> Backends | None:
         return None
     except msgspec.DecodeError as broken:
         raise CorruptError(
-            f"{file}: {broken}: it says what holds the catalog and the topics, such as"
-            f" {msgspec.json.encode(Backends(POSTGRES, POSTGRES)).decode()}; write it anew"
+            f"{file}: {broken}: it must say where the catalog and the topics are stored, such as"
+            f" {msgspec.json.encode(Backends(POSTGRES, POSTGRES)).decode()}; write it again"
         ) from broken
 
 
@@ -68,8 +68,8 @@ def check_has_files(path: Path) -> None:
     backends = read_backends(path)
     if backends is not None and backends.log != FILES:
         raise RefusedError(
-            f"the topics of {path} are tables in PostgreSQL and have no files: look at them with"
-            " SQL (schema topics), or through the broker; pg_amcheck and data checksums verify them"
+            f"the topics of {path} are tables in PostgreSQL and have no files: read them with SQL "
+            "(schema topics) or through the broker; verify them with pg_amcheck and data checksums"
         )
 
 
@@ -131,7 +131,7 @@ class DataDirectory:
                 parent.rmdir()
 
     def set_reserve(self) -> None:
-        """Set space aside as far as there is plenty; what is there already stays."""
+        """Reserve space while there is plenty; what is already reserved stays."""
         stat = os.statvfs(self.path)
         with self._reserving:
             have = self._reserve_bytes()
@@ -144,7 +144,7 @@ class DataDirectory:
     def free_reserve(self) -> bool:
         """Give half of the reserve back to the file system; False if nothing was left of it.
 
-        Half, because whoever is fastest takes the space: there is a next time.
+        Half, because another process may take the space first: then half is left for the next time.
         """
         with self._reserving:
             have = self._reserve_bytes()
@@ -225,7 +225,7 @@ def _taken_text(path: Path) -> str:
     holder = read_holder(path) or {}
     pid = holder.get("pid", "unknown")
     where = "this process" if pid == os.getpid() else f"process {pid}"
-    text = f"{path} is open in {where}: a data directory is open once at a time"
+    text = f"{path} is open in {where}: only one process at a time may open a data directory"
     addresses = holder.get("addresses") or []
     if addresses:
         return f"{text}; talk to that broker at {', '.join(addresses)} instead"

@@ -218,7 +218,7 @@ class EmbeddedLog(AppendingLog[CommitJob]):
         return UnavailableError("the log is closed") if self._is_closed else None
 
     def _fenced(self) -> UnavailableError:
-        return UnavailableError(f"{self._fence}; reading goes on, a restart verifies it")
+        return UnavailableError(f"{self._fence}; reads still work, and a restart verifies the log")
 
     # Reading
 

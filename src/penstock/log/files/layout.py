@@ -76,8 +76,8 @@ def read_facts(disk: Disk, directory: Path) -> TopicFacts:
         return decode_facts(file.read(0, file.size()))
     except CorruptError as broken:
         raise CorruptError(
-            f"{path} is damaged ({broken}): restore it from a backup, or have the broker write it "
-            "anew by `penstock topic alter` with any setting"
+            f"{path} is damaged ({broken}): restore it from a backup, or let the broker write it "
+            "again: `penstock topic alter` with any setting"
         ) from broken
     finally:
         file.close()

@@ -249,8 +249,8 @@ class FileReader:
         end = read_end(self._disk, self._directory)
         if end is None:
             raise CorruptError(
-                f"{self._directory / 'end'} is missing or damaged: open a broker on the directory, "
-                "it verifies the log and writes the file anew"
+                f"{self._directory / 'end'} is missing or damaged: start a broker on the "
+                "directory once; it verifies the log and writes the file again"
             )
         bases = segment_bases(self._disk, self._directory)
         bases = [base for base in bases if base <= end.segment_base]

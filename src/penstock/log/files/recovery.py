@@ -3,7 +3,7 @@
 Only the newest segment is scanned. It is cut at the first batch that does not chain; the cut is
 made and synced before anything is preallocated again, else a ghost batch could come back after a
 second crash. Records that were visible and are gone (level `os` after power loss, damaged files)
-start a new epoch; what is cut off below the recorded end is kept beside the log, never thrown
+start a new epoch; what is cut off below the recorded end is saved next to the log, never thrown
 away.
 """
 
@@ -108,7 +108,7 @@ def scan_segment(file: File, header: SegmentHeader, limit: int) -> Scan:
 
 
 def set_aside(disk: Disk, directory: Path) -> list[Path]:
-    """What recovery cut off or could not read, and put beside the log."""
+    """What recovery cut off or could not read, and saved next to the log."""
     return [directory / name for name in disk.list(directory) if _SET_ASIDE.match(name)]
 
 
@@ -120,16 +120,23 @@ def read_closed(disk: Disk, directory: Path) -> list[Segment]:
     end = read_end(disk, directory)
     bases = segment_bases(disk, directory)
     if end is None or not end.is_clean or end.is_fenced or bases[-1:] != [end.segment_base]:
-        raise CorruptError(f"{directory} was not closed in order: open a broker on it")
+        raise CorruptError(
+            f"{directory} was not closed cleanly: start a broker on it once to repair it"
+        )
     path = segment_path(directory, bases[-1])
     file = disk.open(path, write=False)
     try:
         header = unpack_segment_header(file.read(0, HEADER_BYTES))
         if header is None or header.is_sealed or header.base_offset != bases[-1]:
-            raise CorruptError(f"{path} cannot be appended to: open a broker on its directory")
+            raise CorruptError(
+                f"{path} cannot be appended to: start a broker on its directory once to repair it"
+            )
         scan = scan_segment(file, header, file.size())
         if not file.size() == scan.position == end.position or scan.end_offset != end.durable_end:
-            raise CorruptError(f"{path} does not end where the log does: open a broker on it")
+            raise CorruptError(
+                f"{path} does not end where the log ends: start a broker on its "
+                "directory once to repair it"
+            )
     finally:
         file.close()
     body = SegmentBody(header, scan.index, scan.position, scan.last_timestamp)

@@ -177,7 +177,7 @@ def seal_segment(segment: Segment) -> Segment:
 
 
 def write_sealed(segment: Segment, suffix: str) -> Path:
-    """Write the sealed form beside a closed segment, complete and synced; its path. Blocking."""
+    """Write the sealed form next to a closed segment, complete and synced; its path. Blocking."""
     old = segment.body.header
     header = SegmentHeader(SEALED, old.epoch, old.base_offset, old.created_at, old.topic_id)
     temporary = segment.path.with_name(segment.path.name + suffix)

@@ -1,6 +1,6 @@
 """Sealing in a process of its own, so that it never takes the interpreter from the event loop.
 
-The child only writes new files beside the closed segments; putting them in their place is the
+The child only writes new files next to the closed segments; replacing the segments is the
 broker's. It ends when the broker does, however that ends. Sealing that fails is tried again.
 """
 
@@ -25,7 +25,7 @@ from penstock.model.errors import CorruptError
 
 NICENESS: Final = 10  # readers and publishers go first
 _CHILD: Final = "from penstock.log.files.sealer import main; main()"
-IDLE_S: Final = 60.0  # then the child is let go; the next segment starts another
+IDLE_S: Final = 60.0  # then the child is ended; the next segment starts another
 
 
 class Order(msgspec.Struct):
@@ -37,7 +37,7 @@ class Order(msgspec.Struct):
 
 
 class Answer(msgspec.Struct):
-    """Where its sealed form is, or why there is none; a line of JSON from the child."""
+    """The path of the sealed segment, or the error; a line of JSON from the child."""
 
     path: str = ""
     error: str = ""

@@ -38,7 +38,7 @@ class StaleSegment(CorruptError):
     """The file was sealed or trimmed since this Segment was looked up; or somebody removed it."""
 
     def __init__(self, path: Path) -> None:
-        super().__init__(f"{path}: the file is gone, or another took its place")
+        super().__init__(f"{path}: the file was removed or replaced")
 
 
 @dataclass(frozen=True, slots=True)
@@ -291,7 +291,7 @@ def walk_headers(
 def walk_chunks(file: File, length: int, index: ChunkIndex, position: int) -> int:
     """Index the batches from `position` to `length`; the newest stamp among them, or 0.
 
-    For those who know that the batches were committed: checksums are for whoever reads them. So
+    Only for batches that are known to be committed: readers check the checksums later. So
     it costs a fraction of `walk_headers`, which counts where a segment has very many batches.
     """
     window = b""

@@ -109,7 +109,9 @@ class EmbeddedStore:
         try:
             await self._workers.run(partial(self._try_twice, write))
         except OSError as failed:
-            raise UnavailableError(f"{directory}: settings cannot be kept: {failed}") from failed
+            raise UnavailableError(
+                f"{directory}: the settings cannot be stored: {failed}"
+            ) from failed
 
     async def describe(self, identity: LogIdentity) -> tuple[str, LogSettings]:
         directory = log_directory(self.root, identity)

@@ -144,6 +144,6 @@ def _file_bytes(segment: Segment) -> int:
 
 def remove_segment(segment: Segment) -> None:
     """One at a time and each synced: power loss never leaves a hole between segments."""
-    with suppress(FileNotFoundError):  # the last attempt got as far as the sync
+    with suppress(FileNotFoundError):  # the last attempt reached the sync
         segment.disk.remove(segment.path)
     segment.disk.sync_dir(segment.path.parent)

@@ -1,6 +1,6 @@
-"""Walking over a log's files in the background, beside what reading caches and shares.
+"""Walking over a log's files in the background, without the caches of reading.
 
-An async generator, which mypyc cannot compile: it lies beside the compiled log, not in it.
+An async generator, which mypyc cannot compile: so it is a module next to the compiled log.
 """
 
 from __future__ import annotations

@@ -134,7 +134,7 @@ class Batch:
         return self.header.base_timestamp
 
     def index_at(self, timestamp: int) -> int:
-        """The first record stamped at or after `timestamp` (µs); `count` if there is none."""
+        """The first record stamped at or after `timestamp` (µs); `count` if all are older."""
         plan = self.plan
         delta = timestamp - self.header.base_timestamp
         if plan.times >= 0:
@@ -144,7 +144,7 @@ class Batch:
         return 0 if delta <= 0 else self.header.count
 
     def marks(self) -> list[Mark]:
-        """The facts stored beside the records."""
+        """The marks stored with the records."""
         h = self.header
         start = self.plan.strings + h.strings_length + h.headers_length
         return decode_marks(bytes(self.columns[start : start + h.marks_length]))

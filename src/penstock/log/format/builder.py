@@ -205,7 +205,7 @@ class BatchBuilder:
         self.bytes += len(mixed.data) + RECORD_BYTES * len(mixed.lengths)
 
     def add_mark(self, kind: int, key: bytes, index: int) -> None:
-        """Store a fact beside record `index` of this batch (or NO_RECORD)."""
+        """Store a mark of record `index` of this batch (or NO_RECORD)."""
         self._marks.append(Mark(kind, key, index))
         self.is_empty = False
         self.bytes += len(key)

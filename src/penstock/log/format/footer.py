@@ -40,7 +40,7 @@ class Outline:
     """What a footer says of the batches; `position` is where they end and the footer begins.
 
     The broker keeps this much of a sealed segment. A segment may hold hundreds of thousands of
-    names, so they are read only by whoever looks for one.
+    names, so they are read only to look for a name.
     """
 
     position: int

@@ -1,6 +1,6 @@
 """Marks: facts stored in a batch that take no offset, and the bytes of record headers.
 
-A mark guards the record it lies beside against being stored twice: both become durable in the
+A mark guards its record against being stored twice: both become durable in the
 same write, so a duplicate filter can never disagree with the log.
 """
 

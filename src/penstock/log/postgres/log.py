@@ -115,8 +115,8 @@ class PostgresLog(AppendingLog[PostgresJob]):
     def fence_off(self, end_offset: int) -> None:
         """The server has fewer records than it had confirmed."""
         self._fence = (
-            f"the database lost records of this topic: it ends at {end_offset} there, and records"
-            f" up to {self._state.end_offset} had been shown"
+            f"the database lost records of this topic: it ends at offset {end_offset} there, but "
+            f"readers have seen records before offset {self._state.end_offset}"
         )
         self._loader.forget(self)
         error = self._refusal()
@@ -128,7 +128,8 @@ class PostgresLog(AppendingLog[PostgresJob]):
     def _refusal(self) -> UnavailableError | None:
         if self._fence:
             return UnavailableError(
-                f"{self._fence}; what is there can be read, a restart goes on from it"
+                f"{self._fence}; the stored records can still be read; restart the broker to "
+                "continue after them"
             )
         if self._is_closed:
             return UnavailableError("the log is closed")
@@ -171,8 +172,8 @@ class PostgresLog(AppendingLog[PostgresJob]):
 
     def _missing(self, offset: int) -> str:
         return (
-            f"table {topic_table(self.topic_id)} has no row {offset}, which it must have: somebody"
-            " deleted it; put it back from a backup"
+            f"table {topic_table(self.topic_id)} lacks row {offset}: somebody deleted it; restore "
+            "it from a backup"
         )
 
     def _check_kept(self, offset: int) -> None:
@@ -262,6 +263,6 @@ class PostgresLog(AppendingLog[PostgresJob]):
                 await self._tighten()
 
     async def _tighten(self) -> None:
-        """Everything is synced with this commit: nothing that was shown can be lost any more."""
+        """Everything is synced with this commit: no visible record can be lost."""
         await self._work.change(set_loose, self.topic_id, is_loose=False)
         self._state.is_loose = False

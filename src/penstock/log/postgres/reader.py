@@ -38,7 +38,9 @@ class PostgresReader:
         found = {declared.casefold(): topic_id for topic_id, declared in self._ask(_find, tenant)}
         if topic.casefold() not in found:
             self.close()
-            raise TopicNotFound(f"schema {schema!r} has no topic {topic!r}: see its table logs")
+            raise TopicNotFound(
+                f"schema {schema!r} has no topic {topic!r}: its table logs lists all topics"
+            )
         self.topic_id: int = found[topic.casefold()]
 
     def bounds(self) -> Bounds:
@@ -56,11 +58,11 @@ class PostgresReader:
                 return [batch]
             state = self._state()  # trimmed meanwhile?
         if offset >= state.first_offset:
-            raise CorruptError(f"topic {self.topic_id} has no row {offset}, which it must have")
+            raise CorruptError(f"topic {self.topic_id} lacks row {offset}: somebody deleted it")
         raise Gap(f"offset {offset} is no longer kept: the first record is {state.first_offset}")
 
     def offset_at(self, timestamp: int) -> int:
-        """The first offset stamped at or after `timestamp` (µs); the end if there is none."""
+        """The first offset stamped at or after `timestamp` (µs); the end if all are older."""
         first, end = self.bounds()
         return self._ask(find_first, self.topic_id, "received_at", timestamp, first, end)
 

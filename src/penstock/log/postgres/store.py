@@ -110,24 +110,25 @@ class PostgresStore:
             connection.execute(text.as_bytes(connection))
         except psycopg.errors.DuplicateTable:
             raise RefusedError(
-                f"schema {views_schema(schema)!r} has a table or view {declared!r} that is not"
-                " ours, and the topic's view would have this name: rename it, or the topic"
+                f"schema {views_schema(schema)!r} has a table or view {declared!r} that Penstock "
+                "did not create, and the topic needs a view with this name: rename that table or "
+                "view, or choose another topic name"
             ) from None
 
     async def open(self, identity: LogIdentity, settings: LogSettings) -> PostgresLog:
         state, began = await self._work.change(_open_state, identity.topic_id)
         if state is None:
             raise DamagedLog(
-                f"schema {self._work.schema!r} has no row of topic {identity.topic_id} in table"
-                " logs: put it back from a backup, or delete the topic",
+                f"schema {self._work.schema!r} has no row of topic {identity.topic_id} in table "
+                "logs: restore it from a backup, or delete the topic",
                 0,
                 0,
             )
         if not await self._work.read(is_whole, state):
             raise DamagedLog(
-                f"schema {self._work.schema!r} has no table {topic_table(identity.topic_id)} with"
-                f" rows from {state.first_offset} up to {state.end_offset}: put it back from a"
-                " backup, or delete the topic",
+                f"schema {self._work.schema!r} has no table {topic_table(identity.topic_id)} with "
+                f"the rows from {state.first_offset} to {state.end_offset} (exclusive): restore "
+                "it from a backup, or delete the topic",
                 state.epoch,
                 state.end_offset,
             )
@@ -214,8 +215,8 @@ def _prepare(connection: Connection, schema: str) -> list[tuple[str, int, str]]:
     ((version,),) = connection.execute("select coalesce(max(version), 0) from log_version")
     if version > VERSION:
         raise RefusedError(
-            f"the topics in schema {schema!r} have table version {version} and this Penstock knows"
-            f" versions up to {VERSION}: run the newer Penstock"
+            f"the topics in schema {schema!r} have table version {version}, but this Penstock "
+            f"supports versions up to {VERSION}: run the newer Penstock"
         )
     if version == 0:
         connection.execute("insert into log_version (version) values ($1)", (VERSION,))

@@ -30,7 +30,7 @@ from penstock.postgres.connection import Connection
 READ_BYTES_MAX: Final = MIB  # of one read; a single record may be larger
 READ_ROWS_MAX: Final = 8_192
 TRIM_ROWS_MAX: Final = 20_000  # of one statement: others get their turn in between
-ROW_BYTES: Final = 64  # what a row takes beside its payload, about
+ROW_BYTES: Final = 64  # what a row takes besides its payload, about
 NAME_BYTES_MAX: Final = 63  # of a name in PostgreSQL, which cuts what is longer
 NOTICE_BYTES_MAX: Final = 7_999  # of what a notification can say
 
@@ -313,7 +313,7 @@ def _headers_text(headers: Headers) -> str | None:
 
 
 def read_state(connection: Connection, topic_id: int) -> LogState | None:
-    """The row of a topic, unless there is none."""
+    """The row of a topic, or None."""
     rows = connection.execute(
         f"select {STATE_COLUMNS} from logs where topic_id = $1", (topic_id,)
     ).fetchall()
@@ -382,7 +382,7 @@ def find_first(
 
 
 def next_row(connection: Connection, topic_id: int, offset: int, end: int) -> int:
-    """The first record there is at or past `offset`; `end` if there is none."""
+    """The first stored record at or past `offset`; `end` if no record follows."""
     text = f"select min(messageid) from {topic_table(topic_id)} where messageid >= $1"
     ((found,),) = connection.execute(text, (offset,)).fetchall()
     return end if found is None else min(int(found), end)
@@ -416,5 +416,5 @@ def delete_before(connection: Connection, topic_id: int, first: int) -> bool:
 
 
 def set_loose(connection: Connection, topic_id: int, *, is_loose: bool) -> None:
-    """Note that shown records may be lost with the server, or can be no more."""
+    """Note whether visible records may be lost with the server."""
     connection.execute(f"update logs set is_loose = {is_loose} where topic_id = $1", (topic_id,))

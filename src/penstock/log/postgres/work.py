@@ -136,7 +136,7 @@ class PostgresWork:
         )
 
     async def close(self) -> None:
-        """Finish what was asked for, then let go."""
+        """Finish the queued work, then release the connections."""
         self._tasks.put(None)
         await self._loop.run_in_executor(None, self._writer.join)
         self._readers.shutdown()
@@ -191,9 +191,9 @@ class PostgresWork:
         if not is_stored:
             self._look_for_rewind()
             raise UnavailableError(
-                f"the tables in schema {self.schema!r} of {shown_url(self.url)} are not as we left"
-                " them: nothing was stored, and topics that lost records take no more until the"
-                " broker is restarted"
+                f"the tables in schema {self.schema!r} of {shown_url(self.url)} were changed by "
+                "somebody else: nothing was stored, and topics that lost records reject "
+                "publishes until the broker is restarted"
             )
 
     def _insert(self, connection: Connection, jobs: list[PostgresJob]) -> bool:
@@ -273,7 +273,8 @@ class PostgresWork:
 
     def _judged(self, error: psycopg.Error) -> PenstockError:
         return verdict(self.url, error) or UnavailableError(
-            f"PostgreSQL at {shown_url(self.url)} refused ({one_line(error)}): nothing was changed"
+            f"PostgreSQL at {shown_url(self.url)} rejected the change ({one_line(error)}): "
+            "nothing was changed"
         )
 
     # On a reader's thread.

@@ -1,10 +1,11 @@
 """Batches that somebody else encoded, on their way into logs: each exactly once.
 
 A *source* (a streaming query, or one write) stages files of batches, then hands over a manifest
-that names them. Once the manifest is on disk the outcome is decided: whoever holds the directory
-appends the batches, now or after a crash, and says when it is done. Each batch carries a mark, so
-what is in a log already is known; a source's last finished number is kept, so a manifest that is
-handed over again changes nothing. Records of one number become visible log by log, batch by batch.
+that names them. Once the manifest is on disk the outcome is decided: the process that holds the
+directory appends the batches, now or after a crash, and says when it is done. Each batch carries a
+mark, so what is in a log already is known; a source's last finished number is kept, so a manifest
+that is handed over again changes nothing. Records of one number become visible log by log, batch by
+batch.
 
 All functions here block for as long as files take.
 """
@@ -146,7 +147,7 @@ class StagingArea:
         return [manifest for manifest in found if manifest is not None]
 
     def last_done(self, source: str) -> int:
-        """The last number of the source that is in the logs; -1 when there is none."""
+        """The last number of the source that is in the logs; -1 if nothing is."""
         done = _read(self._directory(source) / _DONE, Done)
         return -1 if done is None else done.number
 
@@ -171,8 +172,8 @@ class StagingArea:
             data = memoryview(path.read_bytes())
         except FileNotFoundError:
             raise CorruptError(
-                f"{path} is gone, although it was to be appended: restore the file, or remove "
-                f"{path.parent / _MANIFEST} to give its records up"
+                f"{path} is missing and must still be appended: restore the file, or remove "
+                f"{path.parent / _MANIFEST} to give up its records"
             ) from None
         batches = records = 0
         try:
@@ -279,7 +280,9 @@ def check_kept(number: int, file: StagedFile) -> None:
     """Refuse a file that `keep` did not give out just like this."""
     facts = _facts(file.part, file.topic_id, file.batches, file.records)
     if not file.name.startswith(f"{number}.{facts}."):
-        raise RefusedError(f"{file.name[:200]!r} was not staged as what it is handed over as")
+        raise RefusedError(
+            f"{file.name[:200]!r} was staged with other values than it is handed over with"
+        )
 
 
 def _facts(part: str, topic_id: int, batches: int, records: int) -> str:
@@ -294,7 +297,7 @@ def _checked_name(name: str) -> str:
 
 def _check_mark(batch: Batch, key: bytes) -> None:
     if not any(mark.kind == MARK_SPARK_BATCH and mark.key == key for mark in batch.marks()):
-        raise CorruptError("the batch lacks its mark, and could be appended twice")
+        raise CorruptError("the batch has no mark, so it could be appended twice")
 
 
 def _read(path: Path, kind: type[T]) -> T | None:

@@ -33,7 +33,7 @@ def check_batch(batch: Batch, payload_bytes_max: int) -> set[str]:
     if header.count > STAGED_RECORDS:
         raise CorruptError(f"{header.count} records are too many: at most {STAGED_RECORDS}")
     if len(batch.marks()) != 1:
-        raise CorruptError("it has not one mark")
+        raise CorruptError("it must have exactly one mark")
     _check_payloads(batch, payload_bytes_max)
     if batch.plan.header_starts >= 0:
         _check_starts(batch, batch.plan.header_starts, header.headers_length)
@@ -67,7 +67,7 @@ def _check_starts(batch: Batch, at: int, end: int) -> list[int]:
     """The numbers of a column of starts: they rise from 0 to `end`."""
     starts = batch.u32(at, batch.header.count + 1).tolist()
     if starts[0] != 0 or starts[-1] != end or sorted(starts) != starts:
-        raise CorruptError("starts do not follow each other")
+        raise CorruptError("the starts are not in ascending order")
     return starts
 
 
@@ -77,14 +77,14 @@ def _names(batch: Batch) -> set[str]:
         raise CorruptError("it has no name")
     bounds = batch.u32(plan.string_starts, header.string_count + 1).tolist()
     if bounds[0] != 0 or bounds[-1] != header.strings_length or sorted(bounds) != bounds:
-        raise CorruptError("starts do not follow each other")
+        raise CorruptError("the starts are not in ascending order")
     ids = batch.name_ids()
     if ids is not None and max(ids) >= header.string_count:
-        raise CorruptError("a record has a name that is not there")
+        raise CorruptError("a record refers to a name that does not exist")
     try:
         names = set(batch.strings)
     except UnicodeDecodeError as broken:
-        raise CorruptError(f"a name is no UTF-8: {broken}") from broken
+        raise CorruptError(f"a name is not UTF-8: {broken}") from broken
     for name in names:
         check_name(name)
     return names

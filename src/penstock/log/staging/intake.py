@@ -1,6 +1,6 @@
 """Taking staged batches into logs, exactly once, also when the taking is interrupted.
 
-Called by whoever holds the data directory: the broker, or a Spark driver that locked a closed one.
+Called by the process that holds the data directory: the broker, or a Spark driver that locked it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ IN_FLIGHT_MAX: Final = 4  # batches of up to 4 MiB that wait for their commit
 
 
 class Taking(Protocol):
-    """A log, as far as taking in needs it."""
+    """The part of a log that the intake needs."""
 
     def bounds(self) -> Bounds: ...
 
@@ -57,7 +57,7 @@ async def take_in(
         return False
     missing = await asyncio.to_thread(area.missing, source, files)
     if missing:
-        raise RefusedError(f"{missing[0]!r} is not staged, or no longer: write it again")
+        raise RefusedError(f"{missing[0]!r} is not staged, or was removed: stage it again")
     ends = {}
     for topic_id in {file.topic_id for file in files}:
         log = await log_of(topic_id)

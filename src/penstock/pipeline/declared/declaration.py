@@ -1,4 +1,4 @@
-"""What a file declares: nouns without behaviour, checked as far as that needs no Spark."""
+"""What a file declares: values without behaviour, with all checks that need no Spark."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What Spark finds wrong, in a sentence, and at which character of the SQL it stands."""
+"""Errors of Spark as one sentence, with the character of the SQL to which they belong."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _POSITION: Final = re.compile(r"\bline (\d+),? pos(?:ition)? (\d+)")
 
 @contextmanager
 def quiet_errors() -> Iterator[None]:
-    """PySpark logs each error with pages of Java's stack when it is made: we tell it instead."""
+    """PySpark logs each new error with pages of Java's stack: our messages replace them."""
     loggers = [
         PySparkLogger.getLogger(f"{kind}QueryContextLogger") for kind in ("SQL", "DataFrame")
     ]
@@ -72,20 +72,22 @@ def plain(said: str) -> str:
 def explain_streaming(
     wrong: PySparkException, step: Step, sink: Sink, streams: list[TopicSource]
 ) -> tuple[int, str]:
-    """Why a step cannot be streamed into a sink, and where in the step that stands."""
+    """Why a step cannot be streamed into a sink, and where in the step the reason is."""
     bare = [one.name for one in streams if one.watermark_s is None]
     group, join = find_word(step.sql, "group", "by"), find_word(step.sql, "join")
     if "watermark" not in str(wrong).lower() or not bare:
-        said = f"step {step.name!r} cannot go to sink {sink.name!r}: {plain(str(wrong))}"
+        said = f"step {step.name!r} cannot be written to sink {sink.name!r}: {plain(str(wrong))}"
         return group or join, said
     ways = f'add watermark = "1m" to {" and ".join(f"[sources.{name}]" for name in bare)}'
     if join and not group:
         return join, (
-            f"step {step.name!r} joins streams without a watermark, so rows would have to wait "
-            f"for a partner for ever: {ways}, and compare their times in ON"
+            f"step {step.name!r} joins streams without a watermark, so each row would have to "
+            f"wait forever for a matching row: {ways}, and compare the times in ON"
         )
     if isinstance(sink, TopicSink):
-        ways += f', or mode = "{UPDATE}" to [sinks.{sink.name}], which then gets every change'
+        ways += (
+            f', or mode = "{UPDATE}" to [sinks.{sink.name}], so that the sink receives every change'
+        )
     return group, (
         f"step {step.name!r} groups a stream without a watermark, so no group is ever complete: "
         f"{ways}"

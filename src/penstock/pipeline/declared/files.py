@@ -1,6 +1,6 @@
-"""Tables that are plain files: read by Spark, once it is seen that they are what they should be.
+"""Tables that are plain files: checked first, then read by Spark.
 
-Of a file that is not Parquet Spark tells nothing but pages of Java's stack.
+If a file is not Parquet, Spark only prints pages of Java's stack.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def read_files(spark: SparkSession, source: TableSource) -> DataFrame:
 
 
 def _files(path: Path) -> Iterator[Path]:
-    """Those that Spark reads: names that begin with a dot or an underscore are not for it."""
+    """The files that Spark reads: it skips names that begin with a dot or an underscore."""
     if not path.is_dir():
         yield path
         return
@@ -60,4 +60,4 @@ def _check_parquet(file: Path) -> None:
         if head in _MAGIC and opened.read(4) in _MAGIC:
             return
     other = _OTHERS.get(file.suffix.lower(), " or ".join(_OTHERS.values()))
-    raise RefusedError(f"{str(file)!r} is not Parquet: give format = {other}")
+    raise RefusedError(f"{str(file)!r} is not a Parquet file: set format = {other}")

@@ -1,4 +1,4 @@
-"""Which step reads which: the order in which they can be made, circles, and what nobody reads."""
+"""Which step reads which: the order of the steps, circles, and what nobody reads."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ def put_in_order(
         if one.name.lower() in kinds:
             problems.add(
                 places.of(kind, one.name),
-                f"{one.name!r} is the name of a {kinds[one.name.lower()]} already, and SQL does "
-                "not tell letter case apart: choose another",
+                f"there is already a {kinds[one.name.lower()]} named {one.name!r}, and names in "
+                "SQL are not case-sensitive: choose another name",
             )
         kinds[one.name.lower()] = kind.removesuffix("s")
     for sink in sinks:
@@ -38,7 +38,7 @@ def put_in_order(
                 places.of("sinks", sink.name, "step"),
                 f"there is no step or source {sink.step!r}: {known}",
             )
-    problems.raise_any()  # names that do not fit would make others look unused
+    problems.raise_any()  # wrong names would make others look unused
     order = _Order(steps, places, problems)
     return [
         replace(step, reads=tuple(name for name in step.reads if name in kinds))
@@ -56,7 +56,9 @@ def find_unused(
     for what, ones in named:
         for one in ones:
             if one.name.lower() not in used:
-                said = f"{what} {one.name!r} is never used: name it in a step or a sink, or drop it"
+                said = (
+                    f"{what} {one.name!r} is never used: use it in a step or a sink, or remove it"
+                )
                 yield Problem(places.of(f"{what}s", one.name), said)
     moving = {source.name.lower() for source in sources if isinstance(source, TopicSource)}
     for step in steps:
@@ -65,8 +67,8 @@ def find_unused(
         if sink.step.lower() not in moving:
             yield Problem(
                 places.of("sinks", sink.name, "step"),
-                f"{sink.step!r} reads no topic, so nothing would ever come here: join it with a "
-                "source that has one",
+                f"{sink.step!r} reads no topic, so this sink would never receive a row: join it "
+                "with a source that reads a topic",
             )
 
 
@@ -111,15 +113,19 @@ class _Order:
             if name in chain:
                 circle = [*chain[chain.index(name) :], name]
                 said = " reads ".join(repr(self._steps[one].name) for one in circle)
-                self._problem(step, name, f"steps in a circle: {said}")
+                self._problem(step, name, f"the steps form a circle: {said}")
             elif name in self._steps and len(chain) > STEPS_MAX:
-                self._problem(step, name, f"more than {STEPS_MAX} steps in a row: join some")
+                self._problem(
+                    step,
+                    name,
+                    f"more than {STEPS_MAX} steps read each other in a row: combine some of them",
+                )
             elif name in self._steps:
                 self._add(self._steps[name], chain)
         self.found.setdefault(key, step)
 
     def _problem(self, step: Step, read: str, said: str) -> None:
-        """At the place where the step names what it reads."""
+        """Report it at the place where the step names what it reads."""
         index = find_word(step.sql, read)
         for keyword in ("from", "join", ","):
             at = find_word(step.sql, keyword, read)

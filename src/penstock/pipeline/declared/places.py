@@ -1,7 +1,7 @@
-"""Where things stand in a TOML text: the line of every key, and of every character of a text.
+"""Positions in a TOML text: the line of every key, and of every character of a string.
 
-tomllib checks and reads; this finds. Only for text that tomllib has accepted: what would be an
-error there is not noticed here.
+tomllib checks and reads the file; this module only finds positions. Use it only for text that
+tomllib has accepted: it does not notice errors.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Place:
 
 @dataclass(slots=True)
 class Places:
-    """Where the keys and texts of one file stand."""
+    """The positions of the keys and strings of one file."""
 
     lines: list[str]
     keys: dict[Path, Place] = field(default_factory=dict)
@@ -44,13 +44,13 @@ class Places:
     starts: list[int] = field(default_factory=list)  # of lines, as indexes
 
     def of(self, *path: str | int) -> Place:
-        """Where a key stands; of one that is not there, the nearest table around it."""
+        """The position of a key; for a missing key, of the nearest table around it."""
         while path and path not in self.keys:
             path = path[:-1]
         return self.keys.get(path, Place(1, 1))
 
     def within(self, path: Path, index: int) -> Place:
-        """Where a character of a text value stands."""
+        """The position of a character of a string."""
         found = self.texts.get(path)
         if not found:
             return self.of(*path)

@@ -53,10 +53,10 @@ class Problems:
 
 
 def nearest(wanted: str, known: Iterable[str], *, label: str = "known are") -> str:
-    """What to suggest in place of a word that nothing is called."""
+    """What to suggest instead of an unknown word."""
     names = list(known)
     near = difflib.get_close_matches(wanted.lower(), [name.lower() for name in names], 1)
     for name in names:
         if near and name.lower() == near[0]:
             return f"did you mean {name!r}?"
-    return f"{label} {', '.join(names)}" if names else "there are none"
+    return f"{label} {', '.join(names)}" if names else "none is declared"

@@ -91,7 +91,7 @@ def _read(file: Path) -> str:
         raise InvalidPipeline(f"{file} cannot be read: {failed.strerror}") from failed
     if len(content) > FILE_BYTES_MAX:
         raise InvalidPipeline(
-            f"{file} has more than {FILE_BYTES_MAX:,} bytes: is it the right one?"
+            f"{file} is larger than {FILE_BYTES_MAX:,} bytes: give the file of a pipeline"
         )
     try:
         return content.decode().replace("\r\n", "\n")
@@ -103,8 +103,8 @@ def _toml_problem(said: str, lines: list[str]) -> tuple[Place, str]:
     match = _BAD_TOML.fullmatch(said)
     what = match[1] if match else said
     if match and match[2]:
-        return Place(int(match[2]), int(match[3])), f"this is not TOML: {what}"
-    return Place(len(lines), 1), f"this is not TOML: {what} at the end of the file"
+        return Place(int(match[2]), int(match[3])), f"the file is not valid TOML: {what}"
+    return Place(len(lines), 1), f"the file is not valid TOML: {what} at the end of the file"
 
 
 class _Reader:
@@ -148,13 +148,13 @@ class _Reader:
             self._problem(f"{kind} is not a table: write [{kind}.NAME]", kind)
             return []
         if not given and kind != "steps":
-            self._problem(f"nothing is in [{kind}]: write [{kind}.NAME], with {_NEEDS[kind]}", kind)
+            self._problem(f"[{kind}] is empty: write [{kind}.NAME], with {_NEEDS[kind]}", kind)
         found = []
         for name, value in given.items():
             if not _NAME.fullmatch(name):
                 self._problem(
-                    f"{quoted(name)} cannot be used as a name in SQL: letters, digits and _ can, "
-                    "up to 128",
+                    f"{quoted(name)} is not a valid name in SQL: use at most 128 letters, digits "
+                    "and _",
                     *(kind, name),
                 )
             one = read(name, value)
@@ -173,7 +173,9 @@ class _Reader:
             return TableSource(name, where, table.get("format", one_of(FORMATS), guess))
         topics = table.get("topic", some_topics, None)
         if "topic" not in table.given and table.is_table:
-            self._problem(f"source {name!r} has neither 'topic' nor 'table': give one", *path)
+            self._problem(
+                f"source {name!r} has neither 'topic' nor 'table': give one of them", *path
+            )
         start = table.get("from", lambda value: a_position(value, topics), "earliest")
         return TopicSource(
             name,
@@ -197,7 +199,7 @@ class _Reader:
         if not is_query(sql):
             self._problem(
                 f"step {name!r} is not a query: it must begin with SELECT, WITH, FROM or VALUES, "
-                "and change nothing",
+                "and must not change data",
                 *("steps", name, "sql"),
             )
             return None
@@ -208,12 +210,12 @@ class _Reader:
         table = self._table(value, path, _SINK_KEYS)
         step = table.needed("step", a_text)
         if "topic" in table.given and "table" in table.given:
-            self._problem(f"sink {name!r} has a topic and a table: make it two sinks", *path)
+            self._problem(f"sink {name!r} has both a topic and a table: declare two sinks", *path)
         if step is None:
             return None
         if "table" not in table.given:
             if "partition_by" in table.given:
-                self._problem("partition_by is for tables", *path, "partition_by")
+                self._problem("partition_by is only for tables: remove it", *path, "partition_by")
             topic = table.get("topic", lambda value: check_topic(a_text(value)), None)
             mode = table.get("mode", one_of((APPEND, UPDATE), _ONLY_GROWS), APPEND)
             return TopicSink(name, step, topic, mode)
@@ -232,7 +234,7 @@ class _Reader:
     def _path(self, value: Any) -> Path:
         text = a_text(value)
         if "://" in text:
-            raise RefusedError(f"{quoted(text)} is an address: give a directory of this machine")
+            raise RefusedError(f"{quoted(text)} is a URL: give a directory on this machine")
         return (self._file.absolute().parent / text).absolute()
 
     def _problem(self, said: str, *path: str) -> None:

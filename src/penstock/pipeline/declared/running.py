@@ -237,6 +237,6 @@ def held_checkpoint(path: Path) -> Iterator[None]:
             fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise UnavailableError(
-                f"checkpoint {str(path)!r} is in use: this pipeline runs already"
+                f"checkpoint {str(path)!r} is in use: this pipeline is already running"
             ) from None
         yield

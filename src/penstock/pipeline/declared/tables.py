@@ -63,7 +63,9 @@ class PipelineTable:
             )
         except CommitFailedError as failed:
             new.discard()
-            raise UnavailableError(f"table {self.path} is written by others: {failed}") from failed
+            raise UnavailableError(
+                f"another job writes to table {self.path} at the same time: {failed}"
+            ) from failed
         self._commits += 1
         if self._commits % MERGE_EVERY == 0:
             self._merge_small_files()
@@ -81,24 +83,26 @@ def check_partitions(schema: StructType, partition_by: tuple[str, ...]) -> None:
     for key in partition_by:
         if key not in schema.names:
             columns = ", ".join(schema.names)
-            raise RefusedError(f"partition_by: there is no column {key!r}; there are {columns}")
+            raise RefusedError(
+                f"partition_by: there is no column {key!r}; the columns are {columns}"
+            )
 
 
 def check_table(path: Path, schema: StructType, partition_by: tuple[str, ...]) -> None:
-    """Refuse rows that no table can hold, or not this one."""
+    """Reject rows that no table, or not this table, can store."""
     wanted = _fields(_delta_schema(schema))
     if not _is_table(path):
         if path.exists() and (not path.is_dir() or any(path.iterdir())):
             raise RefusedError(
-                f"{str(path)!r} holds files and is no Delta table: name another directory"
+                f"{str(path)!r} contains files but is not a Delta table: give another directory"
             )
         return
     table = DeltaTable(str(path))
     there = _fields(table.schema())
     if there != wanted:
         raise RefusedError(
-            f"table {str(path)!r} has the columns {_listed(there)}, and the step gives "
-            f"{_listed(wanted)}: change the step, or name another table"
+            f"table {str(path)!r} has the columns {_listed(there)}, but the step returns "
+            f"{_listed(wanted)}: change the step, or use another table"
         )
     if table.metadata().partition_columns != list(partition_by):
         parts = ", ".join(table.metadata().partition_columns) or "nothing"
@@ -118,7 +122,9 @@ def _arrow_schema(schema: StructType) -> pa.Schema:
     try:
         found: pa.Schema = to_arrow_schema(schema, timezone="UTC")
     except PySparkException as wrong:
-        raise RefusedError(f"a table cannot hold this: {wrong}; cast it in the step") from None
+        raise RefusedError(
+            f"a table cannot store this type: {wrong}; cast the column in the step"
+        ) from None
     # Whether a column may be NULL changes with the query: a table takes both.
     return pa.schema([pa.field(field.name, field.type) for field in found])
 
@@ -128,7 +134,7 @@ def _delta_schema(schema: StructType) -> Schema:
         if field.dataType.typeName() in ("variant", "void"):
             raise RefusedError(
                 f"column {field.name!r} is {field.dataType.simpleString()}, which a table cannot "
-                "hold: cast it in the step"
+                "store: cast it in the step"
             )
     return Schema.from_arrow(_arrow_schema(schema))
 

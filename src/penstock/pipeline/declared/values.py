@@ -15,20 +15,20 @@ from penstock.pipeline.declared.declaration import ONCE
 
 def a_text(value: Any) -> str:
     if not isinstance(value, str) or not value.strip():
-        raise RefusedError(f"{value!r} is not a text: write it in quotes")
+        raise RefusedError(f"{value!r} is not a string: write it in quotes")
     return value
 
 
 def some_texts(value: Any) -> tuple[str, ...]:
     if isinstance(value, list) and value:
         return tuple(map(a_text, value))
-    raise RefusedError(f'{value!r} is not a list of texts: write ["a", "b"]')
+    raise RefusedError(f'{value!r} is not a list of strings: write ["a", "b"]')
 
 
 def some_topics(value: Any) -> tuple[str, ...]:
     if not isinstance(value, str | list) or not value:
         raise RefusedError(
-            f'{value!r} is not a topic: write it in quotes, or several as ["a", "b"]'
+            f'{value!r} is not a topic: write its name in quotes, or several names as ["a", "b"]'
         )
     return tuple(map(check_topic, [a_text(value)] if isinstance(value, str) else some_texts(value)))
 
@@ -37,11 +37,13 @@ def a_position(value: Any, topics: tuple[str, ...] | None) -> str:
     if isinstance(value, bool) or not isinstance(value, int | str):
         raise RefusedError(
             f'{value!r} is not a position: write "earliest", "latest", an offset, a time in '
-            'quotes, or back from now such as "-24h"'
+            'quotes, or a duration back from now such as "-24h"'
         )
     position = parse_position(value, 1 << 62)
     if isinstance(position, AtOffset) and topics is not None and len(topics) > 1:
-        raise RefusedError(f"{value!r} is an offset, and there are several topics: give a time")
+        raise RefusedError(
+            f"{value!r} is an offset, but the source has several topics: give a time"
+        )
     return str(value)
 
 
@@ -56,8 +58,8 @@ def a_trigger(value: Any) -> float | None:
         return seconds("trigger", value)
     except RefusedError:
         raise RefusedError(
-            f'{value!r} is neither "once" (take what is there, and end) nor a duration such as '
-            '"10s" (go on, and look every so often)'
+            f'{value!r} is neither "once" (process the existing records and end) nor a '
+            'duration such as "10s" (look for new records at this interval)'
         ) from None
 
 

@@ -1,7 +1,7 @@
 """A declaration becomes DataFrames: sources and steps as views, each checked by Spark.
 
-Nothing runs here: Spark parses and analyses. What it finds wrong is said with the line of the file
-in which it stands.
+Nothing runs here: Spark parses and analyses. Its errors are reported with their line in the
+file.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _BESIDE_PAYLOAD: Final = ("name", "topic", "headers")
 
 
 class Views:
-    """The sources and steps of a declaration, as views of a session that is theirs alone."""
+    """The sources and steps of a declaration, as views of their own Spark session."""
 
     def __init__(
         self,
@@ -115,7 +115,7 @@ class Views:
         return frame
 
     def _columns_of(self, source: TopicSource) -> StructType:
-        """Of a topic's columns those that are used: Spark does not tell, and all take time."""
+        """The used columns of a topic: Spark does not tell, and reading all takes time."""
         key = source.name.lower()
         queries = [step.sql for step in self._declared.steps if key in step.reads]
         is_all = not self._prunes or any(sink.step.lower() == key for sink in self._declared.sinks)
@@ -134,7 +134,7 @@ class Views:
     def _table(self, source: TableSource) -> DataFrame:
         with self._noting(("sources", source.name, "table")):
             if not source.path.exists():
-                raise RefusedError(f"there is no {str(source.path)!r}")
+                raise RefusedError(f"{str(source.path)!r} does not exist")
             if source.format == DELTA:
                 return read_delta(self._spark, source.path)
             return read_files(self._spark, source)
@@ -149,8 +149,8 @@ class Views:
                 frame = as_records(frame)
                 if sink.topic is None and "topic" not in frame.columns:
                     raise RefusedError(
-                        f"sink {sink.name!r} has neither topic nor table, and its rows no column "
-                        "topic: give one of them"
+                        f"sink {sink.name!r} has neither a topic nor a table, and its rows have "
+                        "no column topic: give one of them"
                     )
                 PenstockSource(self._writing | topic_options(sink)).streamWriter(
                     frame.schema, overwrite=False

@@ -1,4 +1,4 @@
-"""The words of an SQL text, as far as one must know them to see which tables it reads. Pure.
+"""The words of an SQL text: enough of its grammar to find the tables it reads. Pure.
 
 Spark parses and checks; this only looks, so that the order of steps, cycles and steps that nobody
 reads are known before any Spark is started. An identifier that stands where a table may stand

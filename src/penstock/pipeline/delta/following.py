@@ -1,7 +1,7 @@
 """Topics followed into a Delta table, batch after batch, each record exactly once.
 
-The table says where to go on, so whoever was killed is simply started again; and when two follow
-the same topics into one table, one of them begins its batch anew.
+The table says where to continue, so a job that was killed is simply started again; and when two
+follow the same topics into one table, one of them begins its batch anew.
 """
 
 from __future__ import annotations
@@ -105,7 +105,9 @@ class Follower:
                 continue  # another job was faster: the table says now where to go on
             self.batches += 1
             return True
-        raise UnavailableError("another job follows the same topics into this table: stop one")
+        raise UnavailableError(
+            "another job copies the same topics into this table: stop one of them"
+        )
 
     def _plan(self) -> tuple[Places, Places]:
         start: Places = {}
@@ -125,7 +127,7 @@ class Follower:
         return start, chosen
 
     def _only_day(self, start: Places, end: Places) -> date | None:
-        """The day on which all records in between were received, as far as their ends tell."""
+        """The day on which all records in between were received, judged by the first and last."""
         states = {state.topic: state for state in self._origin.states(tuple(start))}
         days: set[int | None] = set()
         for topic, state in states.items():

@@ -34,13 +34,16 @@ def open_table(path: Path) -> DeltaTable:
     try:
         table = DeltaTable(str(path))
     except TableNotFoundError:
-        raise RefusedError(f"{str(path)!r} is no Delta table: name the directory of one") from None
+        raise RefusedError(
+            f"{str(path)!r} is not a Delta table: give the directory of one"
+        ) from None
     protocol = table.protocol()
     features = set(protocol.reader_features or ()) & set(_UNREADABLE)
     if protocol.min_reader_version == _COLUMN_MAPPING or features:
         needed = ", ".join(sorted(features)) or "columnMapping"
         raise RefusedError(
-            f"table {str(path)!r} needs a reader that knows {needed}: rewrite it without"
+            f"table {str(path)!r} needs a reader that supports {needed}: rewrite the table "
+            "without these features"
         )
     return table
 

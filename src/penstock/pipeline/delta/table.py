@@ -76,15 +76,15 @@ class ArchiveTable:
         except TableNotFoundError:
             if self.path.exists() and any(self.path.iterdir()):
                 raise RefusedError(
-                    f"{quoted(str(self.path))} holds files and is no Delta table: "
-                    "name another directory"
+                    f"{quoted(str(self.path))} contains files but is not a Delta table: give "
+                    "another directory"
                 ) from None
             return DeltaTable.create(str(self.path), self._schema, "ignore", [PARTITION])
         columns = [field.name for field in table.schema().fields]
         if columns != self._schema.names:
             raise RefusedError(
                 f"table {quoted(str(self.path))} has the columns {', '.join(columns)} and "
-                f"{self._what} {', '.join(self._schema.names)}: name another table"
+                f"{self._what} {', '.join(self._schema.names)}: use another table"
             )
         return table
 
@@ -166,7 +166,7 @@ def replace_rows(path: Path, rows: DataFrame | None, schema: pa.Schema) -> int:
 
 def _check_table(path: Path) -> None:
     if path.exists() and not (path / "_delta_log").is_dir():
-        raise RefusedError(f"{quoted(str(path))} is no Delta table: name another directory")
+        raise RefusedError(f"{quoted(str(path))} is not a Delta table: give another directory")
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,7 +271,7 @@ def _transactions(topic: str) -> tuple[str, str, str]:
 
 
 def _written(directory: Path) -> Iterator[Path]:
-    """The data files that Spark wrote, made durable; checksum files beside them are removed."""
+    """The data files that Spark wrote, made durable; their checksum files are removed."""
     for extra in directory.rglob(".*.crc"):
         extra.unlink()
     for path in sorted(directory.rglob("*.parquet")):

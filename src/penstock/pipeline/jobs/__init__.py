@@ -88,7 +88,7 @@ def check_directory(path: Path) -> None:
     for one in (path, *path.parents):
         if one.exists():
             if not one.is_dir():
-                raise RefusedError(f"{str(one)!r} is a file: name a directory")
+                raise RefusedError(f"{str(one)!r} is a file: give a directory")
             return
 
 

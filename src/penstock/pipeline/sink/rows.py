@@ -104,7 +104,7 @@ class TopicRows:
         if payload.null_count:
             raise RefusedError(
                 f"topic {self._topic!r}: a row has no payload (NULL): filter such rows out, "
-                "or give them one with coalesce"
+                "or set a value with coalesce"
             )
         if self._kind == KIND_JSON:
             shape = _shape(payload.type)
@@ -186,7 +186,9 @@ def _json(plain: Any) -> bytes:
         if b"null" in encoded:
             check_numbers(plain)
     except (TypeError, ValueError, OverflowError) as broken:
-        raise RefusedError(f"a payload has no JSON form: {broken}; cast it in the query") from None
+        raise RefusedError(
+            f"a payload cannot be converted to JSON: {broken}; cast it in the query"
+        ) from None
     return encoded
 
 

@@ -137,19 +137,18 @@ def check_columns(schema: StructType, topic: str | None) -> None:
             near += difflib.get_close_matches(field.name, COLUMNS, 1)
             hint = f"did you mean {near[0]!r}?" if near else "select the columns to be written"
             raise InvalidSetting(
-                f"column {field.name!r} is not written to topics, only {', '.join(COLUMNS)}: {hint}"
+                f"column {field.name!r} cannot be written to a topic; allowed columns are "
+                f"{', '.join(COLUMNS)}: {hint}"
                 "; other columns can go into the payload as struct(…)"
             )
         _check_type(field.name, field.dataType)
     names = schema.names
     if "payload" not in names:
-        raise InvalidSetting("column 'payload' is missing: it is what is published")
+        raise InvalidSetting("column 'payload' is missing: it contains what is published")
     if "topic" in names and topic is not None:
         raise InvalidSetting("the topic is given twice: as an option and as a column")
     if "topic" not in names and topic is None:
-        raise InvalidSetting(
-            "no topic is given: name one as option 'topic', or have a column topic"
-        )
+        raise InvalidSetting("no topic is given: set the option 'topic', or add a column topic")
 
 
 def _check_type(name: str, kind: DataType) -> None:
@@ -179,8 +178,8 @@ def _check_json(path: str, kind: DataType) -> None:
     is_odd_map = isinstance(kind, MapType) and isinstance(kind.keyType, StructType | ArrayType)
     if is_odd_map or isinstance(kind, _NO_JSON):
         raise InvalidSetting(
-            f"{path} is {kind.simpleString()}, which has no JSON form here: cast it, to string for "
-            f"example, or write to_json(payload) AS payload"
+            f"{path} is {kind.simpleString()}, which cannot be converted to JSON: cast it, for "
+            "example to string, or write to_json(payload) AS payload"
         )
     if isinstance(kind, StructType):
         for field in kind:

@@ -67,8 +67,7 @@ class TaskWrite:
         for topic in pc.unique(topics).to_pylist():
             if topic is None:
                 raise RefusedError(
-                    "a row has no topic (NULL): filter such rows out, or give them one with "
-                    "coalesce"
+                    "a row has no topic (NULL): filter such rows out, or set a value with coalesce"
                 )
             yield topic, rows.filter(pc.equal(topics, topic))
 

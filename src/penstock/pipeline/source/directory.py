@@ -1,4 +1,4 @@
-"""Implements `Origin` on the files of a data directory, beside the broker that writes them."""
+"""Implements `Origin` on the files of a data directory, also while a broker writes them."""
 
 from __future__ import annotations
 

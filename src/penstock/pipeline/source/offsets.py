@@ -21,7 +21,7 @@ PARTITION: Final = "0"  # a topic in files has exactly one
 EARLIEST: Final = -2  # in JSON, as Spark's Kafka source has them
 LATEST: Final = -1
 
-# No topic begins with '$', so these stand beside topics in a stream's offsets.
+# No topic begins with '$', so these keys cannot collide with topics in a stream's offsets.
 _INITIAL: Final = "$initial"
 _FROM: Final = "$from"
 
@@ -101,7 +101,9 @@ def _places(option: str, value: Mapping[str, Any]) -> Places:
 
 def _place(option: str, topic: str, inner: Any) -> Place:
     if not isinstance(inner, dict) or PARTITION not in inner:
-        raise InvalidSetting(f"{option}: topic {quoted(topic)} has no partition '0'; {_FORM}")
+        raise InvalidSetting(
+            f"{option}: topic {quoted(topic)} needs an offset for partition '0'; {_FORM}"
+        )
     for key, number in inner.items():
         if key not in (PARTITION, "id", "epoch"):
             raise InvalidSetting(

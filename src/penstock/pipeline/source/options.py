@@ -147,7 +147,7 @@ def sink_options(options: Mapping[str, str]) -> SinkOptions:
     """The options of a write; InvalidSetting or another RefusedError."""
     given = _given(options, WRITE)
     if "idempotencyNumber" in given and "idempotencyKey" not in given:
-        raise InvalidSetting("option 'idempotencyNumber' counts batches of an 'idempotencyKey'")
+        raise InvalidSetting("option 'idempotencyNumber' needs the option 'idempotencyKey'")
     return SinkOptions(
         _connection(given),
         _checked(given, "topic", _one_topic),
@@ -168,7 +168,7 @@ def _given(options: Mapping[str, str], use: str) -> dict[str, str]:
         if name not in known:
             if name:
                 raise InvalidSetting(
-                    f"option {name!r} has no meaning for {_USES[use]}; {_fit(use)}"
+                    f"option {name!r} cannot be used with {_USES[use]}; {_fit(use)}"
                 )
             _unknown(key, known)
         given[name] = value
@@ -180,7 +180,7 @@ _USES: Final = {BATCH: "a batch read", STREAM: "a streaming read", WRITE: "a wri
 
 def _fit(use: str) -> str:
     names = [name for name in _OF_USE[use] if name not in ("subscribe", *_OF_SPARK)]
-    return f"options here are {', '.join(names)}"
+    return f"allowed options are {', '.join(names)}"
 
 
 def _unknown(key: str, known: tuple[str, ...]) -> NoReturn:
@@ -206,8 +206,9 @@ def _one_topic(text: str) -> str:
     listed = _json_list(text)
     if len(listed) > 1 or (not listed and "," in text):
         raise InvalidSetting(
-            f"{quoted(text)} names several: a row goes to one; give them a column topic. A name "
-            f"with a comma is written as a list in JSON: {topics_text([text])}"
+            f"{quoted(text)} names several topics, but a row is written to one topic: add a "
+            "column topic. Write a name that contains a comma as a JSON list: "
+            f"{topics_text([text])}"
         )
     return check_topic(listed[0] if listed else text)
 
@@ -225,7 +226,9 @@ def _connection(given: dict[str, str]) -> Connection:
         return _remote(given)
     for name in ("user", "password", "token"):
         if name in given:
-            raise InvalidSetting(f"option {name!r} belongs to 'url': files need no login")
+            raise InvalidSetting(
+                f"option {name!r} can only be used with 'url': files need no login"
+            )
     if "path" not in given:
         raise InvalidSetting(
             "neither 'path' nor 'url' is given: name the broker's data directory, or its address"
@@ -233,7 +236,7 @@ def _connection(given: dict[str, str]) -> Connection:
     text = given["path"].removeprefix("file://")
     if not text or "://" in text:
         raise InvalidSetting(
-            f"path {quoted(given['path'])} is not a directory of this machine: give the broker's "
+            f"path {quoted(given['path'])} is not a directory on this machine: give the broker's "
             "data directory, or its address as 'url'"
         )
     return Connection(Path(text).absolute())
@@ -241,11 +244,11 @@ def _connection(given: dict[str, str]) -> Connection:
 
 def _remote(given: dict[str, str]) -> Connection:
     if "path" in given:
-        raise InvalidSetting("options 'path' and 'url' exclude each other: give one of them")
+        raise InvalidSetting("options 'path' and 'url' cannot be combined: give one of them")
     if ("user" in given) is not ("password" in given):
         raise InvalidSetting("options 'user' and 'password' go together: give both")
     if "token" in given and "user" in given:
-        raise InvalidSetting("options 'token' and 'user' exclude each other: give one of them")
+        raise InvalidSetting("options 'token' and 'user' cannot be combined: give one of them")
     url = given["url"]
     if not url.startswith(("http://", "https://")):
         raise InvalidSetting(f"url {quoted(url)} is not a valid broker URL: write http://HOST:PORT")
@@ -258,7 +261,9 @@ def _position(
 ) -> Position | Places:
     offsets, timestamp = f"{edge}Offsets", f"{edge}Timestamp"
     if offsets in given and timestamp in given:
-        raise InvalidSetting(f"options {offsets!r} and {timestamp!r} exclude each other")
+        raise InvalidSetting(
+            f"options {offsets!r} and {timestamp!r} cannot be combined: give one of them"
+        )
     if timestamp in given:
         return _checked(given, timestamp, lambda text: _time(text, now_us)) or AtTime(0)
     text = given.get(offsets, default).strip()
@@ -269,7 +274,7 @@ def _position(
         raise InvalidSetting(f"{offsets} {quoted(text)} is a time: give it as {timestamp!r}")
     if isinstance(position, AtOffset) and len(topics) != 1:
         raise InvalidSetting(
-            f"{offsets} {quoted(text)} is an offset, which one topic must be named for: give "
+            f"{offsets} {quoted(text)} is an offset, which needs exactly one topic: give "
             f'JSON such as {{"{topics[0] if topics else "orders"}":{{"0":{text}}}}} instead'
         )
     return position
@@ -300,13 +305,13 @@ def _where(text: str) -> object:
 
 def _number(text: str) -> int:
     if not (text.isascii() and text.isdigit() and len(text) < 18):
-        raise InvalidSetting(f"{quoted(text)} is not a whole number from 0 on")
+        raise InvalidSetting(f"{quoted(text)} is not a whole number of 0 or more")
     return int(text)
 
 
 def _key(text: str) -> str:
     if not 0 < len(text) <= KEY_CHARS_MAX:
-        raise InvalidSetting(f"{quoted(text)} has not 1 to {KEY_CHARS_MAX} characters")
+        raise InvalidSetting(f"{quoted(text)} must have 1 to {KEY_CHARS_MAX} characters")
     return text
 
 

@@ -61,11 +61,11 @@ class Origin(Protocol):
         ...
 
     def offset_at(self, topic: TopicState, timestamp_us: int) -> int:
-        """The first offset stamped at or after the time; the end if there is none."""
+        """The first offset stamped at or after the time; the end if all are older."""
         ...
 
     def stamp_at(self, topic: TopicState, offset: int) -> int | None:
-        """When a record was received (µs since 1970, UTC); None when it is not there any more."""
+        """When a record was received (µs since 1970, UTC); None if it is no longer stored."""
         ...
 
     def clamp(self, topic: TopicState, epoch: int, offset: int) -> int:
@@ -90,10 +90,10 @@ TRIMMED: Final = "retention dropped them before they were read; keep them longer
 
 def lost(topic: str, start: int, end: int, why: str) -> Gap:
     """The error of a query whose records are gone; all from `start` on, if `end` is not beyond."""
-    which = f"offsets {start} up to {end}" if end > start else f"all offsets from {start} on"
+    which = f"offsets {start} to {end - 1}" if end > start else f"all offsets from {start} on"
     return Gap(
         f"topic {quoted(topic)}: {which} are gone: {why}. Set the option failOnDataLoss to false "
-        "to go on without them"
+        "to continue without them"
     )
 
 
@@ -113,6 +113,8 @@ def piece_count(records: int, size_bytes: int, pieces_min: int) -> int:
 def nearest(wanted: str, known: list[str]) -> str:
     """What to add to the error of a topic that does not exist."""
     if not known:
-        return ", nor is any other"
+        return ": there are no topics"
     near = difflib.get_close_matches(wanted, known, 1)
-    return f": did you mean {near[0]!r}?" if near else f": there are {', '.join(sorted(known))}"
+    if near:
+        return f": did you mean {near[0]!r}?"
+    return f"; the topics are {', '.join(sorted(known))}"

@@ -79,7 +79,7 @@ def cut_ranges(origin: Origin, ranges: list[Range], pieces_min: int | None) -> l
 
 
 def beginning(origin: Origin, state: TopicState, place: Place | None) -> int:
-    """Where reading goes on from a stored place, as far as what is there now allows."""
+    """Where reading continues after a stored position, given what is stored now."""
     if place is None or place.topic_id not in (0, state.topic_id):
         return state.first
     return max(_now(origin, state, place), state.first)
@@ -123,8 +123,8 @@ def _offset(origin: Origin, state: TopicState, position: Position, option: str) 
 def _checked(state: TopicState, offset: int, option: str) -> int:
     if offset > state.end:
         raise InvalidPosition(
-            f"{option}: offset {offset} is beyond the end of topic {quoted(state.topic)}, "
-            f"which holds {state.first} up to {state.end}"
+            f"{option}: offset {offset} is beyond the end of topic {quoted(state.topic)}: use an "
+            f"offset from {state.first} to {state.end}"
         )
     return offset
 

@@ -112,7 +112,8 @@ class PenstockSource(DataSource):
         options = self._sink_options(schema, overwrite)
         if options.key is not None:
             raise InvalidSetting(
-                "option 'idempotencyKey' has no meaning for a stream: it is exactly once by itself"
+                "option 'idempotencyKey' cannot be used with a stream: a stream writes exactly "
+                "once anyway"
             )
         return StreamWriter(intake_of(options, is_stream=True), options.topic)
 
@@ -159,7 +160,7 @@ def wanted_of(options: SourceOptions, schema: StructType) -> Wanted:
 
 
 def check_schema(schema: StructType) -> None:
-    """A given schema picks columns; InvalidSetting when there is none like it."""
+    """A given schema selects columns; InvalidSetting names an unknown column."""
     known = {field.name: field.dataType for field in [*SCHEMA, *EXTRA]}
     for field in schema:
         if field.name not in known:

@@ -27,8 +27,8 @@ class DirectoryTopics:
         """By the key that letter case does not change."""
         if not self.path.is_dir():
             raise RefusedError(
-                f"path {quoted(str(self.path))} is not a directory: give the data directory of "
-                "the broker"
+                f"path {quoted(str(self.path))} is not a directory: give the broker's data "
+                "directory"
             )
         check_has_files(self.path)
         found = {}

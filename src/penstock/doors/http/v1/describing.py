@@ -30,7 +30,7 @@ class Facts:
     needs_body: bool = False  # although each of its fields may be left out
     query: tuple[Field, ...] = ()
     statuses: tuple[int, ...] = (200,)
-    errors: tuple[int, ...] = ()  # beside those that every route may give
+    errors: tuple[int, ...] = ()  # besides those that every route may return
     also_gives: tuple[str, ...] = ()  # other content types
     also_takes: tuple[str, ...] = ()
     headers: tuple[Field, ...] = ()

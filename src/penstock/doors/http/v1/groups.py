@@ -184,7 +184,7 @@ class GroupsDoor:
 
 
 def _conflict(refused: RefusedError) -> PenstockError:
-    """A receipt that holds nothing (any more) is in conflict with how things stand."""
+    """A receipt that holds nothing is answered with 409 Conflict."""
     return HttpError(409, str(refused)) if type(refused) is RefusedError else refused
 
 

@@ -104,7 +104,7 @@ def check_query(request: Request, *known: str) -> dict[str, str]:
     """The query string; HttpError 400 names a field that does not exist."""
     for key in request.query:
         if key not in known:
-            there = f"there are {', '.join(known)}" if known else "there is none here"
+            there = f"there are {', '.join(known)}" if known else "this request has no query fields"
             raise HttpError(400, f"query field {key[:200]!r} is unknown: {there}")
     return request.query
 

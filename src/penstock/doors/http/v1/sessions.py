@@ -99,7 +99,7 @@ class SessionsDoor:
                 session.expiry_s = 0  # it ends with its connection
             outbox = session.outbox
             if isinstance(outbox, Connection):
-                outbox.end(Reason.ADMINISTRATIVE_ACTION, "somebody who runs this broker ended it")
+                outbox.end(Reason.ADMINISTRATIVE_ACTION, "an administrator closed the connection")
             elif outbox is not None:
                 outbox.close()
         elif asked.forget:

@@ -72,7 +72,7 @@ def add_routes(door: HttpDoor, exchange: Exchange) -> None:
             STAGED,
             staging.stage,
             Facts(
-                "stage a file of batches (docs/FORMATS.md §12) until it is handed over",
+                "store a file of batches (docs/FORMATS.md §12) until it is handed over",
                 StagedFile,
                 also_takes=("application/octet-stream",),
                 query=(

@@ -2,7 +2,7 @@
 
 The server says first at which offset it starts. A reader that comes back there, or behind the last
 record it saw, misses nothing and sees nothing twice. One that is too slow is served from the log
-until it is level again; with `overflow=close` it is let go instead, and comes back by itself.
+until it is level again; with `overflow=close` it is closed instead, and reconnects by itself.
 """
 
 from __future__ import annotations
@@ -225,13 +225,13 @@ class SocketReader:
             await self._wait_room()
             records = await stream.take(TAKE_MAX, HEARTBEAT_S)
             if self._feeding.is_too_slow:
-                socket.close_with(WS_TOO_SLOW, "too slow: come back at your offset")
+                socket.close_with(WS_TOO_SLOW, "the reader is too slow: reconnect at your offset")
             elif records:
                 lines = self._feeding.encode_list(records)
                 head = b'{"type":"records","next_offset":%d,"records":' % stream.next_offset
                 socket.send(head + lines + b"}", TEXT)
             elif stream.is_closed:
-                socket.close_with(WS_ENDED, "the topic or the server is gone")
+                socket.close_with(WS_ENDED, "the topic was deleted, or the server is stopping")
             else:
                 socket.send(b'{"type":"heartbeat","next_offset":%d}' % stream.next_offset, TEXT)
 

@@ -128,7 +128,8 @@ class TopicsDoor:
         if topic.key == DEFAULT_TOPIC:
             raise HttpError(
                 409,
-                f"topic {DEFAULT_TOPIC!r} stores all names without a topic of their own and cannot "
+                f"topic {DEFAULT_TOPIC!r} stores all names that have no topic of their own and "
+                "cannot "
                 "be deleted while the broker has an MQTT listener",
             )
         try:

@@ -173,11 +173,12 @@ class Fetch(Struct, omit_defaults=True, forbid_unknown_fields=True):
         str,
         Meta(
             max_length=KEY_CHARS_MAX,
-            description="names this batch: the same key again gives the same records again",
+            description="identifies this batch: the same key returns the same records again",
         ),
     ] = ""
     offset: Annotated[
-        int | None, Meta(description="more of the batch that `key` names, from this offset on")
+        int | None,
+        Meta(description="returns more of the batch that `key` identifies, from this offset on"),
     ] = None
 
 

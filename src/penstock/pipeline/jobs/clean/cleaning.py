@@ -1,7 +1,7 @@
 """Cleaning a Delta table: rows that are over go, small files are merged, old files are removed.
 
 Only files that hold something to drop are written anew, and each commit replaces some files by
-others in one step: whoever reads sees the table before or after, and a job that was killed leaves
+others in one step: readers see the table before or after, and a job that was killed leaves
 files that nobody names and the next one removes. Others may add to the table meanwhile: what is
 younger than the age of a vacuum is theirs.
 """
@@ -97,7 +97,8 @@ class CleanTable:
         if self._partitions not in ([], [PARTITION]):
             raise RefusedError(
                 f"table {quoted(str(self.path))} is partitioned by {', '.join(self._partitions)}: "
-                f"rows are dropped from tables by {PARTITION} or without partitions"
+                f"rows can be removed only from tables that are partitioned by {PARTITION} or not "
+                "partitioned"
             )
         return self._again_if_overtaken(partial(self._drop, keep))
 
@@ -118,7 +119,7 @@ class CleanTable:
             with suppress(CommitFailedError):
                 return work()
         raise UnavailableError(
-            f"another job changes table {quoted(str(self.path))} all the time: run one of them"
+            f"another job keeps changing table {quoted(str(self.path))}: run one job at a time"
         )
 
     def vacuum(self, older_s: float) -> int:
@@ -126,7 +127,7 @@ class CleanTable:
         if older_s < VACUUM_S_MIN:
             raise InvalidSetting(
                 f"vacuum of {older_s:g} s: files younger than {VACUUM_S_MIN:g} s may belong to a "
-                "job that is writing them; keep them for 1h at least"
+                "job that is writing them; keep them for at least 1h"
             )
         self._table.update_incremental()
         folders = self._folders(older_s)  # before files go, which changes their directories

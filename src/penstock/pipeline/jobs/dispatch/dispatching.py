@@ -72,7 +72,7 @@ def deliver(readers: Readers, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.
 def count(
     readers: Readers, now_us: int, batches: Iterable[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
-    """How many records of each topic wait for each reader, as far as this task has seen."""
+    """How many records of each topic wait for each reader, counted by this task."""
     matcher = matcher_of(readers)
     found: dict[str, Counter[int]] = {}
     for batch in batches:
@@ -93,7 +93,7 @@ def count(
 
 
 def _alive(batch: pa.RecordBatch, now_us: int) -> pa.RecordBatch:
-    """Without what has expired: nobody gets it any more."""
+    """Without expired records, which nobody receives."""
     expires_at = batch.column("expires_at")
     if expires_at.null_count == len(expires_at):
         return batch

@@ -193,7 +193,7 @@ def _count(
         .option("topic", topics_text(start))
         .option("startingOffsets", places_text(start))
         .option("endingOffsets", places_text(end))
-        .option("failOnDataLoss", "false")  # what retention takes does not wait any more
+        .option("failOnDataLoss", "false")  # records that retention removed do not wait
         .load()
     )
     work: Any = partial(dispatching.count, readers, SystemClock().now_us())

@@ -179,7 +179,7 @@ class Matcher:
 
 
 def record_of(batch: pa.RecordBatch, row: int) -> Record:
-    """A row as the record it is, as far as expressions can ask."""
+    """A row as a record, with what expressions can use."""
     one = batch.slice(row, 1).to_pylist()[0]
     return Record(
         one["topic"],

@@ -217,7 +217,7 @@ class _Replayer:
         return self._progress()
 
     def _due(self) -> int:
-        """One past the last record that is due by now, as far as one slice goes."""
+        """One past the last record that is due by now, limited to one slice."""
         last = self._state.last
         most = min(last + SLICE_RECORDS_MAX, self._state.end)
         gone_s = time.monotonic() - self._began_s

@@ -1,7 +1,7 @@
 """Where a replay reads, when what is due, and how a slice of it comes into a topic exactly once.
 
 A slice is written down before it is written: which offsets, under which number. The topic takes a
-number once, so whoever was killed does its last slice again under the same number, and goes on.
+number once, so a killed job repeats its last slice under the same number, and continues.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Log(Protocol):
     def bounds(self) -> tuple[int, int]: ...
 
     def offset_at(self, timestamp_us: int) -> int:
-        """The first offset stamped at or after the time; the end if there is none."""
+        """The first offset stamped at or after the time; the end if all are older."""
         ...
 
     def due(self, timestamp_us: int) -> int:
@@ -133,7 +133,8 @@ class TableLog:
         named = [one for one in found if topic_key(one) == topic_key(topic)]
         if not named:
             raise TopicNotFound(
-                f"table {quoted(str(table))} holds nothing of topic {quoted(topic)}: it has "
+                f"table {quoted(str(table))} contains no records of topic {quoted(topic)}: it "
+                "contains "
                 f"{', '.join(sorted(found)) or 'no rows'}"
             )
         self.name = named[0]
@@ -193,8 +194,8 @@ def resolve(log: Log, position: Position, what: str) -> int:
         case AtOffset(offset):
             if not first <= offset <= end:
                 raise InvalidPosition(
-                    f"{what}: offset {offset} is not in {quoted(log.name)}, which holds {first} "
-                    f"up to {end}"
+                    f"{what}: offset {offset} is not in {quoted(log.name)}: use an offset from "
+                    f"{first} to {end}"
                 )
             return offset
 
@@ -212,8 +213,8 @@ class Checkpoint:
             return None
         except msgspec.DecodeError as broken:
             raise CorruptError(
-                f"{self._file}: {broken}: it says how far a replay is; name another checkpoint to "
-                "begin anew"
+                f"{self._file}: {broken}: this file stores the progress of a replay; give another "
+                "checkpoint to start again"
             ) from broken
 
     def save(self, state: Slice) -> None:
@@ -225,7 +226,7 @@ class Checkpoint:
         if state.source != source:
             raise RefusedError(
                 f"checkpoint {quoted(str(self._file.parent))} belongs to the replay of "
-                f"{state.source}, not of {source}: name another directory"
+                f"{state.source}, not of {source}: give another directory"
             )
 
 

@@ -137,7 +137,7 @@ def _connections(
 ) -> tuple[dict[str, str], dict[str, str]]:
     """Options that say where topics are read, and where they are written.
 
-    Files are read beside a broker that has them open; only that broker writes them.
+    Files are read even while a broker has them open; only that broker writes them.
     """
     if url:
         return {"url": url} | login, {"url": url} | login
@@ -174,8 +174,8 @@ def _views(
 
     if type(spark).__module__.startswith("pyspark.sql.connect"):
         raise RefusedError(
-            "a declared pipeline is driven from here, which Spark Connect does not allow: "
-            "give a master, such as local[*] or spark://HOST:7077"
+            "declared pipelines do not run on Spark Connect: give a master, such as local[*] or "
+            "spark://HOST:7077"
         )
     own = spark.newSession()  # its views are nobody else's
     for key, value in _SETTINGS.items():

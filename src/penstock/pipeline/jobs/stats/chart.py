@@ -162,7 +162,7 @@ def _bars(axes: Any, title: str, rows: list[tuple[str, int]], colour: str) -> No
 
 
 def _explain(axes: Any) -> None:
-    """What the colours mean, above the drawing and beside its title."""
+    """What the colours mean, above the drawing and next to its title."""
     axes.legend(
         loc="lower right", bbox_to_anchor=(1.0, 0.99), ncols=4, frameon=False, fontsize=9,
         borderaxespad=0.2, handlelength=1.2, columnspacing=1.2,

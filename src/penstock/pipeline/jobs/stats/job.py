@@ -148,8 +148,8 @@ def _begin(
     position = parse_position(start, SystemClock().now_us())
     if isinstance(position, AtOffset) and len(states) != 1:
         raise InvalidPosition(
-            f"offset {position.offset} belongs to one topic and {len(states)} are looked at: "
-            "name one, or give a time such as -24h"
+            f"offset {position.offset} belongs to one topic, but the job reads {len(states)} "
+            "topics: name one topic, or give a time such as -24h"
         )
     found = resolve(origin, states, position, "from")
     first = {state.topic: state.first for state in states}

@@ -41,7 +41,7 @@ class Picture:
 
 
 class Minutes:
-    """The records of a range; None: there are none."""
+    """The records of a range; None if it is empty."""
 
     def __init__(self, records: DataFrame | None) -> None:
         self._rows = None if records is None else _with_pauses(records)
@@ -77,7 +77,7 @@ def _time(seconds: int) -> datetime:
 
 
 def _with_pauses(records: DataFrame) -> DataFrame:
-    """A record beside the time since the one before it of the same name."""
+    """A record with the time since the previous one of the same name."""
     from pyspark.sql import Window
     from pyspark.sql.functions import col, date_trunc, lag, octet_length, unix_micros
 
