@@ -265,7 +265,7 @@ async def test_a_row_that_is_missing_is_named_and_the_others_are_found(
     with pytest.raises(CorruptError, match="topic_1 lacks row 1"):
         await log.read(1)
     found = [batch.base_offset async for batch in log.batches_since(0)]
-    assert found == [0, 3] and "no row 1" in log.damage[0]
+    assert found == [0, 3] and "lacks row 1" in log.damage[0]
 
 
 @pytest.mark.parametrize(
