@@ -97,7 +97,7 @@ def test_numbers_of_a_key_count_upward_each_once(spark: SparkSession, data: Path
     assert len(stored(data)) == 1 + 2 + 8
     with pytest.raises(PySparkException, match="'idempotencyNumber' needs the option 'idem"):
         save(numbers(spark, 1), data, topic="out", idempotencyNumber="1")
-    with pytest.raises(PySparkException, match="'-1' is not a whole number from 0 on"):
+    with pytest.raises(PySparkException, match="'-1' is not a whole number of 0 or more"):
         save(numbers(spark, 1), data, topic="out", idempotencyKey="k", idempotencyNumber="-1")
 
 
