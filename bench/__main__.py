@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from bench.engines import engines
+from bench.engines import NotCompiled, engines
 from bench.measure import HEADS, MISSED, Row, machine_facts, markdown, print_row, text_line
 from bench.run import Bench
 
@@ -59,13 +59,14 @@ def write_results(path: Path, facts: dict[str, str], results: dict[str, list[Row
 
 
 def missed(results: dict[str, list[Row]]) -> list[str]:
-    """The required rows that the best engine of this run did not reach."""
+    """The required rows that the best engine of this run did not reach, and those that lost."""
     found = []
     for name, rows in results.items():
         for row in rows:
             verdicts = list(row.verdicts().values())
             if row.is_required and verdicts and verdicts[-1].startswith(MISSED):
                 found.append(f"{name}: {row.scenario}: {verdicts[-1]}")
+            found += [f"{name}: {row.scenario}: {text}" for text in row.losses()]
     return found
 
 
@@ -73,11 +74,20 @@ def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="name", help=f"{', '.join(SUITES)}; all")
     parser.add_argument("--quick", action="store_true", help="fewer and shorter rounds: a glance")
+    parser.add_argument("--rounds", type=int, metavar="N", help="turns of each contender of a row")
+    parser.add_argument(
+        "--beside",
+        type=Path,
+        metavar="TREE",
+        help="compare with another compiled checkout, such as the commit before a change",
+    )
     parser.add_argument("--only", default="", metavar="TEXT", help="rows whose name contains TEXT")
     parser.add_argument("--json", type=Path, metavar="FILE", help="where the results go")
     parser.add_argument("--data", type=Path, default=RESULTS, help="where to put data meanwhile")
     parser.add_argument("--list", action="store_true", help="say what there is")
     options = parser.parse_args()
+    if options.rounds is None:
+        options.rounds = 3 if options.quick else 7
     for name in options.names:
         if name not in SUITES:
             parser.error(f"{name!r} is no benchmark: choose from {', '.join(SUITES)}")
@@ -94,13 +104,15 @@ def main() -> int:
     target = options.json or RESULTS / f"{now:%Y%m%d-%H%M%S}.json"
     options.data.mkdir(parents=True, exist_ok=True)
     facts = {"when": now.isoformat(timespec="seconds"), **machine_facts(options.data)}
-    facts["rounds"] = "quick: figures are coarse" if options.quick else "full"
+    facts["rounds"] = f"{options.rounds}" + (", quick: figures are coarse" if options.quick else "")
     results: dict[str, list[Row]] = {}
-    with engines() as found:
+    if options.beside:
+        facts["before"] = str(options.beside)
+    with engines(options.beside) as found:
         facts["engines"] = ", ".join(one.name for one in found)
         for key, value in facts.items():
             print(f"{key:<14} {value}")
-        bench = Bench(found, options.data, options.quick)
+        bench = Bench(found, options.data, options.quick, options.rounds)
         for name in options.names or SUITES:
             results[name] = run_suite(name, bench, options.only)
             write_results(target, facts, results)
@@ -112,4 +124,7 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except NotCompiled as error:
+        sys.exit(f"error: {error}")

@@ -1,4 +1,4 @@
-"""Penstock interpreted and compiled, side by side in one run.
+"""Penstock interpreted and compiled, or compiled and as it was before, side by side in one run.
 
 Each engine is a worker process that loads this checkout one way or the other and runs functions of
 the benchmarks when it is told to, so that the parent can let them take turns.
@@ -17,11 +17,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from bench.measure import BEFORE
 from tools import engine
 from tools.interpreted import interpreted_sources
 
+QUIET: Final = ("--log-level", "warning")  # lines about clients are none of a broker's work here
 INTERPRETED: Final = "interpreted"
 COMPILED: Final = "compiled"
+
+
+class NotCompiled(Exception):
+    """A checkout that must be compiled to be compared, and is not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,17 +36,45 @@ class Engine:
 
     name: str
     environment: dict[str, str]
+    quiet: tuple[str, ...] = QUIET  # options of `penstock serve`; older checkouts have none
 
 
 @contextmanager
-def engines() -> Iterator[list[Engine]]:
-    """Interpreted always, compiled where every module of the list is."""
+def engines(beside: Path | None = None) -> Iterator[list[Engine]]:
+    """Interpreted always, compiled where every module of the list is; the fastest comes last.
+
+    With `beside`, the root of another checkout: that one and this one, both compiled.
+    """
     states = {engine.state(module, [str(engine.SOURCE)]) for module in engine.listed()}
+    compiled = Engine(COMPILED, _environment(engine.SOURCE))
+    if beside is not None:
+        before = _before(_environment(beside.resolve() / "src"))
+        for root, is_compiled in (
+            (engine.ROOT, states == {"compiled"}),
+            (beside, _is_compiled(beside, before)),
+        ):
+            if not is_compiled:
+                raise NotCompiled(f"{root} is not compiled: run `make setup` there")
+        yield [before, compiled]
+        return
     with interpreted_sources() as copy:
         found = [Engine(INTERPRETED, _environment(copy))]
         if states == {"compiled"}:
-            found.append(Engine(COMPILED, _environment(engine.SOURCE)))
+            found.append(compiled)
         yield found
+
+
+def _before(environment: dict[str, str]) -> Engine:
+    command = [sys.executable, "-m", "penstock", "serve", "--help"]
+    answer = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    return Engine(BEFORE, environment, QUIET if QUIET[0] in answer.stdout else ())
+
+
+def _is_compiled(root: Path, one: Engine) -> bool:
+    """What the other checkout says of itself."""
+    command = [sys.executable, str(root / "tools" / "engine.py"), "--word"]
+    answer = subprocess.run(command, env=one.environment, capture_output=True, text=True)
+    return answer.stdout.strip() == "compiled"
 
 
 def _environment(sources: Path) -> dict[str, str]:
@@ -75,6 +109,15 @@ class Worker:
         assert self._child.stdin is not None
         self._child.stdin.close()
         self._child.wait(60)
+
+
+def run_once(engine: Engine, function: str, *arguments: Any) -> Any:
+    """Run `module:function` with this engine: only it knows the formats of its own data."""
+    worker = Worker(engine)
+    try:
+        return worker.call(function, *arguments)
+    finally:
+        worker.close()
 
 
 @contextmanager

@@ -17,6 +17,8 @@ from statistics import median
 from typing import Final
 
 MISSED: Final = "MISSED"
+BEFORE: Final = "before"  # the engine of another checkout
+LOSS_MAX: Final = 0.05  # against it
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,13 +50,39 @@ class Figure:
 
     value: float
     ratio: float | None = None
+    before: float | None = None  # the ratio to what the other checkout reached
 
     @classmethod
-    def of(cls, values: list[float], references: list[float] | None = None) -> Figure:
-        if references is None:
-            return cls(median(values))
-        pairs = zip(values, references, strict=True)
-        return cls(median(values), median([value / reference for value, reference in pairs]))
+    def of(
+        cls,
+        values: list[float],
+        references: list[float] | None = None,
+        before: list[float] | None = None,
+    ) -> Figure:
+        return cls(median(values), _ratio(values, references), _ratio(values, before))
+
+
+def _ratio(values: list[float], references: list[float] | None) -> float | None:
+    if references is None:
+        return None
+    return median([a / b for a, b in zip(values, references, strict=True)])
+
+
+def engine_figures(
+    names: Iterable[str],
+    taken: Mapping[str, list[float]],
+    references: Mapping[str, list[float]] | list[float] | None = None,
+) -> dict[str, Figure]:
+    """A figure for each engine, against one reference for all or each against its own."""
+    before = taken.get(BEFORE)
+    return {
+        name: Figure.of(
+            taken[name],
+            references[name] if isinstance(references, Mapping) else references,
+            None if name == BEFORE else before,
+        )
+        for name in names
+    }
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,12 +110,22 @@ class Row:
             if figure.ratio is not None
         }
 
+    def losses(self) -> list[str]:
+        """By how much an engine fell behind the other checkout, where that is too much."""
+        found = []
+        for engine, figure in self.figures.items():
+            if figure.before is not None:
+                loss = 1 - figure.before if self.unit == "/s" else figure.before - 1
+                if loss > LOSS_MAX:
+                    found.append(f"{engine} LOST {loss:.0%} against {BEFORE}")
+        return found
+
     def to_json(self) -> dict[str, object]:
         return {
             "scenario": self.scenario,
             "unit": self.unit,
             "figures": {
-                name: {"value": figure.value, "ratio": figure.ratio}
+                name: {"value": figure.value, "ratio": figure.ratio, "before": figure.before}
                 for name, figure in self.figures.items()
             },
             "reference": self.reference,
@@ -124,8 +162,8 @@ def _digits(value: float) -> str:
     return f"{value:.1f}" if value >= 10 else f"{value:.2f}"
 
 
-HEADS: Final = ("scenario", "beside it", "figure", "ratio", "bar", "verdict")
-_WIDTHS: Final = (80, 12, 12, 9, 19, 24)
+HEADS: Final = ("scenario", "beside it", "figure", "ratio", "bar", "verdict", "to before")
+_WIDTHS: Final = (80, 12, 12, 9, 19, 24, 11)
 
 
 def cells(row: Row) -> list[list[str]]:
@@ -145,6 +183,7 @@ def cells(row: Row) -> list[list[str]]:
                 ratio,
                 "" if row.bar is None else str(row.bar),
                 verdicts.get(engine, ""),
+                "" if figure.before is None else f"{figure.before:.2f}x",
             ]
         )
     return lines

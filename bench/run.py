@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bench.engines import Engine
+from bench.measure import BEFORE
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,10 +20,12 @@ class Bench:
     engines: list[Engine]
     directory: Path  # on the file system that is measured
     is_quick: bool
+    rounds: int
 
     @property
-    def rounds(self) -> int:
-        return 3 if self.is_quick else 7
+    def fastest(self) -> list[Engine]:
+        """The fastest engine, after that of the other checkout where one is compared."""
+        return [one for one in self.engines if one.name == BEFORE or one is self.engines[-1]]
 
     @property
     def turn_s(self) -> float:

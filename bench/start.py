@@ -17,7 +17,7 @@ from statistics import median
 from typing import Final
 
 from bench.engines import Engine
-from bench.measure import Bar, Figure, Row, alternate
+from bench.measure import Bar, Row, alternate, engine_figures
 from bench.run import Bench
 from bench.serving import Serving
 
@@ -101,9 +101,7 @@ def measure(bench: Bench, only: str = "") -> Iterator[Row]:
         taken = alternate(contenders, 5 if bench.is_quick else ROUNDS)
     nothing = taken[NOTHING]
     for scenario in chosen:
-        figures = {
-            engine.name: Figure.of(taken[f"{engine.name} {scenario}"], nothing)
-            for engine in bench.engines
-        }
+        times = {engine.name: taken[f"{engine.name} {scenario}"] for engine in bench.engines}
+        figures = engine_figures(times, times, nothing)
         bar = Bar(BARS[scenario], at_most=True)
         yield Row(scenario, "ms", figures, (NOTHING, median(nothing)), bar)

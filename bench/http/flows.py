@@ -11,7 +11,7 @@ from typing import Final
 
 from bench.http.peers import ABSENT
 from bench.http.talks import Talk
-from bench.measure import Bar, Figure, Row, alternate
+from bench.measure import Bar, Row, alternate, engine_figures
 from bench.mqtt.servers import CEILING, Server
 from bench.run import Bench
 
@@ -111,7 +111,7 @@ def compare(
             Row(
                 f"{scenario}, against {one.peer}",
                 "/s",
-                {name: Figure.of(taken[name], beside) for name in engines},
+                engine_figures(engines, taken, beside),
                 None if beside is None else (one.peer, median(beside)),
                 one.bar,
                 (f"NOT COMPARED: {ABSENT[one.peer]}",)

@@ -88,7 +88,7 @@ def start_penstock(engine: Engine, directory: Path, *, mqtt: bool = False) -> tu
     """With its HTTP door, and the port of its MQTT door if it is to have one."""
     port, mqtt_port = free_port(), free_port()
     command = [sys.executable, "-c", SERVE, "serve", "--data", str(directory)]
-    command += ["--log-level", "warning"]
+    command += engine.quiet
     doors = ["--http", f"{HOST}:{port}", "--mqtt", f"{HOST}:{mqtt_port}" if mqtt else "off"]
     child = subprocess.Popen([*command, *doors], env=engine.environment, stdout=subprocess.DEVNULL)
     return Server(engine.name, port, child), mqtt_port

@@ -18,7 +18,7 @@ from bench.engines import Engine
 from bench.http.peers import TOPIC, start_penstock
 from bench.http.rows import PAGE, fill
 from bench.http.talks import dial, http_ask, http_request, http_talk, record_requests
-from bench.measure import Bar, Figure, Row, alternate
+from bench.measure import Bar, Row, alternate, engine_figures
 from bench.mqtt.servers import Server
 from bench.run import Bench
 
@@ -75,7 +75,11 @@ def stream_rows(bench: Bench) -> Iterator[Row]:
     yield Row(
         "WebSocket stream 1 to 1, against a paho-mqtt subscriber",
         "/s",
-        {name: Figure.of(taken[f"{name} websocket"], taken[f"{name} paho"]) for name in names},
+        engine_figures(
+            names,
+            {name: taken[f"{name} websocket"] for name in names},
+            {name: taken[f"{name} paho"] for name in names},
+        ),
         ("paho", median(taken[f"{names[-1]} paho"])),
         Bar(5, is_required=False),
     )
@@ -106,16 +110,18 @@ def _live(bench: Bench, server: Server, kind: str, port: int) -> float:
 def catch_up_rows(bench: Bench) -> Iterator[Row]:
     """From the first record of many; nothing is asked of it."""
     count = 100_000 if bench.is_quick else 1_000_000
-    figures = {}
-    for engine in bench.engines:
-        with bench.scratch() as directory:
+    turns: dict[str, Callable[[], float]] = {}
+    with ExitStack() as stack:
+        for engine in bench.engines:
+            directory = stack.enter_context(bench.scratch())
             with penstock(engine, directory) as (server, _):
                 http_ask(server.port, "PUT", f"/v1/topics/{TOPIC}")
                 fill(server, count)
-            with penstock(engine, directory) as (server, _):
-                rates = [_catch_up(server, count) for _ in range(3)]
-                figures[engine.name] = Figure.of(rates)
-    yield Row(f"WebSocket stream, catch-up of {count:,} records", "/s", figures)
+            server, _ = stack.enter_context(penstock(engine, directory))
+            turns[engine.name] = partial(_catch_up, server, count)
+        taken = alternate(turns, bench.rounds)
+    scenario = f"WebSocket stream, catch-up of {count:,} records"
+    yield Row(scenario, "/s", engine_figures(turns, taken))
 
 
 def _catch_up(server: Server, count: int) -> float:
@@ -129,26 +135,23 @@ def _catch_up(server: Server, count: int) -> float:
 
 def crowd_rows(bench: Bench) -> Iterator[Row]:
     """How often is each chunk read from disk when many come back to the same place at once?"""
-    figures = {}
+    taken: dict[str, list[float]] = {}
+    alone: dict[str, list[float]] = {}
     times = []
-    alone = 0
     for engine in bench.engines:
         with bench.scratch() as directory:
             with penstock(engine, directory) as (server, _):
                 _fill_for_crowd(server)
-            reads = {}
-            for readers in (1, CROWD):  # each with a broker that has nothing in memory
-                with penstock(engine, directory) as (server, _):
+            for readers, reads in ((1, alone), (CROWD, taken)):
+                with penstock(engine, directory) as (server, _):  # nothing is in its memory
                     taken_s = _crowd(server, readers)
-                    reads[readers] = _chunk_reads(server)
-            alone = reads[1]
-            figures[engine.name] = Figure(reads[CROWD], reads[CROWD] / alone)
+                    reads[engine.name] = [_chunk_reads(server)]
             times.append(f"{engine.name} {taken_s:.1f} s")
     yield Row(
         f"chunks read from disk by {CROWD:,} resuming readers, against one reader",
         "",
-        figures,
-        ("one reader", alone),
+        engine_figures(taken, taken, alone),
+        ("one reader", alone[bench.engines[-1].name][0]),
         Bar(1.0, at_most=True),
         (f"all had all they wanted of 20 MB after: {', '.join(times)}",),
     )

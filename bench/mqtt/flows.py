@@ -103,21 +103,24 @@ def ingest(sockets: list[socket.socket], blob: bytes, part_bytes: int, turn_s: f
 class WindowSender:
     """A publisher of QoS 1 with a bounded number of messages that wait for their PUBACK."""
 
-    def __init__(self, sock: socket.socket, packets: memoryview, size: int, window: int) -> None:
+    def __init__(
+        self, sock: socket.socket, packets: memoryview, size: int, window: int, per_send: int
+    ) -> None:
         self.sock = sock
         self._packets = packets
         self._size = size
         self._window = window
+        self._per_send = per_send
         self._at = 0
         self._pending_bytes = 0  # of a PUBACK that came in part
         self.sent = 0
         self.acked = 0
 
     def fill(self) -> None:
-        """Send as many as the window has room for, in one go."""
+        """Send as many as the window has room for, at most `per_send` at once."""
         count = self._window - (self.sent - self.acked)
         while count > 0:
-            part = min(count, IDS - self._at)
+            part = min(count, IDS - self._at, self._per_send)
             self.sock.sendall(self._packets[self._at * self._size : (self._at + part) * self._size])
             self._at = (self._at + part) % IDS
             self.sent += part
@@ -161,14 +164,23 @@ def id_packets(name: str) -> tuple[memoryview, int]:
 
 
 def acknowledged(
-    server: Server, name: str, connections: int, window: int, receivers: Sequence[socket.socket]
+    server: Server,
+    name: str,
+    connections: int,
+    window: int,
+    receivers: Sequence[socket.socket],
+    *,
+    per_send: int = IDS,
 ) -> Callable[[float], float]:
     """A turn of QoS 1: messages per second, acknowledged, and received if anybody reads."""
     packets, size = id_packets(name)
     id_at = 2 + 2 + len(name)  # one byte of length: packets are shorter than 128 bytes
 
     def turn(turn_s: float) -> float:
-        senders = [WindowSender(connect(server), packets, size, window) for _ in range(connections)]
+        senders = [
+            WindowSender(connect(server), packets, size, window, per_send)
+            for _ in range(connections)
+        ]
         readers = [AckingReceiver(receiver, size, id_at) for receiver in receivers]
         try:
             return _acknowledged(senders, readers, turn_s)

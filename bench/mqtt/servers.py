@@ -16,7 +16,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Final
 
-from bench.engines import Engine
+from bench.engines import Engine, run_once
 from bench.run import Bench
 from penstock import Broker
 
@@ -118,11 +118,17 @@ def start_penstock(engine: Engine, directory: Path) -> Server:
     port = free_port()
     command = [sys.executable, "-c", SERVE, "serve", "--data", str(directory)]
     child = subprocess.Popen(
-        [*command, "--mqtt", f"{HOST}:{port}", "--http", "off", "--log-level", "warning"],
+        [*command, "--mqtt", f"{HOST}:{port}", "--http", "off", *engine.quiet],
         env=engine.environment,
         stdout=subprocess.DEVNULL,
     )
     return Server(engine.name, port, child)
+
+
+def make_loose_topic(data: str, topic: str) -> None:
+    """A topic that is kept at level os, in a data directory of its own."""
+    with Broker(Path(data)) as broker:
+        broker.create_topic(topic, durability="os")
 
 
 def start_sink(packet_bytes: int, *, acks: bool, splits: bool) -> Server:
@@ -150,8 +156,7 @@ def servers(
         for engine in bench.engines:
             data = directory / engine.name
             if loose_topic:
-                with Broker(data) as broker:
-                    broker.create_topic(loose_topic, durability="os")
+                run_once(engine, f"{__name__}:make_loose_topic", str(data), loose_topic)
             running.append(start_penstock(engine, data))
             stack.callback(running[-1].stop)
         running.append(start_sink(packet_bytes, acks=acks, splits=splits))

@@ -1,7 +1,8 @@
 """What sessions cost: those that are away while others publish, and those that all come back.
 
-Directories are prepared through the library: sessions straight into the catalog, records through
-AsyncBroker. Then a real broker is started on them and met over real connections.
+Directories are prepared through the library of the engine that will serve them: sessions straight
+into the catalog, records through AsyncBroker. Then a real broker is started on them and met over
+real connections.
 """
 
 from __future__ import annotations
@@ -12,11 +13,13 @@ import socket
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from statistics import median
 from typing import Final
 
-from bench.measure import Bar, Figure, Row, alternate
+from bench.engines import run_once
+from bench.measure import Bar, Figure, Row, alternate, engine_figures
 from bench.mqtt.flows import ingest
 from bench.mqtt.servers import HOST, Server, start_penstock
 from bench.mqtt.wire import PAYLOAD, allow_many_sockets, connect, publish_packet
@@ -41,8 +44,9 @@ STORM_S_MAX: Final = 300.0
 ACK: Final = b"\x40\x02"
 
 
-def put_sessions(data: Path, count: int) -> None:
+def put_sessions(directory: str, count: int) -> None:
     """Persistent sessions that are away, each subscribed to a name of its own at QoS 1."""
+    data = Path(directory)
 
     async def main() -> None:
         async with AsyncBroker(data) as broker:
@@ -71,8 +75,9 @@ def put_sessions(data: Path, count: int) -> None:
     asyncio.run(main())
 
 
-def put_records(data: Path, clients: int, foreign: int) -> None:
+def put_records(directory: str, clients: int, foreign: int) -> None:
     """STORM_RECORDS for each client, spread evenly among records of other names."""
+    data = Path(directory)
 
     async def main() -> None:
         async with AsyncBroker(data) as broker:
@@ -98,14 +103,15 @@ def away_rows(bench: Bench) -> Iterator[Row]:
     """Publishing beside many sessions that are away."""
     count = AWAY // 10 if bench.is_quick else AWAY
     packet = publish_packet()
-    engine = bench.engines[-1]
+    names = [engine.name for engine in bench.fastest]
     with bench.scratch() as directory, ExitStack() as stack:
         running: dict[str, Server] = {}
-        for name, sessions in (("none", 0), ("away", count)):
-            data = directory / name
-            put_sessions(data, sessions)
-            running[name] = start_penstock(engine, data)
-            stack.callback(running[name].stop)
+        for engine in bench.fastest:
+            for kind, sessions in (("none", 0), ("away", count)):
+                name = f"{engine.name} {kind}"
+                run_once(engine, f"{__name__}:put_sessions", str(directory / name), sessions)
+                running[name] = start_penstock(engine, directory / name)
+                stack.callback(running[name].stop)
         for server in running.values():
             server.wait_ready()
 
@@ -119,14 +125,18 @@ def away_rows(bench: Bench) -> Iterator[Row]:
 
         turns = {name: (lambda server=server: turn(server)) for name, server in running.items()}
         taken = alternate(turns, bench.rounds)
-        figure = Figure.of(taken["none"], taken["away"])  # how much longer a message takes
-        yield Row(
-            f"publish beside {count:,} sessions that are away, time against none [{engine.name}]",
-            "/s",
-            {"value": Figure(median(taken["away"]), figure.ratio)},
-            ("none", median(taken["none"])),
-            Bar(1.1, at_most=True, goal=1.0),
-        )
+    away = {name: taken[f"{name} away"] for name in names}
+    figures = engine_figures(names, away)
+    for name in names:
+        slower = Figure.of(taken[f"{name} none"], away[name])  # how much longer a message takes
+        figures[name] = replace(figures[name], ratio=slower.ratio)
+    yield Row(
+        f"publish beside {count:,} sessions that are away, time against none",
+        "/s",
+        figures,
+        ("none", median(taken[f"{names[-1]} none"])),
+        Bar(1.1, at_most=True, goal=1.0),
+    )
 
 
 class Storm:
@@ -195,25 +205,27 @@ def storm_rows(bench: Bench) -> Iterator[Row]:
     few, many = FOREIGN_FEW, FOREIGN_MANY
     if bench.is_quick:
         few, many = few // 10, many // 10
-    engine = bench.engines[-1]
-    taken: dict[str, list[float]] = {"few": [], "many": []}
+    names = [engine.name for engine in bench.fastest]
+    sizes = {"few": few, "many": many}
+    taken: dict[str, list[float]] = {f"{name} {size}": [] for name in names for size in sizes}
     for _ in range(1 if bench.is_quick else 3):
-        for name, foreign in (("few", few), ("many", many)):
-            with bench.scratch() as directory:
-                put_sessions(directory, clients)
-                put_records(directory, clients, foreign)
-                server = start_penstock(engine, directory)
-                try:
-                    server.wait_ready()
-                    taken[name].append(Storm(server, clients).run())
-                finally:
-                    server.stop()
-    figure = Figure.of(taken["many"], taken["few"])
+        for size, foreign in sizes.items():
+            for engine in bench.fastest:
+                with bench.scratch() as directory:
+                    data = str(directory)
+                    run_once(engine, f"{__name__}:put_sessions", data, clients)
+                    run_once(engine, f"{__name__}:put_records", data, clients, foreign)
+                    server = start_penstock(engine, directory)
+                    try:
+                        server.wait_ready()
+                        taken[f"{engine.name} {size}"].append(Storm(server, clients).run())
+                    finally:
+                        server.stop()
+    slow, quick = ({name: taken[f"{name} {size}"] for name in names} for size in ("many", "few"))
     yield Row(
-        f"{clients:,} sessions come back to {STORM_RECORDS} records each among {many:,} others "
-        f"[{engine.name}]",
+        f"{clients:,} sessions come back to {STORM_RECORDS} records each among {many:,} others",
         "s",
-        {"value": figure},
-        (f"{few:,} others", median(taken["few"])),
+        engine_figures(names, slow, quick),
+        (f"{few:,} others", median(quick[names[-1]])),
         Bar(1.5, at_most=True, goal=1.1),
     )
