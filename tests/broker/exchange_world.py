@@ -12,8 +12,9 @@ from penstock.broker.exchange import Exchange
 from penstock.broker.session.resume import go_on, restore
 from penstock.broker.session.session import NEVER_EXPIRES, Session, Subscription
 from penstock.broker.session.store import SessionStore
-from penstock.core.access import Principals
+from penstock.core.access import FULL, Principal
 from penstock.core.run import Encoding, Run, record_flags
+from penstock.model.record import DEFAULT_TENANT
 from tests.appends import Told
 from tests.broker.model_broker import Message, Wanted
 
@@ -65,7 +66,7 @@ class Client:
     window: int = 1
     has_room: bool = True
     next_id: int = 1
-    principal = Principals().get("")
+    principal = Principal(DEFAULT_TENANT, "", FULL)
     complaints: list[str] = field(default_factory=list)
 
     def encoding(self, qos: int, as_published: bool, identifiers: tuple[int, ...]) -> Encoding:

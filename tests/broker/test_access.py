@@ -20,13 +20,15 @@ from penstock.catalog.catalog import Catalog
 from penstock.catalog.sqlite import MEMORY, SqliteDatabase
 from penstock.catalog.thread import InlineRunner
 from penstock.core.access import (
+    ACTIONS,
     BROKER,
+    FULL,
     NOBODY,
+    NOTHING,
     PUBLISH,
     RECEIVE,
     SUBSCRIBE,
     Principal,
-    Principals,
     authorise,
     check_user,
 )
@@ -38,6 +40,7 @@ from penstock.model.errors import (
     RefusedError,
     UnavailableError,
 )
+from penstock.model.record import DEFAULT_TENANT
 
 HERE = "127.0.0.1"
 FOR_EVER_S = 3600.0
@@ -71,6 +74,10 @@ async def is_refused(login: Awaitable[Principal]) -> bool:
     return False
 
 
+def may(principal: Principal, action: str, name: str) -> bool:
+    return authorise(principal, action, name, "")
+
+
 def refused(access: Access) -> dict[str, int]:
     return dict(access._metrics.refused)
 
@@ -78,15 +85,22 @@ def refused(access: Access) -> dict[str, int]:
 def test_without_users_everybody_is_anonymous_and_with_one_nobody_is() -> None:
     async def main() -> None:
         async with access_with() as access:
-            anonymous = access.anonymous()
+            anonymous = access.anonymous(HERE)
             assert anonymous is not None and anonymous.is_anonymous
+            assert anonymous.grants.is_admin
+            assert access.anonymous("192.0.2.1") is None
             await access.add_user("alice", b"secret")
-            assert access.anonymous() is None
+            assert access.anonymous(HERE) is None
+            assert anonymous.grants is NOTHING
             access.allow_anonymous = True
-            assert access.anonymous() is anonymous
+            stranger = access.anonymous(HERE)
+            assert stranger is not None and stranger is access.anonymous("192.0.2.1")
+            assert not stranger.grants.is_admin and may(stranger, PUBLISH, "a")
             access.allow_anonymous = False
+            assert not may(stranger, PUBLISH, "a")
             await access.remove_user("alice")
-            assert access.anonymous() is anonymous
+            assert access.anonymous(HERE) is anonymous
+            assert anonymous.grants.is_admin
 
     asyncio.run(main())
 
@@ -330,26 +344,26 @@ def test_texts_that_name_a_user(user: str) -> None:
     assert check_user(user) == user
 
 
-def test_everything_is_allowed_but_the_brokers_own_names() -> None:
-    alice = Principals().get("alice")
-    for action in (PUBLISH, SUBSCRIBE, RECEIVE):
-        assert authorise(alice, action, "a/b")
-        assert not authorise(NOBODY, action, "a/b")
-        assert authorise(BROKER, action, "$SYS/uptime")
-    assert not authorise(alice, PUBLISH, "$SYS/uptime")
-    assert not authorise(alice, PUBLISH, "$SYS")
-    assert authorise(alice, PUBLISH, "$SYSTEM/a")
-    assert authorise(alice, SUBSCRIBE, "$SYS/#")
-    assert authorise(alice, RECEIVE, "$SYS/uptime")
+def test_an_admin_may_do_everything_except_speak_in_the_brokers_own_name() -> None:
+    alice = Principal(DEFAULT_TENANT, "alice", FULL)
+    for action in ACTIONS:
+        assert may(alice, action, "a/b")
+        assert not may(NOBODY, action, "a/b")
+        assert may(BROKER, action, "$SYS/uptime")
+    assert not may(alice, PUBLISH, "$SYS/uptime")
+    assert not may(alice, PUBLISH, "$SYS")
+    assert not may(alice, PUBLISH, "$audit")
+    assert may(alice, PUBLISH, "$SYSTEM/a")
+    assert may(alice, SUBSCRIBE, "$SYS/#")
+    assert may(alice, RECEIVE, "$SYS/uptime")
 
 
 def test_the_decision_is_asked_once_for_each_principal_and_name() -> None:
     async def main() -> None:
         asked = []
-        principals = Principals()
-        alice, bob = principals.get("alice"), principals.get("bob")
+        alice, bob = Principal(DEFAULT_TENANT, "alice"), Principal(DEFAULT_TENANT, "bob")
 
-        def rule(principal: Principal, action: str, name: str) -> bool:
+        def rule(principal: Principal, action: str, name: str, topic: str) -> bool:
             asked.append((principal, action, name))
             return principal is alice
 

@@ -317,7 +317,7 @@ def test_retained_message_is_only_for_those_who_may_receive_it() -> None:
         world.publish("writer", "secret/a", [b"2"], 1, True)
         await world.settle()
 
-        def authorise(principal: Principal, action: str, name: str) -> bool:
+        def authorise(principal: Principal, action: str, name: str, topic: str) -> bool:
             return not (action == RECEIVE and name.startswith("secret"))
 
         world.exchange.retained_delivery._authorise = authorise

@@ -5,12 +5,13 @@ from __future__ import annotations
 import tracemalloc
 
 from penstock.broker.deliver import routes
-from penstock.core.access import Principals
+from penstock.core.access import FULL, Principal
+from penstock.model.record import DEFAULT_TENANT
 from tests.broker.exchange_world import ExchangeWorld
 from tests.broker.model_broker import Wanted
 from tests.broker.test_exchange import play
 
-ALICE = Principals().get("alice")
+ALICE = Principal(DEFAULT_TENANT, "alice", FULL)
 
 
 def test_names_with_the_same_readers_share_them() -> None:

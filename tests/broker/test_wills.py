@@ -39,7 +39,7 @@ class Life:
         self.exchange = Exchange(engine, self.store, self._may)
         self.wills = Wills(self.exchange, engine.will_catalog, clock)
 
-    def _may(self, principal: Principal, action: str, name: str) -> bool:
+    def _may(self, principal: Principal, action: str, name: str, topic: str) -> bool:
         return action != PUBLISH or name not in self.forbidden
 
     async def open(self) -> None:

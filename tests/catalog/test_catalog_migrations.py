@@ -158,3 +158,42 @@ def test_what_was_out_before_feeds_had_ids_is_out_without_one(open_database: Ope
         ("a/#", 0, "")
     ]
     database.close()
+
+
+def test_the_oldest_user_of_an_earlier_version_becomes_admin(open_database: OpenDatabase) -> None:
+    database = open_database()
+    roles = next(one for one in MIGRATIONS if any("user_roles" in sql for sql in one.statements))
+    run_migrations(database, *MIGRATIONS[: roles.number - 1])
+    with database.transaction():
+        for tenant in ("default", "acme"):
+            database.execute("insert into tenants (tenant, created_at) values ($1, 1)", tenant)
+        for tenant, user, created_at in (
+            ("default", "later", 20),
+            ("default", "first", 10),
+            ("default", "also", 20),
+            ("acme", "b", 5),
+            ("acme", "a", 5),
+        ):
+            database.execute(
+                "insert into credentials"
+                " (tenant, user_name, password_hash, created_at, changed_at)"
+                " values ($1, $2, 'x', $3, 1)",
+                tenant,
+                user,
+                created_at,
+            )
+    database.close()
+
+    async def scenario() -> None:
+        catalog = await Catalog.open(InlineRunner(open_database()))
+        found = {(row.tenant, row.user): row.roles for row in await catalog.credentials.load()}
+        assert found == {
+            ("default", "first"): ("admin",),
+            ("default", "later"): ("client",),
+            ("default", "also"): ("client",),
+            ("acme", "a"): ("admin",),
+            ("acme", "b"): ("client",),
+        }
+        await catalog.close()
+
+    asyncio.run(scenario())

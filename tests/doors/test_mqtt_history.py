@@ -330,10 +330,10 @@ def test_a_damaged_topic_keeps_its_feed_waiting_and_the_others_go_on(tmp_path: P
 
 
 def test_only_names_that_the_client_may_receive_are_replayed(broker: Hosted, name: str) -> None:
-    def no_secrets(principal: Principal, action: str, asked: str) -> bool:
+    def no_secrets(principal: Principal, action: str, asked: str, topic: str) -> bool:
         if action == RECEIVE and asked.endswith("/secret"):
             return False
-        return authorise(principal, action, asked)
+        return authorise(principal, action, asked, topic)
 
     publish(broker, f"{name}/open", b"0")
     publish(broker, f"{name}/secret", b"1")

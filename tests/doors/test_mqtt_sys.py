@@ -243,10 +243,10 @@ def test_clients_may_not_speak_in_its_name(broker: Hosted) -> None:
 
 
 def test_only_who_may_receive_a_name_is_told(quick: Hosted) -> None:
-    def no_heap(principal: Principal, action: str, name: str) -> bool:
+    def no_heap(principal: Principal, action: str, name: str, topic: str) -> bool:
         if action == RECEIVE and "/heap/" in name:
             return False
-        return authorise(principal, action, name)
+        return authorise(principal, action, name, topic)
 
     quick.call(lambda: setattr(quick.exchange, "authorise", no_heap))
     quick.call(lambda: setattr(quick.exchange.router, "_authorise", no_heap))

@@ -22,7 +22,7 @@ from penstock.broker.queue.consumers import check_offset, read_matching, resolve
 from penstock.broker.settings import altered, make_settings, topic_settings
 from penstock.broker.topics import Topic
 from penstock.config import DEFAULT_DATA
-from penstock.core.access import PUBLISH, Principals, authorise
+from penstock.core.access import FULL, PUBLISH, Principal, authorise
 from penstock.core.names import check_filter, check_name, quoted
 from penstock.core.position import AtOffset, Latest, parse_position
 from penstock.core.run import Run, run_of
@@ -33,6 +33,7 @@ from penstock.model.errors import Gap, NotAuthorized, UnavailableError
 from penstock.model.groups import GroupInfo
 from penstock.model.messages import check_headers, encode_message
 from penstock.model.record import (
+    DEFAULT_TENANT,
     ConsumerInfo,
     HeadersLike,
     PositionLike,
@@ -45,7 +46,7 @@ from penstock.model.runs import PipelineRun
 
 DEFAULT_PATH: Final = DEFAULT_DATA
 STREAM_TAKE_MAX: Final = 1_000  # records a stream hands over at once
-_CALLER: Final = Principals().get("")  # who uses the directory; the broker's own names are not his
+_CALLER: Final = Principal(DEFAULT_TENANT, "", FULL)  # the program that opened the directory
 
 Attach = Callable[[], Coroutine[Any, Any, Stream]]
 
@@ -352,7 +353,7 @@ def _runs(
 ) -> list[Run]:
     """Messages of one kind in runs, each small enough to be handed over at once."""
     published_as = topic.declared if name is None else check_name(name)
-    if not authorise(_CALLER, PUBLISH, published_as):
+    if not authorise(_CALLER, PUBLISH, published_as, topic.key):
         raise NotAuthorized(f"publishing to {quoted(published_as)} is not allowed")
     checked = check_headers(headers)
     alike: list[tuple[int, list[bytes]]] = []  # kind and payloads

@@ -1,7 +1,7 @@
 """The exchange: the parts through which messages go between clients and logs, put together once.
 
 Each part does one thing: the publisher stores, delivery hands on what is committed, sessions come
-and go. Doors take the parts they need from here; the exchange itself does nothing.
+and go. Doors take the parts they need from here.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from penstock.broker.session.registry import Sessions
 from penstock.broker.session.store import SessionStore
 from penstock.broker.share.delivery import Sharing
 from penstock.broker.upkeep import DELIVERY
-from penstock.core.access import Authorise, authorise
+from penstock.core.access import Authorise, Principal, authorise
 
 
 class Exchange:
@@ -54,5 +54,16 @@ class Exchange:
             keeps_qos0=keeps_qos0,
         )
         self.retained_delivery = RetainedDelivery(engine, store.retained, authorise, self.feeds)
+        engine.access.on_change.append(self._rules_changed)
         engine.caches.by_name["routes"] = self.router
         engine.caches.by_name["retained"] = store.retained
+
+    def _rules_changed(self, concerned: set[Principal] | None) -> None:
+        """Decisions that were remembered are asked for again; connections may be another's now."""
+        for session in self.sessions.connected.values():
+            outbox = session.outbox
+            if outbox is not None:
+                outbox.principal = outbox.principal.for_client(session.client_id)
+        self.store.shares.refresh_principals()
+        self.feeds.rules_changed()
+        self.router.rules_changed()

@@ -5,6 +5,7 @@ Only a digest is kept. A key is 256 random bits, so a plain SHA-256 of it tells 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from penstock.catalog.database import Database
@@ -23,6 +24,7 @@ class AccessKeyRow:
     user: str
     digest: str  # SHA-256, hexadecimal
     created_at: int  # µs since 1970, UTC
+    roles: tuple[str, ...] = ()  # fewer than the user's; empty: the user's
 
 
 class AccessKeys:
@@ -35,16 +37,27 @@ class AccessKeys:
     async def load(self) -> list[AccessKeyRow]:
         def work(database: Database) -> list[AccessKeyRow]:
             rows = database.fetch(
-                "select tenant, key_id, user_name, digest, created_at from access_keys"
+                "select tenant, key_id, user_name, digest, created_at, roles from access_keys"
                 " order by tenant, user_name, created_at"
             )
-            return [AccessKeyRow(*row) for row in rows]
+            return [
+                AccessKeyRow(tenant, key_id, user, digest, created_at, tuple(roles.split()))
+                for tenant, key_id, user, digest, created_at, roles in rows
+            ]
 
         return await self._runner.run(work)
 
-    async def insert(self, tenant: TenantId, user: str, key_id: str, digest: str) -> AccessKeyRow:
+    async def insert(
+        self,
+        tenant: TenantId,
+        user: str,
+        key_id: str,
+        digest: str,
+        *,
+        roles: Sequence[str] = (),
+    ) -> AccessKeyRow:
         """Raises RefusedError when there is no such user, or the id is taken."""
-        row = AccessKeyRow(tenant, key_id, user, digest, self._clock.now_us())
+        row = AccessKeyRow(tenant, key_id, user, digest, self._clock.now_us(), tuple(roles))
 
         def work(database: Database) -> None:
             if not database.fetch(
@@ -55,13 +68,14 @@ class AccessKeys:
                     "`penstock user list`"
                 )
             if not database.execute(
-                "insert into access_keys (tenant, key_id, user_name, digest, created_at)"
-                " values ($1, $2, $3, $4, $5) on conflict (tenant, key_id) do nothing",
+                "insert into access_keys (tenant, key_id, user_name, digest, created_at, roles)"
+                " values ($1, $2, $3, $4, $5, $6) on conflict (tenant, key_id) do nothing",
                 row.tenant,
                 row.key_id,
                 row.user,
                 row.digest,
                 row.created_at,
+                " ".join(row.roles),
             ):
                 raise RefusedError(f"key id {key_id} is already in use: create another key")
 

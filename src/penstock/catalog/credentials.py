@@ -1,4 +1,4 @@
-"""Users and the hashes of their passwords, durable in SQL.
+"""Users, the hashes of their passwords and their roles, durable in SQL.
 
 As in the rest of the catalog, a method that returns has stored what it changed, and one that
 raises has changed nothing. Passwords never come here, only what argon2 made of them.
@@ -6,10 +6,18 @@ raises has changed nothing. Passwords never come here, only what argon2 made of 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from penstock.catalog.access_keys import AccessKeys
 from penstock.catalog.database import Database
+from penstock.catalog.roles import (
+    RoleCatalog,
+    delete_user_rules,
+    load_user_roles,
+    put_user_roles,
+    user_roles,
+)
 from penstock.catalog.thread import Runner
 from penstock.model.clock import Clock
 from penstock.model.errors import RefusedError
@@ -25,6 +33,7 @@ class CredentialRow:
     password_hash: str  # argon2's own text, parameters and salt included
     created_at: int  # µs since 1970, UTC
     changed_at: int  # when the password was set
+    roles: tuple[str, ...]  # in alphabetical order
 
 
 class Credentials:
@@ -32,6 +41,7 @@ class Credentials:
 
     def __init__(self, runner: Runner, clock: Clock) -> None:
         self.keys = AccessKeys(runner, clock)
+        self.roles = RoleCatalog(runner, clock)
         self._runner = runner
         self._clock = clock
 
@@ -39,9 +49,13 @@ class Credentials:
         """All of them, by tenant and name."""
         return await self._runner.run(_load)
 
-    async def insert(self, tenant: TenantId, user: str, password_hash: str) -> CredentialRow:
+    async def insert(
+        self, tenant: TenantId, user: str, password_hash: str, roles: Sequence[str]
+    ) -> CredentialRow:
         """Raises RefusedError when the user exists."""
-        row = CredentialRow(tenant, user, password_hash, self._clock.now_us(), self._clock.now_us())
+        now_us = self._clock.now_us()
+        held = tuple(sorted(set(roles)))
+        row = CredentialRow(tenant, user, password_hash, now_us, now_us, held)
 
         def work(database: Database) -> None:
             if not database.execute(
@@ -56,6 +70,7 @@ class Credentials:
                 raise RefusedError(
                     f"user {user!r} already exists: change the password, or choose another name"
                 )
+            put_user_roles(database, tenant, user, row.roles)
 
         await self._runner.run(work)
         return row
@@ -80,18 +95,20 @@ class Credentials:
             )
             if not created:
                 raise _no_such_user(user)
-            return CredentialRow(tenant, user, password_hash, created[0][0], now_us)
+            roles = user_roles(database, tenant, user)
+            return CredentialRow(tenant, user, password_hash, created[0][0], now_us, roles)
 
         return await self._runner.run(work)
 
     async def delete(self, tenant: TenantId, user: str) -> None:
-        """Raises RefusedError when there is no such user."""
+        """With the user's roles, rules and keys; RefusedError when there is no such user."""
 
         def work(database: Database) -> None:
             if not database.execute(
                 "delete from credentials where tenant = $1 and user_name = $2", tenant, user
             ):
                 raise _no_such_user(user)
+            delete_user_rules(database, tenant, user)
 
         await self._runner.run(work)
 
@@ -101,7 +118,11 @@ def _load(database: Database) -> list[CredentialRow]:
         "select tenant, user_name, password_hash, created_at, changed_at from credentials"
         " order by tenant, user_name"
     )
-    return [CredentialRow(*row) for row in rows]
+    roles = load_user_roles(database)
+    return [
+        CredentialRow(tenant, user, stored, created, changed, roles.get((tenant, user), ()))
+        for tenant, user, stored, created, changed in rows
+    ]
 
 
 def _no_such_user(user: str) -> RefusedError:

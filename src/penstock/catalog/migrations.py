@@ -17,6 +17,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from penstock.catalog.database import Database
+from penstock.catalog.role_tables import ROLE_TABLES
 from penstock.model.errors import RefusedError
 
 if TYPE_CHECKING:
@@ -470,6 +471,7 @@ MIGRATIONS: Final = (
             """,
         ),
     ),
+    Migration(15, ROLE_TABLES),
 )
 
 

@@ -173,13 +173,13 @@ class SessionCatchUp:
         wanted = {
             number
             for number, name in enumerate(batch.strings)
-            if not here.isdisjoint(self._router.find(name).members)
+            if not here.isdisjoint(self._router.find_in(self._topic, name).members)
         }
         if not wanted:
             return
         start = min(readers[session] for session in here)
         for base, run in stored_runs(batch, start, self._clock, wanted):
-            for session, member in self._router.find(run.name).members.items():
+            for session, member in self._router.find_in(self._topic, run.name).members.items():
                 if session in here and session in readers:
                     self._hand(session, member, base, run)
 

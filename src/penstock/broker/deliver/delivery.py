@@ -61,14 +61,14 @@ class Delivery:
         wanted = {
             number
             for number, name in enumerate(batch.strings)
-            if self._router.find(name).has_readers
+            if self._router.find_in(topic, name).has_readers
         }
         if wanted:
             for offset, run in stored_runs(batch, base, self._clock, wanted):
                 self._deliver(topic, run, offset)
 
     def _deliver(self, topic: Topic, run: Run, offset: int) -> None:
-        route = self._router.find(run.name)
+        route = self._router.find_in(topic, run.name)
         lanes = route.lanes_weak if run.qos else route.lanes_later
         delivered = forward(lanes, run) if lanes else 0
         if run.qos > 0:

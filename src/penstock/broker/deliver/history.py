@@ -129,6 +129,11 @@ class Feeds:
                 del session.stalled[feed]
                 self._go_on(feed)
 
+    def rules_changed(self) -> None:
+        """What principals may do is another thing now."""
+        for feed in self._open:
+            feed.names.clear()
+
     def _go_on(self, feed: OwnFeed) -> None:
         for topic_id in list(feed.lags):
             topic = self._engine.topics.by_id(topic_id)
@@ -163,25 +168,25 @@ class Feeds:
             return
         for feed in self._open:
             if topic.id not in feed.lags:
-                if not any(self._wants(feed, name) for name in batch.strings):
+                if not any(self._wants(feed, topic, name) for name in batch.strings):
                     continue
                 feed.lags[topic.id] = batch.base_offset
             self._board(feed, topic)
 
     # Delivering
 
-    def _wants(self, feed: OwnFeed, name: str) -> bool:
+    def _wants(self, feed: OwnFeed, topic: Topic, name: str) -> bool:
         """Does its filter match the name, and may its client receive it (law 9)?"""
-        known = feed.names.get(name)
+        known = feed.names.get((topic.id, name))
         if known is None:
             outbox = feed.subscription.session.outbox
             assert outbox is not None, "feeds stop when their client goes"
             if len(feed.names) >= NAMES_MAX:
                 feed.names.clear()
             known = matches(feed.subscription.filter, name) and self._authorise(
-                outbox.principal, RECEIVE, name
+                outbox.principal, RECEIVE, name, topic.key
             )
-            feed.names[name] = known
+            feed.names[topic.id, name] = known
         return known
 
     def _serve(self, topic: Topic, batch: Batch, start: int, end: int, here: set[OwnFeed]) -> None:
@@ -190,7 +195,7 @@ class Feeds:
         base = batch.base_offset
         numbers = {0} if ids is None else set(ids[start - base : end - base])
         names = [batch.strings[number] for number in numbers]
-        wanting = [feed for feed in here if any(self._wants(feed, name) for name in names)]
+        wanting = [feed for feed in here if any(self._wants(feed, topic, name) for name in names)]
         if not wanting:
             return
         first = min(catchup.readers[feed] for feed in wanting)
@@ -204,7 +209,7 @@ class Feeds:
         place = feed.place(catchup.topic.id)
         where = feed.where
         for record in records:
-            if record.offset < start or not self._wants(feed, record.name):
+            if record.offset < start or not self._wants(feed, catchup.topic, record.name):
                 continue
             if where is not None and not where.passes(record):
                 continue

@@ -94,10 +94,12 @@ class RetainedDelivery:
         outbox = session.outbox
         if outbox is None or subscription.filter not in session.subscriptions:
             return None
-        if not self._authorise(outbox.principal, RECEIVE, name):
-            return None
         row = self._retained.get(name)
         if row is None or row.offset >= ends.get(row.topic_id, 0):
+            return None
+        topic = self._topics.by_id(row.topic_id)
+        key = "" if topic is None else topic.key
+        if not self._authorise(outbox.principal, RECEIVE, name, key):
             return None
         is_own = subscription.no_local and row.publisher == session.client_id
         return None if is_own else row

@@ -18,7 +18,16 @@ from penstock.broker.metrics import Metrics
 from penstock.broker.session.session import Outbox, Session, Subscription
 from penstock.broker.share.share import Share
 from penstock.broker.topics import Topic, Topics
-from penstock.core.access import BROKER, PUBLISH, RECEIVE, Authorise, Principal, authorise
+from penstock.core.access import (
+    BROKER,
+    PUBLISH,
+    RECEIVE,
+    SUBSCRIBE,
+    Authorise,
+    Principal,
+    authorise,
+)
+from penstock.core.names import topic_key
 from penstock.core.run import Encoding, Run
 from penstock.core.trie import FilterTrie
 from penstock.model.limits import MIB
@@ -234,11 +243,12 @@ def spread(shares: list[Sharers], run: Run, metrics: Metrics) -> None:
 class _Routes:
     """Routes that were worked out, and about how much memory they take."""
 
-    __slots__ = ("by_name", "by_publisher", "bytes", "readers")
+    __slots__ = ("by_name", "by_publisher", "by_topic", "bytes", "readers")
 
     def __init__(self) -> None:
         self.by_name: dict[str, Route] = {}  # for the broker itself
         self.by_publisher: dict[tuple[Principal, str], Route] = {}
+        self.by_topic: dict[tuple[int, str], Route] = {}  # where placement puts the name elsewhere
         self.readers: dict[tuple[Subscription, ...], Readers] = {}
         self.bytes = 0
 
@@ -254,6 +264,12 @@ class _Routes:
         self.bytes += PUBLISHER_ENTRY_BYTES
         if self.by_name.get(route.name) is not route:
             self._count(route)
+
+    def add_in(self, route: Route) -> None:
+        """Hold a route for records of a topic in which placement does not put their name."""
+        self.by_topic[(route.topic_id, route.name)] = route
+        self.bytes += PUBLISHER_ENTRY_BYTES
+        self._count(route)
 
     def _count(self, route: Route) -> None:
         self.bytes += ROUTE_BYTES + len(route.name)
@@ -295,21 +311,38 @@ class Router:
         route = self._routes.by_publisher.get((principal, name))
         return self._add_for(principal, name) if route is None else route
 
+    def find_in(self, topic: Topic, name: str) -> Route:
+        """The route of a name for records that a topic holds: rules may be about the topic."""
+        if self._version != self._topics.placement.version:
+            self._forget()
+        route = self._routes.by_name.get(name)
+        if route is None:
+            route = self._add(name)
+        return route if route.topic is topic else self._elsewhere(topic, name)
+
+    def _elsewhere(self, topic: Topic, name: str) -> Route:
+        route = self._routes.by_topic.get((topic.id, name))
+        if route is None:
+            route = self._make(name, True, topic)
+            self._room().add_in(route)
+        return route
+
     def _add(self, name: str) -> Route:
         """Work out the route of a name for the broker itself, which asks nobody."""
-        route = self._make(name, True)
+        route = self._make(name, True, self._topics.of_name(name))
         self._room().add(route)
         return route
 
     def _add_for(self, principal: Principal, name: str) -> Route:
         """Work out the route of a name for a publisher."""
-        may_publish = self._authorise(principal, PUBLISH, name)
-        if may_publish and self._topics.automatic_max:
-            wanted = self._topics.wanted_by(name)
-            if wanted:
-                raise TopicWanted(name, wanted)
+        topic = self._topics.of_name(name)
+        wanted = self._topics.wanted_by(name) if self._topics.automatic_max else ""
+        key = topic_key(wanted) if wanted else topic.key
+        may_publish = self._authorise(principal, PUBLISH, name, key)
+        if may_publish and wanted:
+            raise TopicWanted(name, wanted)
         # Nearly always who publishes makes no difference.
-        route = self.find(name) if may_publish else self._make(name, False)
+        route = self.find(name) if may_publish else self._make(name, False, topic)
         self._room().add_for(principal, route)
         return route
 
@@ -340,15 +373,14 @@ class Router:
         self._routes = _Routes()
         self.is_empty = not len(self._filters) and not len(self._shares)
 
-    def _make(self, name: str, may_publish: bool) -> Route:
-        shares = [self._sharers(share, name) for share in self._shares.match(name)]
+    def _make(self, name: str, may_publish: bool, topic: Topic) -> Route:
+        shares = [self._sharers(share, name, topic.key) for share in self._shares.match(name)]
         shares = [one for one in shares if one.members] or _NO_SHARES
-        topic = self._topics.of_name(name)
         may_publish = may_publish and not topic.refusal
-        readers = self._readers(name)
+        readers = self._readers(name, topic.key)
         return Route(name, topic, readers, shares, may_publish, self._keeps_qos0)
 
-    def _readers(self, name: str) -> Readers:
+    def _readers(self, name: str, topic: str) -> Readers:
         """Who may have messages of a name; names with the same readers have them in common."""
         found: list[Subscription] = []
         allowed: dict[Principal, bool] = {}
@@ -357,20 +389,32 @@ class Router:
             assert outbox is not None, "only connected sessions are routed to"
             principal = outbox.principal
             if principal not in allowed:
-                allowed[principal] = self._authorise(principal, RECEIVE, name)
+                allowed[principal] = self._authorise(principal, RECEIVE, name, topic)
             if allowed[principal]:
                 found.append(one)
         subscriptions = tuple(found)
         readers = self._routes.readers.get(subscriptions)
         return Readers(subscriptions, self._keeps_qos0) if readers is None else readers
 
-    def _sharers(self, share: Share, name: str) -> Sharers:
+    def _sharers(self, share: Share, name: str, topic: str) -> Sharers:
         """Who of a share may have a name; routes have the list in common if all may."""
-        allowed = {one for one in share.principals if self._authorise(one, RECEIVE, name)}
+        allowed = {one for one in share.principals if self._authorise(one, RECEIVE, name, topic)}
         if allowed == share.principals:
             return Sharers(share, share.members)
         members = [member for member in share.members if member.outbox.principal in allowed]
         return Sharers(share, members)
+
+    def may_subscribe(self, principal: Principal, filter: str) -> bool:
+        """May the principal subscribe to a checked filter, without `$share`?"""
+        topic = ""
+        if principal.grants.has_topics:  # rules about a topic hold if only it has such names
+            places = self._topics.placement.places(filter)
+            topic = places.pop() if len(places) == 1 else ""
+        return self._authorise(principal, SUBSCRIBE, filter, topic)
+
+    def rules_changed(self) -> None:
+        """What principals may do is another thing now."""
+        self._forget()
 
     def add(self, subscription: Subscription) -> None:
         self._filters.add(subscription.filter, subscription)

@@ -13,7 +13,7 @@ from typing import Final
 
 from penstock.broker.engine import Engine
 from penstock.broker.topics import Topic
-from penstock.core.access import PUBLISH, Authorise, Principal
+from penstock.core.access import PUBLISH, Authorise, Principal, denial
 from penstock.core.names import quoted
 from penstock.log.format.batch import Batch
 from penstock.log.interface import KeptLog
@@ -68,9 +68,9 @@ class Staged:
             _checked, data, source, number, part, payload_bytes_max
         )
         for name in names:
-            if not self._authorise(principal, PUBLISH, name):
+            if not self._authorise(principal, PUBLISH, name, topic.key):
                 self._engine.metrics.dropped["not_authorized"] += 1
-                raise NotAuthorized(f"publishing to {quoted(name)} is not allowed")
+                raise NotAuthorized(denial(principal, PUBLISH, name))
         records = sum(batch.header.count for batch in batches)
         self._engine.quotas.check_rate(principal.user, records, len(data))
         staged = StagedData(source, number, part, topic.id, batches)

@@ -11,8 +11,7 @@ from typing import Final
 
 from penstock.broker.engine import Engine
 from penstock.broker.topics import Topic
-from penstock.core.access import PUBLISH, Authorise, Principal
-from penstock.core.names import quoted
+from penstock.core.access import PUBLISH, Authorise, Principal, denial
 from penstock.core.run import Run
 from penstock.log.format.marks import Mark
 from penstock.model.errors import NotAuthorized
@@ -60,15 +59,15 @@ class Submissions:
 
         A mark's index counts within the runs. Raises what refuses them before anything else.
         """
-        self._check(principal, runs)
+        self._check(principal, topic, runs)
         topic.log.append(runs, Submission(on_stored), marks)
 
-    def _check(self, principal: Principal, runs: Sequence[Run]) -> None:
+    def _check(self, principal: Principal, topic: Topic, runs: Sequence[Run]) -> None:
         engine = self._engine
         for run in runs:
-            if not self._authorise(principal, PUBLISH, run.name):
+            if not self._authorise(principal, PUBLISH, run.name, topic.key):
                 engine.metrics.dropped["not_authorized"] += run.count
-                raise NotAuthorized(f"publishing to {quoted(run.name)} is not allowed")
+                raise NotAuthorized(denial(principal, PUBLISH, run.name))
             engine.check(run)
         engine.quotas.check_rate(
             principal.user, sum(run.count for run in runs), sum(len(run.data) for run in runs)

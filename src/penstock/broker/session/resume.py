@@ -122,7 +122,7 @@ async def _resend(exchange: Exchange, session: Session, tag: int, packet_id: int
     else:
         (record,) = batches[0].records(topic.declared, offset, offset + 1)
         run = feed_run(record, exchange.engine.clock)
-    if not exchange.authorise(outbox.principal, RECEIVE, run.name):
+    if not exchange.authorise(outbox.principal, RECEIVE, run.name, topic.key):
         return "not_authorized"
     qos = 2 if packet_id in session.twice else 1
     encoding = _encoding(exchange, session, packet_id, tag, run, qos)

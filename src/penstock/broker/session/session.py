@@ -97,7 +97,7 @@ class OwnFeed:
         self.id = feed_id  # of this session, never NO_FEED
         self.where = where
         self.lags: dict[int, int] = {}  # topic id -> the offset to go on at; level with the others
-        self.names: dict[str, bool] = {}  # decided so far: does it want, and may it have, this name
+        self.names: dict[tuple[int, str], bool] = {}  # topic id, name -> wanted and allowed?
 
     def place(self, topic_id: int) -> int:
         """Where its messages come from, as the window's tags tell."""

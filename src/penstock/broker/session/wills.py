@@ -25,6 +25,7 @@ from penstock.broker.session.session import Session
 from penstock.broker.session.will_marks import will_mark
 from penstock.broker.upkeep import WILLS
 from penstock.catalog.wills import NOT_DUE, StoredWill, WillCatalog
+from penstock.core.access import Principal
 from penstock.core.quotas import WILLS as WILLS_QUOTA
 from penstock.core.run import Run, record_flags
 from penstock.model.clock import Clock
@@ -329,9 +330,14 @@ class Wills:
         """Create the topic of a will's name, where publishing does that."""
         exchange = self._exchange
         try:
-            exchange.router.find(stored.will.name, exchange.engine.access.principal(stored.owner))
+            exchange.router.find(stored.will.name, self._owner(stored))
         except TopicWanted as wanted:
             await exchange.engine.create_wanted(wanted.topic)
+
+    def _owner(self, stored: StoredWill) -> Principal:
+        """Whose will it is: what its owner may publish counts when it is published."""
+        owner = self._exchange.engine.access.principal(stored.owner)
+        return owner.for_client(stored.client_id)
 
     def _publish(self, stored: StoredWill) -> asyncio.Future[Exception | None]:
         """Append the message with its mark; why it has to be tried again, if it has to."""
@@ -346,9 +352,8 @@ class Wills:
         run.headers = will.headers
         if will.expiry_s is not None:
             run.until_us = self._clock.steady_us() + will.expiry_s * 1_000_000
-        principal = exchange.engine.access.principal(stored.owner)
         try:
-            route = exchange.router.find(will.name, principal)
+            route = exchange.router.find(will.name, self._owner(stored))
         except TopicWanted as wanted:  # its topic was deleted just now
             done.set_result(wanted)
             return done

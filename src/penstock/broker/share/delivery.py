@@ -174,8 +174,8 @@ class Sharing:
             self._catchups[topic.id] = catchup
         return catchup
 
-    def _sharers(self, share: Share, name: str) -> Sharers | None:
-        for one in self._router.find(name).shares:
+    def _sharers(self, share: Share, topic: Topic, name: str) -> Sharers | None:
+        for one in self._router.find_in(topic, name).shares:
             if one.share is share:
                 return one
         return None
@@ -193,7 +193,7 @@ class Sharing:
         wanted = {
             number
             for number, name in enumerate(batch.strings)
-            if any(one.share in here for one in self._router.find(name).shares)
+            if any(one.share in here for one in self._router.find_in(topic, name).shares)
         }
         if not wanted:
             return
@@ -203,7 +203,7 @@ class Sharing:
                 return
             if run.qos == 0 and not self._keeps_qos0:  # already forwarded to the connected members
                 continue
-            for one in self._router.find(run.name).shares:
+            for one in self._router.find_in(topic, run.name).shares:
                 for first, piece in pieces(run) if run.qos == 0 else ((0, run),):
                     if one.share in here and one.share in readers:
                         self._hand(topic, one, base + first, piece)
@@ -257,14 +257,15 @@ class Sharing:
             for offset in share.groups[topic.id].waiting() if topic.id in share.returned else ():
                 if batch.base_offset <= offset < batch.end_offset:
                     run = stored_run(batch, offset, self._engine.clock)
-                    if not self._give_one_again(share, topic.id, offset, run):
+                    if not self._give_one_again(share, topic, offset, run):
                         return False
         return True
 
-    def _give_one_again(self, share: Share, topic_id: int, offset: int, run: Run) -> bool:
+    def _give_one_again(self, share: Share, topic: Topic, offset: int, run: Run) -> bool:
         if not share.members:
             return False
-        sharers = self._sharers(share, run.name)
+        topic_id = topic.id
+        sharers = self._sharers(share, topic, run.name)
         if self._is_expired(run, 1):
             share.discard(topic_id, offset)
         elif sharers is None:  # by those who are connected; the others may not hold them up

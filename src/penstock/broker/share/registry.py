@@ -40,6 +40,11 @@ class Shares:
     def __len__(self) -> int:
         return len(self._by_key)
 
+    def refresh_principals(self) -> None:
+        """Principals of connected members may be others than they were."""
+        for share in self._by_key.values():
+            share.refresh_principals()
+
     # Holding
 
     def hold(self, key: str, client_id: str, qos: int) -> Share:

@@ -221,7 +221,11 @@ class Share:
 
     def _set_members(self, members: list[Member]) -> None:
         self.members = members
-        self.principals = {member.outbox.principal for member in members}
+        self.refresh_principals()
+
+    def refresh_principals(self) -> None:
+        """Members have come or gone, or a member's principal is another one."""
+        self.principals = {member.outbox.principal for member in self.members}
 
     def leave(self, client_id: str) -> None:
         """What is out to a client goes to others, except at QoS 2: that waits for it."""

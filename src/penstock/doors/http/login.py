@@ -27,7 +27,7 @@ def recall(access: Access, request: Request) -> Principal | Credentials:
     given = request.headers.get(b"authorization")
     if given is None or not access.asks_login:
         # Without users there is nothing to check a name against: it counts for nothing.
-        principal = access.anonymous()
+        principal = access.anonymous(request.source)
         if principal is None:
             access.count_stranger()
             raise HttpError(401, "log in with a user name and password, or with a key", CHALLENGE)

@@ -96,6 +96,7 @@ class Arrivals:
                 reason = Reason.PACKET_TOO_LARGE
                 self._refuse(connection, packet, "packet_size", reason, TOO_SMALL)
                 return
+        connection.principal = connection.principal.for_client(client_id)
         holder = self.exchange.sessions.connected.get(client_id)
         # Belongs to nobody: any user may take it.
         owner = self.exchange.store.stored.get(client_id, "")
@@ -109,7 +110,7 @@ class Arrivals:
                 self._refuse(connection, packet, "will", reason, why)
                 return
         if holder is not None and isinstance(holder.outbox, Connection):
-            if holder.outbox.principal is not connection.principal:
+            if not holder.outbox.principal.is_same_user(connection.principal):
                 self._refuse_taken(connection, packet, client_id)
                 return
             holder.outbox.end(Reason.SESSION_TAKEN_OVER, TAKEN_OVER)

@@ -62,7 +62,7 @@ class DollarSys:
         encoding = outbox.encoding(0, True, identifiers)
         for name, value in (self._values | self._exchange.publisher.states.values).items():
             if matches(subscription.filter, name) and self._exchange.authorise(
-                outbox.principal, RECEIVE, name
+                outbox.principal, RECEIVE, name, ""
             ):
                 run = _run(name, value)
                 outbox.forward(name, 1, encoding.forward_bytes(run))

@@ -58,7 +58,7 @@ class Logins:
             self._answer_token(connection, packet, password)
         elif user is None or not access.asks_login:
             # Without users there is nothing to check a name against: it counts for nothing.
-            self._answer(connection, packet, access.anonymous())
+            self._answer(connection, packet, access.anonymous(connection.source))
         elif user == KEY_USER and password.startswith(KEY_PREFIX.encode()):
             self._answer_key(connection, packet, password)
         elif principal := access.recall(user, password):

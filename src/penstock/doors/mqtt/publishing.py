@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 from penstock.broker.publish.publisher import Publisher
 from penstock.broker.session.session import Session
 from penstock.broker.topics import Topic
+from penstock.core.access import Principal
 from penstock.core.run import MixedRun, Run
 from penstock.doors.mqtt.aliases import IncomingAliases
 from penstock.doors.mqtt.answers import acknowledgement, reason_of
@@ -129,11 +130,15 @@ class Publishing:
         if wait_s > 0:
             self._connection.hold(wait_s)
 
+    @property
+    def principal(self) -> Principal:
+        """Who publishes; another object when rules change."""
+        return self._connection.principal
+
     def publish_plain(self, chunk: Chunk, neighbours: list[PublishRun]) -> None:
         """Runs of QoS 0 side by side, of different names; else as `publish` of each."""
         if self._weave is None:
-            principal = self._connection.principal
-            self._weave = Weave(self, self._publisher, principal, self._plain)
+            self._weave = Weave(self, self._publisher, self._plain)
         self._weave.publish(chunk, neighbours)
 
     def store_mixed(self, topic: Topic, mixed: MixedRun) -> None:

@@ -14,7 +14,6 @@ from typing import Final
 from penstock.broker.deliver.history import FEEDS_MAX
 from penstock.broker.exchange import Exchange
 from penstock.broker.session.session import OwnFeed, Session, Subscription
-from penstock.core.access import SUBSCRIBE
 from penstock.core.names import SHARE_PREFIX, quoted, split_share
 from penstock.doors.mqtt.answers import explained
 from penstock.doors.mqtt.arrivals import Spawn
@@ -219,7 +218,7 @@ class Subscribing:
         except InvalidFilter as invalid:
             return Reason.TOPIC_FILTER_INVALID, str(invalid)
         outbox = session.outbox
-        if outbox is None or not self.exchange.authorise(outbox.principal, SUBSCRIBE, filter):
+        if outbox is None or not self.exchange.router.may_subscribe(outbox.principal, filter):
             return Reason.NOT_AUTHORIZED, f"subscribing to {quoted(filter)} is not allowed"
         known = session.subscriptions
         if len(known) >= SUBSCRIPTIONS_MAX and wanted.filter not in known:

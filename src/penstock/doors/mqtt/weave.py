@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Final
 
 from penstock.broker.deliver.routes import Route, TopicWanted
 from penstock.broker.publish.publisher import Publisher
-from penstock.core.access import Principal
 from penstock.core.run import MixedRun
 from penstock.doors.mqtt.encoding import MqttEncoding
 from penstock.model.limits import NAME_LEVELS_MAX
@@ -54,18 +53,16 @@ def find_run(
 class Weave:
     """Made for a client that sends neighbours of different names."""
 
-    __slots__ = ("_edition", "_plain", "_principal", "_publisher", "_publishing", "_routes")
+    __slots__ = ("_edition", "_plain", "_publisher", "_publishing", "_routes")
 
     def __init__(
         self,
         publishing: Publishing,
         publisher: Publisher,
-        principal: Principal,
         plain: MqttEncoding,
     ) -> None:
         self._publishing = publishing
         self._publisher = publisher
-        self._principal = principal
         self._plain = plain
         self._routes: dict[bytes, Route | None] = {}  # None: of a name that goes its own way
         self._edition = -1  # of the router, when these were found
@@ -98,7 +95,7 @@ class Weave:
         route: Route | None = None
         if name.count(b"/") < NAME_LEVELS_MAX:
             try:
-                route = self._publisher.router.find(name.decode(), self._principal)
+                route = self._publisher.router.find(name.decode(), self._publishing.principal)
             except TopicWanted:
                 return None  # on its own way it asks for its topic
             lanes = route.lanes

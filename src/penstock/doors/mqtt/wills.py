@@ -41,7 +41,8 @@ def check_will(
             f"a will has at most {payload_bytes_max} bytes of payload and "
             f"{HEADERS_BYTES_MAX} of user properties"
         )
-    may_publish = exchange.authorise(principal, PUBLISH, will.name)
+    topic = exchange.engine.topics.of_name(will.name)
+    may_publish = exchange.authorise(principal, PUBLISH, will.name, topic.key)
     if not may_publish and not is_state_of(will.name, client_id):
         return Reason.NOT_AUTHORIZED, f"a will for {quoted(will.name)} is not allowed"
     return Reason.SUCCESS, ""

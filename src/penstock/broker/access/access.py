@@ -1,0 +1,490 @@
+"""Who may come in, and as whom: users with passwords or keys, tokens, certificates, anonymous.
+
+While no user exists and no tokens are accepted, clients of this machine come in without a login, as
+admins of the default tenant, and no other address is listened on; else nobody comes in without one.
+`allow_anonymous` lifts both, and gives anonymous clients the role `client`.
+
+Access holds for all tenants. A login name is a user of the default tenant, or `tenant/user`; a
+user whose name contains a '/' from earlier versions is found by the whole name first. After every
+change of users, roles, rules or keys the principals that are known have their new grants, and then
+`on_change` is called.
+
+A login never holds up the event loop. It waits in the line of its network (broker/login_lines.py);
+a wrong one keeps its place for a while, so that guessing is slow and one guesser cannot use up what
+the others need. An unknown user costs what a wrong password costs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import ipaddress
+import secrets
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from typing import Final, NamedTuple
+
+from penstock.broker.access.roles import Roles
+from penstock.broker.login_lines import LoginLines, Place
+from penstock.broker.metrics import Metrics
+from penstock.broker.passwords import Passwords
+from penstock.broker.tokens import Tokens, looks_like_token
+from penstock.catalog.access_keys import AccessKeyRow
+from penstock.catalog.credentials import CredentialRow, Credentials
+from penstock.core.access import (
+    ADMIN,
+    CLIENT,
+    NOTHING,
+    OPERATOR,
+    Grants,
+    Principal,
+    check_new_user,
+    check_user,
+)
+from penstock.core.names import quoted
+from penstock.core.networks import network_of
+from penstock.model.errors import (
+    InvalidName,
+    InvalidSetting,
+    NotAuthorized,
+    RefusedError,
+    UnavailableError,
+)
+from penstock.model.record import DEFAULT_TENANT, TenantId
+
+KEY_PREFIX: Final = "psk_"  # so that a key is recognised where it should not be
+KEY_USER: Final = "key"  # the user name of MQTT clients whose password is a key
+KEY_BYTES: Final = 32
+KEY_ID_CHARS: Final = 10
+WRONG_LOGIN_S: Final = 1.0  # how long a wrong login keeps its place
+
+
+class Identity(NamedTuple):
+    """What a principal is known by: who, and how they proved it if that limits what they may do."""
+
+    tenant: TenantId
+    user: str  # '' for anonymous clients
+    proof: str = ""  # one of those below; '' for a password, or a key with all roles of its user
+    roles: tuple[str, ...] = ()  # of the key or the token
+
+
+LOCAL: Final = "local"  # an anonymous client of this machine
+DIRECTORY: Final = "directory"  # whoever can open the data directory: an operator
+KEY: Final = "key"  # a key with roles of its own
+CERTIFICATE: Final = "certificate"  # of somebody who may not be a user
+TOKEN: Final = "token"  # whose roles hold as they are
+
+OnChange = Callable[[set[Principal] | None], None]  # those concerned; None: everybody may be
+
+
+class Admission(NamedTuple):
+    """What a token allows its bearer."""
+
+    principal: Principal
+    client_id: str  # the only one to connect with; '' for any
+    expires_us: int
+
+
+class Access:
+    """The users, kept in memory and in step with the catalog."""
+
+    def __init__(
+        self,
+        credentials: Credentials,
+        metrics: Metrics,
+        *,
+        wrong_login_s: float = WRONG_LOGIN_S,
+    ) -> None:
+        self.on_change: list[OnChange] = []
+        self.tokens: Tokens | None = None  # None: tokens are not accepted
+        self.roles = Roles(credentials.roles, self._everybody_changed)
+        self._allow_anonymous = False
+        self._credentials = credentials
+        self._metrics = metrics
+        self._wrong_login_s = wrong_login_s
+        self._passwords = Passwords()
+        self._principals: dict[Identity, Principal] = {}
+        # Who came with a certificate or a token and is not a user, as they came last.
+        self._strangers: dict[tuple[TenantId, str], Principal] = {}
+        self._users: dict[tuple[TenantId, str], CredentialRow] = {}
+        self._keys: dict[str, AccessKeyRow] = {}  # by digest
+        self._decoy = ""  # a hash that no password was made for
+        self._lines = LoginLines()
+        self._logins: set[asyncio.Task[Principal | None]] = set()
+
+    async def load(self) -> None:
+        await self.roles.load()
+        self._users = {(row.tenant, row.user): row for row in await self._credentials.load()}
+        self._keys = {row.digest: row for row in await self._credentials.keys.load()}
+        self._everybody_changed()
+
+    async def prepare_logins(self) -> None:
+        """Make ready to tell unknown users from known ones by nothing, not even the first time."""
+        if not self._decoy:
+            self._decoy = await self._passwords.hash(secrets.token_bytes(16))
+
+    def close(self) -> None:
+        """Give up the logins under way."""
+        for login in self._logins:
+            login.cancel()
+        self._passwords.close()
+
+    # Users
+
+    @property
+    def allow_anonymous(self) -> bool:
+        return self._allow_anonymous
+
+    @allow_anonymous.setter
+    def allow_anonymous(self, is_allowed: bool) -> None:
+        self._allow_anonymous = is_allowed
+        self._everybody_changed()
+
+    @property
+    def asks_login(self) -> bool:
+        """Whether there is a way to log in, so that clients have to."""
+        return bool(self._users) or self.tokens is not None
+
+    def users(self, tenant: TenantId = DEFAULT_TENANT) -> list[CredentialRow]:
+        rows = [row for row in self._users.values() if row.tenant == tenant]
+        return sorted(rows, key=lambda row: row.user)
+
+    def user(self, user: str, tenant: TenantId = DEFAULT_TENANT) -> CredentialRow:
+        """RefusedError when there is no such user."""
+        row = self._users.get((tenant, user))
+        if row is None:
+            raise RefusedError(
+                f"there is no user {quoted(user)} (names are case-sensitive): see "
+                "`penstock user list`"
+            )
+        return row
+
+    async def add_user(
+        self,
+        user: str,
+        password: bytes,
+        roles: Sequence[str] = (),
+        tenant: TenantId = DEFAULT_TENANT,
+    ) -> CredentialRow:
+        """Durable on return; RefusedError when the user exists.
+
+        Without roles, the first user of a tenant becomes admin, and every other one a client.
+        """
+        for role in roles:
+            self.roles.check(role, tenant)
+        check_new_user(user)
+        is_first = not any(row.tenant == tenant for row in self._users.values())
+        given = tuple(roles) or ((ADMIN,) if is_first else (CLIENT,))
+        stored = await self._passwords.hash(password)
+        row = await self._credentials.insert(tenant, user, stored, given)
+        is_only = not self._users
+        self._users[tenant, user] = row
+        if is_only:
+            self._everybody_changed()  # anonymous clients
+        else:
+            self._user_changed(tenant, user)
+        return row
+
+    async def set_password(
+        self, user: str, password: bytes, tenant: TenantId = DEFAULT_TENANT
+    ) -> None:
+        """The old password is good for nothing on return."""
+        stored = await self._passwords.hash(password)
+        row = await self._credentials.update(tenant, user, stored)
+        self._forget(user, tenant)
+        self._users[tenant, user] = row
+        self._user_changed(tenant, user)
+
+    async def set_roles(
+        self, user: str, roles: Sequence[str], tenant: TenantId = DEFAULT_TENANT
+    ) -> CredentialRow:
+        """Exactly these roles from now on; durable on return."""
+        for role in roles:
+            self.roles.check(role, tenant)
+        held = tuple(sorted(set(roles)))
+        await self._credentials.roles.set_user_roles(tenant, user, held)
+        row = self._users[tenant, user] = replace(self.user(user, tenant), roles=held)
+        self._user_changed(tenant, user)
+        return row
+
+    async def remove_user(self, user: str, tenant: TenantId = DEFAULT_TENANT) -> None:
+        """With the user's roles, rules and keys."""
+        await self._credentials.delete(tenant, user)
+        self._forget(user, tenant)
+        self._keys = {
+            digest: row
+            for digest, row in self._keys.items()
+            if (row.tenant, row.user) != (tenant, user)
+        }
+        self.roles.forget_user(user, tenant)
+        self._everybody_changed()
+        self._principals = {  # who gets the name later is somebody else
+            identity: principal
+            for identity, principal in self._principals.items()
+            if (identity.tenant, identity.user) != (tenant, user)
+        }
+
+    def _forget(self, user: str, tenant: TenantId) -> None:
+        row = self._users.pop((tenant, user), None)
+        if row is not None:
+            self._passwords.forget(row.password_hash)
+
+    # Keys
+
+    def access_keys(self, tenant: TenantId = DEFAULT_TENANT) -> list[AccessKeyRow]:
+        rows = [row for row in self._keys.values() if row.tenant == tenant]
+        return sorted(rows, key=lambda row: (row.user, row.created_at))
+
+    async def make_key(
+        self, user: str, roles: Sequence[str] = (), tenant: TenantId = DEFAULT_TENANT
+    ) -> str:
+        """A new key of a user; it is shown once and cannot be found out again.
+
+        It has the roles of its user, or those given: an admin's key may have any, another user's
+        key some of the user's.
+        """
+        held = self.user(user, tenant).roles
+        for role in roles:
+            if self.roles.check(role, tenant) not in held and not _may_give(held, role):
+                raise RefusedError(
+                    f"user {quoted(user)} does not have the role {quoted(role)}: a key has some "
+                    "of the roles of its user"
+                )
+        key = KEY_PREFIX + secrets.token_urlsafe(KEY_BYTES)
+        digest = _digest(key.encode())
+        keys = self._credentials.keys
+        row = await keys.insert(tenant, user, key_id_of(key), digest, roles=roles)
+        self._keys[digest] = row
+        return key
+
+    async def revoke_key(self, key_id: str, tenant: TenantId = DEFAULT_TENANT) -> None:
+        """The key is good for nothing on return."""
+        await self._credentials.keys.delete(tenant, key_id)
+        gone = [row for row in self._keys.values() if (row.tenant, row.key_id) == (tenant, key_id)]
+        for row in gone:
+            del self._keys[row.digest]
+            self._user_changed(tenant, row.user)
+
+    # Principals
+
+    def get(self, identity: Identity) -> Principal:
+        """One object for each identity, made when it is first seen."""
+        principal = self._principals.get(identity)
+        if principal is None:
+            principal = Principal(identity.tenant, identity.user, self._grants(identity))
+            self._principals[identity] = principal
+        return principal
+
+    def _grants(self, identity: Identity) -> Grants:
+        """What somebody may do now."""
+        tenant, user, proof, roles = identity
+        row = self._users.get((tenant, user))
+        if not user:
+            if proof == DIRECTORY:
+                roles = (OPERATOR,)
+            elif proof == LOCAL and not self.asks_login:
+                roles = (ADMIN,)
+            elif self._allow_anonymous:
+                roles = (CLIENT,)
+            else:
+                return NOTHING
+        elif proof == CERTIFICATE and row is None:
+            roles = (CLIENT,)
+        elif proof != TOKEN:
+            if row is None:
+                return NOTHING
+            if proof == KEY:
+                held = row.roles
+                roles = tuple(one for one in roles if one in held or _may_give(held, one))
+            else:
+                roles = row.roles
+        return self.roles.grants(tenant, user, roles)
+
+    def _everybody_changed(self) -> None:
+        for identity, principal in self._principals.items():
+            principal.grants = self._grants(identity)
+        for listener in self.on_change:
+            listener(None)
+
+    def _user_changed(self, tenant: TenantId, user: str) -> None:
+        concerned = set()
+        for identity, principal in self._principals.items():
+            if (identity.tenant, identity.user) == (tenant, user):
+                principal.grants = self._grants(identity)
+                concerned.add(principal)
+        for listener in self.on_change:
+            listener(concerned)
+
+    # Coming in
+
+    def anonymous(self, source: str) -> Principal | None:
+        """Who a client without a login is; None when it has to log in."""
+        if not self.asks_login and is_loopback(source.partition("%")[0]):
+            return self.get(Identity(DEFAULT_TENANT, "", LOCAL))
+        return self.get(Identity(DEFAULT_TENANT, "")) if self._allow_anonymous else None
+
+    def local(self) -> Principal:
+        """Who a command is that came over the socket in the data directory: an operator."""
+        return self.get(Identity(DEFAULT_TENANT, "", DIRECTORY))
+
+    def principal(self, user: str, tenant: TenantId = DEFAULT_TENANT) -> Principal:
+        """Who a user is who was let in before; '' for an anonymous client."""
+        if not user and not self.asks_login:
+            return self.get(Identity(tenant, "", LOCAL))
+        if user and (tenant, user) not in self._users:
+            return self._strangers.get((tenant, user)) or Principal(tenant, user)
+        return self.get(Identity(tenant, user))
+
+    def certified(self, common_name: str) -> Principal | None:
+        """Who the owner of a certificate is that the listener's authority signed."""
+        with suppress(InvalidName):
+            row = self.find(check_user(common_name))
+            if row is None:
+                return self._stranger(Identity(DEFAULT_TENANT, common_name, CERTIFICATE))
+            return self.get(Identity(row.tenant, row.user))
+        return None
+
+    def keyed(self, key: bytes) -> Principal | None:
+        """Whose key this is; None if nobody's."""
+        row = self._keys.get(_digest(key))
+        if row is None:
+            self.count_wrong()
+            return None
+        if row.roles:
+            return self.get(Identity(row.tenant, row.user, KEY, row.roles))
+        return self.get(Identity(row.tenant, row.user))
+
+    def takes_token(self, secret: bytes) -> bool:
+        """Whether this is to be checked as a token: it looks like one, and tokens are accepted."""
+        return self.tokens is not None and looks_like_token(secret)
+
+    def tokened(self, text: bytes) -> Admission:
+        """What the bearer of a token may do; NotAuthorized if it is not accepted.
+
+        A token that names no roles has those of its user; who is not a user has the role `client`.
+        """
+        assert self.tokens is not None, "takes_token was asked before"
+        try:
+            token = self.tokens.check(text)
+            user = check_user(token.user)
+            if token.tenant not in ("", DEFAULT_TENANT):
+                raise NotAuthorized(f"the token's tenant {quoted(token.tenant)} does not exist")
+        except InvalidName as wrong:
+            self.count_wrong()
+            raise NotAuthorized(f"the token is not accepted: {wrong}") from None
+        except NotAuthorized:
+            self.count_wrong()
+            raise
+        if token.roles or (DEFAULT_TENANT, user) not in self._users:
+            roles = token.roles or (CLIENT,)
+            principal = self._stranger(Identity(DEFAULT_TENANT, user, TOKEN, roles))
+        else:
+            principal = self.get(Identity(DEFAULT_TENANT, user))
+        return Admission(principal, token.client_id, token.expires_us)
+
+    def _stranger(self, identity: Identity) -> Principal:
+        principal = self.get(identity)
+        self._strangers[identity.tenant, identity.user] = principal
+        return principal
+
+    def find(self, login: str) -> CredentialRow | None:
+        """The user that a login name means: `user` or `tenant/user`."""
+        row = self._users.get((DEFAULT_TENANT, login))
+        if row is None and "/" in login:
+            tenant, _, user = login.partition("/")
+            row = self._users.get((TenantId(tenant), user))
+        return row
+
+    def count_wrong(self) -> None:
+        """A client was refused because what it showed lets nobody in."""
+        self._metrics.refused["login"] += 1
+
+    def count_stranger(self) -> None:
+        """A client was refused because it did not log in."""
+        self._metrics.refused["anonymous"] += 1
+
+    def recall(self, user: str, password: bytes) -> Principal | None:
+        """Who logs in, if this password was found right before. Costs microseconds."""
+        row = self.find(user)
+        if row is not None and self._passwords.recall(row.password_hash, password):
+            return self.get(Identity(row.tenant, row.user))
+        return None
+
+    async def log_in(self, user: str, password: bytes, source: str) -> Principal:
+        """Who this is; NotAuthorized after a while if user and password do not fit.
+
+        `source` is the address the client comes from. UnavailableError when too many wait.
+        A caller that goes away gives up the answer, not the place.
+        """
+        try:
+            place = self._lines.join(network_of(source))
+            login = asyncio.get_running_loop().create_task(self._log_in(user, password, place))
+            self._logins.add(login)
+            login.add_done_callback(self._finish)
+            principal = await asyncio.shield(login)
+        except UnavailableError:
+            self._metrics.refused["login_busy"] += 1
+            raise
+        if principal is None:
+            raise NotAuthorized("wrong user name or password")
+        return principal
+
+    def _finish(self, login: asyncio.Task[Principal | None]) -> None:
+        self._logins.discard(login)
+        if not login.cancelled():
+            login.exception()  # who waited for it may be gone
+
+    async def _log_in(self, user: str, password: bytes, place: Place) -> Principal | None:
+        async with place:
+            if principal := self.recall(user, password):
+                return principal  # a twin in the line was first
+            await self.prepare_logins()
+            row = self.find(user)
+            stored = self._decoy if row is None else row.password_hash
+            is_right = await self._passwords.verify(stored, password)
+            if is_right and row is not None:
+                if self.find(user) is row:
+                    return self.get(Identity(row.tenant, row.user))
+                self._passwords.forget(stored)  # removed or changed meanwhile
+            self._metrics.refused["login"] += 1
+            await asyncio.sleep(self._wrong_login_s)
+            return None
+
+    # Listening
+
+    def check_exposure(self, host: str, *, takes_anybody: bool = True) -> None:
+        """Refuse to listen where strangers could come in and nobody wrote that down.
+
+        A listener that demands certificates does not take anybody.
+        """
+        if self.asks_login or self.allow_anonymous or not takes_anybody:
+            return
+        if not is_loopback(host):
+            raise InvalidSetting(
+                f"listening on {host} would accept everybody, because no user exists: add a user "
+                "(penstock user add), listen on 127.0.0.1, or use --allow-anonymous"
+            )
+
+
+def key_id_of(key: str) -> str:
+    """The id that a key is listed and revoked by."""
+    return _digest(key.encode())[:KEY_ID_CHARS]
+
+
+def _may_give(held: Sequence[str], role: str) -> bool:
+    """Whether somebody with these roles may let a key have another one."""
+    return OPERATOR in held or (ADMIN in held and role != OPERATOR)
+
+
+def _digest(key: bytes) -> str:
+    return hashlib.sha256(key).hexdigest()
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches the address."""
+    if host == "localhost":
+        return True
+    with suppress(ValueError):  # a name, not an address
+        return ipaddress.ip_address(host).is_loopback
+    return False
