@@ -146,7 +146,7 @@ async def catch_up(seed: int) -> None:
     topic = OneTopic(log)
     keeps_qos0 = chance.random() < 0.3
     router = Router(
-        cast(Topics, topic), lambda principal, action, name: True, keeps_qos0=keeps_qos0
+        cast(Topics, topic), lambda principal, action, name, topic: True, keeps_qos0=keeps_qos0
     )
     metrics = Metrics()
     troubles: list[str] = []
@@ -205,7 +205,7 @@ def test_trouble_with_the_log_is_told_and_the_readers_keep_their_place() -> None
 
         log.read = broken  # type: ignore[method-assign]
         topic = OneTopic(log)
-        router = Router(cast(Topics, topic), lambda principal, action, name: True)
+        router = Router(cast(Topics, topic), lambda principal, action, name, topic: True)
         told: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         catchup = SessionCatchUp(
             topic.only, router, Metrics(), Timeline(SystemClock()), told.set_result
@@ -223,7 +223,7 @@ def test_records_that_retention_took_are_counted() -> None:
     async def main() -> None:
         log, records = await filled(random.Random(3))
         topic = OneTopic(log)
-        router = Router(cast(Topics, topic), lambda principal, action, name: True)
+        router = Router(cast(Topics, topic), lambda principal, action, name, topic: True)
         metrics = Metrics()
         catchup = SessionCatchUp(topic.only, router, metrics, Timeline(SystemClock()), pytest.fail)
         await log.trim(None, 1)

@@ -98,7 +98,7 @@ class Access:
     ) -> None:
         self.on_change: list[OnChange] = []
         self.tokens: Tokens | None = None  # None: tokens are not accepted
-        self.roles = Roles(credentials.roles, self._everybody_changed)
+        self.roles = Roles(credentials.roles, self._everybody_changed, self._lose_role)
         self._allow_anonymous = False
         self._credentials = credentials
         self._metrics = metrics
@@ -207,6 +207,13 @@ class Access:
         row = self._users[tenant, user] = replace(self.user(user, tenant), roles=held)
         self._user_changed(tenant, user)
         return row
+
+    def _lose_role(self, role: str, tenant: TenantId) -> None:
+        """Nobody has the role any more, in the catalog either."""
+        for key, row in self._users.items():
+            if row.tenant == tenant and role in row.roles:
+                left = tuple(one for one in row.roles if one != role)
+                self._users[key] = replace(row, roles=left)
 
     async def remove_user(self, user: str, tenant: TenantId = DEFAULT_TENANT) -> None:
         """With the user's roles, rules and keys."""

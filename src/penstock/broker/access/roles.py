@@ -57,11 +57,17 @@ class KnownRule:
 
 
 class Roles:
-    """`on_change` is called after every change that is durable."""
+    """`on_change` is called after every change that is durable; before it, `on_remove`."""
 
-    def __init__(self, catalog: RoleCatalog, on_change: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        catalog: RoleCatalog,
+        on_change: Callable[[], None],
+        on_remove: Callable[[str, TenantId], None],
+    ) -> None:
         self._catalog = catalog
         self._on_change = on_change
+        self._on_remove = on_remove  # hears which role users have lost
         self._roles: dict[tuple[TenantId, str], RoleRow] = {}
         self._rules: dict[tuple[TenantId, int], KnownRule] = {}
         self._declared_roles: dict[tuple[TenantId, str], DeclaredRole] = {}
@@ -139,6 +145,7 @@ class Roles:
         await self._catalog.delete_role(tenant, name)
         self._roles.pop((tenant, name), None)
         self._drop((tenant, OF_ROLE, name))
+        self._on_remove(name, tenant)
         self._changed()
 
     async def add_rules(
