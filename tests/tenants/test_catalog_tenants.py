@@ -126,7 +126,7 @@ def test_a_tenant_with_data_is_removed_only_with_everything_in_it(
 ) -> None:
     async def scenario(default: Catalog, acme: Catalog) -> None:
         own, _ = await fill(default), await fill(acme)
-        await default.credentials.insert(ACME, "road", "hash")
+        await default.credentials.insert(ACME, "road", "hash", ["client"])
         with pytest.raises(RefusedError, match=r"1 topic and 1 session and 1 user: .*--purge"):
             await default.tenants.check_empty(ACME)
         await default.tenants.delete(ACME)
@@ -148,8 +148,9 @@ def test_a_removed_tenant_leaves_no_row_in_any_table(tmp_path: Path) -> None:
         catalog = await Catalog.open(runner, ManualClock(5))
         await catalog.tenants.insert(ACME, "", "", "")
         await fill(catalog.for_tenant(ACME))
-        await catalog.credentials.insert(ACME, "road", "hash")
+        await catalog.credentials.insert(ACME, "road", "hash", ["client"])
         await catalog.credentials.keys.insert(ACME, "road", "id", "digest")
+        await catalog.credentials.roles.insert_role(ACME, "sensor", ["allow publish #"])
         await catalog.tenants.delete(ACME)
         await catalog.close()
 
