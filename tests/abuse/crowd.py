@@ -5,9 +5,11 @@ Every address of 127.0.0.0/8 is this machine: each one is a source of its own to
 
 from __future__ import annotations
 
+import resource
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Self, TypeVar
 
@@ -16,13 +18,31 @@ from tests.doors.served import Served
 T = TypeVar("T")
 
 WAIT_S = 30.0
+IP_BIND_ADDRESS_NO_PORT = 24  # ports are chosen with `connect`: thousands stay quick
 
 
 def reach(port: int, source: str, wait_s: float = WAIT_S) -> socket.socket:
     """A connection to the broker from an address of this machine."""
-    sock = socket.create_connection(("127.0.0.1", port), wait_s, (source, 0))
-    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    sock = socket.socket()
+    try:
+        sock.settimeout(wait_s)
+        sock.setsockopt(socket.IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, 1)
+        sock.bind((source, 0))
+        sock.connect(("127.0.0.1", port))
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    except BaseException:
+        sock.close()
+        raise
     return sock
+
+
+@contextmanager
+def many_descriptors() -> Iterator[None]:
+    """As many connections as the system allows, here and in what is started meanwhile."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    yield
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 class Crowd:

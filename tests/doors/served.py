@@ -27,6 +27,7 @@ class Served:
         self._program = ["-m", "penstock.cli.main"] if program is None else [str(program)]
         self.port = 0
         self.http_port = 0
+        self.ports: dict[str, int] = {}  # by scheme, of this start
         self._flags = flags
         self._process: subprocess.Popen[str] | None = None
 
@@ -44,11 +45,12 @@ class Served:
         weakref.finalize(self, self._process.kill)  # a test that failed leaves nothing running
         assert self._process.stdout is not None
         for line in self._process.stdout:
-            if line.startswith("listening") and "mqtt://" in line:
-                self.port = int(line.rsplit(":", 1)[1])
-            if line.startswith("listening") and "http://" in line:
-                self.http_port = int(line.rsplit(":", 1)[1])
+            if line.startswith("listening:") and "://" in line:
+                scheme, _, port = line.removeprefix("listening: ").rpartition(":")
+                self.ports[scheme.partition("://")[0]] = int(port)
             if line.startswith("ready"):
+                self.port = self.ports.get("mqtt", 0)
+                self.http_port = self.ports.get("http", 0)
                 return self
         raise AssertionError(f"the broker ended with {self._process.wait()}")
 

@@ -197,19 +197,24 @@ def test_every_byte_flipped_never_gives_a_server_error(broker: Hosted) -> None:
         assert client.ask("GET", "/healthz").status == 200
 
 
-def test_who_comes_when_there_is_no_room_is_turned_away(tmp_path: Path) -> None:
+def test_clients_beyond_the_bound_are_told_so_and_still_learn_whether_the_broker_lives(
+    tmp_path: Path,
+) -> None:
     with (
         Hosted(tmp_path, http__connections_max=2) as broker,
         Asking(broker.ports["http"]) as first,
         Asking(broker.ports["http"]) as second,
     ):
-        assert first.ask("GET", "/healthz").status == second.ask("GET", "/healthz").status == 200
-        with Asking(broker.ports["http"]) as third:
-            assert third.is_closed()
-        second.close()
-        first.ask("GET", "/healthz")
+        for one in (first, second):
+            assert one.ask("GET", "/v1/topics").status == 200
         with Asking(broker.ports["http"]) as third:
             assert third.ask("GET", "/healthz").status == 200
+            full = third.ask("GET", "/v1/topics")
+            assert full.status == 503 and "connections_max" in full.detail
+            assert full.headers["retry-after"]
+            second.close()
+            first.ask("GET", "/healthz")
+            assert third.ask("GET", "/v1/topics").status == 200
 
 
 def test_slow_requests_end_with_408_and_idle_connections_in_silence(tmp_path: Path) -> None:

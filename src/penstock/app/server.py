@@ -27,6 +27,7 @@ from penstock.config import (
 from penstock.core.engine_kind import engine_kind
 from penstock.core.placement import DEFAULT_TOPIC
 from penstock.doors.bus.door import BusDoor
+from penstock.doors.descriptors import Descriptors
 from penstock.doors.http.door import HttpDoor
 from penstock.doors.http.routes import add_all
 from penstock.doors.link import shown_address
@@ -146,8 +147,9 @@ class Server:
         self._wills = Wills(exchange, engine.will_catalog, engine.clock, limits.will_grace_s)
         await self._wills.open()
         loop = asyncio.get_running_loop()
-        self._mqtt = MqttDoor(exchange, self._wills, self._selector, loop, limits)
-        self._http = HttpDoor(engine, self._selector, loop, settings.http_limits)
+        descriptors = Descriptors()
+        self._mqtt = MqttDoor(exchange, self._wills, self._selector, loop, descriptors, limits)
+        self._http = HttpDoor(engine, self._selector, loop, descriptors, settings.http_limits)
         add_all(self._http, exchange, self._mqtt)
 
     def _start_schedule(self) -> None:

@@ -99,6 +99,7 @@ class Engine:
         self.pipelines = PipelineRuns(catalog.runs, clock)
         self.upkeep.errands.append(self.pipelines.take_reports)
         self.upkeep.stored_bytes_max = self.quotas.stored_bytes_max
+        self.upkeep.errands.append(self.topics.remove_leftovers)
         # Hear every commit, in this order, before those who wait for it are answered.
         self.followers: list[Follower] = []
         self.on_forget: Callable[[Topic], None] | None = None  # hears of topics that go

@@ -32,6 +32,7 @@ REFUSALS: Final = (
     "client_id",
     "connect_timeout",
     "connections",
+    "descriptors",
     "disk",
     "handshake",
     "handshakes",
@@ -40,6 +41,7 @@ REFUSALS: Final = (
     "packet_size",
     "page",
     *(f"quota_{kind}" for kind in TENANT_KINDS if kind != PUBLISH_BYTES_RATE),
+    "strangers",
     "unavailable",
     "will",
 )

@@ -107,6 +107,7 @@ class Topics:
         self._by_key: dict[str, Topic] = {}
         self._by_id: dict[int, Topic] = {}
         self.notes: list[str] = []  # what was found at the start, for people
+        self._leftovers: set[LogIdentity] = set()  # logs of no topic, whose files could not go yet
         self._turn = asyncio.Lock()
         self._is_closed = False
 
@@ -242,12 +243,17 @@ class Topics:
         self._quotas.check(TOPICS, len(self._by_key))
         topic_id = await self._catalog.reserve_topic_id()
         row = self._row(topic_id, name, settings, is_automatic=is_automatic)
-        log = await self._store.create(identity_of(row), name, settings)
+        identity = identity_of(row)
+        try:
+            log = await self._store.create(identity, name, settings)
+        except UnavailableError:
+            await self._remove_log(identity)
+            raise
         try:
             await self._catalog.insert_topic(row)
         except BaseException:
             await log.close()
-            await self._store.delete(identity_of(row))
+            await self._remove_log(identity)
             raise
         topic = Topic(row, log)
         self._add(topic)
@@ -303,8 +309,24 @@ class Topics:
             topic.is_gone = True
             self._on_delete(topic)
             await topic.log.close()
-            await self._store.delete(topic.identity)
+            await self._remove_log(topic.identity)
             return topic
+
+    async def _remove_log(self, identity: LogIdentity) -> None:
+        """Remove the files of a log that is nobody's; what cannot go now goes later.
+
+        No row speaks of it, so it is gone for everybody. Upkeep tries again, and so does `close`.
+        """
+        try:
+            await self._store.delete(identity)
+            self._leftovers.discard(identity)
+        except OSError:  # no descriptor is left, perhaps
+            self._leftovers.add(identity)
+
+    async def remove_leftovers(self) -> None:
+        """Try again to remove files of logs that are nobody's."""
+        for identity in list(self._leftovers):
+            await self._remove_log(identity)
 
     async def bind(self, filter: str, name: str) -> None:
         """Place names that match from now on; durable on return."""
@@ -338,6 +360,7 @@ class Topics:
         """Let the change that is being made finish, then close every log."""
         async with self._turn:
             self._is_closed = True
+            await self.remove_leftovers()
             for topic in self._by_key.values():
                 topic.is_gone = True
                 await topic.log.close()

@@ -19,6 +19,7 @@ from penstock.cli.output import UsageError, counted, human_bytes, human_duration
 from penstock.cli.settings import show_effective
 from penstock.config import OFF, OPTIONAL, REQUIRED, ServerSettings, load, server_settings
 from penstock.core.engine_kind import engine_kind
+from penstock.doors.descriptors import raise_limit
 from penstock.doors.loop import DoorLoop
 from penstock.doors.selector import DoorSelector
 from penstock.log.files.directory import FILES
@@ -133,6 +134,7 @@ def serve(options: argparse.Namespace) -> None:
             Tokens(settings.tokens, SystemClock())
         show_effective(effective, as_json=options.json)
         return
+    raise_limit()
     selector = DoorSelector()
     with (
         LogOutput(settings.log_level, settings.log_format),

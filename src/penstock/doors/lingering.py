@@ -20,6 +20,7 @@ from penstock.model.limits import KIB, MIB
 LINGER_S_MAX: Final = 5.0  # from the end of a connection to its socket's
 STOP_LINGER_S_MAX: Final = 1.0  # the same when the broker stops
 LINGER_BYTES_MAX: Final = 64 * MIB  # discarded: twice the largest body that is accepted
+LINGERS_MAX: Final = 1_000  # or half the connections of the door; then the oldest is cut
 READ_BYTES: Final = 64 * KIB
 
 
@@ -32,12 +33,16 @@ class Lingering:
         loop: asyncio.AbstractEventLoop,
         s_max: float = LINGER_S_MAX,
         bytes_max: int = LINGER_BYTES_MAX,
+        *,
+        connections_max: int = 0,
     ) -> None:
         self.selector = selector
         self.loop = loop
         self.s_max = s_max
         self.bytes_max = bytes_max
-        self.lingers: set[Linger] = set()
+        self.count_max = max(LINGERS_MAX, connections_max // 2)
+        self.lingers: dict[Linger, None] = {}  # the oldest first
+        self.is_stopping = False  # every client may read why, however many there are
         self._empty: asyncio.Event | None = None  # somebody waits for the last one to go
 
     def __len__(self) -> int:
@@ -45,12 +50,22 @@ class Lingering:
 
     def begin(self, cut: Callable[[], None]) -> Linger:
         """A connection begins to linger; `cut` closes it when a bound is reached."""
+        if len(self.lingers) >= self.count_max and not self.is_stopping:
+            self.cut_oldest()
         linger = Linger(self, cut)
-        self.lingers.add(linger)
+        self.lingers[linger] = None
         return linger
 
+    def cut_oldest(self) -> bool:
+        """Close the one that lingers longest; False if nobody lingers."""
+        oldest = next(iter(self.lingers), None)
+        if oldest is None:
+            return False
+        oldest.cut()
+        return True
+
     def forget(self, linger: Linger) -> None:
-        self.lingers.discard(linger)
+        self.lingers.pop(linger, None)
         if not self.lingers and self._empty is not None:
             self._empty.set()
 

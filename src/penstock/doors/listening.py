@@ -15,16 +15,18 @@ from pathlib import Path
 from typing import Final
 
 from penstock.broker.limited_log import LimitedLog
+from penstock.doors.descriptors import SCARCE, Descriptors
 from penstock.doors.lingering import Lingering
 from penstock.doors.link import Link
-from penstock.doors.selector import DoorSelector
+from penstock.doors.selector import READABLE, DoorSelector
 from penstock.doors.serving import Served, Serving
-from penstock.doors.tcp import SocketLink
+from penstock.doors.tcp import SocketLink, peer_of
 from penstock.doors.tls import TlsListener
 from penstock.model.unix_socket import short_address
 
 ACCEPTS_MAX: Final = 64  # of one event: others get their turn
 BACKLOG: Final = 1024
+PAUSE_S: Final = 0.2  # of accepting, when the system has no descriptor or memory for it
 
 Make = Callable[[Link], Served | None]  # None when there is no room for another connection
 
@@ -41,7 +43,13 @@ class Listeners:
         serving: Serving,
         lingering: Lingering,
         log: LimitedLog,
+        *,
+        descriptors: Descriptors,
+        may_use_reserve: bool,
     ) -> None:
+        """`may_use_reserve`: its clients may be those that ask how the broker is."""
+        self._descriptors = descriptors
+        self._may_use_reserve = may_use_reserve
         self._log = log
         self._lingering = lingering
         self._selector = selector
@@ -67,6 +75,7 @@ class Listeners:
                 context, self._loop, self._make, self._refused, self._lingering, self._log
             )
             self._tls.append(tls)
+            self._descriptors.watch(tls.strangers)
             begin = tls.take
         self._selector.serve(listener.fileno(), partial(self._accept, listener, begin))
         bound = listener.getsockname()
@@ -105,14 +114,42 @@ class Listeners:
                 sock, _ = listener.accept()
             except BlockingIOError:  # nobody waits
                 return
-            except OSError as failed:  # no descriptor is left, perhaps: the others are served on
+            except OSError as failed:
+                if failed.errno not in SCARCE:  # that client is gone again
+                    continue
                 text = "a connection cannot be accepted: %(problem)s"
                 self._log.warning("accept failed", text, {"problem": str(failed)})
+                self._pause(listener)
                 return
             sock.setblocking(False)
             if sock.family != socket.AF_UNIX:
+                if self._is_short(sock):
+                    sock.close()
+                    continue
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             begin(sock)
+
+    def _is_short(self, sock: socket.socket) -> bool:
+        """Whether a newcomer would use up what files need, and nobody gives way to it."""
+        descriptors = self._descriptors
+        if not descriptors.is_reserved(sock.fileno(), may_use_half=self._may_use_reserve):
+            return False
+        if descriptors.make_room():
+            return False
+        self._refused["descriptors"] += 1
+        text = "connection from %(peer)s refused: the process has too few descriptors"
+        self._log.warning("connection refused", text, {"peer": peer_of(sock)})
+        return True
+
+    def _pause(self, listener: socket.socket) -> None:
+        """Accept nothing for a moment: a listener that stays readable would keep the loop busy."""
+        self._descriptors.make_room()
+        self._selector.change(listener.fileno(), 0)
+        self._loop.call_later(PAUSE_S, self._resume, listener)
+
+    def _resume(self, listener: socket.socket) -> None:
+        if listener in self._sockets:
+            self._selector.change(listener.fileno(), READABLE)
 
     def _begin(self, make: Make, sock: socket.socket) -> None:
         link = SocketLink(sock, self._selector, self._lingering)

@@ -27,11 +27,7 @@ class SocketLink:
 
     @property
     def source(self) -> str:
-        try:
-            peer = self.socket.getpeername()
-        except OSError:  # gone already
-            return ""
-        return str(peer[0]) if peer else ""  # a Unix socket has no address
+        return source_of(self.socket)
 
     @property
     def peer(self) -> str:
@@ -69,6 +65,15 @@ class SocketLink:
         with suppress(OSError, KeyError):
             self._selector.leave(self.socket.fileno())
         self.socket.close()
+
+
+def source_of(sock: socket.socket) -> str:
+    """The address of the other side, without the port."""
+    try:
+        peer = sock.getpeername()
+    except OSError:  # gone already
+        return ""
+    return str(peer[0]) if peer else ""  # a Unix socket has no address
 
 
 def peer_of(sock: socket.socket) -> str:

@@ -10,24 +10,31 @@ from __future__ import annotations
 import asyncio
 import socket
 import ssl
+from asyncio import sslproto
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 from penstock.broker.limited_log import LimitedLog
 from penstock.doors.lingering import Linger, Lingering
 from penstock.doors.link import Wired, shown_peer
-from penstock.doors.tcp import peer_of
+from penstock.doors.strangers import Stranger, Strangers
+from penstock.doors.tcp import peer_of, source_of
 from penstock.model.errors import InvalidSetting
 from penstock.model.limits import KIB
 
 HANDSHAKES_MAX: Final = 1_000  # under way
+HANDSHAKES_PER_NETWORK_MAX: Final = 500
 HANDSHAKE_S_MAX: Final = 10.0
 SHUTDOWN_S_MAX: Final = 5.0  # for the client to take leave after the last packet
 # TLS here cannot be closed one way. A client that is silent for this long after our last packet has
 # stopped sending, so that closing will not reset what it reads.
 QUIET_S: Final = 1.0
+# asyncio reads into a buffer of this size, one for each connection from its first byte on. It takes
+# 256 KiB unless told otherwise: a quarter of a gigabyte for a thousand strangers.
+sslproto.SSLProtocol.max_size = 64 * KIB
 SEND_BYTES_MAX: Final = 256 * KIB  # handed to the transport at once
 
 
@@ -235,19 +242,34 @@ class TlsListener:
         self.lingering = lingering
         self._log = log
         self._handshake_s_max = handshake_s_max
-        self._handshakes: set[asyncio.Task[None]] = set()
+        self._handshakes: dict[asyncio.Task[None], Stranger] = {}
+        self.strangers = Strangers(
+            loop.time, HANDSHAKES_MAX, HANDSHAKES_PER_NETWORK_MAX, on_evict=self._note_eviction
+        )
 
     def take(self, sock: socket.socket) -> None:
         """Begin the handshake on a non-blocking socket."""
-        if len(self._handshakes) >= HANDSHAKES_MAX:
+        source = source_of(sock)
+        if not self.strangers.has_room(source, HANDSHAKES_MAX):
             self._refused["handshakes"] += 1
             text = "connection from %(peer)s refused: too many TLS handshakes are under way"
             self._log.warning("connection refused", text, {"peer": peer_of(sock)})
             sock.close()
             return
         handshake = self._loop.create_task(self._shake(sock))
-        self._handshakes.add(handshake)
-        handshake.add_done_callback(self._handshakes.discard)
+        self._handshakes[handshake] = self.strangers.enter(source, partial(_cancel, handshake))
+        handshake.add_done_callback(self._finish)
+
+    def _finish(self, handshake: asyncio.Task[None]) -> None:
+        self._handshakes.pop(handshake).leave()
+
+    def _note_eviction(self, network: str) -> None:
+        self._refused["handshakes"] += 1
+        text = (
+            "TLS handshake with %(network)s given up: its address has the most of them, and there "
+            "was no room for another client"
+        )
+        self._log.warning("handshake given up", text, {"network": network})
 
     async def _shake(self, sock: socket.socket) -> None:
         peer = peer_of(sock)  # while it is known
@@ -267,8 +289,12 @@ class TlsListener:
             self._log.warning("handshake failed", text, values)
 
     def close(self) -> None:
-        for handshake in self._handshakes:
+        for handshake in list(self._handshakes):
             handshake.cancel()
+
+
+def _cancel(handshake: asyncio.Task[None]) -> None:
+    handshake.cancel()
 
 
 def common_name(certificate: dict[str, Any] | None) -> str | None:

@@ -17,6 +17,7 @@ from typing import Any, Final
 from penstock.broker.engine import Engine
 from penstock.broker.limited_log import LimitedLog
 from penstock.core.access import Principal
+from penstock.doors.descriptors import Descriptors
 from penstock.doors.http.bodies import BodyStream
 from penstock.doors.http.connection import HttpConnection
 from penstock.doors.http.errors import problem_of
@@ -40,6 +41,7 @@ from penstock.doors.link import Link
 from penstock.doors.listening import Listeners
 from penstock.doors.selector import DoorSelector
 from penstock.doors.serving import Serving
+from penstock.doors.strangers import CROWDED, EVICTED, FULL, Stranger, Strangers
 from penstock.model.errors import (
     NotSubscribed,
     PenstockError,
@@ -50,6 +52,9 @@ from penstock.model.errors import (
 
 WS_EXPIRED: Final = 1008  # what the client was let in with is over (RFC 6455 §7.4.1)
 LOCAL_CONNECTIONS_MAX: Final = 64  # of commands; beside those of `connections_max`
+# For clients that ask for `/healthz`, or are told that too many are there, when all others are
+# taken by clients that logged in.
+STRANGERS_ROOM_MIN: Final = 64
 
 
 class HttpDoor:
@@ -60,6 +65,7 @@ class HttpDoor:
         engine: Engine,
         selector: DoorSelector,
         loop: asyncio.AbstractEventLoop,
+        descriptors: Descriptors,
         limits: HttpLimits = DEFAULT_LIMITS,
     ) -> None:
         self.engine = engine
@@ -79,11 +85,28 @@ class HttpDoor:
         self._stopped: asyncio.Future[None] | None = None  # those who wait for something
         self._empty: asyncio.Event | None = None  # set when the last connection is gone
         refused = engine.metrics.refused
-        self._lingering = Lingering(selector, loop, limits.linger_s_max, limits.linger_bytes_max)
-        self._log = LimitedLog("penstock.http", loop)
-        self._listeners = Listeners(
-            selector, loop, refused, self.begin, self.serving, self._lingering, self._log
+        self._lingering = Lingering(
+            selector,
+            loop,
+            limits.linger_s_max,
+            limits.linger_bytes_max,
+            connections_max=limits.connections_max,
         )
+        self._log = LimitedLog("penstock.http", loop)
+        self._strangers = Strangers(loop.time, on_evict=self._note_eviction)
+        self._unknown: dict[Asker, Stranger] = {}  # connections of which no client logged in
+        self._listeners = Listeners(
+            selector,
+            loop,
+            refused,
+            self.begin,
+            self.serving,
+            self._lingering,
+            self._log,
+            descriptors=descriptors,
+            may_use_reserve=True,
+        )
+        descriptors.watch(self._strangers, self._lingering)
         self._note_date()
         self._timer = loop.call_later(1.0, self._each_second)
 
@@ -110,9 +133,13 @@ class HttpDoor:
 
     def begin(self, link: Link) -> HttpConnection | None:
         """A client on a link of any kind; None when there is no room for another."""
-        if len(self._connections) + len(self._lingering) >= self.limits.connections_max:
-            self.engine.metrics.refused["connections"] += 1
-            text = "connection from %(peer)s refused: connections_max are open"
+        source = link.source
+        known = self._known_count
+        room = max(STRANGERS_ROOM_MIN, self.limits.connections_max - known)
+        if not self._strangers.has_room(source, room):
+            is_full = known + len(self._strangers) >= self.limits.connections_max
+            self.engine.metrics.refused["connections" if is_full else "strangers"] += 1
+            text = FULL if is_full else CROWDED
             self._log.warning("connection refused", text, {"peer": link.peer})
             return None
         if self._log.tells_debug:
@@ -120,7 +147,33 @@ class HttpDoor:
             self._log.debug("connection opened", text, {"peer": link.peer})
         connection = HttpConnection(self, link)
         self._connections.add(connection)
+        self._unknown[connection] = self._strangers.enter(source, connection.close)
         return connection
+
+    @property
+    def _known_count(self) -> int:
+        """Connections of clients that logged in, and those that are over and linger."""
+        count = len(self._connections) + len(self._lingering)
+        return count - len(self._strangers) - len(self._local)
+
+    def _know(self, asker: Asker) -> None:
+        """Its client has logged in; UnavailableError if there is no room for another one."""
+        self.check_room()
+        self._unknown.pop(asker).leave()
+
+    def check_room(self) -> None:
+        """UnavailableError while as many clients are logged in as there may be."""
+        if self._known_count >= self.limits.connections_max:
+            self.engine.metrics.refused["connections"] += 1
+            raise UnavailableError("connections_max clients are connected: try again")
+
+    def stranger(self, asker: Asker) -> Stranger | None:
+        """What a connection counts as until its client logs in."""
+        return self._unknown.get(asker)
+
+    def _note_eviction(self, network: str) -> None:
+        self.engine.metrics.refused["strangers"] += 1
+        self._log.warning("connection closed", EVICTED, {"network": network})
 
     @property
     def connection_count(self) -> int:
@@ -130,6 +183,9 @@ class HttpDoor:
         self._connections.discard(connection)
         self._local.discard(connection)
         self._expiring.pop(connection, None)
+        stranger = self._unknown.pop(connection, None)
+        if stranger is not None:
+            stranger.leave()
         if not self._connections and self._empty is not None:
             self._empty.set()
 
@@ -146,11 +202,16 @@ class HttpDoor:
                 if not isinstance(who, Principal):
                     self.serving.tasks.spawn(self._log_in(request, route, who))
                     return
-                request.principal = who
+                self._admit(request, who)
         except Exception as wrong:
             self._fail(request, wrong)
             return
         self._handle(request, route)
+
+    def _admit(self, request: Request, who: Principal) -> None:
+        if request.asker in self._unknown:
+            self._know(request.asker)
+        request.principal = who
 
     def _recall(self, request: Request) -> Principal | Credentials:
         """Who asks. A command over the Unix socket is an operator's, unless it logs in."""
@@ -176,7 +237,7 @@ class HttpDoor:
 
     async def _log_in(self, request: Request, route: Route, credentials: Credentials) -> None:
         try:
-            request.principal = await log_in(self._access, credentials, request.source)
+            self._admit(request, await log_in(self._access, credentials, request.source))
         except Exception as wrong:
             self._fail(request, wrong)
         else:
@@ -228,7 +289,7 @@ class HttpDoor:
         elif (
             isinstance(wrong, UnavailableError | NotSubscribed)
             and not isinstance(wrong, QuotaExceeded)
-            and "topic" in request.params
+            and _needs_topic(request)
         ):
             try:
                 self.engine.topics.find(request.params["topic"])
@@ -318,7 +379,7 @@ class HttpDoor:
     async def close(self) -> None:
         """Stop listening, finish the requests under way, close what is idle or takes too long."""
         self._listeners.close()
-        self.is_stopping = True
+        self.is_stopping = self._lingering.is_stopping = True
         if self._stopped is not None:
             self._stopped.set_result(None)
         for connection in list(self._connections):
@@ -334,3 +395,9 @@ class HttpDoor:
         self.serving.tasks.cancel()
         await self.serving.tasks.wait_done()
         self._log.close()
+
+
+def _needs_topic(request: Request) -> bool:
+    """Does it ask for something of a topic that has to exist?"""
+    route: Route | None = request.route
+    return "topic" in request.params and (route is None or not route.creates_topic)

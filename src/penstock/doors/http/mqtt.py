@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 from penstock.doors.http.door import HttpDoor
 from penstock.doors.http.limits import OUT_BYTES_ROOM
-from penstock.doors.http.messages import Request, Upgrade
+from penstock.doors.http.messages import Asker, Request, Upgrade
 from penstock.doors.http.router import Route
 from penstock.doors.http.websocket import Receiver, WebSocket
 from penstock.doors.mqtt.connection import PACKET_BYTES_MAX, Connection
 from penstock.doors.mqtt.door import MqttDoor
+from penstock.doors.strangers import Stranger
 
 PATH: Final = "/mqtt"
 SUBPROTOCOLS: Final = ("mqtt", "mqttv3.1")
@@ -27,13 +29,15 @@ BUSY: Final = 1013
 
 
 def add_routes(door: HttpDoor, mqtt: MqttDoor) -> None:
-    def begin(socket: WebSocket) -> Receiver:
-        return MqttReceiver(mqtt, socket)
+    def begin(asker: Asker, socket: WebSocket) -> Receiver:
+        return MqttReceiver(mqtt, socket, door.stranger(asker))
 
     def upgrade(request: Request) -> Upgrade:
+        door.check_room()
         # No pings: MQTT has its own keep alive, and paho-mqtt answers them without a mask, which
         # would cost it the connection (RFC 6455 §5.1).
-        return Upgrade(begin, SUBPROTOCOLS, PACKET_BYTES_MAX, is_pinged=False)
+        made = partial(begin, request.asker)
+        return Upgrade(made, SUBPROTOCOLS, PACKET_BYTES_MAX, is_pinged=False)
 
     door.router.add(Route("GET", PATH, upgrade, is_open=True, changes=True))
 
@@ -103,10 +107,10 @@ class MqttReceiver:
 
     __slots__ = ("_connection", "_link", "_socket")
 
-    def __init__(self, door: MqttDoor, socket: WebSocket) -> None:
+    def __init__(self, door: MqttDoor, socket: WebSocket, stranger: Stranger | None) -> None:
         self._socket = socket
         self._link = WebSocketLink(socket)
-        self._connection: Connection | None = door.begin(self._link)
+        self._connection: Connection | None = door.begin(self._link, stranger)
         if self._connection is None:
             socket.close_with(BUSY, "too many clients")
         else:

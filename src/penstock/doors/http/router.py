@@ -30,6 +30,7 @@ class Route:
     ends_with_client: bool = False  # given up when the client goes: it changes nothing
     facts: Facts | None = None  # for the OpenAPI document
     changes: bool = False  # although it is GET
+    creates_topic: bool = False  # the one in its path, which need not exist
 
     @property
     def is_safe(self) -> bool:

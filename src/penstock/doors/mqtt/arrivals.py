@@ -53,8 +53,10 @@ class Arrivals:
         limits: MqttLimits,
         spawn: Spawn,
         events: ClientEvents,
+        on_known: Callable[[Connection], None],
     ) -> None:
         self._events = events
+        self._on_known = on_known  # a client has logged in
         self.exchange = exchange
         self._wills = wills
         self._limits = limits
@@ -205,6 +207,7 @@ class Arrivals:
     def _welcome(
         self, connection: Connection, packet: Connect, session: Session, *, is_present: bool
     ) -> None:
+        self._on_known(connection)
         connection.begin(packet.version, session)
         self.exchange.sessions.attach(session)
         answer = _answer(connection, packet, session.client_id, is_present=is_present)

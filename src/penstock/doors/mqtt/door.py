@@ -14,6 +14,7 @@ from typing import Any, Final
 from penstock.broker.exchange import Exchange
 from penstock.broker.limited_log import LimitedLog
 from penstock.broker.session.wills import Wills
+from penstock.doors.descriptors import Descriptors
 from penstock.doors.lingering import STOP_LINGER_S_MAX, Lingering
 from penstock.doors.link import Link
 from penstock.doors.listening import Listeners
@@ -29,6 +30,7 @@ from penstock.doors.mqtt.publishing import PUBREC
 from penstock.doors.mqtt.subscribing import Subscribing
 from penstock.doors.selector import DoorSelector
 from penstock.doors.serving import Serving
+from penstock.doors.strangers import Stranger, Strangers
 from penstock.model.errors import PenstockError
 from penstock.model.version import VERSION
 from penstock.mqtt.kinds import Role, first_byte
@@ -62,6 +64,7 @@ class MqttDoor:
         wills: Wills,
         selector: DoorSelector,
         loop: asyncio.AbstractEventLoop,
+        descriptors: Descriptors,
         limits: MqttLimits = DEFAULT_LIMITS,
     ) -> None:
         self.exchange = exchange
@@ -72,15 +75,34 @@ class MqttDoor:
         self._loop = loop
         self._limits = limits
         refused = exchange.engine.metrics.refused
-        self._lingering = Lingering(selector, loop, limits.linger_s_max, limits.linger_bytes_max)
+        self._lingering = Lingering(
+            selector,
+            loop,
+            limits.linger_s_max,
+            limits.linger_bytes_max,
+            connections_max=limits.connections_max,
+        )
         self._log = LimitedLog("penstock.mqtt", loop)
         self._events = ClientEvents(exchange.engine.metrics, self._log)
+        self._strangers = Strangers(loop.time, on_evict=self._events.evicted)
+        self._unknown: dict[Connection, Stranger] = {}  # have not logged in
         self._listeners = Listeners(
-            selector, loop, refused, self.begin, self.serving, self._lingering, self._log
+            selector,
+            loop,
+            refused,
+            self.begin,
+            self.serving,
+            self._lingering,
+            self._log,
+            descriptors=descriptors,
+            may_use_reserve=False,
         )
+        descriptors.watch(self._strangers, self._lingering)
         self._connections: set[Connection] = set()
         self._held: list[Connection] = []
-        self._arrivals = Arrivals(exchange, wills, loop, limits, self.serving.spawn, self._events)
+        self._arrivals = Arrivals(
+            exchange, wills, loop, limits, self.serving.spawn, self._events, self._know
+        )
         version = f"penstock version {VERSION}"
         self._dollar_sys = DollarSys(exchange, loop, limits.sys_interval_s, version)
         subscribing = Subscribing(exchange, self._dollar_sys, self.serving.spawn)
@@ -106,15 +128,28 @@ class MqttDoor:
         """Take connections on an address, with TLS if told how; the address that was bound."""
         return self._listeners.listen(host, port, context)
 
-    def begin(self, link: Link) -> Connection | None:
-        """A client on a link of any kind; None when there is no room for another."""
-        if len(self._connections) + len(self._lingering) >= self._limits.connections_max:
-            self._events.too_many(link)
+    def begin(self, link: Link, stranger: Stranger | None = None) -> Connection | None:
+        """A client on a link of any kind; None when there is no room for another.
+
+        A link that another door took comes with the stranger that its client is there.
+        """
+        source = link.source
+        count = len(self._connections) + len(self._lingering)
+        room = self._limits.connections_max - count + len(self._strangers)
+        if not self._strangers.has_room(source, room):
+            self._events.too_many(link, is_full=count >= self._limits.connections_max)
             return None
         self.exchange.engine.metrics.traffic.sockets += 1
         connection = Connection(self, link)
         self._connections.add(connection)
+        self._unknown[connection] = stranger or self._strangers.enter(source, connection.close)
         return connection
+
+    def _know(self, connection: Connection) -> None:
+        """Its client has logged in."""
+        stranger = self._unknown.pop(connection, None)
+        if stranger is not None:
+            stranger.leave()
 
     @property
     def connection_count(self) -> int:
@@ -160,6 +195,7 @@ class MqttDoor:
 
     def forget(self, connection: Connection) -> None:
         self._connections.discard(connection)
+        self._know(connection)
         self._arrivals.forget(connection)
         session, connection.session = connection.session, None
         if session is not None:
@@ -239,6 +275,7 @@ class MqttDoor:
         self._timer.cancel()
         self._dollar_sys.close()
         self._listeners.close()
+        self._lingering.is_stopping = True
         for connection in list(self._connections):
             connection.end(
                 Reason.SERVER_SHUTTING_DOWN, "the broker is stopping: connect again later"

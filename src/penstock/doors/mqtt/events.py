@@ -11,6 +11,7 @@ from penstock.broker.metrics import Metrics
 from penstock.broker.session.session import Session
 from penstock.doors.link import Link
 from penstock.doors.mqtt.connection import Connection
+from penstock.doors.strangers import CROWDED, EVICTED, FULL
 from penstock.mqtt.packets import Connect
 
 
@@ -58,10 +59,15 @@ class ClientEvents:
         text = "client %(client)r from %(peer)s refused: %(reason)s"
         self._log.warning("client refused", text, values)
 
-    def too_many(self, link: Link) -> None:
-        self._metrics.refused["connections"] += 1
-        text = "connection from %(peer)s refused: connections_max are open"
+    def too_many(self, link: Link, *, is_full: bool) -> None:
+        self._metrics.refused["connections" if is_full else "strangers"] += 1
+        text = FULL if is_full else CROWDED
         self._log.warning("connection refused", text, {"peer": link.peer})
+
+    def evicted(self, network: str) -> None:
+        """A connection that had not logged in was closed for another one."""
+        self._metrics.refused["strangers"] += 1
+        self._log.warning("connection closed", EVICTED, {"network": network})
 
     def timed_out(self, connection: Connection) -> None:
         """A connection has not logged in in time: often a probe that only looks for the port."""

@@ -69,7 +69,8 @@ def add_routes(door: HttpDoor) -> None:
             Facts("delete a topic with its records and consumers", statuses=(204,), errors=(409,)),
         ),
     ):
-        door.router.add(Route(method, path, handler, facts=facts))
+        creates = handler == topics.declare
+        door.router.add(Route(method, path, handler, facts=facts, creates_topic=creates))
 
 
 class TopicsDoor:
