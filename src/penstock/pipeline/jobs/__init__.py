@@ -83,6 +83,18 @@ def duration(text: str) -> str:
     return text
 
 
+def add_batch_arguments(parser: argparse.ArgumentParser, batch_records: int) -> None:
+    """The arguments of a job that copies topics in batches."""
+    parser.add_argument(
+        "--batch-records",
+        metavar="N",
+        type=int,
+        default=batch_records,
+        help="records of one commit",
+    )
+    parser.add_argument("--skip-lost", action="store_true", help="continue without lost records")
+
+
 def check_directory(path: Path) -> None:
     """RefusedError where no directory can be, because a file is in the way."""
     for one in (path, *path.parents):

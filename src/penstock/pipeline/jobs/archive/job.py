@@ -19,6 +19,7 @@ from penstock.pipeline.delta.following import BATCH_RECORDS, DATE, Follower
 from penstock.pipeline.jobs import (
     Progress,
     Report,
+    add_batch_arguments,
     check_directory,
     ignore_progress,
     local_session,
@@ -97,14 +98,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=EVERY_S,
         help="with --follow: commit every SECONDS (10)",
     )
-    parser.add_argument(
-        "--batch-records",
-        metavar="N",
-        type=int,
-        default=BATCH_RECORDS,
-        help="records of one commit",
-    )
-    parser.add_argument("--skip-lost", action="store_true", help="continue without lost records")
+    add_batch_arguments(parser, BATCH_RECORDS)
 
 
 def run(options: argparse.Namespace, report: Report) -> Progress:

@@ -24,6 +24,7 @@ from penstock.pipeline.jobs import (
     LOCAL,
     Progress,
     Report,
+    add_batch_arguments,
     check_directory,
     ignore_progress,
     local_session,
@@ -118,14 +119,7 @@ def dispatch(
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("topics", metavar="TOPIC", nargs="*", help="topics to read (all topics)")
     parser.add_argument("--to", metavar="DIR", help="write tables deliveries and waiting to DIR")
-    parser.add_argument(
-        "--batch-records",
-        metavar="N",
-        type=int,
-        default=BATCH_RECORDS,
-        help="records of one commit",
-    )
-    parser.add_argument("--skip-lost", action="store_true", help="continue without lost records")
+    add_batch_arguments(parser, BATCH_RECORDS)
 
 
 def run(options: argparse.Namespace, report: Report) -> Progress:
