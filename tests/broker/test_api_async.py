@@ -34,35 +34,30 @@ def test_both_brokers_take_the_same_arguments(name: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["memory", "files"])
-def test_the_whole_life_of_a_consumer_awaited(kind: str, tmp_path: Path) -> None:
-    async def main() -> None:
-        made = AsyncBroker.memory() if kind == "memory" else AsyncBroker(tmp_path)
-        async with made as broker:
-            await broker.create_topic("t")
-            with pytest.raises(TopicExists):
-                await broker.create_topic("T")
-            assert await broker.publish({"n": 0}, "t") == 0
-            assert await broker.publish_many([{"n": 1}, "two"], "t", name="t/x") == range(1, 3)
-            await broker.subscribe("c", "t")
-            got = await broker.consume("c", "t", where="payload.n >= 0")
-            assert [r.value for r in got] == [{"n": 0}, {"n": 1}]
-            await broker.commit("c", "t", 1)
-            assert await broker.seek("c", "t", "latest") == 3
-            assert await broker.size("t", "c") == 0 and await broker.size("t") == 3
-            assert [r.offset for r in await broker.read("t", names="t/#", start=1)] == [1, 2]
-            await broker.bind("x/#", "t")
-            await broker.unbind("x/#")
-            await broker.alter_topic("t", retention_age="1h")
-            assert [(one.topic, one.retention_age) for one in await broker.topics()] == [
-                ("t", 3_600)
-            ]
-            assert [one.consumer for one in await broker.consumers("t")] == ["c"]
-            await broker.unsubscribe("c", "t")
-            with pytest.raises(NotSubscribed):
-                await broker.consume("c", "t")
-            await broker.delete_topic("t")
-
-    asyncio.run(main())
+async def test_the_whole_life_of_a_consumer_awaited(kind: str, tmp_path: Path) -> None:
+    made = AsyncBroker.memory() if kind == "memory" else AsyncBroker(tmp_path)
+    async with made as broker:
+        await broker.create_topic("t")
+        with pytest.raises(TopicExists):
+            await broker.create_topic("T")
+        assert await broker.publish({"n": 0}, "t") == 0
+        assert await broker.publish_many([{"n": 1}, "two"], "t", name="t/x") == range(1, 3)
+        await broker.subscribe("c", "t")
+        got = await broker.consume("c", "t", where="payload.n >= 0")
+        assert [r.value for r in got] == [{"n": 0}, {"n": 1}]
+        await broker.commit("c", "t", 1)
+        assert await broker.seek("c", "t", "latest") == 3
+        assert await broker.size("t", "c") == 0 and await broker.size("t") == 3
+        assert [r.offset for r in await broker.read("t", names="t/#", start=1)] == [1, 2]
+        await broker.bind("x/#", "t")
+        await broker.unbind("x/#")
+        await broker.alter_topic("t", retention_age="1h")
+        assert [(one.topic, one.retention_age) for one in await broker.topics()] == [("t", 3_600)]
+        assert [one.consumer for one in await broker.consumers("t")] == ["c"]
+        await broker.unsubscribe("c", "t")
+        with pytest.raises(NotSubscribed):
+            await broker.consume("c", "t")
+        await broker.delete_topic("t")
 
 
 def test_an_async_program_that_fails_on_a_batch_gets_it_again(tmp_path: Path) -> None:
@@ -84,28 +79,22 @@ def test_an_async_program_that_fails_on_a_batch_gets_it_again(tmp_path: Path) ->
     assert asyncio.run(again()) == []
 
 
-def test_messages_published_together_share_a_commit(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with AsyncBroker(tmp_path) as broker:
-            await broker.create_topic("t")
-            offsets = await asyncio.gather(*[broker.publish(i, "t") for i in range(200)])
-            assert offsets == list(range(200))
-            assert broker.engine.metrics.commit_records.count < 20
-
-    asyncio.run(main())
+async def test_messages_published_together_share_a_commit(tmp_path: Path) -> None:
+    async with AsyncBroker(tmp_path) as broker:
+        await broker.create_topic("t")
+        offsets = await asyncio.gather(*[broker.publish(i, "t") for i in range(200)])
+        assert offsets == list(range(200))
+        assert broker.engine.metrics.commit_records.count < 20
 
 
-def test_a_publisher_that_gives_up_disturbs_nobody(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with AsyncBroker(tmp_path) as broker:
-            await broker.create_topic("t")
-            tasks = [asyncio.create_task(broker.publish(i, "t")) for i in range(10)]
-            await asyncio.sleep(0)
-            for task in tasks[::2]:
-                task.cancel()
-            done = await asyncio.gather(*tasks, return_exceptions=True)
-            kept = [offset for offset in done if isinstance(offset, int)]
-            stored = await broker.read("t")
-            assert [stored[offset].value for offset in kept] == [1, 3, 5, 7, 9]
-
-    asyncio.run(main())
+async def test_a_publisher_that_gives_up_disturbs_nobody(tmp_path: Path) -> None:
+    async with AsyncBroker(tmp_path) as broker:
+        await broker.create_topic("t")
+        tasks = [asyncio.create_task(broker.publish(i, "t")) for i in range(10)]
+        await asyncio.sleep(0)
+        for task in tasks[::2]:
+            task.cancel()
+        done = await asyncio.gather(*tasks, return_exceptions=True)
+        kept = [offset for offset in done if isinstance(offset, int)]
+        stored = await broker.read("t")
+        assert [stored[offset].value for offset in kept] == [1, 3, 5, 7, 9]

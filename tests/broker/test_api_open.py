@@ -118,22 +118,19 @@ def test_closing_from_several_threads_at_once_is_fine(tmp_path: Path) -> None:
     Broker(tmp_path).close()
 
 
-def test_an_async_broker_must_be_open(tmp_path: Path) -> None:
-    async def main() -> None:
-        broker = AsyncBroker(tmp_path)
-        with pytest.raises(UnavailableError, match="never opened"):
-            await broker.topics()
-        await broker.open()
-        await broker.open()
-        await broker.create_topic("t")
-        await broker.close()
-        await broker.close()
-        with pytest.raises(UnavailableError):
-            await broker.publish("x", "t")
-        async with broker:  # the same one may be opened again
-            assert [one.topic for one in await broker.topics()] == ["t"]
-
-    asyncio.run(main())
+async def test_an_async_broker_must_be_open(tmp_path: Path) -> None:
+    broker = AsyncBroker(tmp_path)
+    with pytest.raises(UnavailableError, match="never opened"):
+        await broker.topics()
+    await broker.open()
+    await broker.open()
+    await broker.create_topic("t")
+    await broker.close()
+    await broker.close()
+    with pytest.raises(UnavailableError):
+        await broker.publish("x", "t")
+    async with broker:  # the same one may be opened again
+        assert [one.topic for one in await broker.topics()] == ["t"]
 
 
 def test_memory_keeps_nothing_and_touches_no_file(

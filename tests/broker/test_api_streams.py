@@ -71,16 +71,13 @@ def test_what_is_wrong_is_said_at_the_call_not_at_the_first_record(broker: Broke
 
 
 @kinds
-def test_a_waiting_stream_ends_when_the_broker_closes(kind: str, tmp_path: Path) -> None:
-    async def main() -> None:
-        async with opened(kind, tmp_path) as broker:
-            await broker.publish("x", "t")
-            got_one = asyncio.Event()
-            waiting = asyncio.create_task(collect(broker, got_one, start=0))
-            await got_one.wait()
-        assert await asyncio.wait_for(waiting, 30) == [0]
-
-    asyncio.run(main())
+async def test_a_waiting_stream_ends_when_the_broker_closes(kind: str, tmp_path: Path) -> None:
+    async with opened(kind, tmp_path) as broker:
+        await broker.publish("x", "t")
+        got_one = asyncio.Event()
+        waiting = asyncio.create_task(collect(broker, got_one, start=0))
+        await got_one.wait()
+    assert await asyncio.wait_for(waiting, 30) == [0]
 
 
 async def collect(broker: AsyncBroker, got_one: asyncio.Event, **choice: Any) -> list[int]:
@@ -92,27 +89,24 @@ async def collect(broker: AsyncBroker, got_one: asyncio.Event, **choice: Any) ->
 
 
 @kinds
-def test_streams_end_when_their_topic_is_deleted(kind: str, tmp_path: Path) -> None:
-    async def main() -> None:
-        async with opened(kind, tmp_path) as broker:
-            await broker.publish_many([random.Random(0).randbytes(1_000)] * 5_000, "t")
-            live = asyncio.create_task(collect(broker, asyncio.Event()))
-            slow = broker.stream("t", start=0)
-            assert (await anext(slow)).offset == 0  # it has most of the log still to read
-            behind = broker.stream("t", start=0)
-            await asyncio.sleep(0)
-            await broker.delete_topic("t")
-            assert await asyncio.wait_for(live, 30) == []
-            rest = [record.offset async for record in slow]
-            assert rest == list(range(1, len(rest) + 1))  # what it held, and no more
-            with pytest.raises(TopicNotFound, match="deleted"):
-                await anext(behind)
-            await broker.create_topic("t")
-            fresh = broker.stream("t")
-            await broker.publish("new", "t")
-            assert (await anext(fresh)).value == "new"
-
-    asyncio.run(main())
+async def test_streams_end_when_their_topic_is_deleted(kind: str, tmp_path: Path) -> None:
+    async with opened(kind, tmp_path) as broker:
+        await broker.publish_many([random.Random(0).randbytes(1_000)] * 5_000, "t")
+        live = asyncio.create_task(collect(broker, asyncio.Event()))
+        slow = broker.stream("t", start=0)
+        assert (await anext(slow)).offset == 0  # it has most of the log still to read
+        behind = broker.stream("t", start=0)
+        await asyncio.sleep(0)
+        await broker.delete_topic("t")
+        assert await asyncio.wait_for(live, 30) == []
+        rest = [record.offset async for record in slow]
+        assert rest == list(range(1, len(rest) + 1))  # what it held, and no more
+        with pytest.raises(TopicNotFound, match="deleted"):
+            await anext(behind)
+        await broker.create_topic("t")
+        fresh = broker.stream("t")
+        await broker.publish("new", "t")
+        assert (await anext(fresh)).value == "new"
 
 
 @kinds
@@ -168,50 +162,43 @@ def test_streams_started_at_any_moment_see_every_record_once(
 
 
 @kinds
-def test_a_live_stream_that_is_not_read_costs_bounded_memory_and_loses_nothing(
+async def test_a_live_stream_that_is_not_read_costs_bounded_memory_and_loses_nothing(
     kind: str, tmp_path: Path
 ) -> None:
     """With the real bounds: first too many records wait, then too many bytes."""
-
-    async def main() -> None:
-        async with opened(kind, tmp_path) as broker:
-            topic = broker.engine.topics.get("t")
-            stream = await broker.engine.stream(topic, AtOffset(0))
-            await broker.publish("first", "t")
-            assert [r.value for r in await stream.take(10)] == ["first"]
-            for _ in range(30):
-                await broker.publish_many([b"small"] * 500, "t")
-                assert stream._feed.waiting <= streams.BACKLOG_RECORDS_MAX
-            assert stream._feed.overflows == 1 and stream._feed.waiting == 0
-            seen = 1
-            while seen < 15_001:
-                records = await stream.take(777)
-                assert [r.offset for r in records] == list(range(seen, seen + len(records)))
-                seen += len(records)
-            for _ in range(20):
-                await broker.publish(bytes(500_000), "t")
-                assert stream._feed.waiting * 500_000 <= streams.BACKLOG_BYTES_MAX
-            assert stream._feed.overflows == 2
-            while seen < 15_021:
-                records = await stream.take(3)
-                assert [r.offset for r in records] == list(range(seen, seen + len(records)))
-                seen += len(records)
-
-    asyncio.run(main())
+    async with opened(kind, tmp_path) as broker:
+        topic = broker.engine.topics.get("t")
+        stream = await broker.engine.stream(topic, AtOffset(0))
+        await broker.publish("first", "t")
+        assert [r.value for r in await stream.take(10)] == ["first"]
+        for _ in range(30):
+            await broker.publish_many([b"small"] * 500, "t")
+            assert stream._feed.waiting <= streams.BACKLOG_RECORDS_MAX
+        assert stream._feed.overflows == 1 and stream._feed.waiting == 0
+        seen = 1
+        while seen < 15_001:
+            records = await stream.take(777)
+            assert [r.offset for r in records] == list(range(seen, seen + len(records)))
+            seen += len(records)
+        for _ in range(20):
+            await broker.publish(bytes(500_000), "t")
+            assert stream._feed.waiting * 500_000 <= streams.BACKLOG_BYTES_MAX
+        assert stream._feed.overflows == 2
+        while seen < 15_021:
+            records = await stream.take(3)
+            assert [r.offset for r in records] == list(range(seen, seen + len(records)))
+            seen += len(records)
 
 
 @kinds
-def test_a_record_larger_than_the_backlog_still_comes(kind: str, tmp_path: Path) -> None:
-    async def main() -> None:
-        async with opened(kind, tmp_path) as broker:
-            live = broker.stream("t")
-            await broker.publish("small", "t")
-            assert (await anext(live)).value == "small"
-            large = bytes(streams.BACKLOG_BYTES_MAX + 1)
-            await broker.publish_many([large, large, "after"], "t")
-            assert [(await anext(live)).value for _ in range(3)] == [large, large, "after"]
-
-    asyncio.run(main())
+async def test_a_record_larger_than_the_backlog_still_comes(kind: str, tmp_path: Path) -> None:
+    async with opened(kind, tmp_path) as broker:
+        live = broker.stream("t")
+        await broker.publish("small", "t")
+        assert (await anext(live)).value == "small"
+        large = bytes(streams.BACKLOG_BYTES_MAX + 1)
+        await broker.publish_many([large, large, "after"], "t")
+        assert [(await anext(live)).value for _ in range(3)] == [large, large, "after"]
 
 
 def test_a_stream_that_is_left_is_forgotten() -> None:
@@ -235,16 +222,13 @@ def test_a_stream_that_is_left_is_forgotten() -> None:
         assert broker._broker.engine._streams == {}
 
 
-def test_a_live_stream_hears_of_a_record_only_once_it_is_durable(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with AsyncBroker(tmp_path) as broker:
-            await broker.create_topic("t")
-            live = broker.stream("t")
-            waiting = asyncio.create_task(anext(live))  # type: ignore[arg-type]
-            await asyncio.sleep(0)
-            publishing = asyncio.create_task(broker.publish("x", "t"))
-            record = await waiting
-            assert record.offset < broker.engine.topics.get("t").log.bounds().end
-            assert await publishing == record.offset
-
-    asyncio.run(main())
+async def test_a_live_stream_hears_of_a_record_only_once_it_is_durable(tmp_path: Path) -> None:
+    async with AsyncBroker(tmp_path) as broker:
+        await broker.create_topic("t")
+        live = broker.stream("t")
+        waiting = asyncio.create_task(anext(live))  # type: ignore[arg-type]
+        await asyncio.sleep(0)
+        publishing = asyncio.create_task(broker.publish("x", "t"))
+        record = await waiting
+        assert record.offset < broker.engine.topics.get("t").log.bounds().end
+        assert await publishing == record.offset

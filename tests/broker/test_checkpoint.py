@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator
 
 import pytest
 
@@ -33,68 +33,56 @@ class Story:
         self.saved.append(sorted(point.wills))
 
 
-def play(scenario: Callable[[Story], Awaitable[None]]) -> None:
-    async def main() -> None:
-        opened = await open_memory(BrokerSettings())
-        catalog = opened.engine.session_catalog
-        views = [WillMarks()]
-        story = Story(Checkpoints(catalog, opened.engine.clock, views), views)
-        catalog.save = story.save  # type: ignore[method-assign]
-        await scenario(story)
-        await opened.close(True)
-
-    asyncio.run(main())
+@pytest.fixture
+async def story() -> AsyncIterator[Story]:
+    opened = await open_memory(BrokerSettings())
+    catalog = opened.engine.session_catalog
+    views = [WillMarks()]
+    story = Story(Checkpoints(catalog, opened.engine.clock, views), views)
+    catalog.save = story.save  # type: ignore[method-assign]
+    yield story
+    await opened.close(True)
 
 
-def test_nothing_is_saved_when_nothing_changed() -> None:
-    async def scenario(story: Story) -> None:
+async def test_nothing_is_saved_when_nothing_changed(story: Story) -> None:
+    await story.checkpoints.save()
+    assert story.saved == []
+
+
+async def test_what_a_checkpoint_could_not_save_is_in_the_next_one(story: Story) -> None:
+    story.views[0].note(1)
+    story.is_away = True
+    with pytest.raises(UnavailableError):
         await story.checkpoints.save()
-        assert story.saved == []
-
-    play(scenario)
-
-
-def test_what_a_checkpoint_could_not_save_is_in_the_next_one() -> None:
-    async def scenario(story: Story) -> None:
-        story.views[0].note(1)
-        story.is_away = True
-        with pytest.raises(UnavailableError):
-            await story.checkpoints.save()
-        story.is_away = False
-        story.views[0].note(2)
-        await story.checkpoints.save()
-        await story.checkpoints.save()
-        assert story.saved == [[1, 2]]
-
-    play(scenario)
+    story.is_away = False
+    story.views[0].note(2)
+    await story.checkpoints.save()
+    await story.checkpoints.save()
+    assert story.saved == [[1, 2]]
 
 
-def test_a_checkpoint_that_is_cancelled_leaves_its_changes_to_the_next_one() -> None:
-    async def scenario(story: Story) -> None:
-        story.views[0].note(1)
-        story.may_save.clear()
-        first = asyncio.ensure_future(story.checkpoints.save())
-        await asyncio.sleep(0)
-        first.cancel()
-        second = asyncio.ensure_future(story.checkpoints.save())
-        story.may_save.set()
-        await second
-        assert first.cancelled() and story.saved == [[1]]
+async def test_a_checkpoint_that_is_cancelled_leaves_its_changes_to_the_next_one(
+    story: Story,
+) -> None:
+    story.views[0].note(1)
+    story.may_save.clear()
+    first = asyncio.ensure_future(story.checkpoints.save())
+    await asyncio.sleep(0)
+    first.cancel()
+    second = asyncio.ensure_future(story.checkpoints.save())
+    story.may_save.set()
+    await second
+    assert first.cancelled() and story.saved == [[1]]
 
-    play(scenario)
 
-
-def test_checkpoints_take_turns() -> None:
-    async def scenario(story: Story) -> None:
-        story.views[0].note(1)
-        story.may_save.clear()
-        first = asyncio.ensure_future(story.checkpoints.save())
-        await asyncio.sleep(0)
-        story.views[0].note(2)
-        second = asyncio.ensure_future(story.checkpoints.save())
-        await asyncio.sleep(0)
-        story.may_save.set()
-        await asyncio.gather(first, second)
-        assert story.saved == [[1], [2]]
-
-    play(scenario)
+async def test_checkpoints_take_turns(story: Story) -> None:
+    story.views[0].note(1)
+    story.may_save.clear()
+    first = asyncio.ensure_future(story.checkpoints.save())
+    await asyncio.sleep(0)
+    story.views[0].note(2)
+    second = asyncio.ensure_future(story.checkpoints.save())
+    await asyncio.sleep(0)
+    story.may_save.set()
+    await asyncio.gather(first, second)
+    assert story.saved == [[1], [2]]

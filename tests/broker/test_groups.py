@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -57,128 +58,119 @@ def offsets_of(given: list[Given]) -> list[int]:
     return [one.record.offset for one in given]
 
 
-def in_world(scenario: Callable[[GroupWorld], Awaitable[None]], path: Path | None = None) -> None:
-    async def main() -> None:
-        broker = AsyncBroker.memory() if path is None else AsyncBroker(path)
-        async with broker:
-            await broker.create_topic("jobs", exist_ok=True)
-            await asyncio.wait_for(scenario(GroupWorld(broker)), 60)
-
-    asyncio.run(main())
+@pytest.fixture
+async def world() -> AsyncIterator[GroupWorld]:
+    async with opened_world(AsyncBroker.memory()) as opened:
+        yield opened
 
 
-def test_each_record_goes_to_one_reader() -> None:
-    async def scenario(world: GroupWorld) -> None:
-        await world.publish(20)
-        first, given = await world.fetch(8)
-        second, rest = await world.fetch(100)
-        assert offsets_of(given) + offsets_of(rest) == list(range(20))
-        assert (await world.fetch())[1] == []
-        assert await world.ack(first) == 8
-        assert await world.ack(second, 8, 9) == 2
-        info = world.groups.describe(world.topic, "workers")
-        assert info.next_offset == 20 and info.lag == 0
-        assert [(one.offset, one.state) for one in info.pending] == [
-            (n, "leased") for n in range(10, 20)
-        ]
-
-    in_world(scenario)
+@asynccontextmanager
+async def opened_world(broker: AsyncBroker) -> AsyncIterator[GroupWorld]:
+    async with broker:
+        await broker.create_topic("jobs", exist_ok=True)
+        yield GroupWorld(broker)
 
 
-def test_what_is_not_acknowledged_in_time_goes_to_another() -> None:
-    async def scenario(world: GroupWorld) -> None:
-        world.groups.lease_s = 0.05
-        await world.publish(3)
-        lost, given = await world.fetch()
-        assert [one.deliveries for one in given] == [1, 1, 1]
-        again, given = await world.fetch(wait_s=30)
-        assert offsets_of(given) == [0, 1, 2]
-        assert [one.deliveries for one in given] == [2, 2, 2]
-        with pytest.raises(RefusedError, match="does not hold 0"):
-            await world.ack(lost, 0)
-        assert again != lost
-
-    in_world(scenario)
-
-
-def test_a_record_given_back_comes_again_at_once_or_after_its_delay() -> None:
-    async def scenario(world: GroupWorld) -> None:
-        await world.publish(3)
-        receipt, _ = await world.fetch()
-        assert await world.nack(receipt, 1) == 1
-        assert await world.nack(receipt, 2, delay_s=0.05) == 1
-        again, given = await world.fetch()
-        assert [(one.record.offset, one.deliveries) for one in given] == [(1, 2)]
-        assert await world.ack(again) == 1
-        _, given = await world.fetch(wait_s=30)
-        assert [(one.record.offset, one.deliveries) for one in given] == [(2, 2)]
-        with pytest.raises(RefusedError, match="delay"):
-            await world.nack(receipt, 0, delay_s=-1)
-
-    in_world(scenario)
+async def test_each_record_goes_to_one_reader(world: GroupWorld) -> None:
+    await world.publish(20)
+    first, given = await world.fetch(8)
+    second, rest = await world.fetch(100)
+    assert offsets_of(given) + offsets_of(rest) == list(range(20))
+    assert (await world.fetch())[1] == []
+    assert await world.ack(first) == 8
+    assert await world.ack(second, 8, 9) == 2
+    info = world.groups.describe(world.topic, "workers")
+    assert info.next_offset == 20 and info.lag == 0
+    assert [(one.offset, one.state) for one in info.pending] == [
+        (n, "leased") for n in range(10, 20)
+    ]
 
 
-def test_a_delayed_record_stops_no_other() -> None:
-    async def scenario(world: GroupWorld) -> None:
-        await world.publish(2)
-        receipt, _ = await world.fetch(1)
-        await world.nack(receipt, 0, delay_s=3_600)
-        _, given = await world.fetch()
-        assert offsets_of(given) == [1]
-
-    in_world(scenario)
-
-
-def test_a_record_that_nobody_can_handle_is_put_aside_with_its_reason() -> None:
-    async def scenario(world: GroupWorld) -> None:
-        await world.broker.publish({"n": 1}, "jobs", name="jobs/a", headers={"k": "v"})
-        for turn in range(1, DELIVERIES_MAX + 1):
-            receipt, (given,) = await world.fetch()
-            assert given.deliveries == turn
-            await world.nack(receipt, 0, reason="cannot read it")
-        assert (await world.fetch())[1] == []
-        (dead,) = await world.broker.read("jobs.dead")
-        assert dead.value == {"n": 1} and dead.name == "jobs.dead/jobs/a"
-        assert dict(dead.headers) == {
-            "k": "v",
-            "penstock.dead.reason": "cannot read it",
-            "penstock.dead.topic": "jobs",
-            "penstock.dead.name": "jobs/a",
-            "penstock.dead.offset": "0",
-            "penstock.dead.group": "workers",
-            "penstock.dead.deliveries": str(DELIVERIES_MAX),
-        }
-        assert world.groups.describe(world.topic, "workers").pending == []
-
-    in_world(scenario)
+async def test_what_is_not_acknowledged_in_time_goes_to_another(world: GroupWorld) -> None:
+    world.groups.lease_s = 0.05
+    await world.publish(3)
+    lost, given = await world.fetch()
+    assert [one.deliveries for one in given] == [1, 1, 1]
+    again, given = await world.fetch(wait_s=30)
+    assert offsets_of(given) == [0, 1, 2]
+    assert [one.deliveries for one in given] == [2, 2, 2]
+    with pytest.raises(RefusedError, match="does not hold 0"):
+        await world.ack(lost, 0)
+    assert again != lost
 
 
-def test_topics_with_the_longest_names_have_dead_letter_topics_of_their_own() -> None:
+async def test_a_record_given_back_comes_again_at_once_or_after_its_delay(
+    world: GroupWorld,
+) -> None:
+    await world.publish(3)
+    receipt, _ = await world.fetch()
+    assert await world.nack(receipt, 1) == 1
+    assert await world.nack(receipt, 2, delay_s=0.05) == 1
+    again, given = await world.fetch()
+    assert [(one.record.offset, one.deliveries) for one in given] == [(1, 2)]
+    assert await world.ack(again) == 1
+    _, given = await world.fetch(wait_s=30)
+    assert [(one.record.offset, one.deliveries) for one in given] == [(2, 2)]
+    with pytest.raises(RefusedError, match="delay"):
+        await world.nack(receipt, 0, delay_s=-1)
+
+
+async def test_a_delayed_record_stops_no_other(world: GroupWorld) -> None:
+    await world.publish(2)
+    receipt, _ = await world.fetch(1)
+    await world.nack(receipt, 0, delay_s=3_600)
+    _, given = await world.fetch()
+    assert offsets_of(given) == [1]
+
+
+async def test_a_record_that_nobody_can_handle_is_put_aside_with_its_reason(
+    world: GroupWorld,
+) -> None:
+    await world.broker.publish({"n": 1}, "jobs", name="jobs/a", headers={"k": "v"})
+    for turn in range(1, DELIVERIES_MAX + 1):
+        receipt, (given,) = await world.fetch()
+        assert given.deliveries == turn
+        await world.nack(receipt, 0, reason="cannot read it")
+    assert (await world.fetch())[1] == []
+    (dead,) = await world.broker.read("jobs.dead")
+    assert dead.value == {"n": 1} and dead.name == "jobs.dead/jobs/a"
+    assert dict(dead.headers) == {
+        "k": "v",
+        "penstock.dead.reason": "cannot read it",
+        "penstock.dead.topic": "jobs",
+        "penstock.dead.name": "jobs/a",
+        "penstock.dead.offset": "0",
+        "penstock.dead.group": "workers",
+        "penstock.dead.deliveries": str(DELIVERIES_MAX),
+    }
+    assert world.groups.describe(world.topic, "workers").pending == []
+
+
+async def test_topics_with_the_longest_names_have_dead_letter_topics_of_their_own(
+    world: GroupWorld,
+) -> None:
     assert dead_topic("x" * 250) == "x" * 250 + ".dead"
     names = ["x" * 255, "x" * 251, "é" * 255]
     letters = {dead_topic(name) for name in names}
     assert len(letters) == 3 and {len(name) for name in letters} == {255}
     assert dead_topic("X" * 255).casefold() == dead_topic("x" * 255)
 
-    async def scenario(world: GroupWorld) -> None:
-        for name in names:
-            await world.broker.create_topic(name)
-            await world.broker.publish("job", name)
-            topic = world.broker.engine.topics.get(name)
-            for _ in range(DELIVERIES_MAX):
-                receipt, (_,) = await world.groups.fetch(topic, "workers", 1, 0, EARLIEST)
-                await world.groups.nack(topic, "workers", receipt, None, 0, "no")
-            assert (await world.groups.fetch(topic, "workers", 1, 0, EARLIEST))[1] == []
-            (dead,) = await world.broker.read(dead_topic(name))
-            assert dict(dead.headers)["penstock.dead.topic"] == name
-
-    in_world(scenario)
+    for name in names:
+        await world.broker.create_topic(name)
+        await world.broker.publish("job", name)
+        topic = world.broker.engine.topics.get(name)
+        for _ in range(DELIVERIES_MAX):
+            receipt, (_,) = await world.groups.fetch(topic, "workers", 1, 0, EARLIEST)
+            await world.groups.nack(topic, "workers", receipt, None, 0, "no")
+        assert (await world.groups.fetch(topic, "workers", 1, 0, EARLIEST))[1] == []
+        (dead,) = await world.broker.read(dead_topic(name))
+        assert dict(dead.headers)["penstock.dead.topic"] == name
 
 
-def test_a_record_with_all_the_headers_there_may_be_is_put_aside(tmp_path: Path) -> None:
+async def test_a_record_with_all_the_headers_there_may_be_is_put_aside(tmp_path: Path) -> None:
     headers = {"k": "v" * (HEADERS_BYTES_MAX - 1)}
 
-    async def scenario(world: GroupWorld) -> None:
+    async with opened_world(AsyncBroker(tmp_path)) as world:
         await world.broker.publish("job", "jobs", headers=headers)
         for _ in range(DELIVERIES_MAX):
             receipt, (_,) = await world.fetch()
@@ -188,39 +180,35 @@ def test_a_record_with_all_the_headers_there_may_be_is_put_aside(tmp_path: Path)
         assert dict(dead.headers)["penstock.dead.offset"] == "0"
         assert dict(dead.headers).items() >= headers.items()
 
-    in_world(scenario, tmp_path)
+
+async def test_a_group_waits_for_the_first_record_and_begins_where_it_was_told(
+    world: GroupWorld,
+) -> None:
+    await world.publish(2)
+    groups, topic = world.groups, world.topic
+    assert (await groups.fetch(topic, "late", 10, 0, Latest()))[1] == []
+    waiting = asyncio.ensure_future(groups.fetch(topic, "late", 10, 30, EARLIEST))
+    await world.publish(1)
+    _, given = await waiting
+    assert offsets_of(given) == [2]
+    with pytest.raises(NotSubscribed, match="has no group 'none'"):
+        groups.describe(topic, "none")
+    await groups.delete(topic, "late")
+    assert [info.group for info in groups.of(topic)] == []
 
 
-def test_a_group_waits_for_the_first_record_and_begins_where_it_was_told() -> None:
-    async def scenario(world: GroupWorld) -> None:
-        await world.publish(2)
-        groups, topic = world.groups, world.topic
-        assert (await groups.fetch(topic, "late", 10, 0, Latest()))[1] == []
-        waiting = asyncio.ensure_future(groups.fetch(topic, "late", 10, 30, EARLIEST))
-        await world.publish(1)
-        _, given = await waiting
-        assert offsets_of(given) == [2]
-        with pytest.raises(NotSubscribed, match="has no group 'none'"):
-            groups.describe(topic, "none")
-        await groups.delete(topic, "late")
-        assert [info.group for info in groups.of(topic)] == []
-
-    in_world(scenario)
+async def test_readers_that_never_answer_get_no_more_than_the_bound(world: GroupWorld) -> None:
+    await world.publish(OPEN_MAX + 10)
+    taken = []
+    while given := (await world.fetch(400))[1]:
+        taken += offsets_of(given)
+    assert taken == list(range(OPEN_MAX))
 
 
-def test_readers_that_never_answer_get_no_more_than_the_bound() -> None:
-    async def scenario(world: GroupWorld) -> None:
-        await world.publish(OPEN_MAX + 10)
-        taken = []
-        while given := (await world.fetch(400))[1]:
-            taken += offsets_of(given)
-        assert taken == list(range(OPEN_MAX))
-
-    in_world(scenario)
-
-
-def test_an_acknowledgement_survives_a_crash_and_the_rest_comes_again(tmp_path: Path) -> None:
-    async def before(world: GroupWorld) -> None:
+async def test_an_acknowledgement_survives_a_crash_and_the_rest_comes_again(
+    tmp_path: Path,
+) -> None:
+    async with opened_world(AsyncBroker(tmp_path)) as world:
         await world.publish(10)
         receipt, _ = await world.fetch(10)
         await world.ack(receipt, 0, 1, 5)
@@ -234,42 +222,39 @@ def test_an_acknowledgement_survives_a_crash_and_the_rest_comes_again(tmp_path: 
             await world.broker.create_topic("jobs")
             assert world.groups.of(world.topic) == []
 
-    in_world(before, tmp_path)
-
 
 @pytest.mark.parametrize("seed", range(5))
-def test_dying_readers_lose_nothing_and_nothing_is_done_twice(seed: int) -> None:
+async def test_dying_readers_lose_nothing_and_nothing_is_done_twice(
+    seed: int, world: GroupWorld
+) -> None:
     chance = random.Random(seed)
 
-    async def scenario(world: GroupWorld) -> None:
-        world.groups.lease_s = 0.02
-        done: Counter[int] = Counter()
-        total = 200
+    world.groups.lease_s = 0.02
+    done: Counter[int] = Counter()
+    total = 200
 
-        async def reader() -> None:
-            while sum(done.values()) + len(await world.dead()) < total:
-                receipt, given = await world.fetch(chance.randint(1, 20), wait_s=0.05)
-                if not given:
-                    continue
-                fate = chance.random()
-                some = chance.sample(offsets_of(given), chance.randint(1, len(given)))
-                try:
-                    if fate < 0.5:
-                        await world.ack(receipt, *some)
-                        done.update(some)
-                    elif fate < 0.6:
-                        await world.nack(receipt, *some, delay_s=chance.choice([0, 0.01]))
-                    # else it dies, and its lease runs out
-                except RefusedError:
-                    continue
+    async def reader() -> None:
+        while sum(done.values()) + len(await world.dead()) < total:
+            receipt, given = await world.fetch(chance.randint(1, 20), wait_s=0.05)
+            if not given:
+                continue
+            fate = chance.random()
+            some = chance.sample(offsets_of(given), chance.randint(1, len(given)))
+            try:
+                if fate < 0.5:
+                    await world.ack(receipt, *some)
+                    done.update(some)
+                elif fate < 0.6:
+                    await world.nack(receipt, *some, delay_s=chance.choice([0, 0.01]))
+                # else it dies, and its lease runs out
+            except RefusedError:
+                continue
 
-        async def writer() -> None:
-            for _ in range(total // 10):
-                await world.publish(10)
+    async def writer() -> None:
+        for _ in range(total // 10):
+            await world.publish(10)
 
-        await asyncio.gather(writer(), *(reader() for _ in range(5)))
-        dead = [int(dict(one.headers)["penstock.dead.offset"]) for one in await world.dead()]
-        assert sorted([*done, *dead]) == list(range(total))
-        assert set(done.values()) == {1}
-
-    in_world(scenario)
+    await asyncio.gather(writer(), *(reader() for _ in range(5)))
+    dead = [int(dict(one.headers)["penstock.dead.offset"]) for one in await world.dead()]
+    assert sorted([*done, *dead]) == list(range(total))
+    assert set(done.values()) == {1}

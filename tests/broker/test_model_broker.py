@@ -210,28 +210,21 @@ KEEPS_QOS0 = pytest.mark.parametrize("keeps_qos0", [False, True])
 
 @KEEPS_QOS0
 @pytest.mark.parametrize("number", range(8))
-def test_exchange_agrees_with_the_model_in_memory(number: int, keeps_qos0: bool) -> None:
+async def test_exchange_agrees_with_the_model_in_memory(number: int, keeps_qos0: bool) -> None:
     seed = SEED + number
     print(f"PENSTOCK_SEED={seed}")
 
-    async def main() -> None:
-        opened = await open_memory(BrokerSettings())
-        await compare(opened.engine, seed, 400, keeps_qos0=keeps_qos0)
-        await opened.close(True)
-
-    asyncio.run(main())
+    opened = await open_memory(BrokerSettings())
+    await compare(opened.engine, seed, 400, keeps_qos0=keeps_qos0)
+    await opened.close(True)
 
 
 @KEEPS_QOS0
-def test_exchange_agrees_with_the_model_on_files(tmp_path: Path, keeps_qos0: bool) -> None:
+async def test_exchange_agrees_with_the_model_on_files(tmp_path: Path, keeps_qos0: bool) -> None:
     print(f"PENSTOCK_SEED={SEED}")
-
-    async def main() -> None:
-        opened = await open_directory(tmp_path, BrokerSettings())
-        await compare(opened.engine, SEED, 250, keeps_qos0=keeps_qos0)
-        await opened.close(True)
-
-    asyncio.run(main())
+    opened = await open_directory(tmp_path, BrokerSettings())
+    await compare(opened.engine, SEED, 250, keeps_qos0=keeps_qos0)
+    await opened.close(True)
 
 
 @pytest.mark.slow

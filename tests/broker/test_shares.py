@@ -195,78 +195,68 @@ class Crowd:
 
 
 @pytest.mark.parametrize("number", range(10))
-def test_every_message_of_a_group_is_given_to_somebody(number: int) -> None:
+async def test_every_message_of_a_group_is_given_to_somebody(number: int) -> None:
     seed = SEED + number
     print(f"PENSTOCK_SEED={seed}")
 
-    async def main() -> None:
-        opened = await open_memory(BrokerSettings())
-        await opened.engine.topics.create(DEFAULT_TOPIC, LogSettings(), exist_ok=True)
-        await Crowd(opened.engine, random.Random(seed)).run(250)
-        await opened.close(True)
-
-    asyncio.run(main())
+    opened = await open_memory(BrokerSettings())
+    await opened.engine.topics.create(DEFAULT_TOPIC, LogSettings(), exist_ok=True)
+    await Crowd(opened.engine, random.Random(seed)).run(250)
+    await opened.close(True)
 
 
 @pytest.mark.parametrize(
     ("first", "second", "active"), [(True, False, 7), (False, True, 3), (False, False, 7)]
 )
-def test_of_a_packet_id_that_was_used_again_one_message_is_out(
+async def test_of_a_packet_id_that_was_used_again_one_message_is_out(
     first: bool, second: bool, active: int
 ) -> None:
     """After a crash: what was released is done, and is not given out again after the next one."""
-
-    async def main() -> None:
-        opened = await open_memory(BrokerSettings())
-        engine = opened.engine
-        topic = await engine.topics.create(DEFAULT_TOPIC, LogSettings(), exist_ok=True)
-        await engine.publish(topic, run_of("a/x", [b"x"] * 10))
-        world = ExchangeWorld(engine)
-        rows = [
-            ShareRow(topic.id, 3, 2, "client", 1, first),
-            ShareRow(topic.id, 7, 2, "client", 1, second),
-            ShareRow(topic.id, 10, 2, "client", 2, False),  # the log was cut before it
-        ]
-        state = ShareState(1, KEY, False, [(topic.id, topic.log.epoch, 2)], rows)
-        await world.store.shares.load([StoredShare(state, {"client": 2})])
-        share = world.store.shares._by_key[KEY]
-        assert [offset_of(pin.tag) for pin in share.pins["client"].values()] == [active]
-        assert share.groups[topic.id].ahead() == {3, 7}
-        kinds = {row.offset: row.qos for row in share_rows(share)}
-        assert kinds == {active: 2, 10 - active: 0}
-        await opened.close(True)
-
-    asyncio.run(main())
+    opened = await open_memory(BrokerSettings())
+    engine = opened.engine
+    topic = await engine.topics.create(DEFAULT_TOPIC, LogSettings(), exist_ok=True)
+    await engine.publish(topic, run_of("a/x", [b"x"] * 10))
+    world = ExchangeWorld(engine)
+    rows = [
+        ShareRow(topic.id, 3, 2, "client", 1, first),
+        ShareRow(topic.id, 7, 2, "client", 1, second),
+        ShareRow(topic.id, 10, 2, "client", 2, False),  # the log was cut before it
+    ]
+    state = ShareState(1, KEY, False, [(topic.id, topic.log.epoch, 2)], rows)
+    await world.store.shares.load([StoredShare(state, {"client": 2})])
+    share = world.store.shares._by_key[KEY]
+    assert [offset_of(pin.tag) for pin in share.pins["client"].values()] == [active]
+    assert share.groups[topic.id].ahead() == {3, 7}
+    kinds = {row.offset: row.qos for row in share_rows(share)}
+    assert kinds == {active: 2, 10 - active: 0}
+    await opened.close(True)
 
 
 @pytest.mark.parametrize(
     ("own_qos", "is_released", "winner"), [(1, True, 7), (1, False, 7), (2, True, 3), (2, False, 7)]
 )
-def test_a_packet_id_of_the_session_and_of_a_share_belongs_to_who_used_it_last(
+async def test_a_packet_id_of_the_session_and_of_a_share_belongs_to_who_used_it_last(
     own_qos: int, is_released: bool, winner: int
 ) -> None:
-    async def main() -> None:
-        opened = await open_memory(BrokerSettings())
-        engine = opened.engine
-        topic = await engine.topics.create(DEFAULT_TOPIC, LogSettings(), exist_ok=True)
-        await engine.publish(topic, run_of("a/x", [b"x"] * 10))
-        world = ExchangeWorld(engine)
-        row = ShareRow(topic.id, 7, 2, "client", 1, is_released)
-        state = ShareState(1, KEY, False, [(topic.id, topic.log.epoch, 0)], [row])
-        await world.store.shares.load([StoredShare(state, {"client": 2})])
-        session = Session("client", None, 10)
-        session.window.restore(1, make_tag(topic.id, 3))
-        if own_qos == 2:
-            session.twice.add(1)
-            session.released.add(1)
-        world.exchange.sharing.restore(session)
-        assert offset_of(session.window.tag_of(1)) == winner
-        assert (1 in session.shared) == (winner == 7)
-        assert session.twice == {1}
-        assert (1 in session.released) == (is_released or winner == 3)
-        await opened.close(True)
-
-    asyncio.run(main())
+    opened = await open_memory(BrokerSettings())
+    engine = opened.engine
+    topic = await engine.topics.create(DEFAULT_TOPIC, LogSettings(), exist_ok=True)
+    await engine.publish(topic, run_of("a/x", [b"x"] * 10))
+    world = ExchangeWorld(engine)
+    row = ShareRow(topic.id, 7, 2, "client", 1, is_released)
+    state = ShareState(1, KEY, False, [(topic.id, topic.log.epoch, 0)], [row])
+    await world.store.shares.load([StoredShare(state, {"client": 2})])
+    session = Session("client", None, 10)
+    session.window.restore(1, make_tag(topic.id, 3))
+    if own_qos == 2:
+        session.twice.add(1)
+        session.released.add(1)
+    world.exchange.sharing.restore(session)
+    assert offset_of(session.window.tag_of(1)) == winner
+    assert (1 in session.shared) == (winner == 7)
+    assert session.twice == {1}
+    assert (1 in session.released) == (is_released or winner == 3)
+    await opened.close(True)
 
 
 async def has_lagged(share: Share, topic_id: int) -> bool:
@@ -277,32 +267,28 @@ async def has_lagged(share: Share, topic_id: int) -> bool:
     return False
 
 
-def test_what_comes_while_something_is_given_again_follows_by_itself() -> None:
+async def test_what_comes_while_something_is_given_again_follows_by_itself() -> None:
     """A member dies and messages arrive in the same tick: does the other get all without a word?"""
-
-    async def main() -> None:
-        opened = await open_memory(BrokerSettings())
-        engine = opened.engine
-        await engine.topics.create(DEFAULT_TOPIC, LogSettings(), exist_ok=True)
-        world = ExchangeWorld(engine)
-        await world.store.open()
-        for client_id in ("writer", "dying", "silent"):
-            await world.connect(client_id, clean=True, is_kept=False, window=100)
-        for client_id in ("dying", "silent"):
-            await world.subscribe(client_id, KEY, Wanted(1))
-        world.publish("writer", "a/x", [b"0", b"1", b"2", b"3"], 1, False)
-        await world.settle()
-        share = world.store.shares._by_key[KEY]
-        topic_id = engine.topics.get(DEFAULT_TOPIC).id
-        world.publish("writer", "a/x", [b"4"], 1, False)
-        world.disconnect("dying")
-        assert share.groups[topic_id].room == 0  # what came back goes first
-        assert await has_lagged(share, topic_id)
-        await world.settle()
-        got = [one.message.payload for one in world.clients["silent"].inbox if one.message]
-        assert sorted(got) == [b"0", b"1", b"2", b"3", b"4"]
-        assert got[-1] == b"4"
-        await world.store.close()
-        await opened.close(True)
-
-    asyncio.run(main())
+    opened = await open_memory(BrokerSettings())
+    engine = opened.engine
+    await engine.topics.create(DEFAULT_TOPIC, LogSettings(), exist_ok=True)
+    world = ExchangeWorld(engine)
+    await world.store.open()
+    for client_id in ("writer", "dying", "silent"):
+        await world.connect(client_id, clean=True, is_kept=False, window=100)
+    for client_id in ("dying", "silent"):
+        await world.subscribe(client_id, KEY, Wanted(1))
+    world.publish("writer", "a/x", [b"0", b"1", b"2", b"3"], 1, False)
+    await world.settle()
+    share = world.store.shares._by_key[KEY]
+    topic_id = engine.topics.get(DEFAULT_TOPIC).id
+    world.publish("writer", "a/x", [b"4"], 1, False)
+    world.disconnect("dying")
+    assert share.groups[topic_id].room == 0  # what came back goes first
+    assert await has_lagged(share, topic_id)
+    await world.settle()
+    got = [one.message.payload for one in world.clients["silent"].inbox if one.message]
+    assert sorted(got) == [b"0", b"1", b"2", b"3", b"4"]
+    assert got[-1] == b"4"
+    await world.store.close()
+    await opened.close(True)

@@ -156,158 +156,131 @@ def test_the_newest_position_of_a_live_consumer_is_saved_or_dirty(
 # The acting part
 
 
-def test_notes_reach_the_store_by_count_without_a_flush() -> None:
-    async def scenario() -> None:
-        store = Store()
-        saver = saver_over(store, saves_max=3)
-        for consumer in ("a", "b"):
-            saver.note(*key(consumer), 1, 7)
-        await asyncio.sleep(0)
-        assert not store.called.is_set()
-        saver.note(*key("c"), 1, 7)
-        await store.called.wait()
-        await saver.close()
-        assert store.saved == {key(consumer): (1, 7) for consumer in "abc"}
-        assert store.batches == [3]
-
-    asyncio.run(scenario())
+async def test_notes_reach_the_store_by_count_without_a_flush() -> None:
+    store = Store()
+    saver = saver_over(store, saves_max=3)
+    for consumer in ("a", "b"):
+        saver.note(*key(consumer), 1, 7)
+    await asyncio.sleep(0)
+    assert not store.called.is_set()
+    saver.note(*key("c"), 1, 7)
+    await store.called.wait()
+    await saver.close()
+    assert store.saved == {key(consumer): (1, 7) for consumer in "abc"}
+    assert store.batches == [3]
 
 
-def test_notes_reach_the_store_by_time_without_a_flush() -> None:
-    async def scenario() -> None:
-        store = Store()
-        saver = saver_over(store, save_s_max=0.01)
-        for round_number in range(3):
-            store.called.clear()
-            saver.note(*key("a"), 1, round_number)
-            await store.called.wait()
-            await saver.flush()
-            assert store.saved == {key("a"): (1, round_number)}
-        await saver.close()
-
-    asyncio.run(scenario())
-
-
-def test_flush_returns_when_everything_noted_before_is_saved() -> None:
-    async def scenario() -> None:
-        store = Store()
-        saver = saver_over(store)
-        saver.note(*key("a"), 1, 1)
-        store.gate.clear()
-        first = asyncio.create_task(saver.flush())
-        await store.called.wait()
-        saver.note(*key("a"), 1, 2)  # while the older one is on its way
-        saver.note(*key("b"), 1, 1)
-        second = asyncio.create_task(saver.flush())
-        store.gate.set()
-        await asyncio.gather(first, second)
-        assert store.saved == {key("a"): (1, 2), key("b"): (1, 1)}
-        assert len(saver) == 0
-
-    asyncio.run(scenario())
-
-
-def test_a_flush_ends_although_notes_keep_coming() -> None:
-    async def scenario() -> None:
-        store = Store()
-
-        async def save_and_note(positions: Sequence[Position]) -> None:
-            saver.note(*key(f"new {len(store.saved)}"), 1, 1)
-            await store.save(positions)
-
-        saver = PositionSaver(save_and_note, asyncio.get_running_loop(), save_s_max=FOR_EVER_S)
-        saver.note(*key("a"), 1, 1)
-        await asyncio.wait_for(saver.flush(), 60)
-        assert list(store.saved) == [key("a")]
-
-    asyncio.run(scenario())
-
-
-def test_a_failed_flush_keeps_everything_and_is_tried_again_by_itself() -> None:
-    async def scenario() -> None:
-        store = Store()
-        saver = saver_over(store, save_s_max=0.01)
-        saver.note(*key("a"), 1, 1)
-        saver.note(*key("b"), 1, 1)
-        store.failures_left = 1
-        with pytest.raises(UnavailableError):
-            await saver.flush()
-        assert len(saver) == 2
-        assert isinstance(saver.last_error, UnavailableError)
-        saver.note(*key("a"), 1, 5)
+async def test_notes_reach_the_store_by_time_without_a_flush() -> None:
+    store = Store()
+    saver = saver_over(store, save_s_max=0.01)
+    for round_number in range(3):
         store.called.clear()
+        saver.note(*key("a"), 1, round_number)
         await store.called.wait()
-        await saver.close()
-        assert store.saved == {key("a"): (1, 5), key("b"): (1, 1)}
-        assert saver.last_error is None
-
-    asyncio.run(scenario())
-
-
-def test_what_is_noted_during_a_save_is_saved_by_time_too() -> None:
-    async def scenario() -> None:
-        store = Store()
-        saver = saver_over(store, save_s_max=0.01)
-        saver.note(*key("a"), 1, 1)
-        store.gate.clear()
-        await store.called.wait()
-        saver.note(*key("b"), 1, 1)
-        store.called.clear()
-        store.gate.set()
-        await asyncio.wait_for(store.called.wait(), 60)
-        await saver.close()
-        assert store.saved == {key("a"): (1, 1), key("b"): (1, 1)}
-
-    asyncio.run(scenario())
-
-
-def test_a_failed_save_in_the_background_needs_no_further_note_to_be_tried_again() -> None:
-    async def scenario() -> None:
-        store = Store()
-        saver = saver_over(store, save_s_max=0.01)
-        store.failures_left = 3
-        saver.note(*key("a"), 1, 1)
-        await asyncio.wait_for(store.stored.wait(), 60)
-        assert store.saved == {key("a"): (1, 1)}
-        assert store.failures_left == 0
-        await saver.close()
-
-    asyncio.run(scenario())
-
-
-def test_a_consumer_forgotten_while_its_save_fails_stays_forgotten() -> None:
-    async def scenario() -> None:
-        store = Store()
-        saver = saver_over(store)
-        saver.note(*key("a"), 1, 1)
-        saver.note(*key("b"), 1, 1)
-        store.gate.clear()
-        store.failures_left = 1
-        flush = asyncio.create_task(saver.flush())
-        await store.called.wait()
-        saver.forget(key("a"))
-        store.gate.set()
-        with pytest.raises(UnavailableError):
-            await flush
         await saver.flush()
-        assert store.saved == {key("b"): (1, 1)}
+        assert store.saved == {key("a"): (1, round_number)}
+    await saver.close()
 
-    asyncio.run(scenario())
+
+async def test_flush_returns_when_everything_noted_before_is_saved() -> None:
+    store = Store()
+    saver = saver_over(store)
+    saver.note(*key("a"), 1, 1)
+    store.gate.clear()
+    first = asyncio.create_task(saver.flush())
+    await store.called.wait()
+    saver.note(*key("a"), 1, 2)  # while the older one is on its way
+    saver.note(*key("b"), 1, 1)
+    second = asyncio.create_task(saver.flush())
+    store.gate.set()
+    await asyncio.gather(first, second)
+    assert store.saved == {key("a"): (1, 2), key("b"): (1, 1)}
+    assert len(saver) == 0
 
 
-def test_memory_is_one_entry_per_consumer() -> None:
-    async def scenario() -> None:
-        store = Store()
-        saver = saver_over(store)
-        for n in range(10_000):
-            saver.note(*key(str(n % 10)), 1, n)
-        assert len(saver) == 10
-        await saver.close()
-        assert store.batches == [10]
-        with pytest.raises(AssertionError):
-            saver.note(*key("late"), 1, 1)
+async def test_a_flush_ends_although_notes_keep_coming() -> None:
+    store = Store()
 
-    asyncio.run(scenario())
+    async def save_and_note(positions: Sequence[Position]) -> None:
+        saver.note(*key(f"new {len(store.saved)}"), 1, 1)
+        await store.save(positions)
+
+    saver = PositionSaver(save_and_note, asyncio.get_running_loop(), save_s_max=FOR_EVER_S)
+    saver.note(*key("a"), 1, 1)
+    await asyncio.wait_for(saver.flush(), 60)
+    assert list(store.saved) == [key("a")]
+
+
+async def test_a_failed_flush_keeps_everything_and_is_tried_again_by_itself() -> None:
+    store = Store()
+    saver = saver_over(store, save_s_max=0.01)
+    saver.note(*key("a"), 1, 1)
+    saver.note(*key("b"), 1, 1)
+    store.failures_left = 1
+    with pytest.raises(UnavailableError):
+        await saver.flush()
+    assert len(saver) == 2
+    assert isinstance(saver.last_error, UnavailableError)
+    saver.note(*key("a"), 1, 5)
+    store.called.clear()
+    await store.called.wait()
+    await saver.close()
+    assert store.saved == {key("a"): (1, 5), key("b"): (1, 1)}
+    assert saver.last_error is None
+
+
+async def test_what_is_noted_during_a_save_is_saved_by_time_too() -> None:
+    store = Store()
+    saver = saver_over(store, save_s_max=0.01)
+    saver.note(*key("a"), 1, 1)
+    store.gate.clear()
+    await store.called.wait()
+    saver.note(*key("b"), 1, 1)
+    store.called.clear()
+    store.gate.set()
+    await asyncio.wait_for(store.called.wait(), 60)
+    await saver.close()
+    assert store.saved == {key("a"): (1, 1), key("b"): (1, 1)}
+
+
+async def test_a_failed_save_in_the_background_needs_no_further_note_to_be_tried_again() -> None:
+    store = Store()
+    saver = saver_over(store, save_s_max=0.01)
+    store.failures_left = 3
+    saver.note(*key("a"), 1, 1)
+    await asyncio.wait_for(store.stored.wait(), 60)
+    assert store.saved == {key("a"): (1, 1)}
+    assert store.failures_left == 0
+    await saver.close()
+
+
+async def test_a_consumer_forgotten_while_its_save_fails_stays_forgotten() -> None:
+    store = Store()
+    saver = saver_over(store)
+    saver.note(*key("a"), 1, 1)
+    saver.note(*key("b"), 1, 1)
+    store.gate.clear()
+    store.failures_left = 1
+    flush = asyncio.create_task(saver.flush())
+    await store.called.wait()
+    saver.forget(key("a"))
+    store.gate.set()
+    with pytest.raises(UnavailableError):
+        await flush
+    await saver.flush()
+    assert store.saved == {key("b"): (1, 1)}
+
+
+async def test_memory_is_one_entry_per_consumer() -> None:
+    store = Store()
+    saver = saver_over(store)
+    for n in range(10_000):
+        saver.note(*key(str(n % 10)), 1, n)
+    assert len(saver) == 10
+    await saver.close()
+    assert store.batches == [10]
+    with pytest.raises(AssertionError):
+        saver.note(*key("late"), 1, 1)
 
 
 @examples(40)
@@ -325,33 +298,34 @@ def test_memory_is_one_entry_per_consumer() -> None:
 def test_after_a_flush_the_catalog_holds_the_newest_noted_positions(
     operations: list[tuple[str, int, int]],
 ) -> None:
-    async def scenario() -> None:
-        catalog = await Catalog.open(InlineRunner(SqliteDatabase(MEMORY)))
-        await catalog.insert_topic(TopicRow(DEFAULT_TENANT, TOPIC, "t", "t", "{}", 1))
-        saver = PositionSaver(
-            catalog.save_positions, asyncio.get_running_loop(), saves_max=3, save_s_max=FOR_EVER_S
-        )
-        model: dict[str, int] = {}
-        for operation, *arguments in operations:
-            consumer = str(arguments[0]) if arguments else ""
-            if operation == "note" and consumer in model:
-                saver.note(*key(consumer), 1, arguments[1])
-                model[consumer] = arguments[1]
-            elif operation == "subscribe" and consumer not in model:
-                await catalog.insert_consumer(TOPIC, consumer, 1, 0)
-                model[consumer] = 0
-            elif operation == "unsubscribe" and consumer in model:
-                saver.forget(key(consumer))
-                await catalog.delete_consumer(TOPIC, consumer)
-                del model[consumer]
-            elif operation == "flush":
-                await saver.flush()
-                assert await positions_in(catalog) == model
-        await saver.close()
-        assert await positions_in(catalog) == model
-        await catalog.close()
+    asyncio.run(note_flush_and_compare(operations))
 
-    asyncio.run(scenario())
+
+async def note_flush_and_compare(operations: list[tuple[str, int, int]]) -> None:
+    catalog = await Catalog.open(InlineRunner(SqliteDatabase(MEMORY)))
+    await catalog.insert_topic(TopicRow(DEFAULT_TENANT, TOPIC, "t", "t", "{}", 1))
+    saver = PositionSaver(
+        catalog.save_positions, asyncio.get_running_loop(), saves_max=3, save_s_max=FOR_EVER_S
+    )
+    model: dict[str, int] = {}
+    for operation, *arguments in operations:
+        consumer = str(arguments[0]) if arguments else ""
+        if operation == "note" and consumer in model:
+            saver.note(*key(consumer), 1, arguments[1])
+            model[consumer] = arguments[1]
+        elif operation == "subscribe" and consumer not in model:
+            await catalog.insert_consumer(TOPIC, consumer, 1, 0)
+            model[consumer] = 0
+        elif operation == "unsubscribe" and consumer in model:
+            saver.forget(key(consumer))
+            await catalog.delete_consumer(TOPIC, consumer)
+            del model[consumer]
+        elif operation == "flush":
+            await saver.flush()
+            assert await positions_in(catalog) == model
+    await saver.close()
+    assert await positions_in(catalog) == model
+    await catalog.close()
 
 
 async def positions_in(catalog: Catalog) -> dict[str, int]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import msgspec
 
 from penstock.catalog.catalog import Catalog
@@ -12,17 +10,14 @@ from penstock.catalog.thread import InlineRunner
 from penstock.model.runs import DONE, RUNNING, PipelineRun
 
 
-def test_a_run_is_kept_as_it_was_last_saved(database: Database) -> None:
+async def test_a_run_is_kept_as_it_was_last_saved(database: Database) -> None:
     first = PipelineRun("a-1", "archive", ["t", "--to", "x y"], RUNNING, 10, 10)
     second = PipelineRun("a-2", "archive", [], RUNNING, 5, 7, 0, 3, 1, 9, {"ü": 2**60}, "why")
 
-    async def main() -> None:
-        catalog = await Catalog.open(InlineRunner(database))
-        assert await catalog.runs.load() == []
-        await catalog.runs.save([first, second])
-        assert await catalog.runs.load() == [second, first]
-        ended = msgspec.structs.replace(first, state=DONE, ended_at=20, rows=2**40)
-        await catalog.runs.save([ended])
-        assert await catalog.runs.load() == [second, ended]
-
-    asyncio.run(main())
+    catalog = await Catalog.open(InlineRunner(database))
+    assert await catalog.runs.load() == []
+    await catalog.runs.save([first, second])
+    assert await catalog.runs.load() == [second, first]
+    ended = msgspec.structs.replace(first, state=DONE, ended_at=20, rows=2**40)
+    await catalog.runs.save([ended])
+    assert await catalog.runs.load() == [second, ended]
