@@ -145,16 +145,19 @@ def test_without_a_limit_everything_up_to_the_end_at_the_call_comes(broker: Brok
     assert [r.offset for r in records] == list(range(100_000))
 
 
-async def test_consume_ends_at_the_end_at_its_call_although_more_arrives() -> None:
-    async with AsyncBroker.memory() as broker:
-        await broker.create_topic("t")
-        await broker.publish_many([bytes(500_000)] * 20, "t")  # several chunks: it suspends
-        await broker.subscribe("c", "t")
-        late = asyncio.create_task(broker.publish("late", "t"))
-        got = await broker.consume("c", "t")
-        await late
-        assert [r.offset for r in got] == list(range(20))
-        assert [r.value for r in await broker.consume("c", "t")] == ["late"]
+def test_consume_ends_at_the_end_at_its_call_although_more_arrives() -> None:
+    async def main() -> None:
+        async with AsyncBroker.memory() as broker:
+            await broker.create_topic("t")
+            await broker.publish_many([bytes(500_000)] * 20, "t")  # several chunks: it suspends
+            await broker.subscribe("c", "t")
+            late = asyncio.create_task(broker.publish("late", "t"))
+            got = await broker.consume("c", "t")
+            await late
+            assert [r.offset for r in got] == list(range(20))
+            assert [r.value for r in await broker.consume("c", "t")] == ["late"]
+
+    asyncio.run(main())
 
 
 def test_where_hands_out_what_passes_and_moves_past_the_rest(broker: Broker) -> None:
@@ -345,43 +348,49 @@ def run_overtaken(path: Path, check: Callable[[AsyncBroker, int, int], Awaitable
     asyncio.run(main())
 
 
-async def test_an_overtaken_consumer_goes_on_at_the_first_record_and_the_loss_is_counted(
-    broker: AsyncBroker, first: int, end: int
+def test_an_overtaken_consumer_goes_on_at_the_first_record_and_the_loss_is_counted(
+    tmp_path: Path,
 ) -> None:
-    assert await broker.size("t", "behind") == end - first == await broker.size("t")
-    assert [r.offset for r in await broker.consume("behind", "t")] == list(range(first, end))
-    assert broker.engine.metrics.dropped["retention"] == first
+    async def check(broker: AsyncBroker, first: int, end: int) -> None:
+        assert await broker.size("t", "behind") == end - first == await broker.size("t")
+        assert [r.offset for r in await broker.consume("behind", "t")] == list(range(first, end))
+        assert broker.engine.metrics.dropped["retention"] == first
+
+    run_overtaken(tmp_path, check)
 
 
-async def test_an_overtaken_consumer_may_ask_for_an_error_instead(
-    broker: AsyncBroker, first: int, end: int
-) -> None:
-    for _ in range(2):
-        with pytest.raises(Gap, match=f"is at offset 0.* is {first}: {first} records"):
-            await broker.consume("behind", "t", on_gap="error")
-    assert await broker.seek("behind", "t", "earliest") == first
-    assert len(await broker.consume("behind", "t", on_gap="error")) == end - first
-    with pytest.raises(InvalidSetting, match="on_gap"):
-        await broker.consume("behind", "t", on_gap="panic")
+def test_an_overtaken_consumer_may_ask_for_an_error_instead(tmp_path: Path) -> None:
+    async def check(broker: AsyncBroker, first: int, end: int) -> None:
+        for _ in range(2):
+            with pytest.raises(Gap, match=f"is at offset 0.* is {first}: {first} records"):
+                await broker.consume("behind", "t", on_gap="error")
+        assert await broker.seek("behind", "t", "earliest") == first
+        assert len(await broker.consume("behind", "t", on_gap="error")) == end - first
+        with pytest.raises(InvalidSetting, match="on_gap"):
+            await broker.consume("behind", "t", on_gap="panic")
+
+    run_overtaken(tmp_path, check)
 
 
-async def test_an_overtaken_stream_goes_on_or_raises(
-    broker: AsyncBroker, first: int, end: int
-) -> None:
-    async for record in broker.stream("t", start=0):
-        assert record.offset == first
-        break
-    with pytest.raises(Gap, match=f"first stored record is {first}"):
-        async for _ in broker.stream("t", start=0, on_gap="error"):
-            raise AssertionError("the gap comes first")
+def test_an_overtaken_stream_goes_on_or_raises(tmp_path: Path) -> None:
+    async def check(broker: AsyncBroker, first: int, end: int) -> None:
+        async for record in broker.stream("t", start=0):
+            assert record.offset == first
+            break
+        with pytest.raises(Gap, match=f"first stored record is {first}"):
+            async for _ in broker.stream("t", start=0, on_gap="error"):
+                raise AssertionError("the gap comes first")
+
+    run_overtaken(tmp_path, check)
 
 
-async def test_positions_and_reads_below_what_is_kept_start_at_the_first_record(
-    broker: AsyncBroker, first: int, end: int
-) -> None:
-    assert (await broker.read("t", start=0, limit=1))[0].offset == first
-    await broker.subscribe("d", "t", start=0)
-    assert (await broker.consume("d", "t", limit=1))[0].offset == first
+def test_positions_and_reads_below_what_is_kept_start_at_the_first_record(tmp_path: Path) -> None:
+    async def check(broker: AsyncBroker, first: int, end: int) -> None:
+        assert (await broker.read("t", start=0, limit=1))[0].offset == first
+        await broker.subscribe("d", "t", start=0)
+        assert (await broker.consume("d", "t", limit=1))[0].offset == first
+
+    run_overtaken(tmp_path, check)
 
 
 def run_trimmed_under_the_reader(

@@ -187,7 +187,7 @@ def test_giving_up_ends_the_wait_and_says_that_the_outcome_is_not_known(
     proxy.doom(DEAFEN, is_commit)
     proxy.is_down = True
     with (
-        pytest.raises(UnavailableError, match="only opening again tells"),
+        pytest.raises(UnavailableError, match="unknown whether the last change was stored"),
         database.transaction(),
     ):
         database.execute("create table t (a bigint)")
