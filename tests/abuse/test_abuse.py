@@ -124,20 +124,6 @@ def test_names_of_64_kb_and_of_thousands_of_levels(patient: Patient) -> None:
             assert refused[0] >= 0x80
 
 
-def test_many_wildcards_match_without_taking_for_ever(patient: Patient) -> None:
-    with Wire(patient.port, "wild") as client:
-        client.connect()
-        levels = 40
-        filters = [
-            "/".join("+" if bits >> at & 1 else "a" for at in range(12)) for bits in range(4096)
-        ]
-        for start in range(0, len(filters), 256):
-            client.subscribe(*filters[start : start + 256], qos=0)
-        client.subscribe("/".join(["+"] * levels), qos=0)
-        client.send(Publish("/".join(["a"] * 12), b"all of them", 0))
-        assert client.receive().payload == b"all of them"
-
-
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("first_byte", [0x10, 0x30, 0x82, 0xA2, 0xC0])
 def test_an_announced_quarter_gigabyte_takes_no_memory(

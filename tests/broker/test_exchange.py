@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import Any
 
 from penstock.app.wiring import open_memory
 from penstock.broker.session.resume import restore
@@ -246,20 +248,11 @@ def test_retained_message_under_a_clock_that_went_back_still_comes() -> None:
         await kept(world, "writer")
         world.publish("writer", "a", [b"x"], 1, True)
         await world.settle()
-        messages = world.store.retained._messages
-        row = messages["a"]
-        messages["a"] = type(row)(
-            row.name,
-            row.topic_id,
-            row.offset,
-            row.timestamp + 3_600_000_000,
-            row.expires_at,
-            row.qos,
-            row.kind,
-            row.publisher,
-            row.headers,
-            row.payload,
-        )
+        retained = world.store.retained
+        held: list[dict[str, Any]] = [retained._messages, retained._unsaved, retained._cache]
+        for rows in held:
+            if "a" in rows:
+                rows["a"] = replace(rows["a"], timestamp=rows["a"].timestamp + 3_600_000_000)
         await kept(world, "reader")
         await world.subscribe("reader", "a", Wanted(1))
         reader = world.clients["reader"]

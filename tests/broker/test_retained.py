@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from penstock.broker.deliver.retained import TERMS_SPARE, Retained
-from penstock.catalog.retained import RetainedRow
+from penstock.catalog.retained import RetainedHead, RetainedRow
 from penstock.catalog.sessions import Checkpoint
 from penstock.model.clock import ManualClock
 from penstock.model.timeline import Timeline
@@ -11,11 +13,15 @@ from penstock.model.timeline import Timeline
 
 def at_zero() -> tuple[ManualClock, Retained]:
     clock = ManualClock(0)
-    return clock, Retained(Timeline(clock))
+    return clock, Retained(Timeline(clock), nothing, lambda: None)
 
 
-def row(name: str, expires_at: int) -> RetainedRow:
-    return RetainedRow(name, 1, 0, 0, expires_at, 0, 0, "", (), b"x")
+async def nothing(names: Sequence[str]) -> list[RetainedRow]:
+    return []
+
+
+def row(name: str, expires_at: int) -> RetainedHead:
+    return RetainedHead(name, 1, 0, 0, expires_at, "", 1)
 
 
 def forgotten(retained: Retained) -> list[str]:

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from penstock.catalog.catalog import Catalog, TopicRow
+from penstock.catalog.retained import head_of
 from penstock.catalog.sessions import NEVER_EXPIRES, Checkpoint, Ending, RetainedRow
 from penstock.catalog.stored_sessions import OutstandingRow, SubscriptionRow
 from penstock.catalog.thread import InlineRunner
@@ -158,8 +159,9 @@ async def test_retained_messages_are_replaced_forgotten_and_given_back_byte_by_b
     await sessions.save(Checkpoint(retained=first))
     newer = retained("a", 7, bytes(range(256)))
     await sessions.save(Checkpoint(retained=[newer], forgotten=["b"]))
-    _, _, rows = await sessions.recover()
-    assert sorted(rows, key=lambda row: row.name) == [newer, first[2]]
+    _, _, heads = await sessions.recover()
+    assert sorted(heads, key=lambda head: head.name) == [head_of(newer), head_of(first[2])]
+    assert await sessions.fetch_retained(["c", "b", "a"]) == [first[2], newer]
 
 
 async def test_users_are_added_once_changed_and_removed(

@@ -165,7 +165,7 @@ def test_clients_that_want_different_topics_at_once_get_no_more_than_are_allowed
         for number, publisher in enumerate(publishers):
             publisher.send(Publish(f"t{number}/x", b"", 1, packet_id=1))
         deadline = time.monotonic() + 10
-        while not broker.call(lambda: all(one.is_paused for one in broker.door._connections)):
+        while not broker.call(lambda: all(one.gate.is_paused for one in broker.door._connections)):
             assert time.monotonic() < deadline
         broker.call(turn.release)
         for publisher in publishers:

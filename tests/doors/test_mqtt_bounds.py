@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from penstock.doors.mqtt.connection import OUT_BYTES_MAX
 from penstock.doors.mqtt.publishing import UNACKED_MAX
 from penstock.doors.mqtt.subscribing import SUBSCRIPTIONS_MAX
+from penstock.doors.mqtt.unsent import OUT_BYTES_MAX
 from penstock.model.limits import MIB, PAYLOAD_BYTES_MAX
 from penstock.mqtt.encode import encode
 from penstock.mqtt.kinds import MQTT_3_1_1, MQTT_5

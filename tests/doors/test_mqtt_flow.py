@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from penstock.doors.mqtt.answers import SENTENCE_CHARS_MAX
-from penstock.doors.mqtt.connection import OUT_BYTES_MAX
 from penstock.doors.mqtt.publishing import RECEIVE_MAX
+from penstock.doors.mqtt.unsent import OUT_BYTES_MAX
 from penstock.mqtt.encode import encode
 from penstock.mqtt.kinds import MQTT_3_1_1, MQTT_5
 from penstock.mqtt.packets import (

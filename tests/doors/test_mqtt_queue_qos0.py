@@ -10,7 +10,8 @@ from random import Random
 import pytest
 
 from penstock.broker.session.backlog import describe_sessions
-from penstock.doors.mqtt.connection import OUT_BYTES_MAX, Connection
+from penstock.doors.mqtt.connection import Connection
+from penstock.doors.mqtt.unsent import OUT_BYTES_MAX
 from penstock.mqtt.kinds import MQTT_3_1_1, MQTT_5
 from penstock.mqtt.packets import Publish, Subscription
 from penstock.mqtt.properties import Properties

@@ -118,7 +118,8 @@ async def look(data: Path, told: Told) -> list[str]:
         twice = [one for one in payloads if one.startswith("two") and payloads[one] > 1]
         problems += [f"stored twice: {one}" for one in twice]
         for name, number in told.retained.items():
-            row = store.retained.get(name)
+            head = store.retained.get(name)
+            row = None if head is None else await store.retained.fetch(head, [])
             if row is None or row.payload.decode() not in candidates(name, number, payloads):
                 problems.append(f"{name} holds {row and row.payload!r}, told {number}")
         problems += await look_at_sessions(store, told, offsets)

@@ -26,6 +26,7 @@ from penstock.config import (
 )
 from penstock.core.engine_kind import engine_kind
 from penstock.core.placement import DEFAULT_TOPIC
+from penstock.doors.budget import STRANGERS_BYTES_MAX, Budget
 from penstock.doors.bus.door import BusDoor
 from penstock.doors.descriptors import Descriptors
 from penstock.doors.http.door import HttpDoor
@@ -148,7 +149,10 @@ class Server:
         await self._wills.open()
         loop = asyncio.get_running_loop()
         descriptors = Descriptors()
-        self._mqtt = MqttDoor(exchange, self._wills, self._selector, loop, descriptors, limits)
+        self._mqtt = MqttDoor(
+            *(exchange, self._wills, self._selector, loop, descriptors, limits),
+            strangers_budget=Budget(STRANGERS_BYTES_MAX),
+        )
         self._http = HttpDoor(engine, self._selector, loop, descriptors, settings.http_limits)
         add_all(self._http, exchange, self._mqtt)
 

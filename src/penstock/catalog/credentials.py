@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from penstock.catalog.access_keys import AccessKeys
 from penstock.catalog.database import Database
@@ -22,6 +23,8 @@ from penstock.catalog.thread import Runner
 from penstock.model.clock import Clock
 from penstock.model.errors import RefusedError
 from penstock.model.record import TenantId
+
+REMOVED_OWNER: Final = ":removed"  # behind the name of a user who is gone; no name contains ':'
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +112,15 @@ class Credentials:
             ):
                 raise _no_such_user(user)
             delete_user_rules(database, tenant, user)
+            # Sessions of clients that are connected end with their connections.
+            database.execute(
+                "update sessions set owner = owner || $3,"
+                " expiry_s = case when is_connected = 1 then expiry_s else 0 end"
+                " where tenant = $1 and owner = $2",
+                tenant,
+                user,
+                REMOVED_OWNER,
+            )
 
         await self._runner.run(work)
 

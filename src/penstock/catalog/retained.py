@@ -1,5 +1,6 @@
 """Retained messages in the catalog: the newest of each name, as of the checkpoint's levels.
 
+The catalog is where the broker reads them from: the log may drop a record that is still retained.
 Functions run inside the caller's transaction.
 """
 
@@ -30,13 +31,51 @@ class RetainedRow:
     payload: bytes
 
 
-def load_retained(database: Database, tenant: TenantId) -> list[RetainedRow]:
+@dataclass(frozen=True, slots=True)
+class RetainedHead:
+    """What the broker has in memory of a retained message: all but what is large."""
+
+    name: str
+    topic_id: int
+    offset: int
+    timestamp: int
+    expires_at: int  # 0: never
+    publisher: str
+    payload_bytes: int
+
+
+def head_of(row: RetainedRow) -> RetainedHead:
+    return RetainedHead(
+        row.name,
+        row.topic_id,
+        row.offset,
+        row.timestamp,
+        row.expires_at,
+        row.publisher,
+        len(row.payload),
+    )
+
+
+def load_retained(database: Database, tenant: TenantId) -> list[RetainedHead]:
     rows = database.fetch(
-        "select name, topic_id, message_offset, timestamp, expires_at, qos, kind,"
-        " publisher, headers, payload from retained where tenant = $1",
+        "select name, topic_id, message_offset, timestamp, expires_at, publisher, length(payload)"
+        " from retained where tenant = $1",
         tenant,
     )
-    return [_retained(row) for row in rows]
+    return [RetainedHead(*row) for row in rows]
+
+
+def fetch_retained(database: Database, tenant: TenantId, names: Sequence[str]) -> list[RetainedRow]:
+    """The messages of those of the names that have one."""
+    found: list[Row] = []
+    for name in names:
+        found += database.fetch(
+            "select name, topic_id, message_offset, timestamp, expires_at, qos, kind,"
+            " publisher, headers, payload from retained where tenant = $1 and name = $2",
+            tenant,
+            name,
+        )
+    return [_retained(row) for row in found]
 
 
 def save_retained(

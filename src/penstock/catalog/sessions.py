@@ -15,6 +15,7 @@ from typing import Final
 import msgspec
 
 from penstock.catalog.clock import save_reading
+from penstock.catalog.credentials import REMOVED_OWNER
 from penstock.catalog.database import Database
 from penstock.catalog.feeds import (
     FeedRow,
@@ -25,7 +26,13 @@ from penstock.catalog.feeds import (
 )
 from penstock.catalog.keys import KeyCatalog, KeyRow, save_keys
 from penstock.catalog.outside import SEE_LEVELS, fetch_sessions
-from penstock.catalog.retained import RetainedRow, load_retained, save_retained
+from penstock.catalog.retained import (
+    RetainedHead,
+    RetainedRow,
+    fetch_retained,
+    load_retained,
+    save_retained,
+)
 from penstock.catalog.shares import ShareCatalog, ShareRow, ShareState, put_share_rows, save_shares
 from penstock.catalog.stored_sessions import (
     OutstandingRow,
@@ -82,7 +89,7 @@ class Checkpoint:
 
 
 # Owner of each stored session by client id, levels by topic id, retained messages.
-Recovered = tuple[dict[str, str], dict[int, tuple[int, int]], list[RetainedRow]]
+Recovered = tuple[dict[str, str], dict[int, tuple[int, int]], list[RetainedHead]]
 
 
 class SessionCatalog:
@@ -129,6 +136,11 @@ class SessionCatalog:
 
         return await self._runner.run(work)
 
+    async def fetch_retained(self, names: Sequence[str]) -> list[RetainedRow]:
+        """The retained messages of these names, as the newest checkpoint has them."""
+        tenant = self._tenant
+        return await self._runner.run(lambda database: fetch_retained(database, tenant, names))
+
     async def rows_as_json(self) -> bytes:
         """All sessions as they are stored now, for `see_sessions` elsewhere."""
         # Encoded on the catalog's thread: there may be a hundred thousand.
@@ -158,6 +170,8 @@ class SessionCatalog:
         def work(database: Database) -> tuple[StoredSession, bool]:
             if is_clean:
                 _delete(database, self._tenant, client_id)
+            else:
+                _delete_removed(database, self._tenant, client_id)
             found = database.fetch(
                 "select incarnation from sessions where tenant = $1 and client_id = $2",
                 self._tenant,
@@ -349,6 +363,16 @@ def _delete(database: Database, tenant: TenantId, client_id: str) -> None:
     database.execute("delete from sessions where tenant = $1 and client_id = $2", tenant, client_id)
 
 
+def _delete_removed(database: Database, tenant: TenantId, client_id: str) -> None:
+    """A session whose owner was removed is nobody's: a new user of that name begins anew."""
+    database.execute(
+        "delete from sessions where tenant = $1 and client_id = $2 and owner like $3",
+        tenant,
+        client_id,
+        "%" + REMOVED_OWNER,
+    )
+
+
 def _insert(
     database: Database, tenant: TenantId, client_id: str, owner: str, expiry_s: int
 ) -> None:
@@ -388,12 +412,14 @@ def _begin_new_topics(database: Database, tenant: TenantId, client_id: str) -> N
 def _end(database: Database, tenant: TenantId, ending: Ending) -> None:
     key = (tenant, ending.client_id)
     if not database.execute(
-        "update sessions set is_connected = 0, disconnected_at = $4, expiry_s = $5"
+        "update sessions set is_connected = 0, disconnected_at = $4,"
+        " expiry_s = case when owner like $6 then 0 else $5 end"
         " where tenant = $1 and client_id = $2 and incarnation = $3",
         *key,
         ending.incarnation,
         ending.at_us,
         ending.expiry_s,
+        "%" + REMOVED_OWNER,
     ):
         return
     for table in ("session_positions", "outstanding", "opened"):

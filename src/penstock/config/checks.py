@@ -9,7 +9,7 @@ from typing import Any, Final
 from penstock.broker.settings import make_settings
 from penstock.config.defaults import variable_of
 from penstock.core.durations import seconds
-from penstock.core.topic_settings import size_bytes
+from penstock.core.topic_settings import is_unlimited, size_bytes
 from penstock.doors.http.pages import parse_origins
 from penstock.model.errors import InvalidSetting
 
@@ -95,6 +95,10 @@ def whole_number(key: str, value: Any, least: int, most: int) -> int:
 def duration(key: str, value: Any) -> Any:
     seconds(key, value)
     return value  # as it was written
+
+
+def duration_or_unlimited(key: str, value: Any) -> Any:
+    return value if is_unlimited(value) else duration(key, value)
 
 
 def one_of(*choices: str) -> Callable[[str, Any], str]:

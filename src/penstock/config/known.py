@@ -14,6 +14,7 @@ from penstock.config.checks import (
     certificates,
     connect_server,
     duration,
+    duration_or_unlimited,
     file,
     of_broker,
     one_of,
@@ -83,6 +84,12 @@ SETTINGS: Final = (
         _LIMITS.keep_alive_s_max,
         lambda key, value: whole_number(key, value, 0, 65_535),
         "longest keep alive of an MQTT 5 client, in seconds; 0: no limit",
+    ),
+    Setting(
+        "mqtt.session_expiry_max",
+        "90d",
+        duration_or_unlimited,
+        "how long a session is kept at most after its client disconnected; or 'unlimited'",
     ),
     Setting(
         "mqtt.sys_interval_s",

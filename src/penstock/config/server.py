@@ -6,13 +6,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from penstock.broker.session.session import NEVER_EXPIRES
 from penstock.broker.settings import check_storage, make_settings
 from penstock.broker.tokens import TokenSettings
 from penstock.config.checks import OFF, REQUIRED
 from penstock.config.known import BROKER_NAMES, BROKER_TABLES, SETTINGS
 from penstock.config.reading import Binding, Effective, chosen_master
 from penstock.core.durations import seconds
-from penstock.core.topic_settings import size_bytes
+from penstock.core.topic_settings import is_unlimited, size_bytes
 from penstock.doors.http.limits import HttpLimits
 from penstock.doors.mqtt.limits import MqttLimits
 from penstock.model.errors import InvalidSetting
@@ -83,6 +84,7 @@ def server_settings(effective: Effective) -> ServerSettings:
             values["mqtt.sys_interval_s"],
             values["mqtt.queue_qos0"],
             values["mqtt.auto_create_topics"],
+            _session_expiry_s(values["mqtt.session_expiry_max"]),
         ),
         values["http.listen"],
         values["http.tls_listen"],
@@ -121,6 +123,13 @@ def _token_settings(values: dict[str, Any]) -> TokenSettings | None:
         values["access.jwt_roles_claim"],
         values["access.jwt_client_claim"],
     )
+
+
+def _session_expiry_s(value: Any) -> int:
+    """Whole seconds, and at least one: 0 would mean that no session is kept."""
+    if is_unlimited(value):
+        return NEVER_EXPIRES
+    return max(1, min(round(seconds("session_expiry_max", value)), NEVER_EXPIRES))
 
 
 def _check_reachable(values: dict[str, Any]) -> None:

@@ -2,38 +2,61 @@
 
 A view over the logs: it follows the commits, and the checkpoint saves it together with the levels
 it has seen. After a crash the logs are read from there, so it is never older or newer than they.
+
+Names are in memory. Payloads are until the checkpoint has saved them, and then as far as a cache
+has room; else they are read from the catalog, since the log may drop a record that is retained.
+Publishers wait while too many payloads are not saved yet.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import asyncio
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from heapq import heapify, heappop, heappush
 from typing import Final
 
 from penstock.broker.quotas import Quotas
-from penstock.catalog.retained import RetainedRow
+from penstock.catalog.retained import RetainedHead, RetainedRow, head_of
 from penstock.catalog.sessions import Checkpoint
 from penstock.core.nametree import NameTree
 from penstock.core.quotas import RETAINED, RETAINED_BYTES
 from penstock.core.run import Run
 from penstock.log.format.batch import Batch
 from penstock.model.errors import QuotaExceeded
+from penstock.model.limits import MIB
 from penstock.model.record import RETAIN
 from penstock.model.timeline import Timeline
 
 ROW_BYTES: Final = 768  # a message and its place in the tree, payload and name aside; measured
 TERMS_SPARE: Final = 1_000  # terms of messages that were replaced since, before they are cleared
+UNSAVED_BYTES_MAX: Final = 32 * MIB  # payloads that wait for the checkpoint; then publishers wait
+CACHE_BYTES_MAX: Final = 32 * MIB  # payloads that are in the catalog, too
+FETCHES_MAX: Final = 4  # from the catalog at once
+FETCH_BYTES_MAX: Final = 1 * MIB  # of one, unless a single message is larger
+
+FetchRetained = Callable[[Sequence[str]], Awaitable[list[RetainedRow]]]
 
 
 class Retained:
     """The newest retained message of each name. An empty payload deletes, and so does time."""
 
-    def __init__(self, clock: Timeline) -> None:
+    def __init__(
+        self, clock: Timeline, fetch: FetchRetained, save_soon: Callable[[], None]
+    ) -> None:
         self._clock = clock
-        self.bytes = 0  # about how much memory they take
-        self.payload_bytes = 0  # of them
-        self._messages: dict[str, RetainedRow] = {}
+        self._fetch = fetch
+        self._save_soon = save_soon  # asks for a checkpoint before its time
+        self.payload_bytes = 0  # of all of them, wherever they are
+        self._head_bytes = 0  # about how much memory they take without their payloads
+        self._messages: dict[str, RetainedHead] = {}
         self._names = NameTree()
+        self._unsaved: dict[str, RetainedRow] = {}  # not known to be in the catalog
+        self._unsaved_bytes = 0
+        self._cache: OrderedDict[str, RetainedRow] = OrderedDict()  # saved; oldest use goes first
+        self._cache_bytes = 0
+        self._is_used = False  # the cache, since `release_unused` was called last
+        self._fetching = asyncio.Semaphore(FETCHES_MAX)
         self._changed: set[str] = set()  # since the last checkpoint was taken
         self._taken: set[str] = set()  # by the one that is being saved
         self._terms: list[tuple[int, str]] = []  # a heap of (until when, name); some are outdated
@@ -41,37 +64,20 @@ class Retained:
     def __len__(self) -> int:
         return len(self._messages)
 
-    def load(self, rows: list[RetainedRow]) -> None:
-        for row in rows:
-            self._put(row)
+    @property
+    def bytes(self) -> int:
+        """About how much memory they take."""
+        return self._head_bytes + self._unsaved_bytes + self._cache_bytes
 
-    def follow(self, topic_id: int, batch: Batch) -> None:
-        """Take over what a committed batch retains."""
-        h = batch.header
-        if batch.plan.flags < 0 and not h.record_flags & RETAIN:
-            return
-        for record in batch.records("", h.base_offset, h.end_offset):
-            if not record.retain:
-                continue
-            self._changed.add(record.name)
-            if not record.payload:
-                if record.name in self._messages:
-                    self._remove(record.name)
-                continue
-            self._put(
-                RetainedRow(
-                    record.name,
-                    topic_id,
-                    record.offset,
-                    record.timestamp,
-                    record.expires_at or 0,
-                    record.qos,
-                    record.kind,
-                    record.publisher,
-                    record.headers,
-                    record.payload,
-                )
-            )
+    @property
+    def is_congested(self) -> bool:
+        """Are so many payloads not saved yet that publishers should wait?"""
+        return self._unsaved_bytes > UNSAVED_BYTES_MAX
+
+    def load(self, heads: list[RetainedHead]) -> None:
+        """Take over what the catalog has."""
+        for head in heads:
+            self._put(head)
 
     def exceeded(self, quotas: Quotas, run: Run) -> QuotaExceeded | None:
         """Why a run may not be retained; None if there is room for it, or it deletes."""
@@ -86,33 +92,72 @@ class Retained:
             return exceeded
         return None
 
-    def _put(self, row: RetainedRow) -> None:
-        before = self._messages.get(row.name)
+    def follow(self, topic_id: int, batch: Batch) -> None:
+        """Take over what a committed batch retains."""
+        h = batch.header
+        if batch.plan.flags < 0 and not h.record_flags & RETAIN:
+            return
+        for record in batch.records("", h.base_offset, h.end_offset):
+            if not record.retain:
+                continue
+            self._changed.add(record.name)
+            if not record.payload:
+                if record.name in self._messages:
+                    self._remove(record.name)
+                continue
+            row = RetainedRow(
+                record.name,
+                topic_id,
+                record.offset,
+                record.timestamp,
+                record.expires_at or 0,
+                record.qos,
+                record.kind,
+                record.publisher,
+                record.headers,
+                record.payload,
+            )
+            self._put(head_of(row))
+            self._unsaved[row.name] = row
+            self._unsaved_bytes += _body_bytes(row)
+        if self.is_congested:
+            self._save_soon()
+
+    def _put(self, head: RetainedHead) -> None:
+        before = self._messages.get(head.name)
         if before is None:
-            self._names.add(row.name)
+            self._names.add(head.name)
         else:
-            self.bytes -= _size(before)
-            self.payload_bytes -= len(before.payload)
-        self._messages[row.name] = row
-        self.bytes += _size(row)
-        self.payload_bytes += len(row.payload)
-        if row.expires_at:
-            heappush(self._terms, (self._until_us(row), row.name))
+            self._let_go(before)
+        self._messages[head.name] = head
+        self._head_bytes += _head_bytes(head)
+        self.payload_bytes += head.payload_bytes
+        if head.expires_at:
+            heappush(self._terms, (self._until_us(head), head.name))
             if len(self._terms) > 2 * len(self._messages) + TERMS_SPARE:
-                rows = self._messages.values()
-                self._terms = [(self._until_us(one), one.name) for one in rows if one.expires_at]
+                heads = self._messages.values()
+                self._terms = [(self._until_us(one), one.name) for one in heads if one.expires_at]
                 heapify(self._terms)
 
-    def _until_us(self, row: RetainedRow) -> int:
-        return self._clock.until_us(row.timestamp, row.expires_at)
+    def _let_go(self, head: RetainedHead) -> None:
+        """It is deleted or replaced: neither it nor what is held of its payload counts any more."""
+        self._head_bytes -= _head_bytes(head)
+        self.payload_bytes -= head.payload_bytes
+        unsaved = self._unsaved.pop(head.name, None)
+        if unsaved is not None:
+            self._unsaved_bytes -= _body_bytes(unsaved)
+        cached = self._cache.pop(head.name, None)
+        if cached is not None:
+            self._cache_bytes -= _body_bytes(cached)
 
-    def _is_expired(self, row: RetainedRow) -> bool:
-        return row.expires_at != 0 and self._until_us(row) <= self._clock.steady_us()
+    def _until_us(self, head: RetainedHead) -> int:
+        return self._clock.until_us(head.timestamp, head.expires_at)
+
+    def _is_expired(self, head: RetainedHead) -> bool:
+        return head.expires_at != 0 and self._until_us(head) <= self._clock.steady_us()
 
     def _remove(self, name: str) -> None:
-        row = self._messages.pop(name)
-        self.bytes -= _size(row)
-        self.payload_bytes -= len(row.payload)
+        self._let_go(self._messages.pop(name))
         self._names.remove(name)
 
     def expire(self) -> None:
@@ -120,15 +165,15 @@ class Retained:
         terms, now_us = self._terms, self._clock.steady_us()
         while terms and terms[0][0] <= now_us:
             _, name = heappop(terms)
-            row = self._messages.get(name)
-            if row is not None and self._is_expired(row):
+            head = self._messages.get(name)
+            if head is not None and self._is_expired(head):
                 self._remove(name)
                 self._changed.add(name)
 
-    def get(self, name: str) -> RetainedRow | None:
-        """The retained message of a name, unless it has expired."""
-        row = self._messages.get(name)
-        return None if row is None or self._is_expired(row) else row
+    def get(self, name: str) -> RetainedHead | None:
+        """The retained message of a name without its payload, unless it has expired."""
+        head = self._messages.get(name)
+        return None if head is None or self._is_expired(head) else head
 
     def matching(self, filter: str) -> Iterator[str]:
         """Names with a retained message that a filter matches; lazy, so it can be done in parts."""
@@ -136,15 +181,79 @@ class Retained:
 
     def forget_topic(self, topic_id: int) -> None:
         """The topic is gone and its retained messages with it."""
-        for name in [row.name for row in self._messages.values() if row.topic_id == topic_id]:
+        for name in [head.name for head in self._messages.values() if head.topic_id == topic_id]:
             self._remove(name)
             self._changed.add(name)
+
+    # Payloads
+
+    def held(self, head: RetainedHead) -> RetainedRow | None:
+        """The message with its payload, if that is in memory."""
+        row = self._unsaved.get(head.name)
+        if row is None:
+            row = self._cache.get(head.name)
+            if row is not None:
+                self._cache.move_to_end(head.name)
+                self._is_used = True
+        return row if row is not None and row.offset == head.offset else None
+
+    async def fetch(self, head: RetainedHead, next_names: Sequence[str]) -> RetainedRow | None:
+        """The message with its payload, from the catalog; None if it is gone or replaced by now.
+
+        Those of `next_names` come along into the cache, as far as they are small.
+        """
+        async with self._fetching:
+            held = self.held(head)
+            if held is not None:
+                return held
+            rows = await self._fetch(self._missing(head, next_names))
+        found = None
+        for row in rows:
+            self._hold(row)
+            if row.name == head.name and row.offset == head.offset:
+                found = row
+        return found
+
+    def _missing(self, head: RetainedHead, next_names: Sequence[str]) -> list[str]:
+        """The name of a message, and next ones that are not in memory either."""
+        names, size = [head.name], head.payload_bytes
+        for name in next_names:
+            another = self._messages.get(name)
+            if another is not None and name not in self._unsaved and name not in self._cache:
+                size += another.payload_bytes
+                if size > FETCH_BYTES_MAX:
+                    break
+                names.append(name)
+        return names
+
+    def _hold(self, row: RetainedRow) -> None:
+        """Keep a message that is in the catalog at hand, unless it was replaced since."""
+        head = self._messages.get(row.name)
+        size = _body_bytes(row)
+        is_current = head is not None and head.offset == row.offset
+        if not is_current or row.name in self._unsaved or row.name in self._cache:
+            return
+        self._cache[row.name] = row
+        self._cache_bytes += size
+        self._is_used = True
+        while self._cache_bytes > CACHE_BYTES_MAX:
+            _, oldest = self._cache.popitem(last=False)
+            self._cache_bytes -= _body_bytes(oldest)
+
+    def release_unused(self) -> None:
+        """Give back the payloads that are in the catalog if nobody has wanted one for a while."""
+        if not self._is_used:
+            self._cache.clear()
+            self._cache_bytes = 0
+        self._is_used = False
+
+    # The checkpoint
 
     def take_changes(self, point: Checkpoint) -> bool:
         self.expire()
         self._taken, self._changed = self._changed, set()
         for name in self._taken:
-            row = self._messages.get(name)
+            row = self._unsaved.get(name)
             if row is not None:
                 point.retained.append(row)
             else:
@@ -154,11 +263,17 @@ class Retained:
     def settle(self, *, is_saved: bool) -> None:
         if not is_saved:
             self._changed |= self._taken
+        for name in self._taken - self._changed:
+            row = self._unsaved.pop(name, None)
+            if row is not None:
+                self._unsaved_bytes -= _body_bytes(row)
+                self._hold(row)
         self._taken = set()
 
-    def release_unused(self) -> None:
-        """Nothing: these are the messages themselves."""
+
+def _head_bytes(head: RetainedHead) -> int:
+    return ROW_BYTES + 2 * len(head.name)
 
 
-def _size(row: RetainedRow) -> int:
-    return ROW_BYTES + len(row.payload) + 2 * len(row.name)
+def _body_bytes(row: RetainedRow) -> int:
+    return len(row.payload) + sum(len(key) + len(value) for key, value in row.headers)

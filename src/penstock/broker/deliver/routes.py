@@ -40,15 +40,25 @@ PUBLISHER_ENTRY_BYTES: Final = 128  # of a route under a publisher and its name
 READERS_BYTES: Final = 768  # readers that routes share, the members aside
 MEMBER_BYTES: Final = 512
 SHARER_BYTES: Final = 160  # a share in a route, and 8 for each of its members
+WORK_PER_TURN: Final = 1_000  # for one client: a few ms, then others have their turn
+ROUTE_WORK: Final = 4  # of a route, and 1 for each subscription that matches
+UNBOUNDED: Final = 1 << 60
 
 
-class TopicWanted(Exception):
+class MustWait(Exception):
+    """A message has to come again later; nothing was done with it."""
+
+
+class TopicWanted(MustWait):
     """A name is to have a topic of its own, which has to be created before its first message."""
 
-    def __init__(self, name: str, topic: str) -> None:
+    def __init__(self, topic: str) -> None:
         super().__init__(topic)
-        self.name = name
         self.topic = topic
+
+
+class TurnOver(MustWait):
+    """A client brought so many new names that the rest of them has to wait for its next turn."""
 
 
 class Lane:
@@ -296,12 +306,14 @@ class Router:
         self._broker = BROKER  # compiled code finds it here sooner than in its module
         self._version = -1  # of the placement that the routes were made from
         self._edition = 0  # how often all routes were forgotten
+        self.work_left = UNBOUNDED  # for the client whose turn it is: see `TurnOver`
         self.is_empty = True  # nobody who is connected reads anything
 
     def find(self, name: str, principal: Principal = BROKER) -> Route:
         """The route of a checked name, for messages from this principal.
 
-        TopicWanted, but not for the broker itself, where publishing creates topics.
+        TopicWanted where publishing creates topics, and TurnOver when `work_left` is used up; but
+        not for the broker itself.
         """
         if self._version != self._topics.placement.version:
             self._forget()
@@ -335,12 +347,14 @@ class Router:
 
     def _add_for(self, principal: Principal, name: str) -> Route:
         """Work out the route of a name for a publisher."""
+        if self.work_left <= 0:
+            raise TurnOver()
         topic = self._topics.of_name(name)
         wanted = self._topics.wanted_by(name) if self._topics.automatic_max else ""
         key = topic_key(wanted) if wanted else topic.key
         may_publish = self._authorise(principal, PUBLISH, name, key)
         if may_publish and wanted:
-            raise TopicWanted(name, wanted)
+            raise TopicWanted(wanted)
         # Nearly always who publishes makes no difference.
         route = self.find(name) if may_publish else self._make(name, False, topic)
         self._room().add_for(principal, route)
@@ -378,6 +392,7 @@ class Router:
         shares = [one for one in shares if one.members] or _NO_SHARES
         may_publish = may_publish and not topic.refusal
         readers = self._readers(name, topic.key)
+        self.work_left -= ROUTE_WORK + len(readers.subscriptions)
         return Route(name, topic, readers, shares, may_publish, self._keeps_qos0)
 
     def _readers(self, name: str, topic: str) -> Readers:
@@ -439,11 +454,13 @@ class Router:
 __all__ = [
     "Lane",
     "Member",
+    "MustWait",
     "Outbox",
     "Route",
     "Router",
     "Sharers",
     "TopicWanted",
+    "TurnOver",
     "forward",
     "offer_kept",
     "offer_selected",

@@ -141,7 +141,12 @@ class Publisher:
                 spread(route.shares, run, self.metrics)
         else:
             log.append([run], waiter or Unheard(self.metrics, run.count), marks)
-        return log.is_congested
+        return log.is_congested or (run.retain and self._retained.is_congested)
+
+    @property
+    def is_congested(self) -> bool:
+        """Do retained messages wait for the checkpoint, so many that publishers should wait?"""
+        return self._retained.is_congested
 
     def publish_mixed(self, topic: Topic, mixed: MixedRun) -> bool:
         """As `publish`, for plain messages of a topic that is level; the caller forwards them."""

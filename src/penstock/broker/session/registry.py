@@ -13,7 +13,8 @@ from penstock.broker.engine import Engine
 from penstock.broker.session.session import Session, Subscription
 from penstock.broker.session.store import SessionStore
 from penstock.broker.share.delivery import Sharing
-from penstock.core.names import SHARE_PREFIX
+from penstock.core.names import SHARE_PREFIX, split_share
+from penstock.core.overlaps import OVERLAPS_MAX, Overlaps
 from penstock.core.quotas import SUBSCRIPTIONS
 
 
@@ -98,6 +99,23 @@ class Sessions:
         else:
             self._filters.pop(user, None)
 
+    def may_overlap(self, session: Session, filter: str) -> bool:
+        """May the session have this filter, or would too many of its filters match one name?
+
+        One that it may have is counted: call `subscribe` next.
+        """
+        known = session.subscriptions
+        if filter in known:
+            return True
+        overlaps = session.overlaps
+        if overlaps is None:
+            if len(known) < OVERLAPS_MAX:
+                return True
+            overlaps = session.overlaps = Overlaps()
+            for one in known:
+                overlaps.add(split_share(one)[1])
+        return overlaps.add(split_share(filter)[1])
+
     def subscribe(self, subscription: Subscription) -> bool:
         """Add or replace a filter of a session; True if it is new."""
         session = subscription.session
@@ -164,6 +182,8 @@ class Sessions:
         self._disconnect(subscription)
         if subscription.share is not None:
             self._sharing.let_go(subscription)
+        if session.overlaps is not None:
+            session.overlaps.remove(split_share(filter)[1])
         return True
 
     # Catching up

@@ -12,6 +12,7 @@ from typing import Final, Protocol
 
 from penstock.core.access import Principal
 from penstock.core.delivery_rule import Want
+from penstock.core.overlaps import Overlaps
 from penstock.core.run import Encoding, Run, pieces
 from penstock.core.tags import NO_FEED, PLACE_SHIFT, TAG_SHIFT
 from penstock.core.where import Where
@@ -170,6 +171,7 @@ class Session:
         "opened",
         "opening",
         "outbox",
+        "overlaps",
         "released",
         "resent",
         "room_waiters",
@@ -190,6 +192,7 @@ class Session:
         self.outbox = outbox
         self.window = Window(window_max)
         self.subscriptions: dict[str, Subscription] = {}
+        self.overlaps: Overlaps | None = None  # of its filters, once it has many
         self.lags: dict[int, int] = {}  # topic id -> the offset to go on at
         self.from_offsets: dict[int, int] = {}  # the same for all topics, until it is attached
         self.twice: set[int] = set()  # packet ids out at QoS 2
@@ -333,10 +336,23 @@ class Session:
 
     def received(self, packet_ids: list[int]) -> None:
         """The client has these QoS 2 messages: they are never sent again."""
-        known = [packet_id for packet_id in packet_ids if packet_id in self.twice]
-        self.released.update(known)
         outbox = self.outbox
-        if self.vault is not None:
-            self.vault.release(self, packet_ids)
-        elif outbox is not None:
+        assert outbox is not None
+        if self.vault is None:
+            self.released.update([one for one in packet_ids if one in self.twice])
             outbox.release(packet_ids)
+            return
+        fresh: list[int] = []
+        repeated: list[int] = []  # released before, or not out at all: there is nothing to store
+        for packet_id in packet_ids:
+            if packet_id not in self.twice:
+                repeated.append(packet_id)
+            elif packet_id not in self.released:
+                self.released.add(packet_id)
+                fresh.append(packet_id)
+            elif not self.storing:  # else its PUBREL may be on its way
+                repeated.append(packet_id)
+        if fresh:
+            self.vault.release(self, fresh)
+        if repeated:
+            outbox.release(repeated)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 
 from penstock.broker.deliver.retained import Retained
 from penstock.broker.engine import Engine
@@ -54,7 +54,8 @@ class SessionStore:
         loop = asyncio.get_running_loop()
         self.stored: Owners[str] = Owners()  # of the sessions in the catalog, by client id
         self.tasks = Tasks(loop)
-        self.retained = Retained(engine.clock)
+        self._soon = asyncio.Event()  # the next checkpoint does not wait for its time
+        self.retained = Retained(engine.clock, catalog.fetch_retained, self._soon.set)
         self.shares = Shares(engine, catalog.shares, self.tasks.spawn)
         self.keys = Keys(catalog.keys, engine.clock)
         self.inbound = InboundQos2(engine.topics, self.tasks.spawn)
@@ -122,7 +123,9 @@ class SessionStore:
 
     async def _run(self) -> None:
         while True:
-            await asyncio.sleep(CHECKPOINT_S)
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._soon.wait(), CHECKPOINT_S)
+            self._soon.clear()
             try:
                 await self.checkpoints.save()
                 for client_id in await self._catalog.expire():

@@ -92,17 +92,16 @@ class Arrivals:
             return
         client_id = packet.client_id or f"auto-{uuid4().hex}"
         connection.keep_alive_s = self._limits.keep_alive_s(packet.version, packet.keep_alive_s)
+        expiry_s = self._limits.session_expiry_s(_asked_expiry_s(packet))
         if packet.properties.maximum_packet_size is not None:
-            answer = _answer(connection, packet, client_id, is_present=False)
+            answer = _answer(connection, packet, client_id, expiry_s, is_present=False)
             if not encode_within(answer, packet.version, connection.packet_bytes_max):
                 reason = Reason.PACKET_TOO_LARGE
                 self._refuse(connection, packet, "packet_size", reason, TOO_SMALL)
                 return
         connection.principal = connection.principal.for_client(client_id)
         holder = self.exchange.sessions.connected.get(client_id)
-        # Belongs to nobody: any user may take it.
-        owner = self.exchange.store.stored.get(client_id, "")
-        if owner and owner != connection.principal.user:
+        if not self._may_have(connection, client_id):
             self._refuse_taken(connection, packet, client_id)
             return
         will = None if packet.will is None else read_will(packet.will)
@@ -127,7 +126,7 @@ class Arrivals:
         session = Session(client_id, connection, window)
         connection.take_aliases(asked.topic_alias_maximum or 0)
         connection.wants_reasons = asked.request_problem_information != 0
-        session.expiry_s = _expiry_s(packet)
+        session.expiry_s = expiry_s
         is_stored = client_id in self.exchange.store.stored or client_id in self._arriving
         is_kept = session.expiry_s > 0 or is_stored
         if is_kept or will or self._wills.concerns(client_id, connection.principal.user):
@@ -136,6 +135,17 @@ class Arrivals:
             self._spawn(connection, work)
         else:
             self._welcome(connection, packet, session, is_present=False)
+
+    def _may_have(self, connection: Connection, client_id: str) -> bool:
+        """Is the stored session of this client the connection's, if there is one?
+
+        Those of anonymous clients belong to nobody once such clients are not let in any more.
+        """
+        stored = self.exchange.store.stored
+        if client_id not in stored or stored.get(client_id, "") == connection.principal.user:
+            return True
+        access = self.exchange.engine.access
+        return not stored.get(client_id, "") and access.anonymous(connection.source) is None
 
     async def _make_default(self, connection: Connection, packet: Connect) -> None:
         """The first MQTT client of a directory: from now on every name has a place."""
@@ -210,7 +220,8 @@ class Arrivals:
         self._on_known(connection)
         connection.begin(packet.version, session)
         self.exchange.sessions.attach(session)
-        answer = _answer(connection, packet, session.client_id, is_present=is_present)
+        expiry_s = session.expiry_s
+        answer = _answer(connection, packet, session.client_id, expiry_s, is_present=is_present)
         connection.put_packet(answer)
         connection.state = next_state(connection.state, Role.SERVER, event_of(answer))
         self._events.connected(connection, session, is_present=is_present)
@@ -238,18 +249,22 @@ class Arrivals:
 
 
 def _answer(
-    connection: Connection, packet: Connect, client_id: str, *, is_present: bool
+    connection: Connection, packet: Connect, client_id: str, expiry_s: int, *, is_present: bool
 ) -> Connack:
     """The CONNACK that lets a client in; its size does not depend on the session."""
     assigned = None if packet.client_id else client_id
     keep_alive_s = connection.keep_alive_s
     given_s = keep_alive_s if keep_alive_s != packet.keep_alive_s else None
-    return Connack(is_present, properties=_offers(assigned, given_s))
+    kept_s = expiry_s if expiry_s != _asked_expiry_s(packet) else None
+    return Connack(is_present, properties=_offers(assigned, given_s, kept_s))
 
 
-def _offers(assigned: str | None, keep_alive_s: int | None) -> Properties:
+def _offers(
+    assigned: str | None, keep_alive_s: int | None, session_expiry_s: int | None
+) -> Properties:
     """What an MQTT 5 client is told about this broker."""
     return Properties(
+        session_expiry_interval=session_expiry_s,
         assigned_client_identifier=assigned,
         server_keep_alive=keep_alive_s,
         maximum_packet_size=PACKET_BYTES_MAX,
@@ -259,8 +274,8 @@ def _offers(assigned: str | None, keep_alive_s: int | None) -> Properties:
     )
 
 
-def _expiry_s(packet: Connect) -> int:
-    """How long the session outlives its connection; before MQTT 5 for ever, or not at all."""
+def _asked_expiry_s(packet: Connect) -> int:
+    """How long the session is to outlive its connection; before MQTT 5 for ever, or not at all."""
     if packet.version == MQTT_5:
         return packet.properties.session_expiry_interval or 0
     return 0 if packet.clean_start else NEVER_EXPIRES

@@ -9,37 +9,35 @@ from __future__ import annotations
 
 from typing import Final
 
-from penstock.broker.deliver.routes import TopicWanted
+from penstock.broker.deliver.routes import UNBOUNDED, WORK_PER_TURN, MustWait
 from penstock.broker.session.session import Session
 from penstock.core.access import NOBODY, Principal
 from penstock.core.run import Encoding, Run
 from penstock.doors.link import Link
 from penstock.doors.mqtt.acks import check_pubacks, check_pubcomps, unknown_pubrecs
 from penstock.doors.mqtt.aliases import OutgoingAliases
-from penstock.doors.mqtt.answers import explained, refusal, unexplained
-from penstock.doors.mqtt.encoding import MqttEncoding, packets_within
+from penstock.doors.mqtt.answers import explained, unexplained
+from penstock.doors.mqtt.decoding import COST_PER_TURN, cost_of, decoded
+from penstock.doors.mqtt.early_bytes import CONNECT_BYTES_MAX
+from penstock.doors.mqtt.encoding import MqttEncoding, packets_within, with_ids_within
+from penstock.doors.mqtt.gate import Gate
 from penstock.doors.mqtt.host import Host
 from penstock.doors.mqtt.publishing import PUBACK, PUBCOMP, PUBREC, PUBREL, Publishing
-from penstock.doors.mqtt.weave import find_run, plain_neighbours
+from penstock.doors.mqtt.weave import plain_neighbours
 from penstock.model.limits import KIB, MIB
-from penstock.mqtt.decode import decode_packet
 from penstock.mqtt.encode import encode_within
 from penstock.mqtt.errors import ProtocolViolation, protocol_error
-from penstock.mqtt.handshake import answer_version
-from penstock.mqtt.kinds import MQTT_3_1, MQTT_5, UNKNOWN_VERSION, Role
+from penstock.mqtt.kinds import MQTT_5, UNKNOWN_VERSION, Role
 from penstock.mqtt.packets import Disconnect, Packet
 from penstock.mqtt.reasons import Reason
 from penstock.mqtt.runs import PLAIN_ACK_BYTES, EncodedRun, encode_acks, put_packet_ids
 from penstock.mqtt.scanner import AckRun, Chunk, Intake, PublishRun
 from penstock.mqtt.state import Event, State, next_state
 
-OUT_BYTES_MAX: Final = 8 * MIB  # waiting to be sent to one client; then QoS 0 is dropped
-OUT_BYTES_ROOM: Final = 1 * MIB  # above it nothing is sent that can come from the log later
-EARLY_BYTES_MAX: Final = 64 * KIB  # read ahead from a client that is still logging in
+BURST_BYTES_MAX: Final = 256 * KIB  # queued in one tick; then it is sent before the tick ends
 ANSWER_BYTES_MAX: Final = 512 * KIB  # that a client did not take; then it is not read on
 PACKET_BYTES_MAX: Final = 16 * MIB + 256 * KIB  # payload, name and properties
 
-_CONNECT: Final = 0x10
 _DUP: Final = 0x08
 _NOT_FOUND: Final = Reason.PACKET_IDENTIFIER_NOT_FOUND
 _CONNECTED: Final = State.CONNECTED
@@ -52,24 +50,25 @@ class Connection:
     __slots__ = (
         "_aliases_out",
         "_answer_bytes",
-        "_early",
+        "_counted",
         "_host",
         "_intake",
         "_link",
         "_out",
         "_out_bytes",
-        "_paused_at",
         "_plain",
         "_publishing",
         "_rest",
+        "_router",
         "_serving",
         "_sessions",
         "_traffic",
+        "_unsent",
         "end_reason",
+        "gate",
         "is_bridge",
         "is_closed",
         "is_dirty",
-        "is_paused",
         "keep_alive_s",
         "last_seen",
         "packet_bytes_max",
@@ -84,15 +83,17 @@ class Connection:
         self._host = host
         self._serving = host.serving
         self._sessions = host.exchange.sessions  # at hand: acknowledgements ask for it
+        self._router = host.exchange.router
         self._traffic = host.exchange.engine.metrics.traffic
         self._link = link
-        self._intake = Intake(UNKNOWN_VERSION, PACKET_BYTES_MAX)
-        self._early = bytearray()  # came before the CONNACK was sent, or during a pause
+        self._intake = Intake(UNKNOWN_VERSION, CONNECT_BYTES_MAX)
+        self.gate = Gate(link, host.early_budget)
         self._answer_bytes = 0  # of answers, queued since everything was last sent
         self._out: list[bytes] = []
         self._rest: memoryview | None = None  # of a write the socket did not take whole
         self._out_bytes = 0
-        self._paused_at: tuple[Chunk, int] | None = None  # where to go on after a pause
+        self._unsent = host.unsent
+        self._counted = 0  # of them in `_unsent`
         self._plain: MqttEncoding | None = None
         self._aliases_out: OutgoingAliases | None = None
         self._publishing: Publishing | None = None
@@ -108,28 +109,38 @@ class Connection:
         self.end_reason = ""  # why its end was decided, if it was
         self.is_closed = False
         self.is_dirty = False
-        self.is_paused = False  # what the client asked for has to be done before the next thing
 
     # Bytes in
 
     def receive(self, data: bytes) -> None:
         """Bytes from the client; a violation ends the connection with its reason."""
+        gate = self.gate
         if self.session is not None:  # until then only the connect timeout counts
             self.last_seen = self._host.tick
-            if self.is_paused:
-                self._keep_early(data)
-                return
-        elif self.state is _WAIT_CONNACK:
-            self._keep_early(data)
+        if gate.is_paused or self.state is _WAIT_CONNACK:
+            gate.keep_early(data)
+            if self.session is None and not gate.may_hold(0, 0):
+                self._host.refuse_stranger(self)
             return
-        self._traffic.bytes_received += len(data)
+        if gate.paused_at is None:
+            self._traffic.bytes_received += len(data)
+            chunk, at = self._intake.feed(data), 0
+        else:  # nothing new came: the rest of what did
+            chunk, at = gate.paused_at
+            gate.paused_at = None
+        router = self._router
+        router.work_left = WORK_PER_TURN
         try:
-            self._take(self._intake.feed(data), 0)
+            self._take(chunk, at)
         except Exception as error:  # whatever carries the bytes: nobody else may notice
             self._fail(error)
+        router.work_left = UNBOUNDED
         if self._answer_bytes > ANSWER_BYTES_MAX:
             self._out = [b"".join(self._out)]  # a PINGRESP of its own costs 20 times its bytes
-            self.read_on(False)
+            gate.is_deaf = True
+            gate.look()
+        if self.session is None and not gate.may_hold(chunk.consumed, self._intake.held_bytes):
+            self._host.refuse_stranger(self)
 
     def _fail(self, error: Exception) -> None:
         if isinstance(error, ProtocolViolation):
@@ -140,6 +151,7 @@ class Connection:
     def _take(self, chunk: Chunk, at: int) -> None:
         traffic = self._traffic
         items = chunk.items
+        left = COST_PER_TURN
         while at < len(items) and not self.is_closed:
             item = items[at]
             at += 1
@@ -159,8 +171,8 @@ class Connection:
                         publishing.publish(chunk, item)
                     else:
                         publishing.publish_plain(chunk, neighbours)
-                except TopicWanted as wanted:
-                    self._pause(chunk, item, last, wanted)
+                except MustWait as wait:
+                    self._host.wait(self, chunk, publishing.stopped_at, last, wait)
                     return
                 if publishing.meter is not None:
                     publishing.measure(last.end_message - item.first_message, last.end - item.start)
@@ -168,63 +180,34 @@ class Connection:
                 traffic.controls_received += item.end_id - item.first_id
                 self.take_acks(item.first_byte, chunk.packet_ids[item.first_id : item.end_id])
             else:
+                if left <= 0:
+                    self.gate.pause(chunk, at - 1)
+                    self._host.wait_turn(self)
+                    return
+                left -= cost_of(item)
                 traffic.controls_received += 1
-                body = chunk.data[item.body : item.end]
-                self._host.handle(self, self._decode(item.first_byte, body))
-                if self.is_paused:
-                    self._paused_at = (chunk, at)
+                self._host.handle(self, decoded(self, chunk, item))
+                if self.gate.is_paused:
+                    self.gate.paused_at = (chunk, at)
                     return
         if chunk.violation is not None:
             raise chunk.violation
 
-    def _pause(
-        self, chunk: Chunk, first: PublishRun, last: PublishRun, wanted: TopicWanted
-    ) -> None:
-        """Of the runs from `first` to `last`, one has to wait for its topic, and all behind it."""
-        at, run = find_run(chunk.items, first, last, wanted.name)
-        self._traffic.publishes_received -= last.end_message - run.first_message
-        self._traffic.publish_bytes_received -= last.end - run.start
-        self._paused_at = (chunk, at)
-        self.pause()
-        self._host.create_topic(self, wanted.topic)
-
-    def pause(self) -> None:
-        """Take nothing that the client sent behind this until `unpause`."""
-        self.is_paused = True
-        self._link.want_read(False)
-
     def unpause(self) -> None:
         """Go on with what is left of the bytes that were taken, then with what came behind them."""
-        paused_at, self._paused_at = self._paused_at, None
-        if self.is_closed:
-            return
-        assert paused_at is not None
-        self.is_paused = False
-        chunk, at = paused_at
-        try:
-            self._take(chunk, at)
-        except Exception as error:
-            self._fail(error)
-        if not self.is_paused:
-            self.go_on()
-
-    def _decode(self, first_byte: int, body: bytes) -> Packet:
-        """The packet; a CONNECT that cannot be accepted is answered, where its sender reads it."""
-        if first_byte & 0xF0 == _CONNECT and self.state != State.WAIT_CONNECT:
-            raise protocol_error("a second CONNECT", "MQTT-3.1.0-2")
-        try:
-            return decode_packet(first_byte, body, self.version)
-        except ProtocolViolation as violation:
-            if self.state == State.WAIT_CONNECT:
-                self.version = answer_version(body)
-                is_connect = first_byte == _CONNECT or self.version == MQTT_3_1
-                if self.version != UNKNOWN_VERSION and is_connect:
-                    self.put_packet(refusal(violation))
-            raise
+        gate = self.gate
+        gate.is_paused = False
+        if not self.is_closed:
+            assert gate.paused_at is not None
+            self.receive(b"")
+            if not gate.is_paused:
+                self.go_on()
 
     def begin(self, version: int, session: Session) -> None:
         """CONNECT was accepted: from now on the client speaks `version`."""
         self.version = self._intake.version = version
+        self._intake.packet_bytes_max = PACKET_BYTES_MAX
+        self.gate.let_in()
         self.session = session
         self.last_seen = self._host.tick
         self._plain = self._host.encodings.get(version, 0, False, ())
@@ -234,18 +217,10 @@ class Connection:
         if count_max:
             self._aliases_out = OutgoingAliases(count_max)
 
-    def _keep_early(self, data: bytes) -> None:
-        """A client may send before its CONNACK came; it is read when that has been sent."""
-        self._early.extend(data)
-        if len(self._early) > EARLY_BYTES_MAX:
-            self._link.want_read(False)
-
     def go_on(self) -> None:
         """Read what the client sent behind its CONNECT."""
         if not self.is_closed:
-            early, self._early = bytes(self._early), bytearray()
-            self._link.want_read(True)
-            self.receive(early)
+            self.receive(self.gate.take_early())
 
     def _publishes(self) -> Publishing:
         """What the client publishes goes through here; made when it begins to."""
@@ -257,6 +232,7 @@ class Connection:
 
     def hold(self, wait_s: float) -> None:
         """Stop reading from the client for a moment, or for so long."""
+        self.gate.hold()
         self._host.hold(self, wait_s)
 
     @property
@@ -295,19 +271,14 @@ class Connection:
     def certified_name(self) -> str | None:
         return self._link.certified_name
 
-    def read_on(self, wanted: bool) -> None:
-        """Go on reading from the client, or stop for a while."""
-        if not self.is_closed:
-            self._link.want_read(wanted)
-
     # Messages out: the broker's Outbox
 
     @property
     def has_room(self) -> bool:
-        return self._out_bytes < OUT_BYTES_ROOM and not self.is_closed
+        return self._out_bytes < self._unsent.room and not self.is_closed
 
     def fits(self, size: int) -> bool:
-        return not self._out_bytes or self._out_bytes + size <= OUT_BYTES_MAX
+        return not self._out_bytes or self._out_bytes + size <= self._unsent.most
 
     def encoding(
         self, qos: int, retain_as_published: bool, identifiers: tuple[int, ...]
@@ -352,23 +323,20 @@ class Connection:
         self, name: str, encoded: EncodedRun, first: int, packet_ids: list[int], dup: bool
     ) -> None:
         """What is too large for the client counts as sent and done [MQTT-3.1.2-25]."""
-        too_large = []
-        for at, packet_id in enumerate(packet_ids, first):
-            start = encoded.packet_ends[at - 1] if at else 0
-            if encoded.packet_ends[at] - start > self.packet_bytes_max:
-                too_large.append(packet_id)
-                continue
-            data = put_packet_ids(encoded, at, [packet_id])
+        packets, too_large = with_ids_within(encoded, first, packet_ids, self.packet_bytes_max)
+        for data in packets:
             self._put_messages(name, bytes((data[0] | _DUP,)) + data[1:] if dup else data)
         self._host.exchange.engine.metrics.dropped["too_large"] += len(too_large)
-        self._traffic.publishes_sent += len(packet_ids) - len(too_large)
+        self._traffic.publishes_sent += len(packets)
         if self.session is not None:
             self.session.acknowledge(too_large)
         self._put(b"")  # a flush goes on from the log
 
     def release(self, packet_ids: list[int]) -> None:
         self._traffic.controls_sent += len(packet_ids)
-        self._put(encode_acks(PUBREL, packet_ids))
+        data = encode_acks(PUBREL, packet_ids)
+        self._answer_bytes += len(data)
+        self._put(data)
 
     def put_acks(self, first_byte: int, packet_ids: list[int], reason: Reason) -> None:
         """Queue acknowledgements of one kind; before MQTT 5 they say no reason."""
@@ -404,11 +372,30 @@ class Connection:
         if not self.is_dirty:
             self.is_dirty = True
             self._serving.mark_dirty(self)
+        if self._out_bytes > self._counted + BURST_BYTES_MAX:
+            self._send_early()
+
+    def _send_early(self) -> None:
+        """Much came at once: hand over what the socket takes, and count the rest."""
+        if self._rest is None and not self.is_closed:
+            data = b"".join(self._out)
+            self._out = []
+            try:
+                sent = self._link.send(data)
+            except OSError:  # gone: the flush of this tick finds out, too
+                sent = 0
+            self._out_bytes -= sent
+            self._traffic.bytes_sent += sent
+            if sent < len(data):
+                self._link.want_write(True)
+                self._rest = memoryview(data)[sent:]
+        self._count_unsent()
 
     def flush(self) -> None:
         """One write for all that this tick brought."""
         self.is_dirty = False
         if self.is_closed or self._rest is not None:
+            self._count_unsent()
             return
         out = self._out
         if out:
@@ -416,9 +403,10 @@ class Connection:
             self._out = []
             if data and not self._send(data):
                 return
-        if self._answer_bytes > ANSWER_BYTES_MAX:
-            self.read_on(not self.is_paused)
         self._answer_bytes = 0
+        if self.gate.is_deaf:
+            self.gate.is_deaf = False
+            self.gate.look()
         one = self.session  # asked here, not by a call: every flush comes by
         if one is None or not (one.lags or one.stalled or one.shares or one.room_waiters):
             return
@@ -438,11 +426,19 @@ class Connection:
             if self._rest is None:
                 self._link.want_write(True)
             self._rest = memoryview(data)[sent:]
+            self._count_unsent()
             return False
         if self._rest is not None:
             self._rest = None
             self._link.want_write(False)
+            self._count_unsent()
         return True
+
+    def _count_unsent(self) -> None:
+        """What the socket did not take counts for all connections together."""
+        waiting = 0 if self.is_closed else self._out_bytes
+        self._unsent.count(waiting - self._counted)
+        self._counted = waiting
 
     def on_writable(self) -> None:
         """The socket takes more."""
@@ -474,6 +470,7 @@ class Connection:
             self.close()  # a client that was never spoken to
             return
         self._traffic.bytes_sent += len(data)
+        self._host.linger(len(data))
         self._link.close_after(data)
         self._forget()
 
@@ -494,6 +491,8 @@ class Connection:
         self._out = []
         self._rest = None
         self._publishing = None
+        self._count_unsent()
+        self.gate.close()
         try:
             self._host.forget(self)
         except Exception as mistake:

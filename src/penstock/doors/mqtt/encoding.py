@@ -17,7 +17,7 @@ from penstock.mqtt.encode import property_section
 from penstock.mqtt.kinds import MQTT_5, PacketType, publish_first_byte
 from penstock.mqtt.primitives import read_varint
 from penstock.mqtt.properties import NO_PROPERTIES, Properties
-from penstock.mqtt.runs import EncodedRun, encode_publish_run
+from penstock.mqtt.runs import EncodedRun, encode_publish_run, put_packet_ids
 
 CONTENT_TYPE: Final = "mqtt.content-type"
 RESPONSE_TOPIC: Final = "mqtt.response-topic"
@@ -107,6 +107,20 @@ def packets_within(data: bytes, packet_bytes_max: int) -> tuple[bytes, int]:
             kept.append(data[start:end])
         start = end
     return b"".join(kept), too_large
+
+
+def with_ids_within(
+    encoded: EncodedRun, first: int, packet_ids: list[int], packet_bytes_max: int
+) -> tuple[list[bytes], list[int]]:
+    """The packets from `first` on that are not too long, one by one; and the ids of the others."""
+    packets, too_large = [], []
+    for at, packet_id in enumerate(packet_ids, first):
+        start = encoded.packet_ends[at - 1] if at else 0
+        if encoded.packet_ends[at] - start > packet_bytes_max:
+            too_large.append(packet_id)
+        else:
+            packets.append(put_packet_ids(encoded, at, [packet_id]))
+    return packets, too_large
 
 
 class MqttEncoding:

@@ -69,6 +69,11 @@ class ClientEvents:
         self._metrics.refused["strangers"] += 1
         self._log.warning("connection closed", EVICTED, {"network": network})
 
+    def too_much(self, connection: Connection) -> None:
+        self._metrics.refused["strangers"] += 1
+        text = "connection from %(peer)s closed: clients that have not logged in hold too much"
+        self._log.warning("stranger refused", text, {"peer": connection.peer})
+
     def timed_out(self, connection: Connection) -> None:
         """A connection has not logged in in time: often a probe that only looks for the port."""
         self._metrics.refused["connect_timeout"] += 1

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
+from penstock.broker.deliver.routes import MustWait
 from penstock.broker.exchange import Exchange
+from penstock.doors.budget import Budget
 from penstock.doors.mqtt.encoding import Encodings
+from penstock.doors.mqtt.unsent import Unsent
 from penstock.doors.serving import Serving
 from penstock.mqtt.packets import Packet
 from penstock.mqtt.reasons import Reason
+from penstock.mqtt.scanner import Chunk, PublishRun
 
 if TYPE_CHECKING:
     from penstock.doors.mqtt.connection import Connection
@@ -21,6 +25,8 @@ class Host(Protocol):
     encodings: Encodings
     serving: Serving
     tick: int  # seconds, coarse
+    unsent: Unsent  # of what clients do not read
+    early_budget: Budget  # of what is held for clients that are not let in yet
 
     def handle(self, connection: Connection, packet: Packet) -> None:
         """A packet that is no PUBLISH and no plain acknowledgement."""
@@ -30,8 +36,27 @@ class Host(Protocol):
         """Stop reading from this client for so long; 0: until less waits to be written."""
         ...
 
-    def create_topic(self, connection: Connection, topic: str) -> None:
-        """Create a topic for a paused connection, then have it go on."""
+    def wait_turn(self, connection: Connection) -> None:
+        """Have a paused connection go on in the next tick."""
+        ...
+
+    def linger(self, size: int) -> None:
+        """So much is still to be sent to a connection that is over: it counts for a while."""
+        ...
+
+    def refuse_stranger(self, connection: Connection) -> None:
+        """Those who are not let in yet hold too much together: end this one."""
+        ...
+
+    def wait(
+        self,
+        connection: Connection,
+        chunk: Chunk,
+        run: PublishRun | None,
+        last: PublishRun,
+        wait: MustWait,
+    ) -> None:
+        """Of the runs up to `last`, `run` has to wait, and so has everything behind it."""
         ...
 
     def end_violator(self, connection: Connection, reason: Reason, why: str) -> None:

@@ -21,6 +21,7 @@ class MqttLimits:
     sys_interval_s: int = 10  # between updates of what the broker says about itself; 0: never
     queue_qos0: bool = False  # keep messages of QoS 0 for sessions whose clients are away
     auto_create_topics: int = 0  # topics that publishing may create; 0: none
+    session_expiry_s_max: int = 90 * 86_400  # how long a session is kept for a client that is away
     linger_s_max: float = LINGER_S_MAX  # for a client to read why its connection ended
     linger_bytes_max: int = LINGER_BYTES_MAX  # that it still sends meanwhile
 
@@ -30,6 +31,10 @@ class MqttLimits:
         if version == MQTT_5 and most_s and (asked_s == 0 or asked_s > most_s):
             return most_s
         return asked_s
+
+    def session_expiry_s(self, asked_s: int) -> int:
+        """How long a session outlives its connection."""
+        return min(asked_s, self.session_expiry_s_max)
 
 
 DEFAULT_LIMITS: Final = MqttLimits()

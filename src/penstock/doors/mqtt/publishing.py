@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
+from penstock.broker.deliver.routes import MustWait
 from penstock.broker.publish.publisher import Publisher
 from penstock.broker.session.session import Session
 from penstock.broker.topics import Topic
@@ -82,6 +83,7 @@ class Publishing:
         "_unacked",
         "_weave",
         "meter",
+        "stopped_at",
     )
 
     def __init__(
@@ -100,14 +102,22 @@ class Publishing:
         self._pubacks = 0  # those of them that are messages of QoS 1
         self._weave: Weave | None = None
         self.meter = publisher.quotas.meter(connection.principal.user)
+        self.stopped_at: PublishRun | None = None  # the run that had to wait last
 
     def publish(self, chunk: Chunk, item: PublishRun) -> None:
-        """Consecutive PUBLISH packets that are alike; ProtocolViolation if they break a rule."""
+        """Consecutive PUBLISH packets that are alike; ProtocolViolation if they break a rule.
+
+        MustWait, and nothing is done, if they have to come again later: `stopped_at` is them.
+        """
         session = self._session
         publisher = self._publisher
         run = self._run(chunk, item)
         run.publisher = session.client_id
-        route = publisher.router.find(run.name, self._connection.principal)
+        try:
+            route = publisher.router.find(run.name, self._connection.principal)
+        except MustWait:
+            self.stopped_at = item
+            raise
         if run.qos == 0:
             if publisher.publish(route, run, None):
                 self._hold(route.topic)
@@ -278,4 +288,6 @@ class Publishing:
         """Too many of the client's messages wait for their commit, or too much of everybody's."""
         if self._unacked > UNACKED_MAX:
             return True
-        return self._congested is not None and self._congested.log.is_congested
+        if self._congested is None:
+            return False
+        return self._congested.log.is_congested or self._publisher.is_congested

@@ -7,7 +7,8 @@ its connection is paused, and everything behind it waits.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
+import asyncio
+from collections.abc import Awaitable, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -15,6 +16,7 @@ from penstock.broker.deliver.history import FEEDS_MAX
 from penstock.broker.exchange import Exchange
 from penstock.broker.session.session import OwnFeed, Session, Subscription
 from penstock.core.names import SHARE_PREFIX, quoted, split_share
+from penstock.core.overlaps import OVERLAPS_MAX
 from penstock.doors.mqtt.answers import explained
 from penstock.doors.mqtt.arrivals import Spawn
 from penstock.doors.mqtt.asked import Asked, read_asked
@@ -26,6 +28,8 @@ from penstock.mqtt.packets import Subscription as Wanted
 from penstock.mqtt.reasons import FAILURE, Reason
 
 SUBSCRIPTIONS_MAX: Final = 10_000  # of one session
+FILTERS_AT_ONCE: Final = 250  # of one SUBSCRIBE, before others have their turn
+TURN_S: Final = 0.002  # until the next part of it
 
 
 class Made:
@@ -63,10 +67,14 @@ class Subscribing:
         except RefusedError as refused:
             self._refuse_all(connection, session, packet, str(refused))
             return
-        if asked is None and not self.exchange.delivery.is_retaining:
-            self._subscribe_plain(connection, session, packet)
+        is_long = len(packet.subscriptions) > FILTERS_AT_ONCE
+        is_behind = self.exchange.retained_delivery.is_behind(session)
+        if asked is None and not (is_long or is_behind or self.exchange.delivery.is_retaining):
+            made = self._begin_plain(packet)
+            self._install_plain(connection, session, made, packet.subscriptions)
+            self._finish(connection, session, made)
         else:
-            connection.pause()
+            connection.gate.pause()
             self._spawn(connection, self._subscribe_slowly(connection, session, packet, asked))
 
     async def _subscribe_slowly(
@@ -74,29 +82,48 @@ class Subscribing:
     ) -> None:
         """After the retained messages that came before it; then whatever waited behind it."""
         try:
+            await self.exchange.retained_delivery.wait_ahead(session)
             await self.exchange.delivery.wait_retained()
             if connection.is_closed:
                 return
             if asked is None:
-                self._subscribe_plain(connection, session, packet)
+                await self._subscribe_parts(connection, session, packet)
             else:
                 await self._subscribe_feeds(connection, session, packet, asked)
         finally:
             connection.unpause()
 
-    def _subscribe_plain(self, connection: Connection, session: Session, packet: Subscribe) -> None:
-        made = Made(packet, self.exchange.engine.topics.ends())
+    async def _subscribe_parts(
+        self, connection: Connection, session: Session, packet: Subscribe
+    ) -> None:
+        """Many filters, a part at a time: the others have their turn between."""
+        made = self._begin_plain(packet)
+        wanted = packet.subscriptions
+        for start in range(0, len(wanted), FILTERS_AT_ONCE):
+            if start:
+                await asyncio.sleep(TURN_S)
+            if connection.is_closed:
+                return
+            part = wanted[start : start + FILTERS_AT_ONCE]
+            self._install_plain(connection, session, made, part)
+        self._finish(connection, session, made)
+
+    def _begin_plain(self, packet: Subscribe) -> Made:
         if any(is_own(wanted.filter) for wanted in packet.subscriptions):
             self._dollar_sys.refresh()
-        for wanted in packet.subscriptions:
+        return Made(packet, self.exchange.engine.topics.ends())
+
+    def _install_plain(
+        self, connection: Connection, session: Session, made: Made, part: Sequence[Wanted]
+    ) -> None:
+        for wanted in part:
             reason, why = self._check(session, wanted)
             if reason >= FAILURE:
                 made.refuse(reason, why)
             else:
                 if connection.is_bridge:
                     wanted = _of_bridge(wanted)
-                self._install(made, wanted, _subscription(session, wanted, packet))
-        self._finish(connection, session, made)
+                self._install(made, wanted, _subscription(session, wanted, made.packet))
 
     def _refuse_all(
         self, connection: Connection, session: Session, packet: Subscribe, why: str
@@ -111,6 +138,13 @@ class Subscribing:
         connection.put_packet(made.answer())
 
     def _install(self, made: Made, wanted: Wanted, subscription: Subscription) -> None:
+        if not self.exchange.sessions.may_overlap(subscription.session, wanted.filter):
+            made.refuse(
+                Reason.QUOTA_EXCEEDED,
+                f"{quoted(wanted.filter)} overlaps too many filters of this session: at most "
+                f"{OVERLAPS_MAX} may match one name; use fewer and wider filters",
+            )
+            return
         is_new = self.exchange.sessions.subscribe(subscription)
         made.reasons.append(Reason(wanted.qos))
         made.subscriptions.append(subscription)

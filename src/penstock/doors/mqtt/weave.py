@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from penstock.broker.deliver.routes import Route, TopicWanted
+from penstock.broker.deliver.routes import MustWait, Route
 from penstock.broker.publish.publisher import Publisher
 from penstock.core.run import MixedRun
 from penstock.doors.mqtt.encoding import MqttEncoding
@@ -34,20 +34,6 @@ def plain_neighbours(items: list[Item], first: int) -> list[PublishRun]:
             break
         neighbours.append(item)
     return neighbours
-
-
-def find_run(
-    items: list[Item], first: PublishRun, last: PublishRun, name: str
-) -> tuple[int, PublishRun]:
-    """The first of the neighbours from `first` to `last` that has a name, and where it is."""
-    at = items.index(first)
-    run = first
-    while run is not last and run.name.decode() != name:
-        at += 1
-        following = items[at]
-        assert isinstance(following, PublishRun)
-        run = following
-    return at, run
 
 
 class Weave:
@@ -96,8 +82,8 @@ class Weave:
         if name.count(b"/") < NAME_LEVELS_MAX:
             try:
                 route = self._publisher.router.find(name.decode(), self._publishing.principal)
-            except TopicWanted:
-                return None  # on its own way it asks for its topic
+            except MustWait:
+                return None  # on its own way it asks for its topic, or for another turn
             lanes = route.lanes
             if not route.is_single or (lanes and lanes[0].encoding is not self._plain):
                 route = None
