@@ -10,10 +10,12 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from typing import Final
 
 from penstock.broker.access import Access
+from penstock.broker.audit import Audit
 from penstock.broker.caches import Caches, Tails
 from penstock.broker.deliver.decoded import Decoded
 from penstock.broker.deliver.streams import Stream
@@ -53,6 +55,7 @@ Follower = Callable[[Topic, Batch, Runs], None]
 
 RUN_BYTES_MAX: Final = 4 * MIB  # publish_many hands over this much at a time
 RUN_RECORDS_MAX: Final = 50_000
+AUDIT_AGE_S: Final = 366 * 86_400.0  # how long acts are kept, unless the topic is altered
 SLOW_SYNC_S: Final = 1.0  # a sync that takes longer is logged: publishers wait for it
 
 
@@ -98,6 +101,13 @@ class Engine:
         )
         self.pipelines = PipelineRuns(catalog.runs, clock)
         self.upkeep.errands.append(self.pipelines.take_reports)
+        self.audit = Audit(
+            self.topics,
+            replace(topic_settings(settings, {}), retention_age_s=AUDIT_AGE_S),
+            lambda: self.access.has_users,
+            self.metrics,
+            self.log,
+        )
         self.upkeep.stored_bytes_max = self.quotas.stored_bytes_max
         self.upkeep.errands.append(self.topics.remove_leftovers)
         # Hear every commit, in this order, before those who wait for it are answered.
@@ -150,6 +160,7 @@ class Engine:
         for streams in list(self._streams.values()):
             for stream in list(streams):
                 stream.close()
+        await self.audit.close()
         try:
             await self.consumers.close(self.topics.all(), is_clean=is_clean)
         finally:
@@ -272,7 +283,7 @@ class Engine:
             stream.close()
 
     async def describe_all(self) -> list[TopicInfo]:
-        return [await topic.describe() for topic in self.topics.all()]
+        return [await topic.describe() for topic in self.topics.declared()]
 
     def _check_open(self) -> None:
         if self._is_closed:

@@ -16,6 +16,7 @@ SYNC_BOUNDS_S: Final = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.0
 # Why messages are dropped, and what else is refused; exported from the start, so that the first
 # time is seen as one.
 DROPS: Final = (
+    "audit",
     "epoch",
     "expired",
     "log_unavailable",

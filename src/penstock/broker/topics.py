@@ -16,7 +16,14 @@ import msgspec
 
 from penstock.broker.quotas import Quotas
 from penstock.catalog.catalog import BindingRow, Catalog, TopicRow
-from penstock.core.names import check_filter, check_topic, quoted, topic_key, topic_slug
+from penstock.core.names import (
+    AUDIT_TOPIC,
+    check_filter,
+    check_topic,
+    quoted,
+    topic_key,
+    topic_slug,
+)
 from penstock.core.placement import DEFAULT_TOPIC, Placement
 from penstock.core.quotas import TOPICS
 from penstock.log.broken import BrokenLog, DamagedLog
@@ -26,6 +33,7 @@ from penstock.model.clock import Clock
 from penstock.model.errors import (
     CorruptError,
     InvalidTopic,
+    NotAuthorized,
     TopicExists,
     TopicNotFound,
     UnavailableError,
@@ -47,6 +55,7 @@ class Topic:
         self.log = log
         self.refusal = refusal
         self.is_gone = False  # deleted, or closed with the broker
+        self.is_built_in = row.declared == AUDIT_TOPIC  # only the broker itself writes to it
 
     async def read(self, offset: int) -> list[Batch]:
         """As Log.read; suspends while what holds the log is away, as a database may be."""
@@ -195,6 +204,8 @@ class Topics:
     def find(self, name: str) -> Topic:
         """The topic of this name in any letter case; TopicNotFound, InvalidTopic."""
         topic = self._by_key.get(name) if isinstance(name, str) else None
+        if topic is None and name == AUDIT_TOPIC:
+            raise TopicNotFound(f"topic {quoted(name)} does not exist: nothing was recorded yet")
         if topic is None:
             topic = self._by_key.get(topic_key(check_topic(name)))
         if topic is None:
@@ -216,6 +227,10 @@ class Topics:
 
     def all(self) -> list[Topic]:
         return list(self._by_key.values())
+
+    def declared(self) -> list[Topic]:
+        """Those that somebody declared, without what is built in."""
+        return [topic for topic in self._by_key.values() if not topic.is_built_in]
 
     def working(self) -> list[Topic]:
         """Topics whose logs can be read."""
@@ -239,8 +254,17 @@ class Topics:
                 )
             return await self._create(name, settings, is_automatic=False)
 
+    async def create_built_in(self, name: str, settings: LogSettings) -> Topic:
+        """The broker's own topic of this name, made if it is missing; no quota counts it."""
+        async with self._changing():
+            existing = self._by_key.get(name)
+            return existing or await self._make(name, settings, is_automatic=False)
+
     async def _create(self, name: str, settings: LogSettings, *, is_automatic: bool) -> Topic:
-        self._quotas.check(TOPICS, len(self._by_key))
+        self._quotas.check(TOPICS, len(self.declared()))
+        return await self._make(name, settings, is_automatic=is_automatic)
+
+    async def _make(self, name: str, settings: LogSettings, *, is_automatic: bool) -> Topic:
         topic_id = await self._catalog.reserve_topic_id()
         row = self._row(topic_id, name, settings, is_automatic=is_automatic)
         identity = identity_of(row)
@@ -299,6 +323,7 @@ class Topics:
         """Forget the topic, its consumers and its records."""
         async with self._changing():
             topic = self.find(name)
+            _check_declared(topic, "deleted")
             self.placement.remove_topic(topic.declared)
             try:
                 await self._catalog.delete_topic(topic.id)
@@ -332,6 +357,7 @@ class Topics:
         """Place names that match from now on; durable on return."""
         async with self._changing():
             topic = self.find(name)
+            _check_declared(topic, "bound to")
             check_filter(filter)  # also says what is wrong with one that is not text
             if self.placement.bind(filter, topic.declared):
                 try:
@@ -364,6 +390,14 @@ class Topics:
             for topic in self._by_key.values():
                 topic.is_gone = True
                 await topic.log.close()
+
+
+def _check_declared(topic: Topic, what: str) -> None:
+    if topic.is_built_in:
+        raise NotAuthorized(
+            f"topic {quoted(topic.declared)} is built in and cannot be {what}: only the broker "
+            "writes to it; its retention can be changed"
+        )
 
 
 def _settings_text(settings: LogSettings) -> str:

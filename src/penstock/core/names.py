@@ -24,6 +24,7 @@ from penstock.model.limits import (
 SLUG_CHARS_MAX: Final = 40  # with a topic id behind it still far below any file system's 255 bytes
 SHOWN_CHARS_MAX: Final = 60  # of a value in an error message: enough to recognise it in a log line
 SHARE_PREFIX: Final = "$share/"
+AUDIT_TOPIC: Final = "$audit"  # built in: only the broker writes to it
 SHOWN_BITS_MAX: Final = 256  # Python refuses to print integers of more than some 4,000 digits
 
 

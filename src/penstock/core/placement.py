@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from penstock.core.names import (
+    AUDIT_TOPIC,
     check_filter,
     check_topic,
     covers,
@@ -102,7 +103,7 @@ class Placement:
 
     def add_topic(self, topic: str) -> str:
         """Declare a topic; returns its key. TopicExists if it is declared in any letter case."""
-        key = topic_key(check_topic(topic))
+        key = topic_key(topic if topic == AUDIT_TOPIC else check_topic(topic))
         if key in self._spellings:
             raise TopicExists(
                 f"topic {quoted(self._spellings[key])} already exists: use it, or choose a name "

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from penstock.broker.engine import Engine
+from penstock.broker.publish.submissions import built_in_denial
 from penstock.broker.topics import Topic
 from penstock.core.access import PUBLISH, Authorise, Principal, denial
 from penstock.core.names import quoted
@@ -63,6 +64,8 @@ class Staged:
         self._check_space()
         check_source(source)
         check_part(part)
+        if topic.is_built_in:
+            raise NotAuthorized(built_in_denial(topic))
         payload_bytes_max = self._engine.settings.payload_bytes_max
         batches, names = await asyncio.to_thread(
             _checked, data, source, number, part, payload_bytes_max

@@ -40,6 +40,11 @@ class Submission:
         self._on_stored(-1, error)
 
 
+def built_in_denial(topic: Topic) -> str:
+    """What somebody is told who writes to a topic of the broker itself."""
+    return f"topic {quoted(topic.declared)} is built in: only the broker itself writes to it"
+
+
 class Submissions:
     """Takes submissions for all topics, on the event loop."""
 
@@ -59,6 +64,8 @@ class Submissions:
 
         A mark's index counts within the runs. Raises what refuses them before anything else.
         """
+        if topic.is_built_in:
+            raise NotAuthorized(built_in_denial(topic))
         self._check(principal, topic, runs)
         topic.log.append(runs, Submission(on_stored), marks)
 

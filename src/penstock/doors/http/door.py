@@ -20,10 +20,10 @@ from penstock.core.access import Principal
 from penstock.doors.descriptors import Descriptors
 from penstock.doors.http.bodies import BodyStream
 from penstock.doors.http.connection import HttpConnection
-from penstock.doors.http.errors import problem_of
+from penstock.doors.http.errors import problem_of, status_of
 from penstock.doors.http.intake import Budget
 from penstock.doors.http.limits import BODIES_BYTES_MAX, DEFAULT_LIMITS, HttpLimits
-from penstock.doors.http.login import Credentials, log_in, recall
+from penstock.doors.http.login import Credentials, claimed_user, log_in, recall
 from penstock.doors.http.messages import (
     Answer,
     Asker,
@@ -244,6 +244,9 @@ class HttpDoor:
             self._handle(request, route)
 
     def _handle(self, request: Request, route: Route) -> None:
+        if route.is_administrative and self.engine.audit.is_on:
+            self.serving.tasks.spawn(self._handle_audited(request, route))
+            return
         try:
             answer = route.handler(request)
         except Exception as wrong:
@@ -257,6 +260,25 @@ class HttpDoor:
             task = self.serving.tasks.spawn(self._finish(request, answer))
             if route.ends_with_client:
                 request.task = task
+
+    async def _handle_audited(self, request: Request, route: Route) -> None:
+        """As `_handle`; the answer leaves when the audit topic has what was done."""
+        try:
+            answer = route.handler(request)
+            if not isinstance(answer, Response | Streamed | Upgrade | None):
+                answer = await answer
+        except Exception as wrong:
+            await self._note_act(request, status_of(wrong), str(wrong))
+            self._fail(request, wrong)
+            return
+        assert isinstance(answer, Response), "an administrative act is answered at once"
+        await self._note_act(request, answer.status, "")
+        request.reply(answer)
+
+    async def _note_act(self, request: Request, status: int, reason: str) -> None:
+        act = f"{request.method} {request.path}"
+        who = request.principal.user
+        await self.engine.audit.note_act(who, request.source, act, str(status), reason)
 
     async def _finish(self, request: Request, work: Coroutine[Any, Any, Answer]) -> None:
         try:
@@ -309,6 +331,7 @@ class HttpDoor:
             self._log.warning("request refused", text, values)
         elif b"authorization" in request.headers:
             self._log.warning("login refused", text, values)
+            self.engine.audit.note_login(claimed_user(request), request.source, "http", str(wrong))
         else:  # browsers and many tools ask without a login first
             self._log.info("login needed", text, values)
 

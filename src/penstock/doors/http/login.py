@@ -66,6 +66,15 @@ async def log_in(access: Access, credentials: Credentials, source: str) -> Princ
         raise HttpError(401, str(wrong), CHALLENGE) from None
 
 
+def claimed_user(request: Request) -> str:
+    """The user that a refused request said it comes from; '' where it said none."""
+    scheme, _, rest = request.headers.get(b"authorization", b"").partition(b" ")
+    try:
+        return parse_basic(scheme, rest)[0]
+    except HttpError:
+        return ""
+
+
 def parse_basic(scheme: bytes, rest: bytes) -> Credentials:
     if scheme.lower() != b"basic":
         raise HttpError(401, "the Authorization header is neither Basic nor Bearer", CHALLENGE)

@@ -168,7 +168,7 @@ class QueueDoor:
         return SUCCESS
 
     def list_topics(self, request: Request) -> Response:
-        topics = [topic.declared for topic in self._engine.topics.all()]
+        topics = [topic.declared for topic in self._engine.topics.declared()]
         return json_response({"status": "success", "topics": topics})
 
     async def register_consumer(self, request: Request) -> Response:

@@ -15,6 +15,8 @@ from penstock.doors.http.errors import problem_of
 from penstock.doors.http.messages import Handler, HttpError, Response
 from penstock.doors.http.v1.describing import Facts
 
+# The first level of paths below /v1 where most requests publish or read.
+_DATA: Final = ("topics", "staged")
 FOUND_MAX: Final = 4_096  # remembered paths; a full memory starts anew
 
 
@@ -36,6 +38,16 @@ class Route:
     def is_safe(self) -> bool:
         """Is the method safe: does it change nothing (RFC 9110 §9.2.1)?"""
         return self.method == "GET" and not self.changes
+
+    @property
+    def is_administrative(self) -> bool:
+        """Does it change what others use: topics, bindings, users, sessions and the like?"""
+        levels = self.pattern.split("/")[1:]
+        if self.method == "GET":
+            return False
+        if levels[0] != "v1":
+            return self.pattern == "/topics"  # the seed's other paths publish and read
+        return levels[1] not in _DATA or (levels[1] == "topics" and len(levels) == 3)
 
 
 @dataclass(slots=True)

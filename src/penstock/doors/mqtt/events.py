@@ -6,6 +6,7 @@ has no payload and no password.
 
 from __future__ import annotations
 
+from penstock.broker.audit import Audit
 from penstock.broker.limited_log import LimitedLog
 from penstock.broker.metrics import Metrics
 from penstock.broker.session.session import Session
@@ -18,8 +19,9 @@ from penstock.mqtt.packets import Connect
 class ClientEvents:
     """Used by the door and by those who let clients in."""
 
-    def __init__(self, metrics: Metrics, log: LimitedLog) -> None:
+    def __init__(self, metrics: Metrics, log: LimitedLog, audit: Audit) -> None:
         self._metrics = metrics
+        self._audit = audit
         self._log = log
 
     def connected(self, connection: Connection, session: Session, *, is_present: bool) -> None:
@@ -52,6 +54,7 @@ class ClientEvents:
         }
         text = "login of user %(user)r, client %(client)r, from %(peer)s refused: %(reason)s"
         self._log.warning("login refused", text, values)
+        self._audit.note_login(packet.username or "", connection.peer, "mqtt", why)
 
     def refused(self, connection: Connection, packet: Connect, counted_as: str, why: str) -> None:
         self._metrics.refused[counted_as] += 1

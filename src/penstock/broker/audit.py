@@ -1,0 +1,111 @@
+"""The audit topic: who changed what, and who was refused a login.
+
+Every administrative act and every refused login of a tenant becomes a record of its topic
+`$audit`, which the first of them creates. Only the broker writes there, nobody deletes it, and a
+filter with a leading wildcard does not match its names. No record holds a password, a key or a
+token. While no user exists, everybody is the same administrator and nothing is recorded.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Final
+
+import msgspec
+
+from penstock.broker.limited_log import LimitedLog
+from penstock.broker.metrics import Metrics
+from penstock.broker.tasks import Tasks
+from penstock.broker.topics import Topics
+from penstock.core.names import AUDIT_TOPIC
+from penstock.core.run import Run, run_of
+from penstock.log.interface import LogSettings
+from penstock.log.waiting import append_durably
+from penstock.model.errors import PenstockError
+
+ADMIN: Final = f"{AUDIT_TOPIC}/admin"  # names of the records
+LOGIN: Final = f"{AUDIT_TOPIC}/login"
+PENDING_MAX: Final = 10_000  # records that wait for the disk; more are lost and counted
+TEXT_CHARS_MAX: Final = 500  # of what a client said
+REFUSED: Final = "refused"
+
+
+class Entry(msgspec.Struct, frozen=True):
+    """One record, as JSON."""
+
+    who: str  # a user, as it logged in or tried to; '' for an anonymous client
+    source: str = msgspec.field(name="from")  # its address
+    act: str
+    result: str
+    reason: str = ""
+
+
+class Audit:
+    """Writes entries in the order in which they come. Used on the event loop."""
+
+    def __init__(
+        self,
+        topics: Topics,
+        settings: LogSettings,
+        is_on: Callable[[], bool],
+        metrics: Metrics,
+        log: LimitedLog,
+    ) -> None:
+        self._topics = topics
+        self._settings = settings
+        self._is_on = is_on
+        self._metrics = metrics
+        self._log = log
+        self._pending: list[Run] = []
+        self._tasks = Tasks(asyncio.get_running_loop())
+        self._writing: asyncio.Task[None] | None = None
+
+    @property
+    def is_on(self) -> bool:
+        """Whether there is somebody to tell apart."""
+        return self._is_on()
+
+    def note_login(self, who: str, source: str, door: str, reason: str) -> None:
+        """Somebody was refused a login."""
+        self._note(LOGIN, Entry(_short(who), source, f"login {door}", REFUSED, _short(reason)))
+
+    async def note_act(self, who: str, source: str, act: str, result: str, reason: str) -> None:
+        """Somebody administered something, or tried to; durable on return if the disk allows it."""
+        self._note(ADMIN, Entry(who, source, _short(act), result, _short(reason)))
+        if self._writing is not None:
+            await asyncio.shield(self._writing)
+
+    def _note(self, name: str, entry: Entry) -> None:
+        if not self._is_on():
+            return
+        if len(self._pending) >= PENDING_MAX:
+            self._metrics.dropped["audit"] += 1
+            return
+        self._pending.append(run_of(name, [msgspec.json.encode(entry)]))
+        if self._writing is None:
+            self._writing = self._tasks.spawn(self._write())
+
+    async def _write(self) -> None:
+        runs: list[Run] = []
+        try:
+            topic = await self._topics.create_built_in(AUDIT_TOPIC, self._settings)
+            while self._pending:
+                runs, self._pending = self._pending, []
+                await append_durably(topic.log, runs)
+                runs = []
+        except PenstockError as failed:
+            self._metrics.dropped["audit"] += len(runs) + len(self._pending)
+            self._pending = []
+            text = "acts could not be recorded in the audit topic: %(failed)s"
+            self._log.warning("audit failed", text, {"failed": str(failed)})
+        finally:
+            self._writing = None
+
+    async def close(self) -> None:
+        """Finish what was begun."""
+        await self._tasks.wait_done()
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= TEXT_CHARS_MAX else text[: TEXT_CHARS_MAX - 1] + "…"

@@ -1,0 +1,125 @@
+"""The topic `$audit`: acts and refused logins are recorded, without secrets."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock.mqtt.kinds import MQTT_5
+from penstock.mqtt.packets import Connack, Connect, Puback, Publish
+from penstock.mqtt.reasons import Reason
+from tests.doors.served import Served
+from tests.doors.users import add_users
+from tests.doors.wire import Wire
+from tests.http.asking import Answer, Asking
+
+AUDIT = "/v1/topics/$audit"
+SECRET = "correct horse battery"
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[Served]:
+    add_users(tmp_path / "data", root=SECRET)
+    served = Served(tmp_path / "data").start()
+    yield served
+    served.stop()
+
+
+def ask(broker: Served, method: str, path: str, body: Any = b"", password: str = SECRET) -> Answer:
+    login = base64.b64encode(f"root:{password}".encode()).decode()
+    with Asking(broker.http_port) as asking:
+        return asking.ask(method, path, body, Authorization=f"Basic {login}")
+
+
+def entries(broker: Served) -> list[dict[str, str]]:
+    answer = ask(broker, "GET", f"{AUDIT}/records?from=earliest")
+    assert answer.status == 200, answer
+    return [json.loads(record["payload"]) for record in answer.json["records"]]
+
+
+def test_an_act_is_recorded_with_who_did_it_what_and_the_result(broker: Served) -> None:
+    assert ask(broker, "PUT", "/v1/topics/orders", {}).status == 201
+    assert ask(broker, "DELETE", "/v1/topics/missing").status == 404
+    made, failed = entries(broker)
+    assert (made["who"], made["act"], made["result"]) == ("root", "PUT /v1/topics/orders", "201")
+    assert made["from"].startswith("127.0.0.1")
+    assert (failed["act"], failed["result"]) == ("DELETE /v1/topics/missing", "404")
+    assert "missing" in failed["reason"]
+
+
+def test_no_record_holds_a_secret(broker: Served) -> None:
+    assert ask(broker, "PUT", "/v1/users/bob", {"password": "another secret"}).status == 201
+    key = ask(broker, "POST", "/v1/users/bob/keys").json["key"]
+    ask(broker, "GET", "/v1/topics", password="a wrong guess")
+    with Asking(broker.http_port) as asking:
+        asking.ask("GET", "/v1/topics", Authorization=f"Bearer {key}x")
+    text = json.dumps(entries(broker))
+    assert "/v1/users/bob/keys" in text
+    for secret in ("another secret", key, "a wrong guess", SECRET):
+        assert secret not in text
+
+
+def test_refused_logins_of_both_doors_are_recorded(broker: Served) -> None:
+    assert ask(broker, "GET", "/v1/topics", password="wrong").status == 401
+    with Wire(broker.port, "client", MQTT_5) as wire:
+        wire.send(Connect("client", True, 0, username="mallory", password=b"x", version=MQTT_5))
+        assert wire.expect(Connack).reason == Reason.BAD_USER_NAME_OR_PASSWORD
+    http, mqtt = entries(broker)
+    assert (http["who"], http["act"], http["result"]) == ("root", "login http", "refused")
+    assert (mqtt["who"], mqtt["act"], mqtt["result"]) == ("mallory", "login mqtt", "refused")
+
+
+def test_nobody_publishes_to_it_deletes_it_or_binds_names_to_it(broker: Served) -> None:
+    ask(broker, "PUT", "/v1/topics/orders", {})
+    assert ask(broker, "POST", f"{AUDIT}/records", {"payload": "x"}).status == 403
+    assert ask(broker, "DELETE", AUDIT).status == 403
+    assert ask(broker, "POST", "/v1/bindings", {"filter": "a/#", "topic": "$audit"}).status == 403
+    assert ask(broker, "PUT", "/v1/topics/$other", {}).status == 400
+    with Wire(broker.port, "client", MQTT_5) as wire:
+        wire.send(
+            Connect("client", True, 0, username="root", password=SECRET.encode(), version=MQTT_5)
+        )
+        assert wire.expect(Connack).reason == Reason.SUCCESS
+        wire.send(Publish("$audit/admin", b"forged", 1, packet_id=7))
+        assert wire.pick(Puback, 7).reason == Reason.NOT_AUTHORIZED
+    assert all(entry["who"] == "root" for entry in entries(broker))
+
+
+def test_its_names_are_not_matched_by_a_leading_wildcard(broker: Served) -> None:
+    with Wire(broker.port, "client", MQTT_5) as wire:
+        wire.send(
+            Connect("client", True, 0, username="root", password=SECRET.encode(), version=MQTT_5)
+        )
+        wire.expect(Connack)
+        wire.subscribe("#", "+/admin")
+        ask(broker, "PUT", "/v1/topics/one", {})
+        assert wire.settle() == []
+        wire.subscribe("$audit/#")
+        ask(broker, "PUT", "/v1/topics/two", {})
+        assert json.loads(wire.receive().payload)["act"] == "PUT /v1/topics/two"
+
+
+def test_it_is_not_listed_among_the_declared_topics(broker: Served) -> None:
+    ask(broker, "PUT", "/v1/topics/orders", {})
+    assert [one["topic"] for one in ask(broker, "GET", "/v1/topics").json["topics"]] == ["orders"]
+    assert ask(broker, "GET", AUDIT).json["end_offset"] == 1
+
+
+def test_what_was_recorded_survives_a_kill(broker: Served) -> None:
+    ask(broker, "PUT", "/v1/topics/orders", {})
+    broker.kill()
+    broker.start()
+    assert [entry["act"] for entry in entries(broker)] == ["PUT /v1/topics/orders"]
+
+
+def test_without_users_there_is_no_audit_topic(tmp_path: Path) -> None:
+    served = Served(tmp_path / "data").start()
+    with Asking(served.http_port) as asking:
+        assert asking.ask("PUT", "/v1/topics/orders", {}).status == 201
+        assert asking.ask("GET", AUDIT).status == 404
+    served.stop()
