@@ -104,7 +104,7 @@ class Engine:
         self.audit = Audit(
             self.topics,
             replace(topic_settings(settings, {}), retention_age_s=AUDIT_AGE_S),
-            lambda: self.access.has_users,
+            lambda: self.access.asks_login,
             self.metrics,
             self.log,
         )

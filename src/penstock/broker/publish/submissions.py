@@ -12,6 +12,7 @@ from typing import Final
 from penstock.broker.engine import Engine
 from penstock.broker.topics import Topic
 from penstock.core.access import PUBLISH, Authorise, Principal, denial
+from penstock.core.names import quoted
 from penstock.core.run import Run
 from penstock.log.format.marks import Mark
 from penstock.model.errors import NotAuthorized
