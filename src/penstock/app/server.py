@@ -36,7 +36,7 @@ from penstock.doors.mqtt.door import MqttDoor
 from penstock.doors.selector import DoorSelector
 from penstock.doors.tls import server_context
 from penstock.log.files.directory import SOCKET_NAME
-from penstock.model.errors import UnavailableError
+from penstock.model.errors import InvalidSetting, UnavailableError
 from penstock.model.version import VERSION
 
 LOG: Final = logging.getLogger("penstock.server")
@@ -96,6 +96,11 @@ class Server:
             access.tokens = Tokens(settings.tokens, self.broker.engine.clock)
         for one in listeners:
             access.check_exposure(one.host, takes_anybody=one.takes_anybody)
+        if settings.proxies and not access.asks_login and not access.allow_anonymous:
+            raise InvalidSetting(
+                "trusted_proxies would let clients of other machines in as clients of this one, "
+                "because no user exists: add a user (penstock user add), or use --allow-anonymous"
+            )
         if settings.bus != OFF:
             self._bus = BusDoor(self.broker.engine, settings.bus_processes_max)
             await self._bus.open(Path(settings.bus))
@@ -149,11 +154,14 @@ class Server:
         await self._wills.open()
         loop = asyncio.get_running_loop()
         descriptors = Descriptors()
+        proxies = settings.proxies
         self._mqtt = MqttDoor(
-            *(exchange, self._wills, self._selector, loop, descriptors, limits),
+            *(exchange, self._wills, self._selector, loop, descriptors, limits, proxies),
             strangers_budget=Budget(STRANGERS_BYTES_MAX),
         )
-        self._http = HttpDoor(engine, self._selector, loop, descriptors, settings.http_limits)
+        self._http = HttpDoor(
+            engine, self._selector, loop, descriptors, settings.http_limits, proxies
+        )
         add_all(self._http, exchange, self._mqtt)
 
     def _start_schedule(self) -> None:

@@ -42,6 +42,7 @@ REFUSALS: Final = (
     "packet_size",
     "page",
     *(f"quota_{kind}" for kind in TENANT_KINDS if kind != PUBLISH_BYTES_RATE),
+    "proxy",
     "strangers",
     "unavailable",
     "will",

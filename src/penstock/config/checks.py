@@ -9,6 +9,7 @@ from typing import Any, Final
 from penstock.broker.settings import make_settings
 from penstock.config.defaults import variable_of
 from penstock.core.durations import seconds
+from penstock.core.proxies import parse_networks
 from penstock.core.topic_settings import is_unlimited, size_bytes
 from penstock.doors.http.pages import parse_origins
 from penstock.model.errors import InvalidSetting
@@ -126,6 +127,11 @@ def size(key: str, value: Any) -> Any:
 
 def origins(key: str, value: Any) -> str:
     return " ".join(parse_origins(key, value))
+
+
+def networks(key: str, value: Any) -> str:
+    given = "" if value == "" else text(key, value)
+    return " ".join(str(network) for network in parse_networks(key, given))
 
 
 def connect_server(key: str, value: Any) -> str:

@@ -16,6 +16,7 @@ from penstock.config.checks import (
     duration,
     duration_or_unlimited,
     file,
+    networks,
     of_broker,
     one_of,
     optional_text,
@@ -37,6 +38,12 @@ _HTTP: Final = HttpLimits()
 
 SETTINGS: Final = (
     Setting("server.data", DEFAULT_DATA, text, "data directory"),
+    Setting(
+        "server.trusted_proxies",
+        "",
+        networks,
+        "addresses and networks of proxies that tell the address of a client, separated by spaces",
+    ),
     Setting(
         "log_output.level",
         "info",
@@ -109,6 +116,12 @@ SETTINGS: Final = (
         lambda key, value: whole_number(key, value, 0, 100_000),
         "how many topics publishing may create, one for each first level of a name",
     ),
+    Setting(
+        "mqtt.proxy_protocol",
+        _LIMITS.proxy_protocol,
+        yes_or_no,
+        "trusted proxies begin every connection with a header of the PROXY protocol, version 2",
+    ),
     Setting("http.listen", "127.0.0.1:8090", address, "address for HTTP clients, or 'off'"),
     Setting(
         "http.tls_listen", OFF, address, "address for HTTP with TLS, or 'off'; usual port 8443"
@@ -126,6 +139,12 @@ SETTINGS: Final = (
         _HTTP.connections_max,
         lambda key, value: whole_number(key, value, 1, 10_000_000),
         "maximum number of connections; more are rejected",
+    ),
+    Setting(
+        "http.proxy_protocol",
+        _HTTP.proxy_protocol,
+        yes_or_no,
+        "trusted proxies begin every connection with a header of the PROXY protocol, version 2",
     ),
     Setting("http.body_bytes_max", "32 MiB", size, "largest body of a request"),
     Setting(

@@ -13,6 +13,7 @@ from penstock.config.checks import OFF, REQUIRED
 from penstock.config.known import BROKER_NAMES, BROKER_TABLES, SETTINGS
 from penstock.config.reading import Binding, Effective, chosen_master
 from penstock.core.durations import seconds
+from penstock.core.proxies import TrustedProxies, parse_networks
 from penstock.core.topic_settings import is_unlimited, size_bytes
 from penstock.doors.http.limits import HttpLimits
 from penstock.doors.mqtt.limits import MqttLimits
@@ -56,6 +57,7 @@ class ServerSettings:
     jobs_max: int
     spark_master: str
     tokens: TokenSettings | None  # None: tokens are not accepted
+    proxies: TrustedProxies
 
 
 def server_settings(effective: Effective) -> ServerSettings:
@@ -85,6 +87,7 @@ def server_settings(effective: Effective) -> ServerSettings:
             values["mqtt.queue_qos0"],
             values["mqtt.auto_create_topics"],
             _session_expiry_s(values["mqtt.session_expiry_max"]),
+            proxy_protocol=values["mqtt.proxy_protocol"],
         ),
         values["http.listen"],
         values["http.tls_listen"],
@@ -99,6 +102,7 @@ def server_settings(effective: Effective) -> ServerSettings:
         values["spark.jobs_max"],
         chosen_master(values),
         _token_settings(values),
+        TrustedProxies(parse_networks("trusted_proxies", values["server.trusted_proxies"])),
     )
 
 
@@ -143,6 +147,7 @@ def _check_reachable(values: dict[str, Any]) -> None:
 def _http_limits(values: dict[str, Any]) -> HttpLimits:
     return HttpLimits(
         connections_max=values["http.connections_max"],
+        proxy_protocol=values["http.proxy_protocol"],
         body_bytes_max=size_bytes("body_bytes_max", values["http.body_bytes_max"]),
         head_s_max=seconds("head_timeout", values["http.head_timeout"]),
         body_s_max=seconds("body_timeout", values["http.body_timeout"]),

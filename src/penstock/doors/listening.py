@@ -15,12 +15,14 @@ from pathlib import Path
 from typing import Final
 
 from penstock.broker.limited_log import LimitedLog
+from penstock.core.proxies import Address, TrustedProxies
 from penstock.doors.descriptors import SCARCE, Descriptors
 from penstock.doors.lingering import Lingering
 from penstock.doors.link import Link
+from penstock.doors.proxied import Begin, ProxiedSocket
 from penstock.doors.selector import READABLE, DoorSelector
 from penstock.doors.serving import Served, Serving
-from penstock.doors.tcp import SocketLink, peer_of
+from penstock.doors.tcp import SocketLink, peer_of, source_of
 from penstock.doors.tls import TlsListener
 from penstock.model.unix_socket import short_address
 
@@ -46,8 +48,13 @@ class Listeners:
         *,
         descriptors: Descriptors,
         may_use_reserve: bool,
+        proxies: TrustedProxies,
     ) -> None:
-        """`may_use_reserve`: its clients may be those that ask how the broker is."""
+        """`may_use_reserve`: its clients may be those that ask how the broker is.
+
+        `proxies` have to begin every connection with a header of the PROXY protocol.
+        """
+        self._proxies = proxies
         self._descriptors = descriptors
         self._may_use_reserve = may_use_reserve
         self._log = log
@@ -69,7 +76,7 @@ class Listeners:
         listener = socket.create_server((host, port), family=family, backlog=BACKLOG)
         listener.setblocking(False)
         self._sockets.append(listener)
-        begin: Callable[[socket.socket], None] = partial(self._begin, self._make)
+        begin: Begin = partial(self._begin, self._make)
         if context is not None:
             tls = TlsListener(
                 context, self._loop, self._make, self._refused, self._lingering, self._log
@@ -106,9 +113,7 @@ class Listeners:
         begin = partial(self._begin, make)
         self._selector.serve(listener.fileno(), partial(self._accept, listener, begin))
 
-    def _accept(
-        self, listener: socket.socket, begin: Callable[[socket.socket], None], events: int
-    ) -> None:
+    def _accept(self, listener: socket.socket, begin: Begin, events: int) -> None:
         for _ in range(ACCEPTS_MAX):
             try:
                 sock, _ = listener.accept()
@@ -127,7 +132,16 @@ class Listeners:
                     sock.close()
                     continue
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            begin(sock)
+                if self._proxies.trusts(source_of(sock)):
+                    ProxiedSocket(sock, self._selector, self._loop, begin, self._refuse_proxy)
+                    continue
+            begin(sock, None)
+
+    def _refuse_proxy(self, sock: socket.socket, problem: str) -> None:
+        self._refused["proxy"] += 1
+        text = "connection of the trusted proxy %(peer)s closed: %(problem)s"
+        self._log.warning("proxy refused", text, {"peer": peer_of(sock), "problem": problem})
+        sock.close()
 
     def _is_short(self, sock: socket.socket) -> bool:
         """Whether a newcomer would use up what files need, and nobody gives way to it."""
@@ -151,8 +165,8 @@ class Listeners:
         if listener in self._sockets:
             self._selector.change(listener.fileno(), READABLE)
 
-    def _begin(self, make: Make, sock: socket.socket) -> None:
-        link = SocketLink(sock, self._selector, self._lingering)
+    def _begin(self, make: Make, sock: socket.socket, address: Address | None) -> None:
+        link = SocketLink(sock, self._selector, self._lingering, address)
         connection = make(link)
         if connection is None:
             sock.close()

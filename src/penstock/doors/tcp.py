@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 from contextlib import suppress
 
+from penstock.core.proxies import Address
 from penstock.doors.lingering import Lingering, LingeringSocket
 from penstock.doors.link import shown_peer
 from penstock.doors.selector import READABLE, WRITABLE, DoorSelector
@@ -13,9 +14,16 @@ from penstock.doors.selector import READABLE, WRITABLE, DoorSelector
 class SocketLink:
     """A non-blocking socket, served by the selector."""
 
-    __slots__ = ("_events", "_lingering", "_selector", "socket")
+    __slots__ = ("_address", "_events", "_lingering", "_selector", "socket")
 
-    def __init__(self, sock: socket.socket, selector: DoorSelector, lingering: Lingering) -> None:
+    def __init__(
+        self,
+        sock: socket.socket,
+        selector: DoorSelector,
+        lingering: Lingering,
+        address: Address | None = None,
+    ) -> None:
+        self._address = address  # the client's, if a proxy speaks for it
         self.socket = sock
         self._selector = selector
         self._lingering = lingering
@@ -27,11 +35,11 @@ class SocketLink:
 
     @property
     def source(self) -> str:
-        return source_of(self.socket)
+        return source_of(self.socket) if self._address is None else self._address[0]
 
     @property
     def peer(self) -> str:
-        return peer_of(self.socket)
+        return peer_of(self.socket) if self._address is None else shown_peer(self._address)
 
     @property
     def certified_name(self) -> None:

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from penstock.broker.limited_log import LimitedLog
+from penstock.core.proxies import Address
 from penstock.doors.lingering import Linger, Lingering
 from penstock.doors.link import Wired, shown_peer
 from penstock.doors.strangers import Stranger, Strangers
@@ -95,7 +96,9 @@ class TlsLink:
         "source",
     )
 
-    def __init__(self, transport: asyncio.Transport, lingering: Lingering) -> None:
+    def __init__(
+        self, transport: asyncio.Transport, lingering: Lingering, address: Address | None
+    ) -> None:
         self._transport = transport
         self._lingering = lingering
         self._linger: Linger | None = None
@@ -104,7 +107,7 @@ class TlsLink:
         self._is_full = False
         self._is_wanted = False
         self._on_writable: Callable[[], None] | None = None
-        peer = transport.get_extra_info("peername")
+        peer = address or transport.get_extra_info("peername")
         self.source = str(peer[0]) if peer else ""
         self.peer = shown_peer(peer)
         self.certified_name = common_name(transport.get_extra_info("peercert"))
@@ -185,14 +188,15 @@ class TlsLink:
 class TlsProtocol(asyncio.Protocol):
     """A client that finished its handshake."""
 
-    def __init__(self, listener: TlsListener) -> None:
+    def __init__(self, listener: TlsListener, address: Address | None) -> None:
         self._listener = listener
+        self._address = address  # the client's, if a proxy speaks for it
         self._link: TlsLink | None = None
         self._connection: Wired | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
-        self._link = TlsLink(transport, self._listener.lingering)
+        self._link = TlsLink(transport, self._listener.lingering, self._address)
         self._connection = self._listener.make_connection(self._link)
         if self._connection is None:
             transport.abort()
@@ -247,16 +251,16 @@ class TlsListener:
             loop.time, HANDSHAKES_MAX, HANDSHAKES_PER_NETWORK_MAX, on_evict=self._note_eviction
         )
 
-    def take(self, sock: socket.socket) -> None:
+    def take(self, sock: socket.socket, address: Address | None = None) -> None:
         """Begin the handshake on a non-blocking socket."""
-        source = source_of(sock)
+        source = source_of(sock) if address is None else address[0]
         if not self.strangers.has_room(source, HANDSHAKES_MAX):
             self._refused["handshakes"] += 1
             text = "connection from %(peer)s refused: too many TLS handshakes are under way"
             self._log.warning("connection refused", text, {"peer": peer_of(sock)})
             sock.close()
             return
-        handshake = self._loop.create_task(self._shake(sock))
+        handshake = self._loop.create_task(self._shake(sock, address))
         self._handshakes[handshake] = self.strangers.enter(source, partial(_cancel, handshake))
         handshake.add_done_callback(self._finish)
 
@@ -271,11 +275,11 @@ class TlsListener:
         )
         self._log.warning("handshake given up", text, {"network": network})
 
-    async def _shake(self, sock: socket.socket) -> None:
-        peer = peer_of(sock)  # while it is known
+    async def _shake(self, sock: socket.socket, address: Address | None) -> None:
+        peer = peer_of(sock) if address is None else shown_peer(address)  # while it is known
         try:
             await self._loop.connect_accepted_socket(
-                lambda: TlsProtocol(self),
+                lambda: TlsProtocol(self, address),
                 sock,
                 ssl=self._context,
                 ssl_handshake_timeout=self._handshake_s_max,

@@ -17,6 +17,7 @@ from typing import Any, Final
 from penstock.broker.engine import Engine
 from penstock.broker.limited_log import LimitedLog
 from penstock.core.access import Principal
+from penstock.core.proxies import NO_PROXIES, TrustedProxies
 from penstock.doors.descriptors import Descriptors
 from penstock.doors.http.bodies import BodyStream
 from penstock.doors.http.connection import HttpConnection
@@ -67,6 +68,7 @@ class HttpDoor:
         loop: asyncio.AbstractEventLoop,
         descriptors: Descriptors,
         limits: HttpLimits = DEFAULT_LIMITS,
+        proxies: TrustedProxies = NO_PROXIES,
     ) -> None:
         self.engine = engine
         self.router = Router()
@@ -94,6 +96,7 @@ class HttpDoor:
         )
         self._log = LimitedLog("penstock.http", loop)
         self._strangers = Strangers(loop.time, on_evict=self._note_eviction)
+        self._proxies = proxies
         self._unknown: dict[Asker, Stranger] = {}  # connections of which no client logged in
         self._listeners = Listeners(
             selector,
@@ -105,6 +108,7 @@ class HttpDoor:
             self._log,
             descriptors=descriptors,
             may_use_reserve=True,
+            proxies=proxies if limits.proxy_protocol else NO_PROXIES,
         )
         descriptors.watch(self._strangers, self._lingering)
         self._note_date()
@@ -192,6 +196,9 @@ class HttpDoor:
     # Requests
 
     def dispatch(self, request: Request) -> None:
+        if self._proxies and b"forwarded" in request.headers:
+            told = request.header(b"forwarded")
+            request.client = self._proxies.client_of(request.asker.source, told)
         try:
             route = self._find_route(request)
             if route is None:

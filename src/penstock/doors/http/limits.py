@@ -31,6 +31,7 @@ class HttpLimits:
     send_s_max: float = 30.0  # for a client that takes nothing of its answer
     ping_s: int = 30  # of silence in a WebSocket; then its peer is pinged, after as much again cut
     linger_s_max: float = LINGER_S_MAX  # for a client that is refused or closed to read why
+    proxy_protocol: bool = False  # trusted proxies begin connections with a PROXY header
     linger_bytes_max: int = LINGER_BYTES_MAX  # that it still sends meanwhile
     stop_s_max: float = 10.0  # for requests under way when the server stops
     origins: tuple[str, ...] = ()  # allowed origins of web pages, besides this server's own

@@ -118,6 +118,7 @@ class Request:
         "_query",
         "asker",
         "body",
+        "client",
         "expires_us",
         "headers",
         "is_kept",
@@ -140,6 +141,7 @@ class Request:
         self.query_text = query_text
         self.headers: dict[bytes, bytes] = {}  # names in small letters; repeated ones are joined
         self.body: bytes = b""
+        self.client = ""  # its address, if a proxy speaks for it
         self.params: dict[str, str] = {}  # of the path, decoded
         self.principal: Principal = NOBODY
         self.expires_us = 0  # when the login of the principal ends; 0: it does not
@@ -156,7 +158,7 @@ class Request:
     @property
     def source(self) -> str:
         """The address the client comes from."""
-        return self.asker.source
+        return self.client or self.asker.source
 
     def header(self, name: bytes) -> str:
         """The value of a header, or '' if it is missing; `name` is in lower case."""

@@ -16,6 +16,7 @@ from penstock.broker.deliver.routes import MustWait, TopicWanted
 from penstock.broker.exchange import Exchange
 from penstock.broker.limited_log import LimitedLog
 from penstock.broker.session.wills import Wills
+from penstock.core.proxies import NO_PROXIES, TrustedProxies
 from penstock.doors.budget import Budget
 from penstock.doors.descriptors import Descriptors
 from penstock.doors.lingering import STOP_LINGER_S_MAX, Lingering
@@ -75,6 +76,7 @@ class MqttDoor:
         loop: asyncio.AbstractEventLoop,
         descriptors: Descriptors,
         limits: MqttLimits = DEFAULT_LIMITS,
+        proxies: TrustedProxies = NO_PROXIES,
         *,
         strangers_budget: Budget,
     ) -> None:
@@ -109,6 +111,7 @@ class MqttDoor:
             self._log,
             descriptors=descriptors,
             may_use_reserve=False,
+            proxies=proxies if limits.proxy_protocol else NO_PROXIES,
         )
         descriptors.watch(self._strangers, self._lingering)
         self._connections: set[Connection] = set()

@@ -23,6 +23,7 @@ class MqttLimits:
     auto_create_topics: int = 0  # topics that publishing may create; 0: none
     session_expiry_s_max: int = 90 * 86_400  # how long a session is kept for a client that is away
     linger_s_max: float = LINGER_S_MAX  # for a client to read why its connection ended
+    proxy_protocol: bool = False  # trusted proxies begin connections with a PROXY header
     linger_bytes_max: int = LINGER_BYTES_MAX  # that it still sends meanwhile
 
     def keep_alive_s(self, version: int, asked_s: int) -> int:
