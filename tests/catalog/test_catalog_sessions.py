@@ -168,10 +168,10 @@ async def test_users_are_added_once_changed_and_removed(
     catalog: Catalog, clock: ManualClock
 ) -> None:
     users = catalog.credentials
-    added = await users.insert(DEFAULT_TENANT, "alice", "hash")
+    added = await users.insert(DEFAULT_TENANT, "alice", "hash", ("client",))
     with pytest.raises(RefusedError, match="already exists"):
-        await users.insert(DEFAULT_TENANT, "alice", "other")
-    await users.insert(DEFAULT_TENANT, "Alice", "hash")
+        await users.insert(DEFAULT_TENANT, "alice", "other", ("client",))
+    await users.insert(DEFAULT_TENANT, "Alice", "hash", ())
     clock.advance(5)
     changed = await users.update(DEFAULT_TENANT, "alice", "new")
     assert changed.created_at == added.created_at < changed.changed_at
