@@ -13,6 +13,7 @@ import pytest
 
 from penstock.doors.http.connection import HttpConnection
 from penstock.doors.http.messages import Request, Response, Streamed, Writer
+from penstock.doors.http.needs import Needs
 from penstock.doors.http.router import Route
 from tests.doors.certificates import Authority
 from tests.doors.hosted import Hosted
@@ -182,7 +183,7 @@ def test_requests_under_way_are_finished_when_the_server_stops(tmp_path: Path) -
 
     with Hosted(tmp_path) as broker:
         port = broker.ports["http"]
-        broker.call(lambda: broker.http.router.add(Route("GET", "/wait", wait)))
+        broker.call(lambda: broker.http.router.add(Route("GET", "/wait", wait, needs=Needs.LOGIN)))
         idle, busy = Asking(port), Asking(port)
         assert idle.ask("GET", "/healthz").status == 200
         busy.send(b"GET /wait HTTP/1.1\r\nHost: localhost\r\n\r\n")
@@ -208,7 +209,9 @@ def test_a_stream_is_held_by_a_reader_that_does_not_read(broker: Hosted) -> None
             written += len(chunk)
             await writer.wait_room()
 
-    route = Route("GET", "/long", lambda request: Streamed(produce, "text/plain"))
+    route = Route(
+        "GET", "/long", lambda request: Streamed(produce, "text/plain"), needs=Needs.LOGIN
+    )
     broker.call(lambda: broker.http.router.add(route))
     with Asking(broker.ports["http"]) as client:
         client.send(b"GET /long HTTP/1.1\r\nHost: localhost\r\n\r\n")
@@ -228,7 +231,9 @@ def test_a_stream_is_whole_and_the_next_request_follows(broker: Hosted) -> None:
             writer.write(b"%d," % at)
             await writer.wait_room()
 
-    route = Route("GET", "/numbers", lambda request: Streamed(produce, "text/plain"))
+    route = Route(
+        "GET", "/numbers", lambda request: Streamed(produce, "text/plain"), needs=Needs.LOGIN
+    )
     broker.call(lambda: broker.http.router.add(route))
     whole = b"".join(b"%d," % at for at in range(1_000))
     with Asking(broker.ports["http"]) as client:
@@ -256,7 +261,7 @@ def test_a_mistake_of_ours_with_one_connection_leaves_the_others_alone(
             waiting[who].reply(Response(200, who.encode()))
 
     with Hosted(tmp_path) as broker:
-        broker.call(lambda: broker.http.router.add(Route("GET", "/wait", wait)))
+        broker.call(lambda: broker.http.router.add(Route("GET", "/wait", wait, needs=Needs.LOGIN)))
         clients = {who: Asking(broker.ports["http"]) for who in ("before", "broken", "after")}
         for who, client in clients.items():
             client.send(f"GET /wait?who={who} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
@@ -287,7 +292,7 @@ def test_a_mistake_of_ours_costs_one_answer_and_is_reported(tmp_path: Path) -> N
         raise ZeroDivisionError("secret")
 
     with Hosted(tmp_path) as broker, Asking(broker.ports["http"]) as client:
-        broker.call(lambda: broker.http.router.add(Route("GET", "/fail", fail)))
+        broker.call(lambda: broker.http.router.add(Route("GET", "/fail", fail, needs=Needs.LOGIN)))
         answer = client.ask("GET", "/fail")
         assert answer.status == 500 and "secret" not in answer.detail
         assert client.ask("GET", "/healthz").status == 200

@@ -32,6 +32,7 @@ from penstock.broker.topics import Topic, Topics
 from penstock.broker.upkeep import FreeSpace, Upkeep
 from penstock.catalog.catalog import Catalog
 from penstock.catalog.positions import PositionSaver
+from penstock.core.access import Gate
 from penstock.core.names import quoted
 from penstock.core.position import Position
 from penstock.core.run import Run
@@ -228,6 +229,7 @@ class Engine:
         names: str | None = None,
         where: Where | None = None,
         on_gap: str = "skip",
+        gate: Gate | None = None,
     ) -> Stream:
         """Attach at a position; `Stream.start_offset` says where that is."""
         offset = await resolve(topic, start)
@@ -245,6 +247,7 @@ class Engine:
             siblings,
             self._decoded,
             self._detach,
+            gate,
         )
         siblings.add(stream)
         topic.log.is_watched = True

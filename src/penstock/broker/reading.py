@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any, Final
 
-from penstock.broker.queue.consumers import read_batches, read_matching, resolve
+from penstock.broker.queue.consumers import names_in, read_batches, read_matching, resolve
 from penstock.broker.topics import Topic
+from penstock.core.access import Gate
+from penstock.core.names import quoted
 from penstock.core.position import Position
 from penstock.core.where import Where
 from penstock.log.format.bare import bare_bytes
 from penstock.log.format.batch import Batch
-from penstock.model.errors import Gap, RefusedError
+from penstock.model.errors import Gap, NotAuthorized, RefusedError
 from penstock.model.limits import MIB
 from penstock.model.record import KIND_MASK, KIND_SHIFT, QOS_MASK, RETAIN, Headers, Record
 
@@ -31,6 +33,11 @@ class Selection:
     names: str | None = None
     until: int | None = None  # nothing at or past this offset
     columns: tuple[str, ...] = ()  # of Arrow; empty: all
+    gate: Gate | None = None  # which names the reader may read; None: all
+
+    def is_open(self, names: Iterable[str]) -> bool:
+        """May the reader read all these names?"""
+        return self.gate is None or self.gate.pass_all(names)
 
     def end_of(self, topic: Topic) -> int:
         """One past the last record to look at."""
@@ -79,14 +86,20 @@ async def read_records(topic: Topic, offset: int, selection: Selection) -> Found
                 selection.names,
                 selection.bytes_max,
                 SCAN_BYTES_MAX,
+                gate=selection.gate,
             )
             return Found(records, start, max(start, next_offset), topic.log.bounds().end)
         except Gap:
             continue  # trimmed while we read: the bounds say so now
 
 
-async def read_page(topic: Topic, offset: int, selection: Selection) -> tuple[list[Columns], Found]:
-    """As `read_records` where nothing is filtered; no record is made an object."""
+async def read_page(
+    topic: Topic, offset: int, selection: Selection
+) -> tuple[list[Columns] | None, Found]:
+    """As `read_records` where nothing is filtered; no record is made an object.
+
+    Columns are None if the reader may not read some of them: then there are records.
+    """
     end = selection.end_of(topic)
     while True:
         start = max(offset, topic.log.bounds().first)
@@ -95,6 +108,9 @@ async def read_page(topic: Topic, offset: int, selection: Selection) -> tuple[li
             columns = await _columns(topic, start, stop, selection.bytes_max)
         except Gap:
             continue  # trimmed while we read: the bounds say so now
+        for part in columns:
+            if not selection.is_open(set(part.names)):
+                return None, await read_records(topic, offset, selection)
         return columns, Found([], start, columns[-1].offsets.stop if columns else start, end)
 
 
@@ -177,6 +193,9 @@ async def read_arrow(topic: Topic, offset: int, selection: Selection) -> tuple[b
         found = await read_records(topic, offset, selection)
         return arrow.stream_of_records(found.records, selection.columns), found
     batches, found = await _whole_batches(topic, offset, selection, _raw_bytes)
+    if not all(selection.is_open(names_in(batch)) for batch in batches):
+        found = await read_records(topic, offset, selection)
+        return arrow.stream_of_records(found.records, selection.columns), found
     # Beside the loop: a whole answer takes milliseconds to put together.
     data = await asyncio.to_thread(
         arrow.stream_of_batches,
@@ -195,6 +214,11 @@ async def read_stored(topic: Topic, offset: int, selection: Selection) -> tuple[
     The first and the last may hold records outside of what was found.
     """
     batches, found = await _whole_batches(topic, offset, selection, _stored_bytes)
+    if not all(selection.is_open(names_in(batch)) for batch in batches):
+        raise NotAuthorized(
+            f"batches of topic {quoted(topic.declared)} contain names that you may not read: ask "
+            "for Arrow or JSON, which contain the others"
+        )
     return await asyncio.to_thread(bare_bytes, batches), found
 
 

@@ -221,6 +221,10 @@ class Topics:
         """Whether every name has a place."""
         return DEFAULT_TOPIC in self._by_key
 
+    def has(self, name: str) -> bool:
+        """Whether a topic of this name is declared, in any letter case."""
+        return topic_key(name) in self._by_key
+
     def by_id(self, topic_id: int) -> Topic | None:
         """The topic with this id, unless it was deleted."""
         return self._by_id.get(topic_id)

@@ -15,6 +15,7 @@ from penstock.broker.deliver.decoded import Decoded
 from penstock.broker.metrics import Metrics
 from penstock.broker.queue.consumers import read_batches
 from penstock.broker.topics import Topic
+from penstock.core.access import Gate
 from penstock.core.feed import Feed
 from penstock.core.names import matches, quoted
 from penstock.core.where import Where
@@ -40,12 +41,14 @@ class Stream:
         siblings: set[Stream],
         decoded: Decoded,
         on_close: Callable[[Stream], None],
+        gate: Gate | None = None,
     ) -> None:
         self.topic = topic
         self.start_offset = start_offset
         self._feed: Feed[Record] = Feed(start_offset, BACKLOG_RECORDS_MAX)
         self._names = names
         self._where = where
+        self._gate = gate
         self._on_gap = on_gap
         self._metrics = metrics
         self._siblings = siblings  # streams of the same topic
@@ -159,11 +162,14 @@ class Stream:
         self._notify()
 
     def _matching(self, records: list[Record]) -> list[tuple[int, Record]]:
-        names, where = self._names, self._where
+        names, where, gate = self._names, self._where, self._gate
+        if gate is not None and gate.is_open:
+            gate = None
         return [
             (record.offset, record)
             for record in records
             if (names is None or matches(names, record.name))
+            and (gate is None or gate.passes(record.name))
             and (where is None or where.passes(record))
         ]
 

@@ -15,6 +15,7 @@ from penstock.broker.quotas import Quotas
 from penstock.broker.topics import Topic
 from penstock.catalog.catalog import Catalog, ConsumerRow
 from penstock.catalog.positions import PositionSaver
+from penstock.core.access import Gate
 from penstock.core.names import check_consumer, matches, quoted
 from penstock.core.position import AtOffset, AtTime, Latest, Position, check_offset_type
 from penstock.core.quotas import CONSUMERS
@@ -151,6 +152,7 @@ class Consumers:
         scan_bytes_max: int | None = None,
         key: str = "",
         offset: int | None = None,
+        gate: Gate | None = None,
     ) -> list[Record]:
         """The next records up to the end at this call, at most `limit` of those that pass.
 
@@ -168,7 +170,7 @@ class Consumers:
                 start = consumer.next_offset
                 try:
                     found, next_offset = await read_matching(
-                        topic, start, end, limit, where, None, bytes_max, scan_bytes_max
+                        topic, start, end, limit, where, None, bytes_max, scan_bytes_max, gate=gate
                     )
                     break
                 except Gap:
@@ -255,6 +257,8 @@ async def read_matching(
     names: str | None = None,
     bytes_max: int | None = None,
     scan_bytes_max: int | None = None,
+    *,
+    gate: Gate | None = None,
 ) -> tuple[list[Record], int]:
     """Records of [start, end) that pass, at most `limit`, and the offset to go on at.
 
@@ -276,11 +280,14 @@ async def read_matching(
             raise
         for batch in batches:
             stop = end
-            if limit is not None and where is None and names is None:
+            is_filtered = gate is not None and not gate.pass_all(names_in(batch))
+            if limit is not None and where is None and names is None and not is_filtered:
                 stop = min(end, offset + limit - len(found))  # decode no more than are wanted
             records = batch.records(topic.declared, offset, stop)
             if names is not None:
                 records = [record for record in records if matches(names, record.name)]
+            if gate is not None and is_filtered:
+                records = [record for record in records if gate.passes(record.name)]
             if where is not None:
                 records = [record for record in records if where.passes(record)]
             if bytes_max is not None:
@@ -296,6 +303,12 @@ async def read_matching(
             offset = min(max(offset, batch.end_offset), end)
             scanned_bytes += batch.header.blob_raw_length
     return found, offset
+
+
+def names_in(batch: Batch) -> list[str]:
+    """Every name that a record of the batch has."""
+    strings, ids = batch.strings, batch.name_ids()
+    return strings[:1] if ids is None else [strings[at] for at in set(ids)]
 
 
 async def read_batches(topic: Topic, offset: int, *, is_patient: bool = False) -> list[Batch]:

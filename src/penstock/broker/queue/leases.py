@@ -21,6 +21,7 @@ from penstock.broker.queue.consumers import read_batches, resolve
 from penstock.broker.quotas import Quotas
 from penstock.broker.topics import Topic, Topics
 from penstock.catalog.groups import GroupCatalog, GroupRow
+from penstock.core.access import Gate
 from penstock.core.groups import NO_LEASE, Group
 from penstock.core.names import check_group, quoted, topic_key
 from penstock.core.position import Position
@@ -149,9 +150,18 @@ class Groups:
     # Reading
 
     async def fetch(
-        self, topic: Topic, name: str, limit: int, wait_s: float, start: Position
+        self,
+        topic: Topic,
+        name: str,
+        limit: int,
+        wait_s: float,
+        start: Position,
+        *,
+        gate: Gate | None = None,
     ) -> tuple[str, list[Given]]:
         """Records for one reader and the receipt it answers with; a new group begins at `start`.
+
+        What this reader may not read waits for another one.
 
         Waits up to `wait_s` for a first one; then there may be none. NotSubscribed if the group or
         its topic was deleted meanwhile.
@@ -164,7 +174,7 @@ class Groups:
             async with kept.lock:
                 await self._tidy(topic, kept)
                 kept.changed.clear()
-                given = await self._give(topic, kept, receipt, limit)
+                given = await self._give(topic, kept, receipt, limit, gate)
             left_s = until_s - clock.monotonic_s()
             if given or left_s <= 0:
                 self._metrics.records_delivered += len(given)
@@ -188,16 +198,22 @@ class Groups:
             await self._save(topic, kept)
             return self._groups.setdefault((topic.id, name), kept)
 
-    async def _give(self, topic: Topic, kept: KeptGroup, receipt: str, limit: int) -> list[Given]:
+    async def _give(
+        self, topic: Topic, kept: KeptGroup, receipt: str, limit: int, gate: Gate | None
+    ) -> list[Given]:
         """What others left first, then new ones."""
         group = kept.group
         now_us = self._clock.steady_us()
         given: list[Given] = []
-        for offset in group.waiting()[:limit]:
+        for offset in group.waiting():
+            if len(given) == limit:
+                break
             records = await self._read(topic, offset, offset + 1)
             if not records:
                 group.discard(offset)
                 self._metrics.dropped["retention"] += 1
+                continue
+            if gate is not None and not gate.passes(records[0].name):
                 continue
             given.append(Given(records[0], group.retake(receipt, offset, now_us)))
         count = min(limit - len(given), group.room)
@@ -205,7 +221,11 @@ class Groups:
             records = await self._read(topic, group.next_offset, group.next_offset + count)
             if records:
                 group.take(receipt, records[0].offset, len(records), now_us)
-                given += [Given(record, 1) for record in records]
+                for record in records:
+                    if gate is None or gate.passes(record.name):
+                        given.append(Given(record, 1))
+                    else:
+                        group.nack(receipt, record.offset)
         return given
 
     async def _read(self, topic: Topic, start: int, end: int) -> list[Record]:

@@ -15,6 +15,7 @@ from penstock.core.access.actions import (
     SUBSCRIBE,
     check_action,
 )
+from penstock.core.access.gate import Gate
 from penstock.core.access.grants import FULL, NOTHING, Decision, Grants, RuleSet
 from penstock.core.access.principals import (
     BROKER,
@@ -57,6 +58,7 @@ __all__ = [
     "SUBSCRIBE",
     "Authorise",
     "Decision",
+    "Gate",
     "Grants",
     "Principal",
     "Role",

@@ -35,6 +35,7 @@ from penstock.doors.http.messages import (
     Streamed,
     Upgrade,
 )
+from penstock.doors.http.needs import check_needs
 from penstock.doors.http.pages import Pages
 from penstock.doors.http.router import Route, Router
 from penstock.doors.lingering import STOP_LINGER_S_MAX, Lingering
@@ -255,6 +256,8 @@ class HttpDoor:
             self.serving.tasks.spawn(self._handle_audited(request, route))
             return
         try:
+            if route.needs is not None:
+                check_needs(route.needs, request)
             answer = route.handler(request)
         except Exception as wrong:
             self._fail(request, wrong)

@@ -7,6 +7,7 @@ from typing import Final
 
 from penstock.doors.http.door import HttpDoor
 from penstock.doors.http.messages import Request, Response
+from penstock.doors.http.needs import Needs
 from penstock.doors.http.router import Route
 from penstock.doors.http.v1.openapi import PATH as OPENAPI
 from penstock.model.version import VERSION
@@ -56,7 +57,7 @@ def add_routes(door: HttpDoor) -> None:
     def show(request: Request) -> Response:
         return response
 
-    door.router.add(Route("GET", "/", show))
+    door.router.add(Route("GET", "/", show, needs=Needs.LOGIN))
 
 
 def page() -> str:

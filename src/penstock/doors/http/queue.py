@@ -17,11 +17,13 @@ from penstock.broker.publish.submissions import Submissions
 from penstock.broker.queue.seed_ids import ID_DIGITS_MIN
 from penstock.broker.settings import topic_settings
 from penstock.broker.topics import Topic
-from penstock.core.names import check_topic, quoted
+from penstock.core.access import PUBLISH, Gate, authorise, denial
+from penstock.core.names import check_topic, quoted, topic_key
 from penstock.core.run import run_of
 from penstock.doors.http.door import HttpDoor
 from penstock.doors.http.errors import problem_of
 from penstock.doors.http.messages import HttpError, Request, Response, json_response
+from penstock.doors.http.needs import Needs, check_manage, check_read, may_see
 from penstock.doors.http.router import Route
 from penstock.doors.http.schemas import TOPIC, shown_as
 from penstock.doors.http.v1.describing import Facts, Field
@@ -143,8 +145,17 @@ def add_routes(door: HttpDoor, submissions: Submissions) -> None:
             fails_as=Failure,
         )
         changes = path == "/consumer/consume"  # the next message is taken out
-        route = Route(method, path, handler, fail=failure_of, facts=facts, changes=changes)
-        door.router.add(route)
+        door.router.add(
+            Route(
+                method,
+                path,
+                handler,
+                fail=failure_of,
+                facts=facts,
+                changes=changes,
+                needs=Needs.JUDGED,
+            )
+        )
 
 
 class QueueDoor:
@@ -164,21 +175,29 @@ class QueueDoor:
                 400, f"the request names different topics ({said}): give the topic once"
             )
         engine = self._engine
+        check_manage(request.principal, name)
         await engine.topics.create(name, topic_settings(engine.settings, {}), exist_ok=False)
         return SUCCESS
 
     def list_topics(self, request: Request) -> Response:
-        topics = [topic.declared for topic in self._engine.topics.declared()]
+        everything = [topic.declared for topic in self._engine.topics.declared()]
+        topics = [topic for topic in everything if may_see(request.principal, topic)]
         return json_response({"status": "success", "topics": topics})
 
     async def register_consumer(self, request: Request) -> Response:
-        topic = self._topic(read_fields(request))
+        name = topic_name(read_fields(request), "topic")
+        check_read(request.principal, name)
+        topic = self._engine.topics.get(name)
         consumer_id = await self._engine.queue.register_consumer(topic)
         return json_response({"status": "success", "consumer_id": consumer_id})
 
     async def register_producer(self, request: Request) -> Response:
         name = topic_name(read_fields(request), "topic")
         engine = self._engine
+        if not authorise(request.principal, PUBLISH, name, topic_key(name)):
+            raise NotAuthorized(denial(request.principal, PUBLISH, name))
+        if not engine.topics.has(name):
+            check_manage(request.principal, name)
         settings = topic_settings(engine.settings, {})
         topic = await engine.topics.create(name, settings, exist_ok=True)
         producer_id = await engine.queue.register_producer(topic)
@@ -208,7 +227,13 @@ class QueueDoor:
     async def consume(self, request: Request) -> Response:
         topic, consumer_id = self._consumer(request)
         found = await self._engine.consumers.consume(
-            topic, consumer_id, 1, None, commit=True, on_gap="skip"
+            topic,
+            consumer_id,
+            1,
+            None,
+            commit=True,
+            on_gap="skip",
+            gate=Gate(request.principal, topic.key),
         )
         if not found:
             raise RefusedError(
@@ -224,12 +249,10 @@ class QueueDoor:
         size = end - max(consumer.next_offset, first)
         return json_response({"status": "success", "size": size})
 
-    def _topic(self, fields: dict[str, Any]) -> Topic:
-        return self._engine.topics.get(topic_name(fields, "topic"))
-
     def _consumer(self, request: Request) -> tuple[Topic, str]:
         fields = read_fields(request)
         name, consumer_id = topic_name(fields, "topic"), read_id(fields, "consumer_id")
+        check_read(request.principal, name)
         topic = self._engine.topics.get(name)
         self._engine.queue.check_consumer(topic, consumer_id)
         return topic, consumer_id

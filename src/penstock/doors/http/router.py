@@ -13,6 +13,7 @@ from urllib.parse import unquote
 
 from penstock.doors.http.errors import problem_of
 from penstock.doors.http.messages import Handler, HttpError, Response
+from penstock.doors.http.needs import Needs
 from penstock.doors.http.v1.describing import Facts
 
 # The first level of paths below /v1 where most requests publish or read.
@@ -33,6 +34,7 @@ class Route:
     facts: Facts | None = None  # for the OpenAPI document
     changes: bool = False  # although it is GET
     creates_topic: bool = False  # the one in its path, which need not exist
+    needs: Needs | None = None  # of whoever asks; None only where it is answered without a login
 
     @property
     def is_safe(self) -> bool:
@@ -80,6 +82,7 @@ class Router:
                 level = level.parameter
             else:
                 level = level.texts.setdefault(part, _Level())
+        assert route.is_open or route.needs, f"{route.pattern} does not say what it needs"
         assert route.method not in level.routes, f"{route.method} {route.pattern} is taken"
         level.routes[route.method] = route
         self._routes.append(route)

@@ -10,6 +10,7 @@ from penstock.broker.gauges import measure
 from penstock.broker.metrics import FAMILIES
 from penstock.doors.http.door import HttpDoor
 from penstock.doors.http.messages import TEXT, Request, Response, json_response
+from penstock.doors.http.needs import Needs
 from penstock.doors.http.router import Route
 from penstock.doors.mqtt.door import MqttDoor
 
@@ -23,7 +24,8 @@ def add_routes(door: HttpDoor, exchange: Exchange, mqtt: MqttDoor) -> None:
         ("/readyz", status.readiness, True),
         ("/metrics", status.metrics, False),
     ):
-        door.router.add(Route("GET", path, handler, is_open))
+        needs = None if is_open else Needs.LOGIN
+        door.router.add(Route("GET", path, handler, is_open, needs=needs))
 
 
 class Status:

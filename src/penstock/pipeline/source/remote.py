@@ -15,7 +15,7 @@ import msgspec
 
 from penstock.client.answer import Answer, decode_topics
 from penstock.core.names import quoted, topic_key
-from penstock.model.errors import InvalidPosition, TopicNotFound
+from penstock.model.errors import InvalidPosition, NotAuthorized, TopicNotFound
 from penstock.model.record import TopicInfo
 from penstock.pipeline.link import BrokerLink, topic_path
 from penstock.pipeline.source.origin import (
@@ -121,17 +121,26 @@ class RemoteOrigin:
         form, query = _asked(wanted, end)
         path = topic_path(piece.topic, "records")
 
-        def ask(offset: int) -> Answer:
+        def ask_for(offset: int, form: str, query: dict[str, str]) -> Answer:
             limit = min(FETCH_RECORDS[form], end - offset)
             asked = {"from": str(offset), "limit": str(limit), **query}
             return self._link.ask("GET", path, asked, headers={"Accept": form})
+
+        def ask(offset: int) -> tuple[str, Answer]:
+            try:
+                return form, ask_for(offset, form, query)
+            except NotAuthorized:
+                if form != BATCHES:
+                    raise
+                # Some names may not be read, and only the broker can leave them out.
+                return ARROW, ask_for(offset, ARROW, _arrow_query(wanted, end))
 
         offset = piece.start
         with ThreadPoolExecutor(1) as ahead:
             coming = ahead.submit(ask, offset) if offset < end else None
             while coming is not None:
                 try:
-                    answer = coming.result()
+                    came_as, answer = coming.result()
                     is_same = int(answer.headers["penstock-topic-id"]) == piece.topic_id
                 except TopicNotFound:
                     is_same = False
@@ -144,7 +153,7 @@ class RemoteOrigin:
                     raise lost(piece.topic, offset, min(first, end), TRIMMED)
                 reached = int(answer.headers["penstock-next-offset"])
                 coming = ahead.submit(ask, reached) if offset < reached < end else None
-                yield from _rows(answer, form, piece, wanted, offset, reached)
+                yield from _rows(answer, came_as, piece, wanted, offset, reached)
                 offset = reached
 
     def _all(self) -> list[TopicInfo]:
@@ -163,10 +172,14 @@ def _asked(wanted: Wanted, end: int) -> tuple[str, dict[str, str]]:
     """
     if wanted.names is None and wanted.where is None and "payload" in wanted.schema.names:
         return BATCHES, {"until": str(end)}
+    return ARROW, _arrow_query(wanted, end)
+
+
+def _arrow_query(wanted: Wanted, end: int) -> dict[str, str]:
     query = {"until": str(end), "columns": ",".join(wanted.schema.names)}
     query |= {"names": wanted.names} if wanted.names is not None else {}
     query |= {"where": wanted.where} if wanted.where is not None else {}
-    return ARROW, query
+    return query
 
 
 def _rows(

@@ -8,6 +8,7 @@ from penstock.broker.engine import Engine
 from penstock.core.names import check_filter
 from penstock.doors.http.door import HttpDoor
 from penstock.doors.http.messages import HttpError, Request, Response, json_response
+from penstock.doors.http.needs import Needs, check_manage, may_see
 from penstock.doors.http.router import Route
 from penstock.doors.http.schemas import FILTER
 from penstock.doors.http.v1.describing import Facts, Field
@@ -46,7 +47,7 @@ def add_routes(door: HttpDoor) -> None:
             ),
         ),
     ):
-        door.router.add(Route(method, BINDINGS, handler, facts=facts))
+        door.router.add(Route(method, BINDINGS, handler, facts=facts, needs=Needs.JUDGED))
 
 
 class BindingsDoor:
@@ -57,11 +58,13 @@ class BindingsDoor:
         topics = self._engine.topics
         found = topics.placement.bindings
         shown = [Binding(one.filter, topics.find(one.topic).declared) for one in found]
+        shown = [one for one in shown if may_see(request.principal, one.topic)]
         return json_response(BindingList(shown))
 
     async def bind(self, request: Request) -> Response:
         """Binding the same again changes nothing."""
         asked = read_body(request, Binding)
+        check_manage(request.principal, asked.topic)
         try:
             await self._engine.topics.bind(check_filter(asked.filter), asked.topic)
         except RefusedError as refused:
@@ -72,6 +75,9 @@ class BindingsDoor:
         query = check_query(request, "filter")
         if "filter" not in query:
             raise HttpError(400, "query field 'filter' is missing: give the filter of the binding")
+        for one in self._engine.topics.placement.bindings:
+            if one.filter == query["filter"]:
+                check_manage(request.principal, one.topic)
         try:
             await self._engine.topics.unbind(query["filter"])
         except RefusedError as refused:

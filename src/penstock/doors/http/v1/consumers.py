@@ -8,10 +8,12 @@ from typing import Final
 from penstock.broker.queue.consumers import Consumer
 from penstock.broker.reading import SCAN_BYTES_MAX, Found
 from penstock.broker.topics import Topic
+from penstock.core.access import Gate
 from penstock.core.position import parse_position
 from penstock.core.where import compile_where
 from penstock.doors.http.door import HttpDoor
 from penstock.doors.http.messages import Request, Response, json_response
+from penstock.doors.http.needs import Needs
 from penstock.doors.http.router import Route
 from penstock.doors.http.v1.describing import Facts
 from penstock.doors.http.v1.reading import READ_BYTES_MAX, read_body
@@ -75,7 +77,16 @@ def add_routes(door: HttpDoor) -> None:
         ),
     ):
         is_patient = handler == consumers.fetch
-        door.router.add(Route(method, path, handler, ends_with_client=is_patient, facts=facts))
+        door.router.add(
+            Route(
+                method,
+                path,
+                handler,
+                ends_with_client=is_patient,
+                facts=facts,
+                needs=Needs.READ_TOPIC,
+            )
+        )
 
 
 class ConsumersDoor:
@@ -122,6 +133,7 @@ class ConsumersDoor:
         where = None if asked.where is None else compile_where(asked.where)
         deadline_s = engine.clock.monotonic_s() + asked.wait
         offset = asked.offset
+        gate = Gate(request.principal, topic.key)
         first_offset = max(consumer.start(asked.key, offset), topic.log.bounds().first)
         while True:
             records = await engine.consumers.consume(
@@ -135,6 +147,7 @@ class ConsumersDoor:
                 scan_bytes_max=SCAN_BYTES_MAX,
                 key=asked.key,
                 offset=offset,
+                gate=gate,
             )
             next_offset, end = consumer.next_offset, topic.log.bounds().end
             left_s = deadline_s - engine.clock.monotonic_s()

@@ -13,9 +13,11 @@ from msgspec import Meta, Struct
 
 from penstock.broker.queue.leases import DELAY_S_MAX, OPEN_MAX, Given
 from penstock.broker.topics import Topic
+from penstock.core.access import Gate
 from penstock.core.position import parse_position
 from penstock.doors.http.door import HttpDoor
 from penstock.doors.http.messages import HttpError, Request, Response, json_response
+from penstock.doors.http.needs import Needs
 from penstock.doors.http.router import Route
 from penstock.doors.http.schemas import OFFSET, shown_as
 from penstock.doors.http.v1.describing import Facts
@@ -119,7 +121,16 @@ def add_routes(door: HttpDoor) -> None:
         ),
     ):
         is_patient = handler == groups.fetch
-        door.router.add(Route(method, path, handler, ends_with_client=is_patient, facts=facts))
+        door.router.add(
+            Route(
+                method,
+                path,
+                handler,
+                ends_with_client=is_patient,
+                facts=facts,
+                needs=Needs.READ_TOPIC,
+            )
+        )
 
 
 class GroupsDoor:
@@ -144,7 +155,10 @@ class GroupsDoor:
         start = parse_position(asked.start, self._engine.clock.now_us())
         groups = self._engine.groups
         name = request.params["group"]
-        fetching = asyncio.ensure_future(groups.fetch(topic, name, asked.limit, asked.wait, start))
+        gate = Gate(request.principal, topic.key)
+        fetching = asyncio.ensure_future(
+            groups.fetch(topic, name, asked.limit, asked.wait, start, gate=gate)
+        )
         await self._door.wait(fetching, None)
         # A server that stops answers who waits; what it gave out at that moment comes again.
         receipt, given = fetching.result() if fetching.done() else ("", [])

@@ -10,6 +10,7 @@ import msgspec
 
 from penstock.doors.http.door import HttpDoor
 from penstock.doors.http.messages import JSON, PROBLEM, TITLES, Request, Response, json_response
+from penstock.doors.http.needs import Needs
 from penstock.doors.http.router import Route
 from penstock.doors.http.schemas import PATH as PATH_SCHEMAS
 from penstock.doors.http.schemas import SHOWN_AS, TEXT
@@ -33,7 +34,7 @@ def add_routes(door: HttpDoor) -> None:
         return made()
 
     facts = Facts("this document", dict[str, Any])
-    door.router.add(Route("GET", PATH, show, facts=facts))
+    door.router.add(Route("GET", PATH, show, facts=facts, needs=Needs.LOGIN))
 
 
 def document(routes: list[Route]) -> dict[str, Any]:

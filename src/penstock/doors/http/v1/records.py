@@ -16,6 +16,7 @@ from msgspec import UNSET
 from penstock.broker.publish.idempotency import StoringOnce
 from penstock.broker.publish.submissions import RECORDS_MAX, Submissions
 from penstock.broker.reading import (
+    Columns,
     Found,
     Selection,
     position_offset,
@@ -26,12 +27,14 @@ from penstock.broker.reading import (
 )
 from penstock.broker.session.store import SessionStore
 from penstock.broker.topics import Topic
+from penstock.core.access import Gate
 from penstock.core.names import check_name
 from penstock.core.position import parse_position
 from penstock.core.run import Run, run_of
 from penstock.doors.http.door import HttpDoor
 from penstock.doors.http.errors import problem_of
 from penstock.doors.http.messages import JSON, HttpError, Pairs, Request, Response
+from penstock.doors.http.needs import Needs
 from penstock.doors.http.router import Route
 from penstock.doors.http.schemas import FILTER, KEY, NAME, OFFSET, POSITION, WHERE, number
 from penstock.doors.http.v1.describing import Facts, Field
@@ -85,6 +88,7 @@ def add_routes(door: HttpDoor, submissions: Submissions, store: SessionStore) ->
             "POST",
             RECORDS,
             records.store,
+            needs=Needs.JUDGED,
             facts=Facts(
                 "store one message, a JSON array of messages, or one message per line (NDJSON); "
                 "they are durable when the response is sent",
@@ -111,6 +115,7 @@ def add_routes(door: HttpDoor, submissions: Submissions, store: SessionStore) ->
             RECORDS,
             records.read,
             ends_with_client=True,
+            needs=Needs.READ_TOPIC,
             facts=Facts(
                 "read records from a position on",
                 Records,
@@ -192,6 +197,7 @@ class RecordsDoor:
             names,
             read_offset(query, "until"),
             read_columns(query, form == ARROW),
+            Gate(request.principal, topic.key),
         )
         is_plain = where is None and names is None
         if form == BATCHES and not (is_plain and "columns" not in query):
@@ -204,6 +210,7 @@ class RecordsDoor:
         offset = await position_offset(topic, position)
         deadline_s = self._engine.clock.monotonic_s() + wait_s
         first_offset = max(offset, topic.log.bounds().first)
+        columns: list[Columns] | None = None
         while True:
             if form != JSON:
                 read = read_arrow if form == ARROW else read_stored
@@ -213,7 +220,7 @@ class RecordsDoor:
                 )
             elif is_plain:
                 columns, found = await read_page(topic, offset, selection)
-                is_empty = not columns
+                is_empty = not (found.records if columns is None else columns)
             else:
                 found = await read_records(topic, offset, selection)
                 is_empty = not found.records
@@ -224,11 +231,12 @@ class RecordsDoor:
             await self._door.wait(topic.log.wait_past(offset), left_s)
             if self._door.is_stopping:
                 break
-        plain_count = found.next_offset - found.first_offset if is_plain else 0
+        is_whole = is_plain and not found.records and (form != JSON or columns is not None)
+        plain_count = found.next_offset - found.first_offset if is_whole else 0
         self._engine.metrics.records_delivered += len(found.records) + plain_count
         if form != JSON:
             return Response(200, data, form, _positions(topic, found))
-        if is_plain:
+        if columns is not None:
             records = [one for part in columns for one in columns_out(part)]
             return _records(topic, found, first_offset, records)
         return records_response(topic, found, first_offset)

@@ -9,6 +9,7 @@ from penstock.broker.session.backlog import Standing, describe_sessions
 from penstock.core.names import quoted
 from penstock.doors.http.door import HttpDoor
 from penstock.doors.http.messages import HttpError, Request, Response, json_response
+from penstock.doors.http.needs import Needs
 from penstock.doors.http.router import Route
 from penstock.doors.http.schemas import number
 from penstock.doors.http.v1.describing import Facts, Field
@@ -60,7 +61,7 @@ def add_routes(door: HttpDoor, exchange: Exchange) -> None:
             Facts("close a connection; with forget also delete the session", Kicked, takes=Kick),
         ),
     ):
-        door.router.add(Route(method, path, handler, facts=facts))
+        door.router.add(Route(method, path, handler, facts=facts, needs=Needs.ADMIN))
 
 
 class SessionsDoor:

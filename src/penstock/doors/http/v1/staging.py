@@ -20,6 +20,7 @@ from penstock.broker.publish.staged import (
 )
 from penstock.doors.http.door import HttpDoor
 from penstock.doors.http.messages import HttpError, Request, Response, json_response
+from penstock.doors.http.needs import Needs
 from penstock.doors.http.router import Route
 from penstock.doors.http.schemas import LABEL, OFFSET, Schema, shown_as, text
 from penstock.doors.http.v1.describing import Facts, Field
@@ -100,7 +101,7 @@ def add_routes(door: HttpDoor, exchange: Exchange) -> None:
             Facts("delete staged files", takes=Discard, statuses=(204,), errors=(409,)),
         ),
     ):
-        door.router.add(Route("POST", path, handler, facts=facts))
+        door.router.add(Route("POST", path, handler, facts=facts, needs=Needs.JUDGED))
 
 
 class StagingDoor:

@@ -14,6 +14,7 @@ import msgspec
 
 from penstock.broker.deliver.streams import Stream
 from penstock.broker.topics import Topic
+from penstock.core.access import Gate
 from penstock.core.position import AtOffset, Position, parse_position
 from penstock.doors.http.door import HttpDoor
 from penstock.doors.http.limits import OUT_BYTES_ROOM
@@ -25,6 +26,7 @@ from penstock.doors.http.messages import (
     Upgrade,
     Writer,
 )
+from penstock.doors.http.needs import Needs
 from penstock.doors.http.router import Route
 from penstock.doors.http.schemas import FILTER, OFFSET, POSITION, WHERE
 from penstock.doors.http.v1.describing import Facts, Field
@@ -69,7 +71,16 @@ def add_routes(door: HttpDoor) -> None:
         headers=(Field("Last-Event-ID", "continue after this offset", OFFSET),),
         errors=(409, 426),
     )
-    door.router.add(Route("GET", STREAM, streams.open, ends_with_client=True, facts=facts))
+    door.router.add(
+        Route(
+            "GET",
+            STREAM,
+            streams.open,
+            ends_with_client=True,
+            facts=facts,
+            needs=Needs.READ_TOPIC,
+        )
+    )
 
 
 class StreamsDoor:
@@ -91,7 +102,8 @@ class StreamsDoor:
         user = request.principal.user
         engine.quotas.enter(user)
         try:
-            stream = await engine.stream(topic, position, names=names, where=where)
+            gate = Gate(request.principal, topic.key)
+            stream = await engine.stream(topic, position, names=names, where=where, gate=gate)
         except BaseException:
             engine.quotas.leave(user)
             raise

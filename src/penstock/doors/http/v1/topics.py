@@ -9,6 +9,7 @@ from penstock.core.placement import DEFAULT_TOPIC
 from penstock.core.position import parse_position
 from penstock.doors.http.door import HttpDoor
 from penstock.doors.http.messages import HttpError, Request, Response, json_response
+from penstock.doors.http.needs import Needs, check_read, may_manage, may_see
 from penstock.doors.http.router import Route
 from penstock.doors.http.schemas import OFFSET, POSITION
 from penstock.doors.http.v1.describing import Facts, Field
@@ -69,8 +70,15 @@ def add_routes(door: HttpDoor) -> None:
             Facts("delete a topic with its records and consumers", statuses=(204,), errors=(409,)),
         ),
     ):
+        needs = Needs.MANAGE_TOPIC
+        if handler in (topics.list, topics.show):
+            needs = Needs.JUDGED
+        elif handler == topics.place:
+            needs = Needs.READ_TOPIC
         creates = handler == topics.declare
-        door.router.add(Route(method, path, handler, facts=facts, creates_topic=creates))
+        door.router.add(
+            Route(method, path, handler, facts=facts, creates_topic=creates, needs=needs)
+        )
 
 
 class TopicsDoor:
@@ -78,9 +86,13 @@ class TopicsDoor:
         self._engine = engine
 
     async def list(self, request: Request) -> Response:
-        return json_response(TopicList(await self._engine.describe_all()))
+        topics = await self._engine.describe_all()
+        shown = [one for one in topics if may_see(request.principal, one.topic)]
+        return json_response(TopicList(shown))
 
     async def show(self, request: Request) -> Response:
+        if not may_manage(request.principal, request.params["topic"]):
+            check_read(request.principal, request.params["topic"])
         topic = self._engine.topics.find(request.params["topic"])
         return json_response(await topic.describe())
 

@@ -12,6 +12,7 @@ from penstock.core.access import check_user
 from penstock.core.names import quoted
 from penstock.doors.http.door import HttpDoor
 from penstock.doors.http.messages import HttpError, Request, Response, json_response
+from penstock.doors.http.needs import Needs
 from penstock.doors.http.router import Route
 from penstock.doors.http.v1.describing import Facts
 from penstock.doors.http.v1.reading import read_body
@@ -60,7 +61,7 @@ def add_routes(door: HttpDoor, exchange: Exchange) -> None:
         ("GET", KEYS, users.show_keys, Facts("list the ids of all keys", KeyList)),
         ("DELETE", KEY, users.revoke, Facts("revoke a key", statuses=(204,))),
     ):
-        door.router.add(Route(method, path, handler, facts=facts))
+        door.router.add(Route(method, path, handler, facts=facts, needs=Needs.ADMIN))
 
 
 class UsersDoor:
