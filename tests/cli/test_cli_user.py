@@ -92,13 +92,14 @@ def test_the_list_shows_names_and_times_and_nothing_of_passwords(data: Path, run
     assert [line.split()[0] for line in listed.out.splitlines()] == ["user", "alice", "bob"]
     answer = run("user", "list", "--json").json
     assert [one["user"] for one in answer] == ["alice", "bob"]
-    assert set(answer[0]) == {"user", "created", "password_set"}
+    assert set(answer[0]) == {"user", "roles", "created", "password_set"}
     assert "argon2" not in listed.out
 
 
 def test_answers_in_json(data: Path, run: Command) -> None:
     for arguments, answer in (
-        (("add", "alice"), {"added": "alice"}),
+        (("add", "alice"), {"added": "alice", "roles": ["admin"]}),
+        (("role", "alice", "reader"), {"changed": "alice", "roles": ["reader"]}),
         (("passwd", "alice"), {"changed": "alice"}),
         (("remove", "alice"), {"removed": "alice"}),
         (("list",), []),
@@ -154,7 +155,11 @@ def test_users_and_keys_of_a_running_broker_change_at_once(
             == "no users yet: add one with `penstock user add NAME`\n"
         )
         added = run("user", "add", "alice", "--at", at, stdin="wonder\n")
-        assert added.out == "added user alice\nfrom now on, every client must log in\n"
+        assert added.out == (
+            "added user alice with the role admin\n"
+            "alice is the first user and therefore an administrator\n"
+            "from now on, every client must log in\n"
+        )
         assert reason_for(broker.port, "alice", b"wonder") == Reason.SUCCESS
         refused = run("user", "list", "--at", at)
         assert refused.code == 1 and "--key-file or PENSTOCK_KEY" in refused.err
@@ -162,7 +167,12 @@ def test_users_and_keys_of_a_running_broker_change_at_once(
         key = run("user", "key", "alice", *with_password).out.strip()
         monkeypatch.setenv("PENSTOCK_KEY", key)
         monkeypatch.setenv("PENSTOCK_AT", at)
-        assert run("user", "add", "bob", stdin="builder").out == "added user bob\n"
+        second = run("user", "add", "bob", stdin="builder")
+        assert second.out == "added user bob with the role client\n"
+        changed = run("user", "role", "bob", "reader", "client")
+        assert changed.out == "user bob has the roles client, reader\n"
+        unknown = run("user", "role", "bob", "nurse")
+        assert unknown.code == 1 and "no role 'nurse'" in unknown.err
         again = run("user", "add", "bob", stdin="builder")
         assert again.code == 1 and "'bob' already exists" in again.err
         assert run("user", "passwd", "bob", stdin="changed").code == 0
@@ -185,6 +195,17 @@ def test_users_and_keys_of_a_running_broker_change_at_once(
     monkeypatch.delenv("PENSTOCK_KEY")
     monkeypatch.setenv("PENSTOCK_AT", str(data))
     assert [one["user"] for one in run("user", "list", "--json").json] == ["alice"]
+
+
+def test_a_user_has_the_roles_that_were_given(data: Path, run: Command) -> None:
+    assert run("user", "add", "alice", stdin="x").code == 0
+    added = run("user", "add", "bob", "--role", "reader", "--role", "client", stdin="x")
+    assert added.out == "added user bob with the roles client, reader\n"
+    assert run("user", "role", "bob").out == "user bob has no roles\n"
+    assert run("user", "role", "bob", "admin").out == "user bob has the role admin\n"
+    assert [one["roles"] for one in run("user", "list", "--json").json] == ["admin", "admin"]
+    refused = run("user", "role", "carol", "admin")
+    assert refused.code == 1 and "no user 'carol'" in refused.err
 
 
 def test_only_add_makes_the_directory(data: Path, run: Command) -> None:

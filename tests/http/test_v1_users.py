@@ -52,6 +52,21 @@ def test_a_user_is_added_changed_listed_and_removed(admin: Admin) -> None:
     assert admin.ask("GET", "/v1/topics", Authorization=basic("bob", "other")).status == 401
 
 
+def test_roles_are_given_and_changed_and_only_an_operator_makes_operators(admin: Admin) -> None:
+    made = admin.ask("PUT", "/v1/users/bob", {"password": "b", "roles": ["reader"]})
+    assert made.status == 201 and made.json["roles"] == ["reader"]
+    changed = admin.ask("PUT", "/v1/users/bob", {"roles": ["client"]})
+    assert changed.status == 200 and changed.json["roles"] == ["client"]
+    assert admin.ask("GET", "/v1/topics", Authorization=basic("bob", "b")).status == 200
+    refused = admin.ask("PUT", "/v1/users/bob", {"roles": ["operator"]})
+    assert refused.status == 403 and "only an operator" in refused.detail
+    unknown = admin.ask("PUT", "/v1/users/bob", {"roles": ["nurse"]})
+    assert unknown.status == 400 and "no role 'nurse'" in unknown.detail
+    assert admin.ask("PUT", "/v1/users/eve", {"roles": ["client"]}).status == 400
+    roles = [one["roles"] for one in admin.ask("GET", "/v1/users").json["users"]]
+    assert roles == [["admin"], ["client"]]
+
+
 def test_clients_of_a_user_who_is_removed_are_told_so_and_closed(admin: Admin) -> None:
     assert admin.ask("PUT", "/v1/users/bob", {"password": "builder"}).status == 201
     with Wire(admin.mqtt_port, "pump", MQTT_5) as wire:

@@ -6,7 +6,7 @@ Both have the same methods, so commands need not know which they have.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, TypeVar
 from urllib.parse import quote
@@ -14,6 +14,7 @@ from urllib.parse import quote
 from penstock.app.users import open_users
 from penstock.broker.access import Access
 from penstock.broker.settings import make_settings
+from penstock.catalog.credentials import CredentialRow
 from penstock.cli.remote import ask_at
 from penstock.config import storage_settings
 from penstock.model.errors import RefusedError
@@ -27,6 +28,7 @@ class User(NamedTuple):
     user: str
     created_at: int
     changed_at: int
+    roles: tuple[str, ...]
 
 
 class Key(NamedTuple):
@@ -40,7 +42,9 @@ class Accounts(Protocol):
 
     def users(self) -> list[User]: ...
 
-    def add(self, user: str, password: bytes) -> None: ...
+    def add(self, user: str, password: bytes, roles: Sequence[str]) -> User: ...
+
+    def set_roles(self, user: str, roles: Sequence[str]) -> User: ...
 
     def set_password(self, user: str, password: bytes) -> None: ...
 
@@ -68,12 +72,15 @@ class DirectoryAccounts:
 
     def users(self) -> list[User]:
         async def work(access: Access) -> list[User]:
-            return [User(row.user, row.created_at, row.changed_at) for row in access.users()]
+            return [_user(row) for row in access.users()]
 
         return self._with(work)
 
-    def add(self, user: str, password: bytes) -> None:
-        self._with(lambda access: access.add_user(user, password))
+    def add(self, user: str, password: bytes, roles: Sequence[str]) -> User:
+        return _user(self._with(lambda access: access.add_user(user, password, roles)))
+
+    def set_roles(self, user: str, roles: Sequence[str]) -> User:
+        return _user(self._with(lambda access: access.set_roles(user, roles)))
 
     def set_password(self, user: str, password: bytes) -> None:
         self._with(lambda access: access.set_password(user, password))
@@ -106,18 +113,25 @@ class BrokerAccounts:
 
     def users(self) -> list[User]:
         found = self._ask("GET", "/v1/users")["users"]
-        return [User(one["user"], one["created_at"], one["changed_at"]) for one in found]
+        return [_told(one) for one in found]
 
-    def add(self, user: str, password: bytes) -> None:
-        body = {"password": _text(password)}
-        self._ask("PUT", _path(user), body, **{"If-None-Match": "*"})
+    def add(self, user: str, password: bytes, roles: Sequence[str]) -> User:
+        body = {"password": _text(password), "roles": list(roles)}
+        return _told(self._ask("PUT", _path(user), body, **{"If-None-Match": "*"}))
+
+    def set_roles(self, user: str, roles: Sequence[str]) -> User:
+        self._check_known(user)
+        return _told(self._ask("PUT", _path(user), {"roles": list(roles)}))
 
     def set_password(self, user: str, password: bytes) -> None:
+        self._check_known(user)
+        self._ask("PUT", _path(user), {"password": _text(password)})
+
+    def _check_known(self, user: str) -> None:
         if user not in [one.user for one in self.users()]:
             raise RefusedError(
                 f"there is no user {user!r} (names are case-sensitive): see `penstock user list`"
             )
-        self._ask("PUT", _path(user), {"password": _text(password)})
 
     def remove(self, user: str) -> None:
         self._ask("DELETE", _path(user))
@@ -133,6 +147,15 @@ class BrokerAccounts:
         if key_id not in [one.key_id for one in self.access_keys()]:
             raise RefusedError(f"there is no key {key_id!r}: see `penstock user keys`")
         self._ask("DELETE", f"/v1/keys/{quote(key_id, safe='')}")
+
+
+def _user(row: CredentialRow) -> User:
+    return User(row.user, row.created_at, row.changed_at, row.roles)
+
+
+def _told(one: dict[str, Any]) -> User:
+    """A user as the broker tells it; before roles there was no field for them."""
+    return User(one["user"], one["created_at"], one["changed_at"], tuple(one.get("roles", ())))
 
 
 def _path(user: str) -> str:

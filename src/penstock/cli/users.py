@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import getpass
 import sys
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -17,7 +18,7 @@ from penstock.cli.mqtt_options import read_password
 from penstock.cli.output import show_json, show_table
 from penstock.cli.remote import add_remote, read_key, served_at
 from penstock.cli.target import filled_path, target_path
-from penstock.core.access import check_user
+from penstock.core.access import ADMIN, check_user
 from penstock.model.errors import RefusedError
 
 
@@ -34,6 +35,8 @@ def add_commands(commands: Any) -> None:
     add.set_defaults(run=add_user)
     passwd = actions.add_parser("passwd", help="change the password of a user", allow_abbrev=False)
     passwd.set_defaults(run=set_password)
+    role = actions.add_parser("role", help="give a user exactly these roles")
+    role.set_defaults(run=set_roles)
     remove = actions.add_parser("remove", help="remove a user")
     remove.set_defaults(run=remove_user)
     listing = actions.add_parser("list", help="list all users")
@@ -47,8 +50,16 @@ def add_commands(commands: Any) -> None:
     revoke.add_argument("key_id", help="id of the key, as in `penstock user keys`")
     revoke.set_defaults(run=revoke_key)
 
-    for action in (add, passwd, remove, key):
+    for action in (add, passwd, role, remove, key):
         action.add_argument("user", help="name of the user (case-sensitive)")
+    add.add_argument(
+        "--role",
+        metavar="ROLE",
+        action="append",
+        help="give the user this role; may be repeated (default: admin for the first user, client "
+        "for others)",
+    )
+    role.add_argument("roles", metavar="ROLE", nargs="*", help="name of a role")
     for action in (add, passwd):
         action.add_argument(
             "--password-file",
@@ -56,7 +67,7 @@ def add_commands(commands: Any) -> None:
             help="read the password from the first line of FILE; - is standard input, which is "
             "also the default if it is not a terminal",
         )
-    for action in (add, passwd, remove, listing, key, keys, revoke):
+    for action in (add, passwd, role, remove, listing, key, keys, revoke):
         add_remote(action)
 
 
@@ -65,14 +76,31 @@ def add_user(options: argparse.Namespace) -> None:
     password = _password(options)
     accounts, is_running = _accounts(options, create=True)
     is_first = not accounts.users()
-    accounts.add(user, password)
+    added = accounts.add(user, password, options.role or ())
     if options.json:
-        show_json({"added": user})
+        show_json({"added": user, "roles": list(added.roles)})
         return
-    print(f"added user {user}")
+    print(f"added user {user} with {_shown_roles(added.roles)}")
     if is_first:
+        if added.roles == (ADMIN,):
+            print(f"{user} is the first user and therefore an administrator")
         start = "now" if is_running else "the next start"
         print(f"from {start} on, every client must log in")
+
+
+def set_roles(options: argparse.Namespace) -> None:
+    accounts, _ = _accounts(options)
+    changed = accounts.set_roles(options.user, options.roles)
+    if options.json:
+        show_json({"changed": options.user, "roles": list(changed.roles)})
+    else:
+        print(f"user {options.user} has {_shown_roles(changed.roles)}")
+
+
+def _shown_roles(roles: tuple[str, ...]) -> str:
+    if not roles:
+        return "no roles"
+    return f"the role{'s' if len(roles) > 1 else ''} {', '.join(roles)}"
 
 
 def set_password(options: argparse.Namespace) -> None:
@@ -98,10 +126,13 @@ def remove_user(options: argparse.Namespace) -> None:
 
 def list_users(options: argparse.Namespace) -> None:
     accounts, _ = _accounts(options)
-    rows = [(one.user, _time(one.created_at), _time(one.changed_at)) for one in accounts.users()]
+    rows = [
+        (one.user, ", ".join(one.roles), _time(one.created_at), _time(one.changed_at))
+        for one in accounts.users()
+    ]
     _show(
         options,
-        ("user", "created", "password_set"),
+        ("user", "roles", "created", "password_set"),
         rows,
         "no users yet: add one with `penstock user add NAME`",
     )
@@ -139,7 +170,7 @@ def revoke_key(options: argparse.Namespace) -> None:
 def _show(
     options: argparse.Namespace,
     headings: tuple[str, ...],
-    rows: list[tuple[str, str, str]],
+    rows: Sequence[tuple[str, ...]],
     advice: str,
 ) -> None:
     if options.json:

@@ -9,12 +9,14 @@ from penstock.broker.access.access import (
     key_id_of,
 )
 from penstock.broker.access.roles import DeclaredRole, DeclaredRule, Roles
+from penstock.catalog.credentials import CredentialRow
 
 __all__ = [
     "KEY_PREFIX",
     "KEY_USER",
     "Access",
     "Admission",
+    "CredentialRow",
     "DeclaredRole",
     "DeclaredRule",
     "Roles",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Final, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
@@ -264,8 +264,14 @@ class Kicked(Struct):
     forgotten: bool
 
 
-class Password(Struct, forbid_unknown_fields=True):
-    password: Annotated[str, Meta(min_length=1, max_length=PASSWORD_BYTES_MAX)]
+ROLES_MAX: Final = 100  # of one user
+
+
+class UserIn(Struct, forbid_unknown_fields=True, omit_defaults=True):
+    """A new user needs a password; what is missing for an existing user stays as it is."""
+
+    password: Annotated[str, Meta(min_length=1, max_length=PASSWORD_BYTES_MAX)] | UnsetType = UNSET
+    roles: Annotated[list[str], Meta(max_length=ROLES_MAX)] | UnsetType = UNSET
 
 
 class UserOut(Struct):
@@ -274,6 +280,7 @@ class UserOut(Struct):
     user: str
     created_at: int
     changed_at: int
+    roles: list[str]
 
 
 class UserList(Struct):

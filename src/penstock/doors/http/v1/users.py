@@ -1,14 +1,17 @@
 """`/v1/users` and `/v1/keys`: who may log in, while the broker runs.
 
-Whoever is let in may change them: there are no roles. Passwords and keys go one way, in.
+Only admins ask. Passwords and keys go one way, in.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
+from msgspec import UNSET
+
+from penstock.broker.access import CredentialRow
 from penstock.broker.exchange import Exchange
-from penstock.core.access import check_user
+from penstock.core.access import OPERATOR, check_user
 from penstock.core.names import quoted
 from penstock.doors.http.door import HttpDoor
 from penstock.doors.http.messages import HttpError, Request, Response, json_response
@@ -16,8 +19,10 @@ from penstock.doors.http.needs import Needs
 from penstock.doors.http.router import Route
 from penstock.doors.http.v1.describing import Facts
 from penstock.doors.http.v1.reading import read_body
-from penstock.doors.http.v1.types import KeyList, KeyMade, KeyOut, Password, UserList, UserOut
+from penstock.doors.http.v1.types import KeyList, KeyMade, KeyOut, UserIn, UserList, UserOut
 from penstock.doors.mqtt.connection import Connection
+from penstock.model.errors import NotAuthorized
+from penstock.model.record import TenantId
 from penstock.mqtt.reasons import Reason
 
 USERS: Final = "/v1/users"
@@ -35,9 +40,10 @@ def add_routes(door: HttpDoor, exchange: Exchange) -> None:
             USER,
             users.put,
             Facts(
-                "add a user, or change the password; with If-None-Match: * an existing user is 409",
+                "add a user, or change the password or the roles; the first user becomes admin, "
+                "others are clients; with If-None-Match: * an existing user is 409",
                 UserOut,
-                takes=Password,
+                takes=UserIn,
                 statuses=(200, 201),
                 errors=(409,),
             ),
@@ -70,33 +76,43 @@ class UsersDoor:
         self._access = exchange.engine.access
 
     def show_all(self, request: Request) -> Response:
-        users = [UserOut(row.user, row.created_at, row.changed_at) for row in self._access.users()]
-        return json_response(UserList(users))
+        return json_response(
+            UserList([_out(row) for row in self._access.users(request.principal.tenant)])
+        )
 
     async def put(self, request: Request) -> Response:
         user = check_user(request.params["user"])
-        password = read_body(request, Password).password.encode()
-        is_new = not self._is_known(user)
+        asked = read_body(request, UserIn)
+        roles = [] if asked.roles is UNSET else asked.roles
+        tenant = request.principal.tenant
+        if OPERATOR in roles:
+            _check_operator(request)
+        is_new = not self._is_known(user, tenant)
         if is_new:
-            await self._access.add_user(user, password)
+            if asked.password is UNSET:
+                raise HttpError(400, f"new user {quoted(user)} has no password: give one")
+            await self._access.add_user(user, asked.password.encode(), roles, tenant)
         elif request.header(b"if-none-match") == "*":
             raise HttpError(409, f"user {quoted(user)} already exists: choose another name")
         else:
-            await self._access.set_password(user, password)
-        (row,) = [row for row in self._access.users() if row.user == user]
-        shown = UserOut(row.user, row.created_at, row.changed_at)
-        return json_response(shown, 201 if is_new else 200)
+            self._find(request)
+            if asked.password is not UNSET:
+                await self._access.set_password(user, asked.password.encode(), tenant)
+            if asked.roles is not UNSET:
+                await self._access.set_roles(user, asked.roles, tenant)
+        return json_response(_out(self._access.user(user, tenant)), 201 if is_new else 200)
 
     async def remove(self, request: Request) -> Response:
         user = self._find(request)
-        if len(self._access.users()) == 1:
+        tenant = request.principal.tenant
+        if len(self._access.users(tenant)) == 1:
             # Without users everybody comes in, and this server may listen to the whole world.
             raise HttpError(
                 409,
                 f"user {quoted(user)} is the last one and cannot be removed while the broker runs: "
                 "add another user first, or stop the broker and remove the user from the directory",
             )
-        await self._access.remove_user(user)
+        await self._access.remove_user(user, tenant)
         for session in list(self._exchange.sessions.connected.values()):
             outbox = session.outbox
             if isinstance(outbox, Connection) and outbox.principal.user == user:
@@ -104,31 +120,44 @@ class UsersDoor:
         return Response(204)
 
     async def make_key(self, request: Request) -> Response:
-        user = self._find(request)
-        return json_response(KeyMade(user, await self._access.make_key(user)), 201)
+        user, tenant = self._find(request), request.principal.tenant
+        return json_response(KeyMade(user, await self._access.make_key(user, tenant=tenant)), 201)
 
     def show_keys(self, request: Request) -> Response:
-        rows = self._access.access_keys()
+        rows = self._access.access_keys(request.principal.tenant)
         return json_response(
             KeyList([KeyOut(row.key_id, row.user, row.created_at) for row in rows])
         )
 
     async def revoke(self, request: Request) -> Response:
         key_id = request.params["key_id"]
-        if not any(row.key_id == key_id for row in self._access.access_keys()):
+        tenant = request.principal.tenant
+        if not any(row.key_id == key_id for row in self._access.access_keys(tenant)):
             raise HttpError(404, f"there is no key {quoted(key_id)}: GET {KEYS} lists all keys")
-        await self._access.revoke_key(key_id)
+        await self._access.revoke_key(key_id, tenant)
         return Response(204)
 
-    def _is_known(self, user: str) -> bool:
-        return any(row.user == user for row in self._access.users())
+    def _is_known(self, user: str, tenant: TenantId) -> bool:
+        return any(row.user == user for row in self._access.users(tenant))
 
     def _find(self, request: Request) -> str:
-        user = request.params["user"]
-        if not self._is_known(user):
+        """The user of the path, whom the one who asks may change."""
+        user, tenant = request.params["user"], request.principal.tenant
+        if not self._is_known(user, tenant):
             raise HttpError(
                 404,
                 f"there is no user {quoted(user)} (names are case-sensitive): see "
                 "`penstock user list`",
             )
+        if OPERATOR in self._access.user(user, tenant).roles:
+            _check_operator(request)
         return user
+
+
+def _check_operator(request: Request) -> None:
+    if not request.principal.grants.is_operator:
+        raise NotAuthorized("only an operator adds or changes users with the role operator")
+
+
+def _out(row: CredentialRow) -> UserOut:
+    return UserOut(row.user, row.created_at, row.changed_at, list(row.roles))
