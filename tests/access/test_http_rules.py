@@ -116,6 +116,14 @@ def test_only_an_admin_administers(client: Asking, user: str, method: str, path:
     assert f"user '{user}' may not {method} '{path}': it needs the role admin" in answer.detail
 
 
+def test_only_an_admin_reads_the_audit_topic(client: Asking) -> None:
+    path = "/v1/topics/$audit/records"
+    assert client.ask("PUT", "/v1/users/zoe", {"password": "z"}, **as_user("alice")).status == 201
+    assert client.ask("GET", path, **as_user("alice")).status == 200
+    for user in ("bob", "carl", "dora"):
+        assert client.ask("GET", path, **as_user(user)).status == 403
+
+
 def test_records_are_filtered_one_by_one_and_positions_move_over_the_others(
     client: Asking,
 ) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from penstock.core.access.actions import PUBLISH, SUBSCRIBE
+from penstock.core.access.actions import PUBLISH, READ, SUBSCRIBE
 from penstock.core.access.grants import FULL, NOTHING, Decision, Grants
 from penstock.core.names import quoted
 from penstock.model.errors import InvalidName
@@ -91,6 +91,8 @@ def decide(principal: Principal, action: str, name: str, topic: str) -> Decision
 
 def may_read_some(principal: Principal, topic: str) -> bool:
     """May the principal ask for records of a topic? Each record is judged by its name."""
+    if topic.startswith("$"):  # of the broker itself: its records have its name
+        return authorise(principal, READ, topic, topic)
     return principal.grants.may_read_some(topic)
 
 

@@ -256,9 +256,7 @@ class HttpDoor:
             self.serving.tasks.spawn(self._handle_audited(request, route))
             return
         try:
-            if route.needs is not None:
-                check_needs(route.needs, request)
-            answer = route.handler(request)
+            answer = _call(request, route)
         except Exception as wrong:
             self._fail(request, wrong)
             return
@@ -274,7 +272,7 @@ class HttpDoor:
     async def _handle_audited(self, request: Request, route: Route) -> None:
         """As `_handle`; the answer leaves when the audit topic has what was done."""
         try:
-            answer = route.handler(request)
+            answer = _call(request, route)
             if not isinstance(answer, Response | Streamed | Upgrade | None):
                 answer = await answer
         except Exception as wrong:
@@ -434,3 +432,10 @@ def _needs_topic(request: Request) -> bool:
     """Does it ask for something of a topic that has to exist?"""
     route: Route | None = request.route
     return "topic" in request.params and (route is None or not route.creates_topic)
+
+
+def _call(request: Request, route: Route) -> Answer | Coroutine[Any, Any, Answer] | None:
+    """Ask the handler, if the one who asks may."""
+    if route.needs is not None:
+        check_needs(route.needs, request)
+    return route.handler(request)
