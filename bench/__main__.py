@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.engines import NotCompiled, engines
-from bench.measure import HEADS, MISSED, Row, machine_facts, markdown, print_row, text_line
+from bench.measure import MISSED, Row, heads, machine_facts, markdown, print_row, text_line
 from bench.run import Bench
 
 RESULTS = Path(__file__).resolve().parent / "results"
@@ -23,6 +23,7 @@ SUITES = {
     "trie": "one name against a thousand and a million subscriptions",
     "where": "a filter expression against a function written by hand",
     "scan": "the MQTT codec alone",
+    "access": "ten thousand users with ten rules each",
     "mqtt": "the broker against Mosquitto over loopback",
     "http": "the HTTP door against Redis, PostgreSQL and NATS, which sync too",
     "postgres": "topics as tables against a bare multi-row INSERT",
@@ -35,7 +36,7 @@ def run_suite(name: str, bench: Bench, only: str) -> list[Row]:
     measure: Callable[[Bench, str], Iterator[Row]]
     measure = importlib.import_module(f"bench.{name}").measure
     print(f"\n== {name}: {SUITES[name]}")
-    print(text_line(HEADS))
+    print(text_line(heads(one.name for one in bench.engines)))
     rows = []
     started_s = time.monotonic()
     for row in measure(bench, only):
@@ -45,7 +46,9 @@ def run_suite(name: str, bench: Bench, only: str) -> list[Row]:
     return rows
 
 
-def write_results(path: Path, facts: dict[str, str], results: dict[str, list[Row]]) -> None:
+def write_results(
+    path: Path, facts: dict[str, str], columns: list[str], results: dict[str, list[Row]]
+) -> None:
     """The same twice: JSON for programs, Markdown for people."""
     path.parent.mkdir(parents=True, exist_ok=True)
     document: dict[str, Any] = {
@@ -54,7 +57,7 @@ def write_results(path: Path, facts: dict[str, str], results: dict[str, list[Row
     }
     path.write_text(json.dumps(document, indent=1, ensure_ascii=False) + "\n")
     lines = [f"- {key}: {value}" for key, value in facts.items()]
-    tables = [markdown(f"{name}: {SUITES[name]}", rows) for name, rows in results.items()]
+    tables = [markdown(f"{name}: {SUITES[name]}", columns, rows) for name, rows in results.items()]
     path.with_suffix(".md").write_text("\n".join([*lines, "", *tables]))
 
 
@@ -81,6 +84,11 @@ def parse() -> argparse.Namespace:
         metavar="TREE",
         help="compare with another compiled checkout, such as the commit before a change",
     )
+    parser.add_argument(
+        "--rules",
+        action="store_true",
+        help="compare a broker that has 1,000 rules, ten roles and quotas with one that has none",
+    )
     parser.add_argument("--only", default="", metavar="TEXT", help="rows whose name contains TEXT")
     parser.add_argument("--json", type=Path, metavar="FILE", help="where the results go")
     parser.add_argument("--data", type=Path, default=RESULTS, help="where to put data meanwhile")
@@ -91,6 +99,8 @@ def parse() -> argparse.Namespace:
     for name in options.names:
         if name not in SUITES:
             parser.error(f"{name!r} is no benchmark: choose from {', '.join(SUITES)}")
+    if options.rules and (options.names != ["mqtt"] or options.beside):
+        parser.error("--rules belongs to the benchmark mqtt alone, without --beside")
     return options
 
 
@@ -108,14 +118,15 @@ def main() -> int:
     results: dict[str, list[Row]] = {}
     if options.beside:
         facts["before"] = str(options.beside)
-    with engines(options.beside) as found:
+    with engines(options.beside, has_rules=options.rules) as found:
+        columns = heads(one.name for one in found)
         facts["engines"] = ", ".join(one.name for one in found)
         for key, value in facts.items():
             print(f"{key:<14} {value}")
         bench = Bench(found, options.data, options.quick, options.rounds)
         for name in options.names or SUITES:
             results[name] = run_suite(name, bench, options.only)
-            write_results(target, facts, results)
+            write_results(target, facts, columns, results)
     print(f"\nresults: {target} and {target.with_suffix('.md').name}")
     misses = missed(results)
     for text in misses:

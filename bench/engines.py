@@ -1,4 +1,4 @@
-"""Penstock interpreted and compiled, or compiled and as it was before, side by side in one run.
+"""Penstock interpreted and compiled, as it was before and now, or without and with rules.
 
 Each engine is a worker process that loads this checkout one way or the other and runs functions of
 the benchmarks when it is told to, so that the parent can let them take turns.
@@ -17,13 +17,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from bench.measure import BEFORE
+from bench.measure import BEFORE, PLAIN
 from tools import engine
 from tools.interpreted import interpreted_sources
 
 QUIET: Final = ("--log-level", "warning")  # lines about clients are none of a broker's work here
 INTERPRETED: Final = "interpreted"
 COMPILED: Final = "compiled"
+RULES: Final = "rules"
 
 
 class NotCompiled(Exception):
@@ -37,31 +38,39 @@ class Engine:
     name: str
     environment: dict[str, str]
     quiet: tuple[str, ...] = QUIET  # options of `penstock serve`; older checkouts have none
+    has_rules: bool = False  # its brokers have users, roles, rules and quotas
 
 
 @contextmanager
-def engines(beside: Path | None = None) -> Iterator[list[Engine]]:
+def engines(beside: Path | None = None, *, has_rules: bool = False) -> Iterator[list[Engine]]:
     """Interpreted always, compiled where every module of the list is; the fastest comes last.
 
-    With `beside`, the root of another checkout: that one and this one, both compiled.
+    With `beside`, the root of another checkout: that one and this one, both compiled. With
+    `has_rules`, this checkout twice, compiled: brokers without rules, and brokers with them.
     """
     states = {engine.state(module, [str(engine.SOURCE)]) for module in engine.listed()}
     compiled = Engine(COMPILED, _environment(engine.SOURCE))
     if beside is not None:
         before = _before(_environment(beside.resolve() / "src"))
-        for root, is_compiled in (
-            (engine.ROOT, states == {"compiled"}),
-            (beside, _is_compiled(beside, before)),
-        ):
-            if not is_compiled:
-                raise NotCompiled(f"{root} is not compiled: run `make setup` there")
+        _check_compiled(beside, _is_compiled(beside, before))
+        _check_compiled(engine.ROOT, states == {"compiled"})
         yield [before, compiled]
+        return
+    if has_rules:
+        _check_compiled(engine.ROOT, states == {"compiled"})
+        environment = compiled.environment
+        yield [Engine(PLAIN, environment), Engine(RULES, environment, has_rules=True)]
         return
     with interpreted_sources() as copy:
         found = [Engine(INTERPRETED, _environment(copy))]
         if states == {"compiled"}:
             found.append(compiled)
         yield found
+
+
+def _check_compiled(root: Path, is_compiled: bool) -> None:
+    if not is_compiled:
+        raise NotCompiled(f"{root} is not compiled: run `make setup` there")
 
 
 def _before(environment: dict[str, str]) -> Engine:

@@ -18,7 +18,9 @@ from typing import Final
 
 MISSED: Final = "MISSED"
 BEFORE: Final = "before"  # the engine of another checkout
-LOSS_MAX: Final = 0.05  # against it
+PLAIN: Final = "plain"  # this checkout without rules
+BASELINES: Final = {BEFORE: "to before", PLAIN: "rules/plain"}  # and the column of ratios to each
+LOSS_MAX: Final = 0.05  # against a baseline
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,16 +52,16 @@ class Figure:
 
     value: float
     ratio: float | None = None
-    before: float | None = None  # the ratio to what the other checkout reached
+    to_baseline: float | None = None  # the ratio to what the baseline of the run reached
 
     @classmethod
     def of(
         cls,
         values: list[float],
         references: list[float] | None = None,
-        before: list[float] | None = None,
+        baseline: list[float] | None = None,
     ) -> Figure:
-        return cls(median(values), _ratio(values, references), _ratio(values, before))
+        return cls(median(values), _ratio(values, references), _ratio(values, baseline))
 
 
 def _ratio(values: list[float], references: list[float] | None) -> float | None:
@@ -74,12 +76,12 @@ def engine_figures(
     references: Mapping[str, list[float]] | list[float] | None = None,
 ) -> dict[str, Figure]:
     """A figure for each engine, against one reference for all or each against its own."""
-    before = taken.get(BEFORE)
+    baseline = next((taken[name] for name in BASELINES if name in taken), None)
     return {
         name: Figure.of(
             taken[name],
             references[name] if isinstance(references, Mapping) else references,
-            None if name == BEFORE else before,
+            None if name in BASELINES else baseline,
         )
         for name in names
     }
@@ -111,21 +113,30 @@ class Row:
         }
 
     def losses(self) -> list[str]:
-        """By how much an engine fell behind the other checkout, where that is too much."""
-        found = []
-        for engine, figure in self.figures.items():
-            if figure.before is not None:
-                loss = 1 - figure.before if self.unit == "/s" else figure.before - 1
-                if loss > LOSS_MAX:
-                    found.append(f"{engine} LOST {loss:.0%} against {BEFORE}")
-        return found
+        """By how much an engine fell behind the baseline, where that is too much."""
+        against = next((name for name in self.figures if name in BASELINES), "")
+        return [
+            f"{engine} LOST {loss:.0%} against {against}"
+            for engine, figure in self.figures.items()
+            if (loss := self.loss(figure)) > LOSS_MAX
+        ]
+
+    def loss(self, figure: Figure) -> float:
+        """The part of the baseline's value that is missing; below 0 where more was reached."""
+        if figure.to_baseline is None:
+            return 0.0
+        return 1 - figure.to_baseline if self.unit == "/s" else figure.to_baseline - 1
 
     def to_json(self) -> dict[str, object]:
         return {
             "scenario": self.scenario,
             "unit": self.unit,
             "figures": {
-                name: {"value": figure.value, "ratio": figure.ratio, "before": figure.before}
+                name: {
+                    "value": figure.value,
+                    "ratio": figure.ratio,
+                    "to_baseline": figure.to_baseline,
+                }
                 for name, figure in self.figures.items()
             },
             "reference": self.reference,
@@ -162,8 +173,13 @@ def _digits(value: float) -> str:
     return f"{value:.1f}" if value >= 10 else f"{value:.2f}"
 
 
-HEADS: Final = ("scenario", "beside it", "figure", "ratio", "bar", "verdict", "to before")
-_WIDTHS: Final = (80, 12, 12, 9, 19, 24, 11)
+_HEADS: Final = ("scenario", "beside it", "figure", "ratio", "bar", "verdict")
+_WIDTHS: Final = (80, 12, 12, 9, 19, 24, 18)
+
+
+def heads(engines: Iterable[str]) -> list[str]:
+    """The heads of the columns; the last one names the baseline among the engines."""
+    return [*_HEADS, next((BASELINES[name] for name in engines if name in BASELINES), "")]
 
 
 def cells(row: Row) -> list[list[str]]:
@@ -183,10 +199,16 @@ def cells(row: Row) -> list[list[str]]:
                 ratio,
                 "" if row.bar is None else str(row.bar),
                 verdicts.get(engine, ""),
-                "" if figure.before is None else f"{figure.before:.2f}x",
+                _to_baseline(row, figure),
             ]
         )
     return lines
+
+
+def _to_baseline(row: Row, figure: Figure) -> str:
+    if figure.to_baseline is None:
+        return ""
+    return f"{figure.to_baseline:.2f}x" + (" LOST" if row.loss(figure) > LOSS_MAX else " ok")
 
 
 def text_line(columns: Iterable[str]) -> str:
@@ -202,9 +224,9 @@ def print_row(row: Row) -> None:
     sys.stdout.flush()
 
 
-def markdown(title: str, rows: Iterable[Row]) -> str:
+def markdown(title: str, columns: list[str], rows: Iterable[Row]) -> str:
     """A table for a report."""
-    lines = [f"### {title}", "", f"| {' | '.join(HEADS)} |", "|---" * len(HEADS) + "|"]
+    lines = [f"### {title}", "", f"| {' | '.join(columns)} |", "|---" * len(columns) + "|"]
     notes: list[str] = []
     for row in rows:
         lines += [f"| {' | '.join(one.strip() for one in line)} |" for line in cells(row)]

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bench.engines import Engine
-from bench.measure import BEFORE
+from bench.measure import BASELINES
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,8 +24,8 @@ class Bench:
 
     @property
     def fastest(self) -> list[Engine]:
-        """The fastest engine, after that of the other checkout where one is compared."""
-        return [one for one in self.engines if one.name == BEFORE or one is self.engines[-1]]
+        """The fastest engine, after the baseline where there is one."""
+        return [one for one in self.engines if one.name in BASELINES or one is self.engines[-1]]
 
     @property
     def turn_s(self) -> float:

@@ -330,7 +330,7 @@ def memory_row(bench: Bench) -> Iterator[Row]:
     """Fresh brokers each round: memory once taken is reused."""
     connections = 500 if bench.is_quick else 2_000
     grown: dict[str, list[float]] = {}
-    for _ in range(3):
+    for _ in range(bench.rounds):
         with servers(bench, len(publish_packet())) as running:
             for name, server in running.items():
                 if name != CEILING:

@@ -1,7 +1,8 @@
 """The brokers that are compared, each a process of its own on a port of loopback.
 
 Mosquitto runs with persistence off and without bounds that could make it drop; Penstock runs with
-its defaults. Every process is ended by its own id.
+its defaults, or with the rules and quotas of bench/mqtt/rules.py. Every process is
+ended by its own id.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from pathlib import Path
 from typing import Final
 
 from bench.engines import Engine, run_once
+from bench.mqtt.rules import PASSWORD, SETTINGS, USER, put_rules
 from bench.run import Bench
 from penstock import Broker
 
@@ -47,9 +49,13 @@ SERVE: Final = "from penstock.cli.main import main; raise SystemExit(main())"
 class Server:
     """A running process that takes MQTT connections."""
 
-    def __init__(self, name: str, port: int, child: subprocess.Popen[bytes]) -> None:
+    def __init__(
+        self, name: str, port: int, child: subprocess.Popen[bytes], *, asks_login: bool = False
+    ) -> None:
         self.name = name
         self.port = port
+        self.user = USER if asks_login else None
+        self.password = PASSWORD if asks_login else None
         self._child = child
 
     @property
@@ -117,12 +123,17 @@ def start_mosquitto(directory: Path) -> Server:
 def start_penstock(engine: Engine, directory: Path) -> Server:
     port = free_port()
     command = [sys.executable, "-c", SERVE, "serve", "--data", str(directory)]
+    if engine.has_rules:
+        run_once(engine, f"{put_rules.__module__}:{put_rules.__name__}", str(directory))
+        settings = directory.with_name(f"{directory.name}-{port}.toml")
+        settings.write_text(SETTINGS)
+        command += ["--config", str(settings)]
     child = subprocess.Popen(
         [*command, "--mqtt", f"{HOST}:{port}", "--http", "off", *engine.quiet],
         env=engine.environment,
         stdout=subprocess.DEVNULL,
     )
-    return Server(engine.name, port, child)
+    return Server(engine.name, port, child, asks_login=engine.has_rules)
 
 
 def make_loose_topic(data: str, topic: str) -> None:

@@ -21,17 +21,15 @@ from typing import Final
 from bench.engines import run_once
 from bench.measure import Bar, Figure, Row, alternate, engine_figures
 from bench.mqtt.flows import ingest
+from bench.mqtt.rules import USER
 from bench.mqtt.servers import HOST, Server, start_penstock
-from bench.mqtt.wire import PAYLOAD, allow_many_sockets, connect, publish_packet
+from bench.mqtt.wire import PAYLOAD, allow_many_sockets, connect, connect_packet, publish_packet
 from bench.run import Bench
 from penstock import AsyncBroker
 from penstock.catalog.catalog import Catalog
 from penstock.catalog.database import Database
 from penstock.catalog.sqlite import SqliteDatabase
 from penstock.catalog.thread import InlineRunner
-from penstock.mqtt.encode import encode
-from penstock.mqtt.kinds import MQTT_3_1_1
-from penstock.mqtt.packets import Connect
 
 AWAY: Final = 100_000
 BATCH: Final = 64  # packets of one send
@@ -44,7 +42,7 @@ STORM_S_MAX: Final = 300.0
 ACK: Final = b"\x40\x02"
 
 
-def put_sessions(directory: str, count: int) -> None:
+def put_sessions(directory: str, count: int, owner: str) -> None:
     """Persistent sessions that are away, each subscribed to a name of its own at QoS 1."""
     data = Path(directory)
 
@@ -57,8 +55,8 @@ def put_sessions(directory: str, count: int) -> None:
         def work(database: Database) -> None:
             database.execute_many(
                 "insert into sessions (tenant, client_id, owner, incarnation, expiry_s,"
-                " is_connected, disconnected_at) values ('default', $1, '', $2, 4294967295, 0, 0)",
-                [(f"storm-{number}", number + 1) for number in range(count)],
+                " is_connected, disconnected_at) values ('default', $1, $2, $3, 4294967295, 0, 0)",
+                [(f"storm-{number}", owner, number + 1) for number in range(count)],
             )
             database.execute_many(
                 "insert into subscriptions (tenant, client_id, filter, qos, options, identifier,"
@@ -107,9 +105,10 @@ def away_rows(bench: Bench) -> Iterator[Row]:
     with bench.scratch() as directory, ExitStack() as stack:
         running: dict[str, Server] = {}
         for engine in bench.fastest:
+            owner = USER if engine.has_rules else ""
             for kind, sessions in (("none", 0), ("away", count)):
                 name = f"{engine.name} {kind}"
-                run_once(engine, f"{__name__}:put_sessions", str(directory / name), sessions)
+                run_once(engine, f"{__name__}:put_sessions", str(directory / name), sessions, owner)
                 running[name] = start_penstock(engine, directory / name)
                 stack.callback(running[name].stop)
         for server in running.values():
@@ -169,8 +168,7 @@ class Storm:
     def _connect(self, number: int) -> None:
         sock = socket.create_connection((HOST, self._server.port), 20)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        packet = Connect(f"storm-{number}", clean_start=False, version=MQTT_3_1_1)
-        sock.sendall(encode(packet, MQTT_3_1_1))
+        sock.sendall(connect_packet(self._server, f"storm-{number}", clean_start=False))
         sock.setblocking(False)
         self._sockets[sock.fileno()] = (sock, number, bytearray())
         self._epoll.register(sock.fileno(), select.EPOLLIN)
@@ -208,16 +206,18 @@ def storm_rows(bench: Bench) -> Iterator[Row]:
     names = [engine.name for engine in bench.fastest]
     sizes = {"few": few, "many": many}
     taken: dict[str, list[float]] = {f"{name} {size}": [] for name in names for size in sizes}
-    for _ in range(1 if bench.is_quick else 3):
+    for _ in range(bench.rounds if bench.is_quick else 3):
         for size, foreign in sizes.items():
             for engine in bench.fastest:
+                owner = USER if engine.has_rules else ""
                 with bench.scratch() as directory:
                     data = str(directory)
-                    run_once(engine, f"{__name__}:put_sessions", data, clients)
+                    run_once(engine, f"{__name__}:put_sessions", data, clients, owner)
                     run_once(engine, f"{__name__}:put_records", data, clients, foreign)
                     server = start_penstock(engine, directory)
                     try:
                         server.wait_ready()
+                        connect(server).close()  # a password is hashed once, not for each client
                         taken[f"{engine.name} {size}"].append(Storm(server, clients).run())
                     finally:
                         server.stop()

@@ -60,12 +60,26 @@ def publish_packet(
     return encode(packet, version)
 
 
+def connect_packet(
+    server: Server, client_id: str, version: int = MQTT_3_1_1, *, clean_start: bool = True
+) -> bytes:
+    """A CONNECT with the login that the server asks for."""
+    packet = Connect(
+        client_id,
+        clean_start,
+        keep_alive_s=600,
+        username=server.user,
+        password=server.password,
+        version=version,
+    )
+    return encode(packet, version)
+
+
 def connect(server: Server, version: int = MQTT_3_1_1) -> socket.socket:
     """A client that is connected; its socket blocks."""
     sock = socket.create_connection((HOST, server.port), 20)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    packet = Connect(client_id=f"bench-{next(_numbers)}", version=version, keep_alive_s=600)
-    sock.sendall(encode(packet, version))
+    sock.sendall(connect_packet(server, f"bench-{next(_numbers)}", version))
     answer = _packet(sock)
     assert answer[0] == 0x20 and answer[3] == 0, f"{server.name} refused: {answer!r}"
     return sock

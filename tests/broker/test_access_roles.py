@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 
 import pytest
 
@@ -217,5 +218,88 @@ def test_principals_with_the_same_roles_share_what_they_may(count: int) -> None:
             assert len({id(one.grants) for one in everybody}) == 1
             assert may(everybody[7], PUBLISH, "site/3/u7/x")
             assert not may(everybody[7], PUBLISH, "site/3/u8/x")
+
+    asyncio.run(main())
+
+
+def test_a_rule_of_one_user_concerns_no_other_user() -> None:
+    async def main() -> None:
+        async with opened() as (_, access):
+            for user in ("alice", "bob"):
+                await access.add_user(user, b"p", ["client"])
+                await access.roles.add_rules([parse_rule(f"deny read {user}/#")], user=user)
+            alice, bob = access.principal("alice"), access.principal("bob")
+            before = bob.grants
+            heard: list[set[Principal] | None] = []
+            access.on_change.append(heard.append)
+            (added,) = await access.roles.add_rules([parse_rule("deny read x")], user="alice")
+            assert not may(alice, READ, "x") and may(bob, READ, "x")
+            await access.roles.remove_rule(added.rule_id)
+            assert may(alice, READ, "x")
+            assert bob.grants is before
+            assert heard == [{alice}, {alice}]
+
+    asyncio.run(main())
+
+
+def test_a_stored_rule_of_a_role_that_the_settings_declare_can_be_removed() -> None:
+    async def main() -> None:
+        async with opened() as (_, access):
+            rule = parse_rule("allow publish a/#")
+            await access.roles.add("nurse", [rule])
+            (stored,) = access.roles.rules()
+            await access.add_user("alice", b"p", ["nurse"])
+            access.roles.declare([DeclaredRole("nurse", (rule,))], [])
+            await access.roles.remove_rule(stored.rule_id)
+            assert may(access.principal("alice"), PUBLISH, "a/b")
+            access.roles.declare([], [])
+            assert not may(access.principal("alice"), PUBLISH, "a/b")
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_after_any_changes_everybody_may_what_they_may_after_a_restart(seed: int) -> None:
+    print(f"seed {seed}")
+    chance = random.Random(seed)
+    users, names, actions = ("alice", "bob", "eve"), ("a", "b", "c"), (PUBLISH, READ)
+
+    async def change(access: Access) -> None:
+        roles = access.roles
+        own = [one.role.name for one in roles.all() if not one.is_built_in]
+        rule = parse_rule(
+            f"{chance.choice(('allow', 'deny'))} {chance.choice(actions)} {chance.choice(names)}"
+        )
+        what = chance.randrange(6)
+        if what == 0:
+            await roles.add(chance.choice(("r", "s", "t")), [rule])
+        elif what == 1 and own:
+            await roles.remove(chance.choice(own))
+        elif what == 2 and own:
+            await roles.add_rules([rule], role=chance.choice(own))
+        elif what == 3:
+            await roles.add_rules([rule], user=chance.choice(("", *users)))
+        elif what == 4 and roles.rules():
+            await roles.remove_rule(chance.choice(roles.rules()).rule_id)
+        elif what == 5:
+            held = chance.sample(own, chance.randint(0, len(own)))
+            await access.set_roles(chance.choice(users), held)
+
+    def answers(access: Access) -> list[bool]:
+        known = [access.principal(user) for user in users]
+        return [may(one, action, name) for one in known for action in actions for name in names]
+
+    async def main() -> None:
+        async with opened() as (catalog, access):
+            for user in users:
+                await access.add_user(user, b"p", ["client"])
+            for _ in range(60):
+                with suppress(RefusedError):  # the role or the rule exists
+                    await change(access)
+                again = await reloaded(catalog)
+                assert answers(access) == answers(again)
+                assert access.roles.rules() == again.roles.rules()
+                assert access.roles.all() == again.roles.all()
+                again.close()
 
     asyncio.run(main())

@@ -98,7 +98,9 @@ class Access:
     ) -> None:
         self.on_change: list[OnChange] = []
         self.tokens: Tokens | None = None  # None: tokens are not accepted
-        self.roles = Roles(credentials.roles, self._everybody_changed, self._lose_role)
+        self.roles = Roles(
+            credentials.roles, self._everybody_changed, self._user_changed, self._lose_role
+        )
         self._allow_anonymous = False
         self._credentials = credentials
         self._metrics = metrics

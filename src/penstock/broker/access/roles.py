@@ -1,7 +1,8 @@
 """Roles and rules of all tenants: built in, declared in the settings, and added by commands.
 
 Kept in memory and in step with the catalog. What is declared in the settings is read-only here.
-Each role is compiled once, when it is first asked for; a change compiles anew what it concerns.
+The rules of a role or a user are compiled once, when they are first asked for; a change compiles
+anew only those of the role or the user that it is about.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ from penstock.model.errors import RefusedError
 from penstock.model.record import DEFAULT_TENANT, TenantId
 
 DECLARED: Final = 0  # the id of rules that are declared in the settings
+
+Subject = tuple[TenantId, str, str]  # whose rules: tenant, kind, and name of a role or a user
 
 
 class DeclaredRole(NamedTuple):
@@ -55,32 +58,42 @@ class KnownRule:
     subject: str
     rule: Rule
 
+    @property
+    def of(self) -> Subject:
+        return self.tenant, self.subject_kind, self.subject
+
 
 class Roles:
-    """`on_change` is called after every change that is durable; before it, `on_remove`."""
+    """A listener is called after every change that is durable.
+
+    `on_user_change` hears of a change of one user's own rules, `on_change` of any other; before it,
+    `on_remove` hears which role is gone.
+    """
 
     def __init__(
         self,
         catalog: RoleCatalog,
         on_change: Callable[[], None],
+        on_user_change: Callable[[TenantId, str], None],
         on_remove: Callable[[str, TenantId], None],
     ) -> None:
         self._catalog = catalog
         self._on_change = on_change
+        self._on_user_change = on_user_change
         self._on_remove = on_remove  # hears which role users have lost
         self._roles: dict[tuple[TenantId, str], RoleRow] = {}
         self._rules: dict[tuple[TenantId, int], KnownRule] = {}
         self._declared_roles: dict[tuple[TenantId, str], DeclaredRole] = {}
         self._declared_rules: list[KnownRule] = []
-        self._sets: dict[tuple[TenantId, str, str], RuleSet | None] = {}  # by subject
-        self._by_subject: dict[tuple[TenantId, str, str], list[Rule]] | None = None
+        self._sets: dict[Subject, RuleSet | None] = {}
+        self._by_subject: dict[Subject, list[Rule]] | None = None
         self._grants: dict[tuple[TenantId, tuple[str, ...]], Grants] = {}
 
     async def load(self) -> None:
         roles, rules = await self._catalog.load()
         self._roles = {(row.tenant, row.role): row for row in roles}
         self._rules = {(row.tenant, row.rule_id): _known(row) for row in rules}
-        self._forget()
+        self._forget_all()
 
     def declare(self, roles: Iterable[DeclaredRole], rules: Iterable[DeclaredRule]) -> None:
         """What the settings say, instead of what they said before."""
@@ -96,7 +109,8 @@ class Roles:
             KnownRule(one.tenant, DECLARED, *_subject(one.role, one.user), one.rule)
             for one in rules
         ]
-        self._changed()
+        self._forget_all()
+        self._on_change()
 
     # What there is
 
@@ -137,7 +151,7 @@ class Roles:
         texts = [str(rule) for rule in rules]
         role, rows = await self._catalog.insert_role(tenant, name, texts)
         self._roles[tenant, name] = role
-        self._take(rows)
+        self._take((tenant, OF_ROLE, name), rows)
 
     async def remove(self, name: str, tenant: TenantId = DEFAULT_TENANT) -> None:
         """The role and its rules; users who have it lose it."""
@@ -146,7 +160,7 @@ class Roles:
         self._roles.pop((tenant, name), None)
         self._drop((tenant, OF_ROLE, name))
         self._on_remove(name, tenant)
-        self._changed()
+        self._on_change()
 
     async def add_rules(
         self,
@@ -161,7 +175,7 @@ class Roles:
             self._check_changeable(self.check(role, tenant), tenant)
         subject = _subject(role, user)
         rows = await self._catalog.insert_rules(tenant, subject, [str(rule) for rule in rules])
-        return self._take(rows)
+        return self._take((tenant, *subject), rows)
 
     async def remove_rule(self, rule_id: int, tenant: TenantId = DEFAULT_TENANT) -> None:
         if rule_id == DECLARED:
@@ -169,28 +183,36 @@ class Roles:
                 "the rule is declared in the settings file: remove it there and reload"
             )
         await self._catalog.delete_rule(tenant, rule_id)
-        self._rules.pop((tenant, rule_id), None)
-        self._changed()
+        gone = self._rules.pop((tenant, rule_id), None)
+        if gone is not None:
+            self._changed(self._take_back(gone))
 
     def forget_user(self, user: str, tenant: TenantId) -> None:
         """The user and the user's own rules are gone from the catalog."""
         if self._set(tenant, OF_USER, user) is not None:
             self._drop((tenant, OF_USER, user))
-            self._forget()
 
-    def _drop(self, subject: tuple[TenantId, str, str]) -> None:
-        self._rules = {
-            key: one
-            for key, one in self._rules.items()
-            if (one.tenant, one.subject_kind, one.subject) != subject
-        }
+    def _drop(self, subject: Subject) -> None:
+        """Forget the stored rules of a subject."""
+        gone = [key for key, one in self._rules.items() if one.of == subject]
+        for key in gone:
+            self._take_back(self._rules.pop(key))
+        self._forget(subject)
 
-    def _take(self, rows: Iterable[RuleRow]) -> list[KnownRule]:
+    def _take(self, subject: Subject, rows: Iterable[RuleRow]) -> list[KnownRule]:
         taken = [_known(row) for row in rows]
+        own = self._subject_rules().setdefault(subject, [])
         for one in taken:
             self._rules[one.tenant, one.rule_id] = one
-        self._changed()
+            own.append(one.rule)
+        self._changed(subject)
         return taken
+
+    def _take_back(self, gone: KnownRule) -> Subject:
+        """A stored rule is gone; whose it was. It did not hold if the settings have the role."""
+        if gone.subject_kind != OF_ROLE or (gone.tenant, gone.subject) not in self._declared_roles:
+            self._subject_rules()[gone.of].remove(gone.rule)
+        return gone.of
 
     def _check_changeable(self, name: str, tenant: TenantId) -> None:
         if name in BUILT_IN:
@@ -202,11 +224,21 @@ class Roles:
                 f"role {quoted(name)} is declared in the settings file: change it there and reload"
             )
 
-    def _changed(self) -> None:
-        self._forget()
-        self._on_change()
+    def _changed(self, subject: Subject) -> None:
+        """The rules of a subject have changed, here and in the catalog."""
+        self._forget(subject)
+        tenant, kind, name = subject
+        if kind == OF_USER:
+            self._on_user_change(tenant, name)
+        else:
+            self._on_change()
 
-    def _forget(self) -> None:
+    def _forget(self, subject: Subject) -> None:
+        self._sets.pop(subject, None)
+        if subject[1] != OF_USER:
+            self._grants.clear()
+
+    def _forget_all(self) -> None:
         self._sets.clear()
         self._grants.clear()
         self._by_subject = None
@@ -238,12 +270,12 @@ class Roles:
             self._sets[key] = RuleSet(f"{kind} {subject}".strip(), rules) if rules else None
         return self._sets[key]
 
-    def _subject_rules(self) -> dict[tuple[TenantId, str, str], list[Rule]]:
+    def _subject_rules(self) -> dict[Subject, list[Rule]]:
+        """The rules that hold, in the order of `rules`; kept in step with every change."""
         if self._by_subject is None:
             self._by_subject = {}
             for one in self._all_rules():
-                key = (one.tenant, one.subject_kind, one.subject)
-                self._by_subject.setdefault(key, []).append(one.rule)
+                self._by_subject.setdefault(one.of, []).append(one.rule)
         return self._by_subject
 
     def _all_rules(self) -> list[KnownRule]:

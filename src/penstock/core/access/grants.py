@@ -71,7 +71,17 @@ class _Clause:
 class RuleSet:
     """Rules that belong together; never changed."""
 
-    __slots__ = ("_names", "_own_first", "_topics", "clauses", "is_full", "source")
+    __slots__ = (
+        "_names",
+        "_own_first",
+        "_topics",
+        "clauses",
+        "has_denials",
+        "is_full",
+        "mentions_client",
+        "reads_names",
+        "source",
+    )
 
     def __init__(self, source: str, rules: Iterable[Rule], *, is_full: bool = False) -> None:
         self.source = source
@@ -89,20 +99,18 @@ class RuleSet:
             self._names.add(filter, clause)
             if clause.placeholders and clause.placeholders[0][0] == 0:
                 self._own_first.add(filter, clause)
+        self.has_denials = any(not one.rule.allows for one in self.clauses)
+        self.mentions_client = any(
+            letter == "c" for one in self.clauses for _, letter in one.placeholders
+        )
+        # Whether some filter over names is allowed to be read.
+        self.reads_names = any(
+            one.rule.allows and one.rule.filter and READ in one.rule.actions for one in self.clauses
+        )
 
     @classmethod
     def of_role(cls, role: Role) -> RuleSet:
         return cls(f"role {role.name}", role.rules, is_full=role.is_full)
-
-    @property
-    def mentions_client(self) -> bool:
-        return any(letter == "c" for clause in self.clauses for _, letter in clause.placeholders)
-
-    @property
-    def reads_names(self) -> bool:
-        """Whether some filter over names is allowed to be read."""
-        rules = [clause.rule for clause in self.clauses]
-        return any(rule.allows and rule.filter and READ in rule.actions for rule in rules)
 
     @property
     def has_topics(self) -> bool:
@@ -159,7 +167,7 @@ class Grants:
         sources = [one.source for one in sets if one.is_full]
         self.is_operator = f"role {OPERATOR}" in sources
         self.is_admin = self.is_operator or f"role {ADMIN}" in sources
-        has_denials = any(not clause.rule.allows for one in sets for clause in one.clauses)
+        has_denials = any(one.has_denials for one in sets)
         self.is_unlimited = self.is_admin and not has_denials  # nothing has to be looked up
         self.mentions_client = any(one.mentions_client for one in sets)
         self.has_topics = any(one.has_topics for one in sets)
