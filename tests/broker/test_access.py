@@ -33,6 +33,7 @@ from penstock.core.access import (
     check_user,
 )
 from penstock.core.networks import network_of
+from penstock.model.certificate import Certificate
 from penstock.model.errors import (
     InvalidName,
     InvalidSetting,
@@ -136,7 +137,7 @@ def test_a_right_password_gives_the_same_principal_each_time_and_is_remembered()
             assert access.recall("bob", b"alice-secret") is None
             assert access.recall("alice", b"bob-secret") is None
             assert await access.log_in("alice", b"alice-secret", HERE) is alice
-            assert access.certified("alice") is alice
+            assert access.certified(Certificate("alice", "", "", "00ff")) is alice
             assert refused(access) == {}
 
     asyncio.run(main())

@@ -213,7 +213,7 @@ def test_a_broken_file_leaves_the_keys_as_they_were(
         assert tokens.check(sign(issuer, n=time.monotonic_ns())).user == "alice"
     assert len([one for one in caplog.messages if "checked with the keys" in one]) == 1
     with pytest.raises(InvalidSetting):
-        tokens.reload()
+        tokens.reload(tokens._settings)
     issuer.write("RS256")
     with pytest.raises(NotAuthorized):
         tokens.check(sign(issuer))

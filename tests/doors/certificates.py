@@ -49,6 +49,21 @@ class Authority:
         )
         return cert, key_file
 
+    def revoke(self, *certs: Path, days: int = 1) -> Path:
+        """A list of revoked certificates that is good for so many days; its file."""
+        now = datetime.now(UTC)
+        builder = x509.CertificateRevocationListBuilder().issuer_name(self._name)
+        builder = builder.last_update(now - 10 * DAY).next_update(now + days * DAY)
+        for cert in certs:
+            serial = x509.load_pem_x509_certificate(cert.read_bytes()).serial_number
+            row = x509.RevokedCertificateBuilder().serial_number(serial).revocation_date(now)
+            builder = builder.add_revoked_certificate(row.build())
+        made = builder.sign(self._key, hashes.SHA256())
+        file, new = self._directory / "revoked.pem", self._directory / "revoked.new"
+        new.write_bytes(made.public_bytes(serialization.Encoding.PEM))
+        new.replace(file)
+        return file
+
     def _write(self, path: Path, builder: x509.CertificateBuilder) -> None:
         certificate = builder.sign(self._key, hashes.SHA256())
         path.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))

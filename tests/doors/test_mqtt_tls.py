@@ -242,8 +242,10 @@ def test_optional_certificates_stand_beside_passwords(
     add_users(tmp_path, alice="wonder")
     with Served(tmp_path, *flags, "--tls-client-ca", str(authority.cert)) as broker:
         port = tls_port(broker)
-        with TlsWire(port, client(authority, *authority.sign("pump"))) as wire:
+        with TlsWire(port, client(authority, *authority.sign("alice"))) as wire:
             assert connect(wire) == Reason.SUCCESS
+        with TlsWire(port, client(authority, *authority.sign("pump"))) as wire:
+            assert connect(wire) == Reason.NOT_AUTHORIZED  # nobody's, and users exist
         with TlsWire(port, client(authority)) as wire:
             assert connect(wire) == Reason.NOT_AUTHORIZED
         with TlsWire(port, client(authority)) as wire:

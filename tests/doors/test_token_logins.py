@@ -159,7 +159,7 @@ def test_before_mqtt_5_the_connection_is_just_closed(broker: Hosted, issuer: Iss
 def test_a_stream_ends_when_its_token_expires(broker: Hosted, issuer: Issuer) -> None:
     token = issuer.sign("carol", exp=time.time() + 1.5)
     port = broker.ports["http"]
-    lasting = bearer(issuer.sign("carol"))
+    lasting = bearer(issuer.sign("carol", roles=["admin"]))
     with Asking(port) as client:
         client.ask("PUT", "/v1/topics/t", {}, **lasting)
         other = Events(port, "/v1/topics/t/stream", **lasting)
@@ -175,7 +175,7 @@ def test_a_stream_ends_when_its_token_expires(broker: Hosted, issuer: Issuer) ->
 def test_a_websocket_ends_when_its_token_expires(broker: Hosted, issuer: Issuer) -> None:
     port = broker.ports["http"]
     with Asking(port) as client:
-        client.ask("PUT", "/v1/topics/w", {}, **bearer(issuer.sign("carol")))
+        client.ask("PUT", "/v1/topics/w", {}, **bearer(issuer.sign("carol", roles=["admin"])))
     headers = bearer(issuer.sign("carol", exp=time.time() + 1.5))
     url = f"ws://127.0.0.1:{port}/v1/topics/w/stream"
     with connect(url, additional_headers=headers) as socket:

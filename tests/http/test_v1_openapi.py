@@ -42,6 +42,7 @@ OPERATIONS = [
     "GET /v1/bindings",
     "POST /v1/bindings",
     "DELETE /v1/bindings",
+    "POST /v1/reload",
     "GET /v1/sessions",
     "GET /v1/sessions/{client_id}",
     "POST /v1/sessions/{client_id}/kick",
@@ -125,9 +126,10 @@ EXCLUDED = {one: ["not_a_server_error"] for one in QUEUE} | {
     STAGING: ["positive_data_acceptance"],
 }
 POSITIVE, NEGATIVE = GenerationMode.POSITIVE, GenerationMode.NEGATIVE
-NO_BODY = "POST /v1/users/{user}/keys"
-HAS_BODY = [one for one in OPERATIONS if one.startswith(("PUT", "PATCH", "POST"))]
-HAS_BODY.remove(NO_BODY)
+NO_BODY = ("POST /v1/users/{user}/keys", "POST /v1/reload")
+HAS_BODY = [
+    one for one in OPERATIONS if one.startswith(("PUT", "PATCH", "POST")) and one not in NO_BODY
+]
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import ssl
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -18,7 +19,6 @@ from penstock.broker.tokens import Tokens
 from penstock.config import (
     OFF,
     ServerSettings,
-    TlsFiles,
     environment,
     parse_address,
     spark_variables,
@@ -34,7 +34,7 @@ from penstock.doors.http.routes import add_all
 from penstock.doors.link import shown_address
 from penstock.doors.mqtt.door import MqttDoor
 from penstock.doors.selector import DoorSelector
-from penstock.doors.tls import server_context
+from penstock.doors.tls_context import TlsContext
 from penstock.log.files.directory import SOCKET_NAME
 from penstock.model.errors import InvalidSetting, UnavailableError
 from penstock.model.version import VERSION
@@ -48,14 +48,21 @@ class Listener(NamedTuple):
     scheme: str
     host: str
     port: int
-    context: ssl.SSLContext | None
+    context: TlsContext | None
     takes_anybody: bool  # also clients without a certificate
 
 
 class Server:
     """The broker and its doors. Runs on a DoorLoop."""
 
-    def __init__(self, settings: ServerSettings, selector: DoorSelector) -> None:
+    def __init__(
+        self,
+        settings: ServerSettings,
+        selector: DoorSelector,
+        reread: Callable[[], ServerSettings] | None = None,
+    ) -> None:
+        """`reread` reads the settings again, for `reload`; None: they never change."""
+        self._reread = reread or (lambda: settings)
         self.broker = serving_broker(settings.data, **settings.broker)
         self.addresses: list[str] = []
         self._settings = settings
@@ -66,6 +73,7 @@ class Server:
         self._store: SessionStore | None = None
         self._wills: Wills | None = None
         self._schedule: Schedule | None = None
+        self._contexts: dict[str, TlsContext] = {}  # by scheme
         self._is_started = False
 
     async def open(self) -> None:
@@ -92,6 +100,8 @@ class Server:
         await self._apply_bindings()
         access = self.broker.engine.access
         access.allow_anonymous = settings.allow_anonymous
+        access.certificate_user = settings.certificate_user
+        access.certificate_unknown_users = settings.certificate_unknown_users
         if settings.tokens is not None:
             access.tokens = Tokens(settings.tokens, self.broker.engine.clock)
         for one in listeners:
@@ -162,7 +172,7 @@ class Server:
         self._http = HttpDoor(
             engine, self._selector, loop, descriptors, settings.http_limits, proxies
         )
-        add_all(self._http, exchange, self._mqtt)
+        add_all(self._http, exchange, self._mqtt, self.reload)
 
     def _start_schedule(self) -> None:
         settings = self._settings
@@ -181,6 +191,8 @@ class Server:
 
     def _listen(self, one: Listener) -> None:
         assert self._mqtt is not None and self._http is not None
+        if one.context is not None:
+            self._contexts[one.scheme] = one.context
         listen = self._http.listen if one.scheme.startswith("http") else self._mqtt.listen
         try:
             bound = listen(one.host, one.port, one.context)
@@ -202,6 +214,32 @@ class Server:
                 f"commands cannot be taken at {str(path)!r}: {failed.strerror or failed}; remove "
                 "that file, or keep the data directory on a file system that has Unix sockets"
             ) from failed
+
+    def reload(self) -> list[str]:
+        """Read files and settings again that may change while the broker runs; what went wrong.
+
+        Certificates, revocation lists, the keys of tokens and the log level. Whatever cannot be
+        used stays as it was, and no connection ends.
+        """
+        problems: list[str] = []
+        settings = self._settings
+        try:
+            settings = self._reread()
+        except InvalidSetting as wrong:
+            problems.append(f"the settings stay as they were: {wrong}")
+        logging.getLogger("penstock").setLevel(settings.log_level.upper())
+        for scheme, files in (("mqtts", settings.tls), ("https", settings.http_tls)):
+            context = self._contexts.get(scheme)
+            if context is not None and files is not None:
+                problems += _tried(f"TLS of {scheme}", partial(context.reload, files))
+        tokens = self.broker.engine.access.tokens
+        if tokens is not None and settings.tokens is not None:
+            problems += _tried("tokens", partial(tokens.reload, settings.tokens))
+        for problem in problems:
+            LOG.warning("reload: %(problem)s", {"event": "reload failed", "problem": problem})
+        if not problems:
+            LOG.info("settings and certificates were read again", {"event": "reloaded"})
+        return problems
 
     async def close(self) -> None:
         """Close the doors first, the data directory last."""
@@ -238,6 +276,14 @@ class Server:
             LOG.info("stopped", {"event": "stopped"})
 
 
+def _tried(what: str, work: Callable[[], None]) -> list[str]:
+    try:
+        work()
+    except InvalidSetting as wrong:
+        return [f"{what}: {wrong}; what was read before is still in use"]
+    return []
+
+
 def listeners_of(settings: ServerSettings) -> list[Listener]:
     """What the settings open; InvalidSetting if a TLS file cannot be used."""
     mqtts, https = tls_contexts(settings)
@@ -254,12 +300,9 @@ def listeners_of(settings: ServerSettings) -> list[Listener]:
     ]
 
 
-def tls_contexts(settings: ServerSettings) -> tuple[ssl.SSLContext | None, ssl.SSLContext | None]:
+def tls_contexts(settings: ServerSettings) -> tuple[TlsContext | None, TlsContext | None]:
     """How the TLS listeners of MQTT and of HTTP speak."""
-    return _context(settings.tls), _context(settings.http_tls)
-
-
-def _context(tls: TlsFiles | None) -> ssl.SSLContext | None:
-    if tls is None:
-        return None
-    return server_context(tls.cert, tls.key, tls.client_ca, demands_client=tls.demands_client)
+    return (
+        None if settings.tls is None else TlsContext(settings.tls),
+        None if settings.http_tls is None else TlsContext(settings.http_tls),
+    )

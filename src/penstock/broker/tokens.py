@@ -8,7 +8,6 @@ which is read again when it changes; a file that cannot be used leaves the keys 
 from __future__ import annotations
 
 import logging
-import os
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from penstock.broker.watched_files import identity_of
 from penstock.core.names import quoted
 from penstock.model.clock import Clock
 from penstock.model.errors import InvalidSetting, NotAuthorized
@@ -90,22 +90,25 @@ class Tokens:
         check_installed()
         self._settings = settings
         self._clock = clock
-        self._read_as = _identity(settings.keys)
+        self._read_as = identity_of([settings.keys])
         self._keys = read_keys(settings.keys)
         self._remembered: dict[bytes, Token] = {}
 
-    def reload(self) -> None:
-        """Read the file again; InvalidSetting if it cannot be used, and the keys stay."""
-        self._read_as = _identity(self._settings.keys)
-        self._keys = read_keys(self._settings.keys)
+    def reload(self, settings: TokenSettings) -> None:
+        """Go by these settings; InvalidSetting if the file cannot be used, and all stays."""
+        read_as = identity_of([settings.keys])
+        self._keys = read_keys(settings.keys)
+        self._settings, self._read_as = settings, read_as
         self._remembered.clear()
 
     def _follow_file(self) -> None:
         """Read the file if it has changed. One look costs a system call."""
-        if _identity(self._settings.keys) == self._read_as:
+        read_as = identity_of([self._settings.keys])
+        if read_as == self._read_as:
             return
+        self._read_as = read_as  # of a file that cannot be used, one warning is enough
         try:
-            self.reload()
+            self.reload(self._settings)
         except InvalidSetting as wrong:
             text = "%(problem)s; tokens are checked with the keys that were read before"
             LOG.warning(text, {"event": "keys not reloaded", "problem": str(wrong)})
@@ -261,15 +264,6 @@ def _key(file: Path, row: Any) -> PyJWK:
 
 def _bad_file(file: Path, why: str) -> InvalidSetting:
     return InvalidSetting(f"jwt_keys {str(file)!r} is not a usable JWKS file: {why}")
-
-
-def _identity(file: Path) -> tuple[int, ...]:
-    """Another one after each change; empty while there is no file."""
-    try:
-        found = os.stat(file)
-    except OSError:
-        return ()
-    return (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns)
 
 
 def _refused(wrong: Exception) -> NotAuthorized:

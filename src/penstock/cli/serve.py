@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import logging
 import signal
 from pathlib import Path
 from typing import Any, Final
@@ -28,7 +27,6 @@ from penstock.model.clock import SystemClock
 from penstock.model.errors import InvalidSetting
 from penstock.model.version import VERSION
 
-LOG: Final = logging.getLogger("penstock.server")
 _ACKNOWLEDGED: Final = {
     FSYNC: "acknowledged messages are on disk",
     OS: "acknowledged messages are handed to the operating system, not yet on disk",
@@ -125,7 +123,8 @@ def serve(options: argparse.Namespace) -> None:
         load(None, flags, {})
     except InvalidSetting as wrong:
         raise UsageError(str(wrong)) from None
-    effective = load(Path(options.config) if options.config else None, flags)
+    file = Path(options.config) if options.config else None
+    effective = load(file, flags)
     settings = server_settings(effective)
     if options.check:
         tls_contexts(settings)
@@ -140,7 +139,8 @@ def serve(options: argparse.Namespace) -> None:
         LogOutput(settings.log_level, settings.log_format),
         asyncio.Runner(loop_factory=lambda: DoorLoop(selector)) as runner,
     ):
-        runner.run(_serve(Server(settings, selector), settings))
+        server = Server(settings, selector, lambda: server_settings(load(file, flags)))
+        runner.run(_serve(server, settings))
 
 
 async def _serve(server: Server, settings: ServerSettings) -> None:
@@ -148,8 +148,9 @@ async def _serve(server: Server, settings: ServerSettings) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop.set)
-    loop.add_signal_handler(signal.SIGHUP, _on_hangup)
+    loop.add_signal_handler(signal.SIGHUP, lambda: None)  # until there is something to reload
     await server.open()
+    loop.add_signal_handler(signal.SIGHUP, server.reload)
     trimming = asyncio.create_task(keep_trimmed(), name="penstock-heap")
     try:
         await _greet(server, settings)
@@ -158,13 +159,6 @@ async def _serve(server: Server, settings: ServerSettings) -> None:
     finally:
         trimming.cancel()
         await server.close()
-
-
-def _on_hangup() -> None:
-    LOG.info(
-        "SIGHUP: nothing is reloaded; restart the server to apply changed settings",
-        {"event": "hangup"},
-    )
 
 
 async def _greet(server: Server, settings: ServerSettings) -> None:

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
         spark_master,
         spark_variables,
     )
-    from penstock.config.server import ServerSettings, TlsFiles, server_settings
+    from penstock.config.server import ServerSettings, server_settings
 
 __all__ = [
     "DEFAULT_DATA",
@@ -45,7 +45,6 @@ __all__ = [
     "Effective",
     "ServerSettings",
     "Setting",
-    "TlsFiles",
     "default_key",
     "default_target",
     "environment",
@@ -68,7 +67,6 @@ _LATE = {
     "SETTINGS": "penstock.config.known",
     "ServerSettings": "penstock.config.server",
     "Setting": "penstock.config.checks",
-    "TlsFiles": "penstock.config.server",
     "load": "penstock.config.reading",
     "parse_address": "penstock.config.checks",
     "server_settings": "penstock.config.server",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
+from penstock.broker.access import COMMON_NAME, FINGERPRINT
 from penstock.broker.settings import BrokerSettings
 from penstock.config.checks import (
     OFF,
@@ -73,6 +74,12 @@ SETTINGS: Final = (
         OPTIONAL,
         certificates,
         "'optional' (clients without a certificate log in with a password) or 'required'",
+    ),
+    Setting(
+        "mqtt.tls_crl",
+        "",
+        file,
+        "certificate revocation list of that CA, PEM; its certificates are rejected",
     ),
     Setting(
         "mqtt.connect_timeout",
@@ -254,6 +261,18 @@ SETTINGS: Final = (
         False,
         yes_or_no,
         "accept clients without a login, from every address",
+    ),
+    Setting(
+        "access.certificate_user",
+        COMMON_NAME,
+        one_of(COMMON_NAME, FINGERPRINT),
+        "what names the user of a client certificate: 'common_name', or 'fingerprint' (SHA-256)",
+    ),
+    Setting(
+        "access.certificate_unknown_users",
+        False,
+        yes_or_no,
+        "accept certificates of the CA that name no user, although users exist",
     ),
     Setting(
         "access.jwt_keys",

@@ -17,20 +17,11 @@ from penstock.core.proxies import TrustedProxies, parse_networks
 from penstock.core.topic_settings import is_unlimited, size_bytes
 from penstock.doors.http.limits import HttpLimits
 from penstock.doors.mqtt.limits import MqttLimits
+from penstock.doors.tls_context import TlsFiles
 from penstock.model.errors import InvalidSetting
 
 if TYPE_CHECKING:
     from penstock.pipeline.schedule import Scheduled
-
-
-@dataclass(frozen=True, slots=True)
-class TlsFiles:
-    """What a TLS listener needs."""
-
-    cert: Path
-    key: Path | None  # None: it is in the same file
-    client_ca: Path | None
-    demands_client: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +49,8 @@ class ServerSettings:
     spark_master: str
     tokens: TokenSettings | None  # None: tokens are not accepted
     proxies: TrustedProxies
+    certificate_user: str
+    certificate_unknown_users: bool
 
 
 def server_settings(effective: Effective) -> ServerSettings:
@@ -103,6 +96,8 @@ def server_settings(effective: Effective) -> ServerSettings:
         chosen_master(values),
         _token_settings(values),
         TrustedProxies(parse_networks("trusted_proxies", values["server.trusted_proxies"])),
+        values["access.certificate_user"],
+        values["access.certificate_unknown_users"],
     )
 
 
@@ -182,6 +177,11 @@ def _tls_files(values: dict[str, Any]) -> TlsFiles | None:
             f"[mqtt] tls_listen {values['mqtt.tls_listen']!r} needs a certificate: "
             "set tls_cert and tls_key (--tls-cert, --tls-key)"
         )
+    crl = values["mqtt.tls_crl"]
+    if crl and not client_ca:
+        raise InvalidSetting(
+            f"[mqtt] tls_crl {crl!r} needs the CA of client certificates: set tls_client_ca"
+        )
     if demands_client and not client_ca:
         raise InvalidSetting(
             "[mqtt] tls_client_certificates 'required' needs the CA that signs them: "
@@ -192,4 +192,5 @@ def _tls_files(values: dict[str, Any]) -> TlsFiles | None:
         Path(key) if key else None,
         Path(client_ca) if client_ca else None,
         demands_client,
+        Path(crl) if crl else None,
     )

@@ -18,3 +18,12 @@ def network_of(source: str) -> str:
                 return str(address.ipv4_mapped)
             return str(ipaddress.ip_network((address, SUBSCRIBER_BITS), strict=False))
     return source
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches the address."""
+    if host == "localhost":
+        return True
+    with suppress(ValueError):  # a name, not an address
+        return ipaddress.ip_address(host).is_loopback
+    return False

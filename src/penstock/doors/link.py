@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from penstock.model.certificate import Certificate
+
 
 class Wired(Protocol):
     """A connection, as the link that carries its bytes sees it."""
@@ -37,8 +39,8 @@ class Link(Protocol):
         ...
 
     @property
-    def certified_name(self) -> str | None:
-        """Whose certificate the client showed; None without one, empty if it names nobody."""
+    def certificate(self) -> Certificate | None:
+        """What the client showed, signed by an authority that the listener trusts."""
         ...
 
     def send(self, data: bytes | memoryview) -> int:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
-import ssl
 import stat
 from collections import Counter
 from collections.abc import Callable
@@ -24,6 +23,7 @@ from penstock.doors.selector import READABLE, DoorSelector
 from penstock.doors.serving import Served, Serving
 from penstock.doors.tcp import SocketLink, peer_of, source_of
 from penstock.doors.tls import TlsListener
+from penstock.doors.tls_context import TlsContext
 from penstock.model.unix_socket import short_address
 
 ACCEPTS_MAX: Final = 64  # of one event: others get their turn
@@ -68,9 +68,7 @@ class Listeners:
         self._tls: list[TlsListener] = []
         self._files: list[Path] = []  # of Unix sockets
 
-    def listen(
-        self, host: str, port: int, context: ssl.SSLContext | None = None
-    ) -> tuple[str, int]:
+    def listen(self, host: str, port: int, context: TlsContext | None = None) -> tuple[str, int]:
         """Take connections on an address, with TLS if told how; the address that was bound."""
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         listener = socket.create_server((host, port), family=family, backlog=BACKLOG)

@@ -42,7 +42,7 @@ class SocketLink:
         return peer_of(self.socket) if self._address is None else shown_peer(self._address)
 
     @property
-    def certified_name(self) -> None:
+    def certificate(self) -> None:
         return None
 
     def send(self, data: bytes | memoryview) -> int:

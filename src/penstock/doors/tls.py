@@ -9,13 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import socket
-import ssl
 from asyncio import sslproto
 from collections import Counter
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from penstock.broker.limited_log import LimitedLog
 from penstock.core.proxies import Address
@@ -23,7 +21,7 @@ from penstock.doors.lingering import Linger, Lingering
 from penstock.doors.link import Wired, shown_peer
 from penstock.doors.strangers import Stranger, Strangers
 from penstock.doors.tcp import peer_of, source_of
-from penstock.model.errors import InvalidSetting
+from penstock.doors.tls_context import TlsContext, certificate_of, handshake_problem
 from penstock.model.limits import KIB
 
 HANDSHAKES_MAX: Final = 1_000  # under way
@@ -39,46 +37,6 @@ sslproto.SSLProtocol.max_size = 64 * KIB
 SEND_BYTES_MAX: Final = 256 * KIB  # handed to the transport at once
 
 
-def server_context(
-    cert: Path, key: Path | None, client_ca: Path | None, *, demands_client: bool
-) -> ssl.SSLContext:
-    """TLS 1.2 and newer with this certificate; InvalidSetting names a file that cannot be used."""
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    _check_readable("tls_cert", cert)
-    if key is not None:
-        _check_readable("tls_key", key)
-    try:
-        # An empty password, so that an encrypted key is refused instead of asking at the terminal.
-        context.load_cert_chain(cert, key, password=lambda: "")
-    except ssl.SSLError as failed:
-        raise InvalidSetting(
-            f"tls_cert {str(cert)!r} and its key cannot be used: {failed.reason or failed}; "
-            "both must be PEM, belong together, and the key must not be encrypted"
-        ) from failed
-    if client_ca is not None:
-        _check_readable("tls_client_ca", client_ca)
-        try:
-            context.load_verify_locations(client_ca)
-        except ssl.SSLError as failed:
-            raise InvalidSetting(
-                f"tls_client_ca {str(client_ca)!r} cannot be used: {failed.reason or failed}; "
-                "it must be one or more certificates in PEM"
-            ) from failed
-        context.verify_mode = ssl.CERT_REQUIRED if demands_client else ssl.CERT_OPTIONAL
-    return context
-
-
-def _check_readable(setting: str, path: Path) -> None:
-    try:
-        with path.open("rb"):
-            pass
-    except OSError as failed:
-        raise InvalidSetting(
-            f"{setting} {str(path)!r} cannot be read: {failed.strerror}"
-        ) from failed
-
-
 class TlsLink:
     """Implements the connection's Link on a transport."""
 
@@ -91,7 +49,7 @@ class TlsLink:
         "_loop",
         "_on_writable",
         "_transport",
-        "certified_name",
+        "certificate",
         "peer",
         "source",
     )
@@ -110,7 +68,8 @@ class TlsLink:
         peer = address or transport.get_extra_info("peername")
         self.source = str(peer[0]) if peer else ""
         self.peer = shown_peer(peer)
-        self.certified_name = common_name(transport.get_extra_info("peercert"))
+        socket = transport.get_extra_info("ssl_object")
+        self.certificate = certificate_of(socket.getpeercert(), socket.getpeercert(True))
         transport.set_write_buffer_limits(high=SEND_BYTES_MAX)
 
     def bind(self, on_writable: Callable[[], None]) -> None:
@@ -230,7 +189,7 @@ class TlsListener:
 
     def __init__(
         self,
-        context: ssl.SSLContext,
+        context: TlsContext,
         loop: asyncio.AbstractEventLoop,
         make_connection: Callable[[TlsLink], Wired | None],
         refused: Counter[str],
@@ -281,14 +240,14 @@ class TlsListener:
             await self._loop.connect_accepted_socket(
                 lambda: TlsProtocol(self, address),
                 sock,
-                ssl=self._context,
+                ssl=self._context.current(),
                 ssl_handshake_timeout=self._handshake_s_max,
                 ssl_shutdown_timeout=SHUTDOWN_S_MAX,
             )
         except OSError as failed:  # version, certificate, patience: SSLError and TimeoutError too
             self._refused["handshake"] += 1
-            problem = getattr(failed, "reason", None) or failed.strerror or str(failed)
-            values = {"peer": peer, "problem": problem or "the client took too long or left"}
+            problem = handshake_problem(failed) or "the client took too long or left"
+            values = {"peer": peer, "problem": problem}
             text = "TLS handshake with %(peer)s failed: %(problem)s"
             self._log.warning("handshake failed", text, values)
 
@@ -299,14 +258,3 @@ class TlsListener:
 
 def _cancel(handshake: asyncio.Task[None]) -> None:
     handshake.cancel()
-
-
-def common_name(certificate: dict[str, Any] | None) -> str | None:
-    """The subject's common name in what `getpeercert` returns; None without a certificate."""
-    if not certificate:
-        return None
-    for part in certificate.get("subject", ()):
-        for kind, value in part:
-            if kind == "commonName":
-                return str(value)
-    return ""

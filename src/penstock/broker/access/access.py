@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import ipaddress
 import secrets
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -43,7 +42,8 @@ from penstock.core.access import (
     check_user,
 )
 from penstock.core.names import quoted
-from penstock.core.networks import network_of
+from penstock.core.networks import is_loopback, network_of
+from penstock.model.certificate import Certificate
 from penstock.model.errors import (
     InvalidName,
     InvalidSetting,
@@ -53,6 +53,8 @@ from penstock.model.errors import (
 )
 from penstock.model.record import DEFAULT_TENANT, TenantId
 
+COMMON_NAME: Final = "common_name"  # what names the user of a certificate
+FINGERPRINT: Final = "fingerprint"
 KEY_PREFIX: Final = "psk_"  # so that a key is recognised where it should not be
 KEY_USER: Final = "key"  # the user name of MQTT clients whose password is a key
 KEY_BYTES: Final = 32
@@ -97,6 +99,8 @@ class Access:
         wrong_login_s: float = WRONG_LOGIN_S,
     ) -> None:
         self.on_change: list[OnChange] = []
+        self.certificate_user = COMMON_NAME
+        self.certificate_unknown_users = False
         self.tokens: Tokens | None = None  # None: tokens are not accepted
         self.roles = Roles(
             credentials.roles, self._everybody_changed, self._user_changed, self._lose_role
@@ -345,13 +349,19 @@ class Access:
             return self._strangers.get((tenant, user)) or Principal(tenant, user)
         return self.get(Identity(tenant, user))
 
-    def certified(self, common_name: str) -> Principal | None:
-        """Who the owner of a certificate is that the listener's authority signed."""
+    def certified(self, certificate: Certificate) -> Principal | None:
+        """Who the owner of a certificate is that the listener's authority signed.
+
+        Once users exist, it is one of them, unless the setting says otherwise.
+        """
+        by_fingerprint = self.certificate_user == FINGERPRINT
+        name = certificate.fingerprint if by_fingerprint else certificate.common_name
         with suppress(InvalidName):
-            row = self.find(check_user(common_name))
-            if row is None:
-                return self._stranger(Identity(DEFAULT_TENANT, common_name, CERTIFICATE))
-            return self.get(Identity(row.tenant, row.user))
+            row = self.find(check_user(name))
+            if row is not None:
+                return self.get(Identity(row.tenant, row.user))
+            if self.certificate_unknown_users or not self._users:
+                return self._stranger(Identity(DEFAULT_TENANT, name, CERTIFICATE))
         return None
 
     def keyed(self, key: bytes) -> Principal | None:
@@ -488,12 +498,3 @@ def _may_give(held: Sequence[str], role: str) -> bool:
 
 def _digest(key: bytes) -> str:
     return hashlib.sha256(key).hexdigest()
-
-
-def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches the address."""
-    if host == "localhost":
-        return True
-    with suppress(ValueError):  # a name, not an address
-        return ipaddress.ip_address(host).is_loopback
-    return False

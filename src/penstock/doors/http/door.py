@@ -7,7 +7,6 @@ from and who sends it before its handler sees it.
 from __future__ import annotations
 
 import asyncio
-import ssl
 from collections.abc import Awaitable, Coroutine
 from contextlib import suppress
 from email.utils import formatdate
@@ -44,6 +43,7 @@ from penstock.doors.listening import Listeners
 from penstock.doors.selector import DoorSelector
 from penstock.doors.serving import Serving
 from penstock.doors.strangers import CROWDED, EVICTED, FULL, Stranger, Strangers
+from penstock.doors.tls_context import TlsContext
 from penstock.model.errors import (
     NotSubscribed,
     PenstockError,
@@ -117,9 +117,7 @@ class HttpDoor:
 
     # Connections
 
-    def listen(
-        self, host: str, port: int, context: ssl.SSLContext | None = None
-    ) -> tuple[str, int]:
+    def listen(self, host: str, port: int, context: TlsContext | None = None) -> tuple[str, int]:
         """Take connections on an address, with TLS if told how; the address that was bound."""
         return self._listeners.listen(host, port, context)
 

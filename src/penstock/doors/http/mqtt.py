@@ -65,7 +65,7 @@ class WebSocketLink:
         return self._socket.peer
 
     @property
-    def certified_name(self) -> str | None:
+    def certificate(self) -> None:
         return None
 
     def send(self, data: bytes | memoryview) -> int:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from penstock.broker.exchange import Exchange
 from penstock.broker.publish.submissions import Submissions
 from penstock.doors.http import home, mqtt, queue, status
@@ -12,6 +14,7 @@ from penstock.doors.http.v1 import (
     groups,
     openapi,
     records,
+    reloading,
     sessions,
     staging,
     streams,
@@ -21,7 +24,9 @@ from penstock.doors.http.v1 import (
 from penstock.doors.mqtt.door import MqttDoor
 
 
-def add_all(door: HttpDoor, exchange: Exchange, mqtt_door: MqttDoor) -> None:
+def add_all(
+    door: HttpDoor, exchange: Exchange, mqtt_door: MqttDoor, reload: Callable[[], list[str]]
+) -> None:
     submissions = Submissions(exchange.engine, exchange.authorise)
     status.add_routes(door, exchange, mqtt_door)
     mqtt.add_routes(door, mqtt_door)
@@ -35,5 +40,6 @@ def add_all(door: HttpDoor, exchange: Exchange, mqtt_door: MqttDoor) -> None:
     sessions.add_routes(door, exchange)
     users.add_routes(door, exchange)
     staging.add_routes(door, exchange)
+    reloading.add_routes(door, reload)
     home.add_routes(door)
     openapi.add_routes(door)

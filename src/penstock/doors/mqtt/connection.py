@@ -24,6 +24,7 @@ from penstock.doors.mqtt.gate import Gate
 from penstock.doors.mqtt.host import Host
 from penstock.doors.mqtt.publishing import PUBACK, PUBCOMP, PUBREC, PUBREL, Publishing
 from penstock.doors.mqtt.weave import plain_neighbours
+from penstock.model.certificate import Certificate
 from penstock.model.limits import KIB, MIB
 from penstock.mqtt.encode import encode_within
 from penstock.mqtt.errors import ProtocolViolation, protocol_error
@@ -268,8 +269,8 @@ class Connection:
         return self._link.peer
 
     @property
-    def certified_name(self) -> str | None:
-        return self._link.certified_name
+    def certificate(self) -> Certificate | None:
+        return self._link.certificate
 
     # Messages out: the broker's Outbox
 

@@ -7,7 +7,6 @@ transports, which keeps an idle connection small and a message cheap.
 from __future__ import annotations
 
 import asyncio
-import ssl
 from collections import deque
 from collections.abc import Callable
 from typing import Any, Final
@@ -36,6 +35,7 @@ from penstock.doors.mqtt.unsent import Unsent
 from penstock.doors.selector import DoorSelector
 from penstock.doors.serving import Serving
 from penstock.doors.strangers import Stranger, Strangers
+from penstock.doors.tls_context import TlsContext
 from penstock.model.errors import PenstockError
 from penstock.model.limits import KIB
 from penstock.model.version import VERSION
@@ -140,9 +140,7 @@ class MqttDoor:
 
     # Listening
 
-    def listen(
-        self, host: str, port: int, context: ssl.SSLContext | None = None
-    ) -> tuple[str, int]:
+    def listen(self, host: str, port: int, context: TlsContext | None = None) -> tuple[str, int]:
         """Take connections on an address, with TLS if told how; the address that was bound."""
         return self._listeners.listen(host, port, context)
 

@@ -52,8 +52,9 @@ class Logins:
         """Find out who this is; an admitted connection knows its principal."""
         user, password = packet.username, packet.password or b""
         access = self._access
-        if connection.certified_name is not None:
-            self._answer(connection, packet, access.certified(connection.certified_name))
+        certificate = connection.certificate
+        if certificate is not None:
+            self._answer(connection, packet, access.certified(certificate))
         elif access.takes_token(password):
             self._answer_token(connection, packet, password)
         elif user is None or not access.asks_login:
@@ -69,7 +70,7 @@ class Logins:
 
     def _answer(self, connection: Connection, packet: Connect, principal: Principal | None) -> None:
         if principal is None:
-            if connection.certified_name is None:
+            if connection.certificate is None:
                 self._access.count_stranger()
             else:
                 self._access.count_wrong()

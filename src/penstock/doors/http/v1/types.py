@@ -302,3 +302,7 @@ class KeyOut(Struct):
 
 class KeyList(Struct):
     keys: list[KeyOut]
+
+
+class Reloaded(Struct):
+    problems: list[str]  # what could not be used; it stays as it was

@@ -1,0 +1,152 @@
+"""Certificates as logins: whose they are, when they count no more, and files that change."""
+
+from __future__ import annotations
+
+import hashlib
+import ssl
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock.log.files.directory import SOCKET_NAME
+from penstock.model import unix_socket
+from penstock.mqtt.reasons import Reason
+from tests.doors.certificates import Authority
+from tests.doors.hosted import Hosted
+from tests.doors.test_mqtt_tls import TlsWire, client, connect
+from tests.doors.tokens import Issuer
+from tests.doors.users import add_users
+from tests.http.asking import Asking
+
+
+@pytest.fixture
+def authority(tmp_path: Path) -> Authority:
+    (tmp_path / "certificates").mkdir()
+    return Authority(tmp_path / "certificates")
+
+
+def serve(tmp_path: Path, authority: Authority, **more: Any) -> Hosted:
+    cert, key = authority.sign("server")
+    files = {"tls_cert": cert, "tls_key": key, "tls_client_ca": authority.cert}
+    settings = {f"mqtt__{name}": str(path) for name, path in files.items()}
+    return Hosted(tmp_path / "data", mqtt__tls_listen="127.0.0.1:0", **settings | more)
+
+
+def local(tmp_path: Path) -> Asking:
+    """As whoever may open the directory."""
+    return Asking(0, unix_socket.connect(tmp_path / "data" / SOCKET_NAME, 10))
+
+
+def reason(broker: Hosted, authority: Authority, *chain: Path) -> Reason | None:
+    """None if there is no handshake."""
+    try:
+        with TlsWire(broker.ports["mqtts"], client(authority, *chain)) as wire:
+            return connect(wire)
+    except (ssl.SSLError, ConnectionError, EOFError):
+        return None
+
+
+def test_the_certificate_of_a_removed_user_no_longer_logs_in(
+    tmp_path: Path, authority: Authority
+) -> None:
+    add_users(tmp_path / "data", alice="a", bob="b")
+    with serve(tmp_path, authority) as broker:
+        bob = authority.sign("bob")
+        assert reason(broker, authority, *bob) == Reason.SUCCESS
+        broker.run(lambda server: server.broker.engine.access.remove_user("bob"))
+        assert reason(broker, authority, *bob) == Reason.NOT_AUTHORIZED
+        assert reason(broker, authority, *authority.sign("alice")) == Reason.SUCCESS
+
+
+def test_unknown_names_are_accepted_where_the_setting_says_so(
+    tmp_path: Path, authority: Authority
+) -> None:
+    add_users(tmp_path / "data", alice="a")
+    with serve(tmp_path, authority, access__certificate_unknown_users=True) as broker:
+        assert reason(broker, authority, *authority.sign("pump")) == Reason.SUCCESS
+
+
+def test_a_fingerprint_names_one_certificate_whatever_its_subject_says(
+    tmp_path: Path, authority: Authority
+) -> None:
+    mine = authority.sign("x")
+    der = ssl.PEM_cert_to_DER_cert(mine[0].read_text())
+    add_users(tmp_path / "data", **{hashlib.sha256(der).hexdigest(): "s", "alice": "a"})
+    with serve(tmp_path, authority, access__certificate_user="fingerprint") as broker:
+        assert reason(broker, authority, *mine) == Reason.SUCCESS
+        for name in ("x", "alice"):  # another certificate of the same name, and a user's name
+            assert reason(broker, authority, *authority.sign(name)) == Reason.NOT_AUTHORIZED
+
+
+def test_a_revoked_certificate_is_refused_from_the_next_handshake_on(
+    tmp_path: Path, authority: Authority
+) -> None:
+    good, bad = authority.sign("good"), authority.sign("bad")
+    with (
+        serve(tmp_path, authority, mqtt__tls_crl=str(authority.revoke())) as broker,
+        TlsWire(broker.ports["mqtts"], client(authority, *good)) as lasting,
+    ):
+        assert connect(lasting) == Reason.SUCCESS
+        assert reason(broker, authority, *bad) == Reason.SUCCESS
+        authority.revoke(bad[0])
+        assert reason(broker, authority, *bad) is None
+        assert reason(broker, authority, *good) == Reason.SUCCESS
+        lasting.publish("a", b"1", 1)
+
+
+def test_an_expired_list_lets_nobody_in_and_the_log_says_why(
+    tmp_path: Path, authority: Authority, caplog: pytest.LogCaptureFixture
+) -> None:
+    with serve(tmp_path, authority, mqtt__tls_crl=str(authority.revoke(days=-1))) as broker:
+        assert reason(broker, authority, *authority.sign("good")) is None
+        broker.wait_idle()
+        assert "CRL has expired: put a newer list into the file of tls_crl" in caplog.text
+
+
+@pytest.mark.parametrize("content", ["", "no list", None])
+def test_a_list_that_cannot_be_used_is_named_at_start(
+    tmp_path: Path, authority: Authority, content: str | None
+) -> None:
+    file = tmp_path / "crl.pem"
+    file.write_text(authority.cert.read_text() if content is None else content)
+    with pytest.raises(Exception, match="tls_crl .* revocation lists in PEM"):
+        serve(tmp_path, authority, mqtt__tls_crl=str(file)).__enter__()
+
+
+def test_a_new_certificate_of_the_server_counts_and_a_broken_one_does_not(
+    tmp_path: Path, authority: Authority
+) -> None:
+    def serial(broker: Hosted) -> Any:
+        with TlsWire(broker.ports["mqtts"], client(authority)) as wire:
+            assert connect(wire) == Reason.SUCCESS
+            found = wire._socket.getpeercert()  # type: ignore[attr-defined]
+            return found["serialNumber"]
+
+    with serve(tmp_path, authority) as broker:
+        first = serial(broker)
+        cert, key = authority.sign("server")  # in place of the old files
+        second = serial(broker)
+        assert second != first
+        with local(tmp_path) as asking:
+            assert asking.ask("POST", "/v1/reload").json == {"problems": []}
+            key.write_text("broken")
+            (problem,) = asking.ask("POST", "/v1/reload").json["problems"]
+            assert str(cert) in problem and "still in use" in problem
+        assert serial(broker) == second
+
+
+def test_a_reload_names_keys_of_tokens_that_cannot_be_used(tmp_path: Path) -> None:
+    issuer = Issuer(tmp_path)
+    with (
+        Hosted(tmp_path / "data", **issuer.settings) as broker,
+        Asking(broker.ports["http"]) as asking,
+    ):
+        login = {"Authorization": f"Bearer {issuer.sign('a', roles=['operator'])}"}
+        stranger = {"Authorization": f"Bearer {issuer.sign('a')}"}
+        assert asking.ask("POST", "/v1/reload", **stranger).status == 403
+        assert asking.ask("POST", "/v1/reload", **login).json == {"problems": []}
+        issuer.file.write_text("{}")
+        (problem,) = asking.ask("POST", "/v1/reload", **login).json["problems"]
+        assert "jwt_keys" in problem and "still in use" in problem
+        assert asking.ask("GET", "/v1/topics", **login).status == 200
