@@ -30,6 +30,7 @@ from penstock.doors.mqtt.limits import MqttLimits
 from penstock.model.errors import InvalidSetting
 from tests.doors.served import Served
 from tests.doors.wire import Wire
+from tests.http.asking import Asking
 
 
 def write(directory: Path, text: str) -> Path:
@@ -113,6 +114,19 @@ def test_defaults_are_those_of_the_parts_they_go_to() -> None:
         ('[[bindings]]\nfilter = "a"', "must have exactly the keys 'filter' and 'topic'"),
         ('[[bindings]]\nfilter = "a/#/b"\ntopic = "t"', "[[bindings]] filter 'a/#/b' has a level"),
         ('[[bindings]]\nfilter = "a"\ntopic = "a/b"', "[[bindings]] topic name 'a/b'"),
+        ('[roles]\nname = "a"', "is not a list: write [[roles]]"),
+        ('[[roles]]\nname = "a"', "has no key 'rules': add it"),
+        ('[[roles]]\nname = "a"\nrules = []\nrule = 1', "the unknown key 'rule': use 'name', "),
+        ('[[roles]]\nname = "a b"\nrules = []', "[[roles]] role name 'a b' is invalid"),
+        ('[[roles]]\nname = "admin"\nrules = []', "[[roles]] role 'admin' is built in"),
+        ('[[roles]]\nname = "a"\nrules = ["allow a"]', "[[roles]] rule 'allow a' is incomplete"),
+        ('[[roles]]\nname = "a"\nrules = "allow read #"', "is not a list: write rules = ["),
+        ('[[roles]]\nname = "a"\nrules = []\n' * 2, "role 'a' is declared twice"),
+        ('[[rules]]\nrole = "a"', "has no key 'rule': add it"),
+        ('[[rules]]\nrule = "deny read #"\nrole = "a"', "role 'a' is not declared in this file"),
+        ('[[rules]]\nrule = "x"\nrole = "a"\nuser = "b"', "has both 'role' and 'user'"),
+        ('[[rules]]\nrule = "deny read #"\ntenant = 1', "tenant 1 is not the name of a tenant"),
+        ('[access]\nmetrics = "all"', "metrics 'all' is unknown: use 'login', 'admin' or 'open'"),
         ("[mqtt\n", "is not TOML"),
     ],
 )
@@ -165,6 +179,7 @@ def test_every_setting_has_its_variable() -> None:
         ("PENSTOCK_MQTT_LISTEN", "x", "did you mean PENSTOCK_MQTT__LISTEN?"),
         ("PENSTOCK_KEYS", "x", "did you mean PENSTOCK_KEY?"),
         ("PENSTOCK_BINDINGS", "x", "from the settings file: write [[bindings]]"),
+        ("PENSTOCK_ROLES", "x", "from the settings file: write [[roles]]"),
         ("PENSTOCK_QZXV", "x", "is PENSTOCK_TABLE__KEY, with two underscores"),
     ],
 )
@@ -247,7 +262,21 @@ def test_config_init_writes_a_file_that_serve_takes_and_never_overwrites_one(
 
 
 def test_check_prints_what_holds_as_a_file_and_touches_nothing(tmp_path: Path) -> None:
-    file = write(tmp_path, '[[bindings]]\nfilter = "a/#"\ntopic = "as"\n')
+    rows = {
+        "roles": [{"name": "sensor", "rules": ["allow publish sensors/%u/#"]}],
+        "rules": [
+            {"rule": "deny read hr/#"},
+            {"rule": "allow read hr/#", "user": "alice", "tenant": "acme"},
+            {"rule": "allow subscribe a", "role": "sensor"},
+        ],
+    }
+    tables = [
+        f"[[{table}]]\n" + "".join(f"{key} = {json.dumps(one[key])}\n" for key in one)
+        for table, given in rows.items()
+        for one in given
+    ]
+    binding = '[[bindings]]\nfilter = "a/#"\ntopic = "as"\n'
+    file = write(tmp_path, binding + "".join(tables))
     data = tmp_path / "data"
     answer = penstock(
         *("serve", "--check", "--config", str(file), "--data", str(data)),
@@ -257,11 +286,14 @@ def test_check_prints_what_holds_as_a_file_and_touches_nothing(tmp_path: Path) -
     shown = tomllib.loads(answer.stdout)
     assert shown["server"]["data"] == str(data) and shown["mqtt"]["listen"] == "127.0.0.1:7"
     assert shown["bindings"] == [{"filter": "a/#", "topic": "as"}]
+    assert {table: shown[table] for table in rows} == rows
     assert "# PENSTOCK_MQTT__LISTEN" in answer.stdout
     assert not data.exists()
     again = load(write(tmp_path, answer.stdout), variables={})
     assert again.values["mqtt.listen"] == "127.0.0.1:7"
-    as_json = json.loads(penstock("serve", "--check", "--json", "--mqtt", "off").stdout)
+    told = penstock("serve", "--check", "--json", "--mqtt", "off", "--config", str(file)).stdout
+    as_json = json.loads(told)
+    assert {table: as_json[table] for table in rows} == rows
     assert as_json["settings"]["mqtt.listen"] == "off"
     assert as_json["origins"]["mqtt.listen"] == "flag"
 
@@ -291,6 +323,16 @@ def test_bindings_are_applied_at_every_start_and_settings_reach_the_broker(tmp_p
         assert [r.name for r in broker.read("rest")] == ["plant/1/noise"] * 2
         found = {one.topic: (one.retention_age, one.durability) for one in broker.topics()}
         assert found["Temperatures"] == (3600, "os")
+
+
+def test_declared_rules_hold_while_the_server_runs_and_no_longer(tmp_path: Path) -> None:
+    file = write(tmp_path, '[[rules]]\nrule = "deny publish secret/#"\n')
+    data = tmp_path / "data"
+    for flags, status in (("--config", str(file)), 403), ((), 201):
+        with Served(data, *flags) as broker, Asking(broker.http_port) as client:
+            client.ask("PUT", "/v1/topics/secret")
+            message = {"name": "secret/a", "payload": "x"}
+            assert client.ask("POST", "/v1/topics/secret/records", message).status == status
 
 
 def test_a_binding_that_contradicts_an_existing_one_is_refused_at_start(tmp_path: Path) -> None:

@@ -298,3 +298,18 @@ def test_a_mistake_of_ours_costs_one_answer_and_is_reported(tmp_path: Path) -> N
         assert client.ask("GET", "/healthz").status == 200
         assert [trouble for trouble in broker.troubles if "ZeroDivisionError" in trouble]
         broker.troubles.clear()
+
+
+@pytest.mark.parametrize(
+    ("readers", "statuses"),
+    [("open", (200, 200, 200)), ("login", (401, 200, 200)), ("admin", (401, 403, 200))],
+)
+def test_a_setting_says_who_may_read_metrics(
+    tmp_path: Path, readers: str, statuses: tuple[int, ...]
+) -> None:
+    add_users(tmp_path, alice="wonder", bob="builder")
+    logins: list[dict[str, str]] = [{}]
+    logins += [{"Authorization": basic(*one)} for one in (("bob", "builder"), ("alice", "wonder"))]
+    with Hosted(tmp_path, access__metrics=readers) as broker:
+        client = Asking(broker.ports["http"])
+        assert tuple(client.ask("GET", "/metrics", **one).status for one in logins) == statuses

@@ -102,6 +102,7 @@ class Server:
         access.allow_anonymous = settings.allow_anonymous
         access.certificate_user = settings.certificate_user
         access.certificate_unknown_users = settings.certificate_unknown_users
+        access.roles.declare(settings.roles, settings.rules)
         if settings.tokens is not None:
             access.tokens = Tokens(settings.tokens, self.broker.engine.clock)
         for one in listeners:
@@ -218,13 +219,14 @@ class Server:
     def reload(self) -> list[str]:
         """Read files and settings again that may change while the broker runs; what went wrong.
 
-        Certificates, revocation lists, the keys of tokens and the log level. Whatever cannot be
-        used stays as it was, and no connection ends.
+        Certificates, revocation lists, the keys of tokens, roles, rules and the log level. Whatever
+        cannot be used stays as it was, and no connection ends.
         """
         problems: list[str] = []
         settings = self._settings
         try:
             settings = self._reread()
+            self.broker.engine.access.roles.declare(settings.roles, settings.rules)
         except InvalidSetting as wrong:
             problems.append(f"the settings stay as they were: {wrong}")
         logging.getLogger("penstock").setLevel(settings.log_level.upper())

@@ -13,8 +13,10 @@ from penstock.broker.settings import mask_password
 from penstock.cli.output import show_json
 from penstock.config import SETTINGS, Effective, Setting
 from penstock.model.errors import RefusedError
+from penstock.model.record import DEFAULT_TENANT
 
 if TYPE_CHECKING:
+    from penstock.broker.access import DeclaredRole, DeclaredRule
     from penstock.pipeline.schedule import Scheduled
 
 DEFAULT_FILE: Final = "penstock.toml"
@@ -29,6 +31,16 @@ _BINDINGS: Final = """\
 # [[bindings]]
 # filter = "plant/+/temperature"
 # topic = "temperatures"
+
+# Who may do what, besides what `penstock role` and `penstock rule` add: see docs/SECURITY.md.
+# [[roles]]
+# name = "sensor"
+# rules = ["allow publish sensors/%u/#", "allow subscribe,receive commands/%u/#"]
+
+# A rule for everybody, or with `user` or `role` for one of them.
+# [[rules]]
+# rule = "deny receive,read hr/#"
+# user = "alice"
 
 # What each tenant may hold, [quotas.user] each user, [quotas.tenant.NAME] one tenant.
 # [quotas]
@@ -91,6 +103,8 @@ def show_effective(effective: Effective, *, as_json: bool) -> None:
                 "origins": effective.origins,
                 "bindings": bindings,
                 "quotas": effective.quotas,
+                "roles": [_shown_role(one) for one in effective.roles],
+                "rules": [_shown_rule(one) for one in effective.rules],
                 "schedule": {one.name: shown_entry(one) for one in effective.schedule},
             }
         )
@@ -105,6 +119,14 @@ def show_effective(effective: Effective, *, as_json: bool) -> None:
         print("[[bindings]]")
         print(f"filter = {toml_value(binding.filter)}")
         print(f"topic = {toml_value(binding.topic)}\n")
+    for name, row in (
+        *(("roles", _shown_role(role)) for role in effective.roles),
+        *(("rules", _shown_rule(rule)) for rule in effective.rules),
+    ):
+        print(f"[[{name}]]")
+        for key, value in row.items():
+            print(f"{key} = {toml_value(value)}")
+        print()
     for name, limits in quota_tables(effective.quotas):
         print(f"[{name}]")
         for key, value in limits.items():
@@ -136,13 +158,27 @@ def shown_entry(one: Scheduled) -> dict[str, str]:
     }
 
 
+def _shown_role(one: DeclaredRole) -> dict[str, Any]:
+    shown = {"name": one.name, "rules": [str(rule) for rule in one.rules]}
+    return shown | _shown_tenant(one.tenant)
+
+
+def _shown_rule(one: DeclaredRule) -> dict[str, Any]:
+    shown = {"rule": str(one.rule), "role": one.role, "user": one.user}
+    return {key: value for key, value in shown.items() if value} | _shown_tenant(one.tenant)
+
+
+def _shown_tenant(tenant: str) -> dict[str, str]:
+    return {} if tenant == DEFAULT_TENANT else {"tenant": tenant}
+
+
 def _shown(value: Any) -> Any:
     """A password in an address is for nobody's eyes."""
     return mask_password(value) if isinstance(value, str) else value
 
 
 def toml_value(value: Any) -> str:
-    """A text, number or boolean as TOML writes it; its escapes are those of JSON."""
+    """A text, number, boolean or list as TOML writes it; its escapes are those of JSON."""
     return json.dumps(value, ensure_ascii=False)
 
 

@@ -29,7 +29,7 @@ from penstock.config.checks import (
 )
 from penstock.config.defaults import DEFAULT_DATA, PREFIX
 from penstock.core.bus import PROCESSES_MAX
-from penstock.doors.http.limits import HttpLimits
+from penstock.doors.http.limits import METRICS_READERS, HttpLimits
 from penstock.doors.mqtt.limits import MqttLimits
 
 LOCAL: Final = "local[*]"
@@ -273,6 +273,12 @@ SETTINGS: Final = (
         False,
         yes_or_no,
         "accept certificates of the CA that name no user, although users exist",
+    ),
+    Setting(
+        "access.metrics",
+        _HTTP.metrics,
+        one_of(*METRICS_READERS),
+        "who may read /metrics: 'login' (whoever is let in), 'admin', or 'open' (everybody)",
     ),
     Setting(
         "access.jwt_keys",

@@ -8,9 +8,10 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from penstock.config.checks import Setting
+from penstock.config.declared_access import read_roles, read_rules
 from penstock.config.defaults import PREFIX, environment
 from penstock.config.known import (
     BY_PATH,
@@ -24,7 +25,11 @@ from penstock.core.quota_settings import read_quotas
 from penstock.model.errors import InvalidSetting, RefusedError
 
 if TYPE_CHECKING:
+    from penstock.broker.access import DeclaredRole, DeclaredRule
     from penstock.pipeline.schedule import Scheduled
+
+
+_LISTS: Final = ("bindings", "roles", "rules")  # tables that the file may have several of
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +49,8 @@ class Effective:
     bindings: tuple[Binding, ...]
     schedule: tuple[Scheduled, ...] = ()
     quotas: dict[str, Any] = field(default_factory=dict)  # the table as it was written
+    roles: tuple[DeclaredRole, ...] = ()
+    rules: tuple[DeclaredRule, ...] = ()
 
 
 def spark_master(variables: Mapping[str, str] | None = None) -> str:
@@ -84,11 +91,15 @@ def load(
     bindings: tuple[Binding, ...] = ()
     schedule: tuple[Scheduled, ...] = ()
     quotas: dict[str, Any] = {}
+    roles: tuple[DeclaredRole, ...] = ()
+    rules: tuple[DeclaredRule, ...] = ()
     given: list[tuple[str, Any, str]] = []
     if file is not None:
         document = _read(file)
         bindings = _read_bindings(document.pop("bindings", []), str(file))
         quotas = _read_quotas(document.pop("quotas", {}), str(file))
+        roles = read_roles(document.pop("roles", []), str(file))
+        rules = read_rules(document.pop("rules", []), roles, str(file))
         if isinstance(document.get("spark"), dict) and "schedule" in document["spark"]:
             from penstock.pipeline.schedule import read_schedule
 
@@ -110,7 +121,7 @@ def load(
         except InvalidSetting as wrong:
             raise InvalidSetting(f"{origin}: [{setting.table}] {wrong}") from None
         origins[path] = origin
-    return Effective(values, origins, bindings, schedule, quotas)
+    return Effective(values, origins, bindings, schedule, quotas, roles, rules)
 
 
 def _from_text(path: str, text: str) -> Any:
@@ -151,7 +162,7 @@ def _flatten(table: dict[str, Any], origin: str, above: str = "") -> list[tuple[
 
 
 def _unknown(path: str, origin: str) -> Setting:
-    tables = sorted({setting.table for setting in SETTINGS} | {"bindings", "quotas"})
+    tables = sorted({setting.table for setting in SETTINGS} | set(_LISTS) | {"quotas"})
     near = difflib.get_close_matches(path, [*BY_PATH, *tables], 1)
     if not near:  # the right key in the wrong table, perhaps
         key = path.rpartition(".")[2]
@@ -166,8 +177,10 @@ def _unknown_variable(variable: str) -> InvalidSetting:
     name = variable.removeprefix(PREFIX)
     near = difflib.get_close_matches(name, [one.removeprefix(PREFIX) for one in known], 1)
     hint = "a setting's variable is PENSTOCK_TABLE__KEY, with two underscores"
-    if name == "BINDINGS":
-        hint = "bindings are only read from the settings file: write [[bindings]] there"
+    if name.lower() in _LISTS:
+        hint = (
+            f"{name.lower()} are only read from the settings file: write [[{name.lower()}]] there"
+        )
     elif near:
         hint = f"did you mean {PREFIX}{near[0]}?"
     return InvalidSetting(f"{variable}: this variable is unknown: {hint}")

@@ -21,6 +21,7 @@ from penstock.doors.tls_context import TlsFiles
 from penstock.model.errors import InvalidSetting
 
 if TYPE_CHECKING:
+    from penstock.broker.access import DeclaredRole, DeclaredRule
     from penstock.pipeline.schedule import Scheduled
 
 
@@ -51,6 +52,8 @@ class ServerSettings:
     proxies: TrustedProxies
     certificate_user: str
     certificate_unknown_users: bool
+    roles: tuple[DeclaredRole, ...] = ()
+    rules: tuple[DeclaredRule, ...] = ()
 
 
 def server_settings(effective: Effective) -> ServerSettings:
@@ -98,6 +101,8 @@ def server_settings(effective: Effective) -> ServerSettings:
         TrustedProxies(parse_networks("trusted_proxies", values["server.trusted_proxies"])),
         values["access.certificate_user"],
         values["access.certificate_unknown_users"],
+        effective.roles,
+        effective.rules,
     )
 
 
@@ -149,6 +154,7 @@ def _http_limits(values: dict[str, Any]) -> HttpLimits:
         idle_s_max=seconds("idle_timeout", values["http.idle_timeout"]),
         send_s_max=seconds("send_timeout", values["http.send_timeout"]),
         origins=tuple(values["http.origins"].split()),
+        metrics=values["access.metrics"],
     )
 
 

@@ -180,7 +180,8 @@ class Roles:
     async def remove_rule(self, rule_id: int, tenant: TenantId = DEFAULT_TENANT) -> None:
         if rule_id == DECLARED:
             raise RefusedError(
-                "the rule is declared in the settings file: remove it there and reload"
+                "the rule is declared in the settings file: remove it there, and run "
+                "`penstock reload`"
             )
         await self._catalog.delete_rule(tenant, rule_id)
         gone = self._rules.pop((tenant, rule_id), None)
@@ -221,7 +222,8 @@ class Roles:
             )
         if (tenant, name) in self._declared_roles:
             raise RefusedError(
-                f"role {quoted(name)} is declared in the settings file: change it there and reload"
+                f"role {quoted(name)} is declared in the settings file: change it there, and run "
+                "`penstock reload`"
             )
 
     def _changed(self, subject: Subject) -> None:

@@ -9,6 +9,10 @@ from penstock.doors.lingering import LINGER_BYTES_MAX, LINGER_S_MAX
 from penstock.model.limits import KIB, MIB
 
 ANY_ORIGIN: Final = "*"
+LOGIN: Final = "login"  # whoever is let in
+ADMIN: Final = "admin"
+OPEN: Final = "open"  # everybody, without a login
+METRICS_READERS: Final = (LOGIN, ADMIN, OPEN)
 
 HEADERS_MAX: Final = 100  # of one request
 TARGET_BYTES_MAX: Final = 8 * KIB  # path and query
@@ -34,6 +38,7 @@ class HttpLimits:
     proxy_protocol: bool = False  # trusted proxies begin connections with a PROXY header
     linger_bytes_max: int = LINGER_BYTES_MAX  # that it still sends meanwhile
     stop_s_max: float = 10.0  # for requests under way when the server stops
+    metrics: str = LOGIN  # one of METRICS_READERS
     origins: tuple[str, ...] = ()  # allowed origins of web pages, besides this server's own
 
 

@@ -9,23 +9,24 @@ from penstock.broker.exchange import Exchange
 from penstock.broker.gauges import measure
 from penstock.broker.metrics import FAMILIES
 from penstock.doors.http.door import HttpDoor
+from penstock.doors.http.limits import ADMIN, LOGIN, OPEN
 from penstock.doors.http.messages import TEXT, Request, Response, json_response
 from penstock.doors.http.needs import Needs
 from penstock.doors.http.router import Route
 from penstock.doors.mqtt.door import MqttDoor
 
 METRICS: Final = "text/plain; version=0.0.4; charset=utf-8"
+_METRICS_NEED: Final = {LOGIN: Needs.LOGIN, ADMIN: Needs.ADMIN, OPEN: None}
 
 
 def add_routes(door: HttpDoor, exchange: Exchange, mqtt: MqttDoor) -> None:
     status = Status(door, exchange, mqtt)
-    for path, handler, is_open in (
-        ("/healthz", status.health, True),
-        ("/readyz", status.readiness, True),
-        ("/metrics", status.metrics, False),
+    for path, handler, needs in (
+        ("/healthz", status.health, None),
+        ("/readyz", status.readiness, None),
+        ("/metrics", status.metrics, _METRICS_NEED[door.limits.metrics]),
     ):
-        needs = None if is_open else Needs.LOGIN
-        door.router.add(Route("GET", path, handler, is_open, needs=needs))
+        door.router.add(Route("GET", path, handler, is_open=needs is None, needs=needs))
 
 
 class Status:
