@@ -325,14 +325,27 @@ def test_bindings_are_applied_at_every_start_and_settings_reach_the_broker(tmp_p
         assert found["Temperatures"] == (3600, "os")
 
 
-def test_declared_rules_hold_while_the_server_runs_and_no_longer(tmp_path: Path) -> None:
+def test_declared_rules_hold_and_a_reload_applies_changed_ones(tmp_path: Path) -> None:
     file = write(tmp_path, '[[rules]]\nrule = "deny publish secret/#"\n')
     data = tmp_path / "data"
-    for flags, status in (("--config", str(file)), 403), ((), 201):
-        with Served(data, *flags) as broker, Asking(broker.http_port) as client:
-            client.ask("PUT", "/v1/topics/secret")
+    with (
+        Served(data, "--config", str(file)) as broker,
+        Asking(broker.http_port) as client,
+    ):
+        client.ask("PUT", "/v1/topics/secret")
+
+        def publish_status() -> int:
             message = {"name": "secret/a", "payload": "x"}
-            assert client.ask("POST", "/v1/topics/secret/records", message).status == status
+            return client.ask("POST", "/v1/topics/secret/records", message).status
+
+        assert publish_status() == 403
+        write(tmp_path, '[[rules]]\nrule = "deny publish"\n')
+        refused = penstock("reload", "--at", str(data))
+        assert refused.returncode == 1 and "rule 'deny publish' is incomplete" in refused.stderr
+        assert publish_status() == 403
+        write(tmp_path, "")
+        assert penstock("reload", "--at", str(data)).returncode == 0
+        assert publish_status() == 200
 
 
 def test_a_binding_that_contradicts_an_existing_one_is_refused_at_start(tmp_path: Path) -> None:
