@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from penstock import Broker, InvalidSetting, RefusedError, UnavailableError
+from penstock.broker.settings import mask_password
 from penstock.log.files.directory import STORAGE_NAME
 from tests.postgres_server import PostgresServer
 
@@ -201,6 +202,21 @@ def test_check_shows_the_database_and_hides_its_password() -> None:
     as_json = json.loads(penstock("serve", "--check", "--json", PENSTOCK_CATALOG__URL=url).stdout)
     assert as_json["settings"]["catalog.url"] == "postgresql://alice:***@db.example/orders"
     assert as_json["settings"]["catalog.schema"] == "penstock"
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("postgresql://a:b:c@d/e?password=x&y=z", "postgresql://a:***@d/e?password=***&y=z"),
+        ("postgresql://h/e?sslpassword=x", "postgresql://h/e?sslpassword=***"),
+        ("host=db password=secret user=alice", "host=db password=*** user=alice"),
+        ("password = 'se\\'cret word' host=db", "password = *** host=db"),
+        ("password='never closed", "password=***"),
+        ("host=db PASSWORD=a\\ b", "host=db PASSWORD=***"),
+    ],
+)
+def test_the_password_of_a_database_is_never_shown(url: str, shown: str) -> None:
+    assert mask_password(url) == shown
 
 
 def test_commands_on_a_directory_take_the_database_from_the_environment(

@@ -166,12 +166,14 @@ class Server:
         loop = asyncio.get_running_loop()
         descriptors = Descriptors()
         proxies = settings.proxies
+        strangers = Budget(STRANGERS_BYTES_MAX)  # of all doors together
         self._mqtt = MqttDoor(
             *(exchange, self._wills, self._selector, loop, descriptors, limits, proxies),
-            strangers_budget=Budget(STRANGERS_BYTES_MAX),
+            strangers_budget=strangers,
         )
         self._http = HttpDoor(
-            engine, self._selector, loop, descriptors, settings.http_limits, proxies
+            *(engine, self._selector, loop, descriptors, settings.http_limits, proxies),
+            strangers=strangers,
         )
         add_all(self._http, exchange, self._mqtt, self.reload)
 

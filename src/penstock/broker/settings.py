@@ -23,7 +23,14 @@ from penstock.model.limits import MIB, PAYLOAD_BYTES_MAX
 _DAY_S: Final = 86_400.0
 _SCHEMA: Final = re.compile(r"[a-z_][a-z0-9_]{0,49}")  # and a suffix fits behind it
 URL_SCHEMES: Final = ("postgresql://", "postgres://")
-_PASSWORDS: Final = (re.compile(r"(://[^:/?#]*:)[^/?#]*(?=@)"), re.compile(r"([?&]password=)[^&]*"))
+_PASSWORDS: Final = (
+    re.compile(r"(://[^:/?#]*:)[^/?#]*(?=@)"),
+    re.compile(r"([?&](?:ssl)?password=)[^&]*", re.IGNORECASE),
+    # host=… password=…, as libpq takes it too: a value may be in quotes
+    re.compile(
+        r"((?:^|\s)(?:ssl)?password\s*=\s*)(?:'(?:\\.|[^'\\])*'?|(?:\\.|\S)+)", re.IGNORECASE
+    ),
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -72,6 +72,17 @@ class Serving:
             except Exception as mistake:
                 self.give_up(connection, mistake)
 
+    def call_soon(self, connection: Served) -> None:
+        """Have it go on with what it has received, once the others have had their turn."""
+        self._loop.call_soon(self._go_on, connection)
+
+    def _go_on(self, connection: Served) -> None:
+        try:
+            if not connection.is_closed:
+                connection.receive(b"")
+        except Exception as mistake:
+            self.give_up(connection, mistake)
+
     def spawn(self, connection: Served, work: Coroutine[Any, Any, None]) -> None:
         """Go on for a connection in the background."""
         self.tasks.spawn(self._finish(connection, work))

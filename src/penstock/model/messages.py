@@ -69,9 +69,11 @@ def check_headers(headers: HeadersLike) -> Headers:
             size += len(key.encode()) + len(value.encode())
         except UnicodeEncodeError:
             raise RefusedError(f"header {key!r} holds text that UTF-8 cannot express") from None
+        if size > HEADERS_BYTES_MAX:  # here: the others are not looked at
+            raise TooLarge(
+                f"headers of {size} bytes or more: at most {HEADERS_BYTES_MAX} for one message"
+            )
         checked.append((key, value))
-    if size > HEADERS_BYTES_MAX:
-        raise TooLarge(f"headers of {size} bytes: at most {HEADERS_BYTES_MAX} for one message")
     return tuple(checked)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import unicodedata
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -28,16 +29,19 @@ from penstock.log.staging.area import (
     StagingArea,
     check_kept,
     check_part,
+    mark_key,
     read_batches,
 )
-from penstock.log.staging.foreign import check_batch
+from penstock.log.staging.foreign import check_batch, with_mark
 from penstock.log.staging.intake import finish, take_in
-from penstock.model.errors import CorruptError, NotAuthorized, RefusedError
+from penstock.model.errors import CorruptError, NotAuthorized, RefusedError, TooLarge
+from penstock.model.limits import MIB
 
 __all__ = ["NAME_FORM", "PART_FORM", "SOURCE_CHARS_MAX", "Staged", "StagedFile"]
 
 CLEAN_EVERY_S: Final = 3_600.0
 SOURCE_CHARS_MAX: Final = 512
+STAGED_RAW_BYTES_MAX: Final = 512 * MIB  # of the payloads of one file: LZ4 shrinks up to 255-fold
 
 
 class Staged:
@@ -66,31 +70,42 @@ class Staged:
         check_part(part)
         if topic.is_built_in:
             raise NotAuthorized(built_in_denial(topic))
+        own = _own(principal, source)
+        keys = _Keys(source, own, number, part)
         payload_bytes_max = self._engine.settings.payload_bytes_max
-        batches, names = await asyncio.to_thread(
-            _checked, data, source, number, part, payload_bytes_max
-        )
+        batches, names = await asyncio.to_thread(_checked, data, keys, payload_bytes_max)
         for name in names:
             if not self._authorise(principal, PUBLISH, name, topic.key):
                 self._engine.metrics.dropped["not_authorized"] += 1
                 raise NotAuthorized(denial(principal, PUBLISH, name))
         records = sum(batch.header.count for batch in batches)
         self._engine.quotas.check_rate(principal.user, records, len(data))
-        staged = StagedData(source, number, part, topic.id, batches)
+        staged = StagedData(own, number, part, topic.id, batches)
         return await asyncio.to_thread(area.keep, staged)
 
     async def hand_over(
-        self, source: str, number: int, files: list[StagedFile], *, is_only: bool
+        self,
+        principal: Principal,
+        source: str,
+        number: int,
+        files: list[StagedFile],
+        *,
+        is_only: bool,
     ) -> bool:
         """All of them come into their topics, once; False when that number had done so before."""
         area = self._area()
         self._check_space()
         for file in files:
             check_kept(number, file)
-        async with self._turn(check_source(source)):
+        own = _own(principal, check_source(source))
+        async with self._turn(own):
+            # A job that opened the directory itself, or an older release, has no owner.
+            if await asyncio.to_thread(area.last_done, source) >= number:
+                await asyncio.to_thread(area.discard, own, files)
+                return False
             return await take_in(
                 area,
-                source,
+                own,
                 number,
                 files,
                 self._log_of,
@@ -98,13 +113,14 @@ class Staged:
                 kept_s=ONLY_S if is_only else DONE_S,
             )
 
-    async def discard(self, source: str, files: list[StagedFile]) -> None:
+    async def discard(self, principal: Principal, source: str, files: list[StagedFile]) -> None:
         """Forget files that were staged and will not be handed over."""
         area = self._area()
         for file in files:
             check_part(file.part)
-        async with self._turn(check_source(source)):
-            await asyncio.to_thread(area.discard, source, files)
+        own = _own(principal, check_source(source))
+        async with self._turn(own):
+            await asyncio.to_thread(area.discard, own, files)
 
     def _area(self) -> StagingArea:
         directory: Path | None = self._engine.pipelines.directory
@@ -180,16 +196,38 @@ def check_source(source: str) -> str:
     return source
 
 
-def _checked(
-    data: bytes, source: str, number: int, part: str, payload_bytes_max: int
-) -> tuple[list[Batch], set[str]]:
+def _own(principal: Principal, source: str) -> str:
+    """Sources belong to whoever uses them: two users may call theirs the same."""
+    return f"{principal.tenant}\n{principal.user}\n{source}"  # no part contains a line feed
+
+
+@dataclass(frozen=True, slots=True)
+class _Keys:
+    """What the marks of a file say: the source as its user calls it, and as it is kept."""
+
+    source: str
+    own: str
+    number: int
+    part: str
+
+
+def _checked(data: bytes, keys: _Keys, payload_bytes_max: int) -> tuple[list[Batch], set[str]]:
     """The batches, and every name in them; refuses what nobody could publish either."""
     names: set[str] = set()
-    batches = []
+    batches: list[Batch] = []
+    raw_bytes = 0
     try:
-        for batch in read_batches(memoryview(data), source, number, part):
+        for batch in read_batches(memoryview(data), keys.source, keys.number, keys.part):
+            raw_bytes += batch.header.blob_raw_length
+            if raw_bytes > STAGED_RAW_BYTES_MAX:
+                raise TooLarge(
+                    f"the file decompresses to more than {STAGED_RAW_BYTES_MAX} bytes: stage "
+                    "several files"
+                )
             names |= check_batch(batch, payload_bytes_max)
-            batches.append(batch)
+            # A new one, which does not hold the payloads that were decompressed for the check.
+            key = mark_key(keys.own, keys.number, keys.part, len(batches))
+            batches.append(with_mark(batch, key))
     except CorruptError as broken:
         raise RefusedError(f"batch {len(batches)} is invalid: {broken}") from None
     if not batches:

@@ -3,71 +3,32 @@
 Requests of a client are dealt with one after another, as RFC 9112 §9.3.2 asks of all that are not
 safe; those that come early wait, bounded in number and bytes. A client that takes its answers
 slowly is neither read nor sent anything new meanwhile, and is closed if it reads nothing at all.
+A body that does not come with its head is not read on before it is known who sends it.
 """
 
 from __future__ import annotations
 
-import asyncio
 from collections import deque
-from typing import Final, Protocol
+from typing import Final
 
+from penstock.core.access import NOBODY
+from penstock.doors.budget import STRANGER_BYTES_MAX, Share
 from penstock.doors.http.bodies import BodyStream
-from penstock.doors.http.encode import CONTINUE, UNSIZED, encode_head
+from penstock.doors.http.encode import CONTINUE, UNSIZED, encode_head, encode_response
 from penstock.doors.http.errors import problem_of
-from penstock.doors.http.intake import Budget, Intake, Stage
-from penstock.doors.http.limits import (
-    OUT_BYTES_ROOM,
-    WAITING_BYTES_MAX,
-    WAITING_MAX,
-    HttpLimits,
-)
-from penstock.doors.http.messages import (
-    Answer,
-    HttpError,
-    Request,
-    Response,
-    Streamed,
-    Upgrade,
-)
+from penstock.doors.http.host import Host
+from penstock.doors.http.intake import Intake, Stage
+from penstock.doors.http.limits import OUT_BYTES_ROOM, WAITING_BYTES_MAX, WAITING_MAX, HttpLimits
+from penstock.doors.http.messages import Answer, HttpError, Request, Response, Streamed, Upgrade
 from penstock.doors.http.websocket import WebSocket, accept
 from penstock.doors.lingering import STOP_LINGER_S_MAX
 from penstock.doors.link import Link
-from penstock.doors.serving import Serving
 from penstock.model.limits import KIB
 
 EARLY_BYTES_MAX: Final = 64 * KIB  # behind a request to upgrade, before it is answered
 TAKE_BYTES_MAX: Final = 16 * KIB  # looked at in one go: the smallest requests are 25 bytes
 
 _HEAD: Final = "HEAD"
-
-
-class Host(Protocol):
-    """The door, as its connections see it."""
-
-    limits: HttpLimits
-    budget: Budget
-    serving: Serving
-    tick: int  # seconds, coarse
-    date: bytes  # the Date header, a second old at most
-    is_stopping: bool
-
-    def dispatch(self, request: Request) -> None:
-        """Answer it, now or later, through `Request.reply`."""
-        ...
-
-    def shared_headers(self, request: Request) -> tuple[tuple[str, str], ...]:
-        """What web pages of other origins need to be told, if they may ask at all."""
-        ...
-
-    def produce(self, stream: BodyStream) -> asyncio.Task[None]:
-        """Run a streamed body."""
-        ...
-
-    def note_violation(self, protocol: str, peer: str, problem: str) -> None:
-        """A client broke a rule: count it and log it."""
-        ...
-
-    def forget(self, connection: HttpConnection) -> None: ...
 
 
 class HttpConnection:
@@ -77,16 +38,20 @@ class HttpConnection:
         "_drains",
         "_host",
         "_intake",
+        "_is_admitting",
         "_is_advancing",
         "_is_held",
+        "_is_known",
         "_is_last",
         "_link",
         "_out",
         "_rest",
         "_serving",
+        "_share",
         "_since",
         "_socket",
         "_stream",
+        "_unknown",
         "_unread",
         "_waiting",
         "_waiting_bytes",
@@ -102,7 +67,10 @@ class HttpConnection:
         self._host = host
         self._serving = host.serving
         self._link = link
-        self._intake = Intake(self, host.limits, host.budget)
+        self._share = Share(host.strangers)
+        self._intake = Intake(self, host.limits, self._share)
+        self._unknown: Request | None = None  # its body is not read on: nobody knows who sends it
+        self._is_admitting = False  # and that is being found out
         self._unread = b""  # came, and is looked at when there is room for what it asks
         self._waiting: deque[Request] = deque()
         self._waiting_bytes = 0
@@ -114,6 +82,7 @@ class HttpConnection:
         self._since = host.tick  # the stage it is in, or the last byte it took
         self._is_advancing = False
         self._is_held = False  # not read from
+        self._is_known = False  # its client has logged in
         self._is_last = False  # closed after what is being sent
         # The peer may still send: closing with unread bytes would take the answer back (RST).
         self._drains = False
@@ -136,6 +105,9 @@ class HttpConnection:
         if self._is_held:
             self._is_held = False
             self._link.want_read(True)
+        if self._socket is not None:
+            self._socket.receive(data)
+            return
         at = 0
         while at < len(data) and not self._has_much and not self.is_closed:
             end = at + TAKE_BYTES_MAX
@@ -148,7 +120,9 @@ class HttpConnection:
 
     @property
     def _has_much(self) -> bool:
-        """Does it send requests faster than they are answered, or take no answers?"""
+        """Is it unknown, does it send faster than it is answered, or take no answers?"""
+        if self._unknown is not None:
+            return True
         waiting = self._waiting
         if not waiting:
             return False
@@ -176,10 +150,9 @@ class HttpConnection:
             self._waiting_bytes += len(request.body)
         if (self._intake.stage is not stage or requests) and not self.out_bytes:
             self._since = self._host.tick
-        if self._intake.wants_continue and self._wrong is None:
-            self._intake.wants_continue = False
-            if not self._waiting and self.current is None:
-                self.put(CONTINUE)
+        pending = self._intake.pending
+        if pending is not None and not pending.is_admitted and self._wrong is None:
+            self._unknown = pending
         self._advance()
 
     def _keep_early(self, data: bytes) -> None:
@@ -205,17 +178,38 @@ class HttpConnection:
                 self._host.dispatch(request)
             elif self._wrong is not None:
                 self._refuse(self._wrong)
+            elif self._unknown is not None:
+                self.current = self._unknown
+                self._is_admitting = True
+                self._host.admit(self._unknown)
             else:
                 break
         self._is_advancing = False
         if self._is_held and not self._has_much and not self.is_closed:
             self.receive(b"")
 
+    def admit(self, request: Request) -> None:
+        """It is known who sends this body, or that anybody may send a small one."""
+        if self.is_closed or self.current is not request:
+            return
+        self.current = self._unknown = None
+        self._is_admitting = False
+        intake = self._intake
+        if request.principal is NOBODY:
+            intake.body_bytes_max = min(intake.body_bytes_max, STRANGER_BYTES_MAX)
+        else:
+            self._share.move(self._host.budget)
+        if intake.wants_continue:
+            intake.wants_continue = False
+            self.put(CONTINUE)
+        self._advance()
+
     def _refuse(self, wrong: HttpError) -> None:
         self._host.note_violation("http", self._link.peer, str(wrong))
         response = problem_of(wrong)
         self._is_last = self._drains = True
-        self._put_response(response, response.headers, is_kept=False, is_silent=False)
+        date, headers = self._host.date, response.headers
+        self.put(encode_response(response, headers, date, is_kept=False, is_silent=False))
 
     # Answers out
 
@@ -228,6 +222,9 @@ class HttpConnection:
             self._upgrade(request, answer)
             return
         is_kept = request.is_kept and not self._host.is_stopping and not request.is_upgrade
+        if self._is_admitting:  # the rest of its body is not wanted
+            is_kept = False
+            self._drains = True
         is_silent = request.method == _HEAD
         if isinstance(answer, Streamed):
             self._begin_stream(request, answer, answer.headers + headers, is_kept, is_silent)
@@ -237,31 +234,17 @@ class HttpConnection:
         if headers or answer.headers:
             headers = answer.headers + headers
         self._is_last = not is_kept
-        self._put_response(answer, headers, is_kept=is_kept, is_silent=is_silent)
+        date = self._host.date
+        self.put(encode_response(answer, headers, date, is_kept=is_kept, is_silent=is_silent))
         self._finish(request)
-
-    def _put_response(
-        self,
-        response: Response,
-        headers: tuple[tuple[str, str], ...],
-        *,
-        is_kept: bool,
-        is_silent: bool,
-    ) -> None:
-        body = response.body
-        head = encode_head(
-            response.status,
-            response.content_type,
-            len(body),
-            self._host.date,
-            headers,
-            is_kept=is_kept,
-        )
-        self.put(head if is_silent else head + body)
 
     def _finish(self, request: Request) -> None:
         """The request is answered; its client may have more."""
-        self._host.budget.bytes -= len(request.body)
+        if request.body:
+            self._share.give_back(len(request.body))
+        if not self._is_known and request.principal is not NOBODY:
+            self._is_known = True
+            self._share.move(self._host.budget)
         self.current = None
         if not self.out_bytes:
             self._since = self._host.tick
@@ -320,7 +303,7 @@ class HttpConnection:
             self.answer(request, problem_of(protocol))
             return
         rest, self._intake.rest = self._intake.rest or b"", b""
-        self._host.budget.bytes -= len(request.body)
+        self._share.give_back(len(request.body))
         self.current = None
         self._socket = WebSocket(self, protocol, self._host.limits, is_pinged=upgrade.is_pinged)
         self._socket.begin(upgrade.begin)
@@ -333,6 +316,10 @@ class HttpConnection:
             self._since = self._host.tick
         self._out.append(data)
         self.out_bytes += len(data)
+        unsent = self._host.unsent
+        unsent.bytes += len(data)
+        if unsent.bytes > unsent.bytes_max:
+            self._host.relieve()
         if not self.is_dirty:
             self.is_dirty = True
             self._serving.mark_dirty(self)
@@ -358,6 +345,7 @@ class HttpConnection:
             self.close()
             return False
         self.out_bytes -= sent
+        self._host.unsent.bytes -= sent
         if sent < len(data):
             if self._rest is None:
                 self._link.want_write(True)
@@ -402,6 +390,17 @@ class HttpConnection:
         if not self.is_closed:
             self._link.want_read(wanted)
 
+    def hold(self, size: int) -> bool:
+        """For a WebSocket: count bytes of a stranger."""
+        return self._share.take(size)
+
+    def let_go(self) -> None:
+        self._share.close()
+
+    def go_on_soon(self) -> None:
+        """For a WebSocket: have it receive nothing new in the next tick."""
+        self._serving.call_soon(self)
+
     def violated(self, problem: str) -> None:
         """The peer of the WebSocket broke a rule."""
         self._host.note_violation("websocket", self._link.peer, problem)
@@ -432,7 +431,7 @@ class HttpConnection:
                 return
         waited_s = self._host.tick - self._since
         if self.out_bytes:
-            if waited_s > limits.send_s_max:
+            if waited_s > self._host.send_s_max:
                 self.close()
         elif self._socket is not None:
             self._socket.look_at_time()
@@ -456,7 +455,8 @@ class HttpConnection:
         if self._socket is not None:
             self._socket.close_with(code, why)
         elif self._stream is not None and self._stream.task is not None:
-            self._stream.task.cancel()
+            if not self._stream.answer.is_finite:
+                self._stream.task.cancel()
         elif self.current is None and not self.out_bytes and not self._waiting:
             self.close()
 
@@ -471,17 +471,15 @@ class HttpConnection:
 
     def _forget(self) -> None:
         self.is_closed = True
-        budget = self._host.budget
-        budget.bytes -= self._waiting_bytes
-        if self.current is not None:
-            budget.bytes -= len(self.current.body)
-            if self.current.task is not None:
-                self.current.task.cancel()
+        if self.current is not None and self.current.task is not None:
+            self.current.task.cancel()
         self._intake.close()
+        self._share.close()
         self._unread = b""
         self._waiting.clear()
         self._out = []
         self._rest = None
+        self._host.unsent.bytes -= self.out_bytes
         self.out_bytes = 0
         stream, self._stream = self._stream, None
         if stream is not None:

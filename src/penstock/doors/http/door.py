@@ -7,9 +7,10 @@ from and who sends it before its handler sees it.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 from email.utils import formatdate
+from math import inf
 from pathlib import Path
 from typing import Any, Final
 
@@ -17,12 +18,18 @@ from penstock.broker.engine import Engine
 from penstock.broker.limited_log import LimitedLog
 from penstock.core.access import Principal
 from penstock.core.proxies import NO_PROXIES, TrustedProxies
+from penstock.doors.budget import Budget
 from penstock.doors.descriptors import Descriptors
 from penstock.doors.http.bodies import BodyStream
 from penstock.doors.http.connection import HttpConnection
 from penstock.doors.http.errors import problem_of, status_of
-from penstock.doors.http.intake import Budget
-from penstock.doors.http.limits import BODIES_BYTES_MAX, DEFAULT_LIMITS, HttpLimits
+from penstock.doors.http.limits import (
+    BODIES_BYTES_MAX,
+    CROWDED_S_MAX,
+    DEFAULT_LIMITS,
+    UNSENT_BYTES_MAX,
+    HttpLimits,
+)
 from penstock.doors.http.login import Credentials, claimed_user, log_in, recall
 from penstock.doors.http.messages import (
     Answer,
@@ -33,9 +40,11 @@ from penstock.doors.http.messages import (
     Response,
     Streamed,
     Upgrade,
+    check_coding,
 )
 from penstock.doors.http.needs import check_needs
 from penstock.doors.http.pages import Pages
+from penstock.doors.http.room import Room
 from penstock.doors.http.router import Route, Router
 from penstock.doors.lingering import STOP_LINGER_S_MAX, Lingering
 from penstock.doors.link import Link
@@ -70,11 +79,18 @@ class HttpDoor:
         descriptors: Descriptors,
         limits: HttpLimits = DEFAULT_LIMITS,
         proxies: TrustedProxies = NO_PROXIES,
+        *,
+        strangers: Budget,
     ) -> None:
         self.engine = engine
         self.router = Router()
         self.limits = limits
         self.budget = Budget(BODIES_BYTES_MAX)
+        self.strangers = strangers
+        self.room = Room()  # for large answers
+        self.unsent = Budget(UNSENT_BYTES_MAX)
+        self._is_relieving = False
+        self.send_s_max = limits.send_s_max
         self.tick = 0
         self.date = b""
         self.is_stopping = False
@@ -192,9 +208,30 @@ class HttpDoor:
         if not self._connections and self._empty is not None:
             self._empty.set()
 
+    def relieve(self) -> None:
+        if not self._is_relieving:
+            self._is_relieving = True
+            self._loop.call_soon(self._relieve)
+
+    def _relieve(self) -> None:
+        self._is_relieving = False
+        while self._connections and self.unsent.bytes > self.unsent.bytes_max:
+            largest = max(self._connections, key=lambda connection: connection.out_bytes)
+            text = "connection from %(peer)s closed: it does not take its responses"
+            self._log.warning("connection closed", text, {"peer": largest.peer})
+            largest.close()
+
     # Requests
 
     def dispatch(self, request: Request) -> None:
+        # Also if it was admitted before its body came: by now its user may be gone.
+        self._find_asker(request, self._handle)
+
+    def admit(self, request: Request) -> None:
+        self._find_asker(request, self._read_on)
+
+    def _find_asker(self, request: Request, go_on: Callable[[Request], None]) -> None:
+        """Set route and principal, now or after a while, then go on; or answer with an error."""
         if self._proxies and b"forwarded" in request.headers:
             told = request.header(b"forwarded")
             request.client = self._proxies.client_of(request.asker.source, told)
@@ -206,13 +243,13 @@ class HttpDoor:
             if not route.is_open:
                 who = self._recall(request)
                 if not isinstance(who, Principal):
-                    self.serving.tasks.spawn(self._log_in(request, route, who))
+                    self.serving.tasks.spawn(self._log_in(request, who, go_on))
                     return
                 self._admit(request, who)
         except Exception as wrong:
             self._fail(request, wrong)
             return
-        self._handle(request, route)
+        go_on(request)
 
     def _admit(self, request: Request, who: Principal) -> None:
         if request.asker in self._unknown:
@@ -239,17 +276,26 @@ class HttpDoor:
             pages.check_origin(request)
             if route is not None and not route.is_safe:
                 pages.check_site(request)
+        if b"content-encoding" in request.headers:
+            check_coding(request)
         return route
 
-    async def _log_in(self, request: Request, route: Route, credentials: Credentials) -> None:
+    async def _log_in(
+        self, request: Request, credentials: Credentials, go_on: Callable[[Request], None]
+    ) -> None:
         try:
             self._admit(request, await log_in(self._access, credentials, request.source))
         except Exception as wrong:
             self._fail(request, wrong)
         else:
-            self._handle(request, route)
+            go_on(request)
 
-    def _handle(self, request: Request, route: Route) -> None:
+    def _read_on(self, request: Request) -> None:
+        request.is_admitted = True
+        request.asker.admit(request)
+
+    def _handle(self, request: Request) -> None:
+        route: Route = request.route
         if route.is_administrative and self.engine.audit.is_on:
             self.serving.tasks.spawn(self._handle_audited(request, route))
             return
@@ -368,7 +414,7 @@ class HttpDoor:
             await stream.answer.produce(stream)
             is_whole = True
         except asyncio.CancelledError:
-            is_whole = self.is_stopping
+            is_whole = self.is_stopping and not stream.answer.is_finite
         except Exception as wrong:
             if not isinstance(wrong, PenstockError):
                 self.serving.report("a stream broke off", wrong)
@@ -393,6 +439,8 @@ class HttpDoor:
     def _each_second(self) -> None:
         self._timer = self._loop.call_later(1.0, self._each_second)
         self.tick += 1
+        is_crowded = self.room.is_crowded
+        self.send_s_max = min(self.limits.send_s_max, CROWDED_S_MAX if is_crowded else inf)
         self._note_date()
         self._end_expired()
         for connection in list(self._connections):

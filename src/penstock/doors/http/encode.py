@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from penstock.doors.http.messages import TITLES, Pairs
+from penstock.doors.http.messages import TITLES, Pairs, Response
 
 CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 LAST_CHUNK: Final = b"0\r\n\r\n"
@@ -26,6 +26,17 @@ def encode_head(
     if not is_kept:
         lines += b"Connection: close\r\n"
     return head + date + lines + b"\r\n"
+
+
+def encode_response(
+    response: Response, headers: Pairs, date: bytes, *, is_kept: bool, is_silent: bool
+) -> bytes:
+    """The whole answer; without the body if it is silent."""
+    body = response.body
+    head = encode_head(
+        response.status, response.content_type, len(body), date, headers, is_kept=is_kept
+    )
+    return head if is_silent else head + body
 
 
 def _first_lines(status: int, content_type: str) -> bytes:

@@ -12,6 +12,7 @@ from typing import Final
 
 import httptools
 
+from penstock.doors.budget import Share
 from penstock.doors.http.limits import HEAD_BYTES_MAX, HEADERS_MAX, TARGET_BYTES_MAX, HttpLimits
 from penstock.doors.http.messages import Asker, HttpError, Request
 from penstock.model.limits import KIB
@@ -28,51 +29,45 @@ class Stage(Enum):
     BODY = 2
 
 
-class Budget:
-    """Bytes of request bodies that a door holds, all clients together."""
-
-    __slots__ = ("bytes", "bytes_max")
-
-    def __init__(self, bytes_max: int) -> None:
-        self.bytes = 0
-        self.bytes_max = bytes_max
-
-
 class Intake:
     """One client's parser and the request that is being read."""
 
     __slots__ = (
         "_asker",
         "_body_bytes",
-        "_budget",
         "_complete",
         "_fed_bytes",
         "_head_bytes",
+        "_header_count",
         "_headers",
         "_limits",
         "_parser",
         "_parts",
-        "_request",
+        "_share",
         "_target",
+        "body_bytes_max",
+        "pending",
         "rest",
         "stage",
         "wants_continue",
     )
 
-    def __init__(self, asker: Asker, limits: HttpLimits, budget: Budget) -> None:
+    def __init__(self, asker: Asker, limits: HttpLimits, share: Share) -> None:
         self._asker = asker
         self._limits = limits
-        self._budget = budget
+        self._share = share
         self._complete: list[Request] = []
-        self._request: Request | None = None
         self._target = b""
         self._headers: dict[bytes, bytes] = {}
         self._head_bytes = 0
-        self._fed_bytes = 0  # while a head was not complete
+        self._header_count = 0
+        self._fed_bytes = 0  # of a head, or of what is neither head nor body, while it comes
         self._parts: list[bytes] = []
         self._body_bytes = 0
         self._parser: httptools.HttpRequestParser | None = httptools.HttpRequestParser(self)
         self.stage = Stage.IDLE
+        self.body_bytes_max = limits.body_bytes_max
+        self.pending: Request | None = None  # its head is here, its body is not here whole
         self.wants_continue = False
         self.rest: bytes | None = None  # what came behind a request to upgrade
 
@@ -80,6 +75,7 @@ class Intake:
         """The requests that these bytes completed; `take` has them also when this raises."""
         parser = self._parser
         assert parser is not None
+        body_bytes = self._body_bytes
         try:
             parser.feed_data(data)
         except httptools.HttpParserUpgrade as upgrade:
@@ -89,7 +85,8 @@ class Intake:
             raise wrong if isinstance(wrong, HttpError) else broken from None
         except httptools.HttpParserError as broken:
             raise HttpError(400, f"this is not HTTP/1.1: {broken}") from None
-        if self.stage is Stage.HEAD:
+        if self.stage is not Stage.IDLE and self._body_bytes == body_bytes:
+            # A head, or the trailer or a chunk extension, which the parser gives when it is whole.
             self._fed_bytes += len(data)
             if self._fed_bytes > HEAD_BYTES_MAX + READ_BYTES_MAX:
                 raise _too_much_head()
@@ -101,10 +98,8 @@ class Intake:
 
     def close(self) -> None:
         """Let go of what was read of an unfinished request."""
-        self._budget.bytes -= self._body_bytes
-        self._body_bytes = 0
         self._parts = []
-        self._request = None
+        self.pending = None
         self._parser = None  # it holds us, and we hold it
 
     # Called by the parser; an exception here comes out of feed_data as HttpParserCallbackError
@@ -113,7 +108,8 @@ class Intake:
         self.stage = Stage.HEAD
         self._target = b""
         self._headers = {}
-        self._head_bytes = self._fed_bytes = 0
+        self._head_bytes = self._fed_bytes = self._header_count = 0
+        self.body_bytes_max = self._limits.body_bytes_max
 
     def on_url(self, part: bytes) -> None:
         self._target += part
@@ -123,7 +119,8 @@ class Intake:
 
     def on_header(self, name: bytes, value: bytes) -> None:
         self._head_bytes += len(name) + len(value) + 4
-        if self._head_bytes > HEAD_BYTES_MAX:
+        self._header_count += 1
+        if self._head_bytes > HEAD_BYTES_MAX or self._header_count > HEADERS_MAX:
             raise _too_much_head()
         if self.stage is not Stage.HEAD:
             return  # a trailer: nobody asked for one
@@ -131,8 +128,6 @@ class Intake:
         name = name.lower()
         known = headers.get(name)
         if known is None:
-            if len(headers) >= HEADERS_MAX:
-                raise _too_much_head()
             headers[name] = value
         elif name == b"host":
             raise HttpError(400, "there are two Host headers")
@@ -153,8 +148,16 @@ class Intake:
                 raise HttpError(505, f"HTTP/{version} is not supported: use HTTP/1.1")
         if b"host" not in headers and not request.is_old:
             raise HttpError(400, "the Host header is missing")
+        coding = headers.get(b"transfer-encoding")
+        if coding is not None and (coding.lower() != b"chunked" or request.is_old):
+            # Whoever stands before us may see another end of this request (RFC 9112 §6.1).
+            raise HttpError(
+                400,
+                f"Transfer-Encoding: {coding[:60].decode('latin-1')} is not supported: only "
+                "'chunked' is, with HTTP/1.1",
+            )
         length = headers.get(b"content-length")
-        if length is not None and int(length.lstrip(b"0")[:18] or 0) > self._limits.body_bytes_max:
+        if length is not None and int(length.lstrip(b"0")[:18] or 0) > self.body_bytes_max:
             raise self._too_large()
         if parser.should_upgrade():
             request.is_upgrade = True
@@ -168,9 +171,9 @@ class Intake:
                     f"Expect: {expects.decode('latin-1')} is not supported: omit it",
                 )
             self.wants_continue = not request.is_old
-        self._request = request
+        self.pending = request
         self._parts = []
-        self._body_bytes = 0
+        self._body_bytes = self._fed_bytes = 0
         self.stage = Stage.BODY
 
     def on_body(self, part: bytes) -> None:
@@ -181,11 +184,9 @@ class Intake:
         else:
             parts.append(part)
         self._body_bytes += size
-        budget = self._budget
-        budget.bytes += size
-        if self._body_bytes > self._limits.body_bytes_max:
+        if self._body_bytes > self.body_bytes_max:
             raise self._too_large()
-        if budget.bytes > budget.bytes_max:
+        if not self._share.take(size):
             raise HttpError(
                 503,
                 "the server is handling too many large requests: try again",
@@ -193,22 +194,24 @@ class Intake:
             )
 
     def on_message_complete(self) -> None:
-        request = self._request
+        request = self.pending
         assert request is not None
         parts = self._parts
         if parts:
             request.body = parts[0] if len(parts) == 1 else b"".join(parts)
             self._parts = []
         self._body_bytes = 0  # the request's own from now on
-        self._request = None
+        self.pending = None
         self.wants_continue = False
         self.stage = Stage.IDLE
         self._complete.append(request)
 
     def _too_large(self) -> HttpError:
+        if self.body_bytes_max < self._limits.body_bytes_max:
+            return HttpError(413, f"a body here has at most {self.body_bytes_max} bytes: omit it")
         return HttpError(
             413,
-            f"the body is larger than {self._limits.body_bytes_max} bytes: send less at once, "
+            f"the body is larger than {self.body_bytes_max} bytes: send less at once, "
             "or increase [http] body_bytes_max",
         )
 

@@ -20,6 +20,8 @@ HEAD_BYTES_MAX: Final = 32 * KIB  # request line and headers
 WAITING_MAX: Final = 32  # requests of one client that came before the one before was answered
 WAITING_BYTES_MAX: Final = 64 * KIB  # of their bodies; then the client is not read
 OUT_BYTES_ROOM: Final = 256 * KIB  # above it nothing new is begun or streamed for the client
+CROWDED_S_MAX: Final = 5.0  # for a client that takes nothing while large answers wait for room
+UNSENT_BYTES_MAX: Final = 256 * MIB  # of all clients together; then who has the most is let go
 BODIES_BYTES_MAX: Final = 256 * MIB  # of all clients together, while they arrive and are answered
 
 

@@ -62,7 +62,7 @@ Produce = Callable[[Writer], Coroutine[Any, Any, None]]
 class Streamed:
     """An answer whose body is made while it is sent; `produce` is cancelled if the client goes."""
 
-    __slots__ = ("content_type", "headers", "on_end", "produce", "status")
+    __slots__ = ("content_type", "headers", "is_finite", "on_end", "produce", "status")
 
     def __init__(
         self,
@@ -71,8 +71,11 @@ class Streamed:
         headers: Pairs = (),
         status: int = 200,
         on_end: Callable[[], None] | None = None,
+        *,
+        is_finite: bool = False,
     ) -> None:
         self.produce = produce
+        self.is_finite = is_finite  # a server that stops finishes it; others end where they are
         self.on_end = on_end  # called once, also if nothing was ever produced
         self.content_type = content_type
         self.headers = headers
@@ -108,6 +111,8 @@ class Asker(Protocol):
 
     source: str
 
+    def admit(self, request: Request) -> None: ...
+
     def answer(self, request: Request, answer: Answer) -> None: ...
 
 
@@ -121,6 +126,7 @@ class Request:
         "client",
         "expires_us",
         "headers",
+        "is_admitted",
         "is_kept",
         "is_old",
         "is_upgrade",
@@ -145,6 +151,7 @@ class Request:
         self.params: dict[str, str] = {}  # of the path, decoded
         self.principal: Principal = NOBODY
         self.expires_us = 0  # when the login of the principal ends; 0: it does not
+        self.is_admitted = False  # it is known who asks, before all of its body came
         self.is_kept = True  # the connection stays open
         self.is_old = False  # HTTP/1.0
         self.is_upgrade = False
@@ -170,6 +177,17 @@ class Request:
         if self._query is None:
             self._query = parse_query(self.query_text)
         return self._query
+
+
+def check_coding(request: Request) -> None:
+    """HttpError 415 for a body that is compressed: it would be stored as it came."""
+    coding = request.header(b"content-encoding").strip().lower()
+    if coding not in ("", "identity"):
+        raise HttpError(
+            415,
+            f"Content-Encoding {coding[:60]!r} is not supported: send the body without compression",
+            (("Accept-Encoding", "identity"),),
+        )
 
 
 def parse_query(text: str) -> dict[str, str]:

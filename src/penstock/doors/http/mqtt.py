@@ -11,6 +11,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final
 
+from penstock.core.access import NOBODY
 from penstock.doors.http.door import HttpDoor
 from penstock.doors.http.limits import OUT_BYTES_ROOM
 from penstock.doors.http.messages import Asker, Request, Upgrade
@@ -115,6 +116,10 @@ class MqttReceiver:
             socket.close_with(BUSY, "too many clients")
         else:
             self._link.bind(self._connection.on_writable)
+
+    @property
+    def is_known(self) -> bool:
+        return self._connection is None or self._connection.principal is not NOBODY
 
     def on_frame(self, data: bytes, *, is_text: bool, is_end: bool) -> None:
         connection = self._connection

@@ -20,6 +20,7 @@ from penstock.broker.topics import Topic
 from penstock.core.access import PUBLISH, Gate, authorise, denial
 from penstock.core.names import check_topic, quoted, topic_key
 from penstock.core.run import run_of
+from penstock.doors.http.counting import check_values
 from penstock.doors.http.door import HttpDoor
 from penstock.doors.http.errors import problem_of
 from penstock.doors.http.messages import HttpError, Request, Response, json_response
@@ -280,6 +281,7 @@ def read_fields(request: Request) -> dict[str, Any]:
     fields: dict[str, Any] = {}
     if request.body:
         try:
+            check_values(request.body)
             fields = msgspec.json.decode(request.body)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as wrong:
             raise HttpError(400, f"the body is not JSON: {wrong}") from None

@@ -11,12 +11,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, Protocol, cast
 
+from penstock.doors.budget import STRANGER_BYTES_MAX
 from penstock.doors.http.limits import OUT_BYTES_ROOM, HttpLimits
 from penstock.doors.http.messages import HttpError, Request, Upgrade
+from penstock.model.limits import KIB
 
 if TYPE_CHECKING:
     from websockets.frames import Frame
     from websockets.server import ServerProtocol
+
+FRAMES_MAX: Final = 128  # in one tick: some 5 ms
+FRAMES_BYTES_MIN: Final = 512  # looked at in one go: the smallest frames have 6 bytes
+FRAMES_BYTES_MAX: Final = 16 * KIB
 
 # Opcodes of RFC 6455 §5.2; what we send is always the last frame of its message.
 _CONT: Final = 0x0
@@ -24,6 +30,10 @@ _TEXT: Final = 0x1
 _BINARY: Final = 0x2
 TEXT: Final = 0x81
 BINARY: Final = 0x82
+
+# Codes of RFC 6455 §7.4.1
+TOO_BIG: Final = 1009
+TRY_LATER: Final = 1013
 
 
 class Carrier(Protocol):
@@ -36,6 +46,18 @@ class Carrier(Protocol):
     def put(self, data: bytes) -> None: ...
 
     def want_read(self, wanted: bool) -> None: ...
+
+    def hold(self, size: int) -> bool:
+        """Count bytes of a peer that has not logged in; False if there is no room for them."""
+        ...
+
+    def let_go(self) -> None:
+        """None of them are held any more."""
+        ...
+
+    def go_on_soon(self) -> None:
+        """Call `WebSocket.receive` again in the next tick."""
+        ...
 
     def end(self) -> None:
         """Close once all that waits has been sent."""
@@ -55,6 +77,11 @@ class Carrier(Protocol):
 
 class Receiver(Protocol):
     """Who the frames are for."""
+
+    @property
+    def is_known(self) -> bool:
+        """Has the peer logged in?"""
+        ...
 
     def on_frame(self, data: bytes, *, is_text: bool, is_end: bool) -> None:
         """A data frame; `is_end` if it is its message's last."""
@@ -106,6 +133,7 @@ class WebSocket:
         "_carrier",
         "_closing_since",
         "_discarded",
+        "_early_bytes",
         "_is_held",
         "_is_text",
         "_is_wanted",
@@ -114,6 +142,7 @@ class WebSocket:
         "_protocol",
         "_receiver",
         "_seen",
+        "_unread",
         "subprotocol",
     )
 
@@ -128,6 +157,8 @@ class WebSocket:
         self._is_text = False  # the message that is being read
         self._is_held = False  # not read, because the peer takes nothing
         self._is_wanted = True  # the receiver takes more
+        self._early_bytes = 0  # of a frame that is not whole, before its peer has logged in
+        self._unread = b""  # came, and is handled in the next tick
         self._closing_since = -1
         self._discarded = 0  # bytes that came after we closed
         self._seen = carrier.now_s()
@@ -182,21 +213,69 @@ class WebSocket:
     def want_read(self, wanted: bool) -> None:
         """Go on reading, or stop until the receiver wants more."""
         self._is_wanted = wanted
-        self._carrier.want_read(wanted and not self._is_held)
+        if wanted and self._unread:
+            self._carrier.go_on_soon()
+        self._carrier.want_read(self._wants_read)
+
+    @property
+    def _wants_read(self) -> bool:
+        return self._is_wanted and not self._is_held and not self._unread
 
     def receive(self, data: bytes) -> None:
+        """Handle as many frames as may be handled while others wait, the rest in the next tick."""
+        was_behind = bool(self._unread)
+        data, self._unread = self._unread + data, b""
+        at = frames = 0
+        size = FRAMES_BYTES_MIN
+        while at < len(data) and frames < FRAMES_MAX and self._takes_more:
+            count = self._handle(data[at : at + size])
+            at += size
+            frames += count
+            if count < FRAMES_MAX // 16:  # they are large: there is not much to do for them
+                size = min(2 * size, FRAMES_BYTES_MAX)
+        if self._carrier.is_closed:
+            return
+        self._unread = data[at:]
+        if self._unread and self._is_wanted:
+            self._carrier.go_on_soon()
+        if was_behind or self._unread:
+            self._carrier.want_read(self._wants_read)
+
+    @property
+    def _takes_more(self) -> bool:
+        return (self._is_wanted or not self.is_open) and not self._carrier.is_closed
+
+    def _count_early(self, data: bytes, events: int) -> None:
+        """Before the login, what is held of a frame that has not come whole is bounded."""
+        receiver = self._receiver
+        if events or receiver is None or receiver.is_known:
+            if self._early_bytes:
+                self._carrier.let_go()
+                self._early_bytes = 0
+            return
+        self._early_bytes += len(data)
+        if self._early_bytes > STRANGER_BYTES_MAX:
+            self.close_with(TOO_BIG, f"log in before you send frames of {STRANGER_BYTES_MAX} bytes")
+        elif not self._carrier.hold(len(data)):
+            self.close_with(TRY_LATER, "too many clients log in: try again")
+
+    def _handle(self, data: bytes) -> int:
+        """How many frames these bytes completed."""
         self._seen = self._carrier.now_s()
         protocol = self._protocol
         if self._closing_since >= 0:
             self._discarded += len(data)
             if self._discarded > self._limits.linger_bytes_max:
                 self._carrier.close()
-                return
+                return 0
         was_broken = protocol.parser_exc is not None
         protocol.receive_data(data)
         if protocol.parser_exc is not None and not was_broken:
             self._carrier.violated(str(protocol.parser_exc))
-        for event in protocol.events_received():
+        events = protocol.events_received()
+        if self.is_open:
+            self._count_early(data, len(events))
+        for event in events:
             if not self.is_open or self._receiver is None:
                 break
             frame = cast("Frame", event)
@@ -210,6 +289,7 @@ class WebSocket:
         if self._carrier.out_bytes > OUT_BYTES_ROOM and not self._is_held:
             self._is_held = True
             self._carrier.want_read(False)
+        return len(events)
 
     def _flush(self) -> None:
         """Send what the protocol has to say of its own."""
@@ -222,7 +302,7 @@ class WebSocket:
     def on_room(self) -> None:
         if self._is_held:
             self._is_held = False
-            self._carrier.want_read(self._is_wanted)
+            self._carrier.want_read(self._wants_read)
         if self._receiver is not None and self.is_open:
             self._receiver.on_room()
 

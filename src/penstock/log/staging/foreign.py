@@ -6,6 +6,7 @@ kinds, headers, one mark, and constants for all the rest. Whole columns are look
 
 from __future__ import annotations
 
+from copy import copy
 from operator import sub
 from typing import Final
 
@@ -14,6 +15,8 @@ import lz4.block
 from penstock.core.names import check_name
 from penstock.log.format import batch_bytes as fmt
 from penstock.log.format.batch import Batch
+from penstock.log.format.checksum import crc32c
+from penstock.log.format.marks import Mark, encode_marks
 from penstock.log.staging.area import STAGED_BLOB_BYTES, STAGED_RECORDS
 from penstock.model.errors import CorruptError
 from penstock.model.messages import check_headers, check_payload_size
@@ -40,6 +43,20 @@ def check_batch(batch: Batch, payload_bytes_max: int) -> set[str]:
         for headers in batch.record_headers(0, header.count):
             check_headers(headers)
     return _names(batch)
+
+
+def with_mark(batch: Batch, key: bytes) -> Batch:
+    """The same records with another key in their one mark; checked batches only."""
+    (mark,) = batch.marks()
+    header = copy(batch.header)
+    end = batch.plan.strings + header.strings_length + header.headers_length
+    marks = encode_marks([Mark(mark.kind, key, mark.index)])
+    columns = bytes(batch.columns[:end]) + marks
+    columns += bytes(-len(columns) & 7)  # what follows stays aligned
+    header.marks_length = len(marks)
+    header.columns_length = len(columns)
+    header.columns_checksum = crc32c(columns)
+    return Batch(header, columns, batch.stored_blob)
 
 
 def _record_flags(batch: Batch) -> bytes:

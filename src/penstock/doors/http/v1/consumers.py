@@ -12,12 +12,12 @@ from penstock.core.access import Gate
 from penstock.core.position import parse_position
 from penstock.core.where import compile_where
 from penstock.doors.http.door import HttpDoor
-from penstock.doors.http.messages import Request, Response, json_response
+from penstock.doors.http.messages import Answer, Request, Response, json_response
 from penstock.doors.http.needs import Needs
 from penstock.doors.http.router import Route
 from penstock.doors.http.v1.describing import Facts
+from penstock.doors.http.v1.page import Page, page_answer
 from penstock.doors.http.v1.reading import READ_BYTES_MAX, read_body
-from penstock.doors.http.v1.records import records_response
 from penstock.doors.http.v1.types import (
     Commit,
     Committed,
@@ -126,7 +126,7 @@ class ConsumersDoor:
         await self._engine.consumers.unsubscribe(topic, consumer.name)
         return Response(204)
 
-    async def fetch(self, request: Request) -> Response:
+    async def fetch(self, request: Request) -> Answer:
         engine = self._engine
         asked = read_body(request, Fetch)
         topic, consumer = self._find(request)
@@ -155,7 +155,8 @@ class ConsumersDoor:
                 break
             await self._door.wait(topic.log.wait_past(next_offset), left_s)
             offset = next_offset
-        return records_response(topic, Found(records, first_offset, next_offset, end), first_offset)
+        page = Page(Found(records, first_offset, next_offset, end), len(records))
+        return await page_answer(self._door.room, page, topic, first_offset)
 
     async def commit(self, request: Request) -> Response:
         asked = read_body(request, Commit)

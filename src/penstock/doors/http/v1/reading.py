@@ -18,6 +18,7 @@ from penstock.core.names import check_filter
 from penstock.core.position import OFFSET_END
 from penstock.core.topic_settings import TOPIC_KEYS
 from penstock.core.where import Where, compile_where
+from penstock.doors.http.counting import check_values
 from penstock.doors.http.messages import HttpError, Request
 from penstock.doors.http.v1.types import RecordOut
 from penstock.model.errors import InvalidSetting
@@ -59,6 +60,7 @@ def read_settings(request: Request) -> dict[str, Any]:
 
 def _decode(request: Request, kind: type[T], fields: Callable[[], str]) -> T:
     body = request.body or b"{}"
+    check_values(body)
     try:
         return msgspec.json.decode(body, type=kind)
     except msgspec.ValidationError as wrong:

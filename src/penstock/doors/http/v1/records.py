@@ -15,29 +15,22 @@ from msgspec import UNSET
 
 from penstock.broker.publish.idempotency import StoringOnce
 from penstock.broker.publish.submissions import RECORDS_MAX, Submissions
-from penstock.broker.reading import (
-    Columns,
-    Found,
-    Selection,
-    position_offset,
-    read_arrow,
-    read_page,
-    read_records,
-    read_stored,
-)
+from penstock.broker.reading import Selection, position_offset
 from penstock.broker.session.store import SessionStore
 from penstock.broker.topics import Topic
 from penstock.core.access import Gate
 from penstock.core.names import check_name
 from penstock.core.position import parse_position
 from penstock.core.run import Run, run_of
+from penstock.doors.http.counting import check_values
 from penstock.doors.http.door import HttpDoor
 from penstock.doors.http.errors import problem_of
-from penstock.doors.http.messages import JSON, HttpError, Pairs, Request, Response
+from penstock.doors.http.messages import JSON, Answer, HttpError, Pairs, Request, Response
 from penstock.doors.http.needs import Needs
 from penstock.doors.http.router import Route
 from penstock.doors.http.schemas import FILTER, KEY, NAME, OFFSET, POSITION, WHERE, number
 from penstock.doors.http.v1.describing import Facts, Field
+from penstock.doors.http.v1.page import ARROW, BATCHES, Page, page_answer, read_form
 from penstock.doors.http.v1.reading import (
     ARROW_LIMIT_MAX,
     BATCHES_LIMIT_MAX,
@@ -46,7 +39,6 @@ from penstock.doors.http.v1.reading import (
     READ_BYTES_MAX,
     WAIT_S_MAX,
     check_query,
-    columns_out,
     decode_base64,
     read_columns,
     read_filters,
@@ -54,16 +46,13 @@ from penstock.doors.http.v1.reading import (
     read_number,
     read_offset,
     read_wait_s,
-    record_out,
 )
-from penstock.doors.http.v1.types import Message, MessagesIn, RecordOut, Records, Results
+from penstock.doors.http.v1.types import Message, MessagesIn, Records, Results
 from penstock.model.errors import RefusedError
 from penstock.model.messages import check_headers, check_key, encode_message
 from penstock.model.record import KIND_BYTES, KIND_TEXT, Headers
 
 RECORDS: Final = "/v1/topics/{topic}/records"
-ARROW: Final = "application/vnd.apache.arrow.stream"
-BATCHES: Final = "application/vnd.penstock.batches"
 NDJSON: Final = ("application/x-ndjson", "application/ndjson", "application/jsonl")
 _LIMITS: Final = {ARROW: ARROW_LIMIT_MAX, BATCHES: BATCHES_LIMIT_MAX}
 RAW: Final = {"text/plain": KIND_TEXT, "application/octet-stream": KIND_BYTES}
@@ -185,7 +174,7 @@ class RecordsDoor:
 
     # Reading
 
-    async def read(self, request: Request) -> Response:
+    async def read(self, request: Request) -> Answer:
         query = check_query(request, "from", "limit", "where", "names", "wait", "until", "columns")
         form = wanted_form(request)
         topic = self._engine.topics.get(request.params["topic"])
@@ -208,58 +197,33 @@ class RecordsDoor:
         wait_s = read_wait_s(query)
         position = parse_position(query.get("from", "earliest"), self._engine.clock.now_us())
         offset = await position_offset(topic, position)
-        deadline_s = self._engine.clock.monotonic_s() + wait_s
         first_offset = max(offset, topic.log.bounds().first)
-        columns: list[Columns] | None = None
+        page = await self._wait_page(topic, offset, selection, form, wait_s)
+        self._engine.metrics.records_delivered += page.count
+        if self._door.room.is_crowded and not self._door.room.is_small(page.size):
+            # Its records are not held while it waits for a place: they are read again.
+            start, size = page.found.first_offset, page.size
+            del page
+            share = await self._door.room.reserve(size)
+            page = await read_form(topic, start, selection, form)
+            return page.stream(topic, first_offset, self._door.room, share)
+        return await page_answer(self._door.room, page, topic, first_offset)
+
+    async def _wait_page(
+        self, topic: Topic, offset: int, selection: Selection, form: str, wait_s: float
+    ) -> Page:
+        """The page at `offset`; where it is empty, the first one that is not, for a while."""
+        deadline_s = self._engine.clock.monotonic_s() + wait_s
         while True:
-            if form != JSON:
-                read = read_arrow if form == ARROW else read_stored
-                data, found = await read(topic, offset, selection)
-                is_empty = found.next_offset == found.first_offset or not (
-                    found.records or is_plain
-                )
-            elif is_plain:
-                columns, found = await read_page(topic, offset, selection)
-                is_empty = not (found.records if columns is None else columns)
-            else:
-                found = await read_records(topic, offset, selection)
-                is_empty = not found.records
+            page = await read_form(topic, offset, selection, form)
+            found = page.found
             left_s = deadline_s - self._engine.clock.monotonic_s()
-            if not is_empty or left_s <= 0 or found.next_offset < found.end_offset:
-                break
+            if page.count or left_s <= 0 or found.next_offset < found.end_offset:
+                return page
             offset = found.next_offset
             await self._door.wait(topic.log.wait_past(offset), left_s)
             if self._door.is_stopping:
-                break
-        is_whole = is_plain and not found.records and (form != JSON or columns is not None)
-        plain_count = found.next_offset - found.first_offset if is_whole else 0
-        self._engine.metrics.records_delivered += len(found.records) + plain_count
-        if form != JSON:
-            return Response(200, data, form, _positions(topic, found))
-        if columns is not None:
-            records = [one for part in columns for one in columns_out(part)]
-            return _records(topic, found, first_offset, records)
-        return records_response(topic, found, first_offset)
-
-
-def records_response(topic: Topic, found: Found, first_offset: int) -> Response:
-    return _records(topic, found, first_offset, [record_out(record) for record in found.records])
-
-
-def _records(topic: Topic, found: Found, first_offset: int, records: list[RecordOut]) -> Response:
-    body = Records(topic.declared, first_offset, found.next_offset, found.end_offset, records)
-    return Response(200, _encode(body))
-
-
-def _positions(topic: Topic, found: Found) -> Pairs:
-    """Only JSON has a place for them."""
-    return (
-        ("Penstock-Topic-Id", str(topic.id)),
-        ("Penstock-Epoch", str(topic.log.epoch)),
-        ("Penstock-First-Offset", str(found.first_offset)),
-        ("Penstock-Next-Offset", str(found.next_offset)),
-        ("Penstock-End-Offset", str(found.end_offset)),
-    )
+                return page
 
 
 def wanted_form(request: Request) -> str:
@@ -307,6 +271,7 @@ def read_messages(request: Request) -> list[Message]:
                 ) from None
         return [message]
     query = check_query(request, "name") if request.query_text else {}
+    check_values(body)
     try:
         if content_type in NDJSON:
             messages = _one.decode_lines(body)

@@ -130,7 +130,7 @@ class StagingDoor:
         asked = read_body(request, HandOver)
         try:
             is_new = await self._staged.hand_over(
-                asked.source, asked.number, asked.files, is_only=asked.is_only
+                request.principal, asked.source, asked.number, asked.files, is_only=asked.is_only
             )
         except RefusedError as refused:  # the files are not what was staged
             raise HttpError(409, str(refused), error=type(refused).__name__) from None
@@ -138,5 +138,5 @@ class StagingDoor:
 
     async def discard(self, request: Request) -> Response:
         asked = read_body(request, Discard)
-        await self._staged.discard(asked.source, asked.files)
+        await self._staged.discard(request.principal, asked.source, asked.files)
         return Response(204)

@@ -252,6 +252,11 @@ class SocketReader:
             self._room = asyncio.get_running_loop().create_future()
             await self._room
 
+    @property
+    def is_known(self) -> bool:
+        """The login was that of the request to upgrade."""
+        return True
+
     def on_frame(self, data: bytes, *, is_text: bool, is_end: bool) -> None:
         """Readers have nothing to say."""
 
