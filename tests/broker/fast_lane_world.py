@@ -20,6 +20,7 @@ from typing import TypeVar
 from penstock.broker.engine import Engine, Runs
 from penstock.broker.session.session import Subscription
 from penstock.broker.settings import BrokerSettings
+from penstock.broker.shared import Shared
 from penstock.broker.topics import Topic
 from penstock.catalog.catalog import Catalog
 from penstock.catalog.sqlite import SqliteDatabase
@@ -309,7 +310,9 @@ async def opened_world(chance: Random, *, keeps_qos0: bool) -> AsyncIterator[Fas
     workers = HeldWorkers(disk, loop)
     store = EmbeddedStore(Path("/data"), disk, clock, loop, workers)
     catalog = await Catalog.open(InlineRunner(SqliteDatabase(":memory:")), clock)
-    engine = Engine(BrokerSettings(), catalog, store, clock, lambda: (1, 1))
+    shared = Shared(BrokerSettings(), catalog, store, clock, lambda: (1, 1))
+    await shared.open()
+    engine = Engine(shared)
     await engine.open()
     await engine.topics.create(DEFAULT_TOPIC, LogSettings(durability=FSYNC), exist_ok=True)
     world = FastLaneWorld(engine, workers, chance, keeps_qos0=keeps_qos0)
@@ -323,3 +326,4 @@ async def opened_world(chance: Random, *, keeps_qos0: bool) -> AsyncIterator[Fas
             workers.finish()
         await world.world.store.close()
         await engine.close()
+        await shared.close()

@@ -12,7 +12,17 @@ import pytest
 from penstock import AsyncBroker, Broker, NotSubscribed, TopicExists
 
 # What only the async one has: how it is opened, and what the sync one is made from.
-ONLY_ASYNC = {"open", "shut", "engine", "plan_stream", "announce", "hurry", "serving", "give_up"}
+ONLY_ASYNC = {
+    "open",
+    "tenants",
+    "shut",
+    "engine",
+    "plan_stream",
+    "announce",
+    "hurry",
+    "serving",
+    "give_up",
+}
 
 
 def public(kind: type) -> set[str]:

@@ -10,7 +10,7 @@ import pytest
 from penstock.broker.caches import IDLE_S, Caches
 from penstock.broker.deliver import decoded
 from penstock.broker.deliver.decoded import Decoded
-from penstock.doors.http.v1.streams import LINES_BYTES_MAX, Lines
+from penstock.doors.http.lines import LINES_BYTES_MAX, Lines
 from penstock.model.clock import ManualClock
 from tests.broker.exchange_world import ExchangeWorld
 from tests.broker.test_exchange import play

@@ -111,7 +111,7 @@ class Hosted:
 
     def _is_idle(self) -> bool:
         tasks = self.door.serving.tasks or self.exchange.store.tasks
-        return not tasks and self.door.wills.is_idle
+        return not tasks and all(one.wills.is_idle for one in self.door.worlds.values())
 
     @property
     def door(self) -> MqttDoor:

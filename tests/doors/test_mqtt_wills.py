@@ -335,7 +335,7 @@ def test_a_client_gone_before_its_answer_leaves_one_will_and_no_row(
         messages = watcher.settle()
         assert all(isinstance(one, Publish) and one.payload == b"gone" for one in messages)
         assert len(messages) <= 20
-        assert broker.call(lambda: not broker.door.wills._waiting)
+        assert broker.call(lambda: not broker.door.worlds["default"].wills._waiting)
 
 
 def test_of_two_that_come_at_once_one_stays_and_has_its_will(broker: Hosted, name: str) -> None:

@@ -69,14 +69,14 @@ def test_a_disk_with_too_little_space_is_logged_when_it_begins_and_when_it_ends(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, log: pytest.LogCaptureFixture
 ) -> None:
     with Hosted(tmp_path) as broker:
-        upkeep = broker.exchange.engine.upkeep
+        space = broker.exchange.engine.shared.space
         for free in (4, 3, 2):
-            monkeypatch.setattr(upkeep, "_free_space", lambda free=free: (free, 100))
-            broker.call(upkeep.look_at_space)
+            monkeypatch.setattr(space, "_free_space", lambda free=free: (free, 100))
+            broker.call(space.look)
         assert levels(log, "disk refusal begins") == ["warning"]
         assert "4.0 % of the disk is free" in log.text
-        monkeypatch.setattr(upkeep, "_free_space", lambda: (50, 100))
-        broker.call(upkeep.look_at_space)
+        monkeypatch.setattr(space, "_free_space", lambda: (50, 100))
+        broker.call(space.look)
         assert levels(log, "disk refusal ends") == ["info"]
 
 

@@ -87,7 +87,7 @@ async def check(catalog: Catalog, topic_id: TopicId) -> None:
     assert row.owner == f"owner of {catalog.tenant}"
     clients, levels, retained = await catalog.sessions.recover()
     assert list(clients) == ["client"] and levels == {topic_id: (1, topic_id)}
-    assert [one.payload for one in retained] == [catalog.tenant.encode()]
+    assert [one.offset for one in retained] == [topic_id]
     (stored,) = [one.stored for one in (await catalog.session_list.find(["client"])).values()]
     assert stored.positions == {topic_id: (1, topic_id)}, "the level of its own topics, no other's"
     (share,) = await catalog.sessions.shares.recover()

@@ -20,6 +20,7 @@ from penstock.broker.deliver.streams import Stream
 from penstock.broker.engine import RUN_BYTES_MAX, RUN_RECORDS_MAX, Engine
 from penstock.broker.queue.consumers import check_offset, read_matching, resolve
 from penstock.broker.settings import altered, make_settings, topic_settings
+from penstock.broker.tenants import Tenants
 from penstock.broker.topics import Topic
 from penstock.config import DEFAULT_DATA
 from penstock.core.access import FULL, PUBLISH, Principal, authorise
@@ -43,6 +44,7 @@ from penstock.model.record import (
     check_on_gap,
 )
 from penstock.model.runs import PipelineRun
+from penstock.model.tenants import no_such_tenant
 
 DEFAULT_PATH: Final = DEFAULT_DATA
 STREAM_TAKE_MAX: Final = 1_000  # records a stream hands over at once
@@ -57,8 +59,11 @@ class AsyncBroker:
     Use it as a context manager, or `await open()` and `await close()`.
     """
 
-    def __init__(self, path: str | Path = DEFAULT_PATH, **settings: Any) -> None:
+    def __init__(
+        self, path: str | Path = DEFAULT_PATH, *, tenant: str = DEFAULT_TENANT, **settings: Any
+    ) -> None:
         self._path: Path | None = Path(path)
+        self._tenant = tenant
         self._settings = make_settings(settings)
         self._make_workers: type[ThreadWorkers] = ThreadWorkers
         self._open: OpenBroker | None = None
@@ -77,6 +82,9 @@ class AsyncBroker:
                 self._open = await open_memory(self._settings)
             else:
                 self._open = await open_directory(self._path, self._settings, self._make_workers)
+            if self._tenant not in self._open.tenants.engines:
+                await self.shut(is_clean=True)
+                raise no_such_tenant(self._tenant)
         return self
 
     async def close(self) -> None:
@@ -106,12 +114,18 @@ class AsyncBroker:
         await self.shut(is_clean=kind is None)
 
     @property
-    def engine(self) -> Engine:
+    def tenants(self) -> Tenants:
+        """All tenants of the broker."""
         if self._open is None:
             raise UnavailableError(
                 "the broker is closed, or was never opened: use it as a context manager"
             )
-        return self._open.engine
+        return self._open.tenants
+
+    @property
+    def engine(self) -> Engine:
+        """That of the tenant this broker is used for."""
+        return self.tenants.get(self._tenant)
 
     @property
     def notes(self) -> Sequence[str]:

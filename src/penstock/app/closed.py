@@ -15,34 +15,38 @@ from penstock.catalog.outside import CatalogPlace, TopicSeen, look, see_topics
 from penstock.core.names import topic_slug
 from penstock.log.files.directory import keep_closed, read_backends
 from penstock.log.files.disk import RealDisk
-from penstock.log.files.layout import AREA, find_logs, log_directory, read_facts
+from penstock.log.files.layout import AREA, find_logs, log_directory, read_facts, tenant_root
 from penstock.log.files.recovery import read_closed
 from penstock.log.interface import LogIdentity, LogSettings
 from penstock.model.errors import PenstockError
-from penstock.model.record import DEFAULT_TENANT, TopicInfo
+from penstock.model.record import DEFAULT_TENANT, TenantId, TopicInfo
 
 
-def read_topics(path: Path) -> list[TopicInfo] | None:
+def read_topics(path: Path, tenant: TenantId = DEFAULT_TENANT) -> list[TopicInfo] | None:
     """What a broker would list; None if one is open, or would have anything to repair or to tell.
 
     Nothing is changed. The lock is held while the catalog is read; a broker that is started after
     that shows in the files of the logs.
     """
+    root = tenant_root(path, tenant)
     try:
         with keep_closed(path) as is_closed:
-            if not is_closed or read_backends(path) is not None or (path / AREA).exists():
+            if not is_closed or read_backends(path) is not None or (root / AREA).exists():
                 return None
             with look(CatalogPlace(path), is_closed=True) as fetch:
-                seen = {_identity(one): one for one in see_topics(fetch)}
-        if seen.keys() != set(find_logs(RealDisk(), path)):
+                seen = {_identity(tenant, one): one for one in see_topics(fetch, tenant)}
+        if not seen and tenant != DEFAULT_TENANT:
+            return None  # perhaps there is no such tenant
+        logs = {one for one in find_logs(RealDisk(), path) if one.tenant == tenant}
+        if seen.keys() != logs:
             return None
         return [_describe(path, *pair) for pair in seen.items()]
     except (PenstockError, OSError, sqlite3.DatabaseError, msgspec.DecodeError):
         return None  # a broker knows what to do about it, or what to say
 
 
-def _identity(seen: TopicSeen) -> LogIdentity:
-    return LogIdentity(DEFAULT_TENANT, seen.topic_id, topic_slug(seen.declared))
+def _identity(tenant: TenantId, seen: TopicSeen) -> LogIdentity:
+    return LogIdentity(tenant, seen.topic_id, topic_slug(seen.declared))
 
 
 def _describe(path: Path, identity: LogIdentity, seen: TopicSeen) -> TopicInfo:

@@ -12,10 +12,9 @@ from typing import Final, NamedTuple
 
 from penstock.app.aio import serving_broker
 from penstock.app.schedule import Schedule
-from penstock.broker.exchange import Exchange
-from penstock.broker.session.store import SessionStore
-from penstock.broker.session.wills import Wills
+from penstock.broker.engine import Engine
 from penstock.broker.tokens import Tokens
+from penstock.broker.world import World
 from penstock.config import (
     OFF,
     ServerSettings,
@@ -25,7 +24,6 @@ from penstock.config import (
     storage_variables,
 )
 from penstock.core.engine_kind import engine_kind
-from penstock.core.placement import DEFAULT_TOPIC
 from penstock.doors.budget import STRANGERS_BYTES_MAX, Budget
 from penstock.doors.bus.door import BusDoor
 from penstock.doors.descriptors import Descriptors
@@ -37,6 +35,7 @@ from penstock.doors.selector import DoorSelector
 from penstock.doors.tls_context import TlsContext
 from penstock.log.files.directory import SOCKET_NAME
 from penstock.model.errors import InvalidSetting, UnavailableError
+from penstock.model.record import DEFAULT_TENANT, TenantId
 from penstock.model.version import VERSION
 
 LOG: Final = logging.getLogger("penstock.server")
@@ -70,8 +69,7 @@ class Server:
         self._mqtt: MqttDoor | None = None
         self._http: HttpDoor | None = None
         self._bus: BusDoor | None = None
-        self._store: SessionStore | None = None
-        self._wills: Wills | None = None
+        self._worlds: dict[TenantId, World] = {}
         self._schedule: Schedule | None = None
         self._contexts: dict[str, TlsContext] = {}  # by scheme
         self._is_started = False
@@ -152,30 +150,52 @@ class Server:
 
     async def _open_doors(self) -> None:
         settings = self._settings
-        engine = self.broker.engine
-        self._store = SessionStore(engine, engine.session_catalog)
-        await self._store.open()
-        limits = settings.mqtt_limits
-        engine.topics.automatic_max = limits.auto_create_topics
-        exchange = Exchange(engine, self._store, keeps_qos0=limits.queue_qos0)
-        if self._store.stored or await engine.will_catalog.held():
-            # Clients were here before. Where none was, the first one brings this topic.
-            await self.broker.create_topic(DEFAULT_TOPIC, exist_ok=True)
-        self._wills = Wills(exchange, engine.will_catalog, engine.clock, limits.will_grace_s)
-        await self._wills.open()
+        tenants = self.broker.tenants
+        for engine in tenants.engines.values():
+            await self._open_world(engine)
         loop = asyncio.get_running_loop()
+        default = self._worlds[DEFAULT_TENANT]
         descriptors = Descriptors()
         proxies = settings.proxies
         strangers = Budget(STRANGERS_BYTES_MAX)  # of all doors together
         self._mqtt = MqttDoor(
-            *(exchange, self._wills, self._selector, loop, descriptors, limits, proxies),
+            *(default, self._selector, loop, descriptors, settings.mqtt_limits, proxies),
             strangers_budget=strangers,
         )
+        build = partial(add_all, self._mqtt, tenants, self.reload)
         self._http = HttpDoor(
-            *(engine, self._selector, loop, descriptors, settings.http_limits, proxies),
+            *(default, build, self._selector, loop, descriptors, settings.http_limits, proxies),
             strangers=strangers,
         )
-        add_all(self._http, exchange, self._mqtt, self.reload)
+        for world in self._worlds.values():
+            if world is not default:
+                self._admit(world)
+        tenants.listeners.append(self)
+
+    async def _open_world(self, engine: Engine) -> World:
+        limits = self._settings.mqtt_limits
+        engine.topics.automatic_max = limits.auto_create_topics
+        world = self._worlds[engine.tenant] = await World.open(
+            engine, keeps_qos0=limits.queue_qos0, will_grace_s=limits.will_grace_s
+        )
+        return world
+
+    def _admit(self, world: World) -> None:
+        """Let users of another tenant than the default one in."""
+        assert self._mqtt is not None and self._http is not None
+        self._mqtt.add_world(world)
+        self._http.tenants.add(world)
+
+    # The broker's TenantListener
+
+    async def begin_tenant(self, engine: Engine) -> None:
+        self._admit(await self._open_world(engine))
+
+    async def end_tenant(self, engine: Engine) -> None:
+        assert self._mqtt is not None and self._http is not None
+        self._mqtt.end_world(engine.tenant)
+        self._http.tenants.end(engine.tenant)
+        await self._worlds.pop(engine.tenant).close()
 
     def _start_schedule(self) -> None:
         settings = self._settings
@@ -254,9 +274,8 @@ class Server:
         schedule, self._schedule = self._schedule, None
         if schedule is not None:
             await schedule.close()
-        wills, self._wills = self._wills, None
-        if wills is not None:
-            wills.stop()
+        for world in self._worlds.values():
+            world.wills.stop()
         mqtt, self._mqtt = self._mqtt, None
         if mqtt is not None:
             mqtt.close()
@@ -264,16 +283,14 @@ class Server:
         if http is not None:
             await http.close()
         bus, self._bus = self._bus, None
-        store, self._store = self._store, None
+        worlds, self._worlds = self._worlds, {}
         try:
             if mqtt is not None:
                 await mqtt.wait_gone()
-            if wills is not None:
-                await wills.close()
             if bus is not None:
                 await bus.close()
-            if store is not None:
-                await store.close()
+            for world in worlds.values():
+                await world.close()
         finally:
             await self.broker.close()
         if was_started:

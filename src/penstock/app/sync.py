@@ -11,7 +11,7 @@ from typing import Any, Final, Self
 from penstock.app.aio import DEFAULT_PATH, STREAM_TAKE_MAX, AsyncBroker, Attach
 from penstock.model.blocking import Blocking, LoopThread
 from penstock.model.errors import UnavailableError
-from penstock.model.record import PositionLike, Record
+from penstock.model.record import DEFAULT_TENANT, PositionLike, Record
 from penstock.model.runs import PipelineRun
 
 CLOSED: Final = "the broker is closed: open it again"
@@ -20,8 +20,10 @@ CLOSED: Final = "the broker is closed: open it again"
 class Broker(Blocking):
     """Publish to and read from durable topics in a directory, with no server."""
 
-    def __init__(self, path: str | Path = DEFAULT_PATH, **settings: Any) -> None:
-        self._start(AsyncBroker(path, **settings))
+    def __init__(
+        self, path: str | Path = DEFAULT_PATH, *, tenant: str = DEFAULT_TENANT, **settings: Any
+    ) -> None:
+        self._start(AsyncBroker(path, tenant=tenant, **settings))
 
     @classmethod
     def memory(cls, **settings: Any) -> Self:

@@ -20,6 +20,8 @@ from penstock.app.storage import (
 )
 from penstock.broker.engine import Engine
 from penstock.broker.settings import BrokerSettings
+from penstock.broker.shared import Shared
+from penstock.broker.tenants import Tenants
 from penstock.catalog.catalog import Catalog
 from penstock.catalog.sqlite import SqliteDatabase
 from penstock.catalog.thread import CatalogThread, InlineRunner
@@ -31,8 +33,9 @@ from penstock.log.interface import KeptLog
 from penstock.log.memory import MemoryStore
 from penstock.log.staging.area import AREA, StagingArea
 from penstock.log.staging.intake import finish_all
-from penstock.model.clock import Clock, SystemClock, read_boot_id
+from penstock.model.clock import SystemClock, read_boot_id
 from penstock.model.errors import InvalidSetting, PenstockError
+from penstock.model.record import DEFAULT_TENANT
 from penstock.model.timeline import Timeline
 
 if TYPE_CHECKING:
@@ -40,17 +43,22 @@ if TYPE_CHECKING:
 
 
 class OpenBroker:
-    """An open engine and how to close all that it stands on."""
+    """The open tenants of a broker and how to close all that they stand on."""
 
     def __init__(
-        self, engine: Engine, close: Callable[[bool], Awaitable[None]], notes: list[str]
+        self, tenants: Tenants, close: Callable[[bool], Awaitable[None]], notes: list[str]
     ) -> None:
-        self.engine = engine
+        self.tenants = tenants
         self.close = close  # told whether it is a clean close
         self.notes = notes  # what recovery found, for people
         self.announce: Callable[[list[str], str], None] = lambda addresses, socket_name: None
         self.give_up: Callable[[], None] = lambda: None  # closing removes a directory it made
         self.hurry: Callable[[], None] = lambda: None  # bounds the wait for a database that is gone
+
+    @property
+    def engine(self) -> Engine:
+        """That of the default tenant."""
+        return self.tenants.get(DEFAULT_TENANT)
 
 
 async def open_directory(
@@ -92,12 +100,12 @@ async def open_directory(
             directory.set_reserve()  # anew, when space has returned
             return disk.free_bytes(path)
 
-        engine = Engine(settings, catalog, store, clock, free_space)
-        parts.push_async_callback(engine.close)
-        await engine.open()
-        store.notes += engine.topics.notes
-        engine.pipelines.directory = path
-        store.notes += await finish_staged(path, engine, clock)
+        tenants = Tenants(Shared(settings, catalog, store, clock, free_space, path))
+        parts.push_async_callback(tenants.close)
+        await tenants.open()
+        store.notes += tenants.notes
+        for engine in tenants.engines.values():
+            store.notes += await finish_staged(engine)
         unless_opened.pop_all()
         opened_parts = parts.pop_all()
 
@@ -107,18 +115,19 @@ async def open_directory(
     async def close(is_clean: bool) -> None:
         hurry()
         async with opened_parts:
-            await engine.close(is_clean=is_clean)
+            await tenants.close(is_clean=is_clean)
 
-    opened = OpenBroker(engine, close, store.notes)
+    opened = OpenBroker(tenants, close, store.notes)
     opened.announce = directory.announce
     opened.give_up = directory.give_up
     opened.hurry = hurry
     return opened
 
 
-async def finish_staged(path: Path, engine: Engine, clock: Clock) -> list[str]:
+async def finish_staged(engine: Engine) -> list[str]:
     """Take in what was handed over and then interrupted; what to tell people."""
-    if not (path / AREA).is_dir():
+    directory = engine.directory
+    if directory is None or not (directory / AREA).is_dir():
         return []
 
     async def log_of(topic_id: int) -> KeptLog | None:
@@ -126,7 +135,7 @@ async def finish_staged(path: Path, engine: Engine, clock: Clock) -> list[str]:
         return None if topic is None else topic.log
 
     try:
-        records = await finish_all(StagingArea(path), log_of, clock)
+        records = await finish_all(StagingArea(directory), log_of, engine.clock)
     except (PenstockError, OSError) as failed:
         return [f"staged records are still waiting: {failed}"]
     return [f"{records} staged records were stored"] if records else []
@@ -142,6 +151,6 @@ async def open_memory(settings: BrokerSettings) -> OpenBroker:
     clock = Timeline(SystemClock(), read_boot_id())
     store = MemoryStore(clock, asyncio.get_running_loop())
     catalog = await Catalog.open(InlineRunner(SqliteDatabase(":memory:")), clock)
-    engine = Engine(settings, catalog, store, clock, lambda: (1, 1))
-    await engine.open()
-    return OpenBroker(engine, lambda is_clean: engine.close(is_clean=is_clean), [])
+    tenants = Tenants(Shared(settings, catalog, store, clock, lambda: (1, 1)))
+    await tenants.open()
+    return OpenBroker(tenants, lambda is_clean: tenants.close(is_clean=is_clean), [])

@@ -1,4 +1,4 @@
-"""The engine: one event loop on which every door publishes, consumes and streams.
+"""The engine of a tenant: on one event loop every door publishes, consumes and streams.
 
 It knows topics, consumers and streams, and no protocol. Acknowledged means durable: `publish`
 resolves after the commit, never before.
@@ -12,39 +12,35 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Final
 
-from penstock.broker.access import Access
 from penstock.broker.audit import Audit
 from penstock.broker.caches import Caches, Tails
-from penstock.broker.deliver.decoded import Decoded
 from penstock.broker.deliver.streams import Stream
-from penstock.broker.limited_log import LimitedLog
 from penstock.broker.metrics import Metrics
 from penstock.broker.pipelines import PipelineRuns
 from penstock.broker.queue.consumers import Consumers, resolve
 from penstock.broker.queue.leases import Groups
 from penstock.broker.queue.seed_ids import Queue
 from penstock.broker.quotas import Quotas
-from penstock.broker.settings import BrokerSettings, topic_settings
-from penstock.broker.timekeeping import Timekeeping
+from penstock.broker.settings import topic_settings
+from penstock.broker.shared import Shared
 from penstock.broker.topics import Topic, Topics
-from penstock.broker.upkeep import FreeSpace, Upkeep
-from penstock.catalog.catalog import Catalog
+from penstock.broker.upkeep import Upkeep
 from penstock.catalog.positions import PositionSaver
 from penstock.core.access import Gate
 from penstock.core.names import quoted
 from penstock.core.position import Position
 from penstock.core.run import Run
 from penstock.core.where import Where
+from penstock.log.files.layout import tenant_root
 from penstock.log.format.batch import Batch
-from penstock.log.interface import LogStore
 from penstock.log.waiting import append_durably
 from penstock.model.errors import TopicNotFound, UnavailableError
 from penstock.model.limits import MIB
 from penstock.model.messages import check_payload_size
-from penstock.model.record import TopicInfo
-from penstock.model.timeline import Timeline
+from penstock.model.record import DEFAULT_TENANT, TenantId, TopicInfo
 
 # Here, where every broker passes: a program chooses its own handlers.
 logging.getLogger("penstock").addHandler(logging.NullHandler())
@@ -63,22 +59,20 @@ SLOW_SYNC_S: Final = 1.0  # a sync that takes longer is logged: publishers wait 
 class Engine:
     """Made by `open`; everything runs on the loop that opened it."""
 
-    def __init__(
-        self,
-        settings: BrokerSettings,
-        catalog: Catalog,
-        store: LogStore,
-        clock: Timeline,
-        free_space: FreeSpace,
-    ) -> None:
+    def __init__(self, shared: Shared, tenant: TenantId = DEFAULT_TENANT) -> None:
+        settings, clock, store = shared.settings, shared.clock, shared.store
+        catalog = shared.catalog.for_tenant(tenant)
+        self.shared = shared
+        self.tenant = tenant
+        self.directory: Path | None = None  # of the tenant's staged files; None in memory
+        if shared.directory is not None:
+            self.directory = tenant_root(shared.directory, tenant)
         self.settings = settings
         self.clock = clock
-        self.started_us = clock.now_us()
-        self.metrics = Metrics()
-        self.log = LimitedLog("penstock.broker", asyncio.get_running_loop())
-        self._timekeeping = Timekeeping(clock, catalog.clock)
-        self.access = Access(catalog.credentials, self.metrics)
-        self.quotas = Quotas(settings.quotas, catalog.tenant, clock, self.metrics)
+        self.metrics = shared.metrics if tenant == DEFAULT_TENANT else Metrics()
+        self.log = shared.log
+        self.access = shared.access
+        self.quotas = Quotas(settings.quotas, tenant, clock, self.metrics)
         self.topics = Topics(catalog, store, clock, self._watch, self._forget, quotas=self.quotas)
         self._saver = PositionSaver(
             catalog.save_positions,
@@ -94,13 +88,11 @@ class Engine:
         self.upkeep = Upkeep(
             self.topics,
             clock,
-            self.metrics,
-            free_space,
-            settings.disk_free_percent_min,
             settings.upkeep_s,
             self.log,
+            shared.space,
         )
-        self.pipelines = PipelineRuns(catalog.runs, clock)
+        self.pipelines = PipelineRuns(catalog.runs, clock, self.directory)
         self.upkeep.errands.append(self.pipelines.take_reports)
         self.audit = Audit(
             self.topics,
@@ -120,40 +112,32 @@ class Engine:
         self.will_catalog = catalog.wills
         self._catalog = catalog
         self._streams: dict[int, set[Stream]] = {}
-        self._decoded = Decoded()
+        self._decoded = shared.decoded
         self.caches = Caches(clock)
-        self.caches.by_name |= {
-            "chunks": store.cache,
-            "decoded": self._decoded,
-            "tails": Tails(self.topics),
-        }
+        self.caches.by_name["tails"] = Tails(self.topics)
         self.upkeep.errands.append(self.caches.look)
         self._upkeep_task: asyncio.Task[None] | None = None
         self._is_closed = False
 
     async def open(self) -> None:
-        """Load the catalog, open every log, begin upkeep."""
-        await self._timekeeping.open()
+        """Load what the catalog has of the tenant, open every log, begin upkeep."""
         topics, bindings, consumers = await self._catalog.load()
         await self.topics.open(topics, bindings)
         logs = {topic.id: topic.log for topic in self.topics.all()}
         await self.consumers.load(consumers, logs)
         await self.queue.load()
         await self.groups.load(logs)
-        await self.access.load()
-        self.upkeep.look_at_space()
         self._upkeep_task = asyncio.create_task(self.upkeep.run(), name="penstock-upkeep")
 
     async def close(self, *, is_clean: bool = True) -> None:
-        """Finish what was accepted, save positions, release everything. Safe to call twice.
+        """Finish what was accepted, save positions, close the logs. Safe to call twice.
 
         A clean close counts the newest batch of every consumer as handled.
         """
         if self._is_closed:
             return
         self._is_closed = True
-        self.log.close()
-        self.access.close()
+        self.upkeep.close()
         if self._upkeep_task is not None:
             self._upkeep_task.cancel()
             with suppress(asyncio.CancelledError):
@@ -166,8 +150,6 @@ class Engine:
             await self.consumers.close(self.topics.all(), is_clean=is_clean)
         finally:
             await self.topics.close()
-            await self._timekeeping.close()
-            await self._catalog.close()
 
     # Publishing
 
@@ -273,7 +255,7 @@ class Engine:
         topics = self.topics.all()
         chunks = self.metrics.chunks_read + sum(topic.log.loads for topic in topics)
         counted = self.metrics.snapshot() | {"penstock_read_chunks_total": chunks}
-        return counted | self.caches.export()
+        return counted | self.shared.caches.export() | self.caches.export()
 
     def _forget(self, topic: Topic) -> None:
         self.metrics.chunks_read += topic.log.loads

@@ -37,7 +37,8 @@ class Exchange:
         self.keeps_qos0 = keeps_qos0
         self.store = store
         self.authorise = authorise
-        self.router = Router(engine.topics, authorise, keeps_qos0=keeps_qos0)
+        memory = engine.shared.route_memory
+        self.router = Router(engine.topics, authorise, memory, keeps_qos0=keeps_qos0)
         self.publisher = Publisher(
             engine, self.router, store.inbound, store.retained, keeps_qos0=keeps_qos0
         )
@@ -67,3 +68,8 @@ class Exchange:
         self.store.shares.refresh_principals()
         self.feeds.rules_changed()
         self.router.rules_changed()
+
+    def close(self) -> None:
+        """Nothing is delivered any more."""
+        self.engine.access.on_change.remove(self._rules_changed)
+        self.router.close()

@@ -36,7 +36,7 @@ def measure(exchange: Exchange) -> dict[str, float]:
     plain, shared = exchange.sessions.subscription_count, len(exchange.store.shares)
     return {
         f'penstock_build_info{{version="{VERSION}",engine="{engine_kind()}"}}': 1,
-        "penstock_process_start_time_seconds": engine.started_us / 1e6,
+        "penstock_process_start_time_seconds": engine.shared.started_us / 1e6,
         "penstock_process_resident_bytes": resident_bytes(),
         "penstock_process_open_fds": len(os.listdir(_DESCRIPTORS)),
         **_disk(engine),
@@ -52,7 +52,7 @@ def measure(exchange: Exchange) -> dict[str, float]:
 
 
 def _disk(engine: Engine) -> dict[str, float]:
-    free, size = engine.upkeep.space
+    free, size = engine.shared.space.seen
     values: dict[str, float] = {"penstock_disk_refusing_publishes": bool(engine.upkeep.refusal)}
     if size > 1:  # else the broker is in memory, or its topics are in a database
         values |= {"penstock_disk_free_bytes": free, "penstock_disk_size_bytes": size}

@@ -14,8 +14,8 @@ from penstock.model.runs import PipelineRun
 class PipelineRuns:
     """The runs of the tenant. A broker in memory has no directory to watch."""
 
-    def __init__(self, catalog: RunCatalog, clock: Clock) -> None:
-        self.directory: Path | None = None
+    def __init__(self, catalog: RunCatalog, clock: Clock, directory: Path | None) -> None:
+        self.directory = directory
         self._catalog = catalog
         self._clock = clock
         self._known: dict[str, PipelineRun] = {}

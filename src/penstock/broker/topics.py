@@ -1,7 +1,7 @@
 """The declared topics of a broker, in step with the catalog and the log store.
 
 Creating: the log's directory is on disk before the catalog's row. Deleting: the row goes before the
-directory. So a row always has its files, and `open` resolves what a crash left in between.
+directory. So a row always has its files, and `strays` resolves what a crash left in between.
 """
 
 from __future__ import annotations
@@ -31,14 +31,13 @@ from penstock.log.format.batch import Batch
 from penstock.log.interface import KeptLog, LogIdentity, LogSettings, LogStore
 from penstock.model.clock import Clock
 from penstock.model.errors import (
-    CorruptError,
     InvalidTopic,
     NotAuthorized,
     TopicExists,
     TopicNotFound,
     UnavailableError,
 )
-from penstock.model.record import TopicId, TopicInfo
+from penstock.model.record import TenantId, TopicId, TopicInfo
 
 TROUBLES_SHOWN_MAX: Final = 3  # of one topic; `penstock log verify` finds them all
 
@@ -89,6 +88,21 @@ def identity_of(row: TopicRow) -> LogIdentity:
     return LogIdentity(row.tenant, row.topic_id, topic_slug(row.declared))
 
 
+def topic_row(
+    tenant: TenantId,
+    topic_id: TopicId,
+    declared: str,
+    settings: LogSettings,
+    created_at: int,
+    *,
+    is_automatic: bool = False,
+) -> TopicRow:
+    """The row of a topic that is declared now."""
+    text = msgspec.json.encode(asdict(settings)).decode()
+    key = topic_key(declared)
+    return TopicRow(tenant, topic_id, key, declared, text, created_at, int(is_automatic))
+
+
 class Topics:
     """All topics of the tenant. Changes happen one at a time.
 
@@ -121,23 +135,10 @@ class Topics:
         self._is_closed = False
 
     async def open(self, rows: list[TopicRow], bindings: list[BindingRow]) -> None:
-        """Open the logs of all rows, then remove logs that no row speaks of.
-
-        Such a log was being created or deleted when the process ended: nobody was told of it, or
-        everybody was told that it is gone. A log with an id the catalog never gave out is another
-        matter (a catalog that was lost or restored): it is taken back in.
+        """Open the logs of all rows.
 
         A topic whose files are damaged or missing is there and unavailable; the others work.
         """
-        known = {identity_of(row) for row in rows}
-        next_id = await self._catalog.peek_topic_id()
-        for identity in self._store.list():
-            if identity in known:
-                continue
-            if identity.topic_id < next_id:
-                await self._store.delete(identity)
-            else:
-                rows += await self._adopt(identity)
         for row in rows:
             self._add(await self._open_topic(row))
         for binding in bindings:
@@ -158,35 +159,6 @@ class Topics:
             )
             self.notes.append(refusal)
             return Topic(row, BrokenLog(refusal, settings, epoch, end), refusal)
-
-    async def _adopt(self, identity: LogIdentity) -> list[TopicRow]:
-        """The row of a log that the catalog does not know; none if nobody can tell what it is."""
-        try:
-            declared, settings = await self._store.describe(identity)
-        except CorruptError as broken:
-            self.notes.append(f"{broken}; the log is left in place and not used")
-            return []
-        row = self._row(TopicId(identity.topic_id), declared, settings)
-        await self._catalog.adopt_topic(row)
-        return [row]
-
-    def _row(
-        self,
-        topic_id: TopicId,
-        declared: str,
-        settings: LogSettings,
-        *,
-        is_automatic: bool = False,
-    ) -> TopicRow:
-        return TopicRow(
-            self._catalog.tenant,
-            topic_id,
-            topic_key(declared),
-            declared,
-            msgspec.json.encode(asdict(settings)).decode(),
-            self._clock.now_us(),
-            int(is_automatic),
-        )
 
     def _add(self, topic: Topic) -> None:
         self._by_key[topic.key] = topic
@@ -270,7 +242,14 @@ class Topics:
 
     async def _make(self, name: str, settings: LogSettings, *, is_automatic: bool) -> Topic:
         topic_id = await self._catalog.reserve_topic_id()
-        row = self._row(topic_id, name, settings, is_automatic=is_automatic)
+        row = topic_row(
+            self._catalog.tenant,
+            topic_id,
+            name,
+            settings,
+            self._clock.now_us(),
+            is_automatic=is_automatic,
+        )
         identity = identity_of(row)
         try:
             log = await self._store.create(identity, name, settings)
@@ -334,12 +313,23 @@ class Topics:
             except BaseException:
                 self.placement.add_topic(topic.declared)
                 raise
-            del self._by_key[topic.key], self._by_id[topic.id]
-            topic.is_gone = True
-            self._on_delete(topic)
-            await topic.log.close()
-            await self._remove_log(topic.identity)
+            await self._forget(topic)
             return topic
+
+    async def delete_all(self) -> None:
+        """Delete every topic, bound or the broker's own, too: the tenant is being removed."""
+        async with self._changing():
+            for topic in self.all():
+                await self._catalog.delete_topic(topic.id)
+                await self._forget(topic)
+
+    async def _forget(self, topic: Topic) -> None:
+        """Its row is gone: its files go."""
+        del self._by_key[topic.key], self._by_id[topic.id]
+        topic.is_gone = True
+        self._on_delete(topic)
+        await topic.log.close()
+        await self._remove_log(topic.identity)
 
     async def _remove_log(self, identity: LogIdentity) -> None:
         """Remove the files of a log that is nobody's; what cannot go now goes later.

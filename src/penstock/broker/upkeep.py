@@ -1,4 +1,4 @@
-"""Looking after the logs in the background: retention, sealing, free space."""
+"""Looking after the logs of a tenant in the background: retention, sealing."""
 
 from __future__ import annotations
 
@@ -8,16 +8,12 @@ from contextlib import suppress
 from typing import Final
 
 from penstock.broker.limited_log import LimitedLog
-from penstock.broker.metrics import Metrics
+from penstock.broker.space import Space
 from penstock.broker.topics import Topic, Topics
 from penstock.core.quotas import STORED_BYTES
 from penstock.log.interface import KeptLog
 from penstock.model.errors import PenstockError, QuotaExceeded, UnavailableError
 from penstock.model.timeline import Timeline
-
-FreeSpace = Callable[[], tuple[int, int]]  # (available, size of the file system)
-
-LOOK_AGAIN_S: Final = 0.2  # while space is short, so that publishing resumes soon
 
 # Parts of the broker that may have trouble, besides the topics.
 DELIVERY: Final = "delivery"
@@ -37,40 +33,40 @@ class Upkeep:
         self,
         topics: Topics,
         clock: Timeline,
-        metrics: Metrics,
-        free_space: FreeSpace,
-        free_percent_min: float,
         period_s: float,
         log: LimitedLog,
+        space: Space,
     ) -> None:
-        self.space = (0, 0)  # free bytes, and all of the file system; as last seen
-        self.refusal = ""  # why publishes are refused; empty while there is space
+        self.refusal = ""  # why publishes are refused; empty while they are accepted
         self.stored_bytes_max: int | None = None  # a quota of the tenant
-        self._is_over_quota = False
+        self._over_quota = ""  # why its quota of stored bytes refuses publishes
         # What is wrong now, by the part of the broker that has the trouble: DELIVERY, SESSIONS,
         # WILLS, or a topic (`topic_part`).
         self.troubles: dict[str, str] = {}
         self.errands: list[Callable[[], Awaitable[None]]] = []  # what else is done every round
         self._topics = topics
         self._clock = clock
-        self._metrics = metrics
-        self._free_space = free_space
-        self._free_percent_min = free_percent_min
         self._period_s = period_s
         self._log = log
+        self._space = space
+        space.listeners.append(self._weigh)
+        self._weigh()
 
     async def run(self) -> None:
-        next_round_s = self._clock.monotonic_s() + self._period_s
         while True:
-            self.look_at_space()
-            await asyncio.sleep(LOOK_AGAIN_S if self.refusal else self._period_s)
-            if self._clock.monotonic_s() >= next_round_s:
-                await self.look_after_all()
-                next_round_s = self._clock.monotonic_s() + self._period_s
+            await asyncio.sleep(self._period_s)
+            await self.look_after_all()
+
+    def close(self) -> None:
+        self._space.listeners.remove(self._weigh)
+
+    def _weigh(self) -> None:
+        """The quota or the space of the disk has changed."""
+        self.refusal = self._over_quota or self._space.refusal
 
     def refused(self) -> UnavailableError:
         """The error for whoever publishes while there is a refusal."""
-        if self._is_over_quota:
+        if self._over_quota:
             return QuotaExceeded(self.refusal, STORED_BYTES, self._period_s)
         return UnavailableError(self.refusal)
 
@@ -79,9 +75,9 @@ class Upkeep:
         if self.stored_bytes_max is None:
             return
         stored = sum([await topic.log.stored_bytes() for topic in self._topics.working()])
-        was_over, self._is_over_quota = self._is_over_quota, stored > self.stored_bytes_max
-        if self._is_over_quota:
-            self.refusal = (
+        was_over, self._over_quota = self._over_quota, ""
+        if stored > self.stored_bytes_max:
+            self._over_quota = (
                 f"the topics hold {stored:,} bytes and the quota is {self.stored_bytes_max:,}: "
                 "nothing was stored; delete a topic, shorten its retention, or ask the operator "
                 "for a higher quota ([quotas] stored_bytes)"
@@ -90,30 +86,9 @@ class Upkeep:
                 text = "publishes are refused: the topics hold %(stored)d bytes, above the quota"
                 self._log.warning("quota refusal begins", text, {"stored": stored})
         elif was_over:
-            self.refusal = ""
             text = "publishes are accepted again: the topics hold %(stored)d bytes"
             self._log.info("quota refusal ends", text, {"stored": stored})
-
-    def look_at_space(self) -> None:
-        """Refuse publishes below the setting; they resume by themselves."""
-        free, size = self.space = self._free_space()
-        percent = 100 * free / size if size else 100.0
-        if self._is_over_quota:
-            return  # publishes are refused already
-        if percent < self._free_percent_min:
-            is_new = not self.refusal
-            self.refusal = (
-                f"{percent:.1f} % of the disk is free and publishes need "
-                f"{self._free_percent_min:g} %: nothing was stored; free some space, or lower "
-                "disk_free_percent_min"
-            )
-            if is_new:
-                text = "publishes are refused: %(percent).1f %% of the disk is free"
-                self._log.warning("disk refusal begins", text, {"percent": percent})
-        elif self.refusal:
-            self.refusal = ""
-            text = "publishes are accepted again: %(percent).1f %% of the disk is free"
-            self._log.info("disk refusal ends", text, {"percent": percent})
+        self._weigh()
 
     def note_trouble(self, part: str, text: str) -> None:
         """Something is wrong that is tried again; it is logged when it is new."""

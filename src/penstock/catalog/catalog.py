@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from penstock.catalog.clock import ClockCatalog
 from penstock.catalog.credentials import Credentials
@@ -69,6 +70,9 @@ class ConsumerRow:
     next_offset: int
 
 
+_TOPICS: Final = (
+    "select tenant, topic_id, key, declared, settings, created_at, is_automatic from topics"
+)
 Snapshot = tuple[list[TopicRow], list[BindingRow], list[ConsumerRow]]
 
 
@@ -111,6 +115,14 @@ class Catalog:
     async def load(self) -> Snapshot:
         """All of the tenant, as of one moment; bindings in the order in which they are tried."""
         return await self._runner.run(lambda database: _load(database, self.tenant))
+
+    async def all_topics(self) -> list[TopicRow]:
+        """The topics of all tenants."""
+
+        def work(database: Database) -> list[TopicRow]:
+            return [TopicRow(*row) for row in database.fetch(f"{_TOPICS} order by topic_id")]
+
+        return await self._runner.run(work)
 
     async def reserve_topic_id(self) -> TopicId:
         """An id that no topic ever had or will have, not even after a crash."""
@@ -293,11 +305,7 @@ class Catalog:
 
 
 def _load(database: Database, tenant: TenantId) -> Snapshot:
-    topics = database.fetch(
-        "select tenant, topic_id, key, declared, settings, created_at, is_automatic from topics"
-        " where tenant = $1 order by topic_id",
-        tenant,
-    )
+    topics = database.fetch(f"{_TOPICS} where tenant = $1 order by topic_id", tenant)
     bindings = database.fetch(
         "select tenant, position, filter, topic_id from bindings where tenant = $1"
         " order by position",

@@ -20,7 +20,7 @@ import msgspec
 from penstock.model.limits import DIRECTORY_MODE, FILE_MODE
 from penstock.model.runs import INTERRUPTED, RUNNING, PipelineRun
 
-REPORTS: Final = ".runs"  # in the data directory; no tenant's name begins with a dot
+REPORTS: Final = ".runs"  # in a tenant's root; no log's name begins with a dot
 KEPT_S: Final = 7 * 86_400.0  # a file of a run that ended stays for those who only read files
 
 
@@ -33,7 +33,7 @@ class RunReport:
         self._lock = -1
 
     def __enter__(self) -> Self:
-        self._path.parent.mkdir(DIRECTORY_MODE, exist_ok=True)
+        self._path.parent.mkdir(DIRECTORY_MODE, parents=True, exist_ok=True)
         self._lock = os.open(self._path.with_suffix(".alive"), os.O_RDWR | os.O_CREAT, FILE_MODE)
         fcntl.flock(self._lock, fcntl.LOCK_EX)
         self.tell(self.run)

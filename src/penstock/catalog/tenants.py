@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
 from penstock.catalog.database import Database
@@ -10,6 +9,7 @@ from penstock.catalog.thread import Runner
 from penstock.model.clock import Clock
 from penstock.model.errors import RefusedError
 from penstock.model.record import TenantId
+from penstock.model.tenants import TenantInfo, no_such_tenant
 
 # All tables with rows of a tenant, those that others refer to last. Rows of other tables go with
 # theirs: positions with sessions, keys with users.
@@ -30,17 +30,6 @@ _DATA: Final = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class TenantRow:
-    """A tenant and whom to ask about it."""
-
-    tenant: TenantId
-    first_name: str
-    last_name: str
-    email: str
-    created_at: int  # µs since 1970, UTC
-
-
 class TenantList:
     """All tenants, over the catalog's runner."""
 
@@ -48,20 +37,20 @@ class TenantList:
         self._runner = runner
         self._clock = clock
 
-    async def load(self) -> list[TenantRow]:
+    async def load(self) -> list[TenantInfo]:
         """All of them, by name."""
         return await self._runner.run(_load)
 
     async def ensure(self, tenant: TenantId) -> None:
         """Make the tenant unless it is there."""
-        row = TenantRow(tenant, "", "", "", self._clock.now_us())
+        row = TenantInfo(tenant, "", "", "", self._clock.now_us())
         await self._runner.run(lambda database: _insert(database, row))
 
     async def insert(
         self, tenant: TenantId, first_name: str, last_name: str, email: str
-    ) -> TenantRow:
+    ) -> TenantInfo:
         """Raises RefusedError when the tenant exists."""
-        row = TenantRow(tenant, first_name, last_name, email, self._clock.now_us())
+        row = TenantInfo(tenant, first_name, last_name, email, self._clock.now_us())
 
         def work(database: Database) -> None:
             if not _insert(database, row):
@@ -86,18 +75,14 @@ class TenantList:
         await self._runner.run(work)
 
 
-def no_such_tenant(tenant: str) -> RefusedError:
-    return RefusedError(f"there is no tenant {tenant!r}: see `penstock tenant list`")
-
-
-def _load(database: Database) -> list[TenantRow]:
+def _load(database: Database) -> list[TenantInfo]:
     rows = database.fetch(
         "select tenant, first_name, last_name, email, created_at from tenants order by tenant"
     )
-    return [TenantRow(*row) for row in rows]
+    return [TenantInfo(*row) for row in rows]
 
 
-def _insert(database: Database, row: TenantRow) -> int:
+def _insert(database: Database, row: TenantInfo) -> int:
     return database.execute(
         "insert into tenants (tenant, first_name, last_name, email, created_at)"
         " values ($1, $2, $3, $4, $5) on conflict (tenant) do nothing",

@@ -18,6 +18,7 @@ from penstock.catalog.credentials import CredentialRow
 from penstock.cli.remote import ask_at
 from penstock.config import storage_settings
 from penstock.model.errors import RefusedError
+from penstock.model.record import TenantId
 
 T = TypeVar("T")
 
@@ -60,8 +61,9 @@ class Accounts(Protocol):
 class DirectoryAccounts:
     """Of a data directory that no broker has open; it is opened for each call."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, tenant: TenantId) -> None:
         self._path = path
+        self._tenant = tenant
 
     def _with(self, work: Callable[[Access], Awaitable[T]]) -> T:
         async def run() -> T:
@@ -72,44 +74,50 @@ class DirectoryAccounts:
 
     def users(self) -> list[User]:
         async def work(access: Access) -> list[User]:
-            return [_user(row) for row in access.users()]
+            return [_user(row) for row in access.users(self._tenant)]
 
         return self._with(work)
 
     def add(self, user: str, password: bytes, roles: Sequence[str]) -> User:
-        return _user(self._with(lambda access: access.add_user(user, password, roles)))
+        tenant = self._tenant
+        return _user(self._with(lambda access: access.add_user(user, password, roles, tenant)))
 
     def set_roles(self, user: str, roles: Sequence[str]) -> User:
-        return _user(self._with(lambda access: access.set_roles(user, roles)))
+        tenant = self._tenant
+        return _user(self._with(lambda access: access.set_roles(user, roles, tenant)))
 
     def set_password(self, user: str, password: bytes) -> None:
-        self._with(lambda access: access.set_password(user, password))
+        self._with(lambda access: access.set_password(user, password, self._tenant))
 
     def remove(self, user: str) -> None:
-        self._with(lambda access: access.remove_user(user))
+        self._with(lambda access: access.remove_user(user, self._tenant))
 
     def make_key(self, user: str) -> str:
-        return self._with(lambda access: access.make_key(user))
+        return self._with(lambda access: access.make_key(user, tenant=self._tenant))
 
     def access_keys(self) -> list[Key]:
         async def work(access: Access) -> list[Key]:
-            return [Key(row.key_id, row.user, row.created_at) for row in access.access_keys()]
+            return [
+                Key(row.key_id, row.user, row.created_at)
+                for row in access.access_keys(self._tenant)
+            ]
 
         return self._with(work)
 
     def revoke(self, key_id: str) -> None:
-        self._with(lambda access: access.revoke_key(key_id))
+        self._with(lambda access: access.revoke_key(key_id, self._tenant))
 
 
 class BrokerAccounts:
     """Of a running broker, over HTTP; what changes holds at once."""
 
-    def __init__(self, url: str, key: str) -> None:
+    def __init__(self, url: str, key: str, headers: dict[str, str]) -> None:
         self._url = url
         self._key = key
+        self._headers = headers  # say which tenant is meant
 
     def _ask(self, method: str, path: str, body: Any = None, **headers: str) -> Any:
-        return ask_at(self._url, self._key, method, path, body, headers)
+        return ask_at(self._url, self._key, method, path, body, self._headers | headers)
 
     def users(self) -> list[User]:
         found = self._ask("GET", "/v1/users")["users"]

@@ -45,6 +45,7 @@ COMMANDS: Final = {
     "group": Command("groups", "list, show and remove groups of readers"),
     "session": Command("sessions", "list, show and kick MQTT clients of a running broker"),
     "reload": Command("reload", "let a running broker read certificates and keys again"),
+    "tenant": Command("tenants", "add, list, show and remove tenants"),
     "user": Command("users", "add, list and remove users and their keys"),
     "log": Command("logs", "verify, dump, export and import the stored logs"),
     "pipeline": Command("pipeline", "run jobs on Spark and show their results"),

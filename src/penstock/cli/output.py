@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.model.errors import RefusedError
@@ -63,6 +64,12 @@ def show_facts(facts: Iterable[tuple[str, object]]) -> None:
     """A line each, the label in front."""
     for label, value in facts:
         print(f"{label:<11} {printable(str(value))}")
+
+
+def shown_time(timestamp_us: int) -> str:
+    """A time in µs since 1970 as people read it."""
+    moment = datetime.fromtimestamp(timestamp_us // 1_000_000, UTC)
+    return moment.isoformat().replace("+00:00", "Z")
 
 
 def show_table(headings: Sequence[str], rows: Iterable[Sequence[object]]) -> None:

@@ -52,7 +52,10 @@ def add_commands(commands: Any) -> None:
             help="master URL of Spark: a cluster, or sc://HOST:15002 (local[*])",
         )
         one.add_argument(WITH_BROKER, action="store_true", help=argparse.SUPPRESS)
-        (add_remote if name in BY_ADDRESS else add_target)(one)
+        if name in BY_ADDRESS:
+            add_remote(one, has_tenant=False)
+        else:
+            add_target(one)
         one.set_defaults(run=run_job)
     add_check(actions)
     listing = actions.add_parser("list", help="list all runs")

@@ -30,7 +30,17 @@ if TYPE_CHECKING:
 AnyBroker: TypeAlias = "Broker | Client"
 
 
-def add_remote(parser: argparse.ArgumentParser) -> None:
+def add_remote(parser: argparse.ArgumentParser, *, has_tenant: bool = True) -> None:
+    """`has_tenant`: what the command works on belongs to a tenant."""
+    if has_tenant:
+        parser.add_argument(
+            "--tenant",
+            dest="of_tenant",
+            metavar="NAME",
+            default="",
+            help="work on this tenant; for operators (default: the tenant of the login, else "
+            "default)",
+        )
     parser.add_argument(
         "--at",
         metavar="DIR|URL",
@@ -61,7 +71,7 @@ def reach_broker(options: argparse.Namespace, *, create: bool = False) -> AnyBro
     from penstock.client.sync import connect
 
     try:
-        return connect(url, token=read_key(options, url))
+        return connect(url, token=read_key(options, url), tenant=options.of_tenant)
     except NotAuthorized as refused:
         raise explained(refused) from None
 
@@ -73,7 +83,12 @@ def ask(options: argparse.Namespace, method: str, path: str, body: Any = None) -
         raise UnavailableError(
             f"no broker has {options.at!r} open: start `penstock serve`, or give --at URL"
         )
-    return ask_at(url, read_key(options, url), method, path, body)
+    return ask_at(url, read_key(options, url), method, path, body, tenant_header(options))
+
+
+def tenant_header(options: argparse.Namespace) -> dict[str, str]:
+    """Says in a request which tenant the command means."""
+    return {"Penstock-Tenant": options.of_tenant} if options.of_tenant else {}
 
 
 def ask_at(

@@ -11,6 +11,7 @@ from penstock.cli.output import warn
 from penstock.client.target import without_login
 from penstock.config import default_target, storage_settings
 from penstock.model.errors import RefusedError
+from penstock.model.record import DEFAULT_TENANT
 
 if TYPE_CHECKING:
     from penstock.app.sync import Broker
@@ -74,7 +75,8 @@ def open_broker(options: argparse.Namespace, *, create: bool = False) -> Broker:
     path = target_path(options) if create else filled_path(options)
     from penstock.app.sync import Broker
 
-    broker = Broker(path, **storage_settings())
+    tenant = getattr(options, "of_tenant", "") or DEFAULT_TENANT
+    broker = Broker(path, tenant=tenant, **storage_settings())
     for note in broker.notes:
         warn(note)
     return broker

@@ -26,10 +26,12 @@ from penstock.cli.remote import (
     reach_broker,
     read_key,
     served_at,
+    tenant_header,
 )
 from penstock.cli.target import filled_path, open_broker
 from penstock.config import environment, storage_chosen
 from penstock.model.errors import RefusedError
+from penstock.model.record import DEFAULT_TENANT, TenantId
 
 if TYPE_CHECKING:
     from penstock.model.record import TopicInfo
@@ -159,12 +161,14 @@ def _all_topics(options: argparse.Namespace) -> tuple[list[TopicInfo], Sequence[
     if url is not None:
         from penstock.client.answer import decode_topics
 
-        return decode_topics(fetch(url, read_key(options, url), "GET", "/v1/topics")), ()
+        return decode_topics(
+            fetch(url, read_key(options, url), "GET", "/v1/topics", headers=tenant_header(options))
+        ), ()
     path = filled_path(options)
     if not storage_chosen(environment()):
         from penstock.app.closed import read_topics
 
-        found = read_topics(path)
+        found = read_topics(path, TenantId(options.of_tenant or DEFAULT_TENANT))
         if found is not None:
             return found, ()
     with open_broker(options) as broker:

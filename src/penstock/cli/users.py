@@ -16,10 +16,11 @@ from penstock.broker.access import key_id_of
 from penstock.cli.accounts import Accounts, BrokerAccounts, DirectoryAccounts
 from penstock.cli.mqtt_options import read_password
 from penstock.cli.output import show_json, show_table
-from penstock.cli.remote import add_remote, read_key, served_at
+from penstock.cli.remote import add_remote, read_key, served_at, tenant_header
 from penstock.cli.target import filled_path, target_path
 from penstock.core.access import ADMIN, check_user
 from penstock.model.errors import RefusedError
+from penstock.model.record import DEFAULT_TENANT, TenantId
 
 
 def add_commands(commands: Any) -> None:
@@ -185,9 +186,10 @@ def _accounts(options: argparse.Namespace, *, create: bool = False) -> tuple[Acc
     """The users that are meant, and whether a running broker has them."""
     url = served_at(options.at)
     if url is not None:
-        return BrokerAccounts(url, read_key(options, url)), True
+        return BrokerAccounts(url, read_key(options, url), tenant_header(options)), True
     path = target_path(options) if create else filled_path(options)
-    return DirectoryAccounts(path), False
+    tenant = TenantId(options.of_tenant or DEFAULT_TENANT)
+    return DirectoryAccounts(path, tenant), False
 
 
 def _time(timestamp_us: int) -> str:

@@ -86,16 +86,19 @@ class AsyncClient:
         user: str = "",
         password: str = "",
         token: str = "",
+        tenant: str = "",
         tls: ssl.SSLContext | None = None,
         patience_s: float = PATIENCE_S,
         heartbeat_s: float = HEARTBEAT_S,
     ) -> None:
-        """`patience_s`: how long calls with a key are repeated before they fail.
+        """`tenant`: which one an operator means; all others are of the tenant they log in to.
+
+        `patience_s`: how long calls with a key are repeated before they fail.
 
         `heartbeat_s`: how long the broker may be silent in a stream; after two of them the
         connection is given up and the stream goes on over a new one.
         """
-        self._transport = Transport(Target(url, user, password, token), tls)
+        self._transport = Transport(Target(url, user, password, token, tenant), tls)
         self._patience_s = patience_s
         self._heartbeat_s = heartbeat_s
         self._publishers: dict[str, TopicPublisher] = {}

@@ -194,6 +194,6 @@ async def _next(records: AsyncIterator[Record]) -> Record:
 def connect(url: str, **options: Any) -> Client:
     """A client of the broker at `url`.
 
-    Options: user, password, token, tls, patience_s, heartbeat_s.
+    Options: user, password, token, tenant, tls, patience_s, heartbeat_s.
     """
     return Client(url, **options)

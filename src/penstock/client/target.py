@@ -19,7 +19,9 @@ from penstock.model.unix_socket import path_of
 class Target:
     """What a URL says: where the broker is, and who we are there."""
 
-    def __init__(self, url: str, user: str = "", password: str = "", token: str = "") -> None:
+    def __init__(
+        self, url: str, user: str = "", password: str = "", token: str = "", tenant: str = ""
+    ) -> None:
         try:
             parts = urlsplit(url)
             port = parts.port
@@ -34,6 +36,7 @@ class Target:
         self.host = parts.hostname or "localhost"
         self.is_tls = parts.scheme == "https"
         self.port = port or (443 if self.is_tls else 80)
+        self.tenant = tenant  # that an operator means; empty for one's own
         self.authorization = ""
         user = user or unquote(parts.username or "")
         password = password or unquote(parts.password or "")
@@ -56,6 +59,8 @@ class Target:
         lines = [f"{method} {path} HTTP/1.1", f"Host: {host}"]
         if self.authorization:
             lines.append(f"Authorization: {self.authorization}")
+        if self.tenant:
+            lines.append(f"Penstock-Tenant: {self.tenant}")
         lines += [f"{name}: {value}" for name, value in headers.items()]
         if body or method in ("POST", "PUT", "PATCH"):
             lines.append(f"Content-Length: {len(body)}")

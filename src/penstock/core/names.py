@@ -8,6 +8,7 @@ they are.
 
 from __future__ import annotations
 
+import re
 import reprlib
 import unicodedata
 from itertools import zip_longest
@@ -18,11 +19,16 @@ from penstock.model.limits import (
     CONSUMER_CHARS_MAX,
     NAME_BYTES_MAX,
     NAME_LEVELS_MAX,
+    TENANT_CHARS_MAX,
     TOPIC_CHARS_MAX,
 )
+from penstock.model.record import TenantId
 
 SLUG_CHARS_MAX: Final = 40  # with a topic id behind it still far below any file system's 255 bytes
 SHOWN_CHARS_MAX: Final = 60  # of a value in an error message: enough to recognise it in a log line
+# A tenant's name is a directory, a label of metrics and the part of a login before the '/'.
+TENANT: Final = re.compile(r"[a-z0-9][a-z0-9_-]*")
+FILE_NAMES: Final = ("lock", "reserve")  # of the data directory; no tenant is called so
 SHARE_PREFIX: Final = "$share/"
 AUDIT_TOPIC: Final = "$audit"  # built in: only the broker writes to it
 SHOWN_BITS_MAX: Final = 256  # Python refuses to print integers of more than some 4,000 digits
@@ -124,6 +130,22 @@ def check_group(name: str) -> str:
     """A text that may name a group of readers, case-sensitive; else InvalidName."""
     _check_label(name, "group name", CONSUMER_CHARS_MAX, InvalidName)
     return name
+
+
+def check_tenant(name: str) -> TenantId:
+    """A text that may name a tenant; else InvalidName."""
+    if (
+        not isinstance(name, str)
+        or len(name) > TENANT_CHARS_MAX
+        or not TENANT.fullmatch(name)
+        or name in FILE_NAMES
+    ):
+        raise InvalidName(
+            f"{quoted(name)} is not a valid tenant name: use 1 to {TENANT_CHARS_MAX} lower-case "
+            "letters, digits, '-' and '_', beginning with a letter or digit, not "
+            f"{' or '.join(FILE_NAMES)}"
+        )
+    return TenantId(name)
 
 
 def first_level(name: str) -> str:

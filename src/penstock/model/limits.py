@@ -16,6 +16,7 @@ NAME_LEVELS_MAX: Final = 128  # deeper names are attacks or mistakes, and cost t
 TOPIC_CHARS_MAX: Final = 255  # seed 001
 CONSUMER_CHARS_MAX: Final = 255
 USER_CHARS_MAX: Final = 255
+TENANT_CHARS_MAX: Final = 63  # a label of DNS, a bucket or a Kafka topic takes as many
 KEY_CHARS_MAX: Final = 255  # of an idempotency key; a UUID has 36
 PASSWORD_BYTES_MAX: Final = 1_024  # nobody types more, and hashing more is work for nothing
 EXPRESSION_CHARS_MAX: Final = 4_096

@@ -152,8 +152,9 @@ class Access:
         """Whether there is a way to log in, so that clients have to."""
         return bool(self._users) or self.tokens is not None
 
-    def users(self, tenant: TenantId = DEFAULT_TENANT) -> list[CredentialRow]:
-        rows = [row for row in self._users.values() if row.tenant == tenant]
+    def users(self, tenant: TenantId | None = DEFAULT_TENANT) -> list[CredentialRow]:
+        """Those of a tenant; of all tenants if it is None."""
+        rows = [row for row in self._users.values() if tenant in (None, row.tenant)]
         return sorted(rows, key=lambda row: row.user)
 
     def user(self, user: str, tenant: TenantId = DEFAULT_TENANT) -> CredentialRow:

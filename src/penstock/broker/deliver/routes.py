@@ -291,12 +291,32 @@ class _Routes:
             self.bytes += READERS_BYTES + MEMBER_BYTES * len(readers.members)
 
 
+class RouteMemory:
+    """The routes of all tenants together have one bound."""
+
+    def __init__(self) -> None:
+        self.routers: list[Router] = []
+
+    def make_room(self) -> None:
+        """Before another route is held: all are worked out anew when the memory is full."""
+        if sum([router.bytes for router in self.routers]) >= BYTES_MAX:
+            for router in self.routers:
+                router.drop_routes()
+
+
 class Router:
     """Subscriptions of connected sessions, and the routes worked out from them."""
 
     def __init__(
-        self, topics: Topics, authorise: Authorise = authorise, *, keeps_qos0: bool = False
+        self,
+        topics: Topics,
+        authorise: Authorise = authorise,
+        memory: RouteMemory | None = None,
+        *,
+        keeps_qos0: bool = False,
     ) -> None:
+        self._memory = RouteMemory() if memory is None else memory
+        self._memory.routers.append(self)
         self._topics = topics
         self._authorise = authorise
         self._keeps_qos0 = keeps_qos0
@@ -362,9 +382,16 @@ class Router:
 
     def _room(self) -> _Routes:
         """Where another route has room. What was found before stays true, so no new edition."""
-        if self._routes.bytes >= BYTES_MAX:
-            self._routes = _Routes()
+        self._memory.make_room()
         return self._routes
+
+    def drop_routes(self) -> None:
+        """Give back the memory of all routes; those that are in use stay true."""
+        self._routes = _Routes()
+
+    def close(self) -> None:
+        self._memory.routers.remove(self)
+        self._routes = _Routes()
 
     @property
     def bytes(self) -> int:

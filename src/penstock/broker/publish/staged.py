@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import unicodedata
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final
 
 from penstock.broker.engine import Engine
@@ -45,7 +44,7 @@ STAGED_RAW_BYTES_MAX: Final = 512 * MIB  # of the payloads of one file: LZ4 shri
 
 
 class Staged:
-    """The staging area of a broker's data directory. A source's requests take turns."""
+    """The staging area of a tenant. A source's requests take turns."""
 
     def __init__(self, engine: Engine, authorise: Authorise) -> None:
         self._engine = engine
@@ -123,7 +122,7 @@ class Staged:
             await asyncio.to_thread(area.discard, own, files)
 
     def _area(self) -> StagingArea:
-        directory: Path | None = self._engine.pipelines.directory
+        directory = self._engine.directory
         if directory is None:
             raise RefusedError(
                 "a broker in memory cannot store staged files: publish the records instead"
@@ -146,7 +145,7 @@ class Staged:
 
     async def _look_after(self) -> None:
         """Finish what was decided and then interrupted, by a full disk perhaps."""
-        if self._engine.pipelines.directory is None:
+        if self._engine.directory is None:
             return
         area, clock = self._area(), self._engine.clock
         for manifest in await asyncio.to_thread(area.all_decided):

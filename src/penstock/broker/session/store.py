@@ -128,7 +128,7 @@ class SessionStore:
             self._soon.clear()
             try:
                 await self.checkpoints.save()
-                for client_id in await self._catalog.expire():
+                for client_id in await self._catalog.expire() if self.stored else ():
                     self.stored.pop(client_id, None)
                     self._engine.metrics.traffic.sessions_expired += 1
                     self.shares.gone(client_id)

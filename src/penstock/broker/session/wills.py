@@ -336,7 +336,8 @@ class Wills:
 
     def _owner(self, stored: StoredWill) -> Principal:
         """Whose will it is: what its owner may publish counts when it is published."""
-        owner = self._exchange.engine.access.principal(stored.owner)
+        exchange = self._exchange
+        owner = exchange.engine.access.principal(stored.owner, exchange.engine.tenant)
         return owner.for_client(stored.client_id)
 
     def _publish(self, stored: StoredWill) -> asyncio.Future[Exception | None]:

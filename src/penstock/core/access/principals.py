@@ -44,6 +44,11 @@ class Principal:
     def is_anonymous(self) -> bool:
         return not self.user
 
+    @property
+    def is_operator(self) -> bool:
+        """Whether it may manage all tenants."""
+        return self.grants.is_operator
+
     def is_same_user(self, other: Principal) -> bool:
         """Whether both are the same user, however each of them logged in."""
         return self.user == other.user and self.tenant == other.tenant

@@ -14,14 +14,16 @@ from math import inf
 from pathlib import Path
 from typing import Any, Final
 
-from penstock.broker.engine import Engine
+from penstock.broker.audit import Audit
 from penstock.broker.limited_log import LimitedLog
+from penstock.broker.world import World
 from penstock.core.access import Principal
 from penstock.core.proxies import NO_PROXIES, TrustedProxies
 from penstock.doors.budget import Budget
 from penstock.doors.descriptors import Descriptors
 from penstock.doors.http.bodies import BodyStream
 from penstock.doors.http.connection import HttpConnection
+from penstock.doors.http.endpoints import Build, TenantEndpoints
 from penstock.doors.http.errors import problem_of, status_of
 from penstock.doors.http.limits import (
     BODIES_BYTES_MAX,
@@ -30,6 +32,7 @@ from penstock.doors.http.limits import (
     UNSENT_BYTES_MAX,
     HttpLimits,
 )
+from penstock.doors.http.lines import Lines
 from penstock.doors.http.login import Credentials, claimed_user, log_in, recall
 from penstock.doors.http.messages import (
     Answer,
@@ -45,7 +48,7 @@ from penstock.doors.http.messages import (
 from penstock.doors.http.needs import check_needs
 from penstock.doors.http.pages import Pages
 from penstock.doors.http.room import Room
-from penstock.doors.http.router import Route, Router
+from penstock.doors.http.router import Route
 from penstock.doors.lingering import STOP_LINGER_S_MAX, Lingering
 from penstock.doors.link import Link
 from penstock.doors.listening import Listeners
@@ -73,7 +76,8 @@ class HttpDoor:
 
     def __init__(
         self,
-        engine: Engine,
+        world: World,
+        build: Build,
         selector: DoorSelector,
         loop: asyncio.AbstractEventLoop,
         descriptors: Descriptors,
@@ -82,8 +86,10 @@ class HttpDoor:
         *,
         strangers: Budget,
     ) -> None:
-        self.engine = engine
-        self.router = Router()
+        engine = self.engine = world.engine
+        self.lines = Lines()
+        engine.shared.caches.by_name["stream_lines"] = self.lines
+        self.tenants = TenantEndpoints(self, build)
         self.limits = limits
         self.budget = Budget(BODIES_BYTES_MAX)
         self.strangers = strangers
@@ -128,6 +134,8 @@ class HttpDoor:
             proxies=proxies if limits.proxy_protocol else NO_PROXIES,
         )
         descriptors.watch(self._strangers, self._lingering)
+        self.tenants.add(world)
+        self.router = self.tenants.get(world.tenant).router
         self._note_date()
         self._timer = loop.call_later(1.0, self._each_second)
 
@@ -296,10 +304,12 @@ class HttpDoor:
 
     def _handle(self, request: Request) -> None:
         route: Route = request.route
-        if route.is_administrative and self.engine.audit.is_on:
-            self.serving.tasks.spawn(self._handle_audited(request, route))
-            return
         try:
+            route, engine = self.tenants.choose(request, route)
+            audit = engine.audit
+            if route.is_administrative and audit.is_on:
+                self.serving.tasks.spawn(self._handle_audited(request, route, audit))
+                return
             answer = _call(request, route)
         except Exception as wrong:
             self._fail(request, wrong)
@@ -313,24 +323,19 @@ class HttpDoor:
             if route.ends_with_client:
                 request.task = task
 
-    async def _handle_audited(self, request: Request, route: Route) -> None:
+    async def _handle_audited(self, request: Request, route: Route, audit: Audit) -> None:
         """As `_handle`; the answer leaves when the audit topic has what was done."""
         try:
             answer = _call(request, route)
             if not isinstance(answer, Response | Streamed | Upgrade | None):
                 answer = await answer
         except Exception as wrong:
-            await self._note_act(request, status_of(wrong), str(wrong))
+            await _note_act(audit, request, status_of(wrong), str(wrong))
             self._fail(request, wrong)
             return
         assert isinstance(answer, Response), "an administrative act is answered at once"
-        await self._note_act(request, answer.status, "")
+        await _note_act(audit, request, answer.status, "")
         request.reply(answer)
-
-    async def _note_act(self, request: Request, status: int, reason: str) -> None:
-        act = f"{request.method} {request.path}"
-        who = request.principal.user
-        await self.engine.audit.note_act(who, request.source, act, str(status), reason)
 
     async def _finish(self, request: Request, work: Coroutine[Any, Any, Answer]) -> None:
         try:
@@ -366,7 +371,8 @@ class HttpDoor:
             and _needs_topic(request)
         ):
             try:
-                self.engine.topics.find(request.params["topic"])
+                engine = self.tenants.get(request.principal.tenant).engine
+                engine.topics.find(request.params["topic"])
             except TopicNotFound as gone:  # deleted while the request was under way
                 wrong = gone
         route: Route | None = request.route
@@ -478,6 +484,12 @@ def _needs_topic(request: Request) -> bool:
     """Does it ask for something of a topic that has to exist?"""
     route: Route | None = request.route
     return "topic" in request.params and (route is None or not route.creates_topic)
+
+
+async def _note_act(audit: Audit, request: Request, status: int, reason: str) -> None:
+    act = f"{request.method} {request.path}"
+    who = request.principal.user
+    await audit.note_act(who, request.source, act, str(status), reason)
 
 
 def _call(request: Request, route: Route) -> Answer | Coroutine[Any, Any, Answer] | None:

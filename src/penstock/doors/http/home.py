@@ -5,7 +5,7 @@ from __future__ import annotations
 from html import escape
 from typing import Final
 
-from penstock.doors.http.door import HttpDoor
+from penstock.doors.http.endpoints import Endpoints
 from penstock.doors.http.messages import Request, Response
 from penstock.doors.http.needs import Needs
 from penstock.doors.http.router import Route
@@ -51,7 +51,7 @@ or to <code>/mqtt</code> here with WebSocket.</p>
 """
 
 
-def add_routes(door: HttpDoor) -> None:
+def add_routes(door: Endpoints) -> None:
     response = Response(200, page().encode(), HTML, HEADERS)
 
     def show(request: Request) -> Response:

@@ -12,7 +12,7 @@ from functools import partial
 from typing import Final
 
 from penstock.core.access import NOBODY
-from penstock.doors.http.door import HttpDoor
+from penstock.doors.http.endpoints import Endpoints
 from penstock.doors.http.limits import OUT_BYTES_ROOM
 from penstock.doors.http.messages import Asker, Request, Upgrade
 from penstock.doors.http.router import Route
@@ -29,7 +29,7 @@ NOT_BINARY: Final = 1003
 BUSY: Final = 1013
 
 
-def add_routes(door: HttpDoor, mqtt: MqttDoor) -> None:
+def add_routes(door: Endpoints, mqtt: MqttDoor) -> None:
     def begin(asker: Asker, socket: WebSocket) -> Receiver:
         return MqttReceiver(mqtt, socket, door.stranger(asker))
 

@@ -20,6 +20,7 @@ class Needs(Enum):
     READ_TOPIC = "read"  # something in the topic of the path may be read
     MANAGE_TOPIC = "manage"  # the topic of the path
     ADMIN = "admin"  # of the tenant
+    OPERATOR = "operator"  # of all tenants
 
 
 def check_needs(needs: Needs, request: Request) -> None:
@@ -27,10 +28,20 @@ def check_needs(needs: Needs, request: Request) -> None:
     principal = request.principal
     if needs is Needs.ADMIN:
         check_admin(principal, request)
+    elif needs is Needs.OPERATOR:
+        check_operator(principal, request)
     elif needs is Needs.READ_TOPIC:
         check_read(principal, request.params["topic"])
     elif needs is Needs.MANAGE_TOPIC:
         check_manage(principal, request.params["topic"])
+
+
+def check_operator(principal: Principal, request: Request) -> None:
+    if not principal.is_operator:
+        who = f"user {quoted(principal.user)}" if principal.user else "an anonymous client"
+        raise NotAuthorized(
+            f"{who} may not {request.method} {quoted(request.path)}: it needs the role operator"
+        )
 
 
 def check_admin(principal: Principal, request: Request) -> None:

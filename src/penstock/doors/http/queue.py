@@ -21,7 +21,7 @@ from penstock.core.access import PUBLISH, Gate, authorise, denial
 from penstock.core.names import check_topic, quoted, topic_key
 from penstock.core.run import run_of
 from penstock.doors.http.counting import check_values
-from penstock.doors.http.door import HttpDoor
+from penstock.doors.http.endpoints import Endpoints
 from penstock.doors.http.errors import problem_of
 from penstock.doors.http.messages import HttpError, Request, Response, json_response
 from penstock.doors.http.needs import Needs, check_manage, check_read, may_see
@@ -111,7 +111,7 @@ class _Produce(msgspec.Struct):
 _produce: Final = msgspec.json.Decoder(_Produce).decode
 
 
-def add_routes(door: HttpDoor, submissions: Submissions) -> None:
+def add_routes(door: Endpoints, submissions: Submissions) -> None:
     queue = QueueDoor(door.engine, submissions)
     for method, path, handler, summary, gives, takes in (
         ("POST", "/topics", queue.create_topic, "declare a topic", Done, NewTopic),

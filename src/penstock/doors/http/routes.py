@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from penstock.broker.exchange import Exchange
 from penstock.broker.publish.submissions import Submissions
+from penstock.broker.tenants import Tenants
 from penstock.doors.http import home, mqtt, queue, status
-from penstock.doors.http.door import HttpDoor
+from penstock.doors.http.endpoints import Endpoints
 from penstock.doors.http.v1 import (
     bindings,
     consumers,
@@ -18,6 +18,7 @@ from penstock.doors.http.v1 import (
     sessions,
     staging,
     streams,
+    tenants,
     topics,
     users,
 )
@@ -25,8 +26,9 @@ from penstock.doors.mqtt.door import MqttDoor
 
 
 def add_all(
-    door: HttpDoor, exchange: Exchange, mqtt_door: MqttDoor, reload: Callable[[], list[str]]
+    mqtt_door: MqttDoor, all_tenants: Tenants, reload: Callable[[], list[str]], door: Endpoints
 ) -> None:
+    exchange = door.world.exchange
     submissions = Submissions(exchange.engine, exchange.authorise)
     status.add_routes(door, exchange, mqtt_door)
     mqtt.add_routes(door, mqtt_door)
@@ -41,5 +43,6 @@ def add_all(
     users.add_routes(door, exchange)
     staging.add_routes(door, exchange)
     reloading.add_routes(door, reload)
+    tenants.add_routes(door, all_tenants)
     home.add_routes(door)
     openapi.add_routes(door)

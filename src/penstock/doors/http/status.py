@@ -8,7 +8,7 @@ from penstock.broker.engine import Engine
 from penstock.broker.exchange import Exchange
 from penstock.broker.gauges import measure
 from penstock.broker.metrics import FAMILIES
-from penstock.doors.http.door import HttpDoor
+from penstock.doors.http.endpoints import Endpoints
 from penstock.doors.http.limits import ADMIN, LOGIN, OPEN
 from penstock.doors.http.messages import TEXT, Request, Response, json_response
 from penstock.doors.http.needs import Needs
@@ -19,7 +19,7 @@ METRICS: Final = "text/plain; version=0.0.4; charset=utf-8"
 _METRICS_NEED: Final = {LOGIN: Needs.LOGIN, ADMIN: Needs.ADMIN, OPEN: None}
 
 
-def add_routes(door: HttpDoor, exchange: Exchange, mqtt: MqttDoor) -> None:
+def add_routes(door: Endpoints, exchange: Exchange, mqtt: MqttDoor) -> None:
     status = Status(door, exchange, mqtt)
     for path, handler, needs in (
         ("/healthz", status.health, None),
@@ -30,7 +30,7 @@ def add_routes(door: HttpDoor, exchange: Exchange, mqtt: MqttDoor) -> None:
 
 
 class Status:
-    def __init__(self, door: HttpDoor, exchange: Exchange, mqtt: MqttDoor) -> None:
+    def __init__(self, door: Endpoints, exchange: Exchange, mqtt: MqttDoor) -> None:
         self._door = door
         self._exchange = exchange
         self._mqtt = mqtt

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
-from typing import Any, Final
+from collections.abc import Callable
+from typing import Final
 from uuid import uuid4
 
 from penstock.broker.exchange import Exchange
 from penstock.broker.session.resume import go_on, restore
 from penstock.broker.session.session import NEVER_EXPIRES, Session
-from penstock.broker.session.wills import Wills
 from penstock.broker.settings import topic_settings
 from penstock.core.names import quoted
 from penstock.core.placement import DEFAULT_TOPIC
@@ -18,11 +17,14 @@ from penstock.doors.mqtt.aliases import ALIASES_MAX
 from penstock.doors.mqtt.answers import explained
 from penstock.doors.mqtt.connection import PACKET_BYTES_MAX, Connection
 from penstock.doors.mqtt.events import ClientEvents
+from penstock.doors.mqtt.host import Spawn
 from penstock.doors.mqtt.limits import MqttLimits
 from penstock.doors.mqtt.login import Logins
 from penstock.doors.mqtt.publishing import RECEIVE_MAX
 from penstock.doors.mqtt.wills import check_will, read_will
+from penstock.doors.mqtt.world import MqttWorld
 from penstock.model.errors import PenstockError, QuotaExceeded
+from penstock.model.record import DEFAULT_TENANT, TenantId
 from penstock.model.will import Will
 from penstock.mqtt.encode import encode_within
 from penstock.mqtt.kinds import MQTT_5, Role
@@ -38,17 +40,13 @@ NOT_EXTENDED: Final = (
 TOO_SMALL: Final = "the CONNACK is larger than the maximum packet size: allow larger packets"
 TAKEN_OVER: Final = "another client connected with the same client id: give each client its own id"
 
-# Goes on in the background; a mistake in it costs this client its connection.
-Spawn = Callable[[Connection, Coroutine[Any, Any, None]], None]
-
 
 class Arrivals:
     """From a CONNECT to its CONNACK. At most one connection is given a client's session."""
 
     def __init__(
         self,
-        exchange: Exchange,
-        wills: Wills,
+        worlds: dict[TenantId, MqttWorld],
         loop: asyncio.AbstractEventLoop,
         limits: MqttLimits,
         spawn: Spawn,
@@ -57,24 +55,26 @@ class Arrivals:
     ) -> None:
         self._events = events
         self._on_known = on_known  # a client has logged in
-        self.exchange = exchange
-        self._wills = wills
+        self._worlds = worlds
         self._limits = limits
         self._spawn = spawn
         self._counted: set[Connection] = set()  # those that the quota of connections knows
-        self._arriving: dict[str, Connection] = {}  # by client id: their session is being loaded
-        engine = exchange.engine
-        self._logins = Logins(engine.access, engine.clock, loop, self.admit, self._refuse_login)
+        # By tenant and client id: their session is being loaded.
+        self._arriving: dict[tuple[TenantId, str], Connection] = {}
+        default = worlds[DEFAULT_TENANT].exchange.engine
+        self._traffic = default.metrics.traffic
+        self._logins = Logins(default.access, default.clock, loop, self.admit, self._refuse_login)
 
     def forget(self, connection: Connection) -> None:
         """The connection was closed; nobody waits for its login."""
         self._logins.forget(connection)
         if connection in self._counted:
             self._counted.discard(connection)
-            self.exchange.engine.quotas.leave(connection.principal.user)
+            world = self._worlds[connection.principal.tenant]
+            world.exchange.engine.quotas.leave(connection.principal.user)
 
     def connect(self, connection: Connection, packet: Connect) -> None:
-        self.exchange.engine.metrics.traffic.connects += 1
+        self._traffic.connects += 1
         connection.version = packet.version
         connection.is_bridge = packet.is_bridge
         if packet.properties.maximum_packet_size is not None:  # of a refusal, too [MQTT-3.1.2-24]
@@ -86,9 +86,16 @@ class Arrivals:
         self._logins.ask(connection, packet)
 
     def admit(self, connection: Connection, packet: Connect) -> None:
-        """Open the session of a client that may come in."""
-        if not self.exchange.engine.topics.has_default:
-            self._spawn(connection, self._make_default(connection, packet))
+        """Open the session of a client that may come in, with the tenant it logged in to."""
+        tenant = connection.principal.tenant
+        world = self._worlds.get(tenant)
+        if world is None:
+            why = f"tenant {quoted(tenant)} was removed"
+            self._refuse(connection, packet, "login", Reason.NOT_AUTHORIZED, why)
+            return
+        exchange = world.exchange
+        if not exchange.engine.topics.has_default:
+            self._spawn(connection, self._make_default(exchange, connection, packet))
             return
         client_id = packet.client_id or f"auto-{uuid4().hex}"
         connection.keep_alive_s = self._limits.keep_alive_s(packet.version, packet.keep_alive_s)
@@ -100,13 +107,13 @@ class Arrivals:
                 self._refuse(connection, packet, "packet_size", reason, TOO_SMALL)
                 return
         connection.principal = connection.principal.for_client(client_id)
-        holder = self.exchange.sessions.connected.get(client_id)
-        if not self._may_have(connection, client_id):
+        holder = exchange.sessions.connected.get(client_id)
+        if not self._may_have(exchange, connection, client_id):
             self._refuse_taken(connection, packet, client_id)
             return
         will = None if packet.will is None else read_will(packet.will)
         if will is not None:
-            reason, why = check_will(self.exchange, connection.principal, client_id, will)
+            reason, why = check_will(exchange, connection.principal, client_id, will)
             if reason != Reason.SUCCESS:
                 self._refuse(connection, packet, "will", reason, why)
                 return
@@ -116,7 +123,7 @@ class Arrivals:
                 return
             holder.outbox.end(Reason.SESSION_TAKEN_OVER, TAKEN_OVER)
         try:
-            self.exchange.engine.quotas.enter(connection.principal.user)
+            exchange.engine.quotas.enter(connection.principal.user)
         except QuotaExceeded as exceeded:
             self._answer_no(connection, Reason.QUOTA_EXCEEDED, str(exceeded))
             return
@@ -127,29 +134,33 @@ class Arrivals:
         connection.take_aliases(asked.topic_alias_maximum or 0)
         connection.wants_reasons = asked.request_problem_information != 0
         session.expiry_s = expiry_s
-        is_stored = client_id in self.exchange.store.stored or client_id in self._arriving
+        is_stored = (
+            client_id in exchange.store.stored or (world.tenant, client_id) in self._arriving
+        )
         is_kept = session.expiry_s > 0 or is_stored
-        if is_kept or will or self._wills.concerns(client_id, connection.principal.user):
-            work = self._admit_slowly(connection, packet, session, will, is_kept=is_kept)
-            self._arriving[client_id] = connection
+        if is_kept or will or world.wills.concerns(client_id, connection.principal.user):
+            work = self._admit_slowly(world, connection, packet, session, will, is_kept=is_kept)
+            self._arriving[world.tenant, client_id] = connection
             self._spawn(connection, work)
         else:
-            self._welcome(connection, packet, session, is_present=False)
+            self._welcome(exchange, connection, packet, session, is_present=False)
 
-    def _may_have(self, connection: Connection, client_id: str) -> bool:
+    def _may_have(self, exchange: Exchange, connection: Connection, client_id: str) -> bool:
         """Is the stored session of this client the connection's, if there is one?
 
         Those of anonymous clients belong to nobody once such clients are not let in any more.
         """
-        stored = self.exchange.store.stored
+        stored = exchange.store.stored
         if client_id not in stored or stored.get(client_id, "") == connection.principal.user:
             return True
-        access = self.exchange.engine.access
+        access = exchange.engine.access
         return not stored.get(client_id, "") and access.anonymous(connection.source) is None
 
-    async def _make_default(self, connection: Connection, packet: Connect) -> None:
-        """The first MQTT client of a directory: from now on every name has a place."""
-        engine = self.exchange.engine
+    async def _make_default(
+        self, exchange: Exchange, connection: Connection, packet: Connect
+    ) -> None:
+        """The first MQTT client of a tenant: from now on every name has a place."""
+        engine = exchange.engine
         settings = topic_settings(engine.settings, {})
         try:
             await engine.topics.create(DEFAULT_TOPIC, settings, exist_ok=True)
@@ -162,6 +173,7 @@ class Arrivals:
 
     async def _admit_slowly(
         self,
+        world: MqttWorld,
         connection: Connection,
         packet: Connect,
         session: Session,
@@ -170,7 +182,7 @@ class Arrivals:
         is_kept: bool,
     ) -> None:
         """Open a session that has to do with the catalog: what it keeps, or a will."""
-        exchange = self.exchange
+        exchange = world.exchange
         owner = connection.principal.user
         is_present = False
         is_clean = packet.clean_start
@@ -179,47 +191,53 @@ class Arrivals:
                 stored, is_present = await exchange.store.begin(session, is_clean=is_clean)
                 if is_present:
                     await restore(exchange, session, stored)
-            await self._wills.begin(session, owner, will, is_clean=is_clean)
+            await world.wills.begin(session, owner, will, is_clean=is_clean)
         except PenstockError as refused:
-            if self._arrived(session.client_id, connection):
-                self._leave(session, is_present=is_present)
+            if self._arrived(world, session.client_id, connection):
+                self._leave(exchange, session, is_present=is_present)
             is_quota = isinstance(refused, QuotaExceeded)
             reason = Reason.QUOTA_EXCEEDED if is_quota else Reason.SERVER_UNAVAILABLE
             self._refuse(connection, packet, "unavailable", reason, str(refused))
             return
-        if not self._arrived(session.client_id, connection):
-            self._wills.withdraw(session, connection.close)  # it belongs to who came later
+        if not self._arrived(world, session.client_id, connection):
+            world.wills.withdraw(session, connection.close)  # it belongs to who came later
             return
         if connection.is_closed:
-            self._leave(session, is_present=is_present)
-            self._wills.end(session, owner)
+            self._leave(exchange, session, is_present=is_present)
+            world.wills.end(session, owner)
             return
         holder = exchange.sessions.connected.get(session.client_id)
         if holder is not None and holder.outbox is not None:
             holder.outbox.close()
-        self._welcome(connection, packet, session, is_present=is_present)
+        self._welcome(exchange, connection, packet, session, is_present=is_present)
         if is_present:
             await go_on(exchange, session)
 
-    def _leave(self, session: Session, *, is_present: bool) -> None:
+    def _leave(self, exchange: Exchange, session: Session, *, is_present: bool) -> None:
         """The client is rejected after all, or has already disconnected."""
         if session.vault is not None:
-            store = self.exchange.store
+            store = exchange.store
             (store.leave if is_present else store.end)(session)
 
-    def _arrived(self, client_id: str, connection: Connection) -> bool:
+    def _arrived(self, world: MqttWorld, client_id: str, connection: Connection) -> bool:
         """The session has been looked up; False if another connection asked for it meanwhile."""
-        if self._arriving.get(client_id) is not connection:
+        if self._arriving.get((world.tenant, client_id)) is not connection:
             return False
-        del self._arriving[client_id]
+        del self._arriving[world.tenant, client_id]
         return True
 
     def _welcome(
-        self, connection: Connection, packet: Connect, session: Session, *, is_present: bool
+        self,
+        exchange: Exchange,
+        connection: Connection,
+        packet: Connect,
+        session: Session,
+        *,
+        is_present: bool,
     ) -> None:
         self._on_known(connection)
-        connection.begin(packet.version, session)
-        self.exchange.sessions.attach(session)
+        connection.begin(packet.version, session, exchange)
+        exchange.sessions.attach(session)
         expiry_s = session.expiry_s
         answer = _answer(connection, packet, session.client_id, expiry_s, is_present=is_present)
         connection.put_packet(answer)

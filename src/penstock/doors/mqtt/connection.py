@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Final
 
 from penstock.broker.deliver.routes import UNBOUNDED, WORK_PER_TURN, MustWait
+from penstock.broker.exchange import Exchange
 from penstock.broker.session.session import Session
 from penstock.core.access import NOBODY, Principal
 from penstock.core.run import Encoding, Run
@@ -52,6 +53,7 @@ class Connection:
         "_aliases_out",
         "_answer_bytes",
         "_counted",
+        "_exchange",
         "_host",
         "_intake",
         "_link",
@@ -60,9 +62,7 @@ class Connection:
         "_plain",
         "_publishing",
         "_rest",
-        "_router",
         "_serving",
-        "_sessions",
         "_traffic",
         "_unsent",
         "end_reason",
@@ -83,8 +83,7 @@ class Connection:
     def __init__(self, host: Host, link: Link) -> None:
         self._host = host
         self._serving = host.serving
-        self._sessions = host.exchange.sessions  # at hand: acknowledgements ask for it
-        self._router = host.exchange.router
+        self._exchange = host.exchange  # of its tenant, once it is let in
         self._traffic = host.exchange.engine.metrics.traffic
         self._link = link
         self._intake = Intake(UNKNOWN_VERSION, CONNECT_BYTES_MAX)
@@ -108,8 +107,7 @@ class Connection:
         self.is_bridge = False  # said so in its CONNECT
         self.last_seen = host.tick
         self.end_reason = ""  # why its end was decided, if it was
-        self.is_closed = False
-        self.is_dirty = False
+        self.is_closed = self.is_dirty = False
 
     # Bytes in
 
@@ -129,7 +127,7 @@ class Connection:
         else:  # nothing new came: the rest of what did
             chunk, at = gate.paused_at
             gate.paused_at = None
-        router = self._router
+        router = self._exchange.router
         router.work_left = WORK_PER_TURN
         try:
             self._take(chunk, at)
@@ -204,8 +202,9 @@ class Connection:
             if not gate.is_paused:
                 self.go_on()
 
-    def begin(self, version: int, session: Session) -> None:
-        """CONNECT was accepted: from now on the client speaks `version`."""
+    def begin(self, version: int, session: Session, exchange: Exchange) -> None:
+        """CONNECT was accepted: from now on the client speaks `version`, with its tenant."""
+        self._exchange, self._traffic = exchange, exchange.engine.metrics.traffic
         self.version = self._intake.version = version
         self._intake.packet_bytes_max = PACKET_BYTES_MAX
         self.gate.let_in()
@@ -228,7 +227,7 @@ class Connection:
         if self._publishing is None:
             session, plain = self.session, self._plain
             assert session is not None and plain is not None
-            self._publishing = Publishing(self, session, self._host.exchange.publisher, plain)
+            self._publishing = Publishing(self, session, self._exchange.publisher, plain)
         return self._publishing
 
     def hold(self, wait_s: float) -> None:
@@ -249,7 +248,7 @@ class Connection:
             (check_pubacks if first_byte == PUBACK else check_pubcomps)(session, packet_ids)
             session.acknowledge(packet_ids)
             if session.is_behind:
-                self._sessions.resume(session)
+                self._exchange.sessions.resume(session)
         elif first_byte == PUBREC:
             unknown = unknown_pubrecs(session, packet_ids)
             if unknown and self.version == MQTT_5:
@@ -290,11 +289,11 @@ class Connection:
         if self.is_closed:
             return
         if not self.fits(len(data)):
-            self._host.exchange.engine.metrics.dropped["queue_full"] += count
+            self._exchange.engine.metrics.dropped["queue_full"] += count
             return
         if len(data) > self.packet_bytes_max:  # then one of its packets may be
             data, too_large = packets_within(data, self.packet_bytes_max)
-            self._host.exchange.engine.metrics.dropped["too_large"] += too_large
+            self._exchange.engine.metrics.dropped["too_large"] += too_large
             self._traffic.publishes_sent -= too_large
         self._traffic.publishes_sent += count
         if data:
@@ -327,7 +326,7 @@ class Connection:
         packets, too_large = with_ids_within(encoded, first, packet_ids, self.packet_bytes_max)
         for data in packets:
             self._put_messages(name, bytes((data[0] | _DUP,)) + data[1:] if dup else data)
-        self._host.exchange.engine.metrics.dropped["too_large"] += len(too_large)
+        self._exchange.engine.metrics.dropped["too_large"] += len(too_large)
         self._traffic.publishes_sent += len(packets)
         if self.session is not None:
             self.session.acknowledge(too_large)
@@ -412,7 +411,7 @@ class Connection:
         if one is None or not (one.lags or one.stalled or one.shares or one.room_waiters):
             return
         if self.has_room:
-            self._sessions.resume(one)
+            self._exchange.sessions.resume(one)
 
     def _send(self, data: bytes | memoryview) -> bool:
         """Hand over what the socket takes; False if something is left, or the peer is gone."""
@@ -490,8 +489,7 @@ class Connection:
         self.is_closed = True
         self.state = State.CLOSED
         self._out = []
-        self._rest = None
-        self._publishing = None
+        self._rest = self._publishing = None
         self._count_unsent()
         self.gate.close()
         try:

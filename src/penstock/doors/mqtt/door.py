@@ -12,9 +12,8 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from penstock.broker.deliver.routes import MustWait, TopicWanted
-from penstock.broker.exchange import Exchange
 from penstock.broker.limited_log import LimitedLog
-from penstock.broker.session.wills import Wills
+from penstock.broker.world import World
 from penstock.core.proxies import NO_PROXIES, TrustedProxies
 from penstock.doors.budget import Budget
 from penstock.doors.descriptors import Descriptors
@@ -25,20 +24,19 @@ from penstock.doors.mqtt.acks import check_refused
 from penstock.doors.mqtt.answers import reason_of
 from penstock.doors.mqtt.arrivals import Arrivals
 from penstock.doors.mqtt.connection import Connection
-from penstock.doors.mqtt.dollar_sys import DollarSys
 from penstock.doors.mqtt.encoding import Encodings
 from penstock.doors.mqtt.events import ClientEvents
 from penstock.doors.mqtt.limits import DEFAULT_LIMITS, MqttLimits
 from penstock.doors.mqtt.publishing import PUBREC
-from penstock.doors.mqtt.subscribing import Subscribing
 from penstock.doors.mqtt.unsent import Unsent
+from penstock.doors.mqtt.world import MqttWorld
 from penstock.doors.selector import DoorSelector
 from penstock.doors.serving import Serving
 from penstock.doors.strangers import Stranger, Strangers
 from penstock.doors.tls_context import TlsContext
 from penstock.model.errors import PenstockError
 from penstock.model.limits import KIB
-from penstock.model.version import VERSION
+from penstock.model.record import TenantId
 from penstock.mqtt.kinds import Role, first_byte
 from penstock.mqtt.packets import (
     PACKET_TYPES,
@@ -70,8 +68,7 @@ class MqttDoor:
 
     def __init__(
         self,
-        exchange: Exchange,
-        wills: Wills,
+        world: World,
         selector: DoorSelector,
         loop: asyncio.AbstractEventLoop,
         descriptors: Descriptors,
@@ -80,8 +77,9 @@ class MqttDoor:
         *,
         strangers_budget: Budget,
     ) -> None:
-        self.exchange = exchange
-        self.wills = wills
+        exchange = world.exchange
+        self.exchange = exchange  # of the default tenant
+        self.worlds: dict[TenantId, MqttWorld] = {}
         self.encodings = Encodings(exchange.engine.clock)
         self.serving = Serving(selector, loop)
         self.tick = 0
@@ -118,16 +116,14 @@ class MqttDoor:
         self._held: list[Connection] = []
         self._turns: deque[Connection] = deque()  # paused until their next turn
         self._turn_timer: asyncio.TimerHandle | None = None
+        self.add_world(world)
         self._arrivals = Arrivals(
-            exchange, wills, loop, limits, self.serving.spawn, self._events, self._know
+            self.worlds, loop, limits, self.serving.spawn, self._events, self._know
         )
-        version = f"penstock version {VERSION}"
-        self._dollar_sys = DollarSys(exchange, loop, limits.sys_interval_s, version)
-        subscribing = Subscribing(exchange, self._dollar_sys, self.serving.spawn)
         self._handlers: dict[type[Packet], Callable[[Connection, Any], None]] = {
             Connect: self._arrivals.connect,
-            Subscribe: subscribing.subscribe,
-            Unsubscribe: subscribing.unsubscribe,
+            Subscribe: self.subscribe,
+            Unsubscribe: self.unsubscribe,
             Pingreq: self.ping,
             Disconnect: self.disconnect,
             Auth: self.authenticate,
@@ -137,6 +133,23 @@ class MqttDoor:
             Pubrel: self.acknowledge,
         }
         self._timer = loop.call_later(1.0, self._each_second)
+
+    # Tenants
+
+    def add_world(self, world: World) -> None:
+        """Let clients of a tenant in from now on."""
+        spawn = self.serving.spawn
+        self.worlds[world.tenant] = MqttWorld(world, self._loop, self._limits.sys_interval_s, spawn)
+
+    def end_world(self, tenant: TenantId) -> None:
+        """A tenant is being removed: nobody of it is let in any more, and all have to go."""
+        for connection in list(self._connections):
+            if connection.principal.tenant == tenant:
+                connection.end(Reason.NOT_AUTHORIZED, f"tenant {tenant!r} was removed")
+        self.worlds.pop(tenant).dollar_sys.close()
+
+    def _world_of(self, connection: Connection) -> MqttWorld:
+        return self.worlds[connection.principal.tenant]
 
     # Listening
 
@@ -224,7 +237,7 @@ class MqttDoor:
         wait: MustWait,
     ) -> None:
         assert run is not None
-        traffic = self.exchange.engine.metrics.traffic
+        traffic = self._world_of(connection).exchange.engine.metrics.traffic
         traffic.publishes_received -= last.end_message - run.first_message
         traffic.publish_bytes_received -= last.end - run.start
         connection.gate.pause(chunk, chunk.items.index(run))
@@ -235,7 +248,7 @@ class MqttDoor:
 
     async def _create_topic(self, connection: Connection, topic: str) -> None:
         try:
-            await self.exchange.engine.create_wanted(topic)
+            await self._world_of(connection).exchange.engine.create_wanted(topic)
         except PenstockError as failed:  # nothing was acknowledged: the client sends it again
             connection.end(reason_of(failed), str(failed))
         else:
@@ -253,12 +266,19 @@ class MqttDoor:
         if session is not None:
             self._events.disconnected(connection, session)
         if session is not None and session.outbox is connection:
-            self.exchange.sessions.detach(session)
-            self.wills.end(session, connection.principal.user)
+            world = self._world_of(connection)
+            world.exchange.sessions.detach(session)
+            world.wills.end(session, connection.principal.user)
 
     def handle(self, connection: Connection, packet: Packet) -> None:
         connection.state = next_state(connection.state, Role.CLIENT, event_of(packet))
         self._handlers[type(packet)](connection, packet)
+
+    def subscribe(self, connection: Connection, packet: Subscribe) -> None:
+        self._world_of(connection).subscribing.subscribe(connection, packet)
+
+    def unsubscribe(self, connection: Connection, packet: Unsubscribe) -> None:
+        self._world_of(connection).subscribing.unsubscribe(connection, packet)
 
     def ping(self, connection: Connection, packet: Pingreq) -> None:
         connection.put_packet(Pingresp())
@@ -280,7 +300,7 @@ class MqttDoor:
             connection.end_reason += f" with reason 0x{packet.reason:02x}"
         if session is not None and packet.reason == Reason.NORMAL_DISCONNECTION:
             # [MQTT-3.14.4-3]; who sees the connection closed has left no will, also after a kill.
-            self.wills.withdraw(session, connection.close)
+            self._world_of(connection).wills.withdraw(session, connection.close)
         else:
             connection.close()
 
@@ -300,14 +320,15 @@ class MqttDoor:
             return
         check_refused(session, packet.packet_id)
         session.acknowledge([packet.packet_id])
-        self.exchange.sessions.resume(session)
+        self._world_of(connection).exchange.sessions.resume(session)
 
     # Time
 
     def _each_second(self) -> None:
         self._timer = self._loop.call_later(1.0, self._each_second)
         self.tick += 1
-        self._dollar_sys.each_second()
+        for world in self.worlds.values():
+            world.dollar_sys.each_second()
         for connection in list(self._connections):
             # At the least: it may have been heard at the end of its tick [MQTT-3.1.2-22].
             silent_s = self.tick - connection.last_seen - 1
@@ -325,7 +346,8 @@ class MqttDoor:
     def close(self) -> None:
         """Stop listening, tell the clients, end their connections; see `wait_gone`."""
         self._timer.cancel()
-        self._dollar_sys.close()
+        for world in self.worlds.values():
+            world.dollar_sys.close()
         self._listeners.close()
         self._lingering.is_stopping = True
         for connection in list(self._connections):

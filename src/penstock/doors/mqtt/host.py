@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any, Protocol
 
 from penstock.broker.deliver.routes import MustWait
 from penstock.broker.exchange import Exchange
@@ -18,10 +19,14 @@ if TYPE_CHECKING:
     from penstock.doors.mqtt.connection import Connection
 
 
+# Goes on in the background; a mistake in it costs this client its connection.
+Spawn = Callable[["Connection", Coroutine[Any, Any, None]], None]
+
+
 class Host(Protocol):
     """What a connection asks of its door."""
 
-    exchange: Exchange
+    exchange: Exchange  # of the default tenant, with which strangers are counted
     encodings: Encodings
     serving: Serving
     tick: int  # seconds, coarse

@@ -18,10 +18,10 @@ from penstock.broker.session.session import OwnFeed, Session, Subscription
 from penstock.core.names import SHARE_PREFIX, quoted, split_share
 from penstock.core.overlaps import OVERLAPS_MAX
 from penstock.doors.mqtt.answers import explained
-from penstock.doors.mqtt.arrivals import Spawn
 from penstock.doors.mqtt.asked import Asked, read_asked
 from penstock.doors.mqtt.connection import Connection
 from penstock.doors.mqtt.dollar_sys import DollarSys, is_own
+from penstock.doors.mqtt.host import Spawn
 from penstock.model.errors import InvalidFilter, PenstockError, QuotaExceeded, RefusedError
 from penstock.mqtt.packets import Packet, Suback, Subscribe, Unsuback, Unsubscribe
 from penstock.mqtt.packets import Subscription as Wanted

@@ -15,15 +15,21 @@ from penstock.log.files.disk import Disk
 from penstock.log.format.checksum import crc32c
 from penstock.log.interface import LogIdentity, LogSettings
 from penstock.model.errors import CorruptError
+from penstock.model.record import DEFAULT_TENANT
 
 FACTS_NAME: Final = "topic.json"
-AREA: Final = ".staged"  # in the data directory; no tenant's name begins with a dot
+AREA: Final = ".staged"  # in a tenant's root; no log's name begins with a dot
 _CHECKSUM: Final = re.compile(rb',\n  "checksum": "([0-9a-f]{8})"\n}\n\Z')
 LOG_DIRECTORY: Final = re.compile(r"(?P<slug>.+)-(?P<id>[0-9]+)\Z")
 
 
 def log_directory(root: Path, identity: LogIdentity) -> Path:
     return root / identity.tenant / f"{identity.slug}-{identity.topic_id}"
+
+
+def tenant_root(data: Path, tenant: str) -> Path:
+    """Where a tenant's staged files and reports of runs lie: the default one's beside the logs."""
+    return data if tenant == DEFAULT_TENANT else data / tenant
 
 
 def find_logs(disk: Disk, root: Path) -> list[LogIdentity]:

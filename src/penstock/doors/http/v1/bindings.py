@@ -6,7 +6,7 @@ from typing import Final
 
 from penstock.broker.engine import Engine
 from penstock.core.names import check_filter
-from penstock.doors.http.door import HttpDoor
+from penstock.doors.http.endpoints import Endpoints
 from penstock.doors.http.messages import HttpError, Request, Response, json_response
 from penstock.doors.http.needs import Needs, check_manage, may_see
 from penstock.doors.http.router import Route
@@ -19,7 +19,7 @@ from penstock.model.errors import PenstockError, RefusedError
 BINDINGS: Final = "/v1/bindings"
 
 
-def add_routes(door: HttpDoor) -> None:
+def add_routes(door: Endpoints) -> None:
     bindings = BindingsDoor(door.engine)
     for method, handler, facts in (
         (

@@ -11,7 +11,7 @@ from penstock.broker.topics import Topic
 from penstock.core.access import Gate
 from penstock.core.position import parse_position
 from penstock.core.where import compile_where
-from penstock.doors.http.door import HttpDoor
+from penstock.doors.http.endpoints import Endpoints
 from penstock.doors.http.messages import Answer, Request, Response, json_response
 from penstock.doors.http.needs import Needs
 from penstock.doors.http.router import Route
@@ -34,7 +34,7 @@ CONSUMERS: Final = "/v1/topics/{topic}/consumers"
 CONSUMER: Final = CONSUMERS + "/{consumer}"
 
 
-def add_routes(door: HttpDoor) -> None:
+def add_routes(door: Endpoints) -> None:
     consumers = ConsumersDoor(door)
     for method, path, handler, facts in (
         ("GET", CONSUMERS, consumers.list, Facts("list the consumers of a topic", ConsumerList)),
@@ -90,7 +90,7 @@ def add_routes(door: HttpDoor) -> None:
 
 
 class ConsumersDoor:
-    def __init__(self, door: HttpDoor) -> None:
+    def __init__(self, door: Endpoints) -> None:
         self._door = door
         self._engine = door.engine
 

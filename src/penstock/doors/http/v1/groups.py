@@ -15,7 +15,7 @@ from penstock.broker.queue.leases import DELAY_S_MAX, OPEN_MAX, Given
 from penstock.broker.topics import Topic
 from penstock.core.access import Gate
 from penstock.core.position import parse_position
-from penstock.doors.http.door import HttpDoor
+from penstock.doors.http.endpoints import Endpoints
 from penstock.doors.http.messages import HttpError, Request, Response, json_response
 from penstock.doors.http.needs import Needs
 from penstock.doors.http.router import Route
@@ -85,7 +85,7 @@ class GroupList(Struct):
     groups: list[GroupInfo]
 
 
-def add_routes(door: HttpDoor) -> None:
+def add_routes(door: Endpoints) -> None:
     groups = GroupsDoor(door)
     for method, path, handler, facts in (
         ("GET", GROUPS, groups.list, Facts("list the groups of a topic", GroupList)),
@@ -134,7 +134,7 @@ def add_routes(door: HttpDoor) -> None:
 
 
 class GroupsDoor:
-    def __init__(self, door: HttpDoor) -> None:
+    def __init__(self, door: Endpoints) -> None:
         self._door = door
         self._engine = door.engine
 

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import msgspec
 
-from penstock.doors.http.door import HttpDoor
+from penstock.doors.http.endpoints import Endpoints
 from penstock.doors.http.messages import JSON, PROBLEM, TITLES, Request, Response, json_response
 from penstock.doors.http.needs import Needs
 from penstock.doors.http.router import Route
@@ -23,7 +23,7 @@ ERRORS: Final = (400, 401, 403, 404, 408, 413, 414, 417, 421, 429, 431, 503, 507
 _PARAMETER: Final = re.compile(r"\{(\w+)\}")
 
 
-def add_routes(door: HttpDoor) -> None:
+def add_routes(door: Endpoints) -> None:
     """The document shows all routes that the door has when it is first asked for."""
 
     @cache

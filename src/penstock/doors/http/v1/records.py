@@ -23,7 +23,7 @@ from penstock.core.names import check_name
 from penstock.core.position import parse_position
 from penstock.core.run import Run, run_of
 from penstock.doors.http.counting import check_values
-from penstock.doors.http.door import HttpDoor
+from penstock.doors.http.endpoints import Endpoints
 from penstock.doors.http.errors import problem_of
 from penstock.doors.http.messages import JSON, Answer, HttpError, Pairs, Request, Response
 from penstock.doors.http.needs import Needs
@@ -70,7 +70,7 @@ _many: Final = msgspec.json.Decoder(list[Message])
 _encode: Final = msgspec.json.Encoder().encode
 
 
-def add_routes(door: HttpDoor, submissions: Submissions, store: SessionStore) -> None:
+def add_routes(door: Endpoints, submissions: Submissions, store: SessionStore) -> None:
     records = RecordsDoor(door, submissions, store)
     door.router.add(
         Route(
@@ -130,7 +130,7 @@ def add_routes(door: HttpDoor, submissions: Submissions, store: SessionStore) ->
 
 
 class RecordsDoor:
-    def __init__(self, door: HttpDoor, submissions: Submissions, store: SessionStore) -> None:
+    def __init__(self, door: Endpoints, submissions: Submissions, store: SessionStore) -> None:
         self._door = door
         self._engine = door.engine
         self._submissions = submissions

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from penstock.doors.http.door import HttpDoor
+from penstock.doors.http.endpoints import Endpoints
 from penstock.doors.http.messages import HttpError, Request, Response, json_response
 from penstock.doors.http.needs import Needs
 from penstock.doors.http.router import Route
@@ -15,7 +15,7 @@ from penstock.doors.http.v1.types import Reloaded
 RELOAD: Final = "/v1/reload"
 
 
-def add_routes(door: HttpDoor, reload: Callable[[], list[str]]) -> None:
+def add_routes(door: Endpoints, reload: Callable[[], list[str]]) -> None:
     def handle(request: Request) -> Response:
         if not request.principal.grants.is_operator:
             raise HttpError(

@@ -7,7 +7,7 @@ from typing import Final
 from penstock.broker.exchange import Exchange
 from penstock.broker.session.backlog import Standing, describe_sessions
 from penstock.core.names import quoted
-from penstock.doors.http.door import HttpDoor
+from penstock.doors.http.endpoints import Endpoints
 from penstock.doors.http.messages import HttpError, Request, Response, json_response
 from penstock.doors.http.needs import Needs
 from penstock.doors.http.router import Route
@@ -31,7 +31,7 @@ SESSION: Final = SESSIONS + "/{client_id}"
 SUBSCRIPTIONS: Final = "/v1/subscriptions"
 
 
-def add_routes(door: HttpDoor, exchange: Exchange) -> None:
+def add_routes(door: Endpoints, exchange: Exchange) -> None:
     sessions = SessionsDoor(exchange)
     for method, path, handler, facts in (
         (

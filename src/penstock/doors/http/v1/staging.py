@@ -18,7 +18,7 @@ from penstock.broker.publish.staged import (
     Staged,
     StagedFile,
 )
-from penstock.doors.http.door import HttpDoor
+from penstock.doors.http.endpoints import Endpoints
 from penstock.doors.http.messages import HttpError, Request, Response, json_response
 from penstock.doors.http.needs import Needs
 from penstock.doors.http.router import Route
@@ -66,7 +66,7 @@ class Discard(Struct, forbid_unknown_fields=True):
     files: Files
 
 
-def add_routes(door: HttpDoor, exchange: Exchange) -> None:
+def add_routes(door: Endpoints, exchange: Exchange) -> None:
     staging = StagingDoor(door, Staged(exchange.engine, exchange.authorise))
     for path, handler, facts in (
         (
@@ -105,7 +105,7 @@ def add_routes(door: HttpDoor, exchange: Exchange) -> None:
 
 
 class StagingDoor:
-    def __init__(self, door: HttpDoor, staged: Staged) -> None:
+    def __init__(self, door: Endpoints, staged: Staged) -> None:
         self._topics = door.engine.topics
         self._staged = staged
 

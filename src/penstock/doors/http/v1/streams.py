@@ -16,8 +16,9 @@ from penstock.broker.deliver.streams import Stream
 from penstock.broker.topics import Topic
 from penstock.core.access import Gate
 from penstock.core.position import AtOffset, Position, parse_position
-from penstock.doors.http.door import HttpDoor
+from penstock.doors.http.endpoints import Endpoints
 from penstock.doors.http.limits import OUT_BYTES_ROOM
+from penstock.doors.http.lines import Lines
 from penstock.doors.http.messages import (
     Answer,
     HttpError,
@@ -33,14 +34,12 @@ from penstock.doors.http.v1.describing import Facts, Field
 from penstock.doors.http.v1.reading import check_query, read_filters, record_out
 from penstock.doors.http.websocket import TEXT, WebSocket
 from penstock.model.errors import PenstockError
-from penstock.model.limits import HEARTBEAT_S, MIB
+from penstock.model.limits import HEARTBEAT_S
 from penstock.model.record import Record
 
 STREAM: Final = "/v1/topics/{topic}/stream"
 SSE: Final = "text/event-stream"
 TAKE_MAX: Final = 500  # records handed over at once; what a slow reader has at hand is bounded
-LINES_BYTES_MAX: Final = 8 * MIB  # of JSON that is shared
-LINE_BYTES: Final = 240  # what a line takes beyond its characters; measured, rounded up
 RETRY_MS: Final = 1_000  # after which a browser comes back
 RESUME: Final = "resume"
 CLOSE: Final = "close"
@@ -52,7 +51,7 @@ WS_FAILED: Final = 1011
 _encode: Final = msgspec.json.Encoder().encode
 
 
-def add_routes(door: HttpDoor) -> None:
+def add_routes(door: Endpoints) -> None:
     streams = StreamsDoor(door)
     facts = Facts(
         "stream records as they become visible: text/event-stream, or a WebSocket",
@@ -84,11 +83,10 @@ def add_routes(door: HttpDoor) -> None:
 
 
 class StreamsDoor:
-    def __init__(self, door: HttpDoor) -> None:
+    def __init__(self, door: Endpoints) -> None:
         self._door = door
         self._engine = door.engine
-        self._lines = Lines()
-        self._engine.caches.by_name["stream_lines"] = self._lines
+        self._lines = door.lines
 
     async def open(self, request: Request) -> Answer:
         engine = self._engine
@@ -126,38 +124,6 @@ class StreamsDoor:
         if not digits.isascii() or not digits.isdigit() or len(digits) > 18 or int(seen) < -1:
             raise HttpError(400, f"Last-Event-ID {seen[:200]!r} is not an offset")
         return AtOffset(int(seen) + 1)
-
-
-class Lines:
-    """Records as JSON, for readers of the same place; bounded, and begun anew when full."""
-
-    __slots__ = ("_is_used", "_lines", "bytes")
-
-    def __init__(self) -> None:
-        self._lines: dict[tuple[int, int], bytes] = {}
-        self.bytes = 0
-        self._is_used = False  # since `release_unused` was called last
-
-    def get(self, topic_id: int, record: Record) -> bytes:
-        key = (topic_id, record.offset)
-        line = self._lines.get(key)
-        if line is None:
-            line = _encode(record_out(record))
-            size = len(line) + LINE_BYTES
-            self.bytes += size
-            if self.bytes > LINES_BYTES_MAX:
-                self._lines.clear()
-                self.bytes = size
-            self._lines[key] = line
-        self._is_used = True
-        return line
-
-    def release_unused(self) -> None:
-        """Give everything back if nobody has asked since the last call."""
-        if not self._is_used:
-            self._lines.clear()
-            self.bytes = 0
-        self._is_used = False
 
 
 class Feeding:
@@ -216,7 +182,7 @@ class SocketReader:
 
     __slots__ = ("_feeding", "_room", "_socket", "_task")
 
-    def __init__(self, door: HttpDoor, socket: WebSocket, feeding: Feeding) -> None:
+    def __init__(self, door: Endpoints, socket: WebSocket, feeding: Feeding) -> None:
         self._socket = socket
         self._feeding = feeding
         self._room: asyncio.Future[None] | None = None

@@ -7,7 +7,7 @@ from penstock.broker.reading import position_offset
 from penstock.broker.settings import altered, topic_settings
 from penstock.core.placement import DEFAULT_TOPIC
 from penstock.core.position import parse_position
-from penstock.doors.http.door import HttpDoor
+from penstock.doors.http.endpoints import Endpoints
 from penstock.doors.http.messages import HttpError, Request, Response, json_response
 from penstock.doors.http.needs import Needs, check_read, may_manage, may_see
 from penstock.doors.http.router import Route
@@ -21,7 +21,7 @@ from penstock.model.record import TopicInfo
 TOPIC = "/v1/topics/{topic}"
 
 
-def add_routes(door: HttpDoor) -> None:
+def add_routes(door: Endpoints) -> None:
     topics = TopicsDoor(door.engine)
     for method, path, handler, facts in (
         ("GET", "/v1/topics", topics.list, Facts("list all topics", TopicList)),

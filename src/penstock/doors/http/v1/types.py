@@ -287,6 +287,28 @@ class UserList(Struct):
     users: list[UserOut]
 
 
+class TenantIn(Struct, forbid_unknown_fields=True):
+    """Whom to ask about a tenant."""
+
+    first_name: str = ""
+    last_name: str = ""
+    email: str = ""
+
+
+class TenantOut(Struct):
+    """A tenant; `created_at` is µs since 1970, UTC."""
+
+    tenant: str
+    first_name: str
+    last_name: str
+    email: str
+    created_at: int
+
+
+class TenantList(Struct):
+    tenants: list[TenantOut]
+
+
 class KeyMade(Struct):
     """`key` is told this once."""
 

@@ -13,7 +13,7 @@ from penstock.broker.access import CredentialRow
 from penstock.broker.exchange import Exchange
 from penstock.core.access import OPERATOR, check_user
 from penstock.core.names import quoted
-from penstock.doors.http.door import HttpDoor
+from penstock.doors.http.endpoints import Endpoints
 from penstock.doors.http.messages import HttpError, Request, Response, json_response
 from penstock.doors.http.needs import Needs
 from penstock.doors.http.router import Route
@@ -31,7 +31,7 @@ KEYS: Final = "/v1/keys"
 KEY: Final = KEYS + "/{key_id}"
 
 
-def add_routes(door: HttpDoor, exchange: Exchange) -> None:
+def add_routes(door: Endpoints, exchange: Exchange) -> None:
     users = UsersDoor(exchange)
     for method, path, handler, facts in (
         ("GET", USERS, users.show_all, Facts("list the users", UserList)),
@@ -74,17 +74,16 @@ class UsersDoor:
     def __init__(self, exchange: Exchange) -> None:
         self._exchange = exchange
         self._access = exchange.engine.access
+        self._tenant = exchange.engine.tenant
 
     def show_all(self, request: Request) -> Response:
-        return json_response(
-            UserList([_out(row) for row in self._access.users(request.principal.tenant)])
-        )
+        return json_response(UserList([_out(row) for row in self._access.users(self._tenant)]))
 
     async def put(self, request: Request) -> Response:
         user = check_user(request.params["user"])
         asked = read_body(request, UserIn)
         roles = [] if asked.roles is UNSET else asked.roles
-        tenant = request.principal.tenant
+        tenant = self._tenant
         if OPERATOR in roles:
             _check_operator(request)
         is_new = not self._is_known(user, tenant)
@@ -104,8 +103,8 @@ class UsersDoor:
 
     async def remove(self, request: Request) -> Response:
         user = self._find(request)
-        tenant = request.principal.tenant
-        if len(self._access.users(tenant)) == 1:
+        tenant = self._tenant
+        if len(self._access.users(None)) == 1:
             # Without users everybody comes in, and this server may listen to the whole world.
             raise HttpError(
                 409,
@@ -120,18 +119,18 @@ class UsersDoor:
         return Response(204)
 
     async def make_key(self, request: Request) -> Response:
-        user, tenant = self._find(request), request.principal.tenant
+        user, tenant = self._find(request), self._tenant
         return json_response(KeyMade(user, await self._access.make_key(user, tenant=tenant)), 201)
 
     def show_keys(self, request: Request) -> Response:
-        rows = self._access.access_keys(request.principal.tenant)
+        rows = self._access.access_keys(self._tenant)
         return json_response(
             KeyList([KeyOut(row.key_id, row.user, row.created_at) for row in rows])
         )
 
     async def revoke(self, request: Request) -> Response:
         key_id = request.params["key_id"]
-        tenant = request.principal.tenant
+        tenant = self._tenant
         if not any(row.key_id == key_id for row in self._access.access_keys(tenant)):
             raise HttpError(404, f"there is no key {quoted(key_id)}: GET {KEYS} lists all keys")
         await self._access.revoke_key(key_id, tenant)
@@ -142,7 +141,7 @@ class UsersDoor:
 
     def _find(self, request: Request) -> str:
         """The user of the path, whom the one who asks may change."""
-        user, tenant = request.params["user"], request.principal.tenant
+        user, tenant = request.params["user"], self._tenant
         if not self._is_known(user, tenant):
             raise HttpError(
                 404,
