@@ -125,7 +125,7 @@ def test_defaults_are_those_of_the_parts_they_go_to() -> None:
         ('[[rules]]\nrole = "a"', "has no key 'rule': add it"),
         ('[[rules]]\nrule = "deny read #"\nrole = "a"', "role 'a' is not declared in this file"),
         ('[[rules]]\nrule = "x"\nrole = "a"\nuser = "b"', "has both 'role' and 'user'"),
-        ('[[rules]]\nrule = "deny read #"\ntenant = 1', "tenant 1 is not the name of a tenant"),
+        ('[[rules]]\nrule = "deny read #"\ntenant = 1', "is not a valid tenant name"),
         ('[access]\nmetrics = "all"', "metrics 'all' is unknown: use 'login', 'admin' or 'open'"),
         ("[mqtt\n", "is not TOML"),
     ],

@@ -30,16 +30,19 @@ START_S = 30.0
 
 
 class Hosted:
-    """A running broker on a data directory; `settings` are paths of settings with their values."""
+    """A running broker on a data directory; `settings` are paths of settings with their values.
 
-    def __init__(self, data: Path, **settings: Any) -> None:
+    `config` is a settings file.
+    """
+
+    def __init__(self, data: Path, *, config: Path | None = None, **settings: Any) -> None:
         flags = {
             "server.data": str(data),
             "mqtt.listen": "127.0.0.1:0",
             "http.listen": "127.0.0.1:0",
         }
         flags |= {path.replace("__", "."): value for path, value in settings.items()}
-        self._settings = server_settings(load(None, flags))
+        self._settings = server_settings(load(config, flags))
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stop: asyncio.Event | None = None
         self._server: Server | None = None

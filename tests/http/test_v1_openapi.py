@@ -26,6 +26,15 @@ schemathesis.openapi.format(
         ["payload.n > 5", "name LIKE 'a%' AND NOT offset IN (1, 2)", "payload IS NULL", "TRUE"]
     ),
 )
+schemathesis.openapi.format(
+    "penstock-rule",
+    strategies.builds(
+        "{} {} {}".format,
+        strategies.sampled_from(["allow", "deny"]),
+        strategies.sampled_from(["publish", "subscribe,receive", "read"]),
+        strategies.sampled_from(["rules/%u/#", "rules/+/a", "topic:rules"]),
+    ),
+)
 QUEUE = [
     "POST /topics",
     "GET /topics",
@@ -54,6 +63,14 @@ OPERATIONS = [
     "POST /v1/sessions/{client_id}/kick",
     "GET /v1/subscriptions",
     "GET /v1/users",
+    "GET /v1/roles",
+    "GET /v1/roles/{role}",
+    "PUT /v1/roles/{role}",
+    "DELETE /v1/roles/{role}",
+    "GET /v1/rules",
+    "POST /v1/rules",
+    "DELETE /v1/rules/{rule_id}",
+    "GET /v1/access/check",
     "PUT /v1/users/{user}",
     "DELETE /v1/users/{user}",
     "POST /v1/users/{user}/keys",
@@ -132,7 +149,7 @@ EXCLUDED = {one: ["not_a_server_error"] for one in QUEUE} | {
     STAGING: ["positive_data_acceptance"],
 }
 POSITIVE, NEGATIVE = GenerationMode.POSITIVE, GenerationMode.NEGATIVE
-NO_BODY = ("POST /v1/users/{user}/keys", "POST /v1/reload")
+NO_BODY = ("POST /v1/reload",)
 HAS_BODY = [
     one for one in OPERATIONS if one.startswith(("PUT", "PATCH", "POST")) and one not in NO_BODY
 ]
@@ -177,7 +194,7 @@ def test_requests_made_from_the_document_are_answered_as_it_says(
             for method, path in (("PUT", "/v1/topics/t"), ("PUT", "/v1/topics/t/consumers/c")):
                 client.ask(method, path, **login)
             real = {"topic": "t", "consumer": "c", "group": "g", "client_id": "m"}
-            real |= {"user": "u", "key_id": "k"}
+            real |= {"user": "u", "key_id": "k", "role": "r", "rule_id": "1"}
             case.path_parameters = {key: real[key] for key in case.path_parameters}
             ask(case)
 

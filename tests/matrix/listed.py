@@ -13,7 +13,7 @@ Listed = dict[str, tuple[str, ...] | str]
 SHOWS: Final = "shows what there is, and no record"
 TOPICS: Final = "declares, changes or removes topics or bindings"
 POSITIONS: Final = "moves or removes a position"
-PEOPLE: Final = "is about users and keys"
+PEOPLE: Final = "is about tenants, users, keys, roles and rules"
 SESSIONS: Final = "is about sessions, and no record"
 OPENS: Final = "opens, closes or describes the thing itself"
 ALONE: Final = (
@@ -74,7 +74,19 @@ ROUTES: Final[Listed] = {
     "GET /v1/sessions/{client_id}": SESSIONS,
     "GET /v1/subscriptions": SESSIONS,
     "POST /v1/sessions/{client_id}/kick": SESSIONS,
+    "GET /v1/tenants": PEOPLE,
+    "GET /v1/tenants/{tenant}": PEOPLE,
+    "PUT /v1/tenants/{tenant}": PEOPLE,
+    "DELETE /v1/tenants/{tenant}": PEOPLE,
     "GET /v1/users": PEOPLE,
+    "GET /v1/roles": PEOPLE,
+    "GET /v1/roles/{role}": PEOPLE,
+    "PUT /v1/roles/{role}": PEOPLE,
+    "DELETE /v1/roles/{role}": PEOPLE,
+    "GET /v1/rules": PEOPLE,
+    "POST /v1/rules": PEOPLE,
+    "DELETE /v1/rules/{rule_id}": PEOPLE,
+    "GET /v1/access/check": PEOPLE,
     "PUT /v1/users/{user}": PEOPLE,
     "DELETE /v1/users/{user}": PEOPLE,
     "POST /v1/users/{user}/keys": PEOPLE,
@@ -107,7 +119,12 @@ COMMANDS: Final[Listed] = {
     "penstock session show": SESSIONS,
     "penstock session kick": SESSIONS,
     "penstock reload": OPENS,
+    "penstock tenant add": PEOPLE,
+    "penstock tenant list": PEOPLE,
+    "penstock tenant remove": PEOPLE,
+    "penstock tenant show": PEOPLE,
     "penstock user add": PEOPLE,
+    "penstock user role": PEOPLE,
     "penstock user passwd": PEOPLE,
     "penstock user remove": PEOPLE,
     "penstock user list": PEOPLE,
@@ -154,6 +171,7 @@ METHODS: Final[Listed] = {
     "shut": OPENS,
     "size": SHOWS,
     "subscribe": POSITIONS,
+    "tenants": OPENS,
     "topics": SHOWS,
     "unbind": TOPICS,
     "unsubscribe": POSITIONS,
@@ -228,6 +246,7 @@ CALLERS: Final[Listed] = {
     "AsyncBroker.plan_stream": ("broker-stream",),
     "AsyncBroker.publish": ("broker-publish",),
     "AsyncBroker.publish_many": ("broker-publish-many",),
+    "Audit._write": "writes what the broker itself says about administrative acts",
     "BusLoop._store": ("bus", "bus-group"),
     "BusLoop.open": ("bus-handler",),
     "Delivery.__init__": ("live-", "kept-", "share-"),

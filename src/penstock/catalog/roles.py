@@ -80,16 +80,8 @@ class RoleCatalog:
             if not database.execute(
                 "delete from roles where tenant = $1 and role = $2", tenant, role
             ):
-                raise RefusedError(
-                    f"there is no role {role!r} (names are case-sensitive): see "
-                    "`penstock role list`"
-                )
-            database.execute(
-                "delete from rules where tenant = $1 and subject_kind = $2 and subject = $3",
-                tenant,
-                OF_ROLE,
-                role,
-            )
+                raise _no_role(role)
+            _delete_rules(database, tenant, (OF_ROLE, role))
             database.execute("delete from user_roles where tenant = $1 and role = $2", tenant, role)
 
         await self._runner.run(work)
@@ -102,6 +94,22 @@ class RoleCatalog:
         return await self._runner.run(
             lambda database: _insert_rules(database, tenant, subject, rules, now_us)
         )
+
+    async def replace_rules(
+        self, tenant: TenantId, role: str, rules: Sequence[str]
+    ) -> list[RuleRow]:
+        """A role has exactly these rules; raises RefusedError when it does not exist."""
+        now_us = self._clock.now_us()
+
+        def work(database: Database) -> list[RuleRow]:
+            if not database.fetch(
+                "select 1 from roles where tenant = $1 and role = $2", tenant, role
+            ):
+                raise _no_role(role)
+            _delete_rules(database, tenant, (OF_ROLE, role))
+            return _insert_rules(database, tenant, (OF_ROLE, role), rules, now_us)
+
+        return await self._runner.run(work)
 
     async def delete_rule(self, tenant: TenantId, rule_id: int) -> None:
         """Raises RefusedError when there is no such rule."""
@@ -144,12 +152,7 @@ def put_user_roles(database: Database, tenant: TenantId, user: str, roles: Seque
 
 def delete_user_rules(database: Database, tenant: TenantId, user: str) -> None:
     """Delete the rules of a user's own, within the unit of work of a caller."""
-    database.execute(
-        "delete from rules where tenant = $1 and subject_kind = $2 and subject = $3",
-        tenant,
-        OF_USER,
-        user,
-    )
+    _delete_rules(database, tenant, (OF_USER, user))
 
 
 def user_roles(database: Database, tenant: TenantId, user: str) -> tuple[str, ...]:
@@ -170,6 +173,20 @@ def load_user_roles(database: Database) -> dict[tuple[TenantId, str], tuple[str,
     ):
         found[tenant, user] = (*found.get((tenant, user), ()), role)
     return found
+
+
+def _delete_rules(database: Database, tenant: TenantId, subject: tuple[str, str]) -> None:
+    database.execute(
+        "delete from rules where tenant = $1 and subject_kind = $2 and subject = $3",
+        tenant,
+        *subject,
+    )
+
+
+def _no_role(role: str) -> RefusedError:
+    return RefusedError(
+        f"there is no role {role!r} (names are case-sensitive): see `penstock role list`"
+    )
 
 
 def _insert_rules(

@@ -10,7 +10,7 @@ from typing import Any
 
 from penstock.broker.access import DeclaredRole, DeclaredRule
 from penstock.core.access import BUILT_IN, Rule, check_role_name, check_user, parse_rule
-from penstock.core.names import quoted
+from penstock.core.names import check_tenant, quoted
 from penstock.model.errors import InvalidSetting, RefusedError
 from penstock.model.record import DEFAULT_TENANT, TenantId
 
@@ -68,10 +68,7 @@ def _rules(texts: Any) -> tuple[Rule, ...]:
 
 
 def _tenant(row: dict[str, Any]) -> TenantId:
-    tenant = row.get("tenant", DEFAULT_TENANT)
-    if not isinstance(tenant, str) or not tenant:
-        raise RefusedError(f"tenant {tenant!r} is not the name of a tenant: write it in quotes")
-    return TenantId(tenant)
+    return TenantId(check_tenant(row.get("tenant", DEFAULT_TENANT)))
 
 
 def _tables(rows: Any, name: str, origin: str) -> list[dict[str, Any]]:

@@ -9,11 +9,20 @@ from penstock.broker.access.access import (
     Admission,
     key_id_of,
 )
-from penstock.broker.access.roles import DeclaredRole, DeclaredRule, Roles
+from penstock.broker.access.answers import Question, answer
+from penstock.broker.access.roles import (
+    DECLARED,
+    DeclaredRole,
+    DeclaredRule,
+    KnownRole,
+    KnownRule,
+    Roles,
+)
 from penstock.catalog.credentials import CredentialRow
 
 __all__ = [
     "COMMON_NAME",
+    "DECLARED",
     "FINGERPRINT",
     "KEY_PREFIX",
     "KEY_USER",
@@ -22,6 +31,10 @@ __all__ = [
     "CredentialRow",
     "DeclaredRole",
     "DeclaredRule",
+    "KnownRole",
+    "KnownRule",
+    "Question",
     "Roles",
+    "answer",
     "key_id_of",
 ]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 from penstock.catalog.roles import OF_EVERYBODY, OF_ROLE, OF_USER, RoleCatalog, RoleRow, RuleRow
 from penstock.core.access import BUILT_IN, Grants, Role, Rule, RuleSet, check_role_name, parse_rule
@@ -47,6 +47,12 @@ class KnownRole:
     is_built_in: bool
     is_declared: bool
 
+    @property
+    def kind(self) -> Literal["built-in", "declared", "added"]:
+        if self.is_built_in:
+            return "built-in"
+        return "declared" if self.is_declared else "added"
+
 
 @dataclass(frozen=True, slots=True)
 class KnownRule:
@@ -57,6 +63,14 @@ class KnownRule:
     subject_kind: str
     subject: str
     rule: Rule
+
+    @property
+    def role(self) -> str:
+        return self.subject if self.subject_kind == OF_ROLE else ""
+
+    @property
+    def user(self) -> str:
+        return self.subject if self.subject_kind == OF_USER else ""
 
     @property
     def of(self) -> Subject:
@@ -151,6 +165,15 @@ class Roles:
         texts = [str(rule) for rule in rules]
         role, rows = await self._catalog.insert_role(tenant, name, texts)
         self._roles[tenant, name] = role
+        self._take((tenant, OF_ROLE, name), rows)
+
+    async def replace(
+        self, name: str, rules: Sequence[Rule], tenant: TenantId = DEFAULT_TENANT
+    ) -> None:
+        """The role has exactly these rules from now on; durable on return."""
+        self._check_changeable(self.check(name, tenant), tenant)
+        rows = await self._catalog.replace_rules(tenant, name, [str(rule) for rule in rules])
+        self._drop((tenant, OF_ROLE, name))
         self._take((tenant, OF_ROLE, name), rows)
 
     async def remove(self, name: str, tenant: TenantId = DEFAULT_TENANT) -> None:

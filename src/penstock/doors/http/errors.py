@@ -50,6 +50,13 @@ def status_of(error: Exception) -> int:
     return 500
 
 
+def with_status(refused: RefusedError, status: int) -> PenstockError:
+    """A refusal whose status depends on the request, unless its own class says one."""
+    if type(refused) is not RefusedError:
+        return refused
+    return HttpError(status, str(refused), error=RefusedError.__name__)
+
+
 def problem_of(error: Exception) -> Response:
     """What a client is told of an error; of our own mistakes only that there was one."""
     status = status_of(error)

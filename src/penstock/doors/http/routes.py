@@ -9,6 +9,7 @@ from penstock.broker.tenants import Tenants
 from penstock.doors.http import home, mqtt, queue, status
 from penstock.doors.http.endpoints import Endpoints
 from penstock.doors.http.v1 import (
+    access,
     bindings,
     consumers,
     groups,
@@ -41,6 +42,7 @@ def add_all(
     streams.add_routes(door)
     sessions.add_routes(door, exchange)
     users.add_routes(door, exchange)
+    access.add_routes(door)
     staging.add_routes(door, exchange)
     reloading.add_routes(door, reload)
     tenants.add_routes(door, all_tenants)

@@ -1,7 +1,8 @@
 """What texts and numbers of a request look like, as JSON Schema, for the OpenAPI document.
 
 A schema states the same rules as the checks of `core`, if a regular expression can.
-Two languages have a format instead: `penstock-where` (filter expressions) and `penstock-user`.
+Others have a format instead: `penstock-where` (filter expressions), `penstock-rule`,
+`penstock-user`.
 These schemas are shown, never used to check: refusals come from `core`, with the way out in them.
 """
 
@@ -11,6 +12,9 @@ from typing import Any, Final
 
 from msgspec import Meta
 
+from penstock.core.access import ACTIONS
+from penstock.core.access.roles import ROLE_CHARS_MAX
+from penstock.core.access.rules import RULE_CHARS_MAX
 from penstock.core.position import OFFSET_END
 from penstock.core.topic_settings import DURABILITIES
 from penstock.model.limits import (
@@ -64,6 +68,15 @@ USER: Final[Schema] = {
     "minLength": 1,
     "maxLength": USER_CHARS_MAX,
 }
+ROLE: Final = text("^[A-Za-z0-9._-]+$", ROLE_CHARS_MAX)
+RULE: Final[Schema] = {
+    "type": "string",
+    "format": "penstock-rule",
+    "minLength": 1,
+    "maxLength": RULE_CHARS_MAX,
+    "examples": ["allow publish sensors/%u/#", "deny receive,read topic:payroll"],
+}
+ACTION: Final[Schema] = {"type": "string", "enum": list(ACTIONS)}
 KEY: Final = text(r"^[!-~]([ -~]*[!-~])?$", KEY_CHARS_MAX)
 OFFSET: Final = number(0, OFFSET_END - 1)
 POSITION: Final[Schema] = {
@@ -96,4 +109,4 @@ SEGMENT_BYTES: Final[Schema] = {
     "anyOf": [number(64 * KIB, (1 << 62) - 1), text("^[1-9][0-9]{0,5} ?(MiB|GiB)$")],
 }
 
-PATH: Final = {"topic": TOPIC, "consumer": LABEL, "group": LABEL, "user": USER}
+PATH: Final = {"topic": TOPIC, "consumer": LABEL, "group": LABEL, "user": USER, "role": ROLE}

@@ -7,6 +7,7 @@ from typing import Final
 from penstock.broker.engine import Engine
 from penstock.core.names import check_filter
 from penstock.doors.http.endpoints import Endpoints
+from penstock.doors.http.errors import with_status
 from penstock.doors.http.messages import HttpError, Request, Response, json_response
 from penstock.doors.http.needs import Needs, check_manage, may_see
 from penstock.doors.http.router import Route
@@ -14,7 +15,7 @@ from penstock.doors.http.schemas import FILTER
 from penstock.doors.http.v1.describing import Facts, Field
 from penstock.doors.http.v1.reading import check_query, read_body
 from penstock.doors.http.v1.types import Binding, BindingList
-from penstock.model.errors import PenstockError, RefusedError
+from penstock.model.errors import RefusedError
 
 BINDINGS: Final = "/v1/bindings"
 
@@ -68,7 +69,7 @@ class BindingsDoor:
         try:
             await self._engine.topics.bind(check_filter(asked.filter), asked.topic)
         except RefusedError as refused:
-            raise _plain(refused, 409) from None
+            raise with_status(refused, 409) from None
         return json_response(asked)
 
     async def unbind(self, request: Request) -> Response:
@@ -81,12 +82,5 @@ class BindingsDoor:
         try:
             await self._engine.topics.unbind(query["filter"])
         except RefusedError as refused:
-            raise _plain(refused, 404) from None
+            raise with_status(refused, 404) from None
         return Response(204)
-
-
-def _plain(refused: RefusedError, status: int) -> PenstockError:
-    """How a binding stands has no class of its own, but a status."""
-    if type(refused) is not RefusedError:
-        return refused
-    return HttpError(status, str(refused), error=RefusedError.__name__)

@@ -15,6 +15,7 @@ from penstock.doors.http.schemas import (
     POSITION,
     RETENTION_AGE,
     RETENTION_BYTES,
+    RULE,
     SEGMENT_AGE,
     SEGMENT_BYTES,
     TOPIC,
@@ -309,6 +310,15 @@ class TenantList(Struct):
     tenants: list[TenantOut]
 
 
+RoleNames = Annotated[list[str], Meta(max_length=ROLES_MAX)]
+
+
+class KeyIn(Struct, forbid_unknown_fields=True, omit_defaults=True):
+    """Without roles, a key has those of its user."""
+
+    roles: RoleNames = []
+
+
 class KeyMade(Struct):
     """`key` is told this once."""
 
@@ -317,9 +327,12 @@ class KeyMade(Struct):
 
 
 class KeyOut(Struct):
+    """`roles` is empty if the key has those of its user."""
+
     key_id: str
     user: str
     created_at: int
+    roles: list[str]
 
 
 class KeyList(Struct):
@@ -328,3 +341,55 @@ class KeyList(Struct):
 
 class Reloaded(Struct):
     problems: list[str]  # what could not be used; it stays as it was
+
+
+RULES_MAX: Final = 10_000  # in one request
+RuleText = Annotated[str, shown_as(RULE)]
+RuleTexts = Annotated[list[RuleText], Meta(max_length=RULES_MAX)]
+
+
+class RoleIn(Struct, forbid_unknown_fields=True):
+    """The role has exactly these rules."""
+
+    rules: RuleTexts
+
+
+class RoleOut(Struct):
+    """A role of `kind` declared is in the settings file, and as unchangeable as a built-in one."""
+
+    role: str
+    kind: Literal["built-in", "declared", "added"]
+    rules: list[str]
+
+
+class RoleList(Struct):
+    roles: list[RoleOut]
+
+
+class RulesIn(Struct, forbid_unknown_fields=True, omit_defaults=True):
+    """Rules of a role or of a user; of everybody if neither is given."""
+
+    rules: RuleTexts
+    role: str = ""
+    user: str = ""
+
+
+class RuleOut(Struct, omit_defaults=True):
+    """A rule of a role or of a user, or of everybody; `id` is 0 if it is in the settings file."""
+
+    id: int
+    rule: str
+    role: str = ""
+    user: str = ""
+
+
+class RuleList(Struct):
+    rules: list[RuleOut]
+
+
+class Allowed(Struct):
+    """`rule` is null if no rule says anything; `source` is what it belongs to: `role client`."""
+
+    allowed: bool
+    rule: str | None
+    source: str

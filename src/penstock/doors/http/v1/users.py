@@ -19,7 +19,7 @@ from penstock.doors.http.needs import Needs
 from penstock.doors.http.router import Route
 from penstock.doors.http.v1.describing import Facts
 from penstock.doors.http.v1.reading import read_body
-from penstock.doors.http.v1.types import KeyList, KeyMade, KeyOut, UserIn, UserList, UserOut
+from penstock.doors.http.v1.types import KeyIn, KeyList, KeyMade, KeyOut, UserIn, UserList, UserOut
 from penstock.doors.mqtt.connection import Connection
 from penstock.model.errors import NotAuthorized
 from penstock.model.record import TenantId
@@ -62,7 +62,12 @@ def add_routes(door: Endpoints, exchange: Exchange) -> None:
             "POST",
             USER + "/keys",
             users.make_key,
-            Facts("create a key of this user; it is shown once", KeyMade, statuses=(201,)),
+            Facts(
+                "create a key of this user; it is shown once",
+                KeyMade,
+                takes=KeyIn,
+                statuses=(201,),
+            ),
         ),
         ("GET", KEYS, users.show_keys, Facts("list the ids of all keys", KeyList)),
         ("DELETE", KEY, users.revoke, Facts("revoke a key", statuses=(204,))),
@@ -120,12 +125,13 @@ class UsersDoor:
 
     async def make_key(self, request: Request) -> Response:
         user, tenant = self._find(request), self._tenant
-        return json_response(KeyMade(user, await self._access.make_key(user, tenant=tenant)), 201)
+        key = await self._access.make_key(user, read_body(request, KeyIn).roles, tenant)
+        return json_response(KeyMade(user, key), 201)
 
     def show_keys(self, request: Request) -> Response:
         rows = self._access.access_keys(self._tenant)
         return json_response(
-            KeyList([KeyOut(row.key_id, row.user, row.created_at) for row in rows])
+            KeyList([KeyOut(row.key_id, row.user, row.created_at, [*row.roles]) for row in rows])
         )
 
     async def revoke(self, request: Request) -> Response:
