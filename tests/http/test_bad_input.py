@@ -69,7 +69,7 @@ CASES: list[tuple[str, str, Any, int, tuple[str, ...]]] = [
     ("GET", f"{T}/groups/nobody", b"", 404, ("'nobody'", "first fetch")),
     ("POST", f"{T}/groups/{'x' * 256}/fetch", {}, 400, ("group name", "at most 255")),
     ("POST", GROUP + "/ack", {"receipt": "nope"}, 409, ("'nope'", "lease", "fetch again")),
-    ("POST", GROUP + "/ack", {"receipt": "nope", "offsets": []}, 400, ("[]", "leave it out")),
+    ("POST", GROUP + "/ack", {"receipt": "nope", "offsets": []}, 400, ("[]", "omit the field")),
     ("POST", GROUP + "/ack", {"receipt": "nope", "offsets": [7]}, 409, ("'nope'", "7")),
     ("POST", GROUP + "/nack", {"receipt": "x", "delay": 1e9}, 400, ("delay", "86400")),
     ("DELETE", "/v1/bindings?filter=never", b"", 404, ("'never'", "not bound")),

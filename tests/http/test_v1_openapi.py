@@ -201,22 +201,24 @@ def test_requests_made_from_the_document_are_answered_as_it_says(
     check()
 
 
-def test_the_queue_tells_by_500_what_it_cannot_do_and_logs_no_error(
-    broker: Hosted, client: Asking, login: dict[str, str], name: str
-) -> None:
+def test_the_queue_tells_by_500_what_it_cannot_do_and_logs_no_error(tmp_path: Path) -> None:
     """The seed has it so: an empty queue, a topic that exists. Both are in the document."""
-    document = client.ask("GET", "/v1/openapi.json", **login).json
+    with Hosted(tmp_path) as broker, Asking(broker.ports["http"]) as client:
+        check_queue_failures(broker, client)
+
+
+def check_queue_failures(broker: Hosted, client: Asking) -> None:
+    document = client.ask("GET", "/v1/openapi.json").json
     failure = document["components"]["schemas"]["Failure"]
     assert set(failure["required"]) == {"status", "message"}
-    name = f"q{len(name)}{id(broker)}"
-    assert client.ask("POST", "/topics", {"topic_name": name}, **login).status == 200
-    consumer = client.ask("POST", "/consumer/register", {"topic": name}, **login).json
-    query = f"topic={name}&consumer_id={consumer['consumer_id']}"
+    assert client.ask("POST", "/topics", {"topic_name": "queue"}).status == 200
+    consumer = client.ask("POST", "/consumer/register", {"topic": "queue"}).json
+    query = f"topic=queue&consumer_id={consumer['consumer_id']}"
     for method, path, body in (
-        ("POST", "/topics", {"topic_name": name}),
+        ("POST", "/topics", {"topic_name": "queue"}),
         ("GET", f"/consumer/consume?{query}", b""),
     ):
-        answer = client.ask(method, path, body, **login)
+        answer = client.ask(method, path, body)
         assert (answer.status, answer.json["status"]) == (500, "failure")
         told = document["paths"][path.partition("?")[0]][method.lower()]["responses"]
         assert "500" in told and "application/json" in told["500"]["content"]

@@ -23,8 +23,8 @@ from penstock.broker.settings import altered, make_settings, topic_settings
 from penstock.broker.tenants import Tenants
 from penstock.broker.topics import Topic
 from penstock.config import DEFAULT_DATA
-from penstock.core.access import FULL, PUBLISH, Principal, authorise
-from penstock.core.names import check_filter, check_name, quoted
+from penstock.core.access import FULL, PUBLISH, Principal, authorise, denial
+from penstock.core.names import check_filter, check_name
 from penstock.core.position import AtOffset, Latest, parse_position
 from penstock.core.run import Run, run_of
 from penstock.core.where import Where, compile_where
@@ -368,7 +368,7 @@ def _runs(
     """Messages of one kind in runs, each small enough to be handed over at once."""
     published_as = topic.declared if name is None else check_name(name)
     if not authorise(_CALLER, PUBLISH, published_as, topic.key):
-        raise NotAuthorized(f"publishing to {quoted(published_as)} is not allowed")
+        raise NotAuthorized(denial(_CALLER, PUBLISH, published_as))
     checked = check_headers(headers)
     alike: list[tuple[int, list[bytes]]] = []  # kind and payloads
     size = 0

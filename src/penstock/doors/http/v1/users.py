@@ -21,7 +21,7 @@ from penstock.doors.http.v1.describing import Facts
 from penstock.doors.http.v1.reading import read_body
 from penstock.doors.http.v1.types import KeyIn, KeyList, KeyMade, KeyOut, UserIn, UserList, UserOut
 from penstock.doors.mqtt.connection import Connection
-from penstock.model.errors import NotAuthorized
+from penstock.model.errors import NotAuthorized, RefusedError
 from penstock.model.record import TenantId
 from penstock.mqtt.reasons import Reason
 
@@ -91,10 +91,13 @@ class UsersDoor:
         tenant = self._tenant
         if OPERATOR in roles:
             _check_operator(request)
+        self._check_roles(roles, tenant)
         is_new = not self._is_known(user, tenant)
         if is_new:
             if asked.password is UNSET:
-                raise HttpError(400, f"new user {quoted(user)} has no password: give one")
+                raise HttpError(
+                    404, f"there is no user {quoted(user)}: give a password to add this user"
+                )
             await self._access.add_user(user, asked.password.encode(), roles, tenant)
         elif request.header(b"if-none-match") == "*":
             raise HttpError(409, f"user {quoted(user)} already exists: choose another name")
@@ -105,6 +108,14 @@ class UsersDoor:
             if asked.roles is not UNSET:
                 await self._access.set_roles(user, asked.roles, tenant)
         return json_response(_out(self._access.user(user, tenant)), 201 if is_new else 200)
+
+    def _check_roles(self, roles: list[str], tenant: TenantId) -> None:
+        """HttpError 409 for a role that the tenant does not have."""
+        for role in roles:
+            try:
+                self._access.roles.check(role, tenant)
+            except RefusedError as unknown:
+                raise HttpError(409, str(unknown)) from None
 
     async def remove(self, request: Request) -> Response:
         user = self._find(request)
