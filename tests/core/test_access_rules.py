@@ -24,6 +24,7 @@ from penstock.core.access import (
     authorise,
     check_new_user,
     check_role_name,
+    condense,
     decide,
     may_read_some,
     parse_rule,
@@ -262,7 +263,8 @@ VALUES = st.sampled_from(["bob", "c1", "a", "$x", "+", "#", "a/b", "", "$SYS"])
 def test_compiled_rules_decide_as_the_plain_model(
     roles: list[list[Rule]], user: str, client_id: str, name: str, filter: str, topic: str
 ) -> None:
-    grants = Grants([RuleSet(f"role {at}", rules) for at, rules in enumerate(roles)])
+    sets = [RuleSet(f"role {at}", rules) for at, rules in enumerate(roles)]
+    grants = Grants(sets, condense(sets))
     who = Principal(DEFAULT_TENANT, user, grants).for_client(client_id)
     everything = [rule for rules in roles for rule in rules]
     for action in ACTIONS:

@@ -12,7 +12,16 @@ from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple
 
 from penstock.catalog.roles import OF_EVERYBODY, OF_ROLE, OF_USER, RoleCatalog, RoleRow, RuleRow
-from penstock.core.access import BUILT_IN, Grants, Role, Rule, RuleSet, check_role_name, parse_rule
+from penstock.core.access import (
+    BUILT_IN,
+    Grants,
+    Role,
+    Rule,
+    RuleSet,
+    check_role_name,
+    condense,
+    parse_rule,
+)
 from penstock.core.names import quoted
 from penstock.model.errors import RefusedError
 from penstock.model.record import DEFAULT_TENANT, TenantId
@@ -272,13 +281,12 @@ class Roles:
 
     def grants(self, tenant: TenantId, user: str, roles: tuple[str, ...]) -> Grants:
         """What somebody with these roles may do; shared by all who have no rules of their own."""
-        own = self._set(tenant, OF_USER, user) if user else None
-        if own is not None:
-            return Grants([*self._role_sets(tenant, roles), own])
         found = self._grants.get((tenant, roles))
         if found is None:
-            found = self._grants[tenant, roles] = Grants(self._role_sets(tenant, roles))
-        return found
+            sets = self._role_sets(tenant, roles)
+            found = self._grants[tenant, roles] = Grants(sets, condense(sets))
+        own = self._set(tenant, OF_USER, user) if user else None
+        return found if own is None else Grants([*found.sets, own], [*found.condensed, own])
 
     def _role_sets(self, tenant: TenantId, roles: tuple[str, ...]) -> list[RuleSet]:
         wanted = [(OF_ROLE, role) for role in roles] + [(OF_EVERYBODY, "")]

@@ -16,7 +16,7 @@ from penstock.core.access.actions import (
     check_action,
 )
 from penstock.core.access.gate import Gate
-from penstock.core.access.grants import FULL, NOTHING, Decision, Grants, RuleSet
+from penstock.core.access.grants import FULL, NOTHING, Decision, Grants, RuleSet, condense
 from penstock.core.access.principals import (
     BROKER,
     NOBODY,
@@ -69,6 +69,7 @@ __all__ = [
     "check_new_user",
     "check_role_name",
     "check_user",
+    "condense",
     "decide",
     "denial",
     "may_read_some",

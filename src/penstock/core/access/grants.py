@@ -134,6 +134,14 @@ class RuleSet:
             found = self._matching(subject, "/".join(levels))
         return found + self._topics.get(topic, []) if topic else found
 
+    def about(self, subject: Subject, action: str, name: str, topic: str) -> list[_Clause]:
+        """The clauses that count for an action; `name` is a filter if the action is SUBSCRIBE."""
+        if self.is_full:
+            return self.clauses
+        if action == SUBSCRIBE:
+            return self.of_filter(subject, name, topic)
+        return self.of_name(subject, name, topic)
+
     def of_topic(self, topic: str) -> Sequence[_Clause]:
         """The clauses about a topic as a whole."""
         return self._topics.get(topic, ())
@@ -154,6 +162,7 @@ class Grants:
 
     __slots__ = (
         "_reads_names",
+        "condensed",
         "has_topics",
         "is_admin",
         "is_operator",
@@ -162,8 +171,9 @@ class Grants:
         "sets",
     )
 
-    def __init__(self, sets: Sequence[RuleSet]) -> None:
+    def __init__(self, sets: Sequence[RuleSet], condensed: Sequence[RuleSet] | None = None) -> None:
         self.sets = tuple(sets)
+        self.condensed = self.sets if condensed is None else tuple(condensed)  # see `condense`
         sources = [one.source for one in sets if one.is_full]
         self.is_operator = f"role {OPERATOR}" in sources
         self.is_admin = self.is_operator or f"role {ADMIN}" in sources
@@ -178,13 +188,7 @@ class Grants:
         bit = _BITS[action]
         allowed: Decision | None = None
         for one in self.sets:
-            if one.is_full:
-                clauses = one.clauses
-            elif action == SUBSCRIBE:
-                clauses = one.of_filter(subject, name, topic)
-            else:
-                clauses = one.of_name(subject, name, topic)
-            for clause in clauses:
+            for clause in one.about(subject, action, name, topic):
                 if not clause.bits & bit:
                     continue
                 if not clause.rule.allows:
@@ -192,6 +196,18 @@ class Grants:
                 if allowed is None:
                     allowed = Decision(True, clause.rule, one.source)
         return allowed or Decision(False, None, "")
+
+    def allows(self, subject: Subject, action: str, name: str, topic: str) -> bool:
+        """As `decide`, sooner: which rule decides does not matter."""
+        bit = _BITS[action]
+        is_allowed = False
+        for one in self.condensed:
+            for clause in one.about(subject, action, name, topic):
+                if clause.bits & bit:
+                    if not clause.rule.allows:
+                        return False
+                    is_allowed = True
+        return is_allowed
 
     def may_read_some(self, topic: str) -> bool:
         """Whether a topic may hold something that can be read; its records are judged one by one.
@@ -208,6 +224,24 @@ class Grants:
         if about_topic:
             return all(about_topic)
         return self._reads_names
+
+
+def condense(sets: Sequence[RuleSet]) -> list[RuleSet]:
+    """Sets that decide as these do, with one lookup: rules about the same thing are one rule."""
+    full = [one for one in sets if one.is_full]
+    others = [one for one in sets if not one.is_full]
+    if len(others) < 2:
+        return list(sets)
+    actions: dict[tuple[bool, str, str], set[str]] = {}
+    for one in others:
+        for clause in one.clauses:
+            rule = clause.rule
+            actions.setdefault((rule.allows, rule.filter, rule.topic), set()).update(rule.actions)
+    rules = [
+        Rule(allows, tuple(action for action in ACTIONS if action in found), filter, topic)
+        for (allows, filter, topic), found in actions.items()
+    ]
+    return [*full, RuleSet("", rules)]
 
 
 def _with_wildcards(filter: str) -> str:

@@ -84,7 +84,9 @@ def authorise(principal: Principal, action: str, name: str, topic: str) -> bool:
     grants = principal.grants
     if grants.is_unlimited:
         return action != PUBLISH or not _is_own(name)
-    return decide(principal, action, name, topic).is_allowed
+    if action == PUBLISH and _is_own(name):
+        return False
+    return grants.allows(principal, action, name, topic)
 
 
 def decide(principal: Principal, action: str, name: str, topic: str) -> Decision:

@@ -208,15 +208,19 @@ class MqttDoor:
 
     def wait_turn(self, connection: Connection) -> None:
         self._turns.append(connection)
-        if self._turn_timer is None:
-            self._turn_timer = self._loop.call_later(TURN_S, self._give_turns)
+        self._time_turns()
 
     def _give_turns(self) -> None:
         """The others were served since these clients brought much: they go on for one turn."""
         self._turn_timer = None
         for _ in range(min(TURNS_AT_ONCE, len(self._turns))):
             self._turns.popleft().unpause()
-        if self._turns and self._turn_timer is None:
+        if self._turns:
+            self._time_turns()
+
+    def _time_turns(self) -> None:
+        # A method of its own: compiled code that has just assigned None takes it for None.
+        if self._turn_timer is None:
             self._turn_timer = self._loop.call_later(TURN_S, self._give_turns)
 
     def linger(self, size: int) -> None:
