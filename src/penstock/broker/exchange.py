@@ -43,7 +43,7 @@ class Exchange:
             engine, self.router, store.inbound, store.retained, keeps_qos0=keeps_qos0
         )
         self.delivery = Delivery(engine, self.router, store.retained, keeps_qos0=keeps_qos0)
-        self.feeds = Feeds(engine, authorise, on_trouble)
+        self.feeds = Feeds(engine, authorise, self.router.may_subscribe, on_trouble)
         self.sharing = Sharing(engine, self.router, store.shares, on_trouble, keeps_qos0)
         self.sessions = Sessions(
             engine,

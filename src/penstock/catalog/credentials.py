@@ -78,8 +78,10 @@ class Credentials:
         await self._runner.run(work)
         return row
 
-    async def update(self, tenant: TenantId, user: str, password_hash: str) -> CredentialRow:
-        """Set the password; raises RefusedError when there is no such user."""
+    async def update(
+        self, tenant: TenantId, user: str, password_hash: str, *, keep_keys: bool = False
+    ) -> CredentialRow:
+        """Set the password and delete the user's keys; RefusedError when there is no such user."""
         now_us = self._clock.now_us()
 
         def work(database: Database) -> CredentialRow:
@@ -98,6 +100,10 @@ class Credentials:
             )
             if not created:
                 raise _no_such_user(user)
+            if not keep_keys:
+                database.execute(
+                    "delete from access_keys where tenant = $1 and user_name = $2", tenant, user
+                )
             roles = user_roles(database, tenant, user)
             return CredentialRow(tenant, user, password_hash, created[0][0], now_us, roles)
 

@@ -47,7 +47,7 @@ class Accounts(Protocol):
 
     def set_roles(self, user: str, roles: Sequence[str]) -> User: ...
 
-    def set_password(self, user: str, password: bytes) -> None: ...
+    def set_password(self, user: str, password: bytes, *, keep_keys: bool) -> None: ...
 
     def remove(self, user: str) -> None: ...
 
@@ -86,8 +86,9 @@ class DirectoryAccounts:
         tenant = self._tenant
         return _user(self._with(lambda access: access.set_roles(user, roles, tenant)))
 
-    def set_password(self, user: str, password: bytes) -> None:
-        self._with(lambda access: access.set_password(user, password, self._tenant))
+    def set_password(self, user: str, password: bytes, *, keep_keys: bool) -> None:
+        tenant = self._tenant
+        self._with(lambda access: access.set_password(user, password, tenant, keep_keys=keep_keys))
 
     def remove(self, user: str) -> None:
         self._with(lambda access: access.remove_user(user, self._tenant))
@@ -131,9 +132,9 @@ class BrokerAccounts:
         self._check_known(user)
         return _told(self._ask("PUT", _path(user), {"roles": list(roles)}))
 
-    def set_password(self, user: str, password: bytes) -> None:
+    def set_password(self, user: str, password: bytes, *, keep_keys: bool) -> None:
         self._check_known(user)
-        self._ask("PUT", _path(user), {"password": _text(password)})
+        self._ask("PUT", _path(user), {"password": _text(password), "keep_keys": keep_keys})
 
     def _check_known(self, user: str) -> None:
         if user not in [one.user for one in self.users()]:

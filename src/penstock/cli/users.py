@@ -36,6 +36,11 @@ def add_commands(commands: Any) -> None:
     add.set_defaults(run=add_user)
     passwd = actions.add_parser("passwd", help="change the password of a user", allow_abbrev=False)
     passwd.set_defaults(run=set_password)
+    passwd.add_argument(
+        "--keep-keys",
+        action="store_true",
+        help="keep the keys of the user; otherwise they are revoked with the old password",
+    )
     role = actions.add_parser("role", help="give a user exactly these roles")
     role.set_defaults(run=set_roles)
     remove = actions.add_parser("remove", help="remove a user")
@@ -106,7 +111,7 @@ def _shown_roles(roles: tuple[str, ...]) -> str:
 
 def set_password(options: argparse.Namespace) -> None:
     accounts, _ = _accounts(options)
-    accounts.set_password(options.user, _password(options))
+    accounts.set_password(options.user, _password(options), keep_keys=options.keep_keys)
     if options.json:
         show_json({"changed": options.user})
     else:

@@ -1,15 +1,9 @@
 """Who may come in, and what they may do: users, keys, roles and rules of all tenants."""
 
-from penstock.broker.access.access import (
-    COMMON_NAME,
-    FINGERPRINT,
-    KEY_PREFIX,
-    KEY_USER,
-    Access,
-    Admission,
-    key_id_of,
-)
+from penstock.broker.access.access import COMMON_NAME, FINGERPRINT, Access
 from penstock.broker.access.answers import Question, answer
+from penstock.broker.access.identities import Admission
+from penstock.broker.access.keys import KEY_PREFIX, KEY_USER, key_id_of
 from penstock.broker.access.roles import (
     DECLARED,
     DeclaredRole,

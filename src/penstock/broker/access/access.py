@@ -6,8 +6,8 @@ admins of the default tenant, and no other address is listened on; else nobody c
 
 Access holds for all tenants. A login name is a user of the default tenant, or `tenant/user`; a
 user whose name contains a '/' from earlier versions is found by the whole name first. After every
-change of users, roles, rules or keys the principals that are known have their new grants, and then
-`on_change` is called.
+change of users, roles, rules or keys the principals that are known have their new grants, or are
+revoked if what they came in with is no longer good, and then `on_change` is called.
 
 A login never holds up the event loop. It waits in the line of its network (broker/login_lines.py);
 a wrong one keeps its place for a while, so that guessing is slow and one guesser cannot use up what
@@ -17,13 +17,24 @@ the others need. An unknown user costs what a wrong password costs.
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import secrets
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import Final, NamedTuple
+from typing import Final
 
+from penstock.broker.access.identities import (
+    CERTIFICATE,
+    DIRECTORY,
+    KEY,
+    LOCAL,
+    PASSWORD,
+    TOKEN,
+    Admission,
+    Identity,
+    may_give,
+)
+from penstock.broker.access.keys import Keys
 from penstock.broker.access.roles import Roles
 from penstock.broker.login_lines import LoginLines, Place
 from penstock.broker.metrics import Metrics
@@ -34,7 +45,6 @@ from penstock.catalog.credentials import CredentialRow, Credentials
 from penstock.core.access import (
     ADMIN,
     CLIENT,
-    NOTHING,
     OPERATOR,
     Grants,
     Principal,
@@ -55,37 +65,10 @@ from penstock.model.record import DEFAULT_TENANT, TenantId
 
 COMMON_NAME: Final = "common_name"  # what names the user of a certificate
 FINGERPRINT: Final = "fingerprint"
-KEY_PREFIX: Final = "psk_"  # so that a key is recognised where it should not be
-KEY_USER: Final = "key"  # the user name of MQTT clients whose password is a key
-KEY_BYTES: Final = 32
-KEY_ID_CHARS: Final = 10
 WRONG_LOGIN_S: Final = 1.0  # how long a wrong login keeps its place
 
 
-class Identity(NamedTuple):
-    """What a principal is known by: who, and how they proved it if that limits what they may do."""
-
-    tenant: TenantId
-    user: str  # '' for anonymous clients
-    proof: str = ""  # one of those below; '' for a password, or a key with all roles of its user
-    roles: tuple[str, ...] = ()  # of the key or the token
-
-
-LOCAL: Final = "local"  # an anonymous client of this machine
-DIRECTORY: Final = "directory"  # whoever can open the data directory: an operator
-KEY: Final = "key"  # a key with roles of its own
-CERTIFICATE: Final = "certificate"  # of somebody who may not be a user
-TOKEN: Final = "token"  # whose roles hold as they are
-
 OnChange = Callable[[set[Principal] | None], None]  # those concerned; None: everybody may be
-
-
-class Admission(NamedTuple):
-    """What a token allows its bearer."""
-
-    principal: Principal
-    client_id: str  # the only one to connect with; '' for any
-    expires_us: int
 
 
 class Access:
@@ -114,7 +97,7 @@ class Access:
         # Who came with a certificate or a token and is not a user, as they came last.
         self._strangers: dict[tuple[TenantId, str], Principal] = {}
         self._users: dict[tuple[TenantId, str], CredentialRow] = {}
-        self._keys: dict[str, AccessKeyRow] = {}  # by digest
+        self._keys = Keys(credentials.keys)
         self._decoy = ""  # a hash that no password was made for
         self._lines = LoginLines()
         self._logins: set[asyncio.Task[Principal | None]] = set()
@@ -122,7 +105,7 @@ class Access:
     async def load(self) -> None:
         await self.roles.load()
         self._users = {(row.tenant, row.user): row for row in await self._credentials.load()}
-        self._keys = {row.digest: row for row in await self._credentials.keys.load()}
+        await self._keys.load()
         self._everybody_changed()
 
     async def prepare_logins(self) -> None:
@@ -194,12 +177,22 @@ class Access:
         return row
 
     async def set_password(
-        self, user: str, password: bytes, tenant: TenantId = DEFAULT_TENANT
+        self,
+        user: str,
+        password: bytes,
+        tenant: TenantId = DEFAULT_TENANT,
+        *,
+        keep_keys: bool = False,
     ) -> None:
-        """The old password is good for nothing on return."""
+        """The old password is good for nothing on return, and the user's keys neither.
+
+        Who knew the old password may have made keys; `keep_keys` says that they are good.
+        """
         stored = await self._passwords.hash(password)
-        row = await self._credentials.update(tenant, user, stored)
+        row = await self._credentials.update(tenant, user, stored, keep_keys=keep_keys)
         self._forget(user, tenant)
+        if not keep_keys:
+            self._keys.forget_user(user, tenant)
         self._users[tenant, user] = row
         self._user_changed(tenant, user)
 
@@ -226,18 +219,12 @@ class Access:
         """With the user's roles, rules and keys."""
         await self._credentials.delete(tenant, user)
         self._forget(user, tenant)
-        self._keys = {
-            digest: row
-            for digest, row in self._keys.items()
-            if (row.tenant, row.user) != (tenant, user)
-        }
+        self._keys.forget_user(user, tenant)
         self.roles.forget_user(user, tenant)
+        self._strangers.pop((tenant, user), None)
+        for identity in self._of_user(tenant, user):  # also who came with a token of that name
+            self._revoke(identity, _removed(user))
         self._everybody_changed()
-        self._principals = {  # who gets the name later is somebody else
-            identity: principal
-            for identity, principal in self._principals.items()
-            if (identity.tenant, identity.user) != (tenant, user)
-        }
 
     def _forget(self, user: str, tenant: TenantId) -> None:
         row = self._users.pop((tenant, user), None)
@@ -247,8 +234,7 @@ class Access:
     # Keys
 
     def access_keys(self, tenant: TenantId = DEFAULT_TENANT) -> list[AccessKeyRow]:
-        rows = [row for row in self._keys.values() if row.tenant == tenant]
-        return sorted(rows, key=lambda row: (row.user, row.created_at))
+        return self._keys.all(tenant)
 
     async def make_key(
         self, user: str, roles: Sequence[str] = (), tenant: TenantId = DEFAULT_TENANT
@@ -260,24 +246,17 @@ class Access:
         """
         held = self.user(user, tenant).roles
         for role in roles:
-            if self.roles.check(role, tenant) not in held and not _may_give(held, role):
+            if self.roles.check(role, tenant) not in held and not may_give(held, role):
                 raise RefusedError(
                     f"user {quoted(user)} does not have the role {quoted(role)}: a key has some "
                     "of the roles of its user"
                 )
-        key = KEY_PREFIX + secrets.token_urlsafe(KEY_BYTES)
-        digest = _digest(key.encode())
-        keys = self._credentials.keys
-        row = await keys.insert(tenant, user, key_id_of(key), digest, roles=roles)
-        self._keys[digest] = row
-        return key
+        return await self._keys.make(user, roles, tenant)
 
     async def revoke_key(self, key_id: str, tenant: TenantId = DEFAULT_TENANT) -> None:
         """The key is good for nothing on return."""
-        await self._credentials.keys.delete(tenant, key_id)
-        gone = [row for row in self._keys.values() if (row.tenant, row.key_id) == (tenant, key_id)]
-        for row in gone:
-            del self._keys[row.digest]
+        row = await self._keys.revoke(key_id, tenant)
+        if row is not None:
             self._user_changed(tenant, row.user)
 
     # Principals
@@ -286,49 +265,76 @@ class Access:
         """One object for each identity, made when it is first seen."""
         principal = self._principals.get(identity)
         if principal is None:
+            if self._refusal(identity):
+                return Principal(identity.tenant, identity.user)
             principal = Principal(identity.tenant, identity.user, self._grants(identity))
             self._principals[identity] = principal
         return principal
 
+    def _refusal(self, identity: Identity) -> str:
+        """Why nobody comes in like this any more; '' if they do."""
+        tenant, user, proof, _, credential = identity
+        if not user:
+            is_let_in = self._allow_anonymous or (proof == LOCAL and not self.asks_login)
+            return "" if is_let_in or proof == DIRECTORY else "every client has to log in now"
+        row = self._users.get((tenant, user))
+        if proof == TOKEN:
+            return ""
+        if row is None:
+            if proof == CERTIFICATE and (self.certificate_unknown_users or not self._users):
+                return ""
+            return _removed(user) if proof != CERTIFICATE else f"there is no user {quoted(user)}"
+        if proof == PASSWORD and credential != row.password_hash:
+            return f"the password of user {quoted(user)} was changed"
+        if proof == KEY and not self._keys.has(credential):
+            return "the key was revoked"
+        return ""
+
     def _grants(self, identity: Identity) -> Grants:
-        """What somebody may do now."""
-        tenant, user, proof, roles = identity
+        """What somebody who comes in like this may do now."""
+        tenant, user, proof, roles, _ = identity
         row = self._users.get((tenant, user))
         if not user:
-            if proof == DIRECTORY:
-                roles = (OPERATOR,)
-            elif proof == LOCAL and not self.asks_login:
-                roles = (ADMIN,)
-            elif self._allow_anonymous:
-                roles = (CLIENT,)
-            else:
-                return NOTHING
-        elif proof == CERTIFICATE and row is None:
-            roles = (CLIENT,)
+            is_local_admin = proof == LOCAL and not self.asks_login
+            roles = (OPERATOR,) if proof == DIRECTORY else (ADMIN,) if is_local_admin else (CLIENT,)
+        elif row is None:
+            roles = roles if proof == TOKEN else (CLIENT,)
+        elif proof == KEY and roles:
+            held = row.roles
+            roles = tuple(one for one in roles if one in held or may_give(held, one))
         elif proof != TOKEN:
-            if row is None:
-                return NOTHING
-            if proof == KEY:
-                held = row.roles
-                roles = tuple(one for one in roles if one in held or _may_give(held, one))
-            else:
-                roles = row.roles
+            roles = row.roles
         return self.roles.grants(tenant, user, roles)
 
     def _everybody_changed(self) -> None:
-        for identity, principal in self._principals.items():
-            principal.grants = self._grants(identity)
+        self._renew(list(self._principals))
         for listener in self.on_change:
             listener(None)
 
     def _user_changed(self, tenant: TenantId, user: str) -> None:
-        concerned = set()
-        for identity, principal in self._principals.items():
-            if (identity.tenant, identity.user) == (tenant, user):
-                principal.grants = self._grants(identity)
-                concerned.add(principal)
+        concerned = self._renew(self._of_user(tenant, user))
         for listener in self.on_change:
             listener(concerned)
+
+    def _of_user(self, tenant: TenantId, user: str) -> list[Identity]:
+        return [one for one in self._principals if (one.tenant, one.user) == (tenant, user)]
+
+    def _renew(self, identities: list[Identity]) -> set[Principal]:
+        """They have the grants of now, or are revoked."""
+        concerned = set()
+        for identity in identities:
+            principal = self._principals[identity]
+            concerned.add(principal)
+            refusal = self._refusal(identity)
+            if refusal:
+                self._revoke(identity, refusal)
+            else:
+                principal.grants = self._grants(identity)
+        return concerned
+
+    def _revoke(self, identity: Identity, why: str) -> None:
+        """Whoever came in like this has to go; who comes like this later is another principal."""
+        self._principals.pop(identity).revoke(why)
 
     # Coming in
 
@@ -367,13 +373,11 @@ class Access:
 
     def keyed(self, key: bytes) -> Principal | None:
         """Whose key this is; None if nobody's."""
-        row = self._keys.get(_digest(key))
+        row = self._keys.find(key)
         if row is None:
             self.count_wrong()
             return None
-        if row.roles:
-            return self.get(Identity(row.tenant, row.user, KEY, row.roles))
-        return self.get(Identity(row.tenant, row.user))
+        return self.get(Identity(row.tenant, row.user, KEY, row.roles, row.digest))
 
     def takes_token(self, secret: bytes) -> bool:
         """Whether this is to be checked as a token: it looks like one, and tokens are accepted."""
@@ -428,7 +432,7 @@ class Access:
         """Who logs in, if this password was found right before. Costs microseconds."""
         row = self.find(user)
         if row is not None and self._passwords.recall(row.password_hash, password):
-            return self.get(Identity(row.tenant, row.user))
+            return self._knows_password(row)
         return None
 
     async def log_in(self, user: str, password: bytes, source: str) -> Principal:
@@ -446,9 +450,12 @@ class Access:
         except UnavailableError:
             self._metrics.refused["login_busy"] += 1
             raise
-        if principal is None:
+        if principal is None or principal.is_revoked:
             raise NotAuthorized("wrong user name or password")
         return principal
+
+    def _knows_password(self, row: CredentialRow) -> Principal:
+        return self.get(Identity(row.tenant, row.user, PASSWORD, credential=row.password_hash))
 
     def _finish(self, login: asyncio.Task[Principal | None]) -> None:
         self._logins.discard(login)
@@ -465,7 +472,7 @@ class Access:
             is_right = await self._passwords.verify(stored, password)
             if is_right and row is not None:
                 if self.find(user) is row:
-                    return self.get(Identity(row.tenant, row.user))
+                    return self._knows_password(row)
                 self._passwords.forget(stored)  # removed or changed meanwhile
             self._metrics.refused["login"] += 1
             await asyncio.sleep(self._wrong_login_s)
@@ -487,15 +494,5 @@ class Access:
             )
 
 
-def key_id_of(key: str) -> str:
-    """The id that a key is listed and revoked by."""
-    return _digest(key.encode())[:KEY_ID_CHARS]
-
-
-def _may_give(held: Sequence[str], role: str) -> bool:
-    """Whether somebody with these roles may let a key have another one."""
-    return OPERATOR in held or (ADMIN in held and role != OPERATOR)
-
-
-def _digest(key: bytes) -> str:
-    return hashlib.sha256(key).hexdigest()
+def _removed(user: str) -> str:
+    return f"user {quoted(user)} was removed"

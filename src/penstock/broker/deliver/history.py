@@ -16,7 +16,7 @@ from typing import Final
 from penstock.broker.deliver.catchup import CatchUp
 from penstock.broker.engine import Engine, Runs
 from penstock.broker.queue.consumers import check_offset, resolve
-from penstock.broker.session.session import OwnFeed, Session
+from penstock.broker.session.session import MaySubscribe, OwnFeed, Session
 from penstock.broker.topics import Topic
 from penstock.catalog.retained import RetainedRow
 from penstock.core.access import RECEIVE, Authorise
@@ -44,10 +44,15 @@ class Feeds:
     """The feeds of connected sessions."""
 
     def __init__(
-        self, engine: Engine, authorise: Authorise, on_trouble: Callable[[str], None]
+        self,
+        engine: Engine,
+        authorise: Authorise,
+        may_subscribe: MaySubscribe,
+        on_trouble: Callable[[str], None],
     ) -> None:
         self._engine = engine
         self._authorise = authorise
+        self._may_subscribe = may_subscribe
         self._on_trouble = on_trouble
         self._open: dict[OwnFeed, None] = {}  # delivering, in the order of their beginning
         self._catchups: dict[int, CatchUp[OwnFeed]] = {}  # by topic id
@@ -183,8 +188,11 @@ class Feeds:
             assert outbox is not None, "feeds stop when their client goes"
             if len(feed.names) >= NAMES_MAX:
                 feed.names.clear()
-            known = matches(feed.subscription.filter, name) and self._authorise(
-                outbox.principal, RECEIVE, name, topic.key
+            filter, principal = feed.subscription.filter, outbox.principal
+            known = (
+                matches(filter, name)
+                and self._authorise(principal, RECEIVE, name, topic.key)
+                and self._may_subscribe(principal, filter)
             )
             feed.names[topic.id, name] = known
         return known

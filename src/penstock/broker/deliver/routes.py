@@ -432,7 +432,7 @@ class Router:
             principal = outbox.principal
             if principal not in allowed:
                 allowed[principal] = self._authorise(principal, RECEIVE, name, topic)
-            if allowed[principal]:
+            if allowed[principal] and one.is_granted(principal, self.may_subscribe):
                 found.append(one)
         subscriptions = tuple(found)
         readers = self._routes.readers.get(subscriptions)
@@ -440,7 +440,8 @@ class Router:
 
     def _sharers(self, share: Share, name: str, topic: str) -> Sharers:
         """Who of a share may have a name; routes have the list in common if all may."""
-        allowed = {one for one in share.principals if self._authorise(one, RECEIVE, name, topic)}
+        share.judge(self.may_subscribe)
+        allowed = {one for one in share.granted if self._authorise(one, RECEIVE, name, topic)}
         if allowed == share.principals:
             return Sharers(share, share.members)
         members = [member for member in share.members if member.outbox.principal in allowed]

@@ -95,6 +95,9 @@ class Stream:
             taken = [record for _, record in self._feed.take(limit)]
             if taken:
                 self._backlog_bytes -= sum(len(record.payload) for record in taken)
+                taken = self._allowed(taken)  # rules may have changed while they waited
+                if not taken:
+                    continue
                 self._metrics.records_delivered += len(taken)
                 return taken
             if self._is_late:
@@ -160,6 +163,12 @@ class Stream:
             self._backlog_bytes = 0
             self.overflows += 1
         self._notify()
+
+    def _allowed(self, records: list[Record]) -> list[Record]:
+        gate = self._gate
+        if gate is None or gate.is_open:
+            return records
+        return [record for record in records if gate.passes(record.name)]
 
     def _matching(self, records: list[Record]) -> list[tuple[int, Record]]:
         names, where, gate = self._names, self._where, self._gate

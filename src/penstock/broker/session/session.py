@@ -8,9 +8,10 @@ Compiled by mypyc; the same source runs interpreted.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Final, Protocol
 
-from penstock.core.access import Principal
+from penstock.core.access import Grants, Principal
 from penstock.core.delivery_rule import Want
 from penstock.core.overlaps import Overlaps
 from penstock.core.run import Encoding, Run, pieces
@@ -105,6 +106,9 @@ class OwnFeed:
         return self.id << PLACE_SHIFT | topic_id
 
 
+MaySubscribe = Callable[[Principal, str], bool]
+
+
 class Subscription:
     """One filter of a session and its options."""
 
@@ -112,6 +116,7 @@ class Subscription:
         "feed",
         "filter",
         "identifier",
+        "judged_by",
         "no_local",
         "owed",
         "qos",
@@ -143,11 +148,21 @@ class Subscription:
         self.owed: dict[int, int] | None = None
         self.feed: OwnFeed | None = None  # then `since` means nothing
         self.share: Giver | None = None  # neither then; `filter` is all of $share/…
+        self.judged_by: Grants | None = None  # what its filter was last found allowed by
 
     @property
     def is_plain(self) -> bool:
         """Does it go by routes, and by the session's position in each topic?"""
         return self.feed is None and self.share is None
+
+    def is_granted(self, principal: Principal, may_subscribe: MaySubscribe) -> bool:
+        """May its filter still be subscribed to? Asked again when rules have changed."""
+        grants = principal.grants
+        if self.judged_by is not grants:
+            if not may_subscribe(principal, self.filter):
+                return False
+            self.judged_by = grants
+        return True
 
     def want(self, topic_id: int = NO_TOPIC) -> Want:
         """As it counts for what is stored in a topic; without one, for new messages."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Final
 
 from penstock.broker.deliver.members import Member
-from penstock.broker.session.session import Session
+from penstock.broker.session.session import MaySubscribe, Session
 from penstock.core.access import Principal
 from penstock.core.groups import NOTHING_WAITS, Group, deal
 from penstock.core.run import Run
@@ -39,6 +39,7 @@ class Share:
         "_turn",
         "away",
         "filter",
+        "granted",
         "groups",
         "holders",
         "id",
@@ -58,6 +59,7 @@ class Share:
         self.is_busy = False  # changed since it was saved
         self.members: list[Member] = []  # the connected ones; replaced as a whole
         self.principals: set[Principal] = set()  # theirs
+        self.granted: set[Principal] = set()  # those found to be allowed its filter
         self.holders: dict[str, int] = {}  # clients whose session holds it -> QoS
         self.groups: dict[int, Group] = {}  # by topic id
         self.lags: dict[int, int] = {}  # topic id -> the offset to go on at
@@ -226,6 +228,13 @@ class Share:
     def refresh_principals(self) -> None:
         """Members have come or gone, or a member's principal is another one."""
         self.principals = {member.outbox.principal for member in self.members}
+        self.granted.clear()
+
+    def judge(self, may_subscribe: MaySubscribe) -> None:
+        """Find out which principals may still subscribe to its filter."""
+        for one in self.principals - self.granted:
+            if may_subscribe(one, self.filter):
+                self.granted.add(one)
 
     def leave(self, client_id: str) -> None:
         """What is out to a client goes to others, except at QoS 2: that waits for it."""

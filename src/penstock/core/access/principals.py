@@ -1,7 +1,7 @@
 """Principals, and the decision about them.
 
-A Principal is one shared object for each (tenant, user) and compared by identity, so it is a cheap
-part of a route's key. Its grants are replaced when roles or rules change. Where rules mention
+A Principal is one shared object for each credential of a user and compared by identity, so it is a
+cheap part of a route's key. Its grants are replaced when roles or rules change. Where rules mention
 `%c`, a connection has a principal of its own, which follows the grants of the shared one.
 """
 
@@ -23,7 +23,7 @@ _OWN: Final = ("$SYS", "$audit")  # names in which only the broker itself speaks
 class Principal:
     """A user of a tenant, or its anonymous clients: those have the empty user name."""
 
-    __slots__ = ("_grants", "base", "client_id", "tenant", "user")
+    __slots__ = ("_grants", "_revoked", "base", "client_id", "tenant", "user")
 
     def __init__(self, tenant: TenantId, user: str, grants: Grants = NOTHING) -> None:
         self.tenant = tenant
@@ -31,6 +31,7 @@ class Principal:
         self.client_id = ""
         self.base = self  # whose grants these are
         self._grants = grants
+        self._revoked = ""
 
     @property
     def grants(self) -> Grants:
@@ -39,6 +40,21 @@ class Principal:
     @grants.setter
     def grants(self, grants: Grants) -> None:
         self.base._grants = grants
+
+    @property
+    def is_revoked(self) -> bool:
+        """Whether what it came in with is no longer good."""
+        return bool(self.base._revoked)
+
+    @property
+    def revocation(self) -> str:
+        """Why it is revoked; '' if it is not."""
+        return self.base._revoked
+
+    def revoke(self, why: str) -> None:
+        """It may do nothing from now on, for ever; the doors end what it began."""
+        self.base._revoked = why
+        self.base._grants = NOTHING
 
     @property
     def is_anonymous(self) -> bool:

@@ -25,6 +25,7 @@ from penstock.doors.http.bodies import BodyStream
 from penstock.doors.http.connection import HttpConnection
 from penstock.doors.http.endpoints import Build, TenantEndpoints
 from penstock.doors.http.errors import problem_of, status_of
+from penstock.doors.http.lasting import Lasting, end_waiting
 from penstock.doors.http.limits import (
     BODIES_BYTES_MAX,
     CROWDED_S_MAX,
@@ -64,7 +65,6 @@ from penstock.model.errors import (
     UnavailableError,
 )
 
-WS_EXPIRED: Final = 1008  # what the client was let in with is over (RFC 6455 §7.4.1)
 LOCAL_CONNECTIONS_MAX: Final = 64  # of commands; beside those of `connections_max`
 # For clients that ask for `/healthz`, or are told that too many are there, when all others are
 # taken by clients that logged in.
@@ -104,7 +104,7 @@ class HttpDoor:
         self._pages = Pages(limits.origins)
         self._loop = loop
         self._connections: set[HttpConnection] = set()
-        self._expiring: dict[HttpConnection, Request] = {}  # streams that a token was shown for
+        self._lasting = Lasting()
         self._local: set[Asker] = set()  # those of them that came over the Unix socket
         self.serving = Serving(selector, loop)
         self._stopped: asyncio.Future[None] | None = None  # those who wait for something
@@ -138,6 +138,7 @@ class HttpDoor:
         self.router = self.tenants.get(world.tenant).router
         self._note_date()
         self._timer = loop.call_later(1.0, self._each_second)
+        self._access.on_change.append(self._end_revoked)
 
     # Connections
 
@@ -209,7 +210,7 @@ class HttpDoor:
     def forget(self, connection: HttpConnection) -> None:
         self._connections.discard(connection)
         self._local.discard(connection)
-        self._expiring.pop(connection, None)
+        self._lasting.forget(connection)
         stranger = self._unknown.pop(connection, None)
         if stranger is not None:
             stranger.leave()
@@ -344,20 +345,16 @@ class HttpDoor:
             self._fail(request, wrong)
 
     def _reply(self, request: Request, answer: Answer) -> None:
-        """Answer; what goes on after its answer ends with the token that it was asked with."""
         request.reply(answer)
-        if request.expires_us and not isinstance(answer, Response):
-            asker = request.asker
-            if isinstance(asker, HttpConnection) and not asker.is_closed:
-                self._expiring[asker] = request
+        if not isinstance(answer, Response):
+            self._lasting.add(request)
 
-    def _end_expired(self) -> None:
-        now_us = self.engine.clock.now_us()
-        for connection, request in list(self._expiring.items()):
-            if request.expires_us <= now_us:
-                del self._expiring[connection]
-                if request.is_upgrade or connection.current is request:
-                    connection.stop(WS_EXPIRED, "the token has expired")
+    def _end_revoked(self, concerned: set[Principal] | None) -> None:
+        if concerned is None or any(one.is_revoked for one in concerned):
+            self._lasting.end_revoked()
+            for connection in list(self._connections):
+                if connection.current is not None:
+                    end_waiting(connection.current)
 
     def _fail(self, request: Request, wrong: Exception) -> None:
         """Answer with what went wrong; an internal error affects only this client."""
@@ -448,7 +445,7 @@ class HttpDoor:
         is_crowded = self.room.is_crowded
         self.send_s_max = min(self.limits.send_s_max, CROWDED_S_MAX if is_crowded else inf)
         self._note_date()
-        self._end_expired()
+        self._lasting.end_expired(self.engine.clock.now_us())
         for connection in list(self._connections):
             try:
                 connection.look_at_time()
@@ -472,6 +469,7 @@ class HttpDoor:
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._empty.wait(), self.limits.stop_s_max)
         self._timer.cancel()
+        self._access.on_change.remove(self._end_revoked)
         for connection in list(self._connections):
             connection.close()
         await self._lingering.close(STOP_LINGER_S_MAX)

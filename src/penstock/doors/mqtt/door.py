@@ -14,6 +14,7 @@ from typing import Any, Final
 from penstock.broker.deliver.routes import MustWait, TopicWanted
 from penstock.broker.limited_log import LimitedLog
 from penstock.broker.world import World
+from penstock.core.access import Principal
 from penstock.core.proxies import NO_PROXIES, TrustedProxies
 from penstock.doors.budget import Budget
 from penstock.doors.descriptors import Descriptors
@@ -133,6 +134,7 @@ class MqttDoor:
             Pubrel: self.acknowledge,
         }
         self._timer = loop.call_later(1.0, self._each_second)
+        exchange.engine.access.on_change.append(self._end_revoked)
 
     # Tenants
 
@@ -274,6 +276,13 @@ class MqttDoor:
             world.exchange.sessions.detach(session)
             world.wills.end(session, connection.principal.user)
 
+    def _end_revoked(self, concerned: set[Principal] | None) -> None:
+        """Clients whose user is gone, or whose password or key is no longer good, have to go."""
+        if concerned is None or any(one.is_revoked for one in concerned):
+            for connection in list(self._connections):
+                if connection.principal.is_revoked:
+                    connection.end(Reason.NOT_AUTHORIZED, connection.principal.revocation)
+
     def handle(self, connection: Connection, packet: Packet) -> None:
         connection.state = next_state(connection.state, Role.CLIENT, event_of(packet))
         self._handlers[type(packet)](connection, packet)
@@ -350,6 +359,7 @@ class MqttDoor:
     def close(self) -> None:
         """Stop listening, tell the clients, end their connections; see `wait_gone`."""
         self._timer.cancel()
+        self.exchange.engine.access.on_change.remove(self._end_revoked)
         for world in self.worlds.values():
             world.dollar_sys.close()
         self._listeners.close()

@@ -273,6 +273,7 @@ class UserIn(Struct, forbid_unknown_fields=True, omit_defaults=True):
 
     password: Annotated[str, Meta(min_length=1, max_length=PASSWORD_BYTES_MAX)] | UnsetType = UNSET
     roles: Annotated[list[str], Meta(max_length=ROLES_MAX)] | UnsetType = UNSET
+    keep_keys: bool = False  # else a new password revokes the keys of the user
 
 
 class UserOut(Struct):

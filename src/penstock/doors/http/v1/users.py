@@ -20,10 +20,8 @@ from penstock.doors.http.router import Route
 from penstock.doors.http.v1.describing import Facts
 from penstock.doors.http.v1.reading import read_body
 from penstock.doors.http.v1.types import KeyIn, KeyList, KeyMade, KeyOut, UserIn, UserList, UserOut
-from penstock.doors.mqtt.connection import Connection
 from penstock.model.errors import NotAuthorized, RefusedError
 from penstock.model.record import TenantId
-from penstock.mqtt.reasons import Reason
 
 USERS: Final = "/v1/users"
 USER: Final = USERS + "/{user}"
@@ -41,7 +39,8 @@ def add_routes(door: Endpoints, exchange: Exchange) -> None:
             users.put,
             Facts(
                 "add a user, or change the password or the roles; the first user becomes admin, "
-                "others are clients; with If-None-Match: * an existing user is 409",
+                "others are clients; a new password revokes the keys of the user unless keep_keys "
+                "is true; with If-None-Match: * an existing user is 409",
                 UserOut,
                 takes=UserIn,
                 statuses=(200, 201),
@@ -53,7 +52,7 @@ def add_routes(door: Endpoints, exchange: Exchange) -> None:
             USER,
             users.remove,
             Facts(
-                "remove a user, with the user's connections and keys",
+                "remove a user, with the user's keys, connections and streams",
                 statuses=(204,),
                 errors=(409,),
             ),
@@ -77,7 +76,6 @@ def add_routes(door: Endpoints, exchange: Exchange) -> None:
 
 class UsersDoor:
     def __init__(self, exchange: Exchange) -> None:
-        self._exchange = exchange
         self._access = exchange.engine.access
         self._tenant = exchange.engine.tenant
 
@@ -104,7 +102,8 @@ class UsersDoor:
         else:
             self._find(request)
             if asked.password is not UNSET:
-                await self._access.set_password(user, asked.password.encode(), tenant)
+                password = asked.password.encode()
+                await self._access.set_password(user, password, tenant, keep_keys=asked.keep_keys)
             if asked.roles is not UNSET:
                 await self._access.set_roles(user, asked.roles, tenant)
         return json_response(_out(self._access.user(user, tenant)), 201 if is_new else 200)
@@ -128,10 +127,6 @@ class UsersDoor:
                 "add another user first, or stop the broker and remove the user from the directory",
             )
         await self._access.remove_user(user, tenant)
-        for session in list(self._exchange.sessions.connected.values()):
-            outbox = session.outbox
-            if isinstance(outbox, Connection) and outbox.principal.user == user:
-                outbox.end(Reason.NOT_AUTHORIZED, f"user {quoted(user)} was removed")
         return Response(204)
 
     async def make_key(self, request: Request) -> Response:

@@ -1,0 +1,54 @@
+"""What lasts longer than its answer, or waits for it: it ends with the login it was asked with."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from penstock.core.access import NOBODY
+from penstock.doors.http.connection import HttpConnection
+from penstock.doors.http.login import CHALLENGE
+from penstock.doors.http.messages import HttpError, Request
+
+WS_ENDED: Final = 1008  # what the client was let in with is over (RFC 6455 §7.4.1)
+
+
+class Lasting:
+    """Streams of events and WebSockets, by the connection that carries them."""
+
+    def __init__(self) -> None:
+        self._requests: dict[HttpConnection, Request] = {}
+
+    def add(self, request: Request) -> None:
+        """A request of somebody who logged in was answered with something that goes on."""
+        connection = request.asker
+        if request.principal is NOBODY or not isinstance(connection, HttpConnection):
+            return
+        if not connection.is_closed:
+            self._requests[connection] = request
+
+    def forget(self, connection: HttpConnection) -> None:
+        self._requests.pop(connection, None)
+
+    def end_expired(self, now_us: int) -> None:
+        for connection, request in list(self._requests.items()):
+            if request.expires_us and request.expires_us <= now_us:
+                self._end(connection, request, "the token has expired")
+
+    def end_revoked(self) -> None:
+        for connection, request in list(self._requests.items()):
+            if request.principal.is_revoked:
+                self._end(connection, request, request.principal.revocation)
+
+    def _end(self, connection: HttpConnection, request: Request, why: str) -> None:
+        del self._requests[connection]
+        if request.is_upgrade or connection.current is request:
+            connection.stop(WS_ENDED, why)
+
+
+def end_waiting(request: Request) -> None:
+    """Answer a request that waits for something if the login of its client is no longer good."""
+    if not request.principal.is_revoked or request.task is None:
+        return
+    if request.task.cancel():
+        ended = HttpError(401, request.principal.revocation, CHALLENGE)
+        request.reply(request.route.fail(ended))

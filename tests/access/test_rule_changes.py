@@ -1,0 +1,149 @@
+"""Do changes of rules and roles hold at once for who is connected, and leave the others alone?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from penstock.mqtt.kinds import MQTT_5
+from penstock.mqtt.packets import Connack, Connect, Publish, Will
+from penstock.mqtt.reasons import Reason
+from tests.access.readers import (
+    FeedReader,
+    FramedMqttReader,
+    Login,
+    LongPoll,
+    MqttReader,
+    Open,
+    SocketReader,
+    SseReader,
+    World,
+)
+from tests.doors.hosted import Hosted
+from tests.doors.users import add_users
+from tests.doors.wire import Wire, kept
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    data = tmp_path_factory.mktemp("data")
+    add_users(data, alice="wonder")
+    with Hosted(data) as broker:
+        yield World(broker)
+
+
+@pytest.fixture
+def world(shared: World) -> Iterator[World]:
+    yield shared
+    shared.close()
+
+
+Undo = Callable[[], None]
+
+
+def deny_name(world: World, login: Login) -> Undo:
+    rule_id = world.add_rule("deny receive,read live", login)
+    return lambda: world.remove_rule(rule_id)
+
+
+def deny_filter(world: World, login: Login) -> Undo:
+    rule_id = world.add_rule("deny subscribe,read live", login)
+    return lambda: world.remove_rule(rule_id)
+
+
+def take_roles(world: World, login: Login) -> Undo:
+    world.set_roles(login)
+    return lambda: world.set_roles(login, "client")
+
+
+def connect(world: World, login: Login, will: Will | None = None) -> Wire:
+    wire = Wire(world.broker.port, login.user, MQTT_5)
+    wire.send(
+        Connect(
+            login.user,
+            False,
+            will=will,
+            username=login.user,
+            password=login.secret.encode(),
+            properties=kept(),
+        )
+    )
+    assert wire.expect(Connack).reason == Reason.SUCCESS
+    return wire
+
+
+@pytest.mark.parametrize("change", [deny_name, deny_filter, take_roles])
+@pytest.mark.parametrize(
+    "reader", [MqttReader, FramedMqttReader, FeedReader, SseReader, SocketReader, LongPoll]
+)
+def test_a_reader_stops_receiving_while_it_may_not_and_the_others_go_on(
+    world: World, reader: Open, change: Callable[[World, Login], Undo]
+) -> None:
+    bob, carl = world.add_user(), world.add_user()
+    denied, other = world.read(reader, bob), world.read(reader, carl)
+    undo = change(world, bob)
+    sent = world.publish()
+    assert other.take() == sent
+    undo()
+    sent = world.publish()
+    assert denied.take() == sent  # and not what came before
+
+
+@pytest.mark.parametrize("change", [deny_name, deny_filter, take_roles])
+def test_messages_of_a_share_go_to_the_members_that_may_have_them(
+    world: World, change: Callable[[World, Login], Undo]
+) -> None:
+    bob, carl = world.add_user(), world.add_user()
+    denied, other = connect(world, bob), connect(world, carl)
+    for wire in (denied, other):
+        wire.subscribe(f"$share/{bob.user}/live", qos=1)
+    change(world, bob)
+    sent = [world.publish() for _ in range(4)]
+    assert [other.receive().payload.decode() for _ in sent] == sent
+    assert denied.settle() == []
+    for wire in (denied, other):
+        wire.disconnect()
+
+
+@pytest.mark.parametrize("change", [deny_name, deny_filter, take_roles])
+def test_a_session_does_not_catch_up_with_what_it_may_no_longer_receive(
+    world: World, change: Callable[[World, Login], Undo]
+) -> None:
+    bob = world.add_user()
+    wire = connect(world, bob)
+    wire.subscribe("live", qos=1)
+    wire.disconnect()
+    world.publish()
+    change(world, bob)
+    wire = connect(world, bob)
+    assert wire.settle() == []
+    wire.disconnect()
+
+
+def test_a_will_that_may_no_longer_be_published_is_not(world: World) -> None:
+    bob, carl = world.add_user(), world.add_user()
+    other = world.read(MqttReader, carl)
+    wire = connect(world, bob, Will("live", b"gone"))
+    world.add_rule("deny publish live", bob)
+    wire.close()
+    world.broker.wait_idle()
+    world.check_going_on(other)
+
+
+@pytest.mark.parametrize("change", [deny_name, take_roles])
+def test_what_is_retained_is_not_handed_out_any_more(
+    world: World, change: Callable[[World, Login], Undo]
+) -> None:
+    bob = world.add_user()
+    alice = connect(world, world.admin)
+    alice.publish("live", b"kept", 1, retain=True)
+    wire = connect(world, bob)
+    wire.subscribe("live")
+    assert wire.expect(Publish).payload == b"kept"
+    change(world, bob)
+    wire.subscribe("live")
+    assert wire.settle() == []
+    alice.publish("live", b"", 1, retain=True)
+    for one in (alice, wire):
+        one.disconnect()
