@@ -236,7 +236,7 @@ def test_a_key_is_shown_once_and_works_over_http_until_it_is_revoked(
     for row in listed:
         assert "revoked" in run("user", "revoke", row["key_id"]).out
     assert status() == 401
-    assert run("user", "keys").out == "no keys yet: create one with `penstock user key NAME`\n"
+    assert run("user", "keys").out == "no keys yet: create one with `penstock key add NAME`\n"
     refused = run("user", "revoke", "unknown")
     assert refused.code == 1 and "there is no key 'unknown'" in refused.err
     assert run("user", "key", "nobody").code == 1

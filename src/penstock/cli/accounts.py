@@ -36,6 +36,7 @@ class Key(NamedTuple):
     key_id: str
     user: str
     created_at: int
+    roles: tuple[str, ...]  # empty: those of the user
 
 
 class Accounts(Protocol):
@@ -51,11 +52,21 @@ class Accounts(Protocol):
 
     def remove(self, user: str) -> None: ...
 
-    def make_key(self, user: str) -> str: ...
+    def make_key(self, user: str, roles: Sequence[str]) -> str: ...
 
     def access_keys(self) -> list[Key]: ...
 
     def revoke(self, key_id: str) -> None: ...
+
+
+def in_directory(path: Path, work: Callable[[Access], Awaitable[T]]) -> T:
+    """Open the users of a directory for one piece of work."""
+
+    async def run() -> T:
+        async with open_users(path, make_settings(storage_settings())) as access:
+            return await work(access)
+
+    return asyncio.run(run())
 
 
 class DirectoryAccounts:
@@ -66,11 +77,7 @@ class DirectoryAccounts:
         self._tenant = tenant
 
     def _with(self, work: Callable[[Access], Awaitable[T]]) -> T:
-        async def run() -> T:
-            async with open_users(self._path, make_settings(storage_settings())) as access:
-                return await work(access)
-
-        return asyncio.run(run())
+        return in_directory(self._path, work)
 
     def users(self) -> list[User]:
         async def work(access: Access) -> list[User]:
@@ -93,13 +100,13 @@ class DirectoryAccounts:
     def remove(self, user: str) -> None:
         self._with(lambda access: access.remove_user(user, self._tenant))
 
-    def make_key(self, user: str) -> str:
-        return self._with(lambda access: access.make_key(user, tenant=self._tenant))
+    def make_key(self, user: str, roles: Sequence[str]) -> str:
+        return self._with(lambda access: access.make_key(user, roles, self._tenant))
 
     def access_keys(self) -> list[Key]:
         async def work(access: Access) -> list[Key]:
             return [
-                Key(row.key_id, row.user, row.created_at)
+                Key(row.key_id, row.user, row.created_at, row.roles)
                 for row in access.access_keys(self._tenant)
             ]
 
@@ -145,12 +152,16 @@ class BrokerAccounts:
     def remove(self, user: str) -> None:
         self._ask("DELETE", _path(user))
 
-    def make_key(self, user: str) -> str:
-        return str(self._ask("POST", f"{_path(user)}/keys")["key"])
+    def make_key(self, user: str, roles: Sequence[str]) -> str:
+        body = {"roles": list(roles)} if roles else None  # which brokers before roles take, too
+        return str(self._ask("POST", f"{_path(user)}/keys", body)["key"])
 
     def access_keys(self) -> list[Key]:
         found = self._ask("GET", "/v1/keys")["keys"]
-        return [Key(one["key_id"], one["user"], one["created_at"]) for one in found]
+        return [
+            Key(one["key_id"], one["user"], one["created_at"], tuple(one.get("roles", ())))
+            for one in found
+        ]
 
     def revoke(self, key_id: str) -> None:
         if key_id not in [one.key_id for one in self.access_keys()]:

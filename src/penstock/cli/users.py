@@ -53,11 +53,12 @@ def add_commands(commands: Any) -> None:
     keys = actions.add_parser("keys", help="list the ids of all keys")
     keys.set_defaults(run=list_keys)
     revoke = actions.add_parser("revoke", help="revoke a key")
-    revoke.add_argument("key_id", help="id of the key, as in `penstock user keys`")
+    add_key_id(revoke)
     revoke.set_defaults(run=revoke_key)
 
-    for action in (add, passwd, role, remove, key):
-        action.add_argument("user", help="name of the user (case-sensitive)")
+    for action in (add, passwd, role, remove):
+        _add_user(action)
+    add_key_arguments(key)
     add.add_argument(
         "--role",
         metavar="ROLE",
@@ -75,6 +76,25 @@ def add_commands(commands: Any) -> None:
         )
     for action in (add, passwd, role, remove, listing, key, keys, revoke):
         add_remote(action)
+
+
+def add_key_arguments(parser: argparse.ArgumentParser) -> None:
+    _add_user(parser)
+    parser.add_argument(
+        "--role",
+        metavar="ROLE",
+        action="append",
+        help="give the key only this role of the user; may be repeated (default: all roles of the "
+        "user)",
+    )
+
+
+def add_key_id(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("key_id", help="id of the key, as in `penstock key list`")
+
+
+def _add_user(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("user", help="name of the user (case-sensitive)")
 
 
 def add_user(options: argparse.Namespace) -> None:
@@ -146,7 +166,7 @@ def list_users(options: argparse.Namespace) -> None:
 
 def make_key(options: argparse.Namespace) -> None:
     accounts, _ = _accounts(options)
-    made = accounts.make_key(options.user)
+    made = accounts.make_key(options.user, options.role or ())
     if options.json:
         show_json({"user": options.user, "key": made, "key_id": key_id_of(made)})
     else:
@@ -155,12 +175,13 @@ def make_key(options: argparse.Namespace) -> None:
 
 def list_keys(options: argparse.Namespace) -> None:
     accounts, _ = _accounts(options)
-    rows = [(one.key_id, one.user, _time(one.created_at)) for one in accounts.access_keys()]
+    keys = accounts.access_keys()
+    rows = [(one.key_id, one.user, ", ".join(one.roles), _time(one.created_at)) for one in keys]
     _show(
         options,
-        ("key_id", "user", "created"),
+        ("key_id", "user", "roles", "created"),
         rows,
-        "no keys yet: create one with `penstock user key NAME`",
+        "no keys yet: create one with `penstock key add NAME`",
     )
 
 

@@ -243,8 +243,9 @@ class Roles:
 
     def _take_back(self, gone: KnownRule) -> Subject:
         """A stored rule is gone; whose it was. It did not hold if the settings have the role."""
-        if gone.subject_kind != OF_ROLE or (gone.tenant, gone.subject) not in self._declared_roles:
-            self._subject_rules()[gone.of].remove(gone.rule)
+        is_held = not gone.role or (gone.tenant, gone.role) not in self._declared_roles
+        if is_held and self._by_subject is not None:
+            self._by_subject[gone.of].remove(gone.rule)
         return gone.of
 
     def _check_changeable(self, name: str, tenant: TenantId) -> None:

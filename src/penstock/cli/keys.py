@@ -1,0 +1,30 @@
+"""`penstock key`: the keys with which programs log in, as in `penstock user key|keys|revoke`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from penstock.cli.remote import add_remote
+from penstock.cli.users import add_key_arguments, add_key_id, list_keys, make_key, revoke_key
+
+
+def add_commands(commands: Any) -> None:
+    parser = commands.add_parser("key")
+    actions = parser.add_subparsers(title="actions", metavar="ACTION")
+    add = actions.add_parser(
+        "add",
+        help="create a key of a user; it is shown once",
+        description="Create a key of a user and print it; it cannot be shown again. Programs use "
+        "it as `Authorization: Bearer KEY` over HTTP and as the password of the user `key` over "
+        "MQTT.",
+        epilog="example: penstock key add alice --role reader",
+    )
+    add.set_defaults(run=make_key)
+    add_key_arguments(add)
+    listing = actions.add_parser("list", help="list the ids of all keys")
+    listing.set_defaults(run=list_keys)
+    revoke = actions.add_parser("revoke", help="revoke a key")
+    revoke.set_defaults(run=revoke_key)
+    add_key_id(revoke)
+    for action in (add, listing, revoke):
+        add_remote(action)
