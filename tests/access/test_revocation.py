@@ -10,14 +10,26 @@ from pathlib import Path
 
 import pytest
 
+from penstock.app.server import Server
 from penstock.broker.access import key_id_of
+from penstock.model.record import TenantId
 from penstock.mqtt.kinds import MQTT_3_1_1
 from penstock.mqtt.packets import Connack, Connect
 from penstock.mqtt.reasons import Reason
-from tests.access.readers import READERS, LongPoll, MqttReader, Open, SseReader, World
+from tests.access.readers import (
+    READERS,
+    TOPIC,
+    Login,
+    LongPoll,
+    MqttReader,
+    Open,
+    SseReader,
+    World,
+)
 from tests.doors.hosted import Hosted
 from tests.doors.users import add_users
 from tests.doors.wire import Wire
+from tests.http.asking import Asking
 
 
 @pytest.fixture(scope="module")
@@ -116,4 +128,29 @@ def test_the_first_user_ends_what_clients_without_a_login_began(
         assert world.ask("PUT", f"/v1/users/{world.admin.user}", {"password": "wonder"}) == 201
         before.check_ended("every client has to log in now")
         world.check_going_on(world.read(reader, world.admin))
+        world.close()
+
+
+@pytest.mark.parametrize("reader", [MqttReader, SseReader])
+def test_a_removed_user_of_one_tenant_leaves_those_of_the_same_name_in_others(
+    tmp_path: Path, reader: Open
+) -> None:
+    add_users(tmp_path, alice="wonder", bob="secret")
+    with Hosted(tmp_path) as broker:
+        world = World(broker)
+
+        async def add_tenant(server: Server) -> None:
+            await server.broker.tenants.add("acme", "Wile E.", "Coyote", "c@acme.example")
+            await world.access.add_user("bob", b"secret", tenant=TenantId("acme"))
+
+        broker.run(add_tenant)
+        here, there = Login("bob", "secret"), Login("acme/bob", "secret")
+        with Asking(broker.ports["http"]) as client:
+            assert client.ask("PUT", TOPIC, {}, Authorization=there.header).status == 201
+            mine, other = world.read(reader, here), world.read(reader, there)
+            assert world.ask("DELETE", "/v1/users/bob") == 204
+            mine.check_ended("user 'bob' was removed")
+            body = {"payload": "still here"}
+            client.ask("POST", f"{TOPIC}/records", body, Authorization=there.header)
+            assert other.take() == "still here"
         world.close()

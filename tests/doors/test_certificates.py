@@ -11,6 +11,7 @@ import pytest
 
 from penstock.log.files.directory import SOCKET_NAME
 from penstock.model import unix_socket
+from penstock.mqtt.packets import Disconnect
 from penstock.mqtt.reasons import Reason
 from tests.doors.certificates import Authority
 from tests.doors.hosted import Hosted
@@ -57,6 +58,25 @@ def test_the_certificate_of_a_removed_user_no_longer_logs_in(
         broker.run(lambda server: server.broker.engine.access.remove_user("bob"))
         assert reason(broker, authority, *bob) == Reason.NOT_AUTHORIZED
         assert reason(broker, authority, *authority.sign("alice")) == Reason.SUCCESS
+
+
+def test_a_client_with_a_certificate_is_sent_away_when_its_user_is_removed(
+    tmp_path: Path, authority: Authority
+) -> None:
+    add_users(tmp_path / "data", alice="a", bob="b")
+    with serve(tmp_path, authority) as broker:
+        access = broker.exchange.engine.access
+        port = broker.ports["mqtts"]
+        with (
+            TlsWire(port, client(authority, *authority.sign("bob")), "bob") as bob,
+            TlsWire(port, client(authority, *authority.sign("alice")), "alice") as alice,
+        ):
+            assert connect(bob) == connect(alice) == Reason.SUCCESS
+            broker.run(lambda server: access.set_password("bob", b"new"))
+            assert bob.settle() == []  # it did not log in with the password
+            broker.run(lambda server: access.remove_user("bob"))
+            assert bob.expect(Disconnect).reason == Reason.NOT_AUTHORIZED
+            assert bob.is_closed() and alice.settle() == []
 
 
 def test_unknown_names_are_accepted_where_the_setting_says_so(

@@ -13,6 +13,7 @@ from penstock.broker.access import CredentialRow
 from penstock.broker.exchange import Exchange
 from penstock.core.access import OPERATOR, check_user
 from penstock.core.names import quoted
+from penstock.core.quotas import KEYS as KEYS_QUOTA
 from penstock.doors.http.endpoints import Endpoints
 from penstock.doors.http.messages import HttpError, Request, Response, json_response
 from penstock.doors.http.needs import Needs
@@ -78,6 +79,7 @@ class UsersDoor:
     def __init__(self, exchange: Exchange) -> None:
         self._access = exchange.engine.access
         self._tenant = exchange.engine.tenant
+        self._quotas = exchange.engine.quotas
 
     def show_all(self, request: Request) -> Response:
         return json_response(UserList([_out(row) for row in self._access.users(self._tenant)]))
@@ -131,7 +133,10 @@ class UsersDoor:
 
     async def make_key(self, request: Request) -> Response:
         user, tenant = self._find(request), self._tenant
-        key = await self._access.make_key(user, read_body(request, KeyIn).roles, tenant)
+        roles = read_body(request, KeyIn).roles
+        owners = [row.user for row in self._access.access_keys(tenant)]
+        with self._quotas.making_own(KEYS_QUOTA, len(owners), user, owners.count(user)):
+            key = await self._access.make_key(user, roles, tenant)
         return json_response(KeyMade(user, key), 201)
 
     def show_keys(self, request: Request) -> Response:
