@@ -123,3 +123,12 @@ def test_without_users_there_is_no_audit_topic(tmp_path: Path) -> None:
         assert asking.ask("PUT", "/v1/topics/orders", {}).status == 201
         assert asking.ask("GET", AUDIT).status == 404
     served.stop()
+
+
+def test_changes_of_roles_and_rules_are_recorded_and_questions_are_not(broker: Served) -> None:
+    assert ask(broker, "PUT", "/v1/roles/sensor", {"rules": ["allow read #"]}).status == 201
+    assert ask(broker, "POST", "/v1/rules", {"rules": ["deny read hr/#"]}).status == 201
+    assert ask(broker, "DELETE", "/v1/rules/2").status == 204
+    ask(broker, "GET", "/v1/access/check?user=root&action=read&name=a")
+    acts = [entry["act"] for entry in entries(broker)]
+    assert acts == ["PUT /v1/roles/sensor", "POST /v1/rules", "DELETE /v1/rules/2"]

@@ -91,6 +91,16 @@ def test_a_key_has_all_roles_of_its_user_or_those_that_were_given(run: Command) 
 
 
 @pytest.mark.usefixtures("at")
+def test_a_user_is_shown_with_roles_and_keys_and_no_secret(run: Command) -> None:
+    made = run("key", "add", "alice", "--json").json
+    shown = run("user", "show", "alice", "--json").json
+    assert set(shown) == {"user", "roles", "created", "password_set", "keys"}
+    assert (shown["roles"], shown["keys"]) == (["admin"], [made["key_id"]])
+    told = run("user", "show", "alice").out
+    assert made["key_id"] in told and made["key"] not in told
+
+
+@pytest.mark.usefixtures("at")
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
@@ -105,6 +115,7 @@ def test_a_key_has_all_roles_of_its_user_or_those_that_were_given(run: Command) 
         (("rule", "remove", "9"), "there is no rule"),
         (("access", "check", "x", "read", "a"), "there is no user 'x'"),
         (("access", "check", "bob", "read", "#"), "'#'"),
+        (("user", "show", "x"), "there is no user 'x'"),
         (("key", "add", "bob", "--role", "x"), "there is no role 'x'"),
     ],
 )

@@ -128,6 +128,7 @@ COMMANDS: Final[Listed] = {
     "penstock user passwd": PEOPLE,
     "penstock user remove": PEOPLE,
     "penstock user list": PEOPLE,
+    "penstock user show": PEOPLE,
     "penstock user key": PEOPLE,
     "penstock user keys": PEOPLE,
     "penstock user revoke": PEOPLE,

@@ -145,9 +145,7 @@ class BrokerAccounts:
 
     def _check_known(self, user: str) -> None:
         if user not in [one.user for one in self.users()]:
-            raise RefusedError(
-                f"there is no user {user!r} (names are case-sensitive): see `penstock user list`"
-            )
+            raise no_such_user(user)
 
     def remove(self, user: str) -> None:
         self._ask("DELETE", _path(user))
@@ -167,6 +165,12 @@ class BrokerAccounts:
         if key_id not in [one.key_id for one in self.access_keys()]:
             raise RefusedError(f"there is no key {key_id!r}: see `penstock user keys`")
         self._ask("DELETE", f"/v1/keys/{quote(key_id, safe='')}")
+
+
+def no_such_user(user: str) -> RefusedError:
+    return RefusedError(
+        f"there is no user {user!r} (names are case-sensitive): see `penstock user list`"
+    )
 
 
 def _user(row: CredentialRow) -> User:

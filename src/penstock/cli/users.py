@@ -13,9 +13,9 @@ from datetime import UTC, datetime
 from typing import Any
 
 from penstock.broker.access import key_id_of
-from penstock.cli.accounts import Accounts, BrokerAccounts, DirectoryAccounts
+from penstock.cli.accounts import Accounts, BrokerAccounts, DirectoryAccounts, no_such_user
 from penstock.cli.mqtt_options import read_password
-from penstock.cli.output import show_json, show_table
+from penstock.cli.output import show_facts, show_json, show_table
 from penstock.cli.remote import add_remote, read_key, served_at, tenant_header
 from penstock.cli.target import filled_path, target_path
 from penstock.core.access import ADMIN, check_user
@@ -47,6 +47,8 @@ def add_commands(commands: Any) -> None:
     remove.set_defaults(run=remove_user)
     listing = actions.add_parser("list", help="list all users")
     listing.set_defaults(run=list_users)
+    show = actions.add_parser("show", help="show a user with roles and keys")
+    show.set_defaults(run=show_user)
 
     key = actions.add_parser("key", help="create a key with which programs log in over HTTP")
     key.set_defaults(run=make_key)
@@ -56,7 +58,7 @@ def add_commands(commands: Any) -> None:
     add_key_id(revoke)
     revoke.set_defaults(run=revoke_key)
 
-    for action in (add, passwd, role, remove):
+    for action in (add, passwd, role, remove, show):
         _add_user(action)
     add_key_arguments(key)
     add.add_argument(
@@ -74,7 +76,7 @@ def add_commands(commands: Any) -> None:
             help="read the password from the first line of FILE; - is standard input, which is "
             "also the default if it is not a terminal",
         )
-    for action in (add, passwd, role, remove, listing, key, keys, revoke):
+    for action in (add, passwd, role, remove, listing, show, key, keys, revoke):
         add_remote(action)
 
 
@@ -162,6 +164,23 @@ def list_users(options: argparse.Namespace) -> None:
         rows,
         "no users yet: add one with `penstock user add NAME`",
     )
+
+
+def show_user(options: argparse.Namespace) -> None:
+    accounts, _ = _accounts(options)
+    found = [one for one in accounts.users() if one.user == options.user]
+    if not found:
+        raise no_such_user(options.user)
+    (one,) = found
+    keys = [key.key_id for key in accounts.access_keys() if key.user == one.user]
+    created, changed = _time(one.created_at), _time(one.changed_at)
+    if options.json:
+        times = {"created": created, "password_set": changed}
+        show_json({"user": one.user, "roles": list(one.roles), **times, "keys": keys})
+        return
+    show_facts([("user", one.user), ("roles", ", ".join(one.roles) or "none")])
+    show_facts([("created", created), ("password", f"set {changed}")])
+    show_facts([("keys", ", ".join(keys) or "none")])
 
 
 def make_key(options: argparse.Namespace) -> None:
