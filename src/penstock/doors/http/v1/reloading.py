@@ -1,4 +1,4 @@
-"""`/v1/reload`: read certificates, revocation lists, keys of tokens and the log level again."""
+"""`/v1/reload`: read certificates and the settings that may change while the broker runs again."""
 
 from __future__ import annotations
 
@@ -23,6 +23,9 @@ def add_routes(door: Endpoints, reload: Callable[[], list[str]]) -> None:
             )
         return json_response(Reloaded(reload()))
 
-    summary = "read certificates, revocation lists, keys of tokens and the log level again"
+    summary = (
+        "read certificates, revocation lists, keys of tokens, declared roles and rules, "
+        "and the log level again"
+    )
     facts = Facts(summary, Reloaded)
     door.router.add(Route("POST", RELOAD, handle, facts=facts, needs=Needs.ADMIN))
