@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import json
-import os
 import time
 from pathlib import Path
 from typing import Any
@@ -258,9 +257,9 @@ def test_keys_for_encryption_are_skipped(tmp_path: Path) -> None:
     assert make(issuer).check(sign(issuer)).user == "alice"
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root reads everything")
 def test_a_file_that_cannot_be_read_says_so(tmp_path: Path) -> None:
     issuer = Issuer(tmp_path)
-    issuer.file.chmod(0)
+    issuer.file.unlink()
+    issuer.file.mkdir()
     with pytest.raises(InvalidSetting, match="cannot be read"):
         make(issuer)

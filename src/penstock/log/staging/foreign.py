@@ -6,7 +6,6 @@ kinds, headers, one mark, and constants for all the rest. Whole columns are look
 
 from __future__ import annotations
 
-from copy import copy
 from operator import sub
 from typing import Final
 
@@ -48,7 +47,8 @@ def check_batch(batch: Batch, payload_bytes_max: int) -> set[str]:
 def with_mark(batch: Batch, key: bytes) -> Batch:
     """The same records with another key in their one mark; checked batches only."""
     (mark,) = batch.marks()
-    header = copy(batch.header)
+    header = fmt.unpack_header(fmt.pack_header(batch.header), 0)  # a copy
+    assert header is not None, "it was packed just now"
     end = batch.plan.strings + header.strings_length + header.headers_length
     marks = encode_marks([Mark(mark.kind, key, mark.index)])
     columns = bytes(batch.columns[:end]) + marks
