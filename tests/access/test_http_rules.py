@@ -106,6 +106,9 @@ def test_a_refusal_names_user_action_and_name(client: Asking) -> None:
         ("GET", "/v1/sessions"),
         ("GET", "/v1/sessions/x"),
         ("GET", "/v1/subscriptions"),
+        ("GET", "/v1/clients"),
+        ("GET", "/v1/clients/x"),
+        ("DELETE", "/v1/clients/x"),
         ("POST", "/v1/sessions/x/kick"),
     ],
 )

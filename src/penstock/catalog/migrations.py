@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
+from penstock.catalog.client_tables import CLIENT_TABLES
 from penstock.catalog.database import Database
 from penstock.catalog.role_tables import ROLE_TABLES
 from penstock.model.errors import RefusedError
@@ -472,6 +473,7 @@ MIGRATIONS: Final = (
         ),
     ),
     Migration(15, ROLE_TABLES),
+    Migration(16, CLIENT_TABLES),
 )
 
 

@@ -14,6 +14,7 @@ from typing import Final
 
 import msgspec
 
+from penstock.catalog.clients import ClientCatalog, ClientRow, save_clients
 from penstock.catalog.clock import save_reading
 from penstock.catalog.credentials import REMOVED_OWNER
 from penstock.catalog.database import Database
@@ -84,6 +85,8 @@ class Checkpoint:
     wills: list[int] = field(default_factory=list)  # ids of wills that are in the logs by now
     shares: list[ShareState] = field(default_factory=list)
     keys: list[KeyRow] = field(default_factory=list)  # idempotency keys that are in the logs by now
+    arrived: list[ClientRow] = field(default_factory=list)  # clients that connected
+    left: list[tuple[str, int]] = field(default_factory=list)  # clients that disconnected, and when
     clock: ClockReading | None = None  # goes along, so that a crash loses little of it
     endings: list[Ending] = field(default_factory=list)  # not known to be saved; before the rest
 
@@ -98,6 +101,7 @@ class SessionCatalog:
     def __init__(self, runner: Runner, clock: Clock, tenant: TenantId) -> None:
         self.shares = ShareCatalog(runner, tenant)
         self.keys = KeyCatalog(runner, tenant)
+        self.clients = ClientCatalog(runner, tenant)
         self._runner = runner
         self._tenant = tenant
         self._clock = clock
@@ -471,6 +475,7 @@ def _save(database: Database, tenant: TenantId, checkpoint: Checkpoint) -> None:
         [(tenant, *one) for one in checkpoint.released],
     )
     delete_wills(database, checkpoint.wills)
+    save_clients(database, tenant, checkpoint.arrived, checkpoint.left)
     if checkpoint.clock is not None:
         save_reading(database, checkpoint.clock)
     save_retained(database, tenant, checkpoint.retained, checkpoint.forgotten)

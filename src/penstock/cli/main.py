@@ -44,6 +44,7 @@ COMMANDS: Final = {
     "consumer": Command("records", "list, move and remove consumers: durable positions in a topic"),
     "group": Command("groups", "list, show and remove groups of readers"),
     "session": Command("sessions", "list, show and kick MQTT clients of a running broker"),
+    "client": Command("clients", "list, show and forget MQTT clients that connected at any time"),
     "reload": Command("reload", "let a running broker read certificates and keys again"),
     "tenant": Command("tenants", "add, list, show and remove tenants"),
     "user": Command("users", "add, list and remove users and their keys"),

@@ -18,6 +18,7 @@ from penstock.broker.publish.used_keys import Keys
 from penstock.broker.session.checkpoint import CHECKPOINT_S, BusySessions, Checkpoints, Levels
 from penstock.broker.session.endings import Endings
 from penstock.broker.session.inbound_qos2 import InboundQos2
+from penstock.broker.session.known_clients import KnownClients
 from penstock.broker.session.owners import Owners
 from penstock.broker.session.rows import (
     feed_rows,
@@ -60,6 +61,7 @@ class SessionStore:
         self.keys = Keys(catalog.keys, engine.clock)
         self.inbound = InboundQos2(engine.topics, self.tasks.spawn)
         self.will_marks = WillMarks()
+        self.clients = KnownClients(engine.clock)
         self._endings = Endings(self.tasks.spawn)
         self._levels = Levels(engine.topics)
         self._busy = BusySessions(engine.topics)
@@ -75,6 +77,7 @@ class SessionStore:
                 self.inbound,
                 self.shares,
                 self.keys,
+                self.clients,
             ],
         )
         self._engine = engine

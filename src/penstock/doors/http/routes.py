@@ -11,6 +11,7 @@ from penstock.doors.http.endpoints import Endpoints
 from penstock.doors.http.v1 import (
     access,
     bindings,
+    clients,
     consumers,
     groups,
     openapi,
@@ -41,6 +42,7 @@ def add_all(
     groups.add_routes(door)
     streams.add_routes(door)
     sessions.add_routes(door, exchange)
+    clients.add_routes(door, exchange)
     users.add_routes(door, exchange)
     access.add_routes(door)
     staging.add_routes(door, exchange)

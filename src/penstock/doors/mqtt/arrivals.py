@@ -8,6 +8,7 @@ from typing import Final
 from uuid import uuid4
 
 from penstock.broker.exchange import Exchange
+from penstock.broker.session.known_clients import ASSIGNED_PREFIX
 from penstock.broker.session.resume import go_on, restore
 from penstock.broker.session.session import NEVER_EXPIRES, Session
 from penstock.broker.settings import topic_settings
@@ -19,7 +20,7 @@ from penstock.doors.mqtt.connection import PACKET_BYTES_MAX, Connection
 from penstock.doors.mqtt.events import ClientEvents
 from penstock.doors.mqtt.host import Spawn
 from penstock.doors.mqtt.limits import MqttLimits
-from penstock.doors.mqtt.login import Logins
+from penstock.doors.mqtt.login import Logins, credential_of
 from penstock.doors.mqtt.publishing import RECEIVE_MAX
 from penstock.doors.mqtt.wills import check_will, read_will
 from penstock.doors.mqtt.world import MqttWorld
@@ -97,7 +98,7 @@ class Arrivals:
         if not exchange.engine.topics.has_default:
             self._spawn(connection, self._make_default(exchange, connection, packet))
             return
-        client_id = packet.client_id or f"auto-{uuid4().hex}"
+        client_id = packet.client_id or f"{ASSIGNED_PREFIX}{uuid4().hex}"
         connection.keep_alive_s = self._limits.keep_alive_s(packet.version, packet.keep_alive_s)
         expiry_s = self._limits.session_expiry_s(_asked_expiry_s(packet))
         if packet.properties.maximum_packet_size is not None:
@@ -238,6 +239,12 @@ class Arrivals:
         self._on_known(connection)
         connection.begin(packet.version, session, exchange)
         exchange.sessions.attach(session)
+        exchange.store.clients.arrive(
+            session.client_id,
+            connection.principal.user,
+            credential_of(connection, packet),
+            connection.source,
+        )
         expiry_s = session.expiry_s
         answer = _answer(connection, packet, session.client_id, expiry_s, is_present=is_present)
         connection.put_packet(answer)

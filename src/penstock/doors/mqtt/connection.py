@@ -74,6 +74,7 @@ class Connection:
         "last_seen",
         "packet_bytes_max",
         "principal",
+        "proof",
         "session",
         "state",
         "version",
@@ -101,6 +102,7 @@ class Connection:
         self.version = UNKNOWN_VERSION
         self.session: Session | None = None
         self.principal: Principal = NOBODY  # until the login succeeds
+        self.proof = ""  # the type of credential it logs in with; '' without one
         self.packet_bytes_max = PACKET_BYTES_MAX  # what the client takes
         self.wants_reasons = True  # texts with reason codes [MQTT-3.1.2-29]
         self.keep_alive_s = 0

@@ -273,6 +273,7 @@ class MqttDoor:
             self._events.disconnected(connection, session)
         if session is not None and session.outbox is connection:
             world = self._world_of(connection)
+            world.exchange.store.clients.leave(session.client_id)
             world.exchange.sessions.detach(session)
             world.wills.end(session, connection.principal.user)
 

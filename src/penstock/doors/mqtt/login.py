@@ -13,7 +13,18 @@ import asyncio
 from collections.abc import Callable
 from typing import Final
 
-from penstock.broker.access import KEY_PREFIX, KEY_USER, Access, Admission
+from penstock.broker.access import (
+    CERTIFICATE,
+    KEY,
+    KEY_PREFIX,
+    KEY_USER,
+    PASSWORD,
+    TOKEN,
+    Access,
+    Admission,
+    key_id_of,
+)
+from penstock.broker.session.known_clients import Credential
 from penstock.core.access import Principal
 from penstock.core.names import quoted
 from penstock.doors.mqtt.connection import Connection
@@ -26,6 +37,8 @@ Admit = Callable[[Connection, Connect], None]
 Refuse = Callable[[Connection, Connect, Reason, str], None]
 
 NOT_KNOWN: Final = "a user name and password are needed, or a certificate in a user's name"
+NO_CREDENTIAL: Final = "none"  # the type of credential of an anonymous client
+CERTIFICATE_NAME_CHARS_MAX: Final = 256  # of what is remembered of it
 EXPIRED: Final = "the token has expired: connect again with a new one"
 
 
@@ -54,17 +67,22 @@ class Logins:
         access = self._access
         certificate = connection.certificate
         if certificate is not None:
+            connection.proof = CERTIFICATE
             self._answer(connection, packet, access.certified(certificate))
         elif access.takes_token(password):
+            connection.proof = TOKEN
             self._answer_token(connection, packet, password)
         elif user is None or not access.asks_login:
             # Without users there is nothing to check a name against: it counts for nothing.
             self._answer(connection, packet, access.anonymous(connection.source))
         elif user == KEY_USER and password.startswith(KEY_PREFIX.encode()):
+            connection.proof = KEY
             self._answer_key(connection, packet, password)
         elif principal := access.recall(user, password):
+            connection.proof = PASSWORD
             self._answer(connection, packet, principal)
         else:
+            connection.proof = PASSWORD
             work = self._log_in(connection, packet, user, password)
             self._waiting[connection] = self._loop.create_task(work)
 
@@ -131,6 +149,18 @@ class Logins:
         expiring = self._expiring.pop(connection, None)
         if expiring is not None:
             expiring.cancel()
+
+
+def credential_of(connection: Connection, packet: Connect) -> Credential:
+    """What a client that was let in has shown, to be remembered."""
+    proof, certificate = connection.proof, connection.certificate
+    if proof == CERTIFICATE and certificate is not None:
+        # A listener's authority may sign any name; NUL is the one that no catalog stores.
+        name = certificate.common_name.replace("\0", "")[:CERTIFICATE_NAME_CHARS_MAX]
+        return Credential(proof, certificate.fingerprint, name)
+    if proof == KEY:
+        return Credential(proof, key_id_of((packet.password or b"").decode()), "")
+    return Credential(proof or NO_CREDENTIAL, "", "")
 
 
 def check_bearer(admission: Admission, packet: Connect) -> None:

@@ -265,6 +265,34 @@ class Kicked(Struct):
     forgotten: bool
 
 
+_CREDENTIAL: dict[str, Any] = {
+    "type": "string",
+    "enum": ["password", "key", "certificate", "token", "none"],
+}
+
+
+class ClientOut(Struct):
+    """A client that the broker remembers; times are µs since 1970, UTC."""
+
+    client_id: str
+    owner: str  # the user who connected with it last; empty for an anonymous client
+    credential_type: Annotated[str, shown_as(_CREDENTIAL)]
+    credential: str  # id of the key or fingerprint of the certificate
+    certificate_name: str
+    last_address: str
+    first_seen: int
+    last_seen: int
+    is_connected: bool
+    has_session: bool
+
+
+class ClientList(Struct):
+    """With `after` there are more: ask for those behind it."""
+
+    clients: list[ClientOut]
+    after: str | None
+
+
 ROLES_MAX: Final = 100  # of one user
 
 
