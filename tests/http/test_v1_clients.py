@@ -101,6 +101,12 @@ def test_a_client_id_that_the_broker_chose_is_not_remembered(
     assert client.ask("GET", path_of(assigned)).status == 404
 
 
+def test_a_very_long_client_id_is_not_remembered(broker: Hosted, client: Asking) -> None:
+    for chars, status in ((256, 200), (257, 404)):
+        visit(broker, "x" * chars)
+        assert client.ask("GET", path_of("x" * chars)).status == status
+
+
 def test_clients_are_listed_page_by_page(broker: Hosted, client: Asking, name: str) -> None:
     ids = [f"{name}-{at}" for at in range(5)]
     for client_id in ids:

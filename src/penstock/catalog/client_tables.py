@@ -22,5 +22,5 @@ CLIENT_TABLES: Final = (
         primary key (tenant, client_id)
     )
     """,
-    "create index clients_by_last_seen on clients (tenant, last_seen)",
+    "create index clients_by_last_seen on clients (tenant, last_seen, client_id)",
 )

@@ -107,11 +107,15 @@ def save_clients(
         [(tenant, *one) for one in left],
     )
     if added:
+        _forget_oldest(database, tenant, clients_max)
+
+
+def _forget_oldest(database: Database, tenant: TenantId, clients_max: int) -> None:
+    ((count,),) = database.fetch("select count(*) from clients where tenant = $1", tenant)
+    if count > clients_max:
         database.execute(
             "delete from clients where tenant = $1 and client_id in (select client_id"
-            " from clients where tenant = $1 order by last_seen desc, client_id"
-            " limit $2 offset $3)",
+            " from clients where tenant = $1 order by last_seen, client_id limit $2)",
             tenant,
-            clients_max,
-            clients_max,
+            count - clients_max,
         )

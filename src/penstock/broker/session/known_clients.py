@@ -16,6 +16,7 @@ from penstock.model.clock import Clock
 __all__ = ["ASSIGNED_PREFIX", "ClientCatalog", "Credential", "KnownClient", "KnownClients"]
 
 ASSIGNED_PREFIX: Final = "auto-"  # of client ids that the broker chose; they are not remembered
+CLIENT_ID_CHARS_MAX: Final = 256  # longer ones are not remembered: MQTT allows 64 KB
 CHANGES_MAX: Final = CLIENTS_MAX  # while the catalog cannot be written; then the oldest go
 
 T = TypeVar("T")
@@ -40,13 +41,13 @@ class KnownClients:
 
     def arrive(self, client_id: str, owner: str, credential: Credential, address: str) -> None:
         """A client was let in."""
-        if not client_id.startswith(ASSIGNED_PREFIX):
+        if _is_remembered(client_id):
             now_us = self._clock.now_us()
             self._note(ClientRow(client_id, owner, *credential, address, now_us, now_us))
 
     def leave(self, client_id: str) -> None:
         """The connection of a client ended."""
-        if not client_id.startswith(ASSIGNED_PREFIX):
+        if _is_remembered(client_id):
             _put(self._left, client_id, self._clock.now_us())
 
     def _note(self, row: ClientRow) -> None:
@@ -71,6 +72,10 @@ class KnownClients:
             for client_id, at_us in left.items():
                 _put(self._left, client_id, at_us)
         self._taken = ({}, {})
+
+
+def _is_remembered(client_id: str) -> bool:
+    return len(client_id) <= CLIENT_ID_CHARS_MAX and not client_id.startswith(ASSIGNED_PREFIX)
 
 
 def _put(changes: dict[str, T], client_id: str, change: T) -> None:
