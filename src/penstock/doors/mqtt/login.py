@@ -155,7 +155,7 @@ def credential_of(connection: Connection, packet: Connect) -> Credential:
     """What a client that was let in has shown, to be remembered."""
     proof, certificate = connection.proof, connection.certificate
     if proof == CERTIFICATE and certificate is not None:
-        # A listener's authority may sign any name; NUL is the one that no catalog stores.
+        # The authority may sign any name, and PostgreSQL stores no text with NUL.
         name = certificate.common_name.replace("\0", "")[:CERTIFICATE_NAME_CHARS_MAX]
         return Credential(proof, certificate.fingerprint, name)
     if proof == KEY:
