@@ -148,7 +148,7 @@ def test_a_close_with_a_publish_in_doubt_ends_and_the_next_start_knows(
         doubtful = asyncio.ensure_future(broker.publish("0", "orders"))
         await until(lambda: proxy.has_struck.is_set())
         await broker.close()
-        with pytest.raises(UnavailableError, match="only opening again tells"):
+        with pytest.raises(UnavailableError, match="opening the broker again shows it"):
             await doubtful
         proxy.is_down = False
         again = AsyncBroker(tmp_path, catalog_url=postgres.url, **settings)

@@ -37,7 +37,7 @@ def test_sessions_are_listed_shown_and_kicked(data: Path, run: Command) -> None:
                 "waiting",
                 "expiry",
             ]
-            assert rows[1] == ["away", "-", "no", "1", "0", "1", "never"]
+            assert rows[1] == ["away", "-", "no", "1", "0", "1", "90d"]
             assert rows[2] == ["here", "-", "yes", "0", "0", "0", "-"]
             assert [one["client_id"] for one in run("session", "list", "--json").json] == [
                 "away",
