@@ -156,7 +156,7 @@ def test_frames_of_strangers_are_not_gathered(guarded: Served) -> None:
 
 def test_a_stranger_with_a_large_frame_is_told_why_it_is_closed(guarded: Served) -> None:
     with upgraded(guarded) as client:
-        client.send(frame_head(16 * MIB) + bytes(100 * KIB))
+        client.send(frame_head(16 * MIB) + bytes(600 * KIB))
         closing = client.exactly(4)
         assert closing[0] == 0x88 and int.from_bytes(closing[2:], "big") == 1009
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, Protocol, cast
 
-from penstock.doors.budget import STRANGER_BYTES_MAX
 from penstock.doors.http.limits import OUT_BYTES_ROOM, HttpLimits
 from penstock.doors.http.messages import HttpError, Request, Upgrade
 from penstock.model.limits import KIB
@@ -23,6 +22,7 @@ if TYPE_CHECKING:
 FRAMES_MAX: Final = 128  # in one tick: some 5 ms
 FRAMES_BYTES_MIN: Final = 512  # looked at in one go: the smallest frames have 6 bytes
 FRAMES_BYTES_MAX: Final = 16 * KIB
+EARLY_FRAME_BYTES_MAX: Final = 512 * KIB  # before a login: the largest CONNECT fits
 
 # Opcodes of RFC 6455 §5.2; what we send is always the last frame of its message.
 _CONT: Final = 0x0
@@ -254,8 +254,9 @@ class WebSocket:
                 self._early_bytes = 0
             return
         self._early_bytes += len(data)
-        if self._early_bytes > STRANGER_BYTES_MAX:
-            self.close_with(TOO_BIG, f"log in before you send frames of {STRANGER_BYTES_MAX} bytes")
+        if self._early_bytes > EARLY_FRAME_BYTES_MAX:
+            why = f"log in before you send frames of more than {EARLY_FRAME_BYTES_MAX} bytes"
+            self.close_with(TOO_BIG, why)
         elif not self._carrier.hold(len(data)):
             self.close_with(TRY_LATER, "too many clients log in: try again")
 
