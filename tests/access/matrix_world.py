@@ -37,6 +37,7 @@ class World:
             if place(name).topic != topic
         ]
         self.people: list[Who] = []
+        self.admins: dict[str, Who] = {}  # by tenant
         self.decisions: Counter[str] = Counter()
         self.allowed = 0  # of these decisions
         self.mistakes: list[str] = []
@@ -54,7 +55,7 @@ class World:
             lambda server: server.broker.tenants.add("acme", "A", "B", "c@acme.example")
         )
         for tenant, policy in self.policies.items():
-            self._add_user(tenant, ADMIN)
+            self.admins[tenant] = self._add_user(tenant, ADMIN)
             self.add_rules(tenant, [], policy.everybody)
             for role in ("first", "second", "third"):
                 self._add_role(tenant, role, policy.roles[role])
@@ -124,14 +125,14 @@ class World:
     # What the admin of a tenant does and sees
 
     def admin(self, tenant: str, method: str, path: str, body: Any = b"") -> Any:
-        status, answer = self.asker.json(login_of(tenant, ADMIN), method, path, body)
+        status, answer = self.asker.json(self.admins[tenant].login, method, path, body)
         assert status < 300, answer
         return answer
 
     def publish(self, tenant: str) -> None:
         """A retained message of every name, and others in topics where the name is not at home."""
         records = [Record(spot, f"{tenant} {self.moment} {spot.name}") for spot in self.placed]
-        wire, reason = enter(self.broker, login_of(tenant, ADMIN), "admin")
+        wire, reason = enter(self.broker, self.admins[tenant].login, "admin")
         assert reason == 0
         assert len(publish_mqtt_5(wire, records, retain=True)) == len(records)
         wire.disconnect()

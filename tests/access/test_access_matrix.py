@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from penstock.mqtt.kinds import MQTT_3_1_1
-from penstock.mqtt.packets import Will
+from penstock.mqtt.packets import Publish, Subscription, Will
 from tests.access.matrix_clients import (
     READ_ONCE,
     Lasting,
@@ -34,7 +34,7 @@ from tests.access.matrix_clients import (
     publish_mqtt_5,
 )
 from tests.access.matrix_world import World
-from tests.access.rule_model import END, TOPICS, USERS, Policy, Rule, Spot
+from tests.access.rule_model import END, TOPICS, USERS, Policy, Rule, Spot, place
 from tests.doors.hosted import Hosted
 from tests.doors.wire import Wire, kept
 
@@ -42,6 +42,7 @@ pytestmark = pytest.mark.slow
 
 SEED = 14
 TRIED = 10  # names that each user publishes to in each way
+UNACKED = 12  # names that are sent to a session which does not acknowledge
 WILLS = 3  # of each user at a moment
 DECISIONS_MIN = 20_000
 WAIT_S = 20.0
@@ -55,11 +56,19 @@ class Matrix:
         self.broker = world.broker
         self.lasting = [reader for who in world.people for reader in self._open(who)]
         self.kept: dict[str, list[str]] = {}  # filters of sessions that are away, by their owner
+        self.unacked: dict[str, tuple[list[str], list[Record]]] = {}  # and what was sent to them
         self.wills: list[tuple[Who, str, Record, Wire]] = []
         self.producers: dict[tuple[str, str], str] = {}  # ids by tenant and topic
-        self.since: dict[str, dict[str, int]] = {}  # what the moment stored, by tenant
         self.at_us = 0
-        self.prepare()
+        self.steady = {}  # who publishes over one connection, whatever changes
+        for who in (*world.admins.values(), *world.people):
+            wire, reason = enter(self.broker, who.login, f"{who.label}-steady")
+            assert reason == 0
+            self.steady[who.tenant, who.label] = wire
+        # Offsets by tenant and topic: where the moment began, and where sessions were left.
+        self.since = {tenant: world.ends(tenant) for tenant in USERS}
+        self.left = self.since
+        self.leave()
 
     def policy(self, who: Who) -> Policy:
         return self.world.policies[who.tenant]
@@ -78,14 +87,14 @@ class Matrix:
                 yield Stream(broker, who, "sse", topic)
                 yield Stream(broker, who, "websocket", topic)
 
-    def prepare(self) -> None:
+    def leave(self) -> None:
         """Leave sessions and wills behind, to be looked at when the rules have changed."""
-        for tenant in USERS:
-            self.since[tenant] = self.world.ends(tenant)
         for who in self.alive:
             self._leave_session(who)
+            self._leave_unacked(who)
             for number in range(WILLS):
                 self._leave_will(who, number)
+        self.left = {tenant: self.world.ends(tenant) for tenant in USERS}
 
     def _leave_session(self, who: Who) -> None:
         client_id = f"{who.label}-kept"
@@ -94,6 +103,18 @@ class Matrix:
         filters = self.world.names + self.world.wildcards
         self.kept[f"{who.tenant}/{client_id}"] = granted(wire, filters)
         wire.disconnect()
+
+    def _leave_unacked(self, who: Who) -> None:
+        """A session that was sent what is retained, and has not acknowledged it."""
+        client_id, filters = f"{who.label}-unacked", self.world.names[:UNACKED]
+        wire, reason = enter(self.broker, who.login, client_id, properties=kept())
+        assert reason == 0
+        wanted = [Subscription(one, 1) for one in filters]
+        given = accepted(filters, wire.subscribe(*wanted).reasons)
+        sent = [one for one in wire.settle() if isinstance(one, Publish)]
+        records = [Record(place(one.name), one.payload.decode()) for one in sent]
+        self.unacked[f"{who.tenant}/{client_id}"] = (given, records)
+        wire.close()
 
     def _leave_will(self, who: Who, number: int) -> None:
         world = self.world
@@ -109,8 +130,12 @@ class Matrix:
     # One moment
 
     def check(self) -> None:
-        expected = {tenant: self._fire_wills(tenant) for tenant in USERS}
+        expected = self._publish_steadily("at once")
+        for tenant in USERS:
+            expected[tenant] |= self._fire_wills(tenant)
         self.wills.clear()
+        for who in self.alive:
+            self._read_unacked(who)
         bases = {tenant: self.world.ends(tenant) for tenant in USERS}
         self.at_us = self.broker.exchange.engine.clock.now_us()
         for tenant in USERS:
@@ -128,10 +153,13 @@ class Matrix:
                 self._find_locked(who)
         for who in self.alive:
             expected[who.tenant] |= self._publish(who)
+        self.leave()
+        for tenant, payloads in self._publish_steadily("before a change").items():
+            expected[tenant] |= payloads
         self._check_stored(expected)
         self._read_lasting()
+        self.since = {tenant: self.world.ends(tenant) for tenant in USERS}
         assert self.world.mistakes == []
-        self.prepare()
 
     def _fire_wills(self, tenant: str) -> set[str]:
         """Wills of users who may still publish are stored, and only those.
@@ -197,15 +225,33 @@ class Matrix:
     def _read_kept(self, who: Who) -> None:
         """A session that subscribed before the rules changed."""
         client_id = f"{who.label}-kept"
-        records = self.world.stored(who.tenant, self.since[who.tenant])
+        records = self.world.stored(who.tenant, self.left[who.tenant])
         filters = self.kept[f"{who.tenant}/{client_id}"]
         expected = may_receive(self.policy(who), who, client_id, filters, records)
+        wire = self._return(who, client_id)
+        self.world.compare("kept", who, expected, collect(wire, expected), len(records))
+        wire.disconnect()
+
+    def _read_unacked(self, who: Who) -> None:
+        """What was sent once is sent again only if it may still be received."""
+        policy, client_id = self.policy(who), f"{who.label}-unacked"
+        filters, sent = self.unacked[f"{who.tenant}/{client_id}"]
+        later = self.world.stored(who.tenant, self.left[who.tenant])
+        expected = may_receive(policy, who, client_id, filters, later)
+        again = [one for one in sent if who.may(policy, "receive", one.spot, client_id)]
+        expected |= {one.payload for one in again}
+        wire = self._return(who, client_id)
+        found = collect(wire, expected)
+        self.world.compare("unacked", who, expected, found, len(sent) + len(later))
+        wire.disconnect()
+
+    def _return(self, who: Who, client_id: str) -> Wire:
+        """To a session that was left behind."""
         wire, reason = enter(
             self.broker, who.login, client_id, clean_start=False, properties=kept()
         )
         assert reason == 0
-        self.world.compare("kept", who, expected, collect(wire, expected), len(records))
-        wire.disconnect()
+        return wire
 
     def _find_locked(self, who: Who) -> None:
         """Few times with a password: the broker answers a wrong one after a second."""
@@ -246,6 +292,22 @@ class Matrix:
             expected |= allowed
         wire.disconnect()
         return expected | self._publish_json(who) | self._produce(who)
+
+    def _publish_steadily(self, when: str) -> dict[str, set[str]]:
+        """Where nothing is subscribed to since the last time, routes are those of then."""
+        expected = {}
+        for tenant, admin in self.world.admins.items():
+            head = f"{tenant} {self.world.moment} {when} to"
+            records = [Record(spot, f"{head} {spot.name}") for spot in self.world.placed]
+            expected[tenant] = publish_mqtt_5(self.steady[tenant, admin.label], records)
+            assert len(expected[tenant]) == len(records)
+        for who in self.alive:
+            tried = self._tried(who, when, self.world.placed)
+            done = publish_mqtt_5(self.steady[who.tenant, who.label], tried)
+            allowed = self._allowed(who, tried, f"{who.label}-steady")
+            self.world.compare("steady", who, allowed, done, len(tried))
+            expected[who.tenant] |= allowed
+        return expected
 
     def _allowed(self, who: Who, tried: list[Record], client_id: str = "") -> set[str]:
         self.world.decisions["publish"] += len(tried)
@@ -291,12 +353,13 @@ class Matrix:
 
     def _check_stored(self, expected: dict[str, set[str]]) -> None:
         for tenant in USERS:
-            own = Who("alice", tenant, "alice", self.world.people[0].login)
             head = f"{tenant} {self.world.moment} "
             by_admin = {f"{head}{spot.name}" for spot in self.world.placed}
             by_admin |= {f"{head}{one.name} in {one.topic}" for one in self.world.misplaced}
             found = self._payloads(tenant)
-            self.world.compare("stored", own, expected[tenant] | by_admin, found, len(found))
+            self.world.compare(
+                "stored", self.world.admins[tenant], expected[tenant] | by_admin, found, len(found)
+            )
 
     def _read_lasting(self) -> None:
         records = {one: self.world.stored(one, self.since[one]) for one in USERS}
@@ -321,7 +384,7 @@ class Matrix:
     def close(self) -> None:
         for reader in self.lasting:
             reader.close()
-        for *_, wire in self.wills:
+        for wire in (*self.steady.values(), *(one[-1] for one in self.wills)):
             wire.close()
         self.world.asker.close()
 
