@@ -231,7 +231,8 @@ class Stream:
             assert self._events.next().kind == "start"
         else:
             headers = {"Authorization": who.login.header}
-            self._frames = Frames(open_websocket(port, path, additional_headers=headers))
+            more = {"additional_headers": headers, "ping_interval": None}  # it is read rarely
+            self._frames = Frames(open_websocket(port, path, **more))
             assert self._frames.next()["type"] == "start"
 
     def is_about(self, record: Record) -> bool:

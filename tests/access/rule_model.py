@@ -142,6 +142,7 @@ class Generator:
 
     def __init__(self, seed: int) -> None:
         self.rng = random.Random(seed)
+        self._given: set[Rule] = set()
 
     def name(self) -> str:
         rng = self.rng
@@ -163,6 +164,13 @@ class Generator:
         return "/".join(levels)
 
     def rule(self, *, allows: bool | None = None) -> Rule:
+        """Another one each time: the broker refuses a rule that somebody has already."""
+        while (rule := self._any_rule(allows)) in self._given:
+            pass
+        self._given.add(rule)
+        return rule
+
+    def _any_rule(self, allows: bool | None) -> Rule:
         rng = self.rng
         verdict = rng.random() < 0.65 if allows is None else allows
         actions = tuple(one for one in ("publish", *READING) if rng.random() < 0.6) or ("read",)
