@@ -41,7 +41,7 @@ from tests.doors.wire import Wire, kept
 pytestmark = pytest.mark.slow
 
 SEED = 14
-TRIED = 10  # names that each user publishes to in each way
+TRIED = 6  # names that each user publishes to in each way
 UNACKED = 12  # names that are sent to a session which does not acknowledge
 WILLS = 3  # of each user at a moment
 DECISIONS_MIN = 20_000
