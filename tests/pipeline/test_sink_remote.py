@@ -145,7 +145,7 @@ def test_rows_that_cannot_be_stored_leave_nothing_behind(hosted: Hosted, tmp_pat
     with pytest.raises(RuntimeError, match="the task failed"):
         TaskWrite(intake_of(hosted), "orders", SOURCE, 0, 0).write(batches())
     assert left_over(tmp_path) == []
-    with pytest.raises(NotAuthorized, match=r"publishing to '\$SYS/x' is not allowed"):
+    with pytest.raises(NotAuthorized, match=r"may not publish to '\$SYS/x'"):
         write(hosted, rows(pa.array(["a"]), name=pa.array(["$SYS/x"])))
     with pytest.raises(TopicNotFound, match="'orderz' is not declared"):
         write(hosted, rows(pa.array(["a"])), topic="orderz")
