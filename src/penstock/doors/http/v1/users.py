@@ -67,6 +67,7 @@ def add_routes(door: Endpoints, exchange: Exchange) -> None:
                 KeyMade,
                 takes=KeyIn,
                 statuses=(201,),
+                errors=(409,),
             ),
         ),
         ("GET", KEYS, users.show_keys, Facts("list the ids of all keys", KeyList)),
@@ -135,6 +136,7 @@ class UsersDoor:
         user, tenant = self._find(request), self._tenant
         roles = read_body(request, KeyIn).roles
         owners = [row.user for row in self._access.access_keys(tenant)]
+        self._check_roles(roles, tenant)
         with self._quotas.making_own(KEYS_QUOTA, len(owners), user, owners.count(user)):
             key = await self._access.make_key(user, roles, tenant)
         return json_response(KeyMade(user, key), 201)
