@@ -211,7 +211,7 @@ def test_their_clients_come_over_tls_with_and_without_certificates(tmp_path: Pat
     authority = Authority(tmp_path)
     cert, key = authority.sign("server")
     client = authority.sign("pump")
-    add_users(tmp_path / "data", alice="wonder")
+    add_users(tmp_path / "data", alice="wonder", pump="unused")
     flags = ("--mqtts", "127.0.0.1:0", "--tls-cert", str(cert), "--tls-key", str(key))
     with Served(tmp_path / "data", *flags, "--tls-client-ca", str(authority.cert)) as served:
         peer = Peer(tls_port(served), theirs("pub"), theirs("sub"))
