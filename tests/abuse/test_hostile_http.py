@@ -1,7 +1,7 @@
 """Can one HTTP client, known or not, grow the broker's memory or keep the others waiting?
 
 Each case runs against a real broker process while a healthy client's messages go round beside it.
-`Watching` prints the broker's memory and the healthy client's worst wait; pytest -s shows them.
+`Beside` prints the broker's memory and the healthy client's worst wait; pytest -s shows them.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from contextlib import ExitStack
 import pytest
 
 from penstock.model.limits import KIB, MIB
-from tests.abuse.watching import Watching
+from tests.abuse.healthy import Beside
 from tests.doors.served import Served
 from tests.http.asking import Answer, Asking
 
@@ -53,7 +53,7 @@ def test_a_payload_of_millions_of_empty_lists_is_refused_before_it_is_decoded(
     served: Served,
 ) -> None:
     body = b'{"payload":[' + b"[]," * (10 * MIB) + b"[]]}"
-    with Watching(served) as watching:
+    with Beside.http(served) as watching:
         answer = post(served, "lists", body)
     assert answer.status == 413 and "JSON values" in answer.detail
     watching.check(128 * MIB)
@@ -61,7 +61,7 @@ def test_a_payload_of_millions_of_empty_lists_is_refused_before_it_is_decoded(
 
 def test_a_large_text_with_many_commas_is_taken(served: Served) -> None:
     text = '1,2,"3",[4],{5}\n' * 500_000
-    with Watching(served) as watching:
+    with Beside.http(served) as watching:
         answer = post(served, "commas", json.dumps({"payload": text}).encode())
     assert answer.status == 200, answer
     watching.check(200 * MIB)
@@ -69,14 +69,14 @@ def test_a_large_text_with_many_commas_is_taken(served: Served) -> None:
 
 def test_millions_of_empty_headers_are_refused_before_they_are_decoded(served: Served) -> None:
     body = b'{"payload":"x","headers":[' + b'["",""],' * 3_600_000 + b'["",""]]}'
-    with Watching(served) as watching:
+    with Beside.http(served) as watching:
         assert post(served, "headers", body).status == 413
     watching.check(128 * MIB)
 
 
 def test_fifty_thousand_names_in_one_request_keep_nobody_waiting(served: Served) -> None:
     body = json.dumps([{"payload": "x", "name": f"names/{at}"} for at in range(50_000)]).encode()
-    with Watching(served) as watching:
+    with Beside.http(served) as watching:
         for _ in range(3):
             assert post(served, "names", body).status == 200
     watching.check(256 * MIB)
@@ -85,7 +85,7 @@ def test_fifty_thousand_names_in_one_request_keep_nobody_waiting(served: Served)
 def test_thirty_megabytes_of_base64_keep_nobody_waiting(served: Served) -> None:
     one = base64.b64encode(bytes(5 * MIB)).decode()
     body = json.dumps([{"payload_base64": one}] * 4).encode()
-    with Watching(served) as watching:
+    with Beside.http(served) as watching:
         assert post(served, "coded", body).status == 200
     watching.check(256 * MIB)
 
@@ -109,7 +109,7 @@ def test_a_like_over_the_largest_scan_keeps_nobody_waiting(served: Served, where
                 path = "/v1/topics/like/records"
                 assert client.ask("POST", path, body, Content_Type=kind).status == 200
         client._socket.settimeout(200)
-        with Watching(served) as watching:
+        with Beside.http(served) as watching:
             quoted = where.replace("%", "%25").replace(" ", "%20")
             answer = client.ask("GET", f"/v1/topics/like/records?where={quoted}")
         assert answer.status == 200 and answer.json["records"] == []
@@ -134,7 +134,7 @@ def upgraded(served: Served, path: str, **more: str) -> Asking:
 def test_a_flood_of_pings_keeps_nobody_waiting(served: Served) -> None:
     make_topic(served, "pinged")
     ping = bytes((0x89, 0x80, 0, 0, 0, 0))
-    with upgraded(served, "/v1/topics/pinged/stream") as flooding, Watching(served) as watching:
+    with upgraded(served, "/v1/topics/pinged/stream") as flooding, Beside.http(served) as watching:
         until_s = time.monotonic() + 60
         flooding._socket.setblocking(False)
         flood = ping * 20_000
@@ -180,12 +180,12 @@ def test_pages_that_nobody_takes_are_bounded_for_all_together(
         for _ in range(8 * MIB // size):
             assert client.ask("POST", path, control, Content_Type="text/plain").status == 200
     request = f"GET {path} HTTP/1.1\r\nHost: localhost\r\nAccept: {form}\r\n\r\n".encode()
-    with ExitStack() as stack, Watching(served) as watching:
+    with ExitStack() as stack, Beside.http(served) as watching:
         socks = unread(served, request, 30, stack)
         assert select.select(socks, [], [], 20)[0]
-        answers = watching.answers
+        answers = watching.rounds
         until_s = time.monotonic() + 10
-        while watching.answers < answers + 1_000 and time.monotonic() < until_s:
+        while watching.rounds < answers + 1_000 and time.monotonic() < until_s:
             time.sleep(0.01)  # while the others' pages are made
         with Asking(served.http_port) as client:
             assert client.ask("GET", f"{path}?limit=1&from=latest").status == 200

@@ -30,7 +30,7 @@ from penstock.mqtt.packets import (
 )
 from penstock.mqtt.properties import Properties
 from penstock.mqtt.reasons import Reason
-from tests.abuse.beside import Beside
+from tests.abuse.healthy import Beside
 from tests.abuse.test_unread import flood
 from tests.doors.served import Served
 from tests.doors.wire import Wire, kept
@@ -54,7 +54,7 @@ def stranger(served: Served) -> socket.socket:
 
 def test_forty_connects_that_declare_16_mib_cost_little(served: Served) -> None:
     piece = bytes(64 * KIB)
-    with Beside(served) as healthy, ExitStack() as stack:
+    with Beside.mqtt(served) as healthy, ExitStack() as stack:
         crowd = [stack.enter_context(stranger(served)) for _ in range(40)]
         for one in crowd:
             one.sendall(DECLARES_16_MIB + b"\x00\x04MQTT\x05")
@@ -65,7 +65,6 @@ def test_forty_connects_that_declare_16_mib_cost_little(served: Served) -> None:
                     one.send(piece)
                 except OSError:
                     continue
-            healthy.look()
     assert healthy.grown_bytes < GROWN_BYTES_MAX
 
 
@@ -89,14 +88,14 @@ def test_overlapping_filters_of_some_do_not_stop_the_others(
         for one in readers:
             one.connect()
         granted = 0
-        with Beside(served) as subscribing:
+        with Beside.mqtt(served) as subscribing:
             size = 10 if identifiers else 1_000
             for one, at in product(readers, range(0, 10_000, size)):
                 asked = Properties(subscription_identifiers=(at + 1,) if identifiers else ())
                 wanted = tuple(Subscription(two, 0) for two in filters[at : at + size])
                 one.send(Subscribe(1, wanted, asked))
                 granted += one.pick(Suback).reasons.count(Reason.SUCCESS)
-        with Beside(served, "beside2") as publishing:
+        with Beside.mqtt(served, "beside2") as publishing:
             writer.send_bytes(b"".join(encode(Publish(n, b"x", 0), MQTT_5) for n in names))
             writer.settle()
         print(granted, "filters granted;", [len(one._socket.recv(MIB)) for one in readers])
@@ -123,7 +122,7 @@ def test_one_filter_too_many_is_refused_in_words_and_the_others_are_served(serve
 
 
 def test_two_thousand_subscribes_to_sys(served: Served) -> None:
-    with Beside(served) as healthy, Wire(served.port, "curious") as client:
+    with Beside.mqtt(served) as healthy, Wire(served.port, "curious") as client:
         client.connect()
         client.send_bytes(
             b"".join(
@@ -139,7 +138,7 @@ def test_two_thousand_subscribes_to_sys(served: Served) -> None:
 
 def test_a_flood_of_pings(served: Served) -> None:
     count = 200_000
-    with Beside(served) as healthy, Wire(served.port, "pinging") as client:
+    with Beside.mqtt(served) as healthy, Wire(served.port, "pinging") as client:
         client.connect()
         sock = client._socket
         data = encode(Pingreq(), MQTT_3_1_1) * count
@@ -161,13 +160,13 @@ def test_answers_to_a_flood_of_acknowledgements_that_are_not_read(
     served: Served, kind: type[Pubrec] | type[Pubrel], is_kept: bool
 ) -> None:
     """A client that takes no PUBREL, or no PUBCOMP, is not read on."""
-    with Beside(served) as healthy, Wire(served.port, "deaf", MQTT_5) as client:
+    with Beside.mqtt(served) as healthy, Wire(served.port, "deaf", MQTT_5) as client:
         client.connect(properties=kept() if is_kept else Properties())
         client.subscribe("twice", qos=2)
         client.send(Publish("twice", b"", 2, packet_id=1))
         received = client.pick(Publish)
         acks = encode(kind(received.packet_id), MQTT_5) * 64_000
-        sent = flood(client._socket, acks, 64 * MIB, healthy.look)
+        sent = flood(client._socket, acks, 64 * MIB, lambda: None)
     assert sent < 64 * MIB, "the broker read all of it"
     assert healthy.grown_bytes < GROWN_BYTES_MAX
 
@@ -182,16 +181,15 @@ def test_three_hundred_readers_that_do_not_read(served: Served) -> None:
             one.pick(Suback)
         writer = stack.enter_context(Wire(served.port, "writer", MQTT_5))
         writer.connect()
-        with Beside(served) as healthy:
+        with Beside.mqtt(served) as healthy:
             for _ in range(30):
                 writer.publish("much", bytes(900 * KIB), 1)
-                healthy.look()
     assert healthy.grown_bytes < 400 * MIB
 
 
 def test_a_thousand_wills_of_60_kb_at_once(served: Served) -> None:
     will = Will("wills", bytes(60_000), 1)
-    with Wire(served.port, "heir") as heir, Beside(served) as healthy:
+    with Wire(served.port, "heir") as heir, Beside.mqtt(served) as healthy:
         heir.connect()
         heir.subscribe("wills", qos=1)
         for turn in range(4):
@@ -210,7 +208,7 @@ def test_a_thousand_wills_of_60_kb_at_once(served: Served) -> None:
 
 def test_retained_messages_of_8_mib_are_not_kept_in_memory(tmp_path: Path) -> None:
     with Served(tmp_path) as served:
-        with Beside(served) as healthy, Wire(served.port, "writer") as writer:
+        with Beside.mqtt(served) as healthy, Wire(served.port, "writer") as writer:
             writer.connect()
             for number in range(40):
                 writer.publish(f"big/{number}", bytes([number]) * (8 * MIB), 1, retain=True)
@@ -218,7 +216,7 @@ def test_retained_messages_of_8_mib_are_not_kept_in_memory(tmp_path: Path) -> No
         assert healthy.rounds >= SERVED_MIN
         assert healthy.grown_bytes < RETAINED_BYTES_MAX
     with Served(tmp_path) as served:  # the same from a broker that never saw them published
-        with Beside(served) as healthy:
+        with Beside.mqtt(served) as healthy:
             check_retained(served)
         assert healthy.grown_bytes < RETAINED_BYTES_MAX
 
@@ -242,7 +240,7 @@ def test_endless_subscribing_to_what_is_retained_keeps_nobody_waiting(served: Se
         writer.settle()
         greedy.connect()
         asked = encode(Subscribe(1, (Subscription("#", 0),)), MQTT_3_1_1)
-        with Beside(served) as healthy:
+        with Beside.mqtt(served) as healthy:
             greedy.send_bytes(asked * 200)
             answered = 0
             while answered < 200:

@@ -14,7 +14,7 @@ from penstock.log.format.marks import MARK_SPARK_BATCH
 from penstock.log.staging.area import mark_key
 from penstock.model.limits import MIB
 from penstock.model.record import KIND_BYTES, KIND_SHIFT
-from tests.abuse.watching import Watching
+from tests.abuse.healthy import Beside
 from tests.appends import add
 from tests.doors.served import Served
 from tests.doors.users import add_users
@@ -84,7 +84,7 @@ def stored(served: Served, request: pytest.FixtureRequest) -> list[str]:
 def test_a_file_that_grows_beyond_measure_is_refused(served: Served, topic_id: int) -> None:
     zeros = [bytes(4 * MIB - 1)]
     batches = [batch(topic_id, 0, at, zeros) for at in range(320)]
-    with Watching(served) as watching:
+    with Beside.http(served) as watching:
         answer = stage(served, "alice", topic_id, 0, *batches)
     assert answer.status == 413, answer
     watching.check(96 * MIB)
@@ -95,7 +95,7 @@ def test_a_file_that_is_well_compressed_does_not_grow_the_memory(
 ) -> None:
     zeros = [bytes(4 * MIB - 1)]
     batches = [batch(topic_id, 1, at, zeros) for at in range(100)]
-    with Watching(served) as watching:
+    with Beside.http(served) as watching:
         answer = stage(served, "alice", topic_id, 1, *batches)
     assert answer.status == 201, answer
     watching.check(96 * MIB)

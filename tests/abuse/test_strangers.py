@@ -16,7 +16,7 @@ from penstock.model.limits import KIB, MIB
 from penstock.mqtt.encode import encode
 from penstock.mqtt.kinds import MQTT_3_1_1
 from penstock.mqtt.packets import Connect, Publish
-from tests.abuse.watching import Watching
+from tests.abuse.healthy import Beside
 from tests.doors.served import Served
 from tests.doors.users import add_users
 from tests.http.asking import Asking
@@ -90,7 +90,7 @@ def test_requests_behind_a_large_body_are_answered_in_order(guarded: Served) -> 
 def test_bodies_of_strangers_are_not_read(
     guarded: Served, crumb: bytes, login: tuple[str, ...]
 ) -> None:
-    with ExitStack() as stack, Watching(guarded) as watching:
+    with ExitStack() as stack, Beside.http(guarded) as watching:
         socks = [
             stack.enter_context(socket.create_connection(("127.0.0.1", guarded.http_port), 20))
             for _ in range(20)
@@ -108,7 +108,7 @@ def test_bodies_of_strangers_are_not_read(
 
 
 def test_an_endless_trailer_of_a_user_is_refused(guarded: Served) -> None:
-    with Asking(guarded.http_port) as client, Watching(guarded) as watching:
+    with Asking(guarded.http_port) as client, Beside.http(guarded) as watching:
         client.send(head(f"Authorization: {RIGHT}") + b"1\r\nx\r\n0\r\nTrailer: ")
         for _ in range(50):
             client.send(b"x" * (64 * KIB))
@@ -145,7 +145,7 @@ def frame_head(size: int) -> bytes:
 
 
 def test_frames_of_strangers_are_not_gathered(guarded: Served) -> None:
-    with ExitStack() as stack, Watching(guarded) as watching:
+    with ExitStack() as stack, Beside.http(guarded) as watching:
         for _ in range(40):
             client = stack.enter_context(upgraded(guarded))
             client._socket.setblocking(False)
@@ -173,7 +173,7 @@ def test_who_logs_in_may_send_a_large_frame_at_once(guarded: Served) -> None:
 
 def test_strangers_together_leave_room_for_those_who_log_in(guarded: Served) -> None:
     """Small bodies wait for the check of a wrong password; all of them have one budget."""
-    with ExitStack() as stack, Watching(guarded) as watching:
+    with ExitStack() as stack, Beside.http(guarded) as watching:
         for _ in range(600):
             sock = socket.create_connection(("127.0.0.1", guarded.http_port), 20)
             stack.enter_context(sock)

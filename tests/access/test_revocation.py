@@ -5,7 +5,6 @@ Each kind of reader meets each way of losing its login; whoever did not lose the
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -30,21 +29,6 @@ from tests.doors.hosted import Hosted
 from tests.doors.users import add_users
 from tests.doors.wire import Wire
 from tests.http.asking import Asking
-
-
-@pytest.fixture(scope="module")
-def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    data = tmp_path_factory.mktemp("data")
-    add_users(data, alice="wonder")
-    with Hosted(data) as broker:
-        yield World(broker)
-
-
-@pytest.fixture
-def world(shared: World) -> Iterator[World]:
-    yield shared
-    shared.close()
-
 
 every_reader = pytest.mark.parametrize("reader", READERS)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 
@@ -20,24 +20,7 @@ from tests.access.readers import (
     SseReader,
     World,
 )
-from tests.doors.hosted import Hosted
-from tests.doors.users import add_users
 from tests.doors.wire import Wire, kept
-
-
-@pytest.fixture(scope="module")
-def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    data = tmp_path_factory.mktemp("data")
-    add_users(data, alice="wonder")
-    with Hosted(data) as broker:
-        yield World(broker)
-
-
-@pytest.fixture
-def world(shared: World) -> Iterator[World]:
-    yield shared
-    shared.close()
-
 
 Undo = Callable[[], None]
 

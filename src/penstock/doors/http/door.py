@@ -60,7 +60,6 @@ from penstock.doors.tls_context import TlsContext
 from penstock.model.errors import (
     NotSubscribed,
     PenstockError,
-    QuotaExceeded,
     TopicNotFound,
     UnavailableError,
 )
@@ -362,11 +361,7 @@ class HttpDoor:
             self.serving.report(f"{request.method} {request.path} failed", wrong)
         elif isinstance(wrong, HttpError):
             self._note_refusal(request, wrong)
-        elif (
-            isinstance(wrong, UnavailableError | NotSubscribed)
-            and not isinstance(wrong, QuotaExceeded)
-            and _needs_topic(request)
-        ):
+        elif isinstance(wrong, UnavailableError | NotSubscribed) and _needs_topic(request):
             try:
                 engine = self.tenants.get(request.principal.tenant).engine
                 engine.topics.find(request.params["topic"])
