@@ -28,8 +28,8 @@ os.environ.setdefault("SPARK_SUBMIT_OPTS", BRIEF_JAVA)  # read by whatever start
 
 # Tests here start real brokers and databases: `make test` runs them, `make check` does not.
 PROCESS_TESTS = {
-    *("abuse", "app", "bus", "cli", "client", "conformance", "crash", "doors", "http"),
-    *("longrun", "scenarios"),
+    *("abuse", "access", "app", "bus", "cli", "client", "conformance", "crash", "doors", "http"),
+    *("longrun", "quotas", "scenarios", "tenants"),
 }
 
 

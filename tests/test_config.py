@@ -244,6 +244,7 @@ def test_the_template_changes_nothing_and_its_comments_are_the_defaults(tmp_path
 # The commands
 
 
+@pytest.mark.slow
 def test_config_init_writes_a_file_that_serve_takes_and_never_overwrites_one(
     tmp_path: Path,
 ) -> None:
@@ -261,6 +262,7 @@ def test_config_init_writes_a_file_that_serve_takes_and_never_overwrites_one(
     assert answer.stderr == "penstock: nodir/x.toml cannot be written: No such file or directory\n"
 
 
+@pytest.mark.slow
 def test_check_prints_what_holds_as_a_file_and_touches_nothing(tmp_path: Path) -> None:
     rows = {
         "roles": [{"name": "sensor", "rules": ["allow publish sensors/%u/#"]}],
@@ -298,6 +300,7 @@ def test_check_prints_what_holds_as_a_file_and_touches_nothing(tmp_path: Path) -
     assert as_json["origins"]["mqtt.listen"] == "flag"
 
 
+@pytest.mark.slow
 def test_check_says_what_is_wrong(tmp_path: Path) -> None:
     file = write(tmp_path, "[mqtt]\nlissten = 1\n")
     answer = penstock("serve", "--check", "--config", str(file))
@@ -305,6 +308,7 @@ def test_check_says_what_is_wrong(tmp_path: Path) -> None:
     assert "did you mean 'mqtt.listen'?" in answer.stderr
 
 
+@pytest.mark.slow
 def test_bindings_are_applied_at_every_start_and_settings_reach_the_broker(tmp_path: Path) -> None:
     file = write(
         tmp_path,
@@ -325,6 +329,7 @@ def test_bindings_are_applied_at_every_start_and_settings_reach_the_broker(tmp_p
         assert found["Temperatures"] == (3600, "os")
 
 
+@pytest.mark.slow
 def test_declared_rules_hold_and_a_reload_applies_changed_ones(tmp_path: Path) -> None:
     file = write(tmp_path, '[[rules]]\nrule = "deny publish secret/#"\n')
     data = tmp_path / "data"
@@ -348,6 +353,7 @@ def test_declared_rules_hold_and_a_reload_applies_changed_ones(tmp_path: Path) -
         assert publish_status() == 200
 
 
+@pytest.mark.slow
 def test_a_binding_that_contradicts_an_existing_one_is_refused_at_start(tmp_path: Path) -> None:
     data = tmp_path / "data"
     with Broker(data) as broker:
@@ -369,6 +375,7 @@ def test_a_binding_that_contradicts_an_existing_one_is_refused_at_start(tmp_path
     assert "filter 'x/#' is bound to topic 'a'" in answer.stderr
 
 
+@pytest.mark.slow
 def test_commands_find_their_directory_in_the_environment(tmp_path: Path) -> None:
     with Broker(tmp_path / "here") as broker:
         broker.create_topic("found")

@@ -6,6 +6,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+pytestmark = pytest.mark.slow  # each starts a pytest
+
 TESTS = """
 def test_publish(broker):
     broker.create_topic("orders")

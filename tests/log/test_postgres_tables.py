@@ -84,6 +84,7 @@ async def test_deleting_a_topic_takes_its_table_view_and_marks_along(tables: Pos
         await tables.store.open(ORDERS, LogSettings())
 
 
+@pytest.mark.slow
 async def test_a_forgotten_query_delays_a_deletion_and_never_the_writer(
     tables: PostgresWorld,
 ) -> None:
@@ -139,6 +140,7 @@ def fields(record: Record) -> tuple[object, ...]:
     return (record.name, record.payload, *shared, record.expires_at or 0, record.kind)
 
 
+@pytest.mark.slow
 @examples(25, [HealthCheck.function_scoped_fixture])
 @given(rounds=st.lists(st.lists(drafts, min_size=1, max_size=5), min_size=1, max_size=3))
 def test_whatever_was_appended_comes_back_from_the_table(

@@ -38,6 +38,8 @@ from tests.doors.users import add_users
 from tests.doors.wire import Wire
 from tests.pipeline.reading import NOISE, address, travelled
 
+pytestmark = pytest.mark.slow
+
 HEADERS = pa.map_(pa.string(), pa.string())
 SOURCE = "query x"
 

@@ -62,7 +62,7 @@ def address(directory: Path) -> Iterator[str]:
         yield f"http://127.0.0.1:{hosted.ports['http']}"
 
 
-@pytest.fixture(scope="module", params=["path", "url"])
+@pytest.fixture(scope="module", params=["path", pytest.param("url", marks=pytest.mark.slow)])
 def data(request: pytest.FixtureRequest, directory: Path) -> At:
     """The same topics, in files and at a broker's address."""
     if request.param == "path":

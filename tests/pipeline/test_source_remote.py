@@ -34,6 +34,8 @@ from tests.pipeline.reading import (
     travelled,
 )
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def hosted(tmp_path: Path) -> Iterator[Hosted]:
