@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
+from penstock.app.wiring import open_memory
 from penstock.broker.engine import Engine
 from penstock.broker.exchange import Exchange
 from penstock.broker.session.resume import go_on, restore
 from penstock.broker.session.session import NEVER_EXPIRES, Session, Subscription
 from penstock.broker.session.store import SessionStore
+from penstock.broker.settings import BrokerSettings
+from penstock.catalog.stored_sessions import StoredSession
 from penstock.core.access import FULL, Principal
+from penstock.core.placement import DEFAULT_TOPIC
 from penstock.core.run import Encoding, Run, record_flags
+from penstock.log.interface import LogSettings
 from penstock.model.record import DEFAULT_TENANT
 from tests.appends import Told
 from tests.broker.model_broker import Message, Wanted
@@ -267,3 +273,31 @@ class ExchangeWorld:
             else:
                 assert loop.time() < deadline, f"{client_id} waits for more"
                 await asyncio.sleep(0.001)
+
+
+@asynccontextmanager
+async def opened_world() -> AsyncIterator[ExchangeWorld]:
+    """An exchange in memory, with the default topic."""
+    opened = await open_memory(BrokerSettings())
+    await opened.engine.topics.create(DEFAULT_TOPIC, LogSettings(), exist_ok=True)
+    world = ExchangeWorld(opened.engine)
+    await world.store.open()
+    yield world
+    await world.store.close()
+    await opened.close(True)
+
+
+async def kept(world: ExchangeWorld, client_id: str, window: int = 100) -> Session:
+    await world.connect(client_id, clean=False, is_kept=True, window=window)
+    session = world.clients[client_id].session
+    assert session is not None
+    return session
+
+
+async def after_a_crash(world: ExchangeWorld, client_id: str) -> StoredSession:
+    """What the next life of the broker would find."""
+    catalog = world.engine.session_catalog
+    await catalog.recover()
+    stored, is_present = await catalog.begin(client_id, "", NEVER_EXPIRES, is_clean=False)
+    assert is_present
+    return stored

@@ -83,28 +83,25 @@ def refused(access: Access) -> dict[str, int]:
     return dict(access._metrics.refused)
 
 
-def test_without_users_everybody_is_anonymous_and_with_one_nobody_is() -> None:
-    async def main() -> None:
-        async with access_with() as access:
-            anonymous = access.anonymous(HERE)
-            assert anonymous is not None and anonymous.is_anonymous
-            assert anonymous.grants.is_admin
-            assert access.anonymous("192.0.2.1") is None
-            await access.add_user("alice", b"secret")
-            assert access.anonymous(HERE) is None
-            assert anonymous.grants is NOTHING
-            access.allow_anonymous = True
-            stranger = access.anonymous(HERE)
-            assert stranger is not None and stranger is access.anonymous("192.0.2.1")
-            assert not stranger.grants.is_admin and may(stranger, PUBLISH, "a")
-            access.allow_anonymous = False
-            assert not may(stranger, PUBLISH, "a")
-            await access.remove_user("alice")
-            again = access.anonymous(HERE)
-            assert again is not None and again is not anonymous  # whose connections have ended
-            assert again.grants.is_admin and anonymous.is_revoked
-
-    asyncio.run(main())
+async def test_without_users_everybody_is_anonymous_and_with_one_nobody_is() -> None:
+    async with access_with() as access:
+        anonymous = access.anonymous(HERE)
+        assert anonymous is not None and anonymous.is_anonymous
+        assert anonymous.grants.is_admin
+        assert access.anonymous("192.0.2.1") is None
+        await access.add_user("alice", b"secret")
+        assert access.anonymous(HERE) is None
+        assert anonymous.grants is NOTHING
+        access.allow_anonymous = True
+        stranger = access.anonymous(HERE)
+        assert stranger is not None and stranger is access.anonymous("192.0.2.1")
+        assert not stranger.grants.is_admin and may(stranger, PUBLISH, "a")
+        access.allow_anonymous = False
+        assert not may(stranger, PUBLISH, "a")
+        await access.remove_user("alice")
+        again = access.anonymous(HERE)
+        assert again is not None and again is not anonymous  # whose connections have ended
+        assert again.grants.is_admin and anonymous.is_revoked
 
 
 @pytest.mark.parametrize(
@@ -118,181 +115,147 @@ def test_without_users_everybody_is_anonymous_and_with_one_nobody_is() -> None:
         ("", b"alice-secret"),
     ],
 )
-def test_what_does_not_fit_is_refused_and_counted(user: str, password: bytes) -> None:
-    async def main() -> None:
-        async with access_with("alice", "bob") as access:
-            assert await is_refused(access.log_in(user, password, HERE))
-            assert access.recall(user, password) is None
-            assert refused(access) == {"login": 1}
-
-    asyncio.run(main())
+async def test_what_does_not_fit_is_refused_and_counted(user: str, password: bytes) -> None:
+    async with access_with("alice", "bob") as access:
+        assert await is_refused(access.log_in(user, password, HERE))
+        assert access.recall(user, password) is None
+        assert refused(access) == {"login": 1}
 
 
-def test_a_right_password_gives_the_same_principal_each_time_and_is_remembered() -> None:
-    async def main() -> None:
-        async with access_with("alice", "bob") as access:
-            assert access.recall("alice", b"alice-secret") is None
-            alice = await access.log_in("alice", b"alice-secret", HERE)
-            assert (alice.tenant, alice.user) == ("default", "alice")
-            assert access.recall("alice", b"alice-secret") is alice
-            assert access.recall("bob", b"alice-secret") is None
-            assert access.recall("alice", b"bob-secret") is None
-            assert await access.log_in("alice", b"alice-secret", HERE) is alice
-            certified = access.certified(Certificate("alice", "", "", "00ff"))
-            assert certified is not None and certified.is_same_user(alice)
-            assert refused(access) == {}
-
-    asyncio.run(main())
+async def test_a_right_password_gives_the_same_principal_each_time_and_is_remembered() -> None:
+    async with access_with("alice", "bob") as access:
+        assert access.recall("alice", b"alice-secret") is None
+        alice = await access.log_in("alice", b"alice-secret", HERE)
+        assert (alice.tenant, alice.user) == ("default", "alice")
+        assert access.recall("alice", b"alice-secret") is alice
+        assert access.recall("bob", b"alice-secret") is None
+        assert access.recall("alice", b"bob-secret") is None
+        assert await access.log_in("alice", b"alice-secret", HERE) is alice
+        certified = access.certified(Certificate("alice", "", "", "00ff"))
+        assert certified is not None and certified.is_same_user(alice)
+        assert refused(access) == {}
 
 
-def test_a_changed_or_removed_password_is_good_for_nothing_at_once() -> None:
-    async def main() -> None:
-        async with access_with("alice") as access:
-            await access.log_in("alice", b"alice-secret", HERE)
-            await access.set_password("alice", b"new")
-            assert access.recall("alice", b"alice-secret") is None
-            assert await is_refused(access.log_in("alice", b"alice-secret", HERE))
-            await access.log_in("alice", b"new", HERE)
-            await access.remove_user("alice")
-            assert access.recall("alice", b"new") is None
-            assert await is_refused(access.log_in("alice", b"new", HERE))
-
-    asyncio.run(main())
+async def test_a_changed_or_removed_password_is_good_for_nothing_at_once() -> None:
+    async with access_with("alice") as access:
+        await access.log_in("alice", b"alice-secret", HERE)
+        await access.set_password("alice", b"new")
+        assert access.recall("alice", b"alice-secret") is None
+        assert await is_refused(access.log_in("alice", b"alice-secret", HERE))
+        await access.log_in("alice", b"new", HERE)
+        await access.remove_user("alice")
+        assert access.recall("alice", b"new") is None
+        assert await is_refused(access.log_in("alice", b"new", HERE))
 
 
-def test_a_user_removed_while_the_password_is_checked_does_not_get_in(
+async def test_a_user_removed_while_the_password_is_checked_does_not_get_in(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    async def main() -> None:
-        async with access_with("alice") as access:
-            passwords = access._passwords
-            has_begun, is_removed = threading.Event(), threading.Event()
-            check = passwords._verify
+    async with access_with("alice") as access:
+        passwords = access._passwords
+        has_begun, is_removed = threading.Event(), threading.Event()
+        check = passwords._verify
 
-            def check_late(stored: str, password: bytes) -> bool:
-                has_begun.set()
-                return is_removed.wait(FOR_EVER_S) and check(stored, password)
+        def check_late(stored: str, password: bytes) -> bool:
+            has_begun.set()
+            return is_removed.wait(FOR_EVER_S) and check(stored, password)
 
-            monkeypatch.setattr(passwords, "_verify", check_late)
-            login = asyncio.ensure_future(access.log_in("alice", b"alice-secret", HERE))
-            await until(has_begun.is_set)
-            await access.remove_user("alice")
-            is_removed.set()
-            assert await is_refused(login)
-            assert not passwords._right, "remembered for nobody"
-
-    asyncio.run(main())
+        monkeypatch.setattr(passwords, "_verify", check_late)
+        login = asyncio.ensure_future(access.log_in("alice", b"alice-secret", HERE))
+        await until(has_begun.is_set)
+        await access.remove_user("alice")
+        is_removed.set()
+        assert await is_refused(login)
+        assert not passwords._right, "remembered for nobody"
 
 
-def test_users_are_found_again_by_whoever_opens_the_catalog_next() -> None:
-    async def main() -> None:
-        async with access_with("bob", "alice") as access:
-            again = Access(access._credentials, Metrics())
-            await again.load()
-            assert [row.user for row in again.users()] == ["alice", "bob"]
-            assert (await again.log_in("bob", b"bob-secret", HERE)).user == "bob"
-            again.close()
-            hashes = {row.password_hash for row in again.users()}
-            assert len(hashes) == 2 and all(one.startswith("$argon2id$") for one in hashes)
-
-    asyncio.run(main())
+async def test_users_are_found_again_by_whoever_opens_the_catalog_next() -> None:
+    async with access_with("bob", "alice") as access:
+        again = Access(access._credentials, Metrics())
+        await again.load()
+        assert [row.user for row in again.users()] == ["alice", "bob"]
+        assert (await again.log_in("bob", b"bob-secret", HERE)).user == "bob"
+        again.close()
+        hashes = {row.password_hash for row in again.users()}
+        assert len(hashes) == 2 and all(one.startswith("$argon2id$") for one in hashes)
 
 
-def test_users_that_exist_are_not_added_and_others_not_changed() -> None:
-    async def main() -> None:
-        async with access_with("alice") as access:
-            with pytest.raises(RefusedError, match="'alice' already exists"):
-                await access.add_user("alice", b"other")
-            await access.log_in("alice", b"alice-secret", HERE)
-            with pytest.raises(RefusedError, match="no user 'bob'"):
-                await access.set_password("bob", b"other")
-            with pytest.raises(RefusedError, match="no user 'bob'"):
-                await access.remove_user("bob")
-            for password in (b"", b"x" * 1025):
-                with pytest.raises(RefusedError, match="1 to 1024 bytes"):
-                    await access.add_user("bob", password)
-            assert [row.user for row in access.users()] == ["alice"]
-
-    asyncio.run(main())
+async def test_users_that_exist_are_not_added_and_others_not_changed() -> None:
+    async with access_with("alice") as access:
+        with pytest.raises(RefusedError, match="'alice' already exists"):
+            await access.add_user("alice", b"other")
+        await access.log_in("alice", b"alice-secret", HERE)
+        with pytest.raises(RefusedError, match="no user 'bob'"):
+            await access.set_password("bob", b"other")
+        with pytest.raises(RefusedError, match="no user 'bob'"):
+            await access.remove_user("bob")
+        for password in (b"", b"x" * 1025):
+            with pytest.raises(RefusedError, match="1 to 1024 bytes"):
+                await access.add_user("bob", password)
+        assert [row.user for row in access.users()] == ["alice"]
 
 
-def test_an_unknown_user_costs_as_much_as_a_wrong_password() -> None:
+async def test_an_unknown_user_costs_as_much_as_a_wrong_password() -> None:
     async def cpu_s(access: Access, user: str) -> float:
         start = time.process_time()  # of all threads: what the machine does besides is not in it
         assert await is_refused(access.log_in(user, b"wrong", HERE))
         return time.process_time() - start
 
-    async def main() -> None:
-        async with access_with("alice") as access:
-            await access.prepare_logins()
-            pairs = [(await cpu_s(access, "alice"), await cpu_s(access, "carol")) for _ in range(9)]
-            known, unknown = (min(costs) for costs in zip(*pairs, strict=True))
-            assert unknown > known / 3
-
-    asyncio.run(main())
+    async with access_with("alice") as access:
+        await access.prepare_logins()
+        pairs = [(await cpu_s(access, "alice"), await cpu_s(access, "carol")) for _ in range(9)]
+        known, unknown = (min(costs) for costs in zip(*pairs, strict=True))
+        assert unknown > known / 3
 
 
-def test_the_loop_goes_on_while_passwords_are_checked() -> None:
-    async def main() -> None:
-        async with access_with("alice") as access:
-            login = asyncio.ensure_future(access.log_in("alice", b"alice-secret", HERE))
-            turns = 0
-            while not login.done():
-                await asyncio.sleep(0)
-                turns += 1
-            assert turns > 20  # one if the hash ran on the loop
-
-    asyncio.run(main())
-
-
-def test_more_logins_of_one_network_than_the_bound_are_turned_away() -> None:
-    async def main() -> None:
-        async with access_with("alice", wrong_login_s=FOR_EVER_S) as access:
-            logins = [
-                asyncio.ensure_future(access.log_in("alice", b"wrong", HERE))
-                for _ in range(LOGINS_MAX)
-            ]
+async def test_the_loop_goes_on_while_passwords_are_checked() -> None:
+    async with access_with("alice") as access:
+        login = asyncio.ensure_future(access.log_in("alice", b"alice-secret", HERE))
+        turns = 0
+        while not login.done():
             await asyncio.sleep(0)
-            with pytest.raises(UnavailableError, match="too many"):
-                await access.log_in("alice", b"alice-secret", HERE)
-            assert refused(access)["login_busy"] == 1
-            assert (await access.log_in("alice", b"alice-secret", "10.0.0.1")).user == "alice"
-            assert refused(access)["login_busy"] == 2, "the newest of the long line gave way"
-            access.close()
-            await asyncio.wait(logins)
-
-    asyncio.run(main())
+            turns += 1
+        assert turns > 20  # one if the hash ran on the loop
 
 
-def test_wrong_logins_of_one_network_hold_up_only_that_network() -> None:
-    async def main() -> None:
-        async with access_with("alice", wrong_login_s=FOR_EVER_S) as access:
-            wrong = [
-                asyncio.ensure_future(access.log_in("alice", b"wrong", HERE))
-                for _ in range(LOGINS_PER_SOURCE_MAX)
-            ]
-            await until(lambda: refused(access).get("login") == LOGINS_PER_SOURCE_MAX)
-            behind = asyncio.ensure_future(access.log_in("alice", b"alice-secret", HERE))
-            assert (await access.log_in("alice", b"alice-secret", "10.0.0.1")).user == "alice"
-            assert not behind.done()
-            for one in wrong:
-                one.cancel()  # a guesser that hangs up does not get its turn back
-            await asyncio.wait(wrong)
-            await asyncio.sleep(0)
-            assert not behind.done()
-            behind.cancel()
-
-    asyncio.run(main())
+async def test_more_logins_of_one_network_than_the_bound_are_turned_away() -> None:
+    async with access_with("alice", wrong_login_s=FOR_EVER_S) as access:
+        logins = [
+            asyncio.ensure_future(access.log_in("alice", b"wrong", HERE)) for _ in range(LOGINS_MAX)
+        ]
+        await asyncio.sleep(0)
+        with pytest.raises(UnavailableError, match="too many"):
+            await access.log_in("alice", b"alice-secret", HERE)
+        assert refused(access)["login_busy"] == 1
+        assert (await access.log_in("alice", b"alice-secret", "10.0.0.1")).user == "alice"
+        assert refused(access)["login_busy"] == 2, "the newest of the long line gave way"
+        access.close()
+        await asyncio.wait(logins)
 
 
-def test_a_network_is_forgotten_when_its_last_login_is_done() -> None:
-    async def main() -> None:
-        async with access_with("alice") as access:
-            for number in range(5):
-                await access.log_in("alice", b"alice-secret", f"10.0.0.{number}")
-            assert not access._lines._lines and not access._logins
+async def test_wrong_logins_of_one_network_hold_up_only_that_network() -> None:
+    async with access_with("alice", wrong_login_s=FOR_EVER_S) as access:
+        wrong = [
+            asyncio.ensure_future(access.log_in("alice", b"wrong", HERE))
+            for _ in range(LOGINS_PER_SOURCE_MAX)
+        ]
+        await until(lambda: refused(access).get("login") == LOGINS_PER_SOURCE_MAX)
+        behind = asyncio.ensure_future(access.log_in("alice", b"alice-secret", HERE))
+        assert (await access.log_in("alice", b"alice-secret", "10.0.0.1")).user == "alice"
+        assert not behind.done()
+        for one in wrong:
+            one.cancel()  # a guesser that hangs up does not get its turn back
+        await asyncio.wait(wrong)
+        await asyncio.sleep(0)
+        assert not behind.done()
+        behind.cancel()
 
-    asyncio.run(main())
+
+async def test_a_network_is_forgotten_when_its_last_login_is_done() -> None:
+    async with access_with("alice") as access:
+        for number in range(5):
+            await access.log_in("alice", b"alice-secret", f"10.0.0.{number}")
+        assert not access._lines._lines and not access._logins
 
 
 @pytest.mark.parametrize(
@@ -312,28 +275,22 @@ def test_who_shares_a_line(one: str, other: str, is_same: bool) -> None:
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1", "broker.example"])
-def test_an_open_address_needs_a_user_or_somebody_who_wrote_it_down(host: str) -> None:
-    async def main() -> None:
-        async with access_with() as access:
-            with pytest.raises(InvalidSetting, match="would accept everybody"):
-                access.check_exposure(host)
-            access.check_exposure(host, takes_anybody=False)
-            access.allow_anonymous = True
+async def test_an_open_address_needs_a_user_or_somebody_who_wrote_it_down(host: str) -> None:
+    async with access_with() as access:
+        with pytest.raises(InvalidSetting, match="would accept everybody"):
             access.check_exposure(host)
-            access.allow_anonymous = False
-            await access.add_user("alice", b"secret")
-            access.check_exposure(host)
-
-    asyncio.run(main())
+        access.check_exposure(host, takes_anybody=False)
+        access.allow_anonymous = True
+        access.check_exposure(host)
+        access.allow_anonymous = False
+        await access.add_user("alice", b"secret")
+        access.check_exposure(host)
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.8.0.1", "::1", "localhost"])
-def test_this_machine_is_always_safe_to_listen_on(host: str) -> None:
-    async def main() -> None:
-        async with access_with() as access:
-            access.check_exposure(host)
-
-    asyncio.run(main())
+async def test_this_machine_is_always_safe_to_listen_on(host: str) -> None:
+    async with access_with() as access:
+        access.check_exposure(host)
 
 
 @pytest.mark.parametrize("user", ["", "a" * 256, "a:b", "a\n", "a\0", " a", "a\x7f"])
@@ -361,23 +318,20 @@ def test_an_admin_may_do_everything_except_speak_in_the_brokers_own_name() -> No
     assert may(alice, RECEIVE, "$SYS/uptime")
 
 
-def test_the_decision_is_asked_once_for_each_principal_and_name() -> None:
-    async def main() -> None:
-        asked = []
-        alice, bob = Principal(DEFAULT_TENANT, "alice"), Principal(DEFAULT_TENANT, "bob")
+async def test_the_decision_is_asked_once_for_each_principal_and_name() -> None:
+    asked = []
+    alice, bob = Principal(DEFAULT_TENANT, "alice"), Principal(DEFAULT_TENANT, "bob")
 
-        def rule(principal: Principal, action: str, name: str, topic: str) -> bool:
-            asked.append((principal, action, name))
-            return principal is alice
+    def rule(principal: Principal, action: str, name: str, topic: str) -> bool:
+        asked.append((principal, action, name))
+        return principal is alice
 
-        async with AsyncBroker.memory() as broker:
-            await broker.create_topic("default")
-            store = SessionStore(broker.engine, broker.engine.session_catalog)
-            router = Exchange(broker.engine, store, rule).router
-            for _ in range(3):
-                assert router.find("a", alice).may_publish
-                assert not router.find("a", bob).may_publish
-                assert router.find("b", alice).may_publish
-            assert asked == [(alice, PUBLISH, "a"), (bob, PUBLISH, "a"), (alice, PUBLISH, "b")]
-
-    asyncio.run(main())
+    async with AsyncBroker.memory() as broker:
+        await broker.create_topic("default")
+        store = SessionStore(broker.engine, broker.engine.session_catalog)
+        router = Exchange(broker.engine, store, rule).router
+        for _ in range(3):
+            assert router.find("a", alice).may_publish
+            assert not router.find("a", bob).may_publish
+            assert router.find("b", alice).may_publish
+        assert asked == [(alice, PUBLISH, "a"), (bob, PUBLISH, "a"), (alice, PUBLISH, "b")]

@@ -70,7 +70,7 @@ async def test_the_whole_life_of_a_consumer_awaited(kind: str, tmp_path: Path) -
         await broker.delete_topic("t")
 
 
-def test_an_async_program_that_fails_on_a_batch_gets_it_again(tmp_path: Path) -> None:
+async def test_an_async_program_that_fails_on_a_batch_gets_it_again(tmp_path: Path) -> None:
     async def fail() -> None:
         async with AsyncBroker(tmp_path) as broker:
             await broker.create_topic("t")
@@ -84,9 +84,9 @@ def test_an_async_program_that_fails_on_a_batch_gets_it_again(tmp_path: Path) ->
             return [r.value for r in await broker.consume("c", "t")]
 
     with pytest.raises(RuntimeError, match="no"):
-        asyncio.run(fail())
-    assert asyncio.run(again()) == ["x"]
-    assert asyncio.run(again()) == []
+        await fail()
+    assert await again() == ["x"]
+    assert await again() == []
 
 
 async def test_messages_published_together_share_a_commit(tmp_path: Path) -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,7 @@ from penstock import (
     TopicNotFound,
 )
 from penstock.log.files.embedded import EmbeddedLog
-from tests.broker.trimmed import make_trimmed
+from tests.broker.trimmed import trim
 
 
 def filled(broker: Broker, count: int = 10) -> Broker:
@@ -145,19 +146,16 @@ def test_without_a_limit_everything_up_to_the_end_at_the_call_comes(broker: Brok
     assert [r.offset for r in records] == list(range(100_000))
 
 
-def test_consume_ends_at_the_end_at_its_call_although_more_arrives() -> None:
-    async def main() -> None:
-        async with AsyncBroker.memory() as broker:
-            await broker.create_topic("t")
-            await broker.publish_many([bytes(500_000)] * 20, "t")  # several chunks: it suspends
-            await broker.subscribe("c", "t")
-            late = asyncio.create_task(broker.publish("late", "t"))
-            got = await broker.consume("c", "t")
-            await late
-            assert [r.offset for r in got] == list(range(20))
-            assert [r.value for r in await broker.consume("c", "t")] == ["late"]
-
-    asyncio.run(main())
+async def test_consume_ends_at_the_end_at_its_call_although_more_arrives() -> None:
+    async with AsyncBroker.memory() as broker:
+        await broker.create_topic("t")
+        await broker.publish_many([bytes(500_000)] * 20, "t")  # several chunks: it suspends
+        await broker.subscribe("c", "t")
+        late = asyncio.create_task(broker.publish("late", "t"))
+        got = await broker.consume("c", "t")
+        await late
+        assert [r.offset for r in got] == list(range(20))
+        assert [r.value for r in await broker.consume("c", "t")] == ["late"]
 
 
 def test_where_hands_out_what_passes_and_moves_past_the_rest(broker: Broker) -> None:
@@ -337,106 +335,101 @@ def test_seek_is_durable_at_once_and_may_go_back(data: Path) -> None:
 # Retention overtakes a consumer
 
 
-def run_overtaken(path: Path, check: Callable[[AsyncBroker, int, int], Awaitable[None]]) -> None:
-    """Check a broker whose consumer `behind` stands at 0 while retention took that record."""
-    first, end = make_trimmed(path)
+@dataclass
+class Overtaken:
+    """A broker whose consumer `behind` stands at 0 while topic `t` holds [first, end)."""
 
-    async def main() -> None:
-        async with AsyncBroker(path) as broker:
-            await check(broker, first, end)
-
-    asyncio.run(main())
+    broker: AsyncBroker
+    first: int
+    end: int
 
 
-def test_an_overtaken_consumer_goes_on_at_the_first_record_and_the_loss_is_counted(
-    tmp_path: Path,
+@pytest.fixture
+async def overtaken(tmp_path: Path) -> AsyncIterator[Overtaken]:
+    first, end = await trim(tmp_path)
+    async with AsyncBroker(tmp_path) as broker:
+        yield Overtaken(broker, first, end)
+
+
+async def test_an_overtaken_consumer_goes_on_at_the_first_record_and_the_loss_is_counted(
+    overtaken: Overtaken,
 ) -> None:
-    async def check(broker: AsyncBroker, first: int, end: int) -> None:
-        assert await broker.size("t", "behind") == end - first == await broker.size("t")
-        assert [r.offset for r in await broker.consume("behind", "t")] == list(range(first, end))
-        assert broker.engine.metrics.dropped["retention"] == first
-
-    run_overtaken(tmp_path, check)
+    broker, first, end = overtaken.broker, overtaken.first, overtaken.end
+    assert await broker.size("t", "behind") == end - first == await broker.size("t")
+    assert [r.offset for r in await broker.consume("behind", "t")] == list(range(first, end))
+    assert broker.engine.metrics.dropped["retention"] == first
 
 
-def test_an_overtaken_consumer_may_ask_for_an_error_instead(tmp_path: Path) -> None:
-    async def check(broker: AsyncBroker, first: int, end: int) -> None:
-        for _ in range(2):
-            with pytest.raises(Gap, match=f"is at offset 0.* is {first}: {first} records"):
-                await broker.consume("behind", "t", on_gap="error")
-        assert await broker.seek("behind", "t", "earliest") == first
-        assert len(await broker.consume("behind", "t", on_gap="error")) == end - first
-        with pytest.raises(InvalidSetting, match="on_gap"):
-            await broker.consume("behind", "t", on_gap="panic")
-
-    run_overtaken(tmp_path, check)
+async def test_an_overtaken_consumer_may_ask_for_an_error_instead(overtaken: Overtaken) -> None:
+    broker, first, end = overtaken.broker, overtaken.first, overtaken.end
+    for _ in range(2):
+        with pytest.raises(Gap, match=f"is at offset 0.* is {first}: {first} records"):
+            await broker.consume("behind", "t", on_gap="error")
+    assert await broker.seek("behind", "t", "earliest") == first
+    assert len(await broker.consume("behind", "t", on_gap="error")) == end - first
+    with pytest.raises(InvalidSetting, match="on_gap"):
+        await broker.consume("behind", "t", on_gap="panic")
 
 
-def test_an_overtaken_stream_goes_on_or_raises(tmp_path: Path) -> None:
-    async def check(broker: AsyncBroker, first: int, end: int) -> None:
-        async for record in broker.stream("t", start=0):
-            assert record.offset == first
-            break
-        with pytest.raises(Gap, match=f"first stored record is {first}"):
-            async for _ in broker.stream("t", start=0, on_gap="error"):
-                raise AssertionError("the gap comes first")
-
-    run_overtaken(tmp_path, check)
+async def test_an_overtaken_stream_goes_on_or_raises(overtaken: Overtaken) -> None:
+    broker, first = overtaken.broker, overtaken.first
+    async for record in broker.stream("t", start=0):
+        assert record.offset == first
+        break
+    with pytest.raises(Gap, match=f"first stored record is {first}"):
+        async for _ in broker.stream("t", start=0, on_gap="error"):
+            raise AssertionError("the gap comes first")
 
 
-def test_positions_and_reads_below_what_is_kept_start_at_the_first_record(tmp_path: Path) -> None:
-    async def check(broker: AsyncBroker, first: int, end: int) -> None:
-        assert (await broker.read("t", start=0, limit=1))[0].offset == first
-        await broker.subscribe("d", "t", start=0)
-        assert (await broker.consume("d", "t", limit=1))[0].offset == first
+async def test_positions_and_reads_below_what_is_kept_start_at_the_first_record(
+    overtaken: Overtaken,
+) -> None:
+    broker, first = overtaken.broker, overtaken.first
+    assert (await broker.read("t", start=0, limit=1))[0].offset == first
+    await broker.subscribe("d", "t", start=0)
+    assert (await broker.consume("d", "t", limit=1))[0].offset == first
 
-    run_overtaken(tmp_path, check)
 
-
-def run_trimmed_under_the_reader(
+async def trim_under_the_reader(
     path: Path, read: Callable[[AsyncBroker], Awaitable[list[Record]]]
 ) -> tuple[list[int], int]:
     """The offsets that `read` returns although retention takes most records meanwhile."""
     noise = random.Random(2)
-
-    async def main() -> tuple[list[int], int]:
-        async with AsyncBroker(path, segment_bytes="64 KiB") as broker:
-            await broker.create_topic("t", durability="os")
-            await broker.subscribe("c", "t")
-            for _ in range(100):
-                await broker.publish(noise.randbytes(40_000), "t")
-        async with AsyncBroker(path) as broker:  # nothing is in memory any more
-            log = broker.engine.topics.get("t").log
-            assert isinstance(log, EmbeddedLog)
-            await log.stored_bytes()  # looks into every segment, so that trimming is quick
-            reading = asyncio.create_task(read(broker))
-            for _ in range(1_000_000):
-                if log.loads > 3:  # the first chunks were read
-                    break
-                await asyncio.sleep(0)
-            assert await log.trim(None, 200_000) > 50
-            offsets = [record.offset for record in await reading]
-            rest = [record.offset for record in await broker.consume("c", "t")]
-            return offsets + rest, log.bounds().first
-
-    return asyncio.run(main())
+    async with AsyncBroker(path, segment_bytes="64 KiB") as broker:
+        await broker.create_topic("t", durability="os")
+        await broker.subscribe("c", "t")
+        for _ in range(100):
+            await broker.publish(noise.randbytes(40_000), "t")
+    async with AsyncBroker(path) as broker:  # nothing is in memory any more
+        log = broker.engine.topics.get("t").log
+        assert isinstance(log, EmbeddedLog)
+        await log.stored_bytes()  # looks into every segment, so that trimming is quick
+        reading = asyncio.create_task(read(broker))
+        for _ in range(1_000_000):
+            if log.loads > 3:  # the first chunks were read
+                break
+            await asyncio.sleep(0)
+        assert await log.trim(None, 200_000) > 50
+        offsets = [record.offset for record in await reading]
+        rest = [record.offset for record in await broker.consume("c", "t")]
+        return offsets + rest, log.bounds().first
 
 
-def test_retention_that_overtakes_a_consumer_while_it_reads_is_a_gap_like_any_other(
+async def test_retention_that_overtakes_a_consumer_while_it_reads_is_a_gap_like_any_other(
     tmp_path: Path,
 ) -> None:
-    found, first = run_trimmed_under_the_reader(tmp_path, lambda broker: broker.consume("c", "t"))
+    found, first = await trim_under_the_reader(tmp_path, lambda broker: broker.consume("c", "t"))
     before = [offset for offset in found if offset < first]
     assert before and before == list(range(len(before)))
     assert found[len(before) :] == list(range(first, 100))
 
 
-def test_retention_that_overtakes_a_filtered_read_leaves_what_is_kept(tmp_path: Path) -> None:
-    found, first = run_trimmed_under_the_reader(
+async def test_retention_that_overtakes_a_filtered_read_leaves_what_is_kept(tmp_path: Path) -> None:
+    found, first = await trim_under_the_reader(
         tmp_path / "consume", lambda broker: broker.consume("c", "t", where="offset >= 97")
     )
     assert first < 97 and found == [97, 98, 99]
-    found, first = run_trimmed_under_the_reader(
+    found, first = await trim_under_the_reader(
         tmp_path / "read", lambda broker: broker.read("t", where="offset >= 97")
     )
     assert found == [97, 98, 99, *range(first, 100)]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import re
 import subprocess
@@ -46,20 +45,18 @@ def test_a_directory_that_cannot_be_made_is_unavailable(tmp_path: Path) -> None:
         Broker(tmp_path / "file" / "data")
 
 
-def test_a_second_broker_in_this_process_is_refused_and_the_first_goes_on(tmp_path: Path) -> None:
+async def test_a_second_broker_in_this_process_is_refused_and_the_first_goes_on(
+    tmp_path: Path,
+) -> None:
     with Broker(tmp_path) as first:
         first.create_topic("t")
         with pytest.raises(
             UnavailableError, match="is open in this process.*only one process at a time"
         ):
             Broker(tmp_path)
-
-        async def open_async() -> None:
-            with pytest.raises(UnavailableError, match="this process"):
-                async with AsyncBroker(tmp_path):
-                    pass
-
-        asyncio.run(open_async())
+        with pytest.raises(UnavailableError, match="this process"):
+            async with AsyncBroker(tmp_path):
+                pass
         first.publish("x", "t")
     with Broker(tmp_path) as second:
         assert second.size("t") == 1

@@ -111,7 +111,7 @@ async def test_streams_end_when_their_topic_is_deleted(kind: str, tmp_path: Path
 
 @kinds
 @pytest.mark.parametrize("number", range(4))
-def test_streams_started_at_any_moment_see_every_record_once(
+async def test_streams_started_at_any_moment_see_every_record_once(
     kind: str, number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Publishers run all the while; tiny backlogs make slow readers fall back to the log."""
@@ -150,14 +150,11 @@ def test_streams_started_at_any_moment_see_every_record_once(
         overflows += stream._feed.overflows
         stream.close()
 
-    async def main() -> None:
-        async with opened(kind, tmp_path, segment_bytes="64 KiB") as broker:
-            readers = [asyncio.create_task(read(broker)) for _ in range(15)]
-            await publish(broker)
-            await asyncio.wait_for(asyncio.gather(*readers), 120)
-            assert broker.engine._streams == {}
-
-    asyncio.run(main())
+    async with opened(kind, tmp_path, segment_bytes="64 KiB") as broker:
+        readers = [asyncio.create_task(read(broker)) for _ in range(15)]
+        await publish(broker)
+        await asyncio.wait_for(asyncio.gather(*readers), 120)
+        assert broker.engine._streams == {}
     assert overflows > 0
 
 
@@ -201,18 +198,18 @@ async def test_a_record_larger_than_the_backlog_still_comes(kind: str, tmp_path:
         assert [(await anext(live)).value for _ in range(3)] == [large, large, "after"]
 
 
-def test_a_stream_that_is_left_is_forgotten() -> None:
-    async def main() -> None:
-        async with AsyncBroker.memory() as broker:
-            await broker.create_topic("t")
-            await broker.publish("x", "t")
-            stream = broker.stream("t", start=0)
-            async for _ in stream:
-                break
-            await stream.aclose()  # type: ignore[attr-defined]
-            assert broker.engine._streams == {}
+async def test_an_async_stream_that_is_left_is_forgotten() -> None:
+    async with AsyncBroker.memory() as broker:
+        await broker.create_topic("t")
+        await broker.publish("x", "t")
+        stream = broker.stream("t", start=0)
+        async for _ in stream:
+            break
+        await stream.aclose()  # type: ignore[attr-defined]
+        assert broker.engine._streams == {}
 
-    asyncio.run(main())
+
+def test_a_stream_that_is_left_is_forgotten() -> None:
     with Broker.memory() as broker:
         broker.create_topic("t")
         broker.publish("x", "t")

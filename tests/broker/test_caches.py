@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import tracemalloc
 
 import pytest
@@ -13,7 +12,6 @@ from penstock.broker.deliver.decoded import Decoded
 from penstock.doors.http.lines import LINES_BYTES_MAX, Lines
 from penstock.model.clock import ManualClock
 from tests.broker.exchange_world import ExchangeWorld
-from tests.broker.test_exchange import play
 from tests.log.batch_model import ModelLog
 from tests.log.segments import plain_run
 
@@ -21,24 +19,23 @@ SMALL_RECORDS = 2_000  # of a batch
 
 
 @pytest.mark.slow
-def test_records_that_are_decoded_for_many_readers_take_bounded_memory() -> None:
-    async def story(world: ExchangeWorld) -> None:
-        (topic,) = world.engine.topics.all()
-        model = ModelLog()
-        kept = Decoded()
-        tracemalloc.start()
-        try:
-            for _ in range(100):
-                batch = model.batch([plain_run("n", [b"x"] * SMALL_RECORDS)])
-                assert len(kept.records(topic, batch, 0, 1 << 60)) == SMALL_RECORDS
-                assert kept.bytes <= decoded.BYTES_MAX
-            del model, batch
-            held, _ = tracemalloc.get_traced_memory()
-        finally:
-            tracemalloc.stop()
-        assert 0.5 * kept.bytes < held < 1.2 * decoded.BYTES_MAX
-
-    play(story)
+async def test_records_that_are_decoded_for_many_readers_take_bounded_memory(
+    world: ExchangeWorld,
+) -> None:
+    (topic,) = world.engine.topics.all()
+    model = ModelLog()
+    kept = Decoded()
+    tracemalloc.start()
+    try:
+        for _ in range(100):
+            batch = model.batch([plain_run("n", [b"x"] * SMALL_RECORDS)])
+            assert len(kept.records(topic, batch, 0, 1 << 60)) == SMALL_RECORDS
+            assert kept.bytes <= decoded.BYTES_MAX
+        del model, batch
+        held, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert 0.5 * kept.bytes < held < 1.2 * decoded.BYTES_MAX
 
 
 def test_lines_of_streams_take_bounded_memory() -> None:
@@ -57,22 +54,19 @@ def test_lines_of_streams_take_bounded_memory() -> None:
     assert held <= peak < 1.2 * LINES_BYTES_MAX
 
 
-def test_caches_are_emptied_when_nobody_used_them_for_a_while() -> None:
-    async def main() -> None:
-        clock = ManualClock()
-        caches = Caches(clock)
-        lines = Lines()
-        caches.by_name["lines"] = lines
-        (record,) = ModelLog().batch([plain_run("n", [b"x"])]).records("t", 0, 1)
-        lines.get(1, record)
-        clock.advance(IDLE_S)
-        await caches.look()
-        assert lines.bytes > 0, "it was used since the broker began"
-        clock.advance(IDLE_S / 2)
-        await caches.look()
-        assert lines.bytes > 0, "that is too soon"
-        clock.advance(IDLE_S / 2)
-        await caches.look()
-        assert caches.export() == {'penstock_cache_bytes{cache="lines"}': 0}
-
-    asyncio.run(main())
+async def test_caches_are_emptied_when_nobody_used_them_for_a_while() -> None:
+    clock = ManualClock()
+    caches = Caches(clock)
+    lines = Lines()
+    caches.by_name["lines"] = lines
+    (record,) = ModelLog().batch([plain_run("n", [b"x"])]).records("t", 0, 1)
+    lines.get(1, record)
+    clock.advance(IDLE_S)
+    await caches.look()
+    assert lines.bytes > 0, "it was used since the broker began"
+    clock.advance(IDLE_S / 2)
+    await caches.look()
+    assert lines.bytes > 0, "that is too soon"
+    clock.advance(IDLE_S / 2)
+    await caches.look()
+    assert caches.export() == {'penstock_cache_bytes{cache="lines"}': 0}

@@ -196,46 +196,40 @@ def test_every_reader_gets_its_records_once_and_in_order(seed: int) -> None:
     asyncio.run(catch_up(seed))
 
 
-def test_trouble_with_the_log_is_told_and_the_readers_keep_their_place() -> None:
-    async def main() -> None:
-        log, _ = await filled(random.Random(1))
+async def test_trouble_with_the_log_is_told_and_the_readers_keep_their_place() -> None:
+    log, _ = await filled(random.Random(1))
 
-        async def broken(offset: int) -> list[Batch]:
-            raise CorruptError("no intact batch header")
+    async def broken(offset: int) -> list[Batch]:
+        raise CorruptError("no intact batch header")
 
-        log.read = broken  # type: ignore[method-assign]
-        topic = OneTopic(log)
-        router = Router(cast(Topics, topic), lambda principal, action, name, topic: True)
-        told: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-        catchup = SessionCatchUp(
-            topic.only, router, Metrics(), Timeline(SystemClock()), told.set_result
-        )
-        one = Reading(random.Random(2), 1, 0)
-        one.session.lags[TOPIC_ID] = 0
-        catchup.catchup.join(one.session)
-        assert "no intact batch header" in await told
-        assert one.session.lags == {TOPIC_ID: 0}
-
-    asyncio.run(main())
+    log.read = broken  # type: ignore[method-assign]
+    topic = OneTopic(log)
+    router = Router(cast(Topics, topic), lambda principal, action, name, topic: True)
+    told: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+    catchup = SessionCatchUp(
+        topic.only, router, Metrics(), Timeline(SystemClock()), told.set_result
+    )
+    one = Reading(random.Random(2), 1, 0)
+    one.session.lags[TOPIC_ID] = 0
+    catchup.catchup.join(one.session)
+    assert "no intact batch header" in await told
+    assert one.session.lags == {TOPIC_ID: 0}
 
 
-def test_records_that_retention_took_are_counted() -> None:
-    async def main() -> None:
-        log, records = await filled(random.Random(3))
-        topic = OneTopic(log)
-        router = Router(cast(Topics, topic), lambda principal, action, name, topic: True)
-        metrics = Metrics()
-        catchup = SessionCatchUp(topic.only, router, metrics, Timeline(SystemClock()), pytest.fail)
-        await log.trim(None, 1)
-        first = log.bounds().first
-        assert 0 < first <= len(records)
-        one = Reading(random.Random(4), 1, 0)
-        one.client.window = 1000
-        one.session = Session("reader-1", one.client, 1000)
-        one.session.lags[TOPIC_ID] = 0
-        catchup.catchup.join(one.session)
-        await asyncio.wait_for(catchup.catchup.wait_done(), 20)
-        assert not one.session.lags
-        assert metrics.dropped["retention"] == first
-
-    asyncio.run(main())
+async def test_records_that_retention_took_are_counted() -> None:
+    log, records = await filled(random.Random(3))
+    topic = OneTopic(log)
+    router = Router(cast(Topics, topic), lambda principal, action, name, topic: True)
+    metrics = Metrics()
+    catchup = SessionCatchUp(topic.only, router, metrics, Timeline(SystemClock()), pytest.fail)
+    await log.trim(None, 1)
+    first = log.bounds().first
+    assert 0 < first <= len(records)
+    one = Reading(random.Random(4), 1, 0)
+    one.client.window = 1000
+    one.session = Session("reader-1", one.client, 1000)
+    one.session.lags[TOPIC_ID] = 0
+    catchup.catchup.join(one.session)
+    await asyncio.wait_for(catchup.catchup.wait_done(), 20)
+    assert not one.session.lags
+    assert metrics.dropped["retention"] == first

@@ -24,8 +24,7 @@ from penstock.core.position import EARLIEST, LATEST, AtTime, Position
 from penstock.core.where import compile_where
 from penstock.log.interface import LogSettings
 from penstock.model.record import Record
-from tests.broker.exchange_world import ExchangeWorld
-from tests.broker.test_exchange import after_a_crash, kept, opened_world
+from tests.broker.exchange_world import ExchangeWorld, after_a_crash, kept
 from tests.examples import examples
 
 NAMES = ["a", "a/x", "b/x", "c/y"]
@@ -211,46 +210,38 @@ def test_every_feed_brings_what_passes_once_and_in_order(seed: int) -> None:
         asyncio.run(play(seed, patch))
 
 
-def test_position_of_a_feed_that_lags_at_qos_0_is_saved() -> None:
+async def test_position_of_a_feed_that_lags_at_qos_0_is_saved(world: ExchangeWorld) -> None:
     """Nothing is out and the connection is full: is its place safe from a crash?"""
-
-    async def main() -> None:
-        async with opened_world() as world:
-            await kept(world, "reader-0")
-            await kept(world, "writer")
-            reader = Reader(random.Random(0), 0)
-            reader.filter, reader.qos, reader.expression = "a", 0, ""
-            await subscribe(world, reader)
-            world.publish("writer", "a", [b"0", b"1"], 1, False)
-            await world.settle()
-            await world.store.checkpoints.save()
-            client = world.clients["reader-0"]
-            client.has_room = False
-            world.publish("writer", "a", [b"2"], 1, False)
-            await world.settle()
-            assert [message.payload for message in client.received] == [b"0", b"1"]
-            await world.store.checkpoints.save()
-            stored = await after_a_crash(world, "reader-0")
-            assert stored.feeds == {1: {1: (1, 2)}}
-
-    asyncio.run(main())
+    await kept(world, "reader-0")
+    await kept(world, "writer")
+    reader = Reader(random.Random(0), 0)
+    reader.filter, reader.qos, reader.expression = "a", 0, ""
+    await subscribe(world, reader)
+    world.publish("writer", "a", [b"0", b"1"], 1, False)
+    await world.settle()
+    await world.store.checkpoints.save()
+    client = world.clients["reader-0"]
+    client.has_room = False
+    world.publish("writer", "a", [b"2"], 1, False)
+    await world.settle()
+    assert [message.payload for message in client.received] == [b"0", b"1"]
+    await world.store.checkpoints.save()
+    stored = await after_a_crash(world, "reader-0")
+    assert stored.feeds == {1: {1: (1, 2)}}
 
 
-def test_names_that_a_feed_remembers_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_names_that_a_feed_remembers_are_bounded(
+    world: ExchangeWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(feeds, "NAMES_MAX", 3)
-
-    async def main() -> None:
-        async with opened_world() as world:
-            session = await kept(world, "reader-0")
-            await kept(world, "writer")
-            reader = Reader(random.Random(0), 0)
-            reader.filter, reader.qos, reader.expression = "a/#", 0, ""
-            await subscribe(world, reader)
-            for number in range(10):
-                world.publish("writer", f"a/{number}", [b"x"], 1, False)
-            await world.settle()
-            (feed,) = session.feeds
-            assert len(feed.names) <= 3
-            assert len(world.clients["reader-0"].received) == 10
-
-    asyncio.run(main())
+    session = await kept(world, "reader-0")
+    await kept(world, "writer")
+    reader = Reader(random.Random(0), 0)
+    reader.filter, reader.qos, reader.expression = "a/#", 0, ""
+    await subscribe(world, reader)
+    for number in range(10):
+        world.publish("writer", f"a/{number}", [b"x"], 1, False)
+    await world.settle()
+    (feed,) = session.feeds
+    assert len(feed.names) <= 3
+    assert len(world.clients["reader-0"].received) == 10

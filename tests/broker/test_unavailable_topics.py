@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -116,14 +115,11 @@ def test_when_the_files_are_back_it_goes_on_where_it_was(tmp_path: Path) -> None
         assert broker.publish("d", "bad") == 3
 
 
-def test_a_sealed_newest_segment_without_its_footer_is_such_damage(tmp_path: Path) -> None:
-    async def seal() -> None:
-        async with AsyncBroker(tmp_path) as broker:
-            for topic in ("bad", "good"):
-                await fill(broker, topic)
-            await broker.engine.upkeep.look_after_all()
-
-    asyncio.run(seal())
+async def test_a_sealed_newest_segment_without_its_footer_is_such_damage(tmp_path: Path) -> None:
+    async with AsyncBroker(tmp_path) as opened:
+        for topic in ("bad", "good"):
+            await fill(opened, topic)
+        await opened.engine.upkeep.look_after_all()
     *_, cut, newest = segments(tmp_path, "bad")
     newest.unlink()
     cut.write_bytes(cut.read_bytes()[:-10])

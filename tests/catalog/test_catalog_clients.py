@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator
 
 import pytest
 
@@ -27,95 +26,75 @@ def row(client_id: str, seen: int, owner: str = "") -> ClientRow:
     return ClientRow(client_id, owner, "none", "", "", "127.0.0.1", seen, seen)
 
 
-def run(database: Database, scenario: Callable[[Catalog], Awaitable[None]]) -> None:
-    async def main() -> None:
-        await scenario(await Catalog.open(InlineRunner(database), ManualClock(5)))
-
-    asyncio.run(main())
+@pytest.fixture
+async def catalog(database: Database) -> AsyncIterator[Catalog]:
+    yield await Catalog.open(InlineRunner(database), ManualClock(5))
 
 
 async def ids(catalog: Catalog) -> list[str]:
     return [one.row.client_id for one in await catalog.sessions.clients.page(1_000)]
 
 
-def test_the_last_connect_counts_and_the_first_is_kept(database: Database) -> None:
-    async def scenario(catalog: Catalog) -> None:
-        await catalog.sessions.save(Checkpoint(arrived=[row("a", 10, "ann")], left=[("a", 20)]))
-        await catalog.sessions.save(Checkpoint(arrived=[row("a", 30, "bob")], left=[("a", 25)]))
-        ((found, has_session),) = await catalog.sessions.clients.find("a")
-        assert (found.owner, found.first_seen, found.last_seen) == ("bob", 10, 30)
-        assert not has_session
-
-    run(database, scenario)
+async def test_the_last_connect_counts_and_the_first_is_kept(catalog: Catalog) -> None:
+    await catalog.sessions.save(Checkpoint(arrived=[row("a", 10, "ann")], left=[("a", 20)]))
+    await catalog.sessions.save(Checkpoint(arrived=[row("a", 30, "bob")], left=[("a", 25)]))
+    ((found, has_session),) = await catalog.sessions.clients.find("a")
+    assert (found.owner, found.first_seen, found.last_seen) == ("bob", 10, 30)
+    assert not has_session
 
 
-def test_who_left_and_is_not_known_stays_unknown(database: Database) -> None:
-    async def scenario(catalog: Catalog) -> None:
-        await catalog.sessions.save(Checkpoint(left=[("a", 20)]))
-        assert await ids(catalog) == []
-
-    run(database, scenario)
+async def test_who_left_and_is_not_known_stays_unknown(catalog: Catalog) -> None:
+    await catalog.sessions.save(Checkpoint(left=[("a", 20)]))
+    assert await ids(catalog) == []
 
 
-def test_a_client_with_a_session_is_not_forgotten(database: Database) -> None:
-    async def scenario(catalog: Catalog) -> None:
-        clients = catalog.sessions.clients
-        await catalog.sessions.save(Checkpoint(arrived=[row("a", 10)]))
-        stored, _ = await catalog.sessions.begin("a", "", 60, is_clean=False)
-        assert (await clients.find("a"))[0].has_session
-        with pytest.raises(RefusedError, match="client 'a' has a session: delete it first"):
-            await clients.forget("a")
-        await catalog.sessions.remove("a", stored.incarnation)
-        assert await clients.forget("a")
-        assert not await clients.forget("a")
-
-    run(database, scenario)
+async def test_a_client_with_a_session_is_not_forgotten(catalog: Catalog) -> None:
+    clients = catalog.sessions.clients
+    await catalog.sessions.save(Checkpoint(arrived=[row("a", 10)]))
+    stored, _ = await catalog.sessions.begin("a", "", 60, is_clean=False)
+    assert (await clients.find("a"))[0].has_session
+    with pytest.raises(RefusedError, match="client 'a' has a session: delete it first"):
+        await clients.forget("a")
+    await catalog.sessions.remove("a", stored.incarnation)
+    assert await clients.forget("a")
+    assert not await clients.forget("a")
 
 
-def test_above_the_bound_those_not_seen_for_longest_are_forgotten(database: Database) -> None:
+async def test_above_the_bound_those_not_seen_for_longest_are_forgotten(
+    catalog: Catalog, database: Database
+) -> None:
     """Against a dict, in random batches."""
     rng = random.Random(7)
     model: dict[str, int] = {}
-
-    async def scenario(catalog: Catalog) -> None:
-        for at in range(40):
-            batch = [row(f"c{rng.randrange(30):02}", at * 100 + turn) for turn in range(5)]
-            arrived = list({one.client_id: one for one in batch}.values())
-            with database.transaction():
-                save_clients(database, DEFAULT_TENANT, arrived, [], clients_max=10)
-            model.update((one.client_id, one.last_seen) for one in arrived)
-            for client_id in sorted(model, key=lambda one: model[one])[:-10]:
-                del model[client_id]
-            assert await ids(catalog) == sorted(model), at
-
-    run(database, scenario)
+    for at in range(40):
+        batch = [row(f"c{rng.randrange(30):02}", at * 100 + turn) for turn in range(5)]
+        arrived = list({one.client_id: one for one in batch}.values())
+        with database.transaction():
+            save_clients(database, DEFAULT_TENANT, arrived, [], clients_max=10)
+        model.update((one.client_id, one.last_seen) for one in arrived)
+        for client_id in sorted(model, key=lambda one: model[one])[:-10]:
+            del model[client_id]
+        assert await ids(catalog) == sorted(model), at
 
 
-def test_the_rows_of_a_removed_tenant_are_gone(database: Database) -> None:
-    async def scenario(catalog: Catalog) -> None:
-        await catalog.tenants.insert(TenantId("acme"), "", "", "")
-        acme = catalog.for_tenant(TenantId("acme"))
-        await acme.sessions.save(Checkpoint(arrived=[row("a", 10)]))
-        assert await ids(acme) == ["a"] and await ids(catalog) == []
-        await catalog.tenants.delete(acme.tenant)
-        assert await ids(acme) == []
-
-    run(database, scenario)
+async def test_the_rows_of_a_removed_tenant_are_gone(catalog: Catalog) -> None:
+    await catalog.tenants.insert(TenantId("acme"), "", "", "")
+    acme = catalog.for_tenant(TenantId("acme"))
+    await acme.sessions.save(Checkpoint(arrived=[row("a", 10)]))
+    assert await ids(acme) == ["a"] and await ids(catalog) == []
+    await catalog.tenants.delete(acme.tenant)
+    assert await ids(acme) == []
 
 
-def test_a_catalog_of_the_version_before_gets_the_table(open_database: OpenDatabase) -> None:
+async def test_a_catalog_of_the_version_before_gets_the_table(open_database: OpenDatabase) -> None:
     before = [one for one in MIGRATIONS if one.number < 16]
-
-    async def scenario() -> None:
-        runner = InlineRunner(open_database())
-        await migrate(runner, before)
-        await runner.close()
-        catalog = await Catalog.open(InlineRunner(open_database()))
-        await catalog.sessions.save(Checkpoint(arrived=[row("a", 10)]))
-        assert await ids(catalog) == ["a"]
-        await catalog.close()
-
-    asyncio.run(scenario())
+    runner = InlineRunner(open_database())
+    await migrate(runner, before)
+    await runner.close()
+    catalog = await Catalog.open(InlineRunner(open_database()))
+    await catalog.sessions.save(Checkpoint(arrived=[row("a", 10)]))
+    assert await ids(catalog) == ["a"]
+    await catalog.close()
 
 
 def test_what_a_failed_checkpoint_took_is_in_the_next_one() -> None:

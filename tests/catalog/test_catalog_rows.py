@@ -165,7 +165,7 @@ async def test_saved_positions_replace_and_never_bring_back_a_consumer(catalog: 
     ]
 
 
-def test_ids_are_never_reused_after_deleting_and_opening_again(
+async def test_ids_are_never_reused_after_deleting_and_opening_again(
     open_database: OpenDatabase,
 ) -> None:
     async def life() -> TopicId:
@@ -175,7 +175,7 @@ def test_ids_are_never_reused_after_deleting_and_opening_again(
         await catalog.close()
         return topic_id
 
-    assert [asyncio.run(life()) for _ in range(4)] == [1, 2, 3, 4]
+    assert [await life() for _ in range(4)] == [1, 2, 3, 4]
 
 
 async def test_an_adopted_topic_moves_the_counter_past_its_id_and_never_back(
@@ -210,7 +210,7 @@ async def test_of_concurrent_declarations_of_one_name_one_wins(open_database: Op
     await catalog.close()
 
 
-def test_opening_again_changes_nothing(open_database: OpenDatabase) -> None:
+async def test_opening_again_changes_nothing(open_database: OpenDatabase) -> None:
     async def life(first: bool) -> object:
         catalog = await Catalog.open(await CatalogThread.start(open_database), ManualClock())
         if first:
@@ -221,4 +221,4 @@ def test_opening_again_changes_nothing(open_database: OpenDatabase) -> None:
         await catalog.close()
         return snapshot
 
-    assert asyncio.run(life(True)) == asyncio.run(life(False))
+    assert await life(True) == await life(False)

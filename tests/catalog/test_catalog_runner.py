@@ -220,18 +220,17 @@ async def test_no_group_is_larger_than_its_bound(open_database: OpenDatabase) ->
     await runner.close()
 
 
-def test_units_run_in_the_order_in_which_they_were_asked_for(open_database: OpenDatabase) -> None:
+async def test_units_run_in_the_order_in_which_they_were_asked_for(
+    open_database: OpenDatabase,
+) -> None:
     order: list[int] = []
 
     def note(n: int) -> Callable[[Database], None]:
         return lambda database: order.append(n)
 
-    async def scenario() -> None:
-        runner = await CatalogThread.start(open_database, group_units_max=7, queue_units_max=20)
-        await asyncio.gather(*(runner.run(note(n)) for n in range(200)))
-        await runner.close()
-
-    asyncio.run(scenario())
+    runner = await CatalogThread.start(open_database, group_units_max=7, queue_units_max=20)
+    await asyncio.gather(*(runner.run(note(n)) for n in range(200)))
+    await runner.close()
     assert order == list(range(200))
 
 
@@ -277,12 +276,12 @@ async def test_a_cancelled_caller_leaves_its_unit_and_its_room_in_order(
     await runner.close()
 
 
-def test_what_opening_raises_is_raised_by_start() -> None:
+async def test_what_opening_raises_is_raised_by_start() -> None:
     def fail() -> Database:
         raise UnavailableError("the database is elsewhere")
 
     with pytest.raises(UnavailableError, match="elsewhere"):
-        asyncio.run(CatalogThread.start(fail))
+        await CatalogThread.start(fail)
 
 
 async def test_a_full_disk_while_opening_uses_the_hook(open_database: OpenDatabase) -> None:

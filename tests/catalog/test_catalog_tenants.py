@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import sqlite3
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -21,27 +20,24 @@ from penstock.model.errors import RefusedError
 from penstock.model.record import DEFAULT_TENANT, TenantId, TopicId
 from penstock.model.runs import DONE, PipelineRun
 from penstock.model.will import Will
-from tests.catalog.conftest import open_database as open_database
 from tests.catalog.faults import OpenDatabase
 
 ACME = TenantId("acme")
-Scenario = Callable[[Catalog, Catalog], Awaitable[None]]
 
 
 @pytest.fixture
-def on_two(open_database: OpenDatabase) -> Callable[[Scenario], None]:
-    """Runs a scenario with the catalog as the default tenant and as `acme` see it."""
+async def default(open_database: OpenDatabase) -> AsyncIterator[Catalog]:
+    """The catalog as the default tenant sees it; there is a tenant `acme`."""
+    catalog = await Catalog.open(InlineRunner(open_database()), ManualClock(5))
+    await catalog.tenants.insert(ACME, "Wile E.", "Coyote", "coyote@acme.example")
+    yield catalog
+    await catalog.close()
 
-    def run(scenario: Scenario) -> None:
-        async def main() -> None:
-            catalog = await Catalog.open(InlineRunner(open_database()), ManualClock(5))
-            await catalog.tenants.insert(ACME, "Wile E.", "Coyote", "coyote@acme.example")
-            await scenario(catalog, catalog.for_tenant(ACME))
-            await catalog.close()
 
-        asyncio.run(main())
-
-    return run
+@pytest.fixture
+def acme(default: Catalog) -> Catalog:
+    """The same catalog as `acme` sees it."""
+    return default.for_tenant(ACME)
 
 
 async def fill(catalog: Catalog) -> TopicId:
@@ -97,64 +93,52 @@ async def check(catalog: Catalog, topic_id: TopicId) -> None:
     assert await catalog.sessions.keys.find(topic_id, "key") is not None
 
 
-def test_two_tenants_keep_the_same_names_apart(on_two: Callable[[Scenario], None]) -> None:
-    async def scenario(default: Catalog, acme: Catalog) -> None:
-        own, other = await fill(default), await fill(acme)
-        await check(default, own)
-        await check(acme, other)
-        assert await default.sessions.keys.find(other, "key") is None
-
-    on_two(scenario)
+async def test_two_tenants_keep_the_same_names_apart(default: Catalog, acme: Catalog) -> None:
+    own, other = await fill(default), await fill(acme)
+    await check(default, own)
+    await check(acme, other)
+    assert await default.sessions.keys.find(other, "key") is None
 
 
-def test_recovering_one_tenant_leaves_the_sessions_of_another_connected(
-    on_two: Callable[[Scenario], None],
+async def test_recovering_one_tenant_leaves_the_sessions_of_another_connected(
+    default: Catalog, acme: Catalog
 ) -> None:
-    async def scenario(default: Catalog, acme: Catalog) -> None:
-        await fill(default)
-        await fill(acme)
-        await acme.sessions.recover()
-        (row,) = (await default.session_list.find(["client"])).values()
-        assert row.is_connected
-        assert not (await default.sessions.forget_away("client"))
-
-    on_two(scenario)
+    await fill(default)
+    await fill(acme)
+    await acme.sessions.recover()
+    (row,) = (await default.session_list.find(["client"])).values()
+    assert row.is_connected
+    assert not (await default.sessions.forget_away("client"))
 
 
-def test_a_tenant_with_data_is_removed_only_with_everything_in_it(
-    on_two: Callable[[Scenario], None],
+async def test_a_tenant_with_data_is_removed_only_with_everything_in_it(
+    default: Catalog, acme: Catalog
 ) -> None:
-    async def scenario(default: Catalog, acme: Catalog) -> None:
-        own, _ = await fill(default), await fill(acme)
-        await default.credentials.insert(ACME, "road", "hash", ["client"])
-        with pytest.raises(RefusedError, match=r"1 topic and 1 session and 1 user: .*--purge"):
-            await default.tenants.check_empty(ACME)
+    own, _ = await fill(default), await fill(acme)
+    await default.credentials.insert(ACME, "road", "hash", ["client"])
+    with pytest.raises(RefusedError, match=r"1 topic and 1 session and 1 user: .*--purge"):
+        await default.tenants.check_empty(ACME)
+    await default.tenants.delete(ACME)
+    assert [row.tenant for row in await default.tenants.load()] == [DEFAULT_TENANT]
+    assert await acme.load() == ([], [], [])
+    assert await acme.wills.held() == []
+    await check(default, own)
+    with pytest.raises(RefusedError, match="there is no tenant 'acme'"):
         await default.tenants.delete(ACME)
-        assert [row.tenant for row in await default.tenants.load()] == [DEFAULT_TENANT]
-        assert await acme.load() == ([], [], [])
-        assert await acme.wills.held() == []
-        await check(default, own)
-        with pytest.raises(RefusedError, match="there is no tenant 'acme'"):
-            await default.tenants.delete(ACME)
-
-    on_two(scenario)
 
 
-def test_a_removed_tenant_leaves_no_row_in_any_table(tmp_path: Path) -> None:
+async def test_a_removed_tenant_leaves_no_row_in_any_table(tmp_path: Path) -> None:
     from penstock.catalog.sqlite import SqliteDatabase
 
-    async def main() -> None:
-        runner = InlineRunner(SqliteDatabase(tmp_path / "catalog.db"))
-        catalog = await Catalog.open(runner, ManualClock(5))
-        await catalog.tenants.insert(ACME, "", "", "")
-        await fill(catalog.for_tenant(ACME))
-        await catalog.credentials.insert(ACME, "road", "hash", ["client"])
-        await catalog.credentials.keys.insert(ACME, "road", "id", "digest")
-        await catalog.credentials.roles.insert_role(ACME, "sensor", ["allow publish #"])
-        await catalog.tenants.delete(ACME)
-        await catalog.close()
-
-    asyncio.run(main())
+    runner = InlineRunner(SqliteDatabase(tmp_path / "catalog.db"))
+    catalog = await Catalog.open(runner, ManualClock(5))
+    await catalog.tenants.insert(ACME, "", "", "")
+    await fill(catalog.for_tenant(ACME))
+    await catalog.credentials.insert(ACME, "road", "hash", ["client"])
+    await catalog.credentials.keys.insert(ACME, "road", "id", "digest")
+    await catalog.credentials.roles.insert_role(ACME, "sensor", ["allow publish #"])
+    await catalog.tenants.delete(ACME)
+    await catalog.close()
     with sqlite3.connect(tmp_path / "catalog.db") as found:
         tables = [
             name

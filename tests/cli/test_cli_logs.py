@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import pytest
 
 from penstock import Broker
-from tests.broker.trimmed import make_trimmed
+from tests.broker.trimmed import trim
 from tests.cli.conftest import Command
 
 
@@ -174,9 +175,9 @@ def test_anything_survives_export_and_import_with_escapes(
 
 
 def test_after_retention_lines_and_positions_count_from_the_first_kept(
-    run: Command, data: Path, tmp_path: Path
+    run: Command, data: Path, tmp_path: Path, runner: asyncio.Runner
 ) -> None:
-    first, end = make_trimmed(data)
+    first, end = runner.run(trim(data))
     out = tmp_path / "out"
     assert run("log", "export", "--lines", "--escape", str(out)).code == 0
     lines = (out / "t" / "messages.log").read_bytes().count(b"\n")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
@@ -314,36 +313,30 @@ def test_latest_is_the_end_when_the_stream_was_asked_for(client: Client, topic: 
     assert next(records).value == "after"
 
 
-def test_what_a_client_publishes_behind_its_stream_comes(served: Served) -> None:
-    async def main() -> None:
-        async with penstock.aio.connect(url(served)) as client:
-            await client.create_topic("behind")
-            await client.publish("before", "behind")
-            streams = [client.stream("behind") for _ in range(3)]
-            unread = client.stream("nosuch")  # never asked for a record: nobody need hear of it
-            await client.publish("after", "behind")
-            for records in streams:
-                assert (await anext(records)).value == "after"
-            await client.publish_many(["more"], "behind")
-            assert (await anext(streams[0])).value == "more"
-            with pytest.raises(TopicNotFound):
-                await anext(unread)
-
-    asyncio.run(main())
+async def test_what_a_client_publishes_behind_its_stream_comes(served: Served) -> None:
+    async with penstock.aio.connect(url(served)) as client:
+        await client.create_topic("behind")
+        await client.publish("before", "behind")
+        streams = [client.stream("behind") for _ in range(3)]
+        unread = client.stream("nosuch")  # never asked for a record: nobody need hear of it
+        await client.publish("after", "behind")
+        for records in streams:
+            assert (await anext(records)).value == "after"
+        await client.publish_many(["more"], "behind")
+        assert (await anext(streams[0])).value == "more"
+        with pytest.raises(TopicNotFound):
+            await anext(unread)
 
 
-def test_a_stream_ends_with_its_client(served: Served) -> None:
-    async def main() -> None:
-        client = await penstock.aio.connect(url(served)).open()
-        await client.create_topic("ending")
-        records = client.stream("ending", start="earliest")
-        await client.publish("only", "ending")
-        assert (await anext(records)).value == "only"
-        await client.close()
-        with pytest.raises(UnavailableError, match="closed"):
-            await anext(records)
-
-    asyncio.run(main())
+async def test_a_stream_ends_with_its_client(served: Served) -> None:
+    client = await penstock.aio.connect(url(served)).open()
+    await client.create_topic("ending")
+    records = client.stream("ending", start="earliest")
+    await client.publish("only", "ending")
+    assert (await anext(records)).value == "only"
+    await client.close()
+    with pytest.raises(UnavailableError, match="closed"):
+        await anext(records)
 
 
 def test_a_stream_filters_where_the_broker_is(client: Client, topic: str) -> None:

@@ -50,80 +50,66 @@ def read_planned(reader: Any, pieces: Any) -> list[int]:
     return found
 
 
-def test_a_plan_holds_while_the_topic_grows_rolls_and_is_sealed(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with AsyncBroker(tmp_path, **SMALL) as broker:
-            await broker.create_topic("t")
-            await fill(broker, 50)
-            reader = reader_of(tmp_path, only("offset"), topic="t", minPartitions="4")
-            pieces = reader.partitions()
-            assert len(ranges(pieces)) == 4
-            await fill(broker, 50)
-            await broker.engine.upkeep.look_after_all()  # seals
-            assert read_planned(reader, pieces) == list(range(50))
-            assert offsets(tmp_path, topic="t") == list(range(100))
-
-    asyncio.run(scenario())
+async def test_a_plan_holds_while_the_topic_grows_rolls_and_is_sealed(tmp_path: Path) -> None:
+    async with AsyncBroker(tmp_path, **SMALL) as broker:
+        await broker.create_topic("t")
+        await fill(broker, 50)
+        reader = reader_of(tmp_path, only("offset"), topic="t", minPartitions="4")
+        pieces = reader.partitions()
+        assert len(ranges(pieces)) == 4
+        await fill(broker, 50)
+        await broker.engine.upkeep.look_after_all()  # seals
+        assert read_planned(reader, pieces) == list(range(50))
+        assert offsets(tmp_path, topic="t") == list(range(100))
 
 
-def test_a_segment_that_is_sealed_between_two_batches_of_a_task_is_looked_up_again(
+async def test_a_segment_that_is_sealed_between_two_batches_of_a_task_is_looked_up_again(
     tmp_path: Path,
 ) -> None:
-    async def scenario() -> None:
-        async with AsyncBroker(tmp_path, **SMALL) as broker:
-            await broker.create_topic("t")
-            for _ in range(8):
-                await broker.publish_many([bytes(2)] * 10_000, "t")
-            reader = travelled(reader_of(tmp_path, only("offset"), topic="t"))
-            (piece,) = reader.partitions()
-            found = reader.read(piece)
-            rows_read = next(found).num_rows
-            assert rows_read < 80_000
-            await broker.engine.upkeep.look_after_all()
-            assert rows_read + sum(batch.num_rows for batch in found) == 80_000
-
-    asyncio.run(scenario())
+    async with AsyncBroker(tmp_path, **SMALL) as broker:
+        await broker.create_topic("t")
+        for _ in range(8):
+            await broker.publish_many([bytes(2)] * 10_000, "t")
+        reader = travelled(reader_of(tmp_path, only("offset"), topic="t"))
+        (piece,) = reader.partitions()
+        found = reader.read(piece)
+        rows_read = next(found).num_rows
+        assert rows_read < 80_000
+        await broker.engine.upkeep.look_after_all()
+        assert rows_read + sum(batch.num_rows for batch in found) == 80_000
 
 
-def test_records_that_retention_takes_before_they_are_read_are_a_loss_that_is_named(
+async def test_records_that_retention_takes_before_they_are_read_are_a_loss_that_is_named(
     tmp_path: Path,
 ) -> None:
-    async def scenario() -> None:
-        async with AsyncBroker(tmp_path, **SMALL) as broker:
-            await broker.create_topic("t")
-            await fill(broker, 60)
-            strict = reader_of(tmp_path, only("offset"), topic="t")
-            easy = reader_of(tmp_path, only("offset"), topic="t", failOnDataLoss="false")
-            plans = strict.partitions(), easy.partitions()
-            first = await trim(broker, "100 KiB")
-            assert first > 0
-            text = (
-                f"topic 't': offsets 0 to {first - 1} are gone: retention.*failOnDataLoss to false"
-            )
-            with pytest.raises(Gap, match=text):
-                read_planned(strict, plans[0])
-            assert read_planned(easy, plans[1]) == list(range(first, 60))
-
-    asyncio.run(scenario())
+    async with AsyncBroker(tmp_path, **SMALL) as broker:
+        await broker.create_topic("t")
+        await fill(broker, 60)
+        strict = reader_of(tmp_path, only("offset"), topic="t")
+        easy = reader_of(tmp_path, only("offset"), topic="t", failOnDataLoss="false")
+        plans = strict.partitions(), easy.partitions()
+        first = await trim(broker, "100 KiB")
+        assert first > 0
+        text = f"topic 't': offsets 0 to {first - 1} are gone: retention.*failOnDataLoss to false"
+        with pytest.raises(Gap, match=text):
+            read_planned(strict, plans[0])
+        assert read_planned(easy, plans[1]) == list(range(first, 60))
 
 
-def test_an_offset_that_retention_took_is_a_loss_and_earliest_is_none(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with AsyncBroker(tmp_path, **SMALL) as broker:
-            await broker.create_topic("t")
-            await fill(broker, 60)
-            first = await trim(broker, "100 KiB")
-            kept = list(range(first, 60))
-            assert offsets(tmp_path, topic="t") == kept
-            with pytest.raises(Gap, match=f"offsets 0 to {first - 1} are gone"):
-                offsets(tmp_path, topic="t", startingOffsets="0")
-            with pytest.raises(Gap, match="offsets 0 to 0 are gone"):
-                offsets(tmp_path, topic="t", startingOffsets="0", endingOffsets="1")
-            loose = {"topic": "t", "failOnDataLoss": "false"}
-            assert offsets(tmp_path, startingOffsets="0", **loose) == kept
-            assert offsets(tmp_path, startingOffsets="0", endingOffsets="1", **loose) == []
-
-    asyncio.run(scenario())
+async def test_an_offset_that_retention_took_is_a_loss_and_earliest_is_none(tmp_path: Path) -> None:
+    async with AsyncBroker(tmp_path, **SMALL) as broker:
+        await broker.create_topic("t")
+        await fill(broker, 60)
+        first = await trim(broker, "100 KiB")
+        kept = list(range(first, 60))
+        assert offsets(tmp_path, topic="t") == kept
+        with pytest.raises(Gap, match=f"offsets 0 to {first - 1} are gone"):
+            offsets(tmp_path, topic="t", startingOffsets="0")
+        with pytest.raises(Gap, match="offsets 0 to 0 are gone"):
+            offsets(tmp_path, topic="t", startingOffsets="0", endingOffsets="1")
+        loose = {"topic": "t", "failOnDataLoss": "false"}
+        assert offsets(tmp_path, startingOffsets="0", **loose) == kept
+        assert offsets(tmp_path, startingOffsets="0", endingOffsets="1", **loose) == []
 
 
 def test_a_topic_deleted_before_it_is_read_is_a_loss(tmp_path: Path) -> None:
@@ -204,25 +190,21 @@ def test_small_batches_arrive_put_together(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_reader_beside_a_broker_that_writes_seals_and_trims_reads_a_dense_range(
+async def test_a_reader_beside_a_broker_that_writes_seals_and_trims_reads_a_dense_range(
     tmp_path: Path,
 ) -> None:
     """Many queries, each at a random moment of the topic's life."""
-
-    async def scenario() -> None:
-        print(f"PENSTOCK_SEED={SEED}")
-        chance = random.Random(SEED)
-        settings = {**SMALL, "retention_bytes": "300 KiB", "upkeep_s": 3_600}  # by hand, below
-        async with AsyncBroker(tmp_path, **settings) as broker:
-            await broker.create_topic("t")
-            for _ in range(40):
-                await fill(broker, chance.randrange(1, 30))
-                if chance.random() < 0.5:
-                    await broker.engine.upkeep.look_after_all()
-                (info,) = await broker.topics()
-                found = await asyncio.to_thread(
-                    offsets, tmp_path, topic="t", minPartitions=str(chance.randrange(1, 5))
-                )
-                assert found == list(range(info.first_offset, info.end_offset))
-
-    asyncio.run(scenario())
+    print(f"PENSTOCK_SEED={SEED}")
+    chance = random.Random(SEED)
+    settings = {**SMALL, "retention_bytes": "300 KiB", "upkeep_s": 3_600}  # by hand, below
+    async with AsyncBroker(tmp_path, **settings) as broker:
+        await broker.create_topic("t")
+        for _ in range(40):
+            await fill(broker, chance.randrange(1, 30))
+            if chance.random() < 0.5:
+                await broker.engine.upkeep.look_after_all()
+            (info,) = await broker.topics()
+            found = await asyncio.to_thread(
+                offsets, tmp_path, topic="t", minPartitions=str(chance.randrange(1, 5))
+            )
+            assert found == list(range(info.first_offset, info.end_offset))
