@@ -172,9 +172,17 @@ def _payload(batch: Batch, topic: str, first: int, last: int) -> pa.Array:
 def _headers(batch: Batch, topic: str, first: int, last: int) -> pa.Array:
     if batch.plan.header_starts < 0:
         return _no_headers(last - first)
-    # dict() keeps the last of equal keys, so go backwards: the first value counts.
-    rows = [dict(reversed(pairs)) for pairs in batch.record_headers(first, last)]
-    return pa.array([list(row.items()) for row in rows], SCHEMA.field("headers").type)
+    rows = [list(_first_values(pairs).items()) for pairs in batch.record_headers(first, last)]
+    return pa.array(rows, SCHEMA.field("headers").type)
+
+
+def _first_values(pairs: Headers) -> dict[str, str]:
+    """The first value of each key, in the order of the headers."""
+    values = dict(pairs)
+    if len(values) < len(pairs):  # dict() keeps the last of equal keys
+        for key, value in reversed(pairs):
+            values[key] = value
+    return values
 
 
 def header_pairs(headers: Sequence[Headers]) -> pa.Array:

@@ -166,7 +166,7 @@ class RealDisk:
         return stat.f_bavail * stat.f_frsize, stat.f_blocks * stat.f_frsize
 
 
-def write_file(disk: Disk, path: Path, data: bytes) -> None:
+def write_file(disk: Disk, path: Path, data: bytes | memoryview) -> None:
     """Put a whole small file in place: after a crash there is the old one or the new one."""
     temporary = path.with_name(path.name + ".tmp")
     file = disk.open(temporary, create=True)

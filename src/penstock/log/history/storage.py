@@ -1,0 +1,137 @@
+"""Where the files of one history table lie: a directory of this machine, or an object store.
+
+`put` returns when the file is durable under its name; before, nothing is there under that name.
+Paths are names within the table. Errors are OSError.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final, Protocol
+
+import pyarrow as pa
+from deltalake._internal import DeltaFileSystemHandler
+from deltalake.fs import DeltaStorageHandler
+from pyarrow.fs import FileSelector, PyFileSystem
+
+from penstock.log.files.disk import Disk, RealDisk, write_file
+from penstock.log.history.place import TablePlace
+
+LOG_NAME: Final = "_delta_log"
+_PUT_BYTES: Final = 8 * 1024 * 1024  # given to an object store at once
+
+
+class TableStorage(Protocol):
+    """The files of one table."""
+
+    uri: str
+    options: dict[str, str] | None  # of the object store
+
+    def put(self, name: str, data: pa.Buffer) -> None: ...
+
+    def open(self, name: str) -> pa.NativeFile: ...
+
+    def names(self) -> list[str]:
+        """The files next to the Delta log, that is, without it."""
+        ...
+
+    def remove(self, name: str) -> None: ...
+
+    def remove_all(self) -> None:
+        """The table itself."""
+        ...
+
+    def sync_log(self) -> None:
+        """Make the commits of the table durable, which the library that writes them does not."""
+        ...
+
+
+class DirectoryStorage:
+    """A directory of this machine."""
+
+    options: dict[str, str] | None = None
+
+    def __init__(self, path: Path, disk: Disk | None = None) -> None:
+        self.path = path.absolute()
+        self.uri = str(self.path)
+        self._disk = disk or RealDisk()
+
+    def put(self, name: str, data: pa.Buffer) -> None:
+        write_file(self._disk, self.path / name, memoryview(data))
+
+    def open(self, name: str) -> pa.NativeFile:
+        return pa.OSFile(str(self.path / name))
+
+    def names(self) -> list[str]:
+        return [name for name in self._disk.list(self.path) if name != LOG_NAME]
+
+    def remove(self, name: str) -> None:
+        self._disk.remove(self.path / name)
+
+    def remove_all(self) -> None:
+        log = self.path / LOG_NAME
+        # Without its log the directory is no table: a crash never leaves half of one.
+        for folder in (log, self.path):
+            for name in self._disk.list(folder):
+                self._disk.remove(folder / name)
+        self._disk.sync_dir(self.path)
+        self._disk.remove(self.path)
+
+    def sync_log(self) -> None:
+        log = self.path / LOG_NAME
+        for name in self._disk.list(log):
+            _sync(log / name)
+        self._disk.make_dir(log)  # syncs the entries of the directories above
+        self._disk.sync_dir(log)
+
+
+class ObjectStorage:
+    """A prefix of an object store, with the options and the client of the Delta library."""
+
+    def __init__(self, uri: str, options: Mapping[str, str]) -> None:
+        self.uri = uri
+        self.options = dict(options)
+        self._handler = DeltaFileSystemHandler(uri, self.options)
+        self._files = PyFileSystem(DeltaStorageHandler(uri, self.options))
+
+    def put(self, name: str, data: pa.Buffer) -> None:
+        stream = self._handler.open_output_stream(name, None)
+        for at in range(0, data.size, _PUT_BYTES):
+            stream.write(data.slice(at, min(_PUT_BYTES, data.size - at)).to_pybytes())
+        stream.close()  # only this makes the object visible
+
+    def open(self, name: str) -> pa.NativeFile:
+        return self._files.open_input_file(name)
+
+    def names(self) -> list[str]:
+        found = self._files.get_file_info(FileSelector("", allow_not_found=True))
+        return sorted([one.path for one in found if one.is_file])
+
+    def remove(self, name: str) -> None:
+        self._files.delete_file(name)
+
+    def remove_all(self) -> None:
+        for folder in (LOG_NAME, ""):
+            for one in self._files.get_file_info(FileSelector(folder, allow_not_found=True)):
+                if one.is_file:
+                    self._files.delete_file(one.path)
+
+    def sync_log(self) -> None:
+        """An object is durable when the store has answered."""
+
+
+def storage_of(place: TablePlace) -> TableStorage:
+    """The storage behind a place."""
+    if place.is_directory:
+        return DirectoryStorage(Path(place.uri))
+    return ObjectStorage(place.uri, place.options)
+
+
+def _sync(path: Path) -> None:
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

@@ -1,0 +1,154 @@
+"""Does the table of a history name every file exactly once, and refuse what somebody else did?"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, write_deltalake
+
+from penstock.log.format.batch import Batch
+from penstock.log.history.files import EncodedFile, FileFacts, encode_file
+from penstock.log.history.manifest import (
+    Manifest,
+    TableFacts,
+    create_manifest,
+    file_facts,
+    open_manifest,
+)
+from penstock.log.history.schema import SCHEMA
+from penstock.log.history.storage import DirectoryStorage
+from penstock.model.errors import CorruptError, RefusedError, UnavailableError
+from tests.log.batch_model import TOPIC, ModelLog, T
+from tests.log.segments import plain_run
+
+FACTS = TableFacts(TOPIC, 7, "life")
+
+
+class World:
+    """A log of a hundred records in memory, and a table that takes parts of it."""
+
+    def __init__(self, path: Path) -> None:
+        self.storage = DirectoryStorage(path / "table")
+        self.model = ModelLog()
+        self.batches: list[Batch] = [
+            self.model.batch([plain_run(f"n/{i % 3}", [b"%d" % i] * 10, 1_000)]) for i in range(10)
+        ]
+
+    def file(self, base: int, end: int) -> EncodedFile:
+        return encode_file(self.batches, base, end, FileFacts(TOPIC, 7, 2))
+
+    def opened(self) -> Manifest:
+        manifest = open_manifest(self.storage)
+        assert manifest is not None
+        return manifest
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return World(tmp_path)
+
+
+def test_a_table_says_after_reopening_what_was_added(world: World) -> None:
+    assert open_manifest(world.storage) is None
+    manifest = create_manifest(world.storage, FACTS)
+    assert (manifest.first, manifest.end, manifest.files) == (0, 0, [])
+    for base, end in ((5, 20), (20, 100)):
+        manifest.add(world.file(base, end), 2)
+    for found in (manifest, world.opened()):
+        assert [(file.name.base, file.name.end) for file in found.files] == [(5, 20), (20, 100)]
+        assert (found.first, found.end, found.epoch, found.facts) == (5, 100, 2, FACTS)
+        assert found.files[0].first_timestamp == world.model.records[5].timestamp > T
+        assert found.files[1].last_timestamp == world.model.records[99].timestamp
+        assert file_facts(found, 4) == FileFacts(TOPIC, 7, 4)
+    found.open_file(found.files[0]).verify()
+    assert DeltaTable(world.storage.uri).to_pyarrow_table().num_rows == 95
+
+
+def test_a_file_that_does_not_follow_is_refused_and_one_that_is_there_is_fine(world: World) -> None:
+    manifest = create_manifest(world.storage, FACTS)
+    manifest.add(world.file(0, 20), 2)
+    with pytest.raises(RefusedError, match="ends at offset 20: a file that begins at 30"):
+        manifest.add(world.file(30, 40), 2)
+    manifest.add(world.file(0, 20), 2)
+    assert manifest.end == 20 and len(manifest.files) == 1
+
+
+def test_of_two_writers_only_one_adds_the_same_range(world: World) -> None:
+    first = create_manifest(world.storage, FACTS)
+    second = world.opened()
+    first.add(world.file(0, 20), 2)
+    with pytest.raises(RefusedError, match="ends at offset 20"):
+        second.add(world.file(0, 30), 2)
+    # As if it had looked before the other one committed.
+    second.refresh = lambda: None  # type: ignore[method-assign]
+    second.end, second.files = 0, []
+    second._table.load_as_version(0)
+    with pytest.raises(UnavailableError, match="somebody else writes the history"):
+        second.add(world.file(0, 30), 2)
+    assert [file.name.end for file in world.opened().files] == [20]
+
+
+def test_only_what_a_dead_writer_left_is_removed(world: World) -> None:
+    manifest = create_manifest(world.storage, FACTS)
+    manifest.add(world.file(0, 20), 2)
+    orphan = world.file(20, 40)
+    world.storage.put(str(orphan.name), orphan.data)
+    world.storage.put(f"{orphan.name}.tmp", orphan.data)
+    world.storage.put("notes.txt", pa.py_buffer(b"mine"))
+    assert manifest.remove_orphans() == [str(orphan.name), f"{orphan.name}.tmp"]
+    assert world.storage.names() == [str(manifest.files[0].name), "notes.txt"]
+
+
+def test_oldest_files_leave_the_table_and_its_end_stays(world: World) -> None:
+    manifest = create_manifest(world.storage, FACTS)
+    for base in (0, 50):
+        manifest.add(world.file(base, base + 50), 2)
+    manifest.remove(manifest.files[:1])
+    assert (manifest.first, manifest.end) == (50, 100)
+    manifest.remove(manifest.files)
+    assert (manifest.first, manifest.end) == (100, 100)
+    assert (world.opened().first, world.opened().end) == (100, 100)
+    assert len(world.storage.names()) == 2  # readers of older versions may use them for a week
+    assert manifest.vacuum() == []
+
+
+def test_rows_that_somebody_else_added_are_refused_and_named(world: World) -> None:
+    manifest = create_manifest(world.storage, FACTS)
+    manifest.add(world.file(0, 20), 2)
+    rows = manifest.open_file(manifest.files[0]).parquet.read()
+    write_deltalake(world.storage.uri, rows, mode="append")
+    with pytest.raises(RefusedError, match="has the file 'part-.*which Penstock did not write"):
+        world.opened()
+
+
+def test_a_table_of_something_else_is_not_taken_for_a_history(world: World) -> None:
+    DeltaTable.create(world.storage.uri, SCHEMA)
+    with pytest.raises(RefusedError, match="is not the history of a topic"):
+        world.opened()
+
+
+def test_a_missing_or_damaged_file_is_named(world: World) -> None:
+    manifest = create_manifest(world.storage, FACTS)
+    manifest.add(world.file(0, 20), 2)
+    path = world.storage.path / str(manifest.files[0].name)
+    data = bytearray(path.read_bytes())
+    data[-20] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(CorruptError, match=f"{path.name}: the footer does not match"):
+        manifest.open_file(manifest.files[0])
+    path.unlink()
+    with pytest.raises(CorruptError, match=f"{path.name} is missing"):
+        manifest.open_file(manifest.files[0])
+
+
+def test_other_programs_read_bounds_from_the_table(world: World) -> None:
+    manifest = create_manifest(world.storage, FACTS)
+    manifest.add(world.file(10, 20), 2)
+    commit = (world.storage.path / "_delta_log" / f"{1:020}.json").read_text()
+    (added,) = [json.loads(line)["add"] for line in commit.splitlines() if '"add"' in line]
+    stats = json.loads(added["stats"])
+    assert stats["numRecords"] == 10
+    assert (stats["minValues"]["offset"], stats["maxValues"]["offset"]) == (10, 19)
