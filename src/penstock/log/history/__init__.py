@@ -1,1 +1,1 @@
-"""History: sealed records of a topic as an open table of Parquet files. Needs pyarrow, deltalake."""
+"""History: sealed records of a topic as an open table. Needs pyarrow and deltalake."""

@@ -1,7 +1,7 @@
 """One history file: Parquet with the records [base, end) of a topic, sorted by offset.
 
-The name says what the file holds and has the checksum of its footer, which Parquet lacks: data pages
-have their own. So a file that is damaged anywhere is noticed when it is read.
+The name says what the file holds and has the checksum of its footer, which Parquet lacks: data
+pages have their own. So a file that is damaged anywhere is noticed when it is read.
 """
 
 from __future__ import annotations
@@ -143,7 +143,7 @@ def _encode_names(names: dict[str, list[int]], groups: int) -> bytes:
 def _footer(data: pa.Buffer) -> memoryview:
     """The metadata, its length and the magic; CorruptError if the file has no such end."""
     view = memoryview(data)
-    if len(view) < _TAIL_BYTES or view[-4:] != _MAGIC:
+    if len(view) < _TAIL_BYTES or bytes(view[-4:]) != _MAGIC:
         raise CorruptError("the file does not end like a Parquet file")
     length = int.from_bytes(view[-8:-4], "little") + _TAIL_BYTES
     if length > len(view):

@@ -11,6 +11,7 @@ import json
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, Final
 
 import msgspec
@@ -237,7 +238,7 @@ def _listed(table: DeltaTable, uri: str) -> list[ListedFile]:
         stamps = [_stamp(action[f"{bound}.timestamp"]) for bound in ("min", "max")]
         files.append(ListedFile(name, action["size_bytes"], stamps[0], stamps[1]))
     files.sort(key=lambda file: file.name.base)
-    for before, after in zip(files, files[1:], strict=False):
+    for before, after in pairwise(files):
         if before.name.end != after.name.base:
             raise RefusedError(
                 f"history {quoted(uri)} goes from offset {before.name.end} to {after.name.base}: "

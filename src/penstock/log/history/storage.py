@@ -92,7 +92,7 @@ class ObjectStorage:
 
     def __init__(self, uri: str, options: Mapping[str, str]) -> None:
         self.uri = uri
-        self.options = dict(options)
+        self.options: dict[str, str] | None = dict(options)
         self._handler = DeltaFileSystemHandler(uri, self.options)
         self._files = PyFileSystem(DeltaStorageHandler(uri, self.options))
 
@@ -100,7 +100,7 @@ class ObjectStorage:
         stream = self._handler.open_output_stream(name, None)
         for at in range(0, data.size, _PUT_BYTES):
             stream.write(data.slice(at, min(_PUT_BYTES, data.size - at)).to_pybytes())
-        stream.close()  # only this makes the object visible
+        stream.close()  # type: ignore[attr-defined]  # only this makes the object visible
 
     def open(self, name: str) -> pa.NativeFile:
         return self._files.open_input_file(name)
