@@ -162,15 +162,12 @@ class Matrix:
         assert self.world.mistakes == []
 
     def _fire_wills(self, tenant: str) -> set[str]:
-        """Wills of users who may still publish are stored, and only those.
-
-        A will belongs to its user: it is still there when the key that left it is revoked.
-        """
+        """Wills of those who may still publish are stored, and only those."""
         expected = set()
         for who, client_id, record, wire in self.wills:
             if who.tenant == tenant:
                 wire.close()
-                if self.policy(who).allows(who.user, "publish", record.spot, client_id):
+                if who.may(self.policy(who), "publish", record.spot, client_id):
                     expected.add(record.payload)
         deadline_s = time.monotonic() + WAIT_S
         while not expected <= self._payloads(tenant) and time.monotonic() < deadline_s:

@@ -5,15 +5,18 @@ Each kind of reader meets each way of losing its login; whoever did not lose the
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import pytest
 
 from penstock.app.server import Server
+from penstock.app.users import open_users
 from penstock.broker.access import key_id_of
+from penstock.core.access import parse_rule
 from penstock.model.record import TenantId
-from penstock.mqtt.kinds import MQTT_3_1_1
-from penstock.mqtt.packets import Connack, Connect
+from penstock.mqtt.kinds import MQTT_3_1_1, MQTT_5
+from penstock.mqtt.packets import Connack, Connect, Will
 from penstock.mqtt.reasons import Reason
 from tests.access.readers import (
     READERS,
@@ -138,3 +141,92 @@ def test_a_removed_user_of_one_tenant_leaves_those_of_the_same_name_in_others(
             client.ask("POST", f"{TOPIC}/records", body, Authorization=there.header)
             assert other.take() == "still here"
         world.close()
+
+
+def mortal(broker: Hosted, login: Login, client_id: str = "mortal") -> Wire:
+    """A client with a will."""
+    wire = Wire(broker.port, client_id, MQTT_5)
+    will = Will("live", b"farewell")
+    password = login.secret.encode()
+    wire.send(Connect(client_id, will=will, username=login.user, password=password))
+    assert wire.expect(Connack).reason == Reason.SUCCESS
+    return wire
+
+
+@pytest.mark.parametrize("way", ["key revoked", "password changed", "removed", "created anew"])
+def test_the_will_of_a_login_that_is_no_longer_good_is_not_published(
+    world: World, way: str
+) -> None:
+    bob, carl = world.add_user(), world.add_user()
+    other = world.read(MqttReader, carl)
+    login = world.add_key(bob) if way == "key revoked" else bob
+    wire = mortal(world.broker, login)
+    dropped = world.broker.dropped["not_authorized"]
+    if way == "key revoked":
+        assert world.ask("DELETE", f"/v1/keys/{key_id_of(login.secret)}") == 204
+    elif way == "password changed":
+        assert world.ask("PUT", f"/v1/users/{bob.user}", {"password": "another one"}) == 200
+    else:
+        assert world.ask("DELETE", f"/v1/users/{bob.user}") == 204
+        if way == "created anew":
+            world.broker.run(lambda server: world.access.add_user(bob.user, b"x", ["admin"]))
+    wire.close()
+    world.broker.wait_idle()
+    world.check_going_on(other)
+    assert world.broker.dropped["not_authorized"] == dropped + 1
+
+
+@pytest.mark.parametrize("way", ["key revoked", "password changed", "removed", "created anew"])
+def test_nor_is_it_after_a_restart(tmp_path: Path, way: str) -> None:
+    add_users(tmp_path, alice="wonder", bob="builder", carl="c")
+    login, good = Login("bob", "builder"), Login("carl", "c")
+    with Hosted(tmp_path) as broker:
+        access = broker.exchange.engine.access
+        if way == "key revoked":
+            key = broker.run(lambda server: access.make_key("bob"))
+            login = Login("key", key)
+        wires = [mortal(broker, login), mortal(broker, good, "other")]
+    for wire in wires:
+        wire.close()
+
+    async def change() -> None:
+        async with open_users(tmp_path) as access:
+            if way == "key revoked":
+                await access.revoke_key(key_id_of(login.secret))
+            elif way == "password changed":
+                await access.set_password("bob", b"another")
+            else:
+                await access.remove_user("bob")
+            if way == "created anew":
+                await access.add_user("bob", b"builder", ["admin"])
+
+    asyncio.run(change())
+    with (
+        Hosted(tmp_path, mqtt__will_grace_s=0) as broker,
+        Wire(broker.port, "heir", MQTT_5) as heir,
+    ):
+        heir.send(Connect("heir", username="alice", password=b"wonder"))
+        heir.expect(Connack)
+        broker.wait_idle()
+        heir.subscribe_feed("live", from_="earliest")
+        assert heir.receive().payload == b"farewell", "carl's"
+        assert heir.settle() == []
+        assert broker.dropped["not_authorized"] == 1
+
+
+def test_the_will_of_a_key_is_judged_by_what_the_key_may(world: World) -> None:
+    admin = world.add_user()
+    world.set_roles(admin, "admin")
+    other = world.read(MqttReader, world.add_user())
+    access, broker = world.access, world.broker
+    rule = parse_rule("allow publish live")
+    broker.run(lambda server: access.roles.add("herald", [rule]))
+    key = broker.run(lambda server: access.make_key(admin.user, ["herald"]))
+    mortal(broker, Login("key", key)).close()
+    assert other.take() == "farewell"
+    wire = mortal(broker, Login("key", key))
+    broker.run(lambda server: access.roles.replace("herald", []))
+    wire.close()
+    broker.wait_idle()
+    world.check_going_on(other)
+    broker.run(lambda server: access.roles.remove("herald"))

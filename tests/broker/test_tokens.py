@@ -39,6 +39,7 @@ def make(issuer: Issuer, **changes: Any) -> Tokens:
         "tenant_claim": "tenant",
         "roles_claim": "roles",
         "client_claim": "client_id",
+        "default_roles": ("client",),
     }
     return Tokens(TokenSettings(**(values | changes)), ManualClock(NOW_S * 1_000_000))
 
@@ -57,9 +58,11 @@ def test_a_token_says_who_it_is_and_until_when(issuer: Issuer, algorithm: str) -
     assert tokens.check(text) == tokens.check(text) == token
 
 
-def test_what_a_token_does_not_say_is_empty(issuer: Issuer) -> None:
+def test_what_a_token_does_not_say_is_empty_and_its_roles_are_those_of_the_settings(
+    issuer: Issuer,
+) -> None:
     token = make(issuer).check(sign(issuer))
-    assert (token.tenant, token.roles, token.client_id) == ("", (), "")
+    assert (token.tenant, token.roles, token.client_id) == ("", ("client",), "")
 
 
 def test_claims_may_be_inside_objects_and_roles_one_text(issuer: Issuer) -> None:

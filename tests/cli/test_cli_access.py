@@ -79,6 +79,51 @@ def test_rules_are_for_a_role_a_user_or_everybody(run: Command) -> None:
 
 
 @pytest.mark.usefixtures("at")
+def test_the_number_of_a_rule_is_never_given_to_another_one(run: Command) -> None:
+    run("rule", "add", "deny read a", "deny read b")
+    run("rule", "remove", "2")
+    assert run("rule", "add", "deny read c").out.startswith("added rule 3 ")
+    run("role", "add", "sensor", SENSOR)
+    run("role", "remove", "sensor")
+    assert run("rule", "add", "deny read d").out.startswith("added rule 5 ")
+    gone = run("rule", "remove", "2")
+    assert gone.code == 1 and "there is no rule" in gone.err
+
+
+def test_a_closed_directory_with_its_settings_file_is_as_its_broker(
+    run: Command, data: Path, tmp_path: Path
+) -> None:
+    file = tmp_path / "p.toml"
+    file.write_text(
+        f"[[roles]]\nname = 'sensor'\nrules = ['{SENSOR}']\n"
+        "[[rules]]\nrule = 'deny read hr/#'\nuser = 'bob'\n"
+    )
+    add_users(data, alice="wonder", bob="builder")
+    unknown = run("user", "role", "bob", "sensor")
+    assert unknown.code == 1 and "there is no role 'sensor'" in unknown.err
+
+    def answers(*where: str) -> list[object]:
+        commands = (
+            ("role", "list", "--json"),
+            ("role", "show", "sensor", "--json"),
+            ("rule", "list", "--json"),
+            ("role", "add", "sensor", SENSOR),
+            ("user", "role", "bob", "sensor"),
+            ("key", "add", "bob", "--role", "nobody"),
+            ("access", "check", "bob", "publish", "sensors/bob/x"),
+            ("access", "check", "bob", "read", "hr/pay"),
+            ("access", "check", "bob", "read", "other"),
+        )
+        return [run(*command, *where) for command in commands]
+
+    closed = answers("--config", str(file))
+    with Hosted(data, config=file):
+        assert answers() == closed
+    bad = run("role", "list", "--config", str(tmp_path / "none.toml"))
+    assert bad.code == 1 and "none.toml" in bad.err
+
+
+@pytest.mark.usefixtures("at")
 def test_a_key_has_all_roles_of_its_user_or_those_that_were_given(run: Command) -> None:
     assert run("key", "add", "alice").out.startswith("psk_")
     made = run("key", "add", "alice", "--role", "reader", "--json").json

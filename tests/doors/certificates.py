@@ -27,17 +27,20 @@ class Authority:
         )
         self._write(self.cert, builder)
 
-    def sign(self, common_name: str) -> tuple[Path, Path]:
+    def sign(
+        self, common_name: str, organization: str = "tests", unit: str = ""
+    ) -> tuple[Path, Path]:
         """A certificate for this name, good for 127.0.0.1 and localhost; it and its key."""
         key = ec.generate_private_key(ec.SECP256R1())
         names = [
             x509.DNSName("localhost"),
             x509.IPAddress(ipaddress.ip_address("127.0.0.1")),
         ]
-        builder = _builder(_subject(common_name), self._name, key.public_key()).add_extension(
+        subject = _subject(common_name, organization, unit)
+        builder = _builder(subject, self._name, key.public_key()).add_extension(
             x509.SubjectAlternativeName(names), critical=False
         )
-        stem = common_name or "unnamed"
+        stem = f"{common_name}-{organization}-{unit}".replace("/", "_")
         cert, key_file = self._directory / f"{stem}.pem", self._directory / f"{stem}.key"
         self._write(cert, builder)
         key_file.write_bytes(
@@ -69,11 +72,13 @@ class Authority:
         path.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
 
 
-def _subject(common_name: str) -> x509.Name:
-    attributes = [x509.NameAttribute(NameOID.ORGANIZATION_NAME, "tests")]
-    if common_name:
-        attributes.append(x509.NameAttribute(NameOID.COMMON_NAME, common_name))
-    return x509.Name(attributes)
+def _subject(common_name: str, organization: str = "tests", unit: str = "") -> x509.Name:
+    fields = (
+        (NameOID.ORGANIZATION_NAME, organization),
+        (NameOID.ORGANIZATIONAL_UNIT_NAME, unit),
+        (NameOID.COMMON_NAME, common_name),
+    )
+    return x509.Name([x509.NameAttribute(oid, value) for oid, value in fields if value])
 
 
 def _builder(

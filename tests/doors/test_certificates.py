@@ -2,23 +2,33 @@
 
 from __future__ import annotations
 
+import base64
 import hashlib
+import socket
 import ssl
 from pathlib import Path
 from typing import Any
 
 import pytest
+from websockets.sync.client import connect as websocket
+from websockets.typing import Subprotocol
 
+from penstock.broker.settings import topic_settings
 from penstock.log.files.directory import SOCKET_NAME
 from penstock.model import unix_socket
-from penstock.mqtt.packets import Disconnect
+from penstock.model.errors import InvalidSetting
+from penstock.mqtt.encode import encode
+from penstock.mqtt.kinds import MQTT_5
+from penstock.mqtt.packets import Connack, Connect, Disconnect, Will
 from penstock.mqtt.reasons import Reason
 from tests.doors.certificates import Authority
 from tests.doors.hosted import Hosted
 from tests.doors.test_mqtt_tls import TlsWire, client, connect
 from tests.doors.tokens import Issuer
 from tests.doors.users import add_users
+from tests.doors.wire import WAIT_S
 from tests.http.asking import Asking
+from tests.http.events import Events
 
 
 @pytest.fixture
@@ -170,3 +180,157 @@ def test_a_reload_names_keys_of_tokens_that_cannot_be_used(tmp_path: Path) -> No
         (problem,) = asking.ask("POST", "/v1/reload", **login).json["problems"]
         assert "jwt_keys" in problem and "still in use" in problem
         assert asking.ask("GET", "/v1/topics", **login).status == 200
+
+
+def serve_http(tmp_path: Path, authority: Authority, **more: Any) -> Hosted:
+    """With client certificates on https, too."""
+    ca = {"http__tls_client_ca": str(authority.cert), "http__tls_listen": "127.0.0.1:0"}
+    return serve(tmp_path, authority, **ca | more)
+
+
+def https(broker: Hosted, authority: Authority, *chain: Path) -> ssl.SSLSocket:
+    sock = socket.create_connection(("127.0.0.1", broker.ports["https"]), WAIT_S)
+    return client(authority, *chain).wrap_socket(sock, server_hostname="localhost")
+
+
+def test_a_client_whose_certificate_is_revoked_is_sent_away_whichever_door_it_uses(
+    tmp_path: Path, authority: Authority
+) -> None:
+    add_users(tmp_path / "data", alice="a", bob="b")
+    good, bad, other = authority.sign("alice"), authority.sign("bob"), authority.sign("bob", "x")
+    crl = str(authority.revoke())
+    with serve_http(tmp_path, authority, mqtt__tls_crl=crl, http__tls_crl=crl) as broker:
+        port = broker.ports["mqtts"]
+        broker.run(lambda server: server.broker.create_topic("t"))
+        with (
+            TlsWire(port, client(authority, *bad), "bad") as revoked,
+            TlsWire(port, client(authority, *good), "good") as kept,
+            TlsWire(port, client(authority, *other), "other") as same_user,
+        ):
+            for wire in (revoked, kept, same_user):
+                assert connect(wire) == Reason.SUCCESS
+            stream = Events(0, "/v1/topics/t/stream", https(broker, authority, *bad))
+            lasting = Events(0, "/v1/topics/t/stream", https(broker, authority, *good))
+            assert stream.next().kind == lasting.next().kind == "start"
+            authority.revoke(bad[0])
+            left = revoked.expect(Disconnect)
+            assert left.reason == Reason.NOT_AUTHORIZED
+            assert left.properties.reason_string == "the certificate was revoked"
+            with pytest.raises((EOFError, ConnectionError, AssertionError)):
+                stream.next()
+            for wire in (kept, same_user):
+                wire.publish("a", b"1", 1)
+            broker.run(lambda server: server.broker.publish("x", "t"))
+            assert lasting.records(1)[0]["payload"] == "x"
+
+
+def test_the_will_of_a_revoked_certificate_is_not_published(
+    tmp_path: Path, authority: Authority
+) -> None:
+    add_users(tmp_path / "data", alice="a", bob="b")
+    good, bad = authority.sign("alice"), authority.sign("bob")
+    with serve(tmp_path, authority, mqtt__tls_crl=str(authority.revoke())) as broker:
+        port = broker.ports["mqtts"]
+        with (
+            TlsWire(port, client(authority, *bad), "bad") as revoked,
+            TlsWire(port, client(authority, *good), "good") as reader,
+        ):
+            assert connect(reader) == Reason.SUCCESS
+            reader.subscribe("gone")
+            revoked.send(Connect("bad", will=Will("gone", b"farewell")))
+            revoked.expect(Connack)
+            authority.revoke(bad[0])
+            revoked.expect(Disconnect)
+            broker.wait_idle()
+            assert reader.settle() == []
+            assert broker.dropped["not_authorized"] == 1
+
+
+@pytest.mark.parametrize("field", ["organization", "organizational_unit"])
+def test_a_field_of_the_certificate_names_the_tenant(
+    tmp_path: Path, authority: Authority, field: str
+) -> None:
+    def sign(name: str, tenant: str) -> tuple[Path, Path]:
+        if field == "organization":
+            return authority.sign(name, tenant)
+        return authority.sign(name, "any", tenant)
+
+    add_users(tmp_path / "data", alice="a", bob="b")
+    with serve_http(tmp_path, authority, access__certificate_tenant=field) as broker:
+
+        async def add(server: Any) -> None:
+            await server.broker.tenants.add("acme")
+            await server.broker.engine.access.add_user("bob", b"c", tenant="acme")
+
+        broker.run(add)
+        for tenant in ("default", "acme"):
+            broker.run(lambda server, one=tenant: create(server, one, f"only-{one}"))
+        assert reason(broker, authority, *sign("bob", "acme")) == Reason.SUCCESS
+        assert reason(broker, authority, *sign("alice", "default")) == Reason.SUCCESS
+        # A user of another tenant; no such tenant; no tenant; the name of another tenant's user.
+        for name, tenant in (("alice", "acme"), ("bob", "nobody"), ("bob", ""), ("acme/bob", "x")):
+            assert reason(broker, authority, *sign(name, tenant)) == Reason.NOT_AUTHORIZED
+        for tenant in ("default", "acme"):
+            with Asking(0, https(broker, authority, *sign("bob", tenant))) as asking:
+                topics = asking.ask("GET", "/v1/topics").json["topics"]
+                assert [one["topic"] for one in topics if one["topic"] != "default"] == [
+                    f"only-{tenant}"
+                ]
+
+
+async def create(server: Any, tenant: str, topic: str) -> None:
+    engine = server.broker.tenants.get(tenant)
+    await engine.topics.create(topic, topic_settings(engine.settings, {}), exist_ok=True)
+
+
+def test_a_certificate_logs_in_over_https_as_over_mqtts(
+    tmp_path: Path, authority: Authority
+) -> None:
+    add_users(tmp_path / "data", alice="a", bob="b")
+    with serve_http(tmp_path, authority) as broker:
+        for chain, status in (
+            (authority.sign("alice"), 200),
+            (authority.sign("bob"), 403),  # not an admin
+            (authority.sign("mallory"), 401),
+            ((), 401),
+        ):
+            with Asking(0, https(broker, authority, *chain)) as asking:
+                assert asking.ask("GET", "/v1/users").status == status
+        pair = base64.b64encode(b"alice:a").decode()
+        with Asking(0, https(broker, authority, *authority.sign("bob"))) as asking:
+            answer = asking.ask("GET", "/v1/users", Authorization=f"Basic {pair}")
+            assert answer.status == 403, "the certificate decides, as over mqtts"
+        with Asking(0, https(broker, authority)) as asking:
+            answer = asking.ask("GET", "/v1/users", Authorization=f"Basic {pair}")
+            assert answer.status == 200, "without one, a password does"
+
+
+def test_a_certificate_logs_in_mqtt_over_websocket_and_required_ones_are_required(
+    tmp_path: Path, authority: Authority
+) -> None:
+    add_users(tmp_path / "data", alice="a", bob="b")
+    required = {"http__tls_client_certificates": "required"}
+    with serve_http(tmp_path, authority, **required) as broker:
+        url = f"wss://localhost:{broker.ports['https']}/mqtt"
+        context = client(authority, *authority.sign("bob"))
+        with websocket(url, ssl=context, subprotocols=[Subprotocol("mqtt")]) as bob:
+            bob.send(encode(Connect("bob"), MQTT_5))
+            answer = bob.recv(WAIT_S)
+            assert isinstance(answer, bytes) and answer[0] == 0x20 and answer[3] == 0
+            session = broker.call(lambda: broker.exchange.sessions.connected["bob"])
+            assert session.outbox is not None and session.outbox.principal.user == "bob"
+        with pytest.raises((ssl.SSLError, ConnectionError, EOFError)):
+            Asking(0, https(broker, authority)).ask("GET", "/healthz")
+
+
+@pytest.mark.parametrize("door", ["mqtt", "http"])
+@pytest.mark.parametrize("setting", ["tls_crl", "tls_client_certificates"])
+def test_settings_of_client_certificates_need_their_authority(
+    tmp_path: Path, authority: Authority, door: str, setting: str
+) -> None:
+    cert, key = authority.sign("server")
+    value = "required" if setting == "tls_client_certificates" else str(authority.revoke())
+    settings = {"tls_listen": "127.0.0.1:0", "tls_cert": str(cert), "tls_key": str(key)}
+    settings |= {setting: value}
+    with pytest.raises(InvalidSetting, match=rf"\[{door}\] {setting} .* set tls_client_ca"):
+        Hosted(tmp_path, **{f"{door}__{name}": value for name, value in settings.items()})

@@ -11,6 +11,7 @@ import pytest
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import connect
 
+from penstock.core.access import parse_rule
 from penstock.mqtt.kinds import MQTT_3_1_1, MQTT_5
 from penstock.mqtt.packets import Connack, Connect, Disconnect
 from penstock.mqtt.reasons import Reason
@@ -183,6 +184,106 @@ def test_a_websocket_ends_when_its_token_expires(broker: Hosted, issuer: Issuer)
         with pytest.raises(ConnectionClosed) as closed:
             socket.recv(10)
     assert closed.value.rcvd is not None and closed.value.rcvd.code == 1008
+
+
+def may(broker: Hosted, token: str, method: str, path: str) -> int:
+    with Asking(broker.ports["http"]) as client:
+        return client.ask(method, path, {} if method == "PUT" else b"", **bearer(token)).status
+
+
+def test_a_token_has_the_roles_it_names_and_never_those_of_a_user_of_its_name(
+    broker: Hosted, issuer: Issuer
+) -> None:
+    broker.run(lambda server: server.broker.create_topic("roles", exist_ok=True))
+    assert broker.exchange.engine.access.user("alice").roles == ("admin",)
+    for user in ("alice", "carol"):
+        for claims, (lists, reads) in (
+            ({}, (403, 200)),  # the role `client`
+            ({"roles": []}, (403, 403)),  # no role at all
+            ({"roles": "reader unknown"}, (403, 200)),
+            ({"roles": ["admin"]}, (200, 200)),
+        ):
+            token = issuer.sign(user, **claims)
+            assert may(broker, token, "GET", "/v1/users") == lists, claims
+            assert may(broker, token, "GET", "/v1/topics/roles/records") == reads, claims
+            assert may(broker, token, "GET", "/v1/tenants") == 403
+
+
+def test_the_settings_say_which_roles_a_token_has_that_names_none(
+    tmp_path: Path, issuer: Issuer
+) -> None:
+    for roles, published, read in (("reader", 403, 200), ("", 403, 403), ("sensor", 403, 403)):
+        with Hosted(tmp_path, **issuer.settings, access__jwt_default_roles=roles) as broker:
+            broker.run(lambda server: server.broker.create_topic("t", exist_ok=True))
+            token = issuer.sign("carol")
+            with Asking(broker.ports["http"]) as client:
+                answer = client.ask("POST", "/v1/topics/t/records", {"payload": 1}, **bearer(token))
+                assert answer.status == published
+                assert client.ask("GET", "/v1/topics/t/records", **bearer(token)).status == read
+
+
+def test_a_token_that_names_a_tenant_is_good_in_that_tenant_only(
+    tmp_path: Path, issuer: Issuer
+) -> None:
+    with Hosted(tmp_path, **issuer.settings) as broker:
+        operator = issuer.sign("op", roles=["operator"])
+        assert may(broker, operator, "PUT", "/v1/tenants/acme") == 201
+        admin = issuer.sign("carol", tenant="acme", roles=["admin"])
+        assert may(broker, admin, "PUT", "/v1/topics/theirs") == 201
+        assert may(broker, admin, "GET", "/v1/topics/theirs") == 200
+        assert may(broker, operator, "GET", "/v1/topics/theirs") == 404
+        assert may(broker, admin, "GET", "/v1/tenants") == 403
+        reader, answer = log_in(broker.port, "acme/carol", admin, "c")
+        assert answer.reason == Reason.SUCCESS
+        reader.subscribe("a")
+        for token, payload in ((issuer.sign("carol"), b"no"), (admin, b"yes")):
+            wire, answer = log_in(broker.port, "", token, "p")
+            assert answer.reason == Reason.SUCCESS
+            wire.publish("a", payload, 1)
+            wire.close()
+        assert reader.receive().payload == b"yes"
+        assert reader.settle() == []
+        assert reason(broker, "globex/carol", admin) == BAD
+        events = Events(broker.ports["http"], "/v1/topics/theirs/stream", **bearer(admin))
+        assert events.next().kind == "start"
+        assert may(broker, operator, "DELETE", "/v1/tenants/acme?purge=true") == 204
+        reader.expect(Disconnect)
+        with pytest.raises((EOFError, ConnectionError, AssertionError)):
+            events.next()
+        assert status(broker, admin) == 401
+        assert reason(broker, "", admin) == BAD
+
+
+def test_bearers_who_left_are_forgotten_and_those_who_stay_are_not(
+    tmp_path: Path, issuer: Issuer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Hosted(tmp_path, **issuer.settings) as broker:
+        access = broker.exchange.engine.access
+        monkeypatch.setattr(access.known, "_passing_max", 20)
+        monkeypatch.setattr(access.known, "_room", 20)
+        broker.run(lambda server: server.broker.create_topic("t"))
+        reader, _ = log_in(broker.port, "", issuer.sign("first"), "first")
+        reader.subscribe("a")
+        events = Events(
+            broker.ports["http"], "/v1/topics/t/stream", **bearer(issuer.sign("second"))
+        )
+        assert events.next().kind == "start"
+        for number in range(100):
+            assert status(broker, issuer.sign(f"user {number}")) == 200
+        assert broker.call(lambda: len(access.known)) <= 22
+        rule = parse_rule("deny receive,read #")
+        for user in ("first", "second"):
+            broker.run(lambda server, one=user: access.roles.add_rules([rule], user=one))
+        with Asking(broker.ports["http"]) as client:
+            login = bearer(issuer.sign("publisher", roles=["admin"]))
+            for topic in ("t", "default"):
+                client.ask("PUT", f"/v1/topics/{topic}", {}, **login)
+                body = {"payload": "secret", "name": "a"}
+                client.ask("POST", f"/v1/topics/{topic}/records", body, **login)
+        assert reader.settle() == [], "its rules are known, because it is still there"
+        broker.run(lambda server: access.roles.remove_rule(2))
+        broker.run(lambda server: server.broker.publish("x", "t"))
+        assert [one["payload"] for one in events.records(1)] == ["x"]
 
 
 def test_with_tokens_nobody_comes_in_without_a_login(tmp_path: Path, issuer: Issuer) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 from typing import Any, NamedTuple
 
 from websockets.sync.client import ClientConnection
@@ -21,8 +22,10 @@ class Event(NamedTuple):
 class Events:
     """The events of one answer."""
 
-    def __init__(self, port: int, path: str, **headers: str) -> None:
-        self._client = Asking(port)
+    def __init__(
+        self, port: int, path: str, sock: socket.socket | None = None, **headers: str
+    ) -> None:
+        self._client = Asking(port, sock)
         lines = [f"GET {path} HTTP/1.1", "Host: localhost", "Accept: text/event-stream"]
         lines += [f"{key.replace('_', '-')}: {value}" for key, value in headers.items()]
         self._client.send("\r\n".join(lines).encode() + b"\r\n\r\n")

@@ -12,6 +12,7 @@ from typing import Final, NamedTuple
 
 from penstock.app.aio import serving_broker
 from penstock.app.schedule import Schedule
+from penstock.broker.access import check_exposure
 from penstock.broker.engine import Engine
 from penstock.broker.tokens import Tokens
 from penstock.broker.world import World
@@ -31,8 +32,9 @@ from penstock.doors.http.door import HttpDoor
 from penstock.doors.http.routes import add_all
 from penstock.doors.link import shown_address
 from penstock.doors.mqtt.door import MqttDoor
+from penstock.doors.revocations import Revocations
 from penstock.doors.selector import DoorSelector
-from penstock.doors.tls_context import TlsContext
+from penstock.doors.tls_context import TlsContext, TlsFiles
 from penstock.log.files.directory import SOCKET_NAME
 from penstock.model.errors import InvalidSetting, UnavailableError
 from penstock.model.record import DEFAULT_TENANT, TenantId
@@ -72,6 +74,7 @@ class Server:
         self._worlds: dict[TenantId, World] = {}
         self._schedule: Schedule | None = None
         self._contexts: dict[str, TlsContext] = {}  # by scheme
+        self._revocations: Revocations | None = None
         self._is_started = False
 
     async def open(self) -> None:
@@ -98,13 +101,12 @@ class Server:
         await self._apply_bindings()
         access = self.broker.engine.access
         access.allow_anonymous = settings.allow_anonymous
-        access.certificate_user = settings.certificate_user
-        access.certificate_unknown_users = settings.certificate_unknown_users
+        access.certificates = settings.certificates
         access.roles.declare(settings.roles, settings.rules)
         if settings.tokens is not None:
             access.tokens = Tokens(settings.tokens, self.broker.engine.clock)
         for one in listeners:
-            access.check_exposure(one.host, takes_anybody=one.takes_anybody)
+            check_exposure(access, one.host, takes_anybody=one.takes_anybody)
         if settings.proxies and not access.asks_login and not access.allow_anonymous:
             raise InvalidSetting(
                 "trusted_proxies would let clients of other machines in as clients of this one, "
@@ -118,6 +120,7 @@ class Server:
         await self._open_doors()
         for one in listeners:  # without an await: nobody is served before all are bound
             self._listen(one)
+        self._follow_revocations()
         self._listen_local(settings.data / SOCKET_NAME)
 
     async def _begin(self) -> None:
@@ -227,6 +230,12 @@ class Server:
             ) from failed
         self.addresses.append(f"{one.scheme}://{shown_address(*bound)}")
 
+    def _follow_revocations(self) -> None:
+        loop, access = asyncio.get_running_loop(), self.broker.engine.access
+        contexts = self._contexts.values()
+        self._revocations = Revocations(contexts, loop, access.revoke_certificates)
+        self._revocations.start()
+
     def _listen_local(self, path: Path) -> None:
         """Take commands of whoever may open the data directory."""
         assert self._http is not None
@@ -242,7 +251,8 @@ class Server:
         """Read files and settings again that may change while the broker runs; what went wrong.
 
         Certificates, revocation lists, the keys of tokens, roles, rules and the log level. Whatever
-        cannot be used stays as it was, and no connection ends.
+        cannot be used stays as it was. No connection ends, except those whose certificate is now
+        revoked.
         """
         problems: list[str] = []
         settings = self._settings
@@ -279,6 +289,8 @@ class Server:
         mqtt, self._mqtt = self._mqtt, None
         if mqtt is not None:
             mqtt.close()
+        if self._revocations is not None:
+            self._revocations.close()
         http, self._http = self._http, None
         if http is not None:
             await http.close()
@@ -308,17 +320,20 @@ def _tried(what: str, work: Callable[[], None]) -> list[str]:
 def listeners_of(settings: ServerSettings) -> list[Listener]:
     """What the settings open; InvalidSetting if a TLS file cannot be used."""
     mqtts, https = tls_contexts(settings)
-    demands_client = settings.tls is not None and settings.tls.demands_client
     return [
         Listener(scheme, *parse_address(address), context, takes_anybody)
         for scheme, address, context, takes_anybody in (
             ("mqtt", settings.mqtt, None, True),
-            ("mqtts", settings.mqtts, mqtts, not demands_client),
+            ("mqtts", settings.mqtts, mqtts, _takes_anybody(settings.tls)),
             ("http", settings.http, None, True),
-            ("https", settings.https, https, True),
+            ("https", settings.https, https, _takes_anybody(settings.http_tls)),
         )
         if address != OFF
     ]
+
+
+def _takes_anybody(files: TlsFiles | None) -> bool:
+    return files is None or not files.demands_client
 
 
 def tls_contexts(settings: ServerSettings) -> tuple[TlsContext | None, TlsContext | None]:

@@ -43,6 +43,7 @@ async def open_users(path: Path, settings: BrokerSettings | None = None) -> Asyn
         access = Access(catalog.credentials, Metrics())
         try:
             await access.load()
+            access.tenants = {row.tenant for row in await catalog.tenants.load()}
             yield access
         finally:
             access.close()

@@ -44,12 +44,13 @@ class Tenants:
         self._catalog = shared.catalog.tenants
         self._rows: dict[TenantId, TenantInfo] = {}
         self._turn = asyncio.Lock()
+        shared.access.tenants = self._rows
 
     async def open(self) -> None:
         """Open the engines of all tenants; `close` closes those that were opened."""
         await self.shared.open()
         rows = {row.tenant: row for row in await self._catalog.load()}
-        self._rows = {DEFAULT_TENANT: rows.pop(DEFAULT_TENANT), **rows}
+        self._rows |= {DEFAULT_TENANT: rows.pop(DEFAULT_TENANT), **rows}
         for tenant in self._rows:
             await self._open(tenant)
 
@@ -119,6 +120,7 @@ class Tenants:
             access = self.shared.access
             for user in access.users(engine.tenant):
                 await access.remove_user(user.user, engine.tenant)
+            access.end_tenant(engine.tenant)
             await engine.topics.delete_all()
             await engine.close()
             await self._catalog.delete(engine.tenant)

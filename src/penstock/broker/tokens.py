@@ -55,6 +55,7 @@ class TokenSettings:
     tenant_claim: str
     roles_claim: str
     client_claim: str
+    default_roles: tuple[str, ...]  # of a token without a claim of roles
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,7 +188,7 @@ class Tokens:
         return Token(
             user,
             _text(claims, settings.tenant_claim),
-            _texts(claims, settings.roles_claim),
+            _texts(claims, settings.roles_claim, settings.default_roles),
             _text(claims, settings.client_claim),
             expires_us,
         )
@@ -293,13 +294,13 @@ def _text(claims: dict[str, Any], name: str) -> str:
     return value
 
 
-def _texts(claims: dict[str, Any], name: str) -> tuple[str, ...]:
+def _texts(claims: dict[str, Any], name: str, default: tuple[str, ...]) -> tuple[str, ...]:
     """A list of texts, or one text with spaces between them, as `scope` is."""
     value = _claim(claims, name)
     if isinstance(value, str):
         value = value.split()
     if value is None:
-        return ()
+        return default
     is_texts = isinstance(value, list) and all(isinstance(one, str) for one in value)
     if not is_texts or len(value) > ROLES_MAX:
         raise NotAuthorized(

@@ -24,6 +24,7 @@ from penstock.model.clock import Clock
 from penstock.model.errors import RefusedError
 from penstock.model.record import TenantId
 
+REMOVED_PROOF: Final = "removed"  # the login of wills whose users are gone
 REMOVED_OWNER: Final = ":removed"  # behind the name of a user who is gone; no name contains ':'
 
 
@@ -126,6 +127,12 @@ class Credentials:
                 tenant,
                 user,
                 REMOVED_OWNER,
+            )
+            database.execute(
+                "update wills set proof = $3 where tenant = $1 and owner = $2",
+                tenant,
+                user,
+                REMOVED_PROOF,
             )
 
         await self._runner.run(work)

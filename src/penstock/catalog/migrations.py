@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Final
 
 from penstock.catalog.client_tables import CLIENT_TABLES
 from penstock.catalog.database import Database
+from penstock.catalog.login_columns import LOGIN_COLUMNS
 from penstock.catalog.role_tables import ROLE_TABLES
 from penstock.model.errors import RefusedError
 
@@ -474,6 +475,7 @@ MIGRATIONS: Final = (
     ),
     Migration(15, ROLE_TABLES),
     Migration(16, CLIENT_TABLES),
+    Migration(17, LOGIN_COLUMNS),
 )
 
 

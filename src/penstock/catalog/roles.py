@@ -30,7 +30,7 @@ class RoleRow:
 
 @dataclass(frozen=True, slots=True)
 class RuleRow:
-    """A rule of a tenant, numbered in the order of adding."""
+    """A rule of a tenant, numbered in the order of adding; no number is given twice."""
 
     tenant: TenantId
     rule_id: int
@@ -196,9 +196,7 @@ def _insert_rules(
     rules: Sequence[str],
     now_us: int,
 ) -> list[RuleRow]:
-    ((next_id,),) = database.fetch(
-        "select coalesce(max(rule_id), 0) + 1 from rules where tenant = $1", tenant
-    )
+    next_id = _reserve_ids(database, tenant, len(rules))
     rows = [RuleRow(tenant, next_id + at, *subject, rule, now_us) for at, rule in enumerate(rules)]
     for row in rows:
         if not database.execute(
@@ -215,6 +213,15 @@ def _insert_rules(
             owner = f"{row.subject_kind} {row.subject}".strip()
             raise RefusedError(f"{owner} already has the rule {row.rule!r}: give each rule once")
     return rows
+
+
+def _reserve_ids(database: Database, tenant: TenantId, count: int) -> int:
+    """The first of so many ids that no rule of the tenant ever had."""
+    database.execute(
+        "update tenants set next_rule_id = next_rule_id + $2 where tenant = $1", tenant, count
+    )
+    ((following,),) = database.fetch("select next_rule_id from tenants where tenant = $1", tenant)
+    return int(following) - count
 
 
 def _load(database: Database) -> tuple[list[RoleRow], list[RuleRow]]:

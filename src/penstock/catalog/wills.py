@@ -16,9 +16,10 @@ import msgspec
 from penstock.catalog.database import Database, Row
 from penstock.catalog.thread import Runner
 from penstock.model.record import Headers, TenantId
-from penstock.model.will import NO_WILL, Will
+from penstock.model.will import NO_WILL, Login, Will
 
 NOT_DUE: Final = 0  # `due_at` while the client is connected
+NO_LOGIN: Final = Login()
 _NEVER: Final = -1  # `message_expiry_s` of a message that does not expire
 
 
@@ -41,6 +42,7 @@ class StoredWill:
     will_id: int
     client_id: str
     owner: str
+    login: Login
     will: Will
 
 
@@ -58,6 +60,7 @@ class WillCatalog:
         session_expiry_s: int,
         will: Will | None,
         replaced: int = NO_WILL,
+        login: Login = NO_LOGIN,
     ) -> int:
         """Keep the will of a client that connects, if it has one, instead of its last; the id."""
 
@@ -68,8 +71,9 @@ class WillCatalog:
             will_id = _next_id(database)
             database.execute(
                 "insert into wills (tenant, will_id, client_id, owner, name, payload, qos, retain,"
-                " headers, message_expiry_s, delay_s, session_expiry_s, due_at)"
-                " values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)",
+                " headers, message_expiry_s, delay_s, session_expiry_s, due_at, proof, roles,"
+                " credential)"
+                " values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16)",
                 self._tenant,
                 will_id,
                 client_id,
@@ -83,6 +87,9 @@ class WillCatalog:
                 will.delay_s,
                 session_expiry_s,
                 NOT_DUE,
+                login.proof,
+                ",".join(login.roles),
+                login.credential,
             )
             return will_id
 
@@ -120,7 +127,8 @@ class WillCatalog:
             found = [
                 database.fetch(
                     "select will_id, client_id, owner, name, payload, qos, retain, headers,"
-                    " message_expiry_s, delay_s from wills where will_id = $1",
+                    " message_expiry_s, delay_s, proof, roles, credential from wills"
+                    " where will_id = $1",
                     will_id,
                 )
                 for will_id in will_ids
@@ -147,7 +155,8 @@ def _next_id(database: Database) -> int:
 
 
 def _stored(row: Row) -> StoredWill:
-    will_id, client_id, owner, name, payload, qos, retain, headers, expiry_s, delay_s = row
+    will_id, client_id, owner, name, payload, qos, retain, headers, expiry_s, delay_s = row[:10]
+    proof, roles, credential = row[10:]
     will = Will(
         name,
         bytes(payload),
@@ -157,4 +166,5 @@ def _stored(row: Row) -> StoredWill:
         None if expiry_s == _NEVER else expiry_s,
         delay_s,
     )
-    return StoredWill(will_id, client_id, owner, will)
+    login = Login(proof, tuple(roles.split(",")) if roles else (), credential)
+    return StoredWill(will_id, client_id, owner, login, will)

@@ -1,6 +1,7 @@
 """`penstock role`, `penstock rule` and `penstock access`: who may do what.
 
-What the settings file declares is shown while its broker runs, and is changed only there.
+What the settings file declares is shown while its broker runs, or with --config, and is changed
+only there.
 """
 
 from __future__ import annotations
@@ -9,12 +10,12 @@ import argparse
 from typing import Any, Final
 
 from penstock.broker.access import DECLARED, Question
+from penstock.cli.accounts import add_config, closed_directory
 from penstock.cli.output import EXIT_DONE, EXIT_REFUSED, show_facts, show_json, show_table
 from penstock.cli.remote import add_remote, read_key, served_at, tenant_header
 from penstock.cli.rights import BrokerRights, DirectoryRights, OneRule, Rights
-from penstock.cli.target import filled_path, target_path, whole_number
+from penstock.cli.target import whole_number
 from penstock.core.access import ACTIONS
-from penstock.model.record import DEFAULT_TENANT, TenantId
 
 _RULE: Final = (
     "a rule in quotes: allow or deny, actions with commas between them, and a filter over names or "
@@ -51,6 +52,7 @@ def _add_role(parser: argparse.ArgumentParser) -> None:
     add.add_argument("rules", metavar="RULE", nargs="*", help=_RULE)
     for action in (add, remove, listing, show):
         add_remote(action)
+        add_config(action)
 
 
 def _add_rule(parser: argparse.ArgumentParser) -> None:
@@ -74,6 +76,7 @@ def _add_rule(parser: argparse.ArgumentParser) -> None:
     listing.set_defaults(run=list_rules)
     for action in (add, remove, listing):
         add_remote(action)
+        add_config(action)
 
 
 def _add_access(parser: argparse.ArgumentParser) -> None:
@@ -96,6 +99,7 @@ def _add_access(parser: argparse.ArgumentParser) -> None:
     check.add_argument("--client", metavar="ID", default="", help="client id, if rules contain %%c")
     check.set_defaults(run=check_access)
     add_remote(check)
+    add_config(check)
 
 
 def add_role(options: argparse.Namespace) -> None:
@@ -189,5 +193,4 @@ def _rights(options: argparse.Namespace, *, create: bool = False) -> Rights:
     url = served_at(options.at)
     if url is not None:
         return BrokerRights(url, read_key(options, url), tenant_header(options))
-    path = target_path(options) if create else filled_path(options)
-    return DirectoryRights(path, TenantId(options.of_tenant or DEFAULT_TENANT))
+    return DirectoryRights(closed_directory(options, create=create))

@@ -5,6 +5,7 @@ Both have the same methods, so commands need not know which they have.
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
@@ -16,9 +17,11 @@ from penstock.broker.access import Access
 from penstock.broker.settings import make_settings
 from penstock.catalog.credentials import CredentialRow
 from penstock.cli.remote import ask_at
+from penstock.cli.target import filled_path, target_path
 from penstock.config import storage_settings
 from penstock.model.errors import RefusedError
-from penstock.model.record import TenantId
+from penstock.model.record import DEFAULT_TENANT, TenantId
+from penstock.model.tenants import no_such_tenant
 
 T = TypeVar("T")
 
@@ -59,25 +62,54 @@ class Accounts(Protocol):
     def revoke(self, key_id: str) -> None: ...
 
 
-def in_directory(path: Path, work: Callable[[Access], Awaitable[T]]) -> T:
-    """Open the users of a directory for one piece of work."""
+class ClosedDirectory(NamedTuple):
+    """A tenant in a data directory that no broker has open; it is opened for each call."""
 
-    async def run() -> T:
-        async with open_users(path, make_settings(storage_settings())) as access:
-            return await work(access)
+    path: Path
+    tenant: TenantId
+    config: str | None  # the settings file that its broker is started with
 
-    return asyncio.run(run())
+    def run(self, work: Callable[[Access], Awaitable[T]]) -> T:
+        async def run() -> T:
+            async with open_users(self.path, make_settings(storage_settings())) as access:
+                if self.tenant not in access.tenants:
+                    raise no_such_tenant(self.tenant)
+                self.declare(access)
+                return await work(access)
+
+        return asyncio.run(run())
+
+    def declare(self, access: Access) -> None:
+        """Count what the settings file says about access, as its broker does."""
+        if self.config is not None:
+            from penstock.config import load
+
+            settings = load(Path(self.config), {})
+            access.allow_anonymous = settings.values["access.allow_anonymous"]
+            access.roles.declare(settings.roles, settings.rules)
+
+
+def add_config(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--config",
+        metavar="FILE",
+        help="settings file of the broker, for the roles and rules in it; not needed while the "
+        "broker runs",
+    )
+
+
+def closed_directory(options: argparse.Namespace, *, create: bool) -> ClosedDirectory:
+    """The directory that a command means; only commands that create may make it."""
+    path = target_path(options) if create else filled_path(options)
+    return ClosedDirectory(path, TenantId(options.of_tenant or DEFAULT_TENANT), options.config)
 
 
 class DirectoryAccounts:
-    """Of a data directory that no broker has open; it is opened for each call."""
+    """Of a data directory that no broker has open."""
 
-    def __init__(self, path: Path, tenant: TenantId) -> None:
-        self._path = path
-        self._tenant = tenant
-
-    def _with(self, work: Callable[[Access], Awaitable[T]]) -> T:
-        return in_directory(self._path, work)
+    def __init__(self, closed: ClosedDirectory) -> None:
+        self._tenant = closed.tenant
+        self._with = closed.run
 
     def users(self) -> list[User]:
         async def work(access: Access) -> list[User]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from penstock.cli.accounts import add_config
 from penstock.cli.remote import add_remote
 from penstock.cli.users import add_key_arguments, add_key_id, list_keys, make_key, revoke_key
 
@@ -28,3 +29,4 @@ def add_commands(commands: Any) -> None:
     add_key_id(revoke)
     for action in (add, listing, revoke):
         add_remote(action)
+        add_config(action)

@@ -6,20 +6,15 @@ Both have the same methods, so commands need not know which they have.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
-from pathlib import Path
-from typing import Any, NamedTuple, Protocol, TypeVar
+from collections.abc import Sequence
+from typing import Any, NamedTuple, Protocol
 from urllib.parse import quote, urlencode
 
 from penstock.broker.access import Access, KnownRole, KnownRule, Question, answer
-from penstock.cli.accounts import in_directory
+from penstock.cli.accounts import ClosedDirectory
 from penstock.cli.remote import ask_at
 from penstock.config import storage_settings
 from penstock.core.access import parse_rule
-from penstock.model.record import TenantId
-from penstock.model.tenants import no_such_tenant
-
-T = TypeVar("T")
 
 
 class OneRole(NamedTuple):
@@ -64,14 +59,12 @@ class Rights(Protocol):
 
 
 class DirectoryRights:
-    """Of a data directory that no broker has open; it is opened for each call."""
+    """Of a data directory that no broker has open."""
 
-    def __init__(self, path: Path, tenant: TenantId) -> None:
-        self._path = path
-        self._tenant = tenant
-
-    def _with(self, work: Callable[[Access], Awaitable[T]]) -> T:
-        return in_directory(self._path, work)
+    def __init__(self, closed: ClosedDirectory) -> None:
+        self._closed = closed
+        self._tenant = closed.tenant
+        self._with = closed.run
 
     def roles(self) -> list[OneRole]:
         async def work(access: Access) -> list[OneRole]:
@@ -118,10 +111,9 @@ class DirectoryRights:
         from penstock.app.aio import AsyncBroker
 
         async def run() -> Verdict:
-            async with AsyncBroker(self._path, **storage_settings()) as broker:
-                engine = broker.tenants.engines.get(self._tenant)
-                if engine is None:
-                    raise no_such_tenant(self._tenant)
+            async with AsyncBroker(self._closed.path, **storage_settings()) as broker:
+                engine = broker.tenants.get(self._tenant)
+                self._closed.declare(engine.access)
                 found = answer(engine.access, engine.topics.placement, self._tenant, question)
                 return Verdict(found.is_allowed, str(found.rule or ""), found.source)
 

@@ -13,14 +13,19 @@ from datetime import UTC, datetime
 from typing import Any
 
 from penstock.broker.access import key_id_of
-from penstock.cli.accounts import Accounts, BrokerAccounts, DirectoryAccounts, no_such_user
+from penstock.cli.accounts import (
+    Accounts,
+    BrokerAccounts,
+    DirectoryAccounts,
+    add_config,
+    closed_directory,
+    no_such_user,
+)
 from penstock.cli.mqtt_options import read_password
 from penstock.cli.output import show_facts, show_json, show_table
 from penstock.cli.remote import add_remote, read_key, served_at, tenant_header
-from penstock.cli.target import filled_path, target_path
 from penstock.core.access import ADMIN, check_user
 from penstock.model.errors import RefusedError
-from penstock.model.record import DEFAULT_TENANT, TenantId
 
 
 def add_commands(commands: Any) -> None:
@@ -78,6 +83,7 @@ def add_commands(commands: Any) -> None:
         )
     for action in (add, passwd, role, remove, listing, show, key, keys, revoke):
         add_remote(action)
+        add_config(action)
 
 
 def add_key_arguments(parser: argparse.ArgumentParser) -> None:
@@ -232,9 +238,7 @@ def _accounts(options: argparse.Namespace, *, create: bool = False) -> tuple[Acc
     url = served_at(options.at)
     if url is not None:
         return BrokerAccounts(url, read_key(options, url), tenant_header(options)), True
-    path = target_path(options) if create else filled_path(options)
-    tenant = TenantId(options.of_tenant or DEFAULT_TENANT)
-    return DirectoryAccounts(path, tenant), False
+    return DirectoryAccounts(closed_directory(options, create=create)), False
 
 
 def _time(timestamp_us: int) -> str:

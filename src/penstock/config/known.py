@@ -5,7 +5,13 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from penstock.broker.access import COMMON_NAME, FINGERPRINT
+from penstock.broker.access import (
+    BY_USER,
+    COMMON_NAME,
+    FINGERPRINT,
+    ORGANIZATION,
+    ORGANIZATIONAL_UNIT,
+)
 from penstock.broker.settings import BrokerSettings
 from penstock.config.checks import (
     OFF,
@@ -28,6 +34,7 @@ from penstock.config.checks import (
     yes_or_no,
 )
 from penstock.config.defaults import DEFAULT_DATA, PREFIX
+from penstock.core.access import CLIENT
 from penstock.core.bus import PROCESSES_MAX
 from penstock.doors.http.limits import METRICS_READERS, HttpLimits
 from penstock.doors.mqtt.limits import MqttLimits
@@ -135,6 +142,24 @@ SETTINGS: Final = (
     ),
     Setting("http.tls_cert", "", file, "certificate chain, PEM; empty: that of [mqtt]"),
     Setting("http.tls_key", "", file, "private key, PEM; empty if it is in tls_cert"),
+    Setting(
+        "http.tls_client_ca",
+        "",
+        file,
+        "CA of client certificates, which log in as those of MQTT do; empty: they are not used",
+    ),
+    Setting(
+        "http.tls_client_certificates",
+        OPTIONAL,
+        certificates,
+        "'optional' (clients without a certificate log in otherwise) or 'required'",
+    ),
+    Setting(
+        "http.tls_crl",
+        "",
+        file,
+        "certificate revocation list of that CA, PEM; its certificates are rejected",
+    ),
     Setting(
         "http.origins",
         "",
@@ -269,6 +294,13 @@ SETTINGS: Final = (
         "what names the user of a client certificate: 'common_name', or 'fingerprint' (SHA-256)",
     ),
     Setting(
+        "access.certificate_tenant",
+        BY_USER,
+        one_of(BY_USER, ORGANIZATION, ORGANIZATIONAL_UNIT),
+        "what names the tenant of a client certificate: 'user' (a name 'tenant/user'), "
+        "'organization' or 'organizational_unit'",
+    ),
+    Setting(
         "access.certificate_unknown_users",
         False,
         yes_or_no,
@@ -301,6 +333,12 @@ SETTINGS: Final = (
         "roles",
         text,
         "claim with the roles; a claim inside an object is written with dots",
+    ),
+    Setting(
+        "access.jwt_default_roles",
+        CLIENT,
+        optional_text,
+        "roles of a token without that claim, separated by spaces",
     ),
     Setting(
         "access.jwt_client_claim",

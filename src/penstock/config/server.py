@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from penstock.broker.access import CertificateRules
 from penstock.broker.session.session import NEVER_EXPIRES
 from penstock.broker.settings import check_storage, make_settings
 from penstock.broker.tokens import TokenSettings
@@ -50,8 +51,7 @@ class ServerSettings:
     spark_master: str
     tokens: TokenSettings | None  # None: tokens are not accepted
     proxies: TrustedProxies
-    certificate_user: str
-    certificate_unknown_users: bool
+    certificates: CertificateRules
     roles: tuple[DeclaredRole, ...] = ()
     rules: tuple[DeclaredRule, ...] = ()
 
@@ -73,7 +73,7 @@ def server_settings(effective: Effective) -> ServerSettings:
         values["log_output.format"],
         values["mqtt.listen"],
         values["mqtt.tls_listen"],
-        _tls_files(values),
+        _tls_files(values, "mqtt", "mqtt"),
         MqttLimits(
             seconds("connect_timeout", values["mqtt.connect_timeout"]),
             values["mqtt.connections_max"],
@@ -99,8 +99,11 @@ def server_settings(effective: Effective) -> ServerSettings:
         chosen_master(values),
         _token_settings(values),
         TrustedProxies(parse_networks("trusted_proxies", values["server.trusted_proxies"])),
-        values["access.certificate_user"],
-        values["access.certificate_unknown_users"],
+        CertificateRules(
+            values["access.certificate_user"],
+            values["access.certificate_tenant"],
+            values["access.certificate_unknown_users"],
+        ),
         effective.roles,
         effective.rules,
     )
@@ -126,6 +129,7 @@ def _token_settings(values: dict[str, Any]) -> TokenSettings | None:
         values["access.jwt_tenant_claim"],
         values["access.jwt_roles_claim"],
         values["access.jwt_client_claim"],
+        tuple(sorted(set(values["access.jwt_default_roles"].split()))),
     )
 
 
@@ -159,38 +163,30 @@ def _http_limits(values: dict[str, Any]) -> HttpLimits:
 
 
 def _http_tls_files(values: dict[str, Any]) -> TlsFiles | None:
-    if values["http.tls_listen"] == OFF:
-        return None
     table = "http" if values["http.tls_cert"] else "mqtt"
-    cert, key = values[f"{table}.tls_cert"], values[f"{table}.tls_key"]
-    if not cert:
-        raise InvalidSetting(
-            f"[http] tls_listen {values['http.tls_listen']!r} needs a certificate: "
-            "set tls_cert and tls_key (--tls-cert, --tls-key)"
-        )
-    return TlsFiles(Path(cert), Path(key) if key else None, None, False)
+    return _tls_files(values, "http", table)
 
 
-def _tls_files(values: dict[str, Any]) -> TlsFiles | None:
-    cert, key, client_ca = (
-        values[f"mqtt.{name}"] for name in ("tls_cert", "tls_key", "tls_client_ca")
-    )
-    demands_client = values["mqtt.tls_client_certificates"] == REQUIRED
-    if values["mqtt.tls_listen"] == OFF:
+def _tls_files(values: dict[str, Any], door: str, cert_of: str) -> TlsFiles | None:
+    """What a door needs for TLS; `cert_of` is the table with the server's certificate."""
+    listen = values[f"{door}.tls_listen"]
+    if listen == OFF:
         return None
+    cert, key = values[f"{cert_of}.tls_cert"], values[f"{cert_of}.tls_key"]
     if not cert:
         raise InvalidSetting(
-            f"[mqtt] tls_listen {values['mqtt.tls_listen']!r} needs a certificate: "
+            f"[{door}] tls_listen {listen!r} needs a certificate: "
             "set tls_cert and tls_key (--tls-cert, --tls-key)"
         )
-    crl = values["mqtt.tls_crl"]
+    client_ca, crl = values[f"{door}.tls_client_ca"], values[f"{door}.tls_crl"]
+    demands_client = values[f"{door}.tls_client_certificates"] == REQUIRED
     if crl and not client_ca:
         raise InvalidSetting(
-            f"[mqtt] tls_crl {crl!r} needs the CA of client certificates: set tls_client_ca"
+            f"[{door}] tls_crl {crl!r} needs the CA of client certificates: set tls_client_ca"
         )
     if demands_client and not client_ca:
         raise InvalidSetting(
-            "[mqtt] tls_client_certificates 'required' needs the CA that signs them: "
+            f"[{door}] tls_client_certificates 'required' needs the CA that signs them: "
             "set tls_client_ca (--tls-client-ca)"
         )
     return TlsFiles(

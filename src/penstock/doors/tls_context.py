@@ -1,7 +1,7 @@
 """How a listener speaks TLS: its files, which are read again when they change.
 
 Files that cannot be used leave everything as it was, and the server log says so. Connections that
-are open stay as they are.
+are open stay as they are, unless the certificate of their client is on a new revocation list.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from penstock.broker.watched_files import identity_of
+from penstock.doors.revocation_lists import number_of, revoked_numbers
 from penstock.model.certificate import Certificate
 from penstock.model.errors import InvalidSetting
 
@@ -37,17 +38,19 @@ class TlsFiles:
 
 
 class TlsContext:
-    """The context for the next handshake."""
+    """The context for the next handshake, and the certificates that are good for none."""
 
     def __init__(self, files: TlsFiles) -> None:
         self._files = files
         self._read_as = identity_of(files.paths())
         self._context = server_context(files)
+        self.revoked = read_revoked(files)
 
     def reload(self, files: TlsFiles) -> None:
         """Read these files; InvalidSetting if they cannot be used, and the context stays."""
         read_as = identity_of(files.paths())
-        self._context = server_context(files)
+        context, revoked = server_context(files), read_revoked(files)
+        self._context, self.revoked = context, revoked
         self._files, self._read_as = files, read_as
 
     def current(self) -> ssl.SSLContext:
@@ -56,7 +59,7 @@ class TlsContext:
         if read_as != self._read_as:
             self._read_as = read_as
             try:
-                self._context = server_context(self._files)
+                self.reload(self._files)
             except InvalidSetting as wrong:
                 text = "%(problem)s; TLS goes on with what was read before"
                 LOG.warning(text, {"event": "certificates not reloaded", "problem": str(wrong)})
@@ -97,6 +100,16 @@ def server_context(files: TlsFiles) -> ssl.SSLContext:
     return context
 
 
+def read_revoked(files: TlsFiles) -> frozenset[str]:
+    """The numbers of the revoked certificates; none without a list."""
+    if files.crl is None:
+        return frozenset()
+    try:
+        return revoked_numbers(files.crl.read_bytes())
+    except (OSError, ValueError) as failed:
+        raise InvalidSetting(f"tls_crl {str(files.crl)!r} cannot be read: {failed}") from failed
+
+
 def _load(context: ssl.SSLContext, setting: str, path: Path, must_be: str) -> None:
     _check_readable(setting, path)
     try:
@@ -130,6 +143,7 @@ def certificate_of(shown: Mapping[str, Any] | None, raw: bytes | None) -> Certif
         subject.get("organizationName", ""),
         subject.get("organizationalUnitName", ""),
         hashlib.sha256(raw).hexdigest(),
+        number_of(raw),
     )
 
 

@@ -12,3 +12,4 @@ class Certificate(NamedTuple):
     organization: str
     organizational_unit: str
     fingerprint: str  # SHA-256 of the whole certificate, 64 hexadecimal digits
+    number: str  # its issuer and serial number: what a revocation list names it by

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from penstock.model.record import Headers
 
@@ -21,3 +21,11 @@ class Will:
     headers: Headers = ()
     expiry_s: int | None = None  # counted from when it is published; None: never
     delay_s: int = 0
+
+
+class Login(NamedTuple):
+    """How the client came in that left a will; no secret."""
+
+    proof: str = ""  # the kind of credential
+    roles: tuple[str, ...] = ()  # of a key or a token; empty: those of the user
+    credential: str = ""  # tells one credential of the kind from another

@@ -1,7 +1,16 @@
 """Who may come in, and what they may do: users, keys, roles and rules of all tenants."""
 
-from penstock.broker.access.access import COMMON_NAME, FINGERPRINT, Access
+from penstock.broker.access.access import Access
 from penstock.broker.access.answers import Question, answer
+from penstock.broker.access.certificates import (
+    BY_USER,
+    COMMON_NAME,
+    FINGERPRINT,
+    ORGANIZATION,
+    ORGANIZATIONAL_UNIT,
+    CertificateRules,
+)
+from penstock.broker.access.exposure import check_exposure
 from penstock.broker.access.identities import CERTIFICATE, KEY, PASSWORD, TOKEN, Admission
 from penstock.broker.access.keys import KEY_PREFIX, KEY_USER, key_id_of
 from penstock.broker.access.roles import (
@@ -15,6 +24,7 @@ from penstock.broker.access.roles import (
 from penstock.catalog.credentials import CredentialRow
 
 __all__ = [
+    "BY_USER",
     "CERTIFICATE",
     "COMMON_NAME",
     "DECLARED",
@@ -22,10 +32,13 @@ __all__ = [
     "KEY",
     "KEY_PREFIX",
     "KEY_USER",
+    "ORGANIZATION",
+    "ORGANIZATIONAL_UNIT",
     "PASSWORD",
     "TOKEN",
     "Access",
     "Admission",
+    "CertificateRules",
     "CredentialRow",
     "DeclaredRole",
     "DeclaredRule",
@@ -34,5 +47,6 @@ __all__ = [
     "Question",
     "Roles",
     "answer",
+    "check_exposure",
     "key_id_of",
 ]

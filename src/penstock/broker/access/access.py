@@ -18,23 +18,28 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Final
 
+from penstock.broker.access.certificates import CertificateRules
 from penstock.broker.access.identities import (
     CERTIFICATE,
     DIRECTORY,
     KEY,
     LOCAL,
     PASSWORD,
+    REMOVED,
     TOKEN,
     Admission,
     Identity,
+    check_key_roles,
+    digest,
     may_give,
 )
 from penstock.broker.access.keys import Keys
+from penstock.broker.access.known_principals import KnownPrincipals
 from penstock.broker.access.roles import Roles
 from penstock.broker.login_lines import LoginLines, Place
 from penstock.broker.metrics import Metrics
@@ -56,15 +61,13 @@ from penstock.core.networks import is_loopback, network_of
 from penstock.model.certificate import Certificate
 from penstock.model.errors import (
     InvalidName,
-    InvalidSetting,
     NotAuthorized,
     RefusedError,
     UnavailableError,
 )
 from penstock.model.record import DEFAULT_TENANT, TenantId
+from penstock.model.will import Login
 
-COMMON_NAME: Final = "common_name"  # what names the user of a certificate
-FINGERPRINT: Final = "fingerprint"
 WRONG_LOGIN_S: Final = 1.0  # how long a wrong login keeps its place
 
 
@@ -75,16 +78,13 @@ class Access:
     """The users, kept in memory and in step with the catalog."""
 
     def __init__(
-        self,
-        credentials: Credentials,
-        metrics: Metrics,
-        *,
-        wrong_login_s: float = WRONG_LOGIN_S,
+        self, credentials: Credentials, metrics: Metrics, *, wrong_login_s: float = WRONG_LOGIN_S
     ) -> None:
         self.on_change: list[OnChange] = []
-        self.certificate_user = COMMON_NAME
-        self.certificate_unknown_users = False
+        self.certificates = CertificateRules()
         self.tokens: Tokens | None = None  # None: tokens are not accepted
+        self.tenants: Container[str] = (DEFAULT_TENANT,)  # those that somebody can log in to
+        self.known = KnownPrincipals()
         self.roles = Roles(
             credentials.roles, self._everybody_changed, self._user_changed, self._lose_role
         )
@@ -93,9 +93,7 @@ class Access:
         self._metrics = metrics
         self._wrong_login_s = wrong_login_s
         self._passwords = Passwords()
-        self._principals: dict[Identity, Principal] = {}
-        # Who came with a certificate or a token and is not a user, as they came last.
-        self._strangers: dict[tuple[TenantId, str], Principal] = {}
+        self._revoked_certificates: frozenset[str] = frozenset()  # their numbers
         self._users: dict[tuple[TenantId, str], CredentialRow] = {}
         self._keys = Keys(credentials.keys)
         self._decoy = ""  # a hash that no password was made for
@@ -221,8 +219,7 @@ class Access:
         self._forget(user, tenant)
         self._keys.forget_user(user, tenant)
         self.roles.forget_user(user, tenant)
-        self._strangers.pop((tenant, user), None)
-        for identity in self._of_user(tenant, user):  # also who came with a token of that name
+        for identity in self.known.of_user(tenant, user):  # also who came with a token of that name
             self._revoke(identity, _removed(user))
         self._everybody_changed()
 
@@ -245,12 +242,7 @@ class Access:
         key some of the user's.
         """
         held = self.user(user, tenant).roles
-        for role in roles:
-            if self.roles.check(role, tenant) not in held and not may_give(held, role):
-                raise RefusedError(
-                    f"user {quoted(user)} does not have the role {quoted(role)}: a key has some "
-                    "of the roles of its user"
-                )
+        check_key_roles(user, held, [self.roles.check(role, tenant) for role in roles])
         return await self._keys.make(user, roles, tenant)
 
     async def revoke_key(self, key_id: str, tenant: TenantId = DEFAULT_TENANT) -> None:
@@ -263,13 +255,32 @@ class Access:
 
     def get(self, identity: Identity) -> Principal:
         """One object for each identity, made when it is first seen."""
-        principal = self._principals.get(identity)
+        principal = self.known.get(identity)
         if principal is None:
             if self._refusal(identity):
                 return Principal(identity.tenant, identity.user)
             principal = Principal(identity.tenant, identity.user, self._grants(identity))
-            self._principals[identity] = principal
+            self.known.add(identity, principal)
         return principal
+
+    def login_of(self, principal: Principal) -> Login:
+        """How a principal came in, to be stored with what it leaves."""
+        identity = self.known.identity_of(principal)
+        if identity is not None:
+            return identity.login
+        return Login(REMOVED if principal.is_revoked else "")
+
+    def with_login(self, tenant: TenantId, user: str, login: Login) -> Principal:
+        """Who came in like this before; somebody who may nothing if that is no longer good."""
+        proof, roles, credential = login
+        if not proof and not user and not self.asks_login:
+            proof = LOCAL
+        if proof == PASSWORD:
+            row = self._users.get((tenant, user))
+            if row is None or digest(row.password_hash) != credential:
+                return Principal(tenant, user)
+            credential = row.password_hash
+        return self.get(Identity(tenant, user, proof, roles, credential))
 
     def _refusal(self, identity: Identity) -> str:
         """Why nobody comes in like this any more; '' if they do."""
@@ -279,9 +290,11 @@ class Access:
             return "" if is_let_in or proof == DIRECTORY else "every client has to log in now"
         row = self._users.get((tenant, user))
         if proof == TOKEN:
-            return ""
-        if row is None:
-            if proof == CERTIFICATE and (self.certificate_unknown_users or not self._users):
+            return "" if self.tokens is not None else "tokens are no longer accepted"
+        if proof == CERTIFICATE and credential in self._revoked_certificates:
+            return "the certificate was revoked"
+        if proof == REMOVED or row is None:
+            if proof == CERTIFICATE and (self.certificates.unknown_users or not self._users):
                 return ""
             return _removed(user) if proof != CERTIFICATE else f"there is no user {quoted(user)}"
         if proof == PASSWORD and credential != row.password_hash:
@@ -307,23 +320,34 @@ class Access:
         return self.roles.grants(tenant, user, roles)
 
     def _everybody_changed(self) -> None:
-        self._renew(list(self._principals))
+        self._renew(list(self.known))
         for listener in self.on_change:
             listener(None)
 
     def _user_changed(self, tenant: TenantId, user: str) -> None:
-        concerned = self._renew(self._of_user(tenant, user))
+        self._some_changed(self.known.of_user(tenant, user))
+
+    def _some_changed(self, identities: list[Identity]) -> None:
+        concerned = self._renew(identities)
         for listener in self.on_change:
             listener(concerned)
 
-    def _of_user(self, tenant: TenantId, user: str) -> list[Identity]:
-        return [one for one in self._principals if (one.tenant, one.user) == (tenant, user)]
+    def revoke_certificates(self, numbers: frozenset[str]) -> None:
+        """These are good for nothing from now on, and no others; see `Certificate.number`."""
+        self._revoked_certificates = numbers
+        self._some_changed([one for one in self.known if one.proof == CERTIFICATE])
+
+    def end_tenant(self, tenant: TenantId) -> None:
+        """A tenant is being removed: whoever came in to it has to go."""
+        for identity in [one for one in self.known if one.tenant == tenant]:
+            self._revoke(identity, f"tenant {quoted(tenant)} was removed")
+        self._everybody_changed()
 
     def _renew(self, identities: list[Identity]) -> set[Principal]:
         """They have the grants of now, or are revoked."""
         concerned = set()
         for identity in identities:
-            principal = self._principals[identity]
+            principal = self.known[identity]
             concerned.add(principal)
             refusal = self._refusal(identity)
             if refusal:
@@ -334,7 +358,7 @@ class Access:
 
     def _revoke(self, identity: Identity, why: str) -> None:
         """Whoever came in like this has to go; who comes like this later is another principal."""
-        self._principals.pop(identity).revoke(why)
+        self.known.remove(identity).revoke(why)
 
     # Coming in
 
@@ -349,26 +373,26 @@ class Access:
         return self.get(Identity(DEFAULT_TENANT, "", DIRECTORY))
 
     def principal(self, user: str, tenant: TenantId = DEFAULT_TENANT) -> Principal:
-        """Who a user is who was let in before; '' for an anonymous client."""
-        if not user and not self.asks_login:
-            return self.get(Identity(tenant, "", LOCAL))
-        if user and (tenant, user) not in self._users:
-            return self._strangers.get((tenant, user)) or Principal(tenant, user)
-        return self.get(Identity(tenant, user))
+        """What somebody may who logs in as this user with all roles; '' for an anonymous client."""
+        return self.with_login(tenant, user, Login())
 
     def certified(self, certificate: Certificate) -> Principal | None:
         """Who the owner of a certificate is that the listener's authority signed.
 
         Once users exist, it is one of them, unless the setting says otherwise.
         """
-        by_fingerprint = self.certificate_user == FINGERPRINT
-        name = certificate.fingerprint if by_fingerprint else certificate.common_name
+        rules = self.certificates
+        named = rules.tenant_of(certificate)
+        if named is not None and named not in self.tenants:
+            return None
+        tenant = TenantId(named or DEFAULT_TENANT)
         with suppress(InvalidName):
-            row = self.find(check_user(name))
+            name = check_user(rules.user_of(certificate))
+            row = self.find(name) if named is None else self._users.get((tenant, name))
             if row is not None:
-                return self.get(Identity(row.tenant, row.user))
-            if self.certificate_unknown_users or not self._users:
-                return self._stranger(Identity(DEFAULT_TENANT, name, CERTIFICATE))
+                tenant, name = row.tenant, row.user
+            identity = Identity(tenant, name, CERTIFICATE, credential=certificate.number)
+            return None if self._refusal(identity) else self.get(identity)
         return None
 
     def keyed(self, key: bytes) -> Principal | None:
@@ -386,31 +410,22 @@ class Access:
     def tokened(self, text: bytes) -> Admission:
         """What the bearer of a token may do; NotAuthorized if it is not accepted.
 
-        A token that names no roles has those of its user; who is not a user has the role `client`.
+        It has the roles that the token names, never those of a user of the same name.
         """
         assert self.tokens is not None, "takes_token was asked before"
         try:
             token = self.tokens.check(text)
             user = check_user(token.user)
-            if token.tenant not in ("", DEFAULT_TENANT):
-                raise NotAuthorized(f"the token's tenant {quoted(token.tenant)} does not exist")
+            if (tenant := token.tenant or DEFAULT_TENANT) not in self.tenants:
+                raise NotAuthorized(f"the token's tenant {quoted(tenant)} does not exist")
         except InvalidName as wrong:
             self.count_wrong()
             raise NotAuthorized(f"the token is not accepted: {wrong}") from None
         except NotAuthorized:
             self.count_wrong()
             raise
-        if token.roles or (DEFAULT_TENANT, user) not in self._users:
-            roles = token.roles or (CLIENT,)
-            principal = self._stranger(Identity(DEFAULT_TENANT, user, TOKEN, roles))
-        else:
-            principal = self.get(Identity(DEFAULT_TENANT, user))
+        principal = self.get(Identity(TenantId(tenant), user, TOKEN, token.roles))
         return Admission(principal, token.client_id, token.expires_us)
-
-    def _stranger(self, identity: Identity) -> Principal:
-        principal = self.get(identity)
-        self._strangers[identity.tenant, identity.user] = principal
-        return principal
 
     def find(self, login: str) -> CredentialRow | None:
         """The user that a login name means: `user` or `tenant/user`."""
@@ -477,21 +492,6 @@ class Access:
             self._metrics.refused["login"] += 1
             await asyncio.sleep(self._wrong_login_s)
             return None
-
-    # Listening
-
-    def check_exposure(self, host: str, *, takes_anybody: bool = True) -> None:
-        """Refuse to listen where strangers could come in and nobody wrote that down.
-
-        A listener that demands certificates does not take anybody.
-        """
-        if self.asks_login or self.allow_anonymous or not takes_anybody:
-            return
-        if not is_loopback(host):
-            raise InvalidSetting(
-                f"listening on {host} would accept everybody, because no user exists: add a user "
-                "(penstock user add), listen on 127.0.0.1, or use --allow-anonymous"
-            )
 
 
 def _removed(user: str) -> str:

@@ -6,11 +6,16 @@ no longer good ends what was begun with it, and nothing else.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
+from penstock.catalog.credentials import REMOVED_PROOF
 from penstock.core.access import ADMIN, OPERATOR, Principal
+from penstock.core.names import quoted
+from penstock.model.errors import RefusedError
 from penstock.model.record import TenantId
+from penstock.model.will import Login
 
 LOCAL: Final = "local"  # an anonymous client of this machine
 DIRECTORY: Final = "directory"  # whoever can open the data directory: an operator
@@ -18,6 +23,7 @@ PASSWORD: Final = "password"
 KEY: Final = "key"
 CERTIFICATE: Final = "certificate"  # of somebody who may not be a user
 TOKEN: Final = "token"  # whose roles hold as they are
+REMOVED: Final = REMOVED_PROOF  # the user is gone; one of the same name is somebody else
 
 
 class Identity(NamedTuple):
@@ -27,7 +33,19 @@ class Identity(NamedTuple):
     user: str  # '' for anonymous clients
     proof: str = ""  # one of those above; '' for a user who proved it in any other way
     roles: tuple[str, ...] = ()  # of the key or the token; empty: those of the user
-    credential: str = ""  # the hash of the password, or the digest of the key
+    # The hash of the password, the digest of the key, or the number of the certificate.
+    credential: str = ""
+
+    @property
+    def login(self) -> Login:
+        """What is stored beside a will; the hash of a password is not."""
+        secret = self.credential
+        return Login(self.proof, self.roles, digest(secret) if self.proof == PASSWORD else secret)
+
+
+def digest(password_hash: str) -> str:
+    """Tells the hashes of passwords apart, and says nothing about them."""
+    return hashlib.sha256(password_hash.encode()).hexdigest()
 
 
 class Admission(NamedTuple):
@@ -41,3 +59,13 @@ class Admission(NamedTuple):
 def may_give(held: Sequence[str], role: str) -> bool:
     """Whether somebody with these roles may let a key have another one."""
     return OPERATOR in held or (ADMIN in held and role != OPERATOR)
+
+
+def check_key_roles(user: str, held: Sequence[str], roles: Sequence[str]) -> None:
+    """RefusedError if a key of a user with the roles `held` may not have one of these."""
+    for role in roles:
+        if role not in held and not may_give(held, role):
+            raise RefusedError(
+                f"user {quoted(user)} does not have the role {quoted(role)}: a key has some "
+                "of the roles of its user"
+            )

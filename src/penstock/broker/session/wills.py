@@ -189,10 +189,12 @@ class Wills:
         if last is None and will is None:
             return
         replaced = NO_WILL if last is None else last.will_id
+        assert session.outbox is not None
+        login = self._exchange.engine.access.login_of(session.outbox.principal)
         try:
             with self._making(owner) if will is not None else nullcontext():
                 session.will_id = await self._catalog.hold(
-                    client_id, owner, session.expiry_s, will, replaced
+                    client_id, owner, session.expiry_s, will, replaced, login
                 )
                 self._held.pop(replaced)
                 if will is not None:
@@ -335,9 +337,9 @@ class Wills:
             await exchange.engine.create_wanted(wanted.topic)
 
     def _owner(self, stored: StoredWill) -> Principal:
-        """Whose will it is: what its owner may publish counts when it is published."""
-        exchange = self._exchange
-        owner = exchange.engine.access.principal(stored.owner, exchange.engine.tenant)
+        """Who left it: what that login may publish counts when it is published."""
+        engine = self._exchange.engine
+        owner = engine.access.with_login(engine.tenant, stored.owner, stored.login)
         return owner.for_client(stored.client_id)
 
     def _publish(self, stored: StoredWill) -> asyncio.Future[Exception | None]:

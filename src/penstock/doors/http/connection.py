@@ -56,6 +56,7 @@ class HttpConnection:
         "_waiting",
         "_waiting_bytes",
         "_wrong",
+        "certificate",
         "current",
         "is_closed",
         "is_dirty",
@@ -88,6 +89,7 @@ class HttpConnection:
         self._drains = False
         self.current: Request | None = None
         self.source = link.source
+        self.certificate = link.certificate
         self.out_bytes = 0
         self.is_closed = False
         self.is_dirty = False

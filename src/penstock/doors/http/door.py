@@ -138,6 +138,7 @@ class HttpDoor:
         self._note_date()
         self._timer = loop.call_later(1.0, self._each_second)
         self._access.on_change.append(self._end_revoked)
+        self._access.known.in_use.append(self._principals)
 
     # Connections
 
@@ -347,6 +348,11 @@ class HttpDoor:
         request.reply(answer)
         if not isinstance(answer, Response):
             self._lasting.add(request)
+
+    def _principals(self) -> list[Principal]:
+        """Those of requests under way, and of what goes on after its answer."""
+        under_way = [one.current.principal for one in self._connections if one.current is not None]
+        return under_way + self._lasting.principals()
 
     def _end_revoked(self, concerned: set[Principal] | None) -> None:
         if concerned is None or any(one.is_revoked for one in concerned):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from penstock.core.access import NOBODY
+from penstock.core.access import NOBODY, Principal
 from penstock.doors.http.connection import HttpConnection
 from penstock.doors.http.login import CHALLENGE
 from penstock.doors.http.messages import HttpError, Request
@@ -28,6 +28,9 @@ class Lasting:
 
     def forget(self, connection: HttpConnection) -> None:
         self._requests.pop(connection, None)
+
+    def principals(self) -> list[Principal]:
+        return [request.principal for request in self._requests.values()]
 
     def end_expired(self, now_us: int) -> None:
         for connection, request in list(self._requests.items()):

@@ -1,4 +1,4 @@
-"""Who a request comes from: Basic credentials, a key or a token (Bearer), or nobody in particular.
+"""Who a request comes from: a client certificate, Basic credentials, a key or a token, or nobody.
 
 The users are those of MQTT. A password found right before costs microseconds; another one is
 checked beside the event loop while its client waits.
@@ -13,6 +13,7 @@ from typing import Final
 from penstock.broker.access import Access
 from penstock.core.access import Principal
 from penstock.doors.http.messages import HttpError, Request
+from penstock.model.certificate import Certificate
 from penstock.model.errors import NotAuthorized
 
 CHALLENGE: Final = (
@@ -24,6 +25,9 @@ Credentials = tuple[str, bytes]
 
 def recall(access: Access, request: Request) -> Principal | Credentials:
     """Who asks; or the credentials that have to be checked first. HttpError 401 if nobody may."""
+    certificate = request.asker.certificate
+    if certificate is not None:
+        return _certified(access, certificate)
     given = request.headers.get(b"authorization")
     if given is None or not access.asks_login:
         # Without users there is nothing to check a name against: it counts for nothing.
@@ -47,6 +51,15 @@ def recall(access: Access, request: Request) -> Principal | Credentials:
         access.count_wrong()
         raise
     return access.recall(user, password) or (user, password)
+
+
+def _certified(access: Access, certificate: Certificate) -> Principal:
+    """As for MQTT: a certificate decides, whatever else is said."""
+    principal = access.certified(certificate)
+    if principal is None:
+        access.count_wrong()
+        raise HttpError(401, "the client certificate names no user", CHALLENGE)
+    return principal
 
 
 def _bearer(access: Access, request: Request, token: bytes) -> Principal:

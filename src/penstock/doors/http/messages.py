@@ -13,6 +13,7 @@ from urllib.parse import parse_qsl
 import msgspec
 
 from penstock.core.access import NOBODY, Principal
+from penstock.model.certificate import Certificate
 from penstock.model.errors import PenstockError
 
 JSON: Final = "application/json"
@@ -110,6 +111,7 @@ class Asker(Protocol):
     """The connection a request came on."""
 
     source: str
+    certificate: Certificate | None  # of its client, signed by an authority that is trusted
 
     def admit(self, request: Request) -> None: ...
 

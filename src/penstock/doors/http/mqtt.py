@@ -1,7 +1,8 @@
 """MQTT inside WebSocket, on `/mqtt` (MQTT 5 §6): a Link for the MQTT door's connections.
 
 Frames are only an envelope: packets may be split over them at any byte, and one may hold several.
-Clients log in with their CONNECT, as everywhere in MQTT, not with the HTTP request.
+Clients log in with their CONNECT, as everywhere in MQTT, not with the HTTP request; or with the
+certificate of the TLS connection, if there is one.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from penstock.doors.http.websocket import Receiver, WebSocket
 from penstock.doors.mqtt.connection import PACKET_BYTES_MAX, Connection
 from penstock.doors.mqtt.door import MqttDoor
 from penstock.doors.strangers import Stranger
+from penstock.model.certificate import Certificate
 
 PATH: Final = "/mqtt"
 SUBPROTOCOLS: Final = ("mqtt", "mqttv3.1")
@@ -31,7 +33,7 @@ BUSY: Final = 1013
 
 def add_routes(door: Endpoints, mqtt: MqttDoor) -> None:
     def begin(asker: Asker, socket: WebSocket) -> Receiver:
-        return MqttReceiver(mqtt, socket, door.stranger(asker))
+        return MqttReceiver(mqtt, socket, asker.certificate, door.stranger(asker))
 
     def upgrade(request: Request) -> Upgrade:
         door.check_room()
@@ -46,10 +48,11 @@ def add_routes(door: Endpoints, mqtt: MqttDoor) -> None:
 class WebSocketLink:
     """Implements Link: what is sent in one go goes into one frame."""
 
-    __slots__ = ("_is_wanted", "_loop", "_on_writable", "_socket")
+    __slots__ = ("_is_wanted", "_loop", "_on_writable", "_socket", "certificate")
 
-    def __init__(self, socket: WebSocket) -> None:
+    def __init__(self, socket: WebSocket, certificate: Certificate | None) -> None:
         self._socket = socket
+        self.certificate = certificate
         self._loop = asyncio.get_running_loop()
         self._is_wanted = False
         self._on_writable: Callable[[], None] | None = None
@@ -64,10 +67,6 @@ class WebSocketLink:
     @property
     def peer(self) -> str:
         return self._socket.peer
-
-    @property
-    def certificate(self) -> None:
-        return None
 
     def send(self, data: bytes | memoryview) -> int:
         socket = self._socket
@@ -108,9 +107,15 @@ class MqttReceiver:
 
     __slots__ = ("_connection", "_link", "_socket")
 
-    def __init__(self, door: MqttDoor, socket: WebSocket, stranger: Stranger | None) -> None:
+    def __init__(
+        self,
+        door: MqttDoor,
+        socket: WebSocket,
+        certificate: Certificate | None,
+        stranger: Stranger | None,
+    ) -> None:
         self._socket = socket
-        self._link = WebSocketLink(socket)
+        self._link = WebSocketLink(socket, certificate)
         self._connection: Connection | None = door.begin(self._link, stranger)
         if self._connection is None:
             socket.close_with(BUSY, "too many clients")

@@ -134,7 +134,9 @@ class MqttDoor:
             Pubrel: self.acknowledge,
         }
         self._timer = loop.call_later(1.0, self._each_second)
-        exchange.engine.access.on_change.append(self._end_revoked)
+        access = exchange.engine.access
+        access.on_change.append(self._end_revoked)
+        access.known.in_use.append(lambda: [one.principal for one in self._connections])
 
     # Tenants
 
