@@ -72,6 +72,10 @@ class BrokenLog:
     def bounds(self) -> Bounds:
         return Bounds(0, self._end)
 
+    @property
+    def hot_first(self) -> int:
+        return 0
+
     async def offset_at(self, timestamp: int) -> int:
         return self._end
 

@@ -127,6 +127,11 @@ class KeptLog(Log, Protocol):
         """A retained message waits for its commit, or may do so."""
         ...
 
+    @property
+    def hot_first(self) -> int:
+        """The first offset at hand; what `bounds` has before it is in the history only."""
+        ...
+
     def batches_since(self, offset: int) -> AsyncIterator[Batch]:
         """Every batch from the one that holds `offset` on, those of marks only included.
 

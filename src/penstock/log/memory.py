@@ -98,6 +98,10 @@ class MemoryLog(AppendingLog[MemoryJob]):
     def bounds(self) -> Bounds:
         return Bounds(self._first, self._end)
 
+    @property
+    def hot_first(self) -> int:
+        return self._first
+
     async def offset_at(self, timestamp: int) -> int:
         for batch in self._batches:
             if batch.header.count and batch.header.last_timestamp >= timestamp:

@@ -6,6 +6,9 @@ newcomers never hold up those who are almost there. A reader whose window is ful
 later pass: a storm of returning clients costs what matches, not sessions times records. A reader
 that is level with the durable end leaves by itself: from then on commits are handed to it.
 
+Readers of what only the history holds have a pass of their own: its store may be slow or away, and
+those who read the log do not wait for it.
+
 Invariant: everything below `lags[topic id]` was served to the reader. A slice is served to those
 whose position is inside it at that moment, in one call without a suspension, so nobody is served a
 record twice and nobody is moved past one.
@@ -44,8 +47,17 @@ R = TypeVar("R", bound=Lagging)
 Serve = Callable[[Batch, int, int, set[R]], None]
 
 
+class _Pass:
+    """Where a pass is, and the task that goes on with it."""
+
+    def __init__(self, *, is_cold: bool) -> None:
+        self.is_cold = is_cold  # through the history
+        self.cursor = 0
+        self.task: asyncio.Task[None] | None = None
+
+
 class CatchUp(Generic[R]):
-    """The pass through one topic. Ends by itself when all readers have left."""
+    """The passes through one topic. They end by themselves when all readers have left."""
 
     def __init__(
         self,
@@ -61,12 +73,11 @@ class CatchUp(Generic[R]):
         self._slice_max = slice_max  # records served before others get their turn
         self._metrics = metrics
         self._on_trouble = on_trouble
-        self._cursor = 0  # where the pass is
-        self._task: asyncio.Task[None] | None = None
+        self._passes = (_Pass(is_cold=False), _Pass(is_cold=True))
 
     @property
     def is_running(self) -> bool:
-        return self._task is not None
+        return any(one.task is not None for one in self._passes)
 
     def join(self, reader: R) -> None:
         """Take part from where the reader lags."""
@@ -74,8 +85,7 @@ class CatchUp(Generic[R]):
         if offset is None or reader in self.readers:
             return
         self.readers[reader] = offset
-        if self._task is None:
-            self._task = asyncio.get_running_loop().create_task(self._run())
+        self._go_on()
 
     def leave(self, reader: R) -> None:
         """Stop catching up; the reader's lags still say where it continues."""
@@ -88,23 +98,40 @@ class CatchUp(Generic[R]):
 
     async def wait_done(self) -> None:
         """Suspends until all readers have left."""
-        if self._task is not None:
-            await self._task
+        for one in self._passes:
+            if one.task is not None:
+                await one.task
 
-    async def _run(self) -> None:
+    def _go_on(self) -> None:
+        """Begin the passes that have readers."""
+        for one in self._passes:
+            if one.task is None and self._offsets(one):
+                one.task = asyncio.get_running_loop().create_task(self._run(one))
+
+    def _offsets(self, one: _Pass) -> list[int]:
+        """Where the readers of a pass are; one that crosses the border is in the other pass."""
+        border = self.topic.log.hot_first
+        return [offset for offset in self.readers.values() if (offset < border) == one.is_cold]
+
+    async def _run(self, one: _Pass) -> None:
         try:
-            while self.readers:
-                await self._step()
+            while offsets := self._offsets(one):
+                await self._step(one, offsets)
+                self._go_on()
         except (CorruptError, UnavailableError) as trouble:
             self._on_trouble(f"{self.topic.declared}: {trouble}")
-            self.readers.clear()
+            border = self.topic.log.hot_first
+            for reader, offset in list(self.readers.items()):
+                if (offset < border) == one.is_cold:
+                    self.leave(reader)
         finally:
-            self._task = None
+            one.task = None
+        self._go_on()
 
-    async def _step(self) -> None:
+    async def _step(self, one: _Pass, offsets: list[int]) -> None:
         """Read on from where the pass is to the next reader; from the back when nobody is ahead."""
-        ahead = [offset for offset in self.readers.values() if offset >= self._cursor]
-        offset = self._cursor = min(ahead or self.readers.values())
+        ahead = [offset for offset in offsets if offset >= one.cursor]
+        offset = one.cursor = min(ahead or offsets)
         log = self.topic.log
         try:
             batches = await read_batches(self.topic, offset, is_patient=True)
@@ -116,7 +143,7 @@ class CatchUp(Generic[R]):
             return
         for batch in batches:
             await self._serve_batch(batch)
-        self._cursor = max(offset, batches[-1].end_offset)
+        one.cursor = max(offset, batches[-1].end_offset)
         await asyncio.sleep(0)  # a long pass leaves room for everybody else
 
     async def _serve_batch(self, batch: Batch) -> None:

@@ -43,10 +43,13 @@ from penstock.log.files.survey import (
 )
 from penstock.log.files.walk import walk_batches
 from penstock.log.format.batch import Batch, up_to
+from penstock.log.history.cold import ColdRecords
+from penstock.log.history.process import HistoryProcess
 from penstock.log.interface import (
     FSYNC,
     OS,
     Bounds,
+    LogIdentity,
     LogSettings,
 )
 from penstock.log.loading import ChunkLoader
@@ -99,6 +102,7 @@ class EmbeddedLog(AppendingLog[CommitJob]):
         self._doomed: deque[Segment] = deque()  # trimmed; the file may still be there
         self._damage = Damage()
         self._upkeep: asyncio.Lock = asyncio.Lock()
+        self._cold: ColdRecords | None = None
 
     # Committing
 
@@ -231,7 +235,19 @@ class EmbeddedLog(AppendingLog[CommitJob]):
         return self._tail.bytes
 
     def bounds(self) -> Bounds:
-        return Bounds(self._segments[0].base_offset, self._end)
+        first = self._segments[0].base_offset
+        if self._cold is not None and first > 0:
+            first = self._cold.first_before(first)
+        return Bounds(first, self._end)
+
+    @property
+    def hot_first(self) -> int:
+        return self._segments[0].base_offset
+
+    def attach_history(self, identity: LogIdentity, process: HistoryProcess) -> ColdRecords:
+        """Read what lies before the first segment from the table of this log."""
+        self._cold = ColdRecords(identity, process, self._loader)
+        return self._cold
 
     async def read(self, offset: int) -> list[Batch]:
         if offset >= self._end:
@@ -249,6 +265,9 @@ class EmbeddedLog(AppendingLog[CommitJob]):
         return await self._read_stored(offset)
 
     async def _read_stored(self, offset: int) -> list[Batch]:
+        hot_first = self._segments[0].base_offset
+        if self._cold is not None and offset < hot_first:
+            return await self._cold.read(offset, hot_first)
         segment = segment_of(self._segments, offset)
         body = await body_of(segment, self._workers)
         number = body.index.find(offset)
@@ -269,6 +288,14 @@ class EmbeddedLog(AppendingLog[CommitJob]):
         return walk_batches(self._segments, offset, self._workers, self._damage)
 
     async def offset_at(self, timestamp: int) -> int:
+        oldest = self._segments[0]
+        if self._cold is not None and self.bounds().first < oldest.base_offset:
+            # Records of the oldest segment may be stamped a little before it was created.
+            created_at = (await body_of(oldest, self._workers)).header.created_at
+            if timestamp <= created_at:
+                offset = await self._cold.offset_at(timestamp)
+                if offset < self._segments[0].base_offset:
+                    return offset
         async with self._upkeep:  # no segment goes while they are looked at
             segment = await segment_at(self._segments, timestamp, self._workers, self._damage)
             offset = segment.base_offset

@@ -32,6 +32,8 @@ from penstock.log.files.layout import (
 )
 from penstock.log.files.recovery import Recovered, recover
 from penstock.log.files.segment import SegmentHeader
+from penstock.log.history.cold import ColdRecords
+from penstock.log.history.process import HistoryProcess
 from penstock.log.interface import OS, LogIdentity, LogSettings
 from penstock.log.rounds import Committer
 from penstock.model.clock import Clock
@@ -55,8 +57,10 @@ class EmbeddedStore:
         loop: asyncio.AbstractEventLoop,
         workers: Workers,
         on_full: Callable[[], bool] = lambda: False,
+        history: HistoryProcess | None = None,
     ) -> None:
         self.root = root
+        self.history = history
         self.notes: list[str] = []  # what recovery found, for people
         self._disk = disk
         self._clock = clock
@@ -65,6 +69,7 @@ class EmbeddedStore:
         self._on_full = on_full  # frees what it can on a full disk; True when it freed something
         self._committer: Committer[CommitJob] = Committer(loop, workers)
         self.cache = ChunkCache(CACHE_BYTES_MAX)
+        self._history_trouble = ""  # why no file of it was found at the start
 
     async def create(
         self, identity: LogIdentity, declared: str, settings: LogSettings
@@ -77,7 +82,10 @@ class EmbeddedStore:
             with suppress(OSError):
                 await self.delete(identity)
             raise UnavailableError(f"cannot create the log's files: {failed}") from failed
-        return self._log(recovered, end_file, settings)
+        log = self._log(recovered, end_file, settings)
+        if self.history is not None:
+            log.attach_history(identity, self.history).adopt([])
+        return log
 
     async def open(self, identity: LogIdentity, settings: LogSettings) -> EmbeddedLog:
         directory = log_directory(self.root, identity)
@@ -97,7 +105,22 @@ class EmbeddedStore:
                 await self._workers.run(partial(read_facts, self._disk, directory))
             except CorruptError as broken:
                 self.notes.append(str(broken))
-        return self._log(recovered, end_file, settings)
+        log = self._log(recovered, end_file, settings)
+        if self.history is not None:
+            cold = log.attach_history(identity, self.history)
+            if log.hot_first > 0:
+                await self._learn_history(cold)
+        return log
+
+    async def _learn_history(self, cold: ColdRecords) -> None:
+        """Ask which files there are. A store that is away holds up the first log only."""
+        if self._history_trouble:
+            return
+        try:
+            await cold.refresh()
+        except (UnavailableError, CorruptError) as trouble:
+            self._history_trouble = str(trouble)
+            self.notes.append(f"readers of the history wait: {trouble}")
 
     async def delete(self, identity: LogIdentity) -> None:
         await self._workers.run(partial(self._delete_files, identity))

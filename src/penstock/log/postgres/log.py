@@ -154,6 +154,10 @@ class PostgresLog(AppendingLog[PostgresJob]):
     def bounds(self) -> Bounds:
         return Bounds(self._state.first_offset, self._state.end_offset)
 
+    @property
+    def hot_first(self) -> int:
+        return self._state.first_offset
+
     async def read(self, offset: int) -> list[Batch]:
         if offset >= self._state.end_offset:
             return []

@@ -1,0 +1,63 @@
+"""The process that reads history: pyarrow and stores that hang stay out of the broker.
+
+It ends when the broker does, however that ends.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final
+
+import msgspec
+
+from penstock.log.history.orders import FRAME, INDEX, LIST, Answer, Order
+from penstock.log.history.place import HistoryRoot
+from penstock.log.history.tables import Tables
+from penstock.model.errors import CorruptError
+
+THREADS: Final = 4  # of which some may wait for the store
+Parts = list[bytes | memoryview]
+
+
+def carry_out(tables: Tables, order: Order) -> tuple[Answer, Parts]:
+    """The answer, and the bytes of the batches it brings; errors become answers."""
+    answer = Answer(order.number, order.file)
+    try:
+        if order.what == LIST:
+            answer.files = tables.list_files(order.log)
+            return answer, []
+        file = tables.open(order.log, order.file)
+        if order.what == INDEX:
+            answer.offsets, answer.times = file.index()
+            return answer, []
+        return answer, [part for batch in file.read(order.group) for part in batch.to_bytes()]
+    except FileNotFoundError as missing:
+        answer.error, answer.is_missing = str(missing), True
+    except CorruptError as broken:
+        answer.error, answer.is_corrupt = f"{answer.file}: {broken}", True
+    except Exception as failed:  # whatever pyarrow, delta-rs or the store have to say
+        answer.error = f"{answer.file}: {failed}"
+    return answer, []
+
+
+def main() -> None:
+    """Carry out the orders of standard input, until it ends."""
+    orders = sys.stdin.buffer
+    tables = Tables(msgspec.json.decode(orders.readline(), type=HistoryRoot))
+    turn = threading.Lock()
+
+    def work(order: Order) -> None:
+        answer, parts = carry_out(tables, order)
+        encoded = msgspec.json.encode(answer)
+        with turn:
+            sys.stdout.buffer.write(FRAME.pack(len(encoded), sum(map(len, parts))) + encoded)
+            for part in parts:
+                sys.stdout.buffer.write(part)
+            sys.stdout.buffer.flush()
+
+    pool = ThreadPoolExecutor(THREADS, "penstock-history")
+    for line in orders:
+        pool.submit(work, msgspec.json.decode(line, type=Order))
+    pool.shutdown(wait=False, cancel_futures=True)
