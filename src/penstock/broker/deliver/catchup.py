@@ -98,9 +98,8 @@ class CatchUp(Generic[R]):
 
     async def wait_done(self) -> None:
         """Suspends until all readers have left."""
-        for one in self._passes:
-            if one.task is not None:
-                await one.task
+        while running := [one.task for one in self._passes if one.task is not None]:
+            await asyncio.wait(running)
 
     def _go_on(self) -> None:
         """Begin the passes that have readers."""

@@ -10,8 +10,8 @@ from bisect import bisect_right
 from typing import Final
 
 from penstock.log.format.batch import Batch, up_to
-from penstock.log.history.orders import INDEX, LIST, READ, ColdFacts
 from penstock.log.history.process import HistoryMissing, HistoryProcess
+from penstock.log.history.read_orders import INDEX, LIST, READ, ColdFacts
 from penstock.log.interface import LogIdentity
 from penstock.log.loading import ChunkLoader
 from penstock.model.errors import CorruptError, Gap
@@ -77,6 +77,8 @@ class ColdRecords:
     async def read(self, offset: int, hot_first: int) -> list[Batch]:
         """As `Log.read`, below the first offset of the log itself; Gap if no file has it."""
         await self._learn()
+        if offset >= self.end:
+            await self.refresh()  # something was written meanwhile
         for _ in range(2):
             first = self.first_before(hot_first)
             if offset < first:

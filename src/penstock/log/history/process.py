@@ -20,8 +20,8 @@ import msgspec
 
 from penstock.log.files.segment import decode_batches
 from penstock.log.format.batch import Batch
-from penstock.log.history.orders import FRAME, Answer, Order
 from penstock.log.history.place import HistoryRoot
+from penstock.log.history.read_orders import FRAME, Answer, Order
 from penstock.log.interface import LogIdentity
 from penstock.model.errors import CorruptError, UnavailableError
 from penstock.model.limits import MIB

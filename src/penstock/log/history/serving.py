@@ -12,8 +12,8 @@ from typing import Final
 
 import msgspec
 
-from penstock.log.history.orders import FRAME, INDEX, LIST, Answer, Order
 from penstock.log.history.place import HistoryRoot
+from penstock.log.history.read_orders import FRAME, INDEX, LIST, Answer, Order
 from penstock.log.history.tables import Tables
 from penstock.model.errors import CorruptError
 

@@ -16,8 +16,8 @@ import pyarrow as pa
 from penstock.log.format.batch import Batch
 from penstock.log.history.files import FileName, HistoryFile, parse_name
 from penstock.log.history.manifest import Manifest, open_manifest
-from penstock.log.history.orders import ColdFacts
 from penstock.log.history.place import HistoryRoot
+from penstock.log.history.read_orders import ColdFacts
 from penstock.log.history.reading import to_batches
 from penstock.log.history.storage import TableStorage, storage_of
 from penstock.log.interface import LogIdentity

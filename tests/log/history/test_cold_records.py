@@ -13,7 +13,7 @@ import pytest
 
 from penstock.log.history.cold import ColdRecords
 from penstock.model.errors import CorruptError, Gap, UnavailableError
-from tests.log.history_world import IDENTITY, HistoryWorld, open_history
+from tests.log.history.cold_world import IDENTITY, HistoryWorld, open_history
 
 
 @pytest.fixture
