@@ -77,5 +77,6 @@ def test_ctrl_c_ends_an_archive_that_follows_in_good_order(tmp_path: Path) -> No
         job.send_signal(signal.SIGINT)
         out, err = job.communicate(timeout=WAIT_S)
     assert job.returncode == 0 and out.startswith("archive: 3 rows"), err
+    assert "incubator" not in err
     (run,) = read_reports(data)
     assert (run.state, run.error, run.rows) == (DONE, "", 3)

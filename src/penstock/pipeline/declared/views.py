@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from pyspark.errors import PySparkException
 from pyspark.sql.types import StructType
 
-from penstock.core.position import AtTime, parse_position
-from penstock.model.errors import InvalidPosition, RefusedError, TopicNotFound
+from penstock.model.errors import RefusedError
 from penstock.pipeline.declared.declaration import (
     BINARY,
     COMPLETE,
@@ -35,6 +34,7 @@ from penstock.pipeline.declared.order import inputs_of
 from penstock.pipeline.declared.places import Path
 from penstock.pipeline.declared.problems import Problems
 from penstock.pipeline.declared.tables import check_partitions, check_table
+from penstock.pipeline.declared.topics import check_source, note_refusal, options_of
 from penstock.pipeline.declared.words import may_use
 from penstock.pipeline.delta.rows import read_delta
 from penstock.pipeline.source.options import topics_text
@@ -98,9 +98,8 @@ class Views:
         from pyspark.sql import functions as sf
 
         path = ("sources", source.name)
-        options = self._reading | _options(source)
-        # Topics and offsets: Spark would ask for them only once the query runs.
-        PenstockSource(options).streamReader(SCHEMA).initialOffset()
+        options = self._reading | options_of(source)
+        check_source(options)
         reader = self._spark.readStream.format("penstock").options(**options)
         frame = reader.schema(self._columns_of(source)).load()
         with self._noting((*path, "payload"), source.payload):
@@ -196,8 +195,7 @@ class Views:
             self._problems.add(places.within(path, index) if sql else places.of(*path), said)
             raise _Noted from wrong
         except RefusedError as wrong:
-            said = str(wrong).removeprefix("startingOffsets: ")
-            self._problems.add(places.of(*path, _key_of(wrong)), said)
+            note_refusal(self._problems, self._declared, path, wrong)
             raise _Noted from wrong
 
 
@@ -251,30 +249,9 @@ def unsupported(spark: Any, frame: DataFrame, mode: str) -> PySparkException | N
     return None
 
 
-def _options(source: TopicSource) -> dict[str, str]:
-    """A source as options of `format("penstock")`."""
-    options = {"topic": topics_text(source.topics), "failOnDataLoss": str(not source.skips_lost)}
-    is_time = isinstance(parse_position(source.start, 1 << 62), AtTime)
-    options["startingTimestamp" if is_time else "startingOffsets"] = source.start
-    if source.names is not None:
-        options["names"] = source.names
-    if source.where is not None:
-        options["where"] = source.where
-    if source.batch_records is not None:
-        options["maxOffsetsPerTrigger"] = str(source.batch_records)
-    return options
-
-
 def topic_options(sink: TopicSink) -> dict[str, str]:
     """Where a sink's rows go, as options of `format("penstock")`."""
     return {} if sink.topic is None else {"topic": topics_text([sink.topic])}
-
-
-def _key_of(wrong: RefusedError) -> str:
-    """The key that an error of a source or a sink is about."""
-    if isinstance(wrong, InvalidPosition):
-        return "from"
-    return "topic" if isinstance(wrong, TopicNotFound) else ""
 
 
 def _quoted(name: str) -> str:

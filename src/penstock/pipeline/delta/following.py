@@ -18,12 +18,14 @@ from penstock.pipeline.connecting import origin_of
 from penstock.pipeline.jobs import Progress, Report
 from penstock.pipeline.source.offsets import Places, places_text
 from penstock.pipeline.source.options import Connection, topics_text
-from penstock.pipeline.source.plan import beginning, limited, place_at
+from penstock.pipeline.source.plan import beginning, limited, place_at, ranges_between
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame
 
     from penstock.pipeline.delta.table import ArchiveTable
+    from penstock.pipeline.jobs import LateSession
+    from penstock.pipeline.source.origin import Range
 
 BATCH_RECORDS: Final = 2_000_000  # of one commit: some seconds of work
 MERGE_EVERY: Final = 20  # commits
@@ -33,15 +35,47 @@ DAY_US: Final = 86_400_000_000
 DAY: Final = f"date_add(DATE'1970-01-01', int(floor(unix_micros(timestamp) / {DAY_US})))"
 DATE: Final = f"{DAY} AS date"
 
-Shape = Callable[["DataFrame"], "DataFrame"]  # records -> rows of the table
+# Fewer records are copied here: a Spark that must be started first takes some seconds.
+COPY_RECORDS_MAX: Final = 1_000_000
+
+# Records, and up to where their topics are followed, to rows of the table.
+Shape = Callable[["DataFrame", Places], "DataFrame"]
+
+
+def life_columns(places: Places) -> list[str]:
+    """Columns, in SQL, that say of which life of its topic a record is.
+
+    A topic that is deleted and created anew has another id, and a log that lost records a new
+    epoch: their offsets say something else.
+    """
+    return [
+        f"{_chosen({topic: getattr(place, name) for topic, place in places.items()})} AS {name}"
+        for name in ("topic_id", "epoch")
+    ]
+
+
+def _chosen(values: dict[str, int]) -> str:
+    """A number by topic, in SQL."""
+    if len(set(values.values())) == 1:
+        return f"{next(iter(values.values()))}L"
+    cases = " ".join(f"WHEN {_text(topic)} THEN {value}L" for topic, value in values.items())
+    return f"CASE topic {cases} END"
+
+
+def _text(topic: str) -> str:
+    """A topic as text in SQL, whatever is in its name."""
+    return f"decode(X'{topic.encode().hex()}', 'UTF-8')"
 
 
 class Follower:
-    """One run: `columns` of the topics are read, and `shape` makes rows of the table of them."""
+    """One run: `columns` of the topics are read, and `shape` makes rows of the table of them.
+
+    With `copies_records` the rows are the records, so a few of them need no Spark.
+    """
 
     def __init__(
         self,
-        spark: SparkSession,
+        session: LateSession,
         connection: Connection,
         table: ArchiveTable,
         topics: tuple[str, ...],
@@ -49,6 +83,7 @@ class Follower:
         *,
         columns: str,
         shape: Shape,
+        copies_records: bool = False,
         fails_on_loss: bool = True,
     ) -> None:
         if batch_records < 1:
@@ -56,13 +91,14 @@ class Follower:
         self.table = table
         self.batches = 0
         self.is_behind = False  # the last batch took as much as one may
-        self._spark = spark
+        self._session = session
         self._connection = connection
         self._origin = origin_of(connection)
         self._topics = topics
         self._batch_records = batch_records
         self._columns = columns
         self._shape = shape
+        self._copies_records = copies_records
         self._fails_on_loss = fails_on_loss
         self._rows = 0
         self._began_s = time.monotonic()
@@ -99,8 +135,7 @@ class Follower:
             if start == end:
                 return False
             try:
-                rows = self._read(start, end)
-                self._rows += self.table.append(rows, end, self._only_day(start, end))
+                self._rows += self._append(start, end)
             except UnavailableError:
                 continue  # another job was faster: the table says now where to go on
             self.batches += 1
@@ -126,6 +161,20 @@ class Follower:
         self.is_behind = chosen != end
         return start, chosen
 
+    def _append(self, start: Places, end: Places) -> int:
+        """Add the records in between; how many."""
+        if self._copies_records and not self._session.is_open:
+            ranges = self._ranges(start, end)
+            if sum(one.end - one.start for one in ranges) <= COPY_RECORDS_MAX:
+                return self.table.copy(self._origin, ranges, end, fails_on_loss=self._fails_on_loss)
+        rows = self._read(start, end)
+        return self.table.append(rows, end, self._only_day(start, end))
+
+    def _ranges(self, start: Places, end: Places) -> list[Range]:
+        states = self._origin.states(tuple(start))
+        loss = self._fails_on_loss
+        return ranges_between(self._origin, states, start, end, fails_on_loss=loss)
+
     def _only_day(self, start: Places, end: Places) -> date | None:
         """The day on which all records in between were received, judged by the first and last."""
         states = {state.topic: state for state in self._origin.states(tuple(start))}
@@ -146,8 +195,8 @@ class Follower:
             "endingOffsets": places_text(end),
             "failOnDataLoss": str(self._fails_on_loss),
         }
-        reader = self._spark.read.format("penstock").schema(self._columns)
-        return self._shape(reader.options(**options).load())
+        reader = self._session.get().read.format("penstock").schema(self._columns)
+        return self._shape(reader.options(**options).load(), end)
 
     def lag(self) -> int:
         """Records that wait in the topics."""

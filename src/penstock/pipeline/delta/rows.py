@@ -11,19 +11,20 @@ import os
 from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
-from urllib.parse import unquote
+from urllib.parse import unquote, urlsplit
 
 import pyarrow as pa
 from deltalake import DeltaTable
 from deltalake.exceptions import TableNotFoundError
 
 from penstock.model.errors import RefusedError
+from penstock.pipeline.delta.parquet import File, read_parquet
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
-FILE: Final = "__file"  # a column that says of which file of the table a row is
+FILE: Final = "__file"  # a column that says of which file a row is
 # What Spark's reader of Parquet files would get wrong.
 _UNREADABLE: Final = ("deletionVectors", "columnMapping")
 _COLUMN_MAPPING: Final = 2  # the version of readers that brought it
@@ -48,42 +49,56 @@ def open_table(path: Path) -> DeltaTable:
     return table
 
 
-def read_delta(spark: SparkSession, path: Path) -> DataFrame:
-    """The table as it is now."""
-    return rows_of(spark, open_table(path), path).drop(FILE)
+def read_delta(spark: SparkSession, path: str | Path) -> DataFrame:
+    """The rows of the Delta table in a directory, as it is now; Spark reads its files itself."""
+    return rows_of(spark, open_table(Path(path)), Path(path))
 
 
 def rows_of(
     spark: SparkSession, table: DeltaTable, root: Path, files: Collection[str] | None = None
 ) -> DataFrame:
-    """The rows of the version that was opened in `root`, with FILE; of `files` only, if given.
+    """The rows of the version that was opened in `root`; of `files` only, if given.
 
     Files are named by their path in the table.
     """
-    from pyspark.sql import functions as sf
+    return _rows(spark, table, root, files, has_file=False)
 
+
+def rows_with_file(
+    spark: SparkSession, table: DeltaTable, root: Path, files: Collection[str] | None = None
+) -> DataFrame:
+    """As `rows_of`, with the column FILE, which `path_of` understands."""
+    return _rows(spark, table, root, files, has_file=True)
+
+
+def path_of(root: Path, file: str) -> str:
+    """The path in the table in `root` of a file that Spark names."""
+    return os.path.relpath(unquote(urlsplit(file).path), os.path.abspath(root))
+
+
+def _rows(
+    spark: SparkSession,
+    table: DeltaTable,
+    root: Path,
+    files: Collection[str] | None,
+    *,
+    has_file: bool,
+) -> DataFrame:
     schema = _spark_schema(table)
     partitions = table.metadata().partition_columns
-    actions = pa.table(table.get_add_actions(flatten=True)).to_pylist()
-    of_file = {unquote(one["path"]): one for one in actions}
-    wanted = [name for name in of_file if files is None or name in files]
-    if not wanted:
-        return spark.createDataFrame([], schema.add(FILE, "string"))
+    constants = type(schema)([schema[key] for key in partitions])
     stored = type(schema)([field for field in schema if field.name not in partitions])
     folder = os.path.abspath(root)  # without "..", as Spark names files
-    rows = spark.read.schema(stored).parquet(*[os.path.join(folder, name) for name in wanted])
-    # A plus in a path is one; url_decode would make it a blank.
-    plus = sf.replace(sf.col("_metadata.file_path"), sf.lit("+"), sf.lit("%2B"))
-    path = sf.regexp_replace(sf.url_decode(plus), "^file:/+", "/")
-    rows = rows.withColumn(FILE, sf.substr(path, sf.lit(len(folder) + 2)))
-    if not partitions:
-        return rows
-    known = type(schema)().add(FILE, "string")
-    for key in partitions:
-        known.add(schema[key])
-    values = [(name, *(of_file[name][f"partition.{key}"] for key in partitions)) for name in wanted]
-    joined = rows.join(sf.broadcast(spark.createDataFrame(values, known)), FILE)
-    return joined.select(*schema.names, FILE)
+    found: list[File] = []
+    for one in pa.table(table.get_add_actions(flatten=True)).to_pylist():
+        name = unquote(one["path"])
+        if files is None or name in files:
+            values = tuple(one[f"partition.{key}"] for key in partitions)
+            found.append(File(os.path.join(folder, name), values))
+    if not found:
+        return spark.createDataFrame([], schema.add(FILE, "string") if has_file else schema)
+    rows = read_parquet(spark, found, stored, constants, FILE if has_file else None)
+    return rows.select(*schema.names, *([FILE] if has_file else []))
 
 
 def _spark_schema(table: DeltaTable) -> StructType:

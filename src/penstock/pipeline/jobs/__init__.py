@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import argparse
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Protocol, cast
+from typing import TYPE_CHECKING, Final, Protocol, Self, cast
 
 from penstock.core.durations import seconds
 from penstock.model.errors import InvalidSetting, RefusedError
@@ -108,22 +109,44 @@ def ignore_progress(progress: Progress) -> None:
     """Nobody wants to know."""
 
 
-@contextmanager
-def local_session(spark: SparkSession | None, master: str = LOCAL) -> Iterator[SparkSession]:
-    """The session that was given or is open already; else one that ends with the job."""
+class LateSession:
+    """The session of a job: one that was given or is open already; else started when it is needed.
+
+    A job first looks whether there is anything to do: Java alone takes seconds and half a gigabyte.
+    What was started here ends with the job.
+    """
+
+    def __init__(self, spark: SparkSession | None, master: str = LOCAL) -> None:
+        self._spark = spark or _active_session()
+        self._master = master
+        self._is_ours = False
+
+    @property
+    def is_open(self) -> bool:
+        return self._spark is not None
+
+    def get(self) -> SparkSession:
+        if self._spark is None:
+            from penstock.pipeline.spark import session
+
+            self._spark = session("penstock job", master=self._master)
+            self._is_ours = True
+        return self._spark
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *ended: object) -> None:
+        if self._is_ours and self._spark is not None:
+            self._spark.stop()
+
+
+def _active_session() -> SparkSession | None:
+    if "pyspark.sql" not in sys.modules:  # which takes a second to import
+        return None
     from pyspark.sql import SparkSession
 
-    found = spark or SparkSession.getActiveSession()
-    if found is not None:
-        yield found
-        return
-    from penstock.pipeline.spark import session
-
-    opened = session("penstock job", master=master)
-    try:
-        yield opened
-    finally:
-        opened.stop()
+    return SparkSession.getActiveSession()
 
 
 @contextmanager

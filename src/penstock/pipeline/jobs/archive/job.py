@@ -15,21 +15,24 @@ from typing import TYPE_CHECKING, Final
 
 from penstock.model.errors import InvalidSetting
 from penstock.pipeline.connecting import origin_of
-from penstock.pipeline.delta.following import BATCH_RECORDS, DATE, Follower
+from penstock.pipeline.delta.following import BATCH_RECORDS, DATE, Follower, life_columns
 from penstock.pipeline.jobs import (
+    LOCAL,
+    LateSession,
     Progress,
     Report,
     add_batch_arguments,
     check_directory,
     ignore_progress,
-    local_session,
     stopped_by_signals,
 )
 from penstock.pipeline.packages import check_spark
 from penstock.pipeline.source.options import Connection
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
+
+    from penstock.pipeline.source.offsets import Places
 
 SAYS: Final = "copy topics into a Delta table, partitioned by date"
 EVERY_S: Final = 10.0
@@ -53,6 +56,7 @@ def archive(
     batch_records: int = BATCH_RECORDS,
     fail_on_data_loss: bool = True,
     spark: SparkSession | None = None,
+    master: str = LOCAL,
     report: Report = ignore_progress,
     stop: threading.Event | None = None,
 ) -> Progress:
@@ -60,7 +64,8 @@ def archive(
 
     The records are in the data directory `path`, or at the address `url` of a running broker.
     Goes on where the table ends. Without `follow` up to the ends that the topics have now; else
-    until `stop` is set, adding what came every `every_s` seconds.
+    until `stop` is set, adding what came every `every_s` seconds. Spark is started for batches that
+    are worth it; a session that is given or open already is always used.
     """
     check_spark()
     from penstock.pipeline.delta.table import ArchiveTable
@@ -71,15 +76,16 @@ def archive(
     connection = Connection(None if url else Path(path).absolute(), url, user, password, token)
     check_directory(Path(table))
     origin_of(connection).states(names)  # an unknown topic leaves no table behind
-    with local_session(spark) as used:
+    with LateSession(spark, master) as session:
         follower = Follower(
-            used,
+            session,
             connection,
             ArchiveTable(Path(table)),
             names,
             batch_records,
             columns=COLUMNS,
-            shape=lambda rows: rows.selectExpr("*", DATE),
+            shape=_rows,
+            copies_records=True,
             fails_on_loss=fail_on_data_loss,
         )
         return follower.follow(report, every_s if follow else None, stop or threading.Event())
@@ -103,7 +109,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace, report: Report) -> Progress:
     ending = stopped_by_signals() if options.follow else nullcontext()
-    with local_session(None, options.master) as spark, ending as stop:
+    with ending as stop:
         return archive(
             options.topics,
             options.to,
@@ -112,7 +118,12 @@ def run(options: argparse.Namespace, report: Report) -> Progress:
             every_s=options.every,
             batch_records=options.batch_records,
             fail_on_data_loss=not options.skip_lost,
-            spark=spark,
+            master=options.master,
             report=report,
             stop=stop,
         )
+
+
+def _rows(records: DataFrame, places: Places) -> DataFrame:
+    """Records of these topics as rows of the archive."""
+    return records.selectExpr("*", DATE, *life_columns(places))

@@ -25,11 +25,15 @@ from penstock.core.names import quoted
 from penstock.model.clock import SystemClock
 from penstock.model.errors import InvalidSetting, RefusedError, UnavailableError
 from penstock.model.limits import MIB
-from penstock.pipeline.delta.rows import FILE, open_table, rows_of
-from penstock.pipeline.delta.table import MERGED_BYTES, PARTITION, write_files
+from penstock.pipeline.delta.committing import commit, durable
+from penstock.pipeline.delta.files import PARTITION, write_files
+from penstock.pipeline.delta.rows import FILE, open_table, path_of, rows_of, rows_with_file
+from penstock.pipeline.delta.table import MERGED_BYTES
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame
+
+    from penstock.pipeline.jobs import LateSession
 
 T = TypeVar("T")
 
@@ -75,10 +79,10 @@ class DataFile:
 class CleanTable:
     """A Delta table in a directory of this machine."""
 
-    def __init__(self, spark: SparkSession, path: Path) -> None:
+    def __init__(self, session: LateSession, path: Path) -> None:
         self.path = path.absolute()
         self.commits = 0
-        self._spark = spark
+        self._session = session
         self._table = open_table(path)
         self._names = [field.name for field in self._table.schema().fields]
         self._partitions = self._table.metadata().partition_columns
@@ -107,7 +111,8 @@ class CleanTable:
         return self._again_if_overtaken(self._merge)
 
     def _merge(self) -> int:
-        done = self._table.optimize.compact(target_size=MERGED_BYTES)
+        with durable(self._table, self.path):
+            done = self._table.optimize.compact(target_size=MERGED_BYTES)
         removed = int(done["numFilesRemoved"])
         self.commits += removed > 0
         return removed
@@ -184,12 +189,12 @@ class CleanTable:
         from pyspark.sql.functions import col, expr, struct
         from pyspark.sql.functions import max as newest
 
-        rows = rows_of(self._spark, self._table, self.path, files)
+        rows = rows_with_file(self._session.get(), self._table, self.path, files)
         stays = expr(keep.condition())
         if keep.is_latest:
             # Offsets of a topic that was deleted and created anew begin at 0 once more.
             age = struct(*[name for name in ("timestamp", "offset") if self.has(name)])
-            every = rows_of(self._spark, self._table, self.path)
+            every = rows_of(self._session.get(), self._table, self.path)
             latest = every.groupBy("topic", "name").agg(newest(age).alias("__latest"))
             rows = rows.join(latest, ["topic", "name"], "left")
             stays = stays & age.eqNullSafe(col("__latest"))
@@ -200,7 +205,7 @@ class CleanTable:
         from pyspark.sql.functions import count, count_if
 
         rows = self._kept(files, keep).groupBy(FILE).agg(count("*"), count_if("__stays"))
-        return [(file, total, kept) for file, total, kept in rows.collect()]
+        return [(path_of(self.path, file), total, kept) for file, total, kept in rows.collect()]
 
     def _replace(self, group: list[DataFile], keep: Keep) -> None:
         rows = self._kept([one.path for one in group], keep).where("__stays")
@@ -208,9 +213,10 @@ class CleanTable:
         now_ms = SystemClock().now_us() // 1_000
         removed = [RemoveAction(one.path, True, now_ms, one.size, one.partition) for one in group]
         try:
-            self._table.create_write_transaction(
-                [*new.actions, *removed], "append", self._table.schema(), self._partitions
-            )
+            commit(
+                self._table, self.path, [*new.actions, *removed], "append", self._table.schema(),
+                partitions=self._partitions,
+            )  # fmt: skip
         except CommitFailedError:
             new.discard()
             raise

@@ -16,7 +16,14 @@ from typing import TYPE_CHECKING, Final
 
 from penstock.core.durations import seconds
 from penstock.model.clock import SystemClock
-from penstock.pipeline.jobs import LOCAL, Progress, Report, duration, ignore_progress, local_session
+from penstock.pipeline.jobs import (
+    LOCAL,
+    LateSession,
+    Progress,
+    Report,
+    duration,
+    ignore_progress,
+)
 from penstock.pipeline.packages import check_spark
 
 if TYPE_CHECKING:
@@ -54,10 +61,10 @@ def clean(
     began_s = time.monotonic()
     dropped = kept = merged = removed = commits = 0
     done = Progress(0, 0, 0.0)
-    with local_session(spark, master) as used:
+    with LateSession(spark, master) as session:
         for path in paths:
             report(replace(done, says=f"looking at {path}"))
-            table = CleanTable(used, Path(path))
+            table = CleanTable(session, Path(path))
             expires_us = now_us if table.has("expires_at") else None
             went, left = table.drop(Keep(since_us, expires_us, latest))
             dropped, kept = dropped + went, kept + left

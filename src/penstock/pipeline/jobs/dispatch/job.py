@@ -22,12 +22,12 @@ from penstock.pipeline.connecting import link_to, origin_of
 from penstock.pipeline.delta.following import BATCH_RECORDS, DATE, Follower
 from penstock.pipeline.jobs import (
     LOCAL,
+    LateSession,
     Progress,
     Report,
     add_batch_arguments,
     check_directory,
     ignore_progress,
-    local_session,
 )
 from penstock.pipeline.jobs.dispatch.sessions import (
     begins,
@@ -37,7 +37,7 @@ from penstock.pipeline.jobs.dispatch.sessions import (
     waiting_readers,
 )
 from penstock.pipeline.packages import check_spark
-from penstock.pipeline.source.offsets import places_text
+from penstock.pipeline.source.offsets import Places, places_text
 from penstock.pipeline.source.options import Connection, topics_text
 from penstock.pipeline.source.plan import place_at
 
@@ -96,15 +96,15 @@ def dispatch(
         seen = saved_sessions(CatalogPlace(data, catalog_url, catalog_schema))
     origin = origin_of(connection)
     states = origin.states(names)
-    with local_session(spark, master) as used:
+    with LateSession(spark, master) as session:
         done = Progress(0, 0, 0.0)
         if to is not None and states:
             done = _deliver(
-                used, connection, Path(to), every_reader(seen, origin, states), states,
+                session, connection, Path(to), every_reader(seen, origin, states), states,
                 batch_records, fail_on_data_loss, report,
             )  # fmt: skip
         report(replace(done, says="counting what waits"))
-        found = _count(used, connection, waiting_readers(seen, origin, states), states)
+        found = _count(session, connection, waiting_readers(seen, origin, states), states)
         if to is not None:
             _replace_waiting(Path(to) / WAITING, found)
     waiting = _totals(seen, found)
@@ -137,7 +137,7 @@ def run(options: argparse.Namespace, report: Report) -> Progress:
 
 
 def _deliver(
-    spark: SparkSession,
+    session: LateSession,
     connection: Connection,
     to: Path,
     readers: Readers,
@@ -149,13 +149,13 @@ def _deliver(
     from penstock.pipeline.delta.table import ArchiveTable
     from penstock.pipeline.jobs.dispatch import dispatching
 
-    def shape(records: DataFrame) -> DataFrame:
+    def shape(records: DataFrame, places: Places) -> DataFrame:
         work: Any = partial(dispatching.deliver, readers)
         return records.mapInArrow(work, dispatching.DELIVERIES_SQL).selectExpr("*", DATE)
 
     to.mkdir(parents=True, exist_ok=True)
     follower = Follower(
-        spark,
+        session,
         connection,
         ArchiveTable(to / DELIVERIES, dispatching.DELIVERIES, "a table of deliveries"),
         tuple(state.topic for state in states),
@@ -169,7 +169,7 @@ def _deliver(
 
 
 def _count(
-    spark: SparkSession, connection: Connection, readers: Readers, states: list[TopicState]
+    session: LateSession, connection: Connection, readers: Readers, states: list[TopicState]
 ) -> dict[tuple[str, str], int]:
     """What waits, by client and topic."""
     from penstock.pipeline.jobs.dispatch import dispatching
@@ -181,7 +181,8 @@ def _count(
     start = {state.topic: place_at(state, begin[state.topic]) for state in asked}
     end = {state.topic: place_at(state, state.end) for state in asked}
     records = (
-        spark.read.format("penstock")
+        session.get()
+        .read.format("penstock")
         .schema(dispatching.columns_for(readers))
         .options(**connection.options())
         .option("topic", topics_text(start))

@@ -21,11 +21,11 @@ from penstock.model.clock import SystemClock
 from penstock.model.errors import InvalidSetting
 from penstock.pipeline.jobs import (
     LOCAL,
+    LateSession,
     Progress,
     Report,
     check_directory,
     ignore_progress,
-    local_session,
 )
 from penstock.pipeline.packages import check_spark
 from penstock.pipeline.source.directory import DirectoryOrigin
@@ -51,6 +51,7 @@ def replay(
     checkpoint: str | Path,
     path: str | Path = "./penstock_data",
     archive: str | Path | None = None,
+    life: str | int | None = None,
     start: PositionLike = "earliest",
     until: PositionLike = "latest",
     speed: float | None = 1.0,
@@ -70,6 +71,8 @@ def replay(
     at `url`, or to `path` if no broker has it open. `speed` is a factor of the original one, None
     for as fast as it goes; `rate`, in records a second, counts instead if it is given. A checkpoint
     directory belongs to one replay: the second run with it goes on, whatever became of the first.
+    An archive may have records of several lives of a topic that was deleted and created again:
+    `life` chooses one, by the id of the topic, or `newest`.
     """
     check_spark()
     from penstock.pipeline.connecting import intake_of
@@ -82,13 +85,13 @@ def replay(
     given = {key: text for key, text in login.items() if text} if url else {}
     given |= {"url": url} if url else {"path": str(path)}
     data = Path(path)
-    with local_session(spark, master) as used:
+    with LateSession(spark, master) as session:
         intake = intake_of(sink_options({**given, "topic": topics_text([into])}))
         log: Log
         if archive is not None:
-            log = TableLog(used, Path(archive), topic)
+            log = TableLog(session, Path(archive), topic, None if life is None else str(life))
         else:
-            log = TopicLog(used, data, DirectoryOrigin(data.absolute()), topic)
+            log = TopicLog(session, data, DirectoryOrigin(data.absolute()), topic)
         kept = Checkpoint(Path(checkpoint))
         declared, topic_id = intake.find(into)
         source = f"{log.identity} into {declared} (id {topic_id})"
@@ -111,6 +114,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="directory that stores the progress of this replay",
     )
     parser.add_argument("--archive", metavar="TABLE", help="read this archive instead of the topic")
+    parser.add_argument(
+        "--life",
+        metavar="ID",
+        help="with --archive: replay the records of the topic with this id, or the newest, if the "
+        "topic was deleted and created again",
+    )
     parser.add_argument("--from", dest="start", metavar="POSITION", default="earliest")
     parser.add_argument("--until", metavar="POSITION", default="latest")
     parser.add_argument(
@@ -141,6 +150,7 @@ def run(options: argparse.Namespace, report: Report) -> Progress:
         checkpoint=options.checkpoint,
         path=options.at,
         archive=options.archive,
+        life=options.life,
         start=options.start,
         until=options.until,
         speed=options.speed,

@@ -16,10 +16,16 @@ import msgspec
 import pyarrow as pa
 
 from penstock.core.names import quoted, topic_key
-from penstock.core.position import AtOffset, AtTime, Earliest, Latest, Position
+from penstock.core.position import OFFSET_END, AtOffset, AtTime, Earliest, Latest, Position
 from penstock.log.files.disk import RealDisk, write_file
 from penstock.log.staging.area import StagedFile
-from penstock.model.errors import CorruptError, InvalidPosition, RefusedError, TopicNotFound
+from penstock.model.errors import (
+    CorruptError,
+    InvalidPosition,
+    InvalidSetting,
+    RefusedError,
+    TopicNotFound,
+)
 from penstock.pipeline.sink.intake import Intake
 from penstock.pipeline.source.offsets import places_text
 from penstock.pipeline.source.options import topics_text
@@ -27,7 +33,9 @@ from penstock.pipeline.source.origin import Origin, Range, TopicState, Wanted
 from penstock.pipeline.source.plan import place_at
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame, Row
+
+    from penstock.pipeline.jobs import LateSession
 
 _STATE: Final = "replay.json"
 _COLUMNS: Final = (
@@ -42,6 +50,8 @@ _ARCHIVED: Final = {  # what a table must have to be replayed
     "headers": ("map<string,string>",),
     "payload": ("binary", "string"),
 }
+LIFE: Final = ("topic_id", "epoch")  # columns that say of which life of its topic a record is
+NEWEST: Final = "newest"
 _STAMP: Final = pa.schema([pa.field("timestamp", pa.timestamp("us", tz="UTC"))])
 
 
@@ -85,11 +95,11 @@ class Log(Protocol):
 class TopicLog:
     """Implements `Log` on a topic."""
 
-    def __init__(self, spark: SparkSession, data: Path, origin: Origin, topic: str) -> None:
+    def __init__(self, session: LateSession, data: Path, origin: Origin, topic: str) -> None:
         (self._state,) = origin.states((topic,))
         self.name = self._state.topic
         self.identity = f"topic {self.name} (id {self._state.topic_id})"
-        self._spark = spark
+        self._session = session
         self._data = data.absolute()
         self._origin = origin
 
@@ -110,7 +120,7 @@ class TopicLog:
         return stamp
 
     def rows(self, first: int, last: int) -> DataFrame:
-        reader = self._spark.read.format("penstock").schema(_COLUMNS)
+        reader = self._session.get().read.format("penstock").schema(_COLUMNS)
         return (
             reader.option("path", str(self._data))
             .option("topic", topics_text([self.name]))
@@ -124,28 +134,52 @@ class TopicLog:
 class TableLog:
     """Implements `Log` on the rows of one topic in an archive."""
 
-    def __init__(self, spark: SparkSession, table: Path, topic: str) -> None:
+    def __init__(
+        self, session: LateSession, table: Path, topic: str, life: str | None = None
+    ) -> None:
+        from pyspark.sql import functions as sf
+
         from penstock.pipeline.delta.rows import read_delta
 
-        rows = read_delta(spark, table)
+        rows = read_delta(session.get(), table)
         _check_archive(table, rows)
-        found = [row.topic for row in rows.select("topic").distinct().collect()]
-        named = [one for one in found if topic_key(one) == topic_key(topic)]
+        for column in LIFE:
+            if column not in rows.columns:  # an archive of before, or of somebody else
+                rows = rows.selectExpr("*", f"CAST(NULL AS bigint) AS {column}")
+        bounds = ("min(offset) AS first", "max(offset) AS last")
+        found = rows.groupBy("topic", *LIFE).agg(*map(sf.expr, bounds)).collect()
+        named = {row.topic for row in found if topic_key(row.topic) == topic_key(topic)}
         if not named:
             raise TopicNotFound(
                 f"table {quoted(str(table))} contains no records of topic {quoted(topic)}: it "
                 "contains "
-                f"{', '.join(sorted(found)) or 'no rows'}"
+                f"{', '.join(sorted({row.topic for row in found})) or 'no rows'}"
             )
-        self.name = named[0]
+        self.name = named.pop()
+        firsts = _lives([row for row in found if row.topic == self.name])
+        topic_id = _chosen_life(table, self.name, {one for one, _ in firsts}, life)
         self.identity = f"topic {self.name} of archive {table.absolute()}"
-        self._rows = rows.where(rows.topic == self.name)
+        self.identity += f" (id {topic_id})" if topic_id else ""
+        chosen = {epoch: first for (one, epoch), first in firsts.items() if one == topic_id}
+        unknown = 0 if (0, 0) in firsts else topic_id
+        self._rows = rows.where(rows.topic == self.name).where(_newest(topic_id, unknown, chosen))
         # Seconds in which there are records, with the first offset of each: what is due when.
         seconds = self._rows.selectExpr("unix_seconds(timestamp) AS second", "offset")
         index = seconds.groupBy("second").agg({"offset": "min"}).orderBy("second").collect()
         self._seconds: list[int] = [row[0] for row in index]
         self._firsts: list[int] = [row[1] for row in index]
         self._end: int = 1 + self._rows.agg({"offset": "max"}).collect()[0][0]
+        self._check_once(table)
+
+    def _check_once(self, table: Path) -> None:
+        """Refuse two records at one offset: archives of before do not say of which life each is."""
+        (times,) = self._rows.groupBy("offset").count().agg({"count": "max"}).collect()[0]
+        if times > 1:
+            raise RefusedError(
+                f"table {quoted(str(table))} has several records of topic {quoted(self.name)} at "
+                "one offset: the topic was deleted and created again, or its log lost records, "
+                "while an older version of Penstock archived it; remove the rows of one life first"
+            )
 
     def bounds(self) -> tuple[int, int]:
         return self._firsts[0], self._end
@@ -167,6 +201,52 @@ class TableLog:
     def rows(self, first: int, last: int) -> DataFrame:
         part = self._rows.where(f"offset >= {first} AND offset < {last}").orderBy("offset")
         return part.select("name", "headers", "payload")
+
+
+def _lives(found: list[Row]) -> dict[tuple[int, int], int]:
+    """Where each life and epoch begins. 0: an archive of before did not note it.
+
+    What came before the only life that is known is of the same one, if its offsets allow that.
+    """
+    firsts = {(row.topic_id or 0, row.epoch or 0): row.first for row in found}
+    known = [row for row in found if row.topic_id]
+    before = [row for row in found if not row.topic_id]
+    is_one = before and len({row.topic_id for row in known}) == 1
+    if is_one and max(row.last for row in before) < min(row.first for row in known):
+        firsts[known[0].topic_id, 0] = firsts.pop((0, 0))
+    return firsts
+
+
+def _chosen_life(table: Path, topic: str, lives: set[int], wanted: str | None) -> int:
+    """The id of the topic whose records are replayed; RefusedError unless it is clear which."""
+    shown = ", ".join(str(one) if one else "0 (not known)" for one in sorted(lives))
+    if wanted is None:
+        if len(lives) == 1:
+            return lives.pop()
+        raise RefusedError(
+            f"table {quoted(str(table))} has records of several lives of topic {quoted(topic)}, "
+            f"which was deleted and created again: choose one with the option life ({shown}; or "
+            f"{NEWEST})"
+        )
+    if wanted == NEWEST:
+        return max(lives)
+    if not wanted.isdecimal() or int(wanted) not in lives:
+        raise InvalidSetting(f"life {quoted(wanted)} is not in the table: use {shown} or {NEWEST}")
+    return int(wanted)
+
+
+def _newest(topic_id: int, unknown: int, firsts: dict[int, int]) -> str:
+    """In SQL: the records of one life that the log still had in its newest epoch.
+
+    A log that lost records goes on at a lower offset in a new epoch: from there on, what an earlier
+    epoch wrote is not in the log any more.
+    """
+    parts = []
+    until = OFFSET_END
+    for epoch in sorted(firsts, reverse=True):
+        parts.append(f"(coalesce(epoch, 0) = {epoch} AND offset < {until})")
+        until = min(until, firsts[epoch])
+    return f"coalesce(topic_id, {unknown}) = {topic_id} AND ({' OR '.join(parts)})"
 
 
 def _check_archive(table: Path, rows: DataFrame) -> None:

@@ -17,11 +17,12 @@ from penstock.model.errors import InvalidPipeline, RefusedError
 from penstock.pipeline.declared.declaration import Declaration
 from penstock.pipeline.declared.order import part_of
 from penstock.pipeline.declared.reading import read_declaration
+from penstock.pipeline.declared.topics import check_topics
 from penstock.pipeline.jobs import (
+    LateSession,
     Progress,
     Report,
     ignore_progress,
-    local_session,
     stopped_by_signals,
 )
 from penstock.pipeline.packages import check_spark
@@ -64,11 +65,13 @@ def sql(
     wrong in which line.
     """
     check_spark()
+    declared = read_declaration(Path(file))
+    reading, writing = _connections(path, url, user, password, token)
+    check_topics(declared, reading)
     from penstock.pipeline.declared.running import Queries, held_checkpoint
 
-    declared = read_declaration(Path(file))
-    with held_checkpoint(declared.checkpoint), local_session(spark) as used:
-        reading, writing = _connections(Path(path), url, _login(user, password, token))
+    with held_checkpoint(declared.checkpoint), LateSession(spark) as session:
+        used = session.get()
         outputs = _planned(used, declared, reading, writing)  # all that is wrong is said at once
         if len(declared.sinks) > 1:
             # Each query has plans of its own: Spark changes them as it runs, in several threads.
@@ -96,9 +99,9 @@ def check(
     """
     check_spark()
     declared = read_declaration(Path(file))
-    with local_session(spark) as used:
-        where = _connections(Path(path), url, _login(user, password, token))
-        views = _views(used, declared, *where)
+    with LateSession(spark) as session:
+        where = _connections(path, url, user, password, token)
+        views = _views(session.get(), declared, *where)
         parts = [
             *(("source", one.name, views.frames[one.name.lower()]) for one in declared.sources),
             *(("step", one.name, views.frames[one.name.lower()]) for one in declared.steps),
@@ -117,8 +120,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace, report: Report) -> Progress:
-    read_declaration(Path(options.file))  # what is wrong with it is known before Spark is started
-    with local_session(None, options.master) as spark, stopped_by_signals() as stop:
+    # What is wrong with the file or the topics is known before Spark is started.
+    check_topics(read_declaration(Path(options.file)), _connections(**options.place)[0])
+    with LateSession(None, options.master) as session, stopped_by_signals() as stop:
+        spark = session.get()
         if not options.master.startswith("sc://"):
             # A query that fails is told in a sentence, and one that is stopped did not fail.
             spark.sparkContext.setLogLevel("OFF")
@@ -133,23 +138,20 @@ def run(options: argparse.Namespace, report: Report) -> Progress:
 
 
 def _connections(
-    path: Path, url: str, login: dict[str, str]
+    path: str | Path = ".", url: str = "", user: str = "", password: str = "", token: str = ""
 ) -> tuple[dict[str, str], dict[str, str]]:
     """Options that say where topics are read, and where they are written.
 
     Files are read even while a broker has them open; only that broker writes them.
     """
+    given = {"user": user, "password": password, "token": token}
+    login = {key: value for key, value in given.items() if value}
     if url:
         return {"url": url} | login, {"url": url} | login
-    files = {"path": str(path.absolute())}
-    holder = read_holder(path) or {}
+    files = {"path": str(Path(path).absolute())}
+    holder = read_holder(Path(path)) or {}
     addresses = [one for one in holder.get("addresses", []) if one.startswith("http")]
     return files, {"url": addresses[0]} | login if addresses else files
-
-
-def _login(user: str, password: str, token: str) -> dict[str, str]:
-    given = {"user": user, "password": password, "token": token}
-    return {key: value for key, value in given.items() if value}
 
 
 def _planned(

@@ -21,11 +21,11 @@ from penstock.model.errors import InvalidPosition
 from penstock.pipeline.connecting import link_to, origin_of
 from penstock.pipeline.jobs import (
     LOCAL,
+    LateSession,
     Progress,
     Report,
     check_directory,
     ignore_progress,
-    local_session,
 )
 from penstock.pipeline.jobs.stats.lags import saved_lags, told_lags
 from penstock.pipeline.packages import check_spark
@@ -91,12 +91,12 @@ def stats(
     end = {state.topic: place_at(state, state.end) for state in states}
     count = sum(end[topic].offset - place.offset for topic, place in begin.items())
     folder.mkdir(parents=True, exist_ok=True)
-    with local_session(spark, master) as used:
+    with LateSession(spark, master) as session:
         from penstock.pipeline.delta.table import replace_table
         from penstock.pipeline.jobs.stats.minutes import Minutes
 
         report(Progress(0, 0, 0.0, says=f"counting {count:,} records"))
-        counted = Minutes(_read(used, connection, begin, end))
+        counted = Minutes(_read(session, connection, begin, end))
         counted.save(folder / MINUTES)
         replace_table(folder / LAG, _LAG_COLUMNS, lags)
         if chart:
@@ -160,14 +160,15 @@ def _begin(
 
 
 def _read(
-    spark: SparkSession, connection: Connection, begin: Places, end: Places
+    session: LateSession, connection: Connection, begin: Places, end: Places
 ) -> DataFrame | None:
     """The records of the range; None if it holds none."""
     asked = [topic for topic, place in begin.items() if place.offset < end[topic].offset]
     if not asked:
         return None
     return (
-        spark.read.format("penstock")
+        session.get()
+        .read.format("penstock")
         .schema(_COLUMNS)
         .options(**connection.options())
         .option("topic", topics_text(asked))
