@@ -20,7 +20,7 @@ from penstock.mqtt.kinds import MQTT_5
 from penstock.mqtt.packets import Puback, Publish
 from penstock.mqtt.properties import Properties
 from penstock.pipeline import archive, clean
-from penstock.pipeline.jobs import Progress
+from penstock.pipeline.jobs import LateSession, Progress
 from penstock.pipeline.jobs.clean.cleaning import CleanTable, Keep
 from tests.doors.hosted import Hosted
 from tests.doors.wire import Wire
@@ -142,7 +142,7 @@ def test_only_files_with_something_to_drop_are_written_anew(
         broker.publish_many(["x"] * 3, "t", name="t/only")
     archive("t", table, path=tmp_path / "data", spark=spark)
     (second,) = files_of(table) - {first}
-    cleaning = CleanTable(spark, table)
+    cleaning = CleanTable(LateSession(spark), table)
     newest = rows_of(table)[-3]["timestamp"]
     since_us = int(newest.timestamp() * 1e6)
     assert cleaning.drop(Keep(since_us=since_us)) == (10, 3)
@@ -156,7 +156,7 @@ def test_only_files_with_something_to_drop_are_written_anew(
 def test_what_is_added_while_a_table_is_cleaned_stays(
     spark: SparkSession, table: Path, tmp_path: Path
 ) -> None:
-    cleaning = CleanTable(spark, table)
+    cleaning = CleanTable(LateSession(spark), table)
     with Broker(tmp_path / "data") as broker:
         broker.publish("later", "t", name="t/0")
     archive("t", table, path=tmp_path / "data", spark=spark)
@@ -165,8 +165,8 @@ def test_what_is_added_while_a_table_is_cleaned_stays(
 
 
 def test_two_that_clean_the_same_files_drop_each_row_once(spark: SparkSession, table: Path) -> None:
-    late = CleanTable(spark, table)
-    assert CleanTable(spark, table).drop(Keep(is_latest=True))[0] == 7
+    late = CleanTable(LateSession(spark), table)
+    assert CleanTable(LateSession(spark), table).drop(Keep(is_latest=True))[0] == 7
     assert late.drop(Keep(is_latest=True)) == (0, 3)
     assert offsets_of(table) == [7, 8, 9]
 
@@ -287,7 +287,7 @@ def test_files_are_removed_while_a_job_makes_directories_and_removes_its_own(
     writer.start()
     try:
         for _ in range(30):
-            CleanTable(spark, table).vacuum(3_600.0)
+            CleanTable(LateSession(spark), table).vacuum(3_600.0)
     finally:
         done.set()
         writer.join()
