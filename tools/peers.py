@@ -17,6 +17,7 @@ from pathlib import Path
 
 # program: Debian package
 PROGRAMS = {
+    "chromium": "chromium",
     "gcc": "gcc",
     "mosquitto": "mosquitto",
     "mosquitto_pub": "mosquitto-clients",

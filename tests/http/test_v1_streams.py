@@ -22,6 +22,7 @@ from tests.doors.hosted import Hosted
 from tests.http.asking import Asking
 from tests.http.events import Events, Frames
 from tests.http.framed import open_websocket
+from tests.waiting import wait_until
 
 
 @pytest.fixture
@@ -73,13 +74,6 @@ def numbers(records: list[dict[str, Any]]) -> list[int]:
 def streams_open(broker: Hosted) -> int:
     engine = broker.exchange.engine
     return broker.call(lambda: sum(len(found) for found in engine._streams.values()))
-
-
-def wait_for(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 20
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
 
 
 # The start
@@ -195,15 +189,15 @@ def test_a_stream_ends_with_the_server(tmp_path: Path) -> None:
 
 
 def test_readers_that_go_leave_nothing_behind(broker: Hosted, client: Asking, topic: str) -> None:
-    wait_for(lambda: streams_open(broker) == 0)
+    wait_until(lambda: streams_open(broker) == 0)
     events = [sse(broker, topic) for _ in range(3)]
     sockets = [frames(broker, topic) for _ in range(3)]
-    wait_for(lambda: streams_open(broker) == 6)
+    wait_until(lambda: streams_open(broker) == 6)
     for one in events:
         one.close()
     for reader in sockets:
         reader.socket.close()
-    wait_for(lambda: streams_open(broker) == 0)
+    wait_until(lambda: streams_open(broker) == 0)
     assert client.ask("HEAD", f"{topic}/stream").status == 200
     assert streams_open(broker) == 0
 
@@ -266,7 +260,7 @@ def test_a_slow_reader_falls_back_to_the_log_and_misses_nothing(
     socket = frames(broker, topic)
     assert events.next().kind == "start" and socket.next()["type"] == "start"
     fill(client, topic, 30)
-    wait_for(lambda: overflows(broker) > 0)
+    wait_until(lambda: overflows(broker) > 0)
     held = broker.call(lambda: [one.out_bytes for one in broker.http._connections])
     assert max(held) < 8_000_000  # what was taken at once, never all of the 30 MB
     assert numbers(events.records(300)) == list(range(300))

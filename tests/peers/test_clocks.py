@@ -19,6 +19,7 @@ from penstock.mqtt.properties import Properties
 from tests.doors.wire import SentAt, Wire, kept
 from tests.http.asking import Answer, Asking
 from tests.peers.faked import DAY_S, JUMPS, Faked, compile_faked_clock
+from tests.waiting import wait_until
 
 WAIT_S = 30.0
 EXPIRY_S = 7200
@@ -43,13 +44,6 @@ def running(tmp_path_factory: pytest.TempPathFactory, library: Path) -> Iterator
 @pytest.fixture
 def name(request: pytest.FixtureRequest) -> str:
     return "".join(char if char.isalnum() else "-" for char in request.node.name)
-
-
-def wait_until(is_true: Callable[[], object]) -> None:
-    until_s = time.monotonic() + WAIT_S
-    while not is_true():
-        assert time.monotonic() < until_s, "it did not happen"
-        time.sleep(0.02)
 
 
 def store(client: Asking, topic: str, payload: Any = "x", **headers: str) -> int:

@@ -57,6 +57,11 @@ FAMILIES: Final = {
     "penstock_published_records_total": (COUNTER, "Records that became durable."),
     "penstock_published_bytes_total": (COUNTER, "Payload bytes of records that became durable."),
     "penstock_delivered_records_total": (COUNTER, "Messages and records handed to readers."),
+    "penstock_submitted_records_total": (
+        COUNTER,
+        "Records published with their topic, as HTTP does.",
+    ),
+    "penstock_read_records_total": (COUNTER, "Records handed to readers other than MQTT clients."),
     "penstock_mqtt_received_bytes_total": (COUNTER, "Bytes received by the MQTT door."),
     "penstock_mqtt_received_messages_total": (COUNTER, "PUBLISH packets received."),
     "penstock_mqtt_received_packets_total": (COUNTER, "MQTT packets received."),
@@ -95,20 +100,29 @@ class Histogram:
 
     def __init__(self, bounds: Sequence[float]) -> None:
         self._bounds = bounds
-        self._counts = [0] * (len(bounds) + 1)
+        self.counts = [0] * (len(bounds) + 1)  # between the bounds, the last one above all
         self.count = 0
         self.sum = 0.0
 
     def observe(self, value: float) -> None:
-        self._counts[bisect_left(self._bounds, value)] += 1
+        self.counts[bisect_left(self._bounds, value)] += 1
         self.count += 1
         self.sum += value
+
+    def bound_of(self, counts: Sequence[int], share: float) -> float:
+        """The bound that this share of the counted values did not exceed; 0 if there are none."""
+        left = sum(counts) * share
+        for bound, count in zip(self._bounds, counts, strict=False):
+            left -= count
+            if left <= 0:
+                return bound if sum(counts) else 0.0
+        return self._bounds[-1]
 
     def export(self, name: str) -> dict[str, float]:
         """Prometheus' cumulative buckets, sum and count."""
         values: dict[str, float] = {}
         total = 0
-        for bound, count in zip(self._bounds, self._counts, strict=False):
+        for bound, count in zip(self._bounds, self.counts, strict=False):
             total += count
             values[f'{name}_bucket{{le="{bound:g}"}}'] = total
         values[f'{name}_bucket{{le="+Inf"}}'] = self.count
@@ -122,6 +136,8 @@ class Metrics:
         self.records_published = 0
         self.bytes_published = 0
         self.records_delivered = 0
+        self.records_submitted = 0  # published with the name of their topic, as over HTTP
+        self.records_read = 0  # given to readers other than MQTT clients
         self.chunks_read = 0  # of topics that are gone
         self.traffic = Traffic()  # of the MQTT door
         self.commit_records = Histogram(RECORD_BOUNDS)  # records that shared a commit
@@ -130,6 +146,11 @@ class Metrics:
         self.refused: Counter[str] = Counter()
         self.violations: Counter[str] = Counter()  # by protocol
 
+    def note_read(self, count: int) -> None:
+        """A reader other than an MQTT client was given records."""
+        self.records_delivered += count
+        self.records_read += count
+
     def snapshot(self) -> dict[str, float]:
         """Names as they are exported, with their values."""
         traffic = self.traffic
@@ -137,6 +158,8 @@ class Metrics:
             "penstock_published_records_total": self.records_published,
             "penstock_published_bytes_total": self.bytes_published,
             "penstock_delivered_records_total": self.records_delivered,
+            "penstock_submitted_records_total": self.records_submitted,
+            "penstock_read_records_total": self.records_read,
             "penstock_mqtt_received_bytes_total": traffic.bytes_received,
             "penstock_mqtt_received_messages_total": traffic.publishes_received,
             "penstock_mqtt_received_packets_total": traffic.packets_received,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from penstock.broker.engine import Engine
 from penstock.broker.exchange import Exchange
+from penstock.broker.overview import Samples
 from penstock.broker.session.store import SessionStore
 from penstock.broker.session.wills import Wills
 from penstock.broker.settings import topic_settings
@@ -18,6 +19,8 @@ class World:
         self.engine = engine
         self.exchange = exchange
         self.wills = wills
+        self.samples = Samples(exchange)  # of the last hour
+        self.samples.start()
 
     @classmethod
     async def open(cls, engine: Engine, *, keeps_qos0: bool, will_grace_s: float) -> World:
@@ -35,6 +38,7 @@ class World:
 
     async def close(self) -> None:
         """After its clients are gone: save what they leave."""
+        self.samples.stop()
         await self.wills.close()
         await self.exchange.store.close()
         self.exchange.close()

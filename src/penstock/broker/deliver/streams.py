@@ -98,7 +98,7 @@ class Stream:
                 taken = self._allowed(taken)  # rules may have changed while they waited
                 if not taken:
                     continue
-                self._metrics.records_delivered += len(taken)
+                self._metrics.note_read(len(taken))
                 return taken
             if self._is_late:
                 return []

@@ -77,6 +77,6 @@ class Submissions:
                 engine.metrics.dropped["not_authorized"] += run.count
                 raise NotAuthorized(denial(principal, PUBLISH, run.name))
             engine.check(run)
-        engine.quotas.check_rate(
-            principal.user, sum(run.count for run in runs), sum(len(run.data) for run in runs)
-        )
+        count = sum(run.count for run in runs)
+        engine.quotas.check_rate(principal.user, count, sum(len(run.data) for run in runs))
+        engine.metrics.records_submitted += count

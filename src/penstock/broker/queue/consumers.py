@@ -182,7 +182,7 @@ class Consumers:
                     continue  # trimmed while we read: the bounds say so now
             consumer.next_offset = next_offset
             consumer.confirms_itself = commit
-            self._metrics.records_delivered += len(found)
+            self._metrics.note_read(len(found))
             return found
 
     def _begin(self, topic: Topic, consumer: Consumer, key: str, offset: int | None) -> None:

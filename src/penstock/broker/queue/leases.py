@@ -177,7 +177,7 @@ class Groups:
                 given = await self._give(topic, kept, receipt, limit, gate)
             left_s = until_s - clock.monotonic_s()
             if given or left_s <= 0:
-                self._metrics.records_delivered += len(given)
+                self._metrics.note_read(len(given))
                 return receipt, given
             await self._wait(topic, kept, left_s)
             if self.get(topic, name) is not kept:  # deleted, and made anew

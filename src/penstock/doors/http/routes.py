@@ -6,7 +6,8 @@ from collections.abc import Callable
 
 from penstock.broker.publish.submissions import Submissions
 from penstock.broker.tenants import Tenants
-from penstock.doors.http import home, mqtt, queue, status
+from penstock.doors.http import mqtt, queue, status
+from penstock.doors.http.console import console
 from penstock.doors.http.endpoints import Endpoints
 from penstock.doors.http.v1 import (
     access,
@@ -14,9 +15,13 @@ from penstock.doors.http.v1 import (
     clients,
     consumers,
     groups,
+    me,
     openapi,
+    overview,
+    pipelines,
     records,
     reloading,
+    retained,
     sessions,
     staging,
     streams,
@@ -48,5 +53,9 @@ def add_all(
     staging.add_routes(door, exchange)
     reloading.add_routes(door, reload)
     tenants.add_routes(door, all_tenants)
-    home.add_routes(door)
+    me.add_routes(door)
+    overview.add_routes(door)
+    retained.add_routes(door, exchange.store.retained)
+    pipelines.add_routes(door)
+    console.add_routes(door)
     openapi.add_routes(door)

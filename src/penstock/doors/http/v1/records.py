@@ -199,7 +199,7 @@ class RecordsDoor:
         offset = await position_offset(topic, position)
         first_offset = max(offset, topic.log.bounds().first)
         page = await self._wait_page(topic, offset, selection, form, wait_s)
-        self._engine.metrics.records_delivered += page.count
+        self._engine.metrics.note_read(page.count)
         if self._door.room.is_crowded and not self._door.room.is_small(page.size):
             # Its records are not held while it waits for a place: they are read again.
             start, size = page.found.first_offset, page.size

@@ -1,0 +1,243 @@
+"""How a broker is doing, now and in the last hour, for people who look.
+
+A sample holds the rates since the one before it. Samples are taken whether somebody looks or not,
+so a page that opens late still shows an hour.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from array import array
+from collections.abc import Iterator
+from heapq import nlargest
+from typing import Final
+
+import msgspec
+
+from penstock.broker.exchange import Exchange
+from penstock.broker.gauges import Bounds, resident_bytes
+from penstock.broker.metrics import Histogram, Metrics
+from penstock.core.engine_kind import engine_kind
+from penstock.model.version import VERSION
+
+SAMPLE_S: Final = 5
+SAMPLES_MAX: Final = 3_600 // SAMPLE_S
+SLOWEST_MAX: Final = 20
+
+# What a sample holds, besides its time.
+RATES: Final = (
+    "published",
+    "delivered",
+    "published_bytes",
+    "mqtt_in",
+    "mqtt_out",
+    "http_in",
+    "http_out",
+    "dropped",
+)
+GAUGES: Final = ("clients", "commit_ms", "commit_p99_ms", "loop_lag_ms", "memory_bytes")
+
+
+class Series(msgspec.Struct):
+    """Equally long lists: times in µs since 1970, and for each name its values at those times."""
+
+    interval_s: int
+    at: list[int]
+    values: dict[str, list[float]]
+
+
+class SlowReader(msgspec.Struct):
+    """A reader that is behind the end of a topic by `lag` records."""
+
+    kind: str
+    topic: str
+    reader: str
+    lag: int
+
+
+class Disk(msgspec.Struct):
+    """Null where the log is not in files of this machine."""
+
+    used_bytes: int
+    free_bytes: int | None
+    size_bytes: int | None
+    refusal: str  # why publishes are refused; empty while they are accepted
+
+
+class Overview(msgspec.Struct):
+    """How the broker is doing."""
+
+    version: str
+    engine: str
+    tenant: str
+    started_at: int
+    now: int
+    clients: int
+    sessions_away: int
+    subscriptions: int
+    retained: int
+    topics: int
+    records: int
+    memory_bytes: int
+    disk: Disk
+    troubles: list[str]
+    dropped: dict[str, int]
+    refused: dict[str, int]
+    slowest: list[SlowReader]
+    series: Series
+
+
+class _Window:
+    """What a histogram saw since it was asked last."""
+
+    def __init__(self, histogram: Histogram) -> None:
+        self._histogram = histogram
+        self._counts = list(histogram.counts)
+        self._sum = histogram.sum
+
+    def take(self) -> tuple[float, float]:
+        """Mean, and the bound that 99 of 100 values did not exceed; 0 where there was none."""
+        counts, total = list(self._histogram.counts), self._histogram.sum
+        new = [now - before for now, before in zip(counts, self._counts, strict=True)]
+        mean = (total - self._sum) / max(1, sum(new))
+        self._counts, self._sum = counts, total
+        return mean, self._histogram.bound_of(new, 0.99)
+
+
+class Samples:
+    """The last hour of one tenant. Runs on the event loop from `start` to `stop`."""
+
+    def __init__(self, exchange: Exchange) -> None:
+        self._exchange = exchange
+        self._clock = exchange.engine.clock
+        self._loop = asyncio.get_running_loop()
+        metrics = exchange.engine.metrics
+        self._syncs = _Window(metrics.sync_seconds)
+        self._totals = _totals(metrics)
+        self._times: array[int] = array("q")
+        self._values = {name: array("d") for name in (*RATES, *GAUGES)}
+        self._lag_s = 0.0  # the longest of this sample's seconds
+        self._ticks = 0
+        self._due_s = self._taken_s = self._loop.time()
+        self._timer: asyncio.TimerHandle | None = None
+
+    def start(self) -> None:
+        self._due_s = self._loop.time() + 1
+        self._timer = self._loop.call_at(self._due_s, self._tick)
+
+    def stop(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _tick(self) -> None:
+        """Each second: how late the loop calls us is how late it calls everybody."""
+        self._lag_s = max(self._lag_s, self._loop.time() - self._due_s)
+        self._ticks += 1
+        if self._ticks % SAMPLE_S == 0:
+            self.take()
+        self.start()
+
+    def take(self) -> None:
+        """Add a sample; the oldest one goes when an hour is full."""
+        now_s = self._loop.time()
+        elapsed_s = max(now_s - self._taken_s, 1e-3)
+        self._taken_s = now_s
+        totals = _totals(self._exchange.engine.metrics)
+        sync_s, sync_p99_s = self._syncs.take()
+        sample = {name: (totals[name] - self._totals[name]) / elapsed_s for name in RATES}
+        sample |= {
+            "clients": len(self._exchange.sessions.connected),
+            "commit_ms": sync_s * 1e3,
+            "commit_p99_ms": sync_p99_s * 1e3,
+            "loop_lag_ms": self._lag_s * 1e3,
+            "memory_bytes": resident_bytes(),
+        }
+        self._totals, self._lag_s = totals, 0.0
+        self._times.append(self._clock.now_us())
+        del self._times[:-SAMPLES_MAX]
+        for name, value in sample.items():
+            self._values[name].append(value)
+            del self._values[name][:-SAMPLES_MAX]
+
+    def since(self, after_us: int) -> Series:
+        """The samples behind a time."""
+        skipped = sum(1 for at in self._times if at <= after_us)
+        values = {
+            name: [round(one, 3) for one in column[skipped:]]
+            for name, column in self._values.items()
+        }
+        return Series(SAMPLE_S, self._times[skipped:].tolist(), values)
+
+
+def _totals(metrics: Metrics) -> dict[str, int]:
+    traffic = metrics.traffic
+    return {
+        "published": metrics.records_published,
+        "delivered": metrics.records_delivered,
+        "published_bytes": metrics.bytes_published,
+        "mqtt_in": traffic.publishes_received,
+        "mqtt_out": traffic.publishes_sent,
+        "http_in": metrics.records_submitted,
+        "http_out": metrics.records_read,
+        "dropped": sum(metrics.dropped.values()),
+    }
+
+
+async def describe(exchange: Exchange, series: Series) -> Overview:
+    engine = exchange.engine
+    metrics = engine.metrics
+    working = engine.topics.working()
+    bounds: Bounds = {topic.id: topic.log.bounds() for topic in working}
+    used = sum([await topic.log.stored_bytes() for topic in working])
+    return Overview(
+        VERSION,
+        engine_kind(),
+        engine.tenant,
+        engine.shared.started_us,
+        engine.clock.now_us(),
+        len(exchange.sessions.connected),
+        exchange.sessions.away_count,
+        exchange.sessions.subscription_count,
+        len(exchange.store.retained),
+        len(working),
+        sum(end - first for first, end in bounds.values()),
+        resident_bytes(),
+        _disk(exchange, used),
+        list(engine.upkeep.troubles.values()),
+        _seen(metrics.dropped),
+        _seen(metrics.refused),
+        nlargest(SLOWEST_MAX, _behind(exchange, bounds), key=lambda one: one.lag),
+        series,
+    )
+
+
+def _disk(exchange: Exchange, used_bytes: int) -> Disk:
+    free, size = exchange.engine.shared.space.seen
+    is_known = size > 1  # else the broker is in memory, or its topics are in a database
+    refusal = exchange.engine.upkeep.refusal
+    return Disk(used_bytes, free if is_known else None, size if is_known else None, refusal)
+
+
+def _seen(counts: dict[str, int]) -> dict[str, int]:
+    return {reason: count for reason, count in sorted(counts.items()) if count}
+
+
+def _behind(exchange: Exchange, bounds: Bounds) -> Iterator[SlowReader]:
+    """Every reader that has something to pass, whether it wants it or not."""
+    engine = exchange.engine
+    for topic in engine.topics.working():
+        first, end = bounds[topic.id]
+        for consumer in engine.consumers.of(topic):
+            lag = end - max(consumer.next_offset, first)
+            if lag > 0:
+                yield SlowReader("consumer", topic.declared, consumer.name, lag)
+        for group in engine.groups.of(topic):
+            if group.lag > 0:
+                yield SlowReader("group", topic.declared, group.group, group.lag)
+    for session in exchange.sessions.connected.values():
+        for topic_id, offset in session.lags.items():
+            found = engine.topics.by_id(topic_id)
+            if found is not None and topic_id in bounds:
+                lag = bounds[topic_id][1] - offset
+                if lag > 0:
+                    yield SlowReader("session", found.declared, session.client_id, lag)

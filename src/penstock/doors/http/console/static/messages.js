@@ -1,0 +1,203 @@
+// Browse a topic from any position, follow it live, look into a message, publish one.
+
+import { at, events, get, query, send } from "./api.js";
+import { button, clear, copy, dialog, field, form, h, input, repeat, say, select, table } from "./dom.js";
+import { bytes, count, plural, time } from "./format.js";
+
+export const title = "Messages";
+
+const PAGE = 50;
+const LIVE_MAX = 500; // shown at once; older ones leave the page
+const TEXT_MAX = 120;
+
+export async function show(root, context) {
+  const { parts, fields, signal } = context;
+  const topics = (await get("/v1/topics", signal)).topics.map((one) => one.topic);
+  if (!topics.length) {
+    root.append(h("p", { class: "none" }, "There is no topic yet. Publish the first message:"), publishing("", []));
+    return;
+  }
+  const topic = select(topics, parts[0] && topics.includes(parts[0]) ? parts[0] : topics[0]);
+  const from = input({ value: fields.get("from") ?? "-1h", size: 12 });
+  const names = input({ value: fields.get("names") ?? "", placeholder: "sensors/+/temp" });
+  const where = input({ value: fields.get("where") ?? "", placeholder: "payload.celsius > 30", class: "wide" });
+  const problem = h("p", { class: "problem", role: "alert", hidden: true });
+  const list = table("Messages", [
+    { title: "Offset", text: (one) => one.offset, number: true },
+    { title: "Time (UTC)", text: (one) => time(one.timestamp) },
+    { title: "Name", text: (one) => one.name },
+    { title: "Payload", text: (one) => preview(one), node: (one) => h("code", {}, preview(one)) },
+    { title: "Size", text: (one) => bytes(contentOf(one).length), number: true },
+    { title: "", text: () => "", node: (one) => button("Open", () => open(topic.value, one), "plain") },
+  ], (one) => one.offset, "No message matches.");
+  const state = h("p", { class: "state" });
+  const older = button("Next page", () => browse(next));
+  const live = button("Follow live", () => (tail ? stop() : follow()));
+  let next = 0;
+  let tail = null;
+
+  const filters = () => ({ names: names.value, where: where.value });
+  async function guarded(work) {
+    problem.hidden = true;
+    try {
+      await work();
+    } catch (wrong) {
+      if (wrong.name === "AbortError") return;
+      problem.textContent = wrong.message;
+      problem.hidden = false;
+    }
+  }
+  const browse = (position) => guarded(async () => {
+    stop();
+    const page = await get(`${at("topics", topic.value)}/records${query({ from: position, limit: PAGE, ...filters() })}`, signal);
+    next = page.next_offset;
+    list.update(page.records);
+    older.hidden = page.next_offset >= page.end_offset;
+    state.textContent = `${plural(page.records.length, "message")}; the topic ends at offset ${count(page.end_offset)}.`;
+  });
+  function stop() {
+    tail?.abort();
+    tail = null;
+    live.textContent = "Follow live";
+    live.setAttribute("aria-pressed", "false");
+  }
+  // Goes on behind the last message that was seen, also after the broker was away.
+  async function follow() {
+    stop();
+    const mine = (tail = new AbortController());
+    signal.addEventListener("abort", () => mine.abort());
+    live.textContent = "Pause";
+    live.setAttribute("aria-pressed", "true");
+    older.hidden = true;
+    let shown = [];
+    let position = "latest";
+    let isWaiting = false;
+    list.update([]);
+    const draw = () => {
+      isWaiting = false;
+      if (!mine.signal.aborted) list.update(shown);
+    };
+    await repeat(1000, mine.signal, () => guarded(async () => {
+      state.textContent = "Following. New messages appear at the top.";
+      for await (const event of events(`${at("topics", topic.value)}/stream${query({ from: position, ...filters() })}`, mine.signal)) {
+        if (event.id) position = String(Number(event.id) + 1);
+        if (event.type !== "message" || !event.data) continue;
+        shown = [JSON.parse(event.data), ...shown].slice(0, LIVE_MAX);
+        if (!isWaiting) requestAnimationFrame(draw);
+        isWaiting = true;
+      }
+    }));
+  }
+  const search = h("form", { class: "row search", onsubmit: (event) => { event.preventDefault(); browse(from.value || "earliest"); } },
+    field("Topic", topic), field("From", from, "earliest, an offset, -24h, or a time"),
+    field("Names", names), field("Where", where), h("button", { type: "submit" }, "Browse"), live);
+  topic.addEventListener("change", () => browse(from.value || "earliest"));
+  root.append(h("section", { class: "card" }, search, problem), state, list, older,
+    h("section", { class: "card" }, h("h2", {}, "Publish"), publishing(() => topic.value, topics)));
+  await browse(from.value || "earliest");
+  if (fields.get("live")) await follow();
+}
+
+// The payload as bytes.
+function contentOf(record) {
+  if (record.payload_base64 !== undefined) return Uint8Array.from(atob(record.payload_base64), (one) => one.charCodeAt(0));
+  const text = typeof record.payload === "string" ? record.payload : JSON.stringify(record.payload);
+  return new TextEncoder().encode(text);
+}
+
+const textOf = (record) => new TextDecoder().decode(contentOf(record));
+
+function preview(record) {
+  if (record.payload_base64 !== undefined) return `${bytes(contentOf(record).length)} of binary data`;
+  const text = textOf(record);
+  return text.length > TEXT_MAX ? `${text.slice(0, TEXT_MAX)} …` : text;
+}
+
+function hexOf(content) {
+  const lines = [];
+  for (let start = 0; start < Math.min(content.length, 65536); start += 16) {
+    const part = [...content.slice(start, start + 16)];
+    const hex = part.map((one) => one.toString(16).padStart(2, "0")).join(" ");
+    const text = part.map((one) => (one >= 32 && one < 127 ? String.fromCharCode(one) : ".")).join("");
+    lines.push(`${start.toString(16).padStart(8, "0")}  ${hex.padEnd(47)}  ${text}`);
+  }
+  return lines.join("\n");
+}
+
+function jsonOf(record) {
+  try {
+    return JSON.stringify(JSON.parse(textOf(record)), null, 2);
+  } catch {
+    return null;
+  }
+}
+
+function open(topic, record) {
+  const content = h("pre", { tabindex: 0 });
+  const views = { JSON: jsonOf(record), Text: textOf(record), Hex: hexOf(contentOf(record)) };
+  const tabs = Object.entries(views).filter(([, text]) => text !== null).map(([name, text]) =>
+    button(name, () => {
+      content.textContent = text;
+      tabs.forEach((one) => one.setAttribute("aria-pressed", String(one.textContent === name)));
+    }, "plain"));
+  const facts = { Topic: topic, Offset: record.offset, Time: time(record.timestamp), Name: record.name,
+    Publisher: record.publisher || "–", Kind: record.kind, QoS: record.qos ?? 0,
+    Retained: record.retain ? "yes" : "no", Expires: record.expires_at ? time(record.expires_at) : "never" };
+  const headers = Array.isArray(record.headers) ? record.headers : Object.entries(record.headers ?? {});
+  const programs = [["Copy as curl", asCurl], ["Copy as Python", asPython], ["Copy as mosquitto_pub", asMosquitto]];
+  dialog(`Message ${record.offset}`,
+    h("dl", { class: "facts" }, ...Object.entries(facts).flatMap(([key, text]) => [h("dt", {}, key), h("dd", {}, String(text))])),
+    headers.length ? h("h3", {}, "Headers") : null,
+    headers.length ? h("dl", { class: "facts" }, ...headers.flatMap(([key, text]) => [h("dt", {}, key), h("dd", {}, text)])) : null,
+    h("h3", {}, "Payload"), h("div", { class: "row" }, ...tabs), content,
+    h("div", { class: "row" }, ...programs.map(([name, make]) => button(name, () => copy(make(topic, record)), "plain"))));
+  tabs[0].click();
+}
+
+const quoted = (text) => `'${text.replaceAll("'", `'\\''`)}'`;
+const bodyOf = (record) => JSON.stringify({ name: record.name,
+  ...(record.payload_base64 !== undefined ? { payload_base64: record.payload_base64 } : { payload: record.payload }) });
+
+const asCurl = (topic, record) =>
+  `curl -X POST ${quoted(location.origin + at("topics", topic) + "/records")} -H 'Content-Type: application/json' -d ${quoted(bodyOf(record))}`;
+
+function asPython(topic, record) {
+  const payload = record.payload_base64 !== undefined
+    ? `base64.b64decode(${JSON.stringify(record.payload_base64)})` : `json.loads(${JSON.stringify(JSON.stringify(record.payload))})`;
+  return `import base64, json\nimport penstock\n\nwith penstock.connect(${JSON.stringify(location.origin)}) as broker:\n` +
+    `    broker.publish(${payload}, ${JSON.stringify(topic)}, name=${JSON.stringify(record.name)})\n`;
+}
+
+const asMosquitto = (topic, record) => record.payload_base64 !== undefined
+  ? `echo ${record.payload_base64} | base64 -d | mosquitto_pub -h ${location.hostname} -t ${quoted(record.name)} -q 1 -s`
+  : `mosquitto_pub -h ${location.hostname} -t ${quoted(record.name)} -q 1 -m ${quoted(textOf(record))}`;
+
+function publishing(topicOf, topics) {
+  const topic = topics.length ? null : input({ required: true });
+  const name = input({ placeholder: "as the topic" });
+  const payload = h("textarea", { rows: 3, spellcheck: "false", required: true });
+  const kind = select(["text", "JSON"], "text");
+  const retain = h("input", { type: "checkbox" });
+  return form("Publish", [
+    topic ? field("Topic", topic, "It is created.") : null,
+    field("Name", name, "What MQTT clients call the topic: sensors/42/temp"),
+    field("Payload", payload), field("Payload is", kind), field("Retain", retain, "Later subscribers get it, too"),
+  ], async () => {
+    const target = topic ? topic.value : topicOf();
+    const message = { payload: kind.value === "JSON" ? parsed(payload.value) : payload.value };
+    if (name.value) message.name = name.value;
+    if (retain.checked) message.retain = true;
+    if (topic) await send("PUT", at("topics", target), {});
+    const stored = await send("POST", `${at("topics", target)}/records`, message);
+    say(`Stored at offset ${count(stored.first_offset)}.`);
+    if (topic) location.hash = `#/messages/${encodeURIComponent(target)}`;
+  });
+}
+
+function parsed(text) {
+  try {
+    return JSON.parse(text);
+  } catch (wrong) {
+    throw new Error(`The payload is not JSON: ${wrong.message}`);
+  }
+}

@@ -1,0 +1,88 @@
+"""`/`: are the files of the console what a browser may safely be given?"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from penstock import __version__
+from penstock.doors.http.console.console import STATIC, TYPES
+from tests.doors.hosted import Hosted
+from tests.doors.users import add_users
+from tests.http.asking import Asking
+
+FILES = sorted(path.name for path in STATIC.iterdir())
+LOADED_BYTES_MAX = 100_000  # by a browser that opens the console
+
+
+def test_every_file_is_served_with_its_type_and_the_policy(client: Asking) -> None:
+    assert "index.html" in FILES and "app.js" in FILES
+    for name in FILES:
+        answer = client.ask("GET", f"/console/{name}")
+        assert answer.status == 200, name
+        assert answer.headers["content-type"] == TYPES[Path(name).suffix]
+        assert answer.headers["x-content-type-options"] == "nosniff"
+        policy = answer.headers["content-security-policy"]
+        assert "default-src 'none'" in policy and "frame-ancestors 'none'" in policy
+        assert "unsafe" not in policy
+    assert client.ask("GET", "/").body == (STATIC / "index.html").read_bytes()
+
+
+def test_all_files_together_are_small() -> None:
+    assert sum((STATIC / name).stat().st_size for name in FILES) < LOADED_BYTES_MAX
+
+
+def test_pages_have_no_inline_script_and_name_no_other_server() -> None:
+    page = (STATIC / "index.html").read_text()
+    assert not re.search(r"<script(?![^>]*\bsrc=)|<style|\bstyle=|\bon[a-z]+=", page)
+    for name in FILES:
+        text = (STATIC / name).read_text()
+        addresses = re.findall(r"https?://[^\s\"'`)]*", text)
+        assert [one for one in addresses if "www.w3.org" not in one] == [], name
+        assert "innerHTML" not in text and "eval(" not in text, name
+
+
+def test_every_file_that_a_file_names_exists() -> None:
+    for name in FILES:
+        text = (STATIC / name).read_text()
+        named = re.findall(r'from "\./([^"]+)"', text) + re.findall(r'"/console/([^"]+)"', text)
+        assert [one for one in named if one not in FILES] == [], name
+
+
+def test_a_browser_that_has_a_file_is_not_sent_it_again(client: Asking) -> None:
+    whole = client.ask("GET", "/console/app.js")
+    again = client.ask("GET", "/console/app.js", If_None_Match=whole.headers["etag"])
+    assert (again.status, again.body) == (304, b"")
+
+
+def test_a_file_that_is_not_part_of_the_console_is_not_found(client: Asking) -> None:
+    for name in ("console.py", "..%2fconsole.py", "%2e%2e", "nothing.js"):
+        assert client.ask("GET", f"/console/{name}").status == 404, name
+
+
+def test_head_has_the_same_headers_and_no_body(client: Asking) -> None:
+    whole, head = client.ask("GET", "/"), client.ask("HEAD", "/")
+    assert (head.status, head.body) == (200, b"")
+    dated = {"date"}
+    assert {k: v for k, v in head.headers.items() if k not in dated} == {
+        k: v for k, v in whole.headers.items() if k not in dated
+    }
+
+
+def test_programs_get_json_as_before(client: Asking) -> None:
+    assert client.ask("GET", "/nothing", Accept="text/html").detail
+    assert client.ask("POST", "/").detail
+    assert client.ask("GET", "/topics", Accept="text/html").json["status"] == "success"
+    assert "/" not in client.ask("GET", "/v1/openapi.json").json["paths"]
+
+
+def test_once_there_are_users_a_stranger_gets_the_sign_in_page_and_learns_nothing(
+    tmp_path: Path,
+) -> None:
+    add_users(tmp_path, alice="secret")
+    with Hosted(tmp_path) as broker, Asking(broker.ports["http"]) as client:
+        answer = client.ask("GET", "/")
+        assert answer.status == 200
+        assert __version__ not in answer.body.decode()
+        for path in ("/v1/me", "/v1/overview", "/v1/retained", "/v1/pipelines"):
+            assert client.ask("GET", path).status == 401, path
