@@ -7,7 +7,7 @@ clock while it runs and while it is away, on the same run of the machine and acr
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 

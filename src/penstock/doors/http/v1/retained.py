@@ -9,7 +9,6 @@ from typing import Final
 from msgspec import Struct
 
 from penstock.broker.deliver.retained import Retained
-from penstock.catalog.retained import RetainedHead
 from penstock.core.access import READ, authorise
 from penstock.core.names import check_filter
 from penstock.doors.http.endpoints import Endpoints
@@ -81,18 +80,16 @@ class RetainedDoor:
             if head is None or topic is None:
                 continue
             if authorise(request.principal, READ, name, topic.key):
-                found.append(_out(head, topic.declared))
+                found.append(
+                    RetainedOut(
+                        name,
+                        topic.declared,
+                        head.offset,
+                        head.timestamp,
+                        head.publisher,
+                        head.payload_bytes,
+                        head.expires_at,
+                    )
+                )
         found.sort(key=lambda one: one.name)
         return json_response(RetainedList(found[:limit], has_more))
-
-
-def _out(head: RetainedHead, topic: str) -> RetainedOut:
-    return RetainedOut(
-        head.name,
-        topic,
-        head.offset,
-        head.timestamp,
-        head.publisher,
-        head.payload_bytes,
-        head.expires_at,
-    )
