@@ -8,18 +8,24 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 import select
 import socket
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
 
 import pytest
+from websockets.sync.client import connect
 
 from penstock.model.limits import KIB, MIB
 from tests.abuse.healthy import Beside
 from tests.doors.served import Served
 from tests.http.asking import Answer, Asking
+from tests.http.events import Events, Frames
 
 GROWN_BYTES_MAX = 64 * MIB
 CHUNKED = b"Host: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -190,6 +196,149 @@ def test_pages_that_nobody_takes_are_bounded_for_all_together(
         with Asking(served.http_port) as client:
             assert client.ask("GET", f"{path}?limit=1&from=latest").status == 200
     watching.check(256 * MIB)
+
+
+CONTROL_BYTES = 8 * MIB  # of control characters: each is six in JSON
+
+
+def store_controls(served: Served, topic: str, count: int) -> None:
+    make_topic(served, topic)
+    with Asking(served.http_port) as client:
+        path = f"/v1/topics/{topic}/records"
+        for _ in range(count):
+            body = b"\x01" * CONTROL_BYTES
+            assert client.ask("POST", path, body, Content_Type="text/plain").status == 200
+
+
+def asking_for_controls(served: Served, way: str, topic: str, number: int) -> bytes:
+    """A request for records of 8 MiB; those that move a position have one of their own."""
+    head = "Host: localhost\r\n"
+    if way == "websocket":
+        head += "Upgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Version: 13\r\n"
+        head += "Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n"
+    if way in ("sse", "websocket"):
+        return f"GET /v1/topics/{topic}/stream?from={number} HTTP/1.1\r\n{head}\r\n".encode()
+    if way == "group":
+        body = json.dumps({"limit": 1_000})
+        path = f"/v1/topics/{topic}/groups/g{number}/fetch"
+        lines = f"POST {path} HTTP/1.1\r\n{head}Content-Length: {len(body)}\r\n\r\n{body}"
+        return lines.encode()
+    with Asking(served.http_port) as client:
+        registered = client.ask("POST", "/consumer/register", {"topic": topic})
+        consumer = registered.json["consumer_id"]
+    query = f"topic={topic}&consumer_id={consumer}"
+    return f"GET /consumer/consume?{query} HTTP/1.1\r\n{head}\r\n".encode()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("way", ["sse", "websocket", "group", "consume"])
+def test_readers_of_large_records_that_read_nothing_are_bounded_together(
+    served: Served, way: str
+) -> None:
+    topic = f"unread-{way}"
+    store_controls(served, topic, 4)
+    requests = [asking_for_controls(served, way, topic, number % 4) for number in range(30)]
+    with ExitStack() as stack, Beside.http(served) as watching:
+        socks = []
+        for request in requests:
+            socks += unread(served, request, 1, stack)
+        assert select.select(socks, [], [], 20)[0]
+        answers = watching.rounds
+        until_s = time.monotonic() + 20
+        while watching.rounds < answers + 1_000 and time.monotonic() < until_s:
+            time.sleep(0.01)  # while the answers are made
+        small = f"small-{way}"
+        with Asking(served.http_port) as client:  # small answers need no place
+            make_topic(served, small)
+            path = f"/v1/topics/{small}"
+            assert client.ask("POST", f"{path}/records", RECORD).status == 200
+            assert len(client.ask("POST", f"{path}/groups/g/fetch").json["records"]) == 1
+            stream = Events(served.http_port, f"{path}/stream?from=earliest")
+            assert stream.next().kind == "start"
+            assert [one["payload"] for one in stream.records(1)] == ["x"]
+            stream.close()
+    watching.check(256 * MIB)
+
+
+@pytest.mark.slow
+def test_who_takes_a_large_answer_too_slowly_loses_its_place_to_who_waits(tmp_path: Path) -> None:
+    env = {**os.environ, "PENSTOCK_HTTP__SEND_TIMEOUT": "600s"}
+    with Served(tmp_path, env=env) as served, ExitStack() as stack:
+        store_controls(served, "slow", 1)
+        request = b"GET /v1/topics/slow/records HTTP/1.1\r\nHost: localhost\r\n\r\n"
+        slow = unread(served, request, 12, stack)  # twice as many as there are places
+
+        def sip() -> None:
+            while not is_over.is_set():
+                for sock in slow:
+                    try:
+                        sock.recv(1_000, socket.MSG_DONTWAIT)
+                    except OSError:
+                        continue
+                is_over.wait(0.1)
+
+        is_over = threading.Event()
+        sipping = threading.Thread(target=sip)
+        sipping.start()
+        try:
+            with Asking(served.http_port) as client:
+                client._socket.settimeout(120)
+                answer = client.ask("GET", "/v1/topics/slow/records")
+        finally:
+            is_over.set()
+            sipping.join()
+        assert answer.json["records"][0]["payload"] == "\x01" * CONTROL_BYTES
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("way", ["sse", "websocket", "group", "consume", "consumer"])
+@pytest.mark.parametrize("kind", ["text", "bytes", "json"])
+def test_a_large_record_comes_whole(served: Served, way: str, kind: str) -> None:
+    """Characters that lie across the borders of pieces, in every form of a payload."""
+    topic = f"large-{way}-{kind}"
+    text = "".join(chr(0x20 * at % 0x3000 + at % 7) for at in range(300_000)) + "\U0001f600"
+    body = text.encode("utf-8", "replace")
+    make_topic(served, topic)
+    with Asking(served.http_port) as client:
+        path = f"/v1/topics/{topic}"
+        if kind == "json":
+            stored = client.ask("POST", f"{path}/records", {"payload": {"text": text}})
+        else:
+            body += b"\xff\x00" if kind == "bytes" else b""
+            how = "text/plain" if kind == "text" else "application/octet-stream"
+            stored = client.ask("POST", f"{path}/records", body, Content_Type=how)
+        assert stored.status == 200
+        record = read_large(served, client, way, topic)
+    if kind == "json":
+        assert record["payload"] == {"text": text}
+    elif kind == "text":
+        assert record["payload"] == text
+    else:
+        assert base64.b64decode(record["payload_base64"]) == body
+
+
+def read_large(served: Served, client: Asking, way: str, topic: str) -> dict[str, Any]:
+    """The first record of a topic."""
+    path = f"/v1/topics/{topic}"
+    if way == "sse":
+        stream = Events(served.http_port, f"{path}/stream?from=earliest")
+        stream.next()
+        return stream.records(1)[0]
+    if way == "websocket":
+        url = f"ws://127.0.0.1:{served.http_port}{path}/stream?from=earliest"
+        with connect(url, max_size=None) as socket:
+            return Frames(socket).records(1)[0]
+    if way == "group":
+        found: dict[str, Any] = client.ask("POST", f"{path}/groups/g/fetch").json["records"][0]
+        assert found["deliveries"] == 1
+        return found
+    if way == "consumer":
+        assert client.ask("PUT", f"{path}/consumers/c").status == 201
+        fetched: dict[str, Any] = client.ask("POST", f"{path}/consumers/c/fetch").json
+        return fetched["records"][0]
+    asked = asking_for_controls(served, "consume", topic, 0)
+    taken = client.send(asked).answer().json
+    return {"payload": taken["message"], "payload_base64": taken.get("message_base64", "")}
 
 
 def test_a_large_page_comes_whole(served: Served) -> None:

@@ -165,6 +165,34 @@ def test_consumers_and_groups_give_only_what_may_be_read(client: Asking) -> None
     assert client.ask("POST", group, {}, **as_user("dora")).status == 403
 
 
+def test_a_group_goes_on_behind_thousands_of_records_that_its_reader_may_not_read(
+    client: Asking,
+) -> None:
+    """It keeps some for others, passes the first ones over, and each fetch gets further."""
+    topic, alice = "/v1/topics/many", as_user("alice")
+    assert client.ask("PUT", topic, {}, **alice).status == 201
+    secret = [{"payload": "s", "name": f"orders/us/{n}"} for n in range(10_000)]
+    for messages in (secret, secret, secret, [{"payload": "x", "name": "orders/eu/1"}] * 3):
+        assert client.ask("POST", f"{topic}/records", messages, **alice).status == 200
+    found: list[str] = []
+    reached = [0]
+    while len(found) < 3:
+        answer = client.ask("POST", f"{topic}/groups/g/fetch", {}, **as_user("carl"))
+        found += names(answer)
+        reached.append(answer.json["next_offset"])
+        assert reached[-1] > reached[-2]
+    assert found == ["orders/eu/1"] * 3 and reached[-1] == 30_003
+    left = client.ask("POST", f"{topic}/groups/g/fetch", {"limit": 1_000}, **as_user("bob"))
+    assert [one["offset"] for one in left.json["records"]] == list(range(29_000, 30_000))
+    assert {one["deliveries"] for one in left.json["records"]} == {1}
+    receipt = {"receipt": left.json["receipt"]}
+    assert client.ask("POST", f"{topic}/groups/g/ack", receipt, **as_user("bob")).status == 200
+    for messages in (secret, secret, secret, [{"payload": "x", "name": "orders/eu/2"}]):
+        client.ask("POST", f"{topic}/records", messages, **alice)
+    patient = client.ask("POST", f"{topic}/groups/g/fetch", {"wait": 30}, **as_user("carl"))
+    assert names(patient) == ["orders/eu/2"]  # one that waits goes on by itself
+
+
 def test_the_queue_gives_only_what_may_be_read_and_registers_whoever_may(client: Asking) -> None:
     def asked(method: str, path: str, user: str, **fields: str) -> Answer:
         return client.ask(method, path, fields, **as_user(user))

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
+from penstock.app.server import Server
+from penstock.broker.access.identities import CERTIFICATE, Identity
+from penstock.broker.access.renewal import SLICE
+from penstock.core.access import authorise, parse_rule
+from penstock.model.record import DEFAULT_TENANT
 from penstock.mqtt.kinds import MQTT_5
 from penstock.mqtt.packets import Connack, Connect, Publish, Will
 from penstock.mqtt.reasons import Reason
@@ -20,6 +27,7 @@ from tests.access.readers import (
     SseReader,
     World,
 )
+from tests.doors.hosted import Hosted
 from tests.doors.wire import Wire, kept
 
 Undo = Callable[[], None]
@@ -130,3 +138,34 @@ def test_what_is_retained_is_not_handed_out_any_more(
     alice.publish("live", b"", 1, retain=True)
     for one in (alice, wire):
         one.disconnect()
+
+
+def test_a_rule_for_everybody_leaves_the_loop_to_others_while_it_reaches_thousands(
+    tmp_path: Path,
+) -> None:
+    count = 9_000
+    turns = 0
+
+    async def change(server: Server) -> list[bool]:
+        nonlocal turns
+        access = broker.exchange.engine.access
+        known = [
+            access.get(Identity(DEFAULT_TENANT, f"user{n}", CERTIFICATE, credential=str(n)))
+            for n in range(count)
+        ]
+
+        async def count_turns() -> None:
+            nonlocal turns
+            while True:
+                turns += 1
+                await asyncio.sleep(0)
+
+        counting = asyncio.create_task(count_turns())
+        await access.roles.add_rules([parse_rule("deny receive hr/#")])
+        counting.cancel()
+        return [authorise(one, "receive", "hr/pay", "hr") for one in known]
+
+    with Hosted(tmp_path) as broker:
+        allowed = broker.run(change)
+    assert not any(allowed), "what is awaited has reached everybody"
+    assert turns >= count // SLICE

@@ -19,6 +19,12 @@ def test_create_makes_the_directory_and_says_what_the_topic_promises(
     assert data.is_dir()
 
 
+def test_create_refuses_a_name_that_nobody_can_see(run: Command) -> None:
+    done = run("topic", "create", "\u200b\u3164")
+    assert (done.code, done.out) == (1, "")
+    assert "at least one visible character" in done.err
+
+
 def test_create_takes_settings(run: Command) -> None:
     done = run(
         "topic", "create", "t", "--retention-age", "12h", "--retention-bytes", "10 GiB",

@@ -12,7 +12,7 @@ from penstock.core.groups import NEVER_DEAD, NO_LEASE, NOTHING_WAITS, Group, dea
 
 MEMBERS = ["anna", "ben", "cleo"]
 OPERATIONS = ["take", "take", "take", "pinned", "retake", "ack", "ack", "nack", "leave", "forget"]
-OPERATIONS += ["expire", "discard", "bury", "pass_over", "trim", "crash"]
+OPERATIONS += ["expire", "discard", "bury", "pass_over", "trim", "crash", "put_by", "pick_up"]
 STEPS = st.lists(
     st.tuples(st.sampled_from(OPERATIONS), st.integers(0, 2), st.integers(0, 12)), max_size=60
 )
@@ -22,7 +22,7 @@ STEPS = st.lists(
 class Fate:
     """What became of one record."""
 
-    state: str  # held, waiting, dead, done
+    state: str  # held, waiting, left, dead, done
     member: str = ""
     deliveries: int = 0
     deadline_us: int = 0
@@ -91,6 +91,32 @@ class GroupAndModel:
             assert deliveries == fate.deliveries + 1
             self.model.fates[offset] = Fate("held", member, deliveries, self.deadline)
 
+    def put_by(self, member: str, number: int) -> None:
+        """A member may not have what comes next: what waits, or else something new."""
+        group, fates = self.group, self.model.fates
+        offset = group.first_waiting
+        if offset == NOTHING_WAITS:
+            offset = group.next_offset + number % 3
+            while group.is_ahead(offset):
+                offset += 1
+            assert offset not in fates
+            fates[offset] = Fate("left")
+        fates[offset].state = "left"
+        left = self.model.of("left")
+        done = left[:1] if len(left) > self.records_max else []
+        assert group.leave_to_others(offset) == len(done)
+        for one in done:
+            fates[one].state = "done"
+
+    def pick_up(self, member: str, number: int) -> None:
+        for offset in self.group.left()[:number]:
+            fate = self.model.fates[offset]
+            if self.group.count >= self.records_max:
+                return
+            deliveries = self.group.retake(member, offset, self.now_us)
+            assert deliveries == fate.deliveries + 1
+            self.model.fates[offset] = Fate("held", member, deliveries, self.deadline)
+
     def ack(self, member: str, number: int) -> None:
         is_held = number in self.model.held(member)
         assert self.group.ack(member, number) == is_held
@@ -152,7 +178,7 @@ class GroupAndModel:
         self.group.pass_to(self.group.next_offset + number)
 
     def trim(self, member: str, number: int) -> None:
-        lost = [one for one in self.model.of("waiting") if one < number]
+        lost = [one for one in self.model.of("waiting", "left") if one < number]
         passed = max(number - self.group.next_offset, 0)
         assert self.group.trim(number) == len(lost) + passed
         for offset in [*lost, *self.model.of("dead")]:
@@ -165,7 +191,7 @@ class GroupAndModel:
         again = old.to_give_again()
         assert sorted(again) == [
             one
-            for one in self.model.of("held", "waiting", "dead")
+            for one in self.model.of("held", "waiting", "left", "dead")
             if not self.model.fates[one].is_pinned
         ]
         new = self.make(max(old.next_offset - number, 0))
@@ -183,14 +209,17 @@ class GroupAndModel:
     def check(self) -> None:
         group, model = self.group, self.model
         assert group.waiting() == model.of("waiting")
+        assert group.left() == model.of("left")
         assert sorted(group.dead()) == model.of("dead")
         for member in MEMBERS:
             assert sorted(group.held(member)) == model.held(member)
         opened = model.of("held", "waiting", "dead")
-        assert group.count == len(opened) <= self.records_max
-        assert group.room == (0 if model.of("waiting") else self.records_max - len(opened))
+        assert group.count == len(opened)
+        assert len(group.left()) <= self.records_max
+        room = max(self.records_max - len(opened), 0)  # what was left may wait after a crash
+        assert group.room == (0 if model.of("waiting") else room)
         assert group.first_waiting == (model.of("waiting") or [NOTHING_WAITS])[0]
-        assert group.first_open == min([group.next_offset, *opened])
+        assert group.first_open == min([group.next_offset, *opened, *model.of("left")])
         deadlines = [model.fates[one].deadline_us for one in model.of("held")]
         assert group.next_deadline_us == min(deadlines, default=NO_LEASE)
         ahead = {one for one in model.fates if one >= group.next_offset}
@@ -221,7 +250,7 @@ def test_everything_is_done_once_somebody_acknowledges_all(
     for member in MEMBERS:
         for offset in list(world.group.held(member)):
             assert world.group.ack(member, offset)
-    for offset in world.group.waiting():
+    for offset in [*world.group.waiting(), *world.group.left()]:
         world.group.retake("anna", offset)
         assert world.group.ack("anna", offset)
     assert (world.group.count, world.group.first_open) == (0, world.group.next_offset)
@@ -290,3 +319,12 @@ def test_whoever_comes_first_gets_what_is_left_over() -> None:
     assert deal(1, [0, 5, 5]) == [0, 1, 0]
     assert deal(10, [1, 0, 9]) == [1, 0, 9]
     assert deal(5, []) == []
+
+
+def test_a_member_that_may_not_have_what_comes_next_stalls_nobody() -> None:
+    group = Group(0, 10)
+    assert sum(group.leave_to_others(offset) for offset in range(30)) == 20
+    assert group.left() == list(range(20, 30)) and group.room == 10
+    group.take("ben", 30, 10)
+    assert [group.retake("cleo", offset) for offset in (20, 25)] == [1, 1]
+    assert group.left() == [21, 22, 23, 24, 26, 27, 28, 29]

@@ -15,6 +15,7 @@ from penstock.core.names import (
     check_consumer,
     check_filter,
     check_name,
+    check_new_topic,
     check_topic,
     covers,
     first_level,
@@ -73,6 +74,22 @@ def test_topic_is_refused_with_its_rule(topic: str, rule: str) -> None:
     with pytest.raises(InvalidTopic) as refusal:
         check_topic(topic)
     assert rule in str(refusal.value)
+
+
+@pytest.mark.parametrize("topic", ["a", "a\u200b", "\u00e9", "😀", "…", "\u0301x"], ids=quoted)
+def test_a_new_topic_with_a_visible_character_is_accepted(topic: str) -> None:
+    assert check_new_topic(topic) is topic
+
+
+@pytest.mark.parametrize(
+    "topic",
+    [" ", "\u00a0", "\u200b", "\u00ad\u200d", "\u2060\ufeff", "\u3164", "\u2800 ", "\U000e0041"],
+    ids=quoted,
+)
+def test_a_new_topic_that_nobody_can_see_is_refused(topic: str) -> None:
+    assert check_topic(topic) is topic  # one that exists stays usable
+    with pytest.raises(InvalidTopic, match="at least one visible character"):
+        check_new_topic(topic)
 
 
 def test_spellings_of_one_topic_have_one_key() -> None:

@@ -230,6 +230,7 @@ class Engine:
             self._decoded,
             self._detach,
             gate,
+            backlogs=self.shared.backlogs,
         )
         siblings.add(stream)
         topic.log.is_watched = True

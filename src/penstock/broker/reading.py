@@ -35,6 +35,10 @@ class Selection:
     columns: tuple[str, ...] = ()  # of Arrow; empty: all
     gate: Gate | None = None  # which names the reader may read; None: all
 
+    @property
+    def is_filtered(self) -> bool:
+        return self.where is not None or self.names is not None
+
     def is_open(self, names: Iterable[str]) -> bool:
         """May the reader read all these names?"""
         return self.gate is None or self.gate.pass_all(names)
@@ -69,6 +73,21 @@ class Columns:
     qos: int
     retain: bool
     kind: int
+
+    def cut(self, first: int, end: int) -> Columns:
+        """Those with index in [first, end)."""
+        return Columns(
+            self.offsets[first:end],
+            self.timestamps[first:end],
+            self.names[first:end],
+            self.payloads[first:end],
+            None if self.headers is None else self.headers[first:end],
+            self.publishers[first:end],
+            self.expiries[first:end],
+            self.qos,
+            self.retain,
+            self.kind,
+        )
 
 
 async def read_records(topic: Topic, offset: int, selection: Selection) -> Found:
@@ -189,7 +208,7 @@ async def read_arrow(topic: Topic, offset: int, selection: Selection) -> tuple[b
     Without `where` and `names` no record is made an object.
     """
     arrow = _arrow()
-    if selection.where is not None or selection.names is not None:
+    if selection.is_filtered:
         found = await read_records(topic, offset, selection)
         return arrow.stream_of_records(found.records, selection.columns), found
     batches, found = await _whole_batches(topic, offset, selection, _raw_bytes)

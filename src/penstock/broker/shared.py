@@ -15,6 +15,7 @@ from penstock.broker.access import Access
 from penstock.broker.caches import Caches
 from penstock.broker.deliver.decoded import Decoded
 from penstock.broker.deliver.routes import RouteMemory
+from penstock.broker.deliver.streams import Backlogs
 from penstock.broker.limited_log import LimitedLog
 from penstock.broker.metrics import Metrics
 from penstock.broker.settings import BrokerSettings
@@ -52,6 +53,7 @@ class Shared:
         self.access = Access(catalog.credentials, self.metrics)
         self.space = Space(free_space, settings.disk_free_percent_min, self.log)
         self.decoded = Decoded()
+        self.backlogs = Backlogs()
         self.route_memory = RouteMemory()
         self.caches = Caches(clock)
         self.caches.by_name |= {"chunks": store.cache, "decoded": self.decoded}

@@ -19,6 +19,7 @@ from penstock.catalog.catalog import BindingRow, Catalog, TopicRow
 from penstock.core.names import (
     AUDIT_TOPIC,
     check_filter,
+    check_new_topic,
     check_topic,
     quoted,
     topic_key,
@@ -237,6 +238,7 @@ class Topics:
             return existing or await self._make(name, settings, is_automatic=False)
 
     async def _create(self, name: str, settings: LogSettings, *, is_automatic: bool) -> Topic:
+        check_new_topic(name)
         self._quotas.check(TOPICS, len(self.declared()))
         return await self._make(name, settings, is_automatic=is_automatic)
 
@@ -272,7 +274,7 @@ class Topics:
             return ""
         first = self.placement.homeless(name)
         try:
-            return check_topic(first) if first else ""
+            return check_new_topic(first) if first else ""
         except InvalidTopic:
             return ""  # a fine name for messages: `default` takes them
 

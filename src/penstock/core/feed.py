@@ -127,6 +127,13 @@ class Feed(Generic[T]):
         del self._backlog[:limit]
         return taken
 
+    def go_back(self, offset: int) -> None:
+        """What was taken from `offset` on was not used: resume there."""
+        assert offset < self.next_offset, f"{offset} was not taken"
+        self._backlog.clear()
+        self.level = offset
+        self.is_live = False
+
     def skip_to(self, first_offset: int) -> int:
         """Retention removed what lies below: go on there; how many unread offsets were lost.
 

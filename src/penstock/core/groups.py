@@ -5,11 +5,13 @@ Invariant: a record below `next_offset` that the group wants is in exactly one s
     held       one member was given it and has not answered; leased ones for a time only
     delayed    its member gave it back and asked that nobody gets it for a while
     waiting    its member left, refused it or was too slow: it is given out again, before new ones
+    left       a member may not have it: it is given to the next one that may
     dead       given out `deliveries_max` times: nobody gets it again, until somebody buries it
     done       acknowledged or discarded, and remembered no longer
 
-So a member that never answers keeps what it holds and stalls nobody. At most `records_max` records
-are held, delayed, waiting or dead. Time comes from the caller; so does what the records are.
+So a member that never answers keeps what it holds and stalls nobody; nor does one that may not have
+what comes next. At most `records_max` records are held, delayed, waiting or dead, and as many left:
+then the first of them is done. Time comes from the caller; so does what the records are.
 """
 
 from __future__ import annotations
@@ -46,6 +48,7 @@ class Group:
         "_held",
         "_held_count",
         "_lease_us",
+        "_left",
         "_waiting",
         "next_offset",
         "records_max",
@@ -71,6 +74,7 @@ class Group:
         self._deliveries: dict[int, int] = {}  # of those that wait
         self._delayed: dict[int, tuple[int, int]] = {}  # offset -> until when, deliveries
         self._dead: dict[int, int] = {}  # offset -> deliveries
+        self._left: dict[int, int] = {}  # offset -> deliveries
         # At or past next_offset, and given out before a crash that forgot how far the group was.
         self._ahead: set[int] = set()
 
@@ -78,7 +82,7 @@ class Group:
 
     @property
     def count(self) -> int:
-        """Records that are not done."""
+        """Records that are not done, besides those that are left."""
         return self._held_count + len(self._delayed) + len(self._waiting) + len(self._dead)
 
     @property
@@ -95,7 +99,8 @@ class Group:
     def first_open(self) -> int:
         """Every wanted record below it is done."""
         opened = [offset for held in self._held.values() for offset in held]
-        return min([self.next_offset, *opened, *self._delayed, *self._waiting[:1], *self._dead])
+        opened += [*self._delayed, *self._waiting[:1], *self._left, *self._dead]
+        return min([self.next_offset, *opened])
 
     @property
     def next_deadline_us(self) -> int:
@@ -107,6 +112,10 @@ class Group:
     def waiting(self) -> list[int]:
         """Offsets to be given out again, ascending."""
         return list(self._waiting)
+
+    def left(self) -> list[int]:
+        """Offsets that some member may not have, ascending."""
+        return sorted(self._left)
 
     def dead(self) -> dict[int, int]:
         """Offsets that nobody gets again, with how often they were given out."""
@@ -122,7 +131,7 @@ class Group:
 
     def to_give_again(self) -> dict[int, int]:
         """What a crash now would leave to be given out again: offset -> deliveries so far."""
-        again = self._deliveries | self._dead
+        again = self._deliveries | self._left | self._dead
         again |= {offset: deliveries for offset, (_, deliveries) in self._delayed.items()}
         for held in self._held.values():
             again |= {offset: one.deliveries for offset, one in held.items() if not one.is_pinned}
@@ -154,12 +163,28 @@ class Group:
         self.pass_to(offset + count)
 
     def retake(self, member: str, offset: int, now_us: int = 0, *, is_pinned: bool = False) -> int:
-        """Give a waiting record to a member; how often it was given out by now."""
+        """Give a record that waits or is left to a member; how often it was given out by now."""
         deliveries = self._stop_waiting(offset) + 1
         hold = self._hold(deliveries, now_us, is_pinned)
         self._held.setdefault(member, {})[offset] = hold
         self._held_count += 1
         return deliveries
+
+    def leave_to_others(self, offset: int) -> int:
+        """A member may not have this record, which waits or is new; how many are done by it.
+
+        New ones before it are passed over.
+        """
+        if offset in self._deliveries:
+            self._left[offset] = self._stop_waiting(offset)
+        elif offset not in self._left:
+            assert offset >= self.next_offset, f"{offset} is neither new nor waiting"
+            self.pass_to(offset + 1)
+            self._left[offset] = 0
+        if len(self._left) <= self.records_max:
+            return 0
+        del self._left[min(self._left)]
+        return 1
 
     def pass_to(self, offset: int) -> None:
         """Nothing below `offset` is wanted that was not given out."""
@@ -250,7 +275,7 @@ class Group:
     # What nobody gets
 
     def discard(self, offset: int) -> None:
-        """Drop a waiting record: it expired, or retention removed it."""
+        """Drop a record that waits or is left: it expired, or retention removed it."""
         self._stop_waiting(offset)
 
     def bury(self, offset: int) -> None:
@@ -272,11 +297,17 @@ class Group:
         for offset in late:
             del self._delayed[offset]
         gone += len(late)
+        left = [one for one in self._left if one < first_offset]
+        for offset in left:
+            del self._left[offset]
+        gone += len(left)
         passed = max(first_offset - self.next_offset, 0)
         self.pass_to(first_offset)
         return gone + passed
 
     def _stop_waiting(self, offset: int) -> int:
+        if offset in self._left:
+            return self._left.pop(offset)
         at = bisect_left(self._waiting, offset)
         assert at < len(self._waiting) and self._waiting[at] == offset, f"{offset} does not wait"
         del self._waiting[at]

@@ -29,6 +29,14 @@ SHOWN_CHARS_MAX: Final = 60  # of a value in an error message: enough to recogni
 # A tenant's name is a directory, a label of metrics and the part of a login before the '/'.
 TENANT: Final = re.compile(r"[a-z0-9][a-z0-9_-]*")
 FILE_NAMES: Final = ("lock", "reserve")  # of the data directory; no tenant is called so
+# White space and what Unicode calls default ignorable, and characters that are drawn as nothing:
+# the inside of a character class, for people's programs, too (doors/http/schemas.py).
+INVISIBLE: Final = (
+    r"\u0020\u00a0\u00ad\u034f\u061c\u115f\u1160\u1680\u17b4\u17b5\u180b-\u180f\u2000-\u200f"
+    r"\u2028-\u202f\u205f-\u206f\u2800\u3000\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufffb"
+    "\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff"
+)
+_VISIBLE: Final = re.compile(f"[^{INVISIBLE}]")
 SHARE_PREFIX: Final = "$share/"
 AUDIT_TOPIC: Final = "$audit"  # built in: only the broker writes to it
 SHOWN_BITS_MAX: Final = 256  # Python refuses to print integers of more than some 4,000 digits
@@ -52,6 +60,17 @@ def check_topic(topic: str) -> str:
         raise InvalidTopic(
             f"topic name {quoted(topic)} means a directory: '.' and '..' are refused; "
             "choose another name"
+        )
+    return topic
+
+
+def check_new_topic(topic: str) -> str:
+    """The same for a topic that does not exist yet: people have to be able to see its name."""
+    check_topic(topic)
+    if not _VISIBLE.search(topic):
+        raise InvalidTopic(
+            f"topic name {quoted(topic)} consists only of spaces and invisible characters: use at "
+            "least one visible character"
         )
     return topic
 

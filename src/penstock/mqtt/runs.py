@@ -16,6 +16,7 @@ from penstock.mqtt.primitives import read_varint, write_u16, write_varint
 
 PLAIN_ACK_BYTES: Final = 4
 _ID_BYTES: Final = 2
+_DUP: Final = 0x08
 _TOPIC_ALIAS: Final = 0x23  # the property (MQTT 5 §3.3.2.3.4)
 
 
@@ -23,7 +24,7 @@ _TOPIC_ALIAS: Final = 0x23  # the property (MQTT 5 §3.3.2.3.4)
 class EncodedRun:
     """PUBLISH packets one after the other; above QoS 0 their packet ids are still blank."""
 
-    __slots__ = ("id_positions", "packet_bytes", "packet_bytes_max", "packet_ends", "raw")
+    __slots__ = ("id_positions", "packet_bytes", "packet_bytes_max", "packet_ends", "raw", "tail")
 
     def __init__(self, raw: bytes, packet_ends: list[int], id_positions: list[int]) -> None:
         self.raw = raw
@@ -31,6 +32,7 @@ class EncodedRun:
         self.id_positions = id_positions  # of each packet's id in `raw`; empty at QoS 0
         self.packet_bytes_max = 0  # the longest packet
         self.packet_bytes = 0  # of each packet, if all are of one size; else 0
+        self.tail = b""  # of a large packet, behind its id: the same for all receivers
 
 
 def encode_publish_run(
@@ -103,6 +105,16 @@ def put_packet_ids(run: EncodedRun, first: int, packet_ids: list[int]) -> bytes:
         place = run.id_positions[first + index] - begin
         out[place : place + _ID_BYTES] = ids[index * _ID_BYTES : (index + 1) * _ID_BYTES]
     return bytes(out)
+
+
+def large_head(run: EncodedRun, packet_id: int, dup: bool) -> bytes:
+    """The only packet of a run, up to its id; `run.tail` is the rest of it."""
+    raw = run.raw
+    place = run.id_positions[0]
+    if not run.tail:
+        run.tail = raw[place + _ID_BYTES :]
+    first = raw[0] | _DUP if dup else raw[0]
+    return bytes((first,)) + raw[1:place] + packet_id.to_bytes(_ID_BYTES, "big")
 
 
 def alias_packets(data: bytes, alias: int, teaches: bool) -> bytes:

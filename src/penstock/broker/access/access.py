@@ -36,10 +36,11 @@ from penstock.broker.access.identities import (
     Identity,
     check_key_roles,
     digest,
-    may_give,
+    held_roles,
 )
 from penstock.broker.access.keys import Keys
 from penstock.broker.access.known_principals import KnownPrincipals
+from penstock.broker.access.renewal import Renewal
 from penstock.broker.access.roles import Roles
 from penstock.broker.login_lines import LoginLines, Place
 from penstock.broker.metrics import Metrics
@@ -50,7 +51,6 @@ from penstock.catalog.credentials import CredentialRow, Credentials
 from penstock.core.access import (
     ADMIN,
     CLIENT,
-    OPERATOR,
     Grants,
     Principal,
     check_new_user,
@@ -85,9 +85,9 @@ class Access:
         self.tokens: Tokens | None = None  # None: tokens are not accepted
         self.tenants: Container[str] = (DEFAULT_TENANT,)  # those that somebody can log in to
         self.known = KnownPrincipals()
-        self.roles = Roles(
-            credentials.roles, self._everybody_changed, self._user_changed, self._lose_role
-        )
+        self._renewal = Renewal(self._renew, lambda: self._tell(None))
+        changes = (self._everybody_changed, self._user_changed, self._lose_role)
+        self.roles = Roles(credentials.roles, *changes, self._renewal.wait)
         self._allow_anonymous = False
         self._credentials = credentials
         self._metrics = metrics
@@ -219,9 +219,10 @@ class Access:
         self._forget(user, tenant)
         self._keys.forget_user(user, tenant)
         self.roles.forget_user(user, tenant)
-        for identity in self.known.of_user(tenant, user):  # also who came with a token of that name
-            self._revoke(identity, _removed(user))
-        self._everybody_changed()
+        gone = self.known.of_user(tenant, user)  # also who came with a token of that name
+        self._tell({self._revoke(identity, _removed(user)) for identity in gone})
+        if not self._users:
+            self._everybody_changed()  # certificates and anonymous clients
 
     def _forget(self, user: str, tenant: TenantId) -> None:
         row = self._users.pop((tenant, user), None)
@@ -305,30 +306,22 @@ class Access:
 
     def _grants(self, identity: Identity) -> Grants:
         """What somebody who comes in like this may do now."""
-        tenant, user, proof, roles, _ = identity
+        tenant, user, *_ = identity
         row = self._users.get((tenant, user))
-        if not user:
-            is_local_admin = proof == LOCAL and not self.asks_login
-            roles = (OPERATOR,) if proof == DIRECTORY else (ADMIN,) if is_local_admin else (CLIENT,)
-        elif row is None:
-            roles = roles if proof == TOKEN else (CLIENT,)
-        elif proof == KEY and roles:
-            held = row.roles
-            roles = tuple(one for one in roles if one in held or may_give(held, one))
-        elif proof != TOKEN:
-            roles = row.roles
+        given = None if row is None else row.roles
+        roles = held_roles(identity, given, is_trusting=not self.asks_login)
         return self.roles.grants(tenant, user, roles)
 
     def _everybody_changed(self) -> None:
-        self._renew(list(self.known))
-        for listener in self.on_change:
-            listener(None)
+        self._renewal.begin(list(self.known))
 
     def _user_changed(self, tenant: TenantId, user: str) -> None:
         self._some_changed(self.known.of_user(tenant, user))
 
     def _some_changed(self, identities: list[Identity]) -> None:
-        concerned = self._renew(identities)
+        self._tell(self._renew(identities))
+
+    def _tell(self, concerned: set[Principal] | None) -> None:
         for listener in self.on_change:
             listener(concerned)
 
@@ -339,15 +332,17 @@ class Access:
 
     def end_tenant(self, tenant: TenantId) -> None:
         """A tenant is being removed: whoever came in to it has to go."""
-        for identity in [one for one in self.known if one.tenant == tenant]:
-            self._revoke(identity, f"tenant {quoted(tenant)} was removed")
-        self._everybody_changed()
+        gone = [one for one in self.known if one.tenant == tenant]
+        why = f"tenant {quoted(tenant)} was removed"
+        self._tell({self._revoke(identity, why) for identity in gone})
 
     def _renew(self, identities: list[Identity]) -> set[Principal]:
         """They have the grants of now, or are revoked."""
         concerned = set()
         for identity in identities:
-            principal = self.known[identity]
+            principal = self.known.get(identity)
+            if principal is None:
+                continue  # revoked or forgotten meanwhile
             concerned.add(principal)
             refusal = self._refusal(identity)
             if refusal:
@@ -356,9 +351,11 @@ class Access:
                 principal.grants = self._grants(identity)
         return concerned
 
-    def _revoke(self, identity: Identity, why: str) -> None:
+    def _revoke(self, identity: Identity, why: str) -> Principal:
         """Whoever came in like this has to go; who comes like this later is another principal."""
-        self.known.remove(identity).revoke(why)
+        principal = self.known.remove(identity)
+        principal.revoke(why)
+        return principal
 
     # Coming in
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from penstock.catalog.credentials import REMOVED_PROOF
-from penstock.core.access import ADMIN, OPERATOR, Principal
+from penstock.core.access import ADMIN, CLIENT, OPERATOR, Principal
 from penstock.core.names import quoted
 from penstock.model.errors import RefusedError
 from penstock.model.record import TenantId
@@ -69,3 +69,24 @@ def check_key_roles(user: str, held: Sequence[str], roles: Sequence[str]) -> Non
                 f"user {quoted(user)} does not have the role {quoted(role)}: a key has some "
                 "of the roles of its user"
             )
+
+
+def held_roles(
+    identity: Identity, given: tuple[str, ...] | None, *, is_trusting: bool
+) -> tuple[str, ...]:
+    """The roles of somebody; `given` are those of the user, None if there is no such user.
+
+    While the broker is trusting, anonymous clients of this machine are admins.
+    """
+    _, user, proof, roles, _ = identity
+    if not user:
+        if proof == DIRECTORY:
+            return (OPERATOR,)
+        return (ADMIN,) if proof == LOCAL and is_trusting else (CLIENT,)
+    if proof == TOKEN:
+        return roles
+    if given is None:
+        return (CLIENT,)
+    if proof == KEY and roles:
+        return tuple([one for one in roles if one in given or may_give(given, one)])
+    return given

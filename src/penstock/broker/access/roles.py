@@ -7,7 +7,7 @@ anew only those of the role or the user that it is about.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple
 
@@ -90,7 +90,7 @@ class Roles:
     """A listener is called after every change that is durable.
 
     `on_user_change` hears of a change of one user's own rules, `on_change` of any other; before it,
-    `on_remove` hears which role is gone.
+    `on_remove` hears which role is gone. What is awaited has reached everybody (`wait_settled`).
     """
 
     def __init__(
@@ -99,7 +99,9 @@ class Roles:
         on_change: Callable[[], None],
         on_user_change: Callable[[TenantId, str], None],
         on_remove: Callable[[str, TenantId], None],
+        wait_settled: Callable[[], Awaitable[None]],
     ) -> None:
+        self._wait_settled = wait_settled
         self._catalog = catalog
         self._on_change = on_change
         self._on_user_change = on_user_change
@@ -175,6 +177,7 @@ class Roles:
         role, rows = await self._catalog.insert_role(tenant, name, texts)
         self._roles[tenant, name] = role
         self._take((tenant, OF_ROLE, name), rows)
+        await self._wait_settled()
 
     async def replace(
         self, name: str, rules: Sequence[Rule], tenant: TenantId = DEFAULT_TENANT
@@ -184,6 +187,7 @@ class Roles:
         rows = await self._catalog.replace_rules(tenant, name, [str(rule) for rule in rules])
         self._drop((tenant, OF_ROLE, name))
         self._take((tenant, OF_ROLE, name), rows)
+        await self._wait_settled()
 
     async def remove(self, name: str, tenant: TenantId = DEFAULT_TENANT) -> None:
         """The role and its rules; users who have it lose it."""
@@ -193,6 +197,7 @@ class Roles:
         self._drop((tenant, OF_ROLE, name))
         self._on_remove(name, tenant)
         self._on_change()
+        await self._wait_settled()
 
     async def add_rules(
         self,
@@ -207,7 +212,9 @@ class Roles:
             self._check_changeable(self.check(role, tenant), tenant)
         subject = _subject(role, user)
         rows = await self._catalog.insert_rules(tenant, subject, [str(rule) for rule in rules])
-        return self._take((tenant, *subject), rows)
+        taken = self._take((tenant, *subject), rows)
+        await self._wait_settled()
+        return taken
 
     async def remove_rule(self, rule_id: int, tenant: TenantId = DEFAULT_TENANT) -> None:
         if rule_id == DECLARED:
@@ -219,6 +226,7 @@ class Roles:
         gone = self._rules.pop((tenant, rule_id), None)
         if gone is not None:
             self._changed(self._take_back(gone))
+            await self._wait_settled()
 
     def forget_user(self, user: str, tenant: TenantId) -> None:
         """The user and the user's own rules are gone from the catalog."""

@@ -2,7 +2,7 @@
 
 A stream is a feed over one topic. While it lags it reads chunks of the log, shared with other
 readers; once level it is live and is handed what commits bring. A slow reader costs bounded memory:
-its feed falls back to the log.
+its feed falls back to the log. So do many slow readers: what they keep is bounded together.
 """
 
 from __future__ import annotations
@@ -20,11 +20,29 @@ from penstock.core.feed import Feed
 from penstock.core.names import matches, quoted
 from penstock.core.where import Where
 from penstock.model.errors import Gap, UnavailableError
-from penstock.model.limits import MIB
+from penstock.model.limits import KIB, MIB
 from penstock.model.record import Record
 
 BACKLOG_RECORDS_MAX: Final = 10_000  # of one stream; a chunk of small records fits
 BACKLOG_BYTES_MAX: Final = 4 * MIB  # of one live stream; beyond it the log is the buffer
+BACKLOG_BYTES_MIN: Final = 64 * KIB  # of one stream, however many others there are
+BACKLOGS_BYTES_MAX: Final = 64 * MIB  # of all streams
+FREE_PER_STREAM: Final = 8  # one may take this part of what is free
+
+
+class Backlogs:
+    """Payload bytes that wait in all streams of a broker; the more there are, the less of one."""
+
+    __slots__ = ("bytes",)
+
+    def __init__(self) -> None:
+        self.bytes = 0
+
+    @property
+    def most(self) -> int:
+        """That may wait in one stream."""
+        free = (BACKLOGS_BYTES_MAX - self.bytes) // FREE_PER_STREAM
+        return min(BACKLOG_BYTES_MAX, max(BACKLOG_BYTES_MIN, free))
 
 
 class Stream:
@@ -42,6 +60,8 @@ class Stream:
         decoded: Decoded,
         on_close: Callable[[Stream], None],
         gate: Gate | None = None,
+        *,
+        backlogs: Backlogs,
     ) -> None:
         self.topic = topic
         self.start_offset = start_offset
@@ -54,6 +74,7 @@ class Stream:
         self._siblings = siblings  # streams of the same topic
         self._decoded = decoded
         self._on_close = on_close
+        self._backlogs = backlogs
         self._backlog_bytes = 0
         self._wake: asyncio.Future[None] | None = None
         self._is_closed = False
@@ -73,6 +94,16 @@ class Stream:
     def has_siblings(self) -> bool:
         """Others read the same topic: what is made of a record may serve them too."""
         return len(self._siblings) > 1
+
+    @property
+    def backlog_bytes(self) -> int:
+        """Of the payloads that wait to be taken."""
+        return self._backlog_bytes
+
+    def _count(self, backlog_bytes: int) -> None:
+        """So many bytes wait from now on."""
+        self._backlogs.bytes += backlog_bytes - self._backlog_bytes
+        self._backlog_bytes = backlog_bytes
 
     async def take(self, limit: int, wait_s: float | None = None) -> list[Record]:
         """At least one record, at most `limit`; waits for one. Empty once closed.
@@ -94,7 +125,7 @@ class Stream:
         while not self._is_closed:
             taken = [record for _, record in self._feed.take(limit)]
             if taken:
-                self._backlog_bytes -= sum(len(record.payload) for record in taken)
+                self._count(self._backlog_bytes - _size(taken))
                 taken = self._allowed(taken)  # rules may have changed while they waited
                 if not taken:
                     continue
@@ -111,6 +142,12 @@ class Stream:
                     if not self._is_closed:  # else the log was closed while we read it
                         raise
         return []
+
+    def go_back(self, records: list[Record]) -> None:
+        """What was taken last comes again with the next `take`, from the log."""
+        self._metrics.note_read(-len(records))
+        self._feed.go_back(records[0].offset)
+        self._count(0)
 
     async def _wait(self) -> None:
         self._wake = asyncio.get_running_loop().create_future()
@@ -136,6 +173,8 @@ class Stream:
             batches = await read_batches(self.topic, start)
         except Gap:
             return  # trimmed meanwhile: the bounds say so now
+        if self._is_closed:
+            return
         end = max(batches[-1].end_offset if batches else start, start)
         end = min(end, start + feed.backlog_max)  # more would be decoded for nothing
         records: list[Record] = []
@@ -144,9 +183,9 @@ class Stream:
                 records += self._decoded.records(self.topic, batch, start, end)
             else:
                 records += batch.records(self.topic.declared, start, end)
-        items = self._matching(records)
+        items, end = _within(self._matching(records), self._backlogs.most, end)
         feed.supply(items, start, end, log.bounds().end)
-        self._backlog_bytes = sum(len(record.payload) for at, record in items if at < feed.level)
+        self._count(_size([record for at, record in items if at < feed.level]))
 
     def offer(self, records: list[Record], start: int, end: int) -> None:
         """[start, end) became visible; called in offset order."""
@@ -154,14 +193,17 @@ class Stream:
         if not feed.is_live or self._is_closed:
             return
         items = self._matching(records)
-        self._backlog_bytes += sum(len(record.payload) for _, record in items)
-        if self._backlog_bytes > BACKLOG_BYTES_MAX and feed.waiting:
+        backlog_bytes = self._backlog_bytes + _size([record for _, record in items])
+        is_behind = bool(feed.waiting)
+        # A reader that waits gets what came, however large; one that is busy reads it later.
+        if backlog_bytes > self._backlogs.most and (is_behind or self._wake is None):
             feed.fall_back()
         else:
             feed.offer(items, start, end)
         if not feed.is_live:
-            self._backlog_bytes = 0
-            self.overflows += 1
+            backlog_bytes = 0
+            self.overflows += is_behind
+        self._count(backlog_bytes)
         self._notify()
 
     def _allowed(self, records: list[Record]) -> list[Record]:
@@ -194,5 +236,22 @@ class Stream:
         """End the iteration, also for a reader that waits right now."""
         if not self._is_closed:
             self._is_closed = True
+            self._count(0)
             self._on_close(self)
             self._notify()
+
+
+def _size(records: list[Record]) -> int:
+    """Of their payloads."""
+    return sum([len(record.payload) for record in records])
+
+
+def _within(
+    items: list[tuple[int, Record]], bytes_max: int, end: int
+) -> tuple[list[tuple[int, Record]], int]:
+    """Those of the items that have so many bytes together, at least one; and where they end."""
+    for at, (offset, record) in enumerate(items):
+        bytes_max -= len(record.payload)
+        if bytes_max < 0 and at:
+            return items[:at], offset
+    return items, end

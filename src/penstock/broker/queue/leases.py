@@ -11,13 +11,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any, Final
 from uuid import uuid4
 
 from penstock.broker.metrics import Metrics
 from penstock.broker.queue.consumers import read_batches, resolve
+from penstock.broker.queue.handout import Given, Handout, expected_bytes
 from penstock.broker.quotas import Quotas
 from penstock.broker.topics import Topic, Topics
 from penstock.catalog.groups import GroupCatalog, GroupRow
@@ -63,14 +63,6 @@ def dead_name(dead: str, name: str) -> str:
     return "/".join(levels).encode()[:NAME_BYTES_MAX].decode(errors="ignore")
 
 
-@dataclass(frozen=True, slots=True)
-class Given:
-    """A record on its way to a reader, and how often it has been given out by now."""
-
-    record: Record
-    deliveries: int
-
-
 class KeptGroup:
     """A group at work."""
 
@@ -80,6 +72,7 @@ class KeptGroup:
         self.lock = asyncio.Lock()
         self.changed = asyncio.Event()  # something was given back, or there is room again
         self.reasons: dict[int, str] = {}  # of records that were given back: why
+        self.look_from = 0  # where a fetch goes on among the records that others left
 
 
 class Groups:
@@ -183,6 +176,11 @@ class Groups:
             if self.get(topic, name) is not kept:  # deleted, and made anew
                 kept = await self._get_or_make(topic, name, start)
 
+    async def wait(self, topic: Topic, name: str, left_s: float) -> None:
+        """Until there may be something to give, or the time is up; NotSubscribed as `fetch`."""
+        await self._wait(topic, self.get(topic, name), left_s)
+        self.get(topic, name)
+
     async def _get_or_make(self, topic: Topic, name: str, start: Position) -> KeptGroup:
         kept = self._groups.get((topic.id, name))
         if kept is not None:
@@ -202,31 +200,18 @@ class Groups:
         self, topic: Topic, kept: KeptGroup, receipt: str, limit: int, gate: Gate | None
     ) -> list[Given]:
         """What others left first, then new ones."""
-        group = kept.group
         now_us = self._clock.steady_us()
-        given: list[Given] = []
-        for offset in group.waiting():
-            if len(given) == limit:
-                break
-            records = await self._read(topic, offset, offset + 1)
-            if not records:
-                group.discard(offset)
-                self._metrics.dropped["retention"] += 1
-                continue
-            if gate is not None and not gate.passes(records[0].name):
-                continue
-            given.append(Given(records[0], group.retake(receipt, offset, now_us)))
-        count = min(limit - len(given), group.room)
-        if count > 0:
-            records = await self._read(topic, group.next_offset, group.next_offset + count)
-            if records:
-                group.take(receipt, records[0].offset, len(records), now_us)
-                for record in records:
-                    if gate is None or gate.passes(record.name):
-                        given.append(Given(record, 1))
-                    else:
-                        group.nack(receipt, record.offset)
-        return given
+        handout = Handout(topic, kept.group, receipt, limit, gate)
+        kept.look_from = await handout.give_again(now_us, kept.look_from)
+        await handout.give_new(now_us)
+        self._metrics.dropped["retention"] += handout.expired
+        self._metrics.dropped["not_authorized"] += handout.passed_over
+        return handout.given
+
+    async def expected_bytes(self, topic: Topic, name: str, limit: int) -> int:
+        """About how many bytes of payloads a fetch would return."""
+        kept = self._groups.get((topic.id, name))
+        return 0 if kept is None else await expected_bytes(topic, kept.group, limit)
 
     async def _read(self, topic: Topic, start: int, end: int) -> list[Record]:
         """Records of [start, end) that one read returns; empty if retention removed them."""

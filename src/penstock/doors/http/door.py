@@ -443,6 +443,7 @@ class HttpDoor:
     def _each_second(self) -> None:
         self._timer = self._loop.call_later(1.0, self._each_second)
         self.tick += 1
+        self.room.look_at_time()
         is_crowded = self.room.is_crowded
         self.send_s_max = min(self.limits.send_s_max, CROWDED_S_MAX if is_crowded else inf)
         self._note_date()

@@ -8,6 +8,7 @@ one that cannot be done. A produced message is durable when 200 says so.
 from __future__ import annotations
 
 import base64
+from collections.abc import Iterator
 from typing import Annotated, Any, Final, Literal
 
 import msgspec
@@ -15,6 +16,7 @@ import msgspec
 from penstock.broker.engine import Engine
 from penstock.broker.publish.submissions import Submissions
 from penstock.broker.queue.seed_ids import ID_DIGITS_MIN
+from penstock.broker.reading import Selection, read_records
 from penstock.broker.settings import topic_settings
 from penstock.broker.topics import Topic
 from penstock.core.access import PUBLISH, Gate, authorise, denial
@@ -23,11 +25,22 @@ from penstock.core.run import run_of
 from penstock.doors.http.counting import check_values
 from penstock.doors.http.endpoints import Endpoints
 from penstock.doors.http.errors import problem_of
-from penstock.doors.http.messages import HttpError, Request, Response, json_response
+from penstock.doors.http.messages import (
+    JSON,
+    Answer,
+    HttpError,
+    Request,
+    Response,
+    json_response,
+)
 from penstock.doors.http.needs import Needs, check_manage, check_read, may_see
+from penstock.doors.http.pieces import base64_pieces, cut, is_text, text_pieces
+from penstock.doors.http.room import Room
 from penstock.doors.http.router import Route
 from penstock.doors.http.schemas import TOPIC, shown_as
 from penstock.doors.http.v1.describing import Facts, Field
+from penstock.doors.http.v1.page import records_size
+from penstock.doors.http.v1.reading import READ_BYTES_MAX
 from penstock.model.errors import InvalidTopic, NotAuthorized, PenstockError, RefusedError, TooLarge
 from penstock.model.record import KIND_JSON, KIND_TEXT, Record
 
@@ -112,7 +125,7 @@ _produce: Final = msgspec.json.Decoder(_Produce).decode
 
 
 def add_routes(door: Endpoints, submissions: Submissions) -> None:
-    queue = QueueDoor(door.engine, submissions)
+    queue = QueueDoor(door.engine, submissions, door.room)
     for method, path, handler, summary, gives, takes in (
         ("POST", "/topics", queue.create_topic, "declare a topic", Done, NewTopic),
         ("GET", "/topics", queue.list_topics, "all topics", Topics, None),
@@ -162,8 +175,9 @@ def add_routes(door: Endpoints, submissions: Submissions) -> None:
 class QueueDoor:
     """The seven endpoints."""
 
-    def __init__(self, engine: Engine, submissions: Submissions) -> None:
+    def __init__(self, engine: Engine, submissions: Submissions, room: Room) -> None:
         self._engine = engine
+        self._room = room
         self._submissions = submissions
 
     async def create_topic(self, request: Request) -> Response:
@@ -225,23 +239,30 @@ class QueueDoor:
 
         self._submissions.submit(request.principal, topic, [run], stored)
 
-    async def consume(self, request: Request) -> Response:
+    async def consume(self, request: Request) -> Answer:
         topic, consumer_id = self._consumer(request)
-        found = await self._engine.consumers.consume(
-            topic,
-            consumer_id,
-            1,
-            None,
-            commit=True,
-            on_gap="skip",
-            gate=Gate(request.principal, topic.key),
-        )
+        consumers = self._engine.consumers
+        gate = Gate(request.principal, topic.key)
+
+        async def consume() -> list[Record]:
+            return await consumers.consume(
+                topic, consumer_id, 1, None, commit=True, on_gap="skip", gate=gate
+            )
+
+        async def measure() -> int:
+            start = consumers.get(topic, consumer_id).next_offset
+            found = await read_records(topic, start, Selection(1, READ_BYTES_MAX, gate=gate))
+            return records_size(found.records)
+
+        found, place = await self._room.read(consume, records_size, measure)
         if not found:
             raise RefusedError(
                 f"consumer {consumer_id} has read all messages of topic {quoted(topic.declared)}: "
                 "ask again when more was produced"
             )
-        return Response(200, message_body(found[0]))
+        if place is None:
+            return Response(200, message_body(found[0]))
+        return self._room.stream(place, message_pieces(found[0]), JSON)
 
     def size(self, request: Request) -> Response:
         topic, consumer_id = self._consumer(request)
@@ -271,6 +292,23 @@ def message_body(record: Record) -> bytes:
             body["message"] = record.payload.decode(errors="replace")
             body["message_base64"] = base64.b64encode(record.payload).decode()
     return _encode(body)
+
+
+def message_pieces(record: Record) -> Iterator[bytes]:
+    """The same, piece by piece."""
+    payload = record.payload
+    yield b'{"status":"success","message":'
+    if record.kind == KIND_JSON:
+        yield from cut(payload)
+    else:
+        yield b'"'
+        yield from text_pieces(payload, "replace")
+        yield b'"'
+        if not is_text(payload):
+            yield b',"message_base64":"'
+            yield from base64_pieces(payload)
+            yield b'"'
+    yield b"}"
 
 
 # Reading fields

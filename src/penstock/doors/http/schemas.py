@@ -15,6 +15,7 @@ from msgspec import Meta
 from penstock.core.access import ACTIONS
 from penstock.core.access.roles import ROLE_CHARS_MAX
 from penstock.core.access.rules import RULE_CHARS_MAX
+from penstock.core.names import INVISIBLE
 from penstock.core.position import OFFSET_END
 from penstock.core.topic_settings import DURABILITIES
 from penstock.model.limits import (
@@ -51,7 +52,9 @@ def number(minimum: int, maximum: int) -> Schema:
     return {"type": "integer", "minimum": minimum, "maximum": maximum}
 
 
-TOPIC: Final = text(rf"^(?!\.{{1,2}}$)[^$/+#{_CONTROL}][^/+#{_CONTROL}]*$", TOPIC_CHARS_MAX)
+TOPIC: Final = text(
+    rf"^(?!\.{{1,2}}$)(?![{INVISIBLE}]+$)[^$/+#{_CONTROL}][^/+#{_CONTROL}]*$", TOPIC_CHARS_MAX
+)
 LABEL: Final = text(rf"^[^{_CONTROL}]+$", CONSUMER_CHARS_MAX)  # of a consumer, a group
 NAME: Final = text(rf"^{_LEVEL}(/{_LEVEL}){{0,{NAME_LEVELS_MAX - 1}}}$")
 FILTER: Final = text(rf"^(#|{_FILTER_LEVEL}(/{_FILTER_LEVEL}){{0,{NAME_LEVELS_MAX - 2}}}(/#)?)$")

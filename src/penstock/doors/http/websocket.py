@@ -24,12 +24,14 @@ FRAMES_BYTES_MIN: Final = 512  # looked at in one go: the smallest frames have 6
 FRAMES_BYTES_MAX: Final = 16 * KIB
 EARLY_FRAME_BYTES_MAX: Final = 512 * KIB  # before a login: the largest CONNECT fits
 
-# Opcodes of RFC 6455 §5.2; what we send is always the last frame of its message.
+# Opcodes of RFC 6455 §5.2; TEXT and BINARY are those of messages in one frame.
 _CONT: Final = 0x0
 _TEXT: Final = 0x1
 _BINARY: Final = 0x2
 TEXT: Final = 0x81
 BINARY: Final = 0x82
+
+_FIN: Final = 0x80
 
 # Codes of RFC 6455 §7.4.1
 TOO_BIG: Final = 1009
@@ -192,16 +194,18 @@ class WebSocket:
 
     def send(self, data: bytes, kind: int = BINARY) -> None:
         """One message in one frame; nothing once it is being closed."""
-        if not self.is_open:
-            return
-        size = len(data)
-        if size < 126:
-            head = bytes((kind, size))
-        elif size < 65_536:
-            head = bytes((kind, 126, size >> 8, size & 255))
-        else:
-            head = bytes((kind, 127)) + size.to_bytes(8, "big")
-        self._carrier.put(head + data)
+        if self.is_open:
+            self._carrier.put(_frame_head(kind, len(data)) + data)
+
+    def send_part(self, data: bytes, kind: int, *, is_first: bool) -> None:
+        """A message in several frames, of which `end_message` sends the last one, without data."""
+        if self.is_open:
+            kind = kind & ~_FIN if is_first else _CONT
+            self._carrier.put(_frame_head(kind, len(data)) + data)
+
+    def end_message(self) -> None:
+        if self.is_open:
+            self._carrier.put(_frame_head(_FIN | _CONT, 0))
 
     def close_with(self, code: int, reason: str) -> None:
         """Say why, and close when the peer has answered, or soon."""
@@ -321,3 +325,11 @@ class WebSocket:
         receiver, self._receiver = self._receiver, None
         if receiver is not None:
             receiver.on_gone()
+
+
+def _frame_head(kind: int, size: int) -> bytes:
+    if size < 126:
+        return bytes((kind, size))
+    if size < 65_536:
+        return bytes((kind, 126, size >> 8, size & 255))
+    return bytes((kind, 127)) + size.to_bytes(8, "big")

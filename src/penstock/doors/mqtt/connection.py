@@ -24,15 +24,22 @@ from penstock.doors.mqtt.encoding import MqttEncoding, packets_within, with_ids_
 from penstock.doors.mqtt.gate import Gate
 from penstock.doors.mqtt.host import Host
 from penstock.doors.mqtt.publishing import PUBACK, PUBCOMP, PUBREC, PUBREL, Publishing
+from penstock.doors.mqtt.unsent import LARGE_BYTES, LargeMessages, joined, take_write
 from penstock.doors.mqtt.weave import plain_neighbours
 from penstock.model.certificate import Certificate
 from penstock.model.limits import KIB, MIB
 from penstock.mqtt.encode import encode_within
-from penstock.mqtt.errors import ProtocolViolation, protocol_error
+from penstock.mqtt.errors import protocol_error
 from penstock.mqtt.kinds import MQTT_5, UNKNOWN_VERSION, Role
 from penstock.mqtt.packets import Disconnect, Packet
 from penstock.mqtt.reasons import Reason
-from penstock.mqtt.runs import PLAIN_ACK_BYTES, EncodedRun, encode_acks, put_packet_ids
+from penstock.mqtt.runs import (
+    PLAIN_ACK_BYTES,
+    EncodedRun,
+    encode_acks,
+    large_head,
+    put_packet_ids,
+)
 from penstock.mqtt.scanner import AckRun, Chunk, Intake, PublishRun
 from penstock.mqtt.state import Event, State, next_state
 
@@ -41,7 +48,6 @@ ANSWER_BYTES_MAX: Final = 512 * KIB  # that a client did not take; then it is no
 PACKET_BYTES_MAX: Final = 16 * MIB + 256 * KIB  # payload, name and properties
 
 _DUP: Final = 0x08
-_NOT_FOUND: Final = Reason.PACKET_IDENTIFIER_NOT_FOUND
 _CONNECTED: Final = State.CONNECTED
 _WAIT_CONNACK: Final = State.WAIT_CONNACK
 
@@ -50,36 +56,12 @@ class Connection:
     """Implements the broker's Outbox."""
 
     __slots__ = (
-        "_aliases_out",
-        "_answer_bytes",
-        "_counted",
-        "_exchange",
-        "_host",
-        "_intake",
-        "_link",
-        "_out",
-        "_out_bytes",
-        "_plain",
-        "_publishing",
-        "_rest",
-        "_serving",
-        "_traffic",
-        "_unsent",
-        "end_reason",
-        "gate",
-        "is_bridge",
-        "is_closed",
-        "is_dirty",
-        "keep_alive_s",
-        "last_seen",
-        "packet_bytes_max",
-        "principal",
-        "proof",
-        "session",
-        "state",
-        "version",
-        "wants_reasons",
-    )
+        "_aliases_out", "_answer_bytes", "_counted", "_exchange", "_host", "_intake", "_large",
+        "_link", "_out", "_out_bytes", "_plain", "_publishing", "_rest", "_serving", "_traffic",
+        "_unsent", "end_reason", "gate", "is_bridge", "is_closed", "is_dirty", "keep_alive_s",
+        "last_seen", "packet_bytes_max", "principal", "proof", "session", "state", "stuck_since",
+        "version", "wants_reasons",
+    )  # fmt: skip
 
     def __init__(self, host: Host, link: Link) -> None:
         self._host = host
@@ -89,12 +71,13 @@ class Connection:
         self._link = link
         self._intake = Intake(UNKNOWN_VERSION, CONNECT_BYTES_MAX)
         self.gate = Gate(link, host.early_budget)
-        self._answer_bytes = 0  # of answers, queued since everything was last sent
+        self._answer_bytes = self._out_bytes = 0  # of answers since all was last sent; of `_out`
         self._out: list[bytes] = []
         self._rest: memoryview | None = None  # of a write the socket did not take whole
-        self._out_bytes = 0
         self._unsent = host.unsent
-        self._counted = 0  # of them in `_unsent`
+        self._counted = 0  # of them in `_unsent`, besides large messages
+        self._large = LargeMessages(host.unsent)
+        self.stuck_since = -1  # since this tick its socket has not taken all that was sent
         self._plain: MqttEncoding | None = None
         self._aliases_out: OutgoingAliases | None = None
         self._publishing: Publishing | None = None
@@ -134,20 +117,14 @@ class Connection:
         try:
             self._take(chunk, at)
         except Exception as error:  # whatever carries the bytes: nobody else may notice
-            self._fail(error)
+            self._host.fail(self, error)
         router.work_left = UNBOUNDED
         if self._answer_bytes > ANSWER_BYTES_MAX:
-            self._out = [b"".join(self._out)]  # a PINGRESP of its own costs 20 times its bytes
+            self._out = joined(self._out)  # a PINGRESP of its own costs 20 times its bytes
             gate.is_deaf = True
             gate.look()
         if self.session is None and not gate.may_hold(chunk.consumed, self._intake.held_bytes):
             self._host.refuse_stranger(self)
-
-    def _fail(self, error: Exception) -> None:
-        if isinstance(error, ProtocolViolation):
-            self._host.end_violator(self, error.reason, str(error))
-        else:
-            self._serving.give_up(self, error)
 
     def _take(self, chunk: Chunk, at: int) -> None:
         traffic = self._traffic
@@ -255,7 +232,7 @@ class Connection:
             unknown = unknown_pubrecs(session, packet_ids)
             if unknown and self.version == MQTT_5:
                 packet_ids = [one for one in packet_ids if one in session.twice]
-                self.put_acks(PUBREL, unknown, _NOT_FOUND)
+                self.put_acks(PUBREL, unknown, Reason.PACKET_IDENTIFIER_NOT_FOUND)
             if packet_ids:
                 session.received(packet_ids)
         else:
@@ -293,6 +270,9 @@ class Connection:
         if not self.fits(len(data)):
             self._exchange.engine.metrics.dropped["queue_full"] += count
             return
+        if count == 1 and LARGE_BYTES <= len(data) <= self.packet_bytes_max:
+            self._put_large(b"", data)
+            return
         if len(data) > self.packet_bytes_max:  # then one of its packets may be
             data, too_large = packets_within(data, self.packet_bytes_max)
             self._exchange.engine.metrics.dropped["too_large"] += too_large
@@ -312,6 +292,9 @@ class Connection:
         if run.count == 1:
             at = encoded.id_positions[0]
             raw = encoded.raw
+            if at + LARGE_BYTES <= len(raw):
+                self._put_large(large_head(encoded, packet_ids[0], dup), encoded.tail)
+                return
             data = raw[:at] + packet_ids[0].to_bytes(2, "big") + raw[at + 2 :]
         else:
             data = put_packet_ids(encoded, first, packet_ids)
@@ -335,10 +318,7 @@ class Connection:
         self._put(b"")  # a flush goes on from the log
 
     def release(self, packet_ids: list[int]) -> None:
-        self._traffic.controls_sent += len(packet_ids)
-        data = encode_acks(PUBREL, packet_ids)
-        self._answer_bytes += len(data)
-        self._put(data)
+        self.put_acks(PUBREL, packet_ids, Reason.SUCCESS)
 
     def put_acks(self, first_byte: int, packet_ids: list[int], reason: Reason) -> None:
         """Queue acknowledgements of one kind; before MQTT 5 they say no reason."""
@@ -368,20 +348,29 @@ class Connection:
         self._traffic.publish_bytes_sent += len(data)
         self._put(data)
 
+    def _put_large(self, head: bytes, tail: bytes) -> None:
+        """Queue one message, of which `tail` is not copied: other readers of it may wait, too."""
+        self._traffic.publishes_sent += 1
+        self._traffic.publish_bytes_sent += len(head) + len(tail)
+        if head:
+            self._put(head)
+        self._large.add(tail)
+        self._put(tail)
+        self._send_early()
+
     def _put(self, data: bytes) -> None:
         self._out.append(data)
         self._out_bytes += len(data)
         if not self.is_dirty:
             self.is_dirty = True
             self._serving.mark_dirty(self)
-        if self._out_bytes > self._counted + BURST_BYTES_MAX:
+        if self._out_bytes > self._counted + self._large.bytes + BURST_BYTES_MAX:
             self._send_early()
 
     def _send_early(self) -> None:
         """Much came at once: hand over what the socket takes, and count the rest."""
-        if self._rest is None and not self.is_closed:
-            data = b"".join(self._out)
-            self._out = []
+        while self._out and self._rest is None and not self.is_closed:
+            data = take_write(self._out)
             try:
                 sent = self._link.send(data)
             except OSError:  # gone: the flush of this tick finds out, too
@@ -391,6 +380,9 @@ class Connection:
             if sent < len(data):
                 self._link.want_write(True)
                 self._rest = memoryview(data)[sent:]
+                self.stuck_since = self._host.tick
+            elif len(data) >= LARGE_BYTES:
+                self._large.sent(data)
         self._count_unsent()
 
     def flush(self) -> None:
@@ -399,10 +391,13 @@ class Connection:
         if self.is_closed or self._rest is not None:
             self._count_unsent()
             return
-        out = self._out
-        if out:
-            data = out[0] if len(out) == 1 else b"".join(out)
-            self._out = []
+        while self._out:
+            out = self._out
+            if self._large.bytes or self._out_bytes > BURST_BYTES_MAX:
+                data = take_write(out)
+            else:
+                data = out[0] if len(out) == 1 else b"".join(out)
+                self._out = []
             if data and not self._send(data):
                 return
         self._answer_bytes = 0
@@ -427,18 +422,22 @@ class Connection:
         if sent < len(data):
             if self._rest is None:
                 self._link.want_write(True)
+            if sent or self.stuck_since < 0:
+                self.stuck_since = self._host.tick
             self._rest = memoryview(data)[sent:]
             self._count_unsent()
             return False
+        if self._large.bytes:
+            self._large.sent(data.obj if isinstance(data, memoryview) else data)
         if self._rest is not None:
-            self._rest = None
+            self._rest, self.stuck_since = None, -1
             self._link.want_write(False)
             self._count_unsent()
         return True
 
     def _count_unsent(self) -> None:
         """What the socket did not take counts for all connections together."""
-        waiting = 0 if self.is_closed else self._out_bytes
+        waiting = 0 if self.is_closed else max(self._out_bytes - self._large.bytes, 0)
         self._unsent.count(waiting - self._counted)
         self._counted = waiting
 
@@ -466,11 +465,11 @@ class Connection:
         """Close when the client has read what waits to be sent, or had time to."""
         if self.is_closed:
             return
-        rest = self._rest
-        data = b"".join(self._out if rest is None else [bytes(rest), *self._out])
-        if self.session is None and not data:
-            self.close()  # a client that was never spoken to
+        is_unread = self._out_bytes > LARGE_BYTES and self._unsent.is_crowded
+        if is_unread or (self.session is None and not self._out_bytes):
+            self.close()  # one of many that do not read, or one that was never spoken to
             return
+        data = b"".join(self._out if self._rest is None else [bytes(self._rest), *self._out])
         self._traffic.bytes_sent += len(data)
         self._host.linger(len(data))
         self._link.close_after(data)
@@ -492,6 +491,7 @@ class Connection:
         self.state = State.CLOSED
         self._out = []
         self._rest = self._publishing = None
+        self._large.close()
         self._count_unsent()
         self.gate.close()
         try:

@@ -38,6 +38,7 @@ from penstock.doors.tls_context import TlsContext
 from penstock.model.errors import PenstockError
 from penstock.model.limits import KIB
 from penstock.model.record import TenantId
+from penstock.mqtt.errors import ProtocolViolation
 from penstock.mqtt.kinds import Role, first_byte
 from penstock.mqtt.packets import (
     PACKET_TYPES,
@@ -85,7 +86,8 @@ class MqttDoor:
         self.serving = Serving(selector, loop)
         self.tick = 0
         self.early_budget = strangers_budget
-        self.unsent = Unsent()
+        self.unsent = Unsent(on_exceeded=self._relieve_soon)
+        self._is_relieving = False
         self._loop = loop
         self._limits = limits
         refused = exchange.engine.metrics.refused
@@ -232,6 +234,21 @@ class MqttDoor:
             self.unsent.count(size)
             self._loop.call_later(self._limits.linger_s_max, self.unsent.count, -size)
 
+    def _relieve_soon(self) -> None:
+        if not self._is_relieving:
+            self._is_relieving = True
+            self._loop.call_soon(self._relieve)
+
+    def _relieve(self) -> None:
+        """Close those that took nothing for longest; their sessions go on from the log."""
+        self._is_relieving = False
+        stuck = [one for one in self._connections if one.stuck_since >= 0]
+        for connection in sorted(stuck, key=lambda one: one.stuck_since):
+            if not self.unsent.is_exceeded:
+                return
+            self._events.unread(connection)
+            connection.close()
+
     def refuse_stranger(self, connection: Connection) -> None:
         self._events.too_much(connection)
         connection.close()
@@ -261,6 +278,12 @@ class MqttDoor:
             connection.end(reason_of(failed), str(failed))
         else:
             connection.unpause()
+
+    def fail(self, connection: Connection, error: Exception) -> None:
+        if isinstance(error, ProtocolViolation):
+            self.end_violator(connection, error.reason, str(error))
+        else:
+            self.serving.give_up(connection, error)
 
     def end_violator(self, connection: Connection, reason: Reason, why: str) -> None:
         self._events.violated(connection, why)

@@ -77,6 +77,12 @@ class ClientEvents:
         text = "connection from %(peer)s closed: clients that have not logged in hold too much"
         self._log.warning("stranger refused", text, {"peer": connection.peer})
 
+    def unread(self, connection: Connection) -> None:
+        """Clients that do not read leave too much unread together: this one has to go."""
+        connection.end_reason = "it does not read what it is sent"
+        text = "connection from %(peer)s closed: it does not read what it is sent"
+        self._log.warning("connection closed", text, {"peer": connection.peer})
+
     def timed_out(self, connection: Connection) -> None:
         """A connection has not logged in in time: often a probe that only looks for the port."""
         self._metrics.refused["connect_timeout"] += 1

@@ -12,7 +12,6 @@ from penstock.doors.mqtt.encoding import Encodings
 from penstock.doors.mqtt.unsent import Unsent
 from penstock.doors.serving import Serving
 from penstock.mqtt.packets import Packet
-from penstock.mqtt.reasons import Reason
 from penstock.mqtt.scanner import Chunk, PublishRun
 
 if TYPE_CHECKING:
@@ -64,8 +63,8 @@ class Host(Protocol):
         """Of the runs up to `last`, `run` has to wait, and so has everything behind it."""
         ...
 
-    def end_violator(self, connection: Connection, reason: Reason, why: str) -> None:
-        """The client broke a rule: count it, log it, end its connection."""
+    def fail(self, connection: Connection, error: Exception) -> None:
+        """End the connection: its client broke a rule, or we made a mistake."""
         ...
 
     def forget(self, connection: Connection) -> None: ...

@@ -6,17 +6,17 @@ from dataclasses import asdict
 from typing import Final
 
 from penstock.broker.queue.consumers import Consumer
-from penstock.broker.reading import SCAN_BYTES_MAX, Found
+from penstock.broker.reading import SCAN_BYTES_MAX, Found, Selection
 from penstock.broker.topics import Topic
 from penstock.core.access import Gate
 from penstock.core.position import parse_position
 from penstock.core.where import compile_where
 from penstock.doors.http.endpoints import Endpoints
-from penstock.doors.http.messages import Answer, Request, Response, json_response
+from penstock.doors.http.messages import JSON, Answer, Request, Response, json_response
 from penstock.doors.http.needs import Needs
 from penstock.doors.http.router import Route
 from penstock.doors.http.v1.describing import Facts
-from penstock.doors.http.v1.page import Page, page_answer
+from penstock.doors.http.v1.page import Page, read_form, records_size
 from penstock.doors.http.v1.reading import READ_BYTES_MAX, read_body
 from penstock.doors.http.v1.types import (
     Commit,
@@ -29,6 +29,7 @@ from penstock.doors.http.v1.types import (
     Subscribe,
 )
 from penstock.model.errors import AlreadySubscribed
+from penstock.model.record import Record
 
 CONSUMERS: Final = "/v1/topics/{topic}/consumers"
 CONSUMER: Final = CONSUMERS + "/{consumer}"
@@ -135,8 +136,9 @@ class ConsumersDoor:
         offset = asked.offset
         gate = Gate(request.principal, topic.key)
         first_offset = max(consumer.start(asked.key, offset), topic.log.bounds().first)
-        while True:
-            records = await engine.consumers.consume(
+
+        async def consume() -> list[Record]:
+            return await engine.consumers.consume(
                 topic,
                 consumer.name,
                 asked.limit,
@@ -149,6 +151,16 @@ class ConsumersDoor:
                 offset=offset,
                 gate=gate,
             )
+
+        async def measure() -> int:
+            start = consumer.start(asked.key, offset)
+            selection = Selection(asked.limit, READ_BYTES_MAX, where, gate=gate)
+            return (await read_form(topic, start, selection, JSON)).size
+
+        while True:
+            records, place = await self._door.room.read(
+                consume, records_size, measure, is_scan=where is not None
+            )
             next_offset, end = consumer.next_offset, topic.log.bounds().end
             left_s = deadline_s - engine.clock.monotonic_s()
             if records or left_s <= 0 or next_offset < end or self._door.is_stopping:
@@ -156,7 +168,7 @@ class ConsumersDoor:
             await self._door.wait(topic.log.wait_past(next_offset), left_s)
             offset = next_offset
         page = Page(Found(records, first_offset, next_offset, end), len(records))
-        return await page_answer(self._door.room, page, topic, first_offset)
+        return page.answer(topic, first_offset, self._door.room, place)
 
     async def commit(self, request: Request) -> Response:
         asked = read_body(request, Commit)

@@ -6,28 +6,41 @@ back. What is not answered in time goes to another reader.
 
 from __future__ import annotations
 
-import asyncio
-from typing import Annotated, Any
+from functools import partial
+from typing import Annotated, Any, Final
 
+import msgspec
 from msgspec import Meta, Struct
 
-from penstock.broker.queue.leases import DELAY_S_MAX, OPEN_MAX, Given
+from penstock.broker.queue.handout import Given
+from penstock.broker.queue.leases import DELAY_S_MAX, OPEN_MAX
 from penstock.broker.topics import Topic
 from penstock.core.access import Gate
 from penstock.core.position import parse_position
 from penstock.doors.http.endpoints import Endpoints
-from penstock.doors.http.messages import HttpError, Request, Response, json_response
+from penstock.doors.http.messages import (
+    JSON,
+    Answer,
+    HttpError,
+    Request,
+    Response,
+    json_response,
+)
 from penstock.doors.http.needs import Needs
+from penstock.doors.http.pieces import LongRecord, page_pieces
 from penstock.doors.http.router import Route
 from penstock.doors.http.schemas import OFFSET, shown_as
 from penstock.doors.http.v1.describing import Facts
-from penstock.doors.http.v1.reading import WAIT_S_MAX, read_body, record_out
+from penstock.doors.http.v1.page import records_size
+from penstock.doors.http.v1.reading import WAIT_S_MAX, long_or_short, read_body, record_out
 from penstock.doors.http.v1.types import Position, RecordOut
 from penstock.model.errors import PenstockError, RefusedError
 from penstock.model.groups import GroupInfo
 
 GROUPS = "/v1/topics/{topic}/groups"
 GROUP = GROUPS + "/{group}"
+
+_encode: Final = msgspec.json.Encoder().encode
 
 
 class GroupFetch(Struct, omit_defaults=True, forbid_unknown_fields=True, rename={"start": "from"}):
@@ -149,24 +162,32 @@ class GroupsDoor:
         await self._engine.groups.delete(self._topic(request), request.params["group"])
         return Response(204)
 
-    async def fetch(self, request: Request) -> Response:
+    async def fetch(self, request: Request) -> Answer:
         topic = self._topic(request)
         asked = read_body(request, GroupFetch)
-        start = parse_position(asked.start, self._engine.clock.now_us())
-        groups = self._engine.groups
+        clock = self._engine.clock
+        start = parse_position(asked.start, clock.now_us())
+        until_s = clock.monotonic_s() + asked.wait
+        groups, room = self._engine.groups, self._door.room
         name = request.params["group"]
         gate = Gate(request.principal, topic.key)
-        fetching = asyncio.ensure_future(
-            groups.fetch(topic, name, asked.limit, asked.wait, start, gate=gate)
-        )
-        await self._door.wait(fetching, None)
-        # A server that stops answers who waits; what it gave out at that moment comes again.
-        receipt, given = fetching.result() if fetching.done() else ("", [])
+        while True:
+            (receipt, given), place = await room.read(
+                partial(groups.fetch, topic, name, asked.limit, 0.0, start, gate=gate),
+                _given_size,
+                partial(groups.expected_bytes, topic, name, asked.limit),
+            )
+            left_s = until_s - clock.monotonic_s()
+            if given or left_s <= 0 or self._door.is_stopping:
+                break
+            await self._door.wait(groups.wait(topic, name, left_s), left_s)
         next_offset = groups.get(topic, name).group.next_offset
-        records = [_given_out(one) for one in given]
-        return json_response(
-            GroupRecords(topic.declared, receipt, groups.lease_s, next_offset, records)
-        )
+        body = GroupRecords(topic.declared, receipt, groups.lease_s, next_offset, [])
+        if place is None:
+            body.records = [_given_out(one) for one in given]
+            return json_response(body)
+        head = _encode(body).removesuffix(b"]}")
+        return room.stream(place, page_pieces(head, map(_long_or_short, given)), JSON)
 
     async def ack(self, request: Request) -> Response:
         topic = self._topic(request)
@@ -202,7 +223,22 @@ def _conflict(refused: RefusedError) -> PenstockError:
     return HttpError(409, str(refused)) if type(refused) is RefusedError else refused
 
 
+def _given_size(fetched: tuple[str, list[Given]]) -> int:
+    return records_size([one.record for one in fetched[1]])
+
+
 def _given_out(given: Given) -> GivenOut:
-    plain = record_out(given.record)
+    return _with_deliveries(record_out(given.record), given.deliveries)
+
+
+def _long_or_short(given: Given) -> RecordOut | LongRecord:
+    plain = long_or_short(given.record)
+    if isinstance(plain, LongRecord):
+        plain.out = _with_deliveries(plain.out, given.deliveries)
+        return plain
+    return _with_deliveries(plain, given.deliveries)
+
+
+def _with_deliveries(plain: RecordOut, deliveries: int) -> GivenOut:
     fields = {name: getattr(plain, name) for name in plain.__struct_fields__}
-    return GivenOut(**fields, deliveries=given.deliveries)
+    return GivenOut(**fields, deliveries=deliveries)

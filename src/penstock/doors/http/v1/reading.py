@@ -20,6 +20,7 @@ from penstock.core.topic_settings import TOPIC_KEYS
 from penstock.core.where import Where, compile_where
 from penstock.doors.http.counting import check_values
 from penstock.doors.http.messages import HttpError, Request
+from penstock.doors.http.pieces import PIECE_BYTES, LongRecord
 from penstock.doors.http.v1.types import RecordOut
 from penstock.model.errors import InvalidSetting
 from penstock.model.limits import MIB
@@ -193,6 +194,17 @@ def record_out(record: Record) -> RecordOut:
         payload, coded = msgspec.Raw(record.payload), UNSET
     else:
         payload, coded = _shown(record.payload)
+    return _record_out(record, payload, coded)
+
+
+def long_or_short(record: Record) -> RecordOut | LongRecord:
+    """The same, without a long payload, which is added while it is sent."""
+    if len(record.payload) <= PIECE_BYTES:
+        return record_out(record)
+    return LongRecord(_record_out(record, UNSET, UNSET), record.payload)
+
+
+def _record_out(record: Record, payload: Any, coded: str | UnsetType) -> RecordOut:
     return RecordOut(
         record.offset,
         record.timestamp,

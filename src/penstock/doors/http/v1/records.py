@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, Final
 
 import msgspec
@@ -27,10 +28,11 @@ from penstock.doors.http.endpoints import Endpoints
 from penstock.doors.http.errors import problem_of
 from penstock.doors.http.messages import JSON, Answer, HttpError, Pairs, Request, Response
 from penstock.doors.http.needs import Needs
+from penstock.doors.http.room import Place
 from penstock.doors.http.router import Route
 from penstock.doors.http.schemas import FILTER, KEY, NAME, OFFSET, POSITION, WHERE, number
 from penstock.doors.http.v1.describing import Facts, Field
-from penstock.doors.http.v1.page import ARROW, BATCHES, Page, page_answer, read_form
+from penstock.doors.http.v1.page import ARROW, BATCHES, Page, page_size, read_form
 from penstock.doors.http.v1.reading import (
     ARROW_LIMIT_MAX,
     BATCHES_LIMIT_MAX,
@@ -198,32 +200,29 @@ class RecordsDoor:
         position = parse_position(query.get("from", "earliest"), self._engine.clock.now_us())
         offset = await position_offset(topic, position)
         first_offset = max(offset, topic.log.bounds().first)
-        page = await self._wait_page(topic, offset, selection, form, wait_s)
+        page, place = await self._wait_page(topic, offset, selection, form, wait_s)
         self._engine.metrics.note_read(page.count)
-        if self._door.room.is_crowded and not self._door.room.is_small(page.size):
-            # Its records are not held while it waits for a place: they are read again.
-            start, size = page.found.first_offset, page.size
-            del page
-            share = await self._door.room.reserve(size)
-            page = await read_form(topic, start, selection, form)
-            return page.stream(topic, first_offset, self._door.room, share)
-        return await page_answer(self._door.room, page, topic, first_offset)
+        return page.answer(topic, first_offset, self._door.room, place)
 
     async def _wait_page(
         self, topic: Topic, offset: int, selection: Selection, form: str, wait_s: float
-    ) -> Page:
+    ) -> tuple[Page, Place | None]:
         """The page at `offset`; where it is empty, the first one that is not, for a while."""
         deadline_s = self._engine.clock.monotonic_s() + wait_s
         while True:
-            page = await read_form(topic, offset, selection, form)
+            page, place = await self._door.room.read(
+                partial(read_form, topic, offset, selection, form),
+                page_size,
+                is_scan=selection.is_filtered,
+            )
             found = page.found
             left_s = deadline_s - self._engine.clock.monotonic_s()
             if page.count or left_s <= 0 or found.next_offset < found.end_offset:
-                return page
+                return page, place
             offset = found.next_offset
             await self._door.wait(topic.log.wait_past(offset), left_s)
             if self._door.is_stopping:
-                return page
+                return page, place
 
 
 def wanted_form(request: Request) -> str:

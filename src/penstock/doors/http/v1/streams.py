@@ -2,12 +2,14 @@
 
 The server says first at which offset it starts. A reader that comes back there, or behind the last
 record it saw, misses nothing and sees nothing twice. One that is too slow is served from the log
-until it is level again; with `overflow=close` it is closed instead, and reconnects by itself.
+until it is level again; with `overflow=close` it is closed instead, and reconnects by itself. Large
+records have a place in the door's room while they are sent, as large answers do.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
 from typing import Final
 
 import msgspec
@@ -28,10 +30,18 @@ from penstock.doors.http.messages import (
     Writer,
 )
 from penstock.doors.http.needs import Needs
+from penstock.doors.http.pieces import LongRecord, page_pieces
+from penstock.doors.http.room import Place, Room
 from penstock.doors.http.router import Route
 from penstock.doors.http.schemas import FILTER, OFFSET, POSITION, WHERE
 from penstock.doors.http.v1.describing import Facts, Field
-from penstock.doors.http.v1.reading import check_query, read_filters, record_out
+from penstock.doors.http.v1.page import records_size
+from penstock.doors.http.v1.reading import (
+    check_query,
+    long_or_short,
+    read_filters,
+    record_out,
+)
 from penstock.doors.http.websocket import TEXT, WebSocket
 from penstock.model.errors import PenstockError
 from penstock.model.limits import HEARTBEAT_S
@@ -47,6 +57,7 @@ CLOSE: Final = "close"
 WS_ENDED: Final = 1001  # the topic or the server is gone
 WS_TOO_SLOW: Final = 4008
 WS_FAILED: Final = 1011
+TOO_SLOW: Final = "the reader is too slow: reconnect at your offset"
 
 _encode: Final = msgspec.json.Encoder().encode
 
@@ -106,11 +117,12 @@ class StreamsDoor:
             engine.quotas.leave(user)
             raise
 
+        feeding = Feeding(stream, self._lines, self._door.room, closes=overflow == CLOSE)
+
         def end() -> None:
-            stream.close()
+            feeding.close()
             engine.quotas.leave(user)
 
-        feeding = Feeding(stream, self._lines, closes=overflow == CLOSE)
         if request.is_upgrade:
             return Upgrade(lambda socket: SocketReader(self._door, socket, feeding), on_end=end)
         return Streamed(feeding.produce, SSE, (("Cache-Control", "no-store"),), on_end=end)
@@ -129,16 +141,41 @@ class StreamsDoor:
 class Feeding:
     """What a stream brings, on its way to one reader."""
 
-    __slots__ = ("_closes", "_lines", "stream")
+    __slots__ = ("_closes", "_lines", "place", "room", "stream")
 
-    def __init__(self, stream: Stream, lines: Lines, *, closes: bool) -> None:
+    def __init__(self, stream: Stream, lines: Lines, room: Room, *, closes: bool) -> None:
         self.stream = stream
+        self.room = room
+        self.place: Place | None = None  # of the records that are being sent, if they are large
         self._lines = lines
         self._closes = closes  # when the reader is too slow
 
     @property
     def is_too_slow(self) -> bool:
         return self._closes and self.stream.overflows > 0
+
+    async def take(self) -> list[Record]:
+        """What comes next. Nothing is held in memory while it waits for a place."""
+        stream, room = self.stream, self.room
+        self._leave()
+        while True:
+            records = await stream.take(TAKE_MAX, HEARTBEAT_S)
+            size = records_size(records)
+            if room.is_small(size):
+                self._leave()
+                return records
+            size += stream.backlog_bytes
+            if self.place is None:
+                self.place = room.find(size)
+            if self.place is not None:
+                return records
+            stream.go_back(records)
+            del records
+            self.place = await room.reserve(size)
+
+    def _leave(self) -> None:
+        self.room.release(self.place)
+        self.place = None
 
     def encode(self, records: list[Record]) -> list[bytes]:
         """Each as JSON; made once where several read the topic."""
@@ -153,6 +190,21 @@ class Feeding:
             return b"[%b]" % b",".join(self.encode(records))
         return _encode([record_out(record) for record in records])
 
+    def _events(self, records: list[Record]) -> bytes:
+        events = zip(records, self.encode(records), strict=True)
+        return b"".join([b"id: %d\ndata: %b\n\n" % (r.offset, e) for r, e in events])
+
+    def _event_pieces(self, records: list[Record]) -> Iterator[bytes]:
+        """The same, of which little is made at a time."""
+        for record in records:
+            shown = long_or_short(record)
+            if isinstance(shown, LongRecord):
+                yield b"id: %d\ndata: " % record.offset
+                yield from shown.pieces()
+                yield b"\n\n"
+            else:
+                yield self._events([record])
+
     async def produce(self, writer: Writer) -> None:
         """Server-sent events; the id of each is its offset."""
         stream = self.stream
@@ -163,57 +215,75 @@ class Feeding:
         )
         while True:
             await writer.wait_room()
-            records = await stream.take(TAKE_MAX, HEARTBEAT_S)
+            records = await self.take()
             if self.is_too_slow:
                 writer.write(b"event: overflow\ndata: {}\n\n")
                 return
-            if records:
-                events = zip(records, self.encode(records), strict=True)
-                writer.write(b"".join([b"id: %d\ndata: %b\n\n" % (r.offset, e) for r, e in events]))
+            if self.place is not None:
+                await self.room.send(self.place, self._event_pieces(records), writer)
+            elif records:
+                writer.write(self._events(records))
             elif stream.is_closed:
                 writer.write(b"event: end\ndata: {}\n\n")
                 return
             else:  # an event without data moves the reader's place and is not shown to it
                 writer.write(b": heartbeat\nid: %d\n\n" % (stream.next_offset - 1))
 
+    def close(self) -> None:
+        self.stream.close()
+        self._leave()
+
 
 class SocketReader:
-    """Implements Receiver: a stream's reader in a WebSocket."""
+    """Implements Receiver and Writer: a stream's reader in a WebSocket."""
 
-    __slots__ = ("_feeding", "_room", "_socket", "_task")
+    __slots__ = ("_feeding", "_is_first", "_room", "_socket", "_task")
 
     def __init__(self, door: Endpoints, socket: WebSocket, feeding: Feeding) -> None:
         self._socket = socket
         self._feeding = feeding
         self._room: asyncio.Future[None] | None = None
+        self._is_first = True  # of the frames of a message
         self._task = door.serving.tasks.spawn(self._run())
-        self._task.add_done_callback(lambda task: feeding.stream.close())
+        self._task.add_done_callback(lambda task: feeding.close())
 
     async def _run(self) -> None:
         try:
             await self._send_all(self._feeding.stream)
         except PenstockError as trouble:
             self._socket.close_with(WS_FAILED, str(trouble))
+        except asyncio.CancelledError:
+            self._socket.close_with(WS_TOO_SLOW, TOO_SLOW)  # unless it is closed already
+            raise
 
     async def _send_all(self, stream: Stream) -> None:
-        socket = self._socket
+        socket, feeding = self._socket, self._feeding
         start = {"topic": stream.topic.declared, "next_offset": stream.start_offset}
         socket.send(_encode({"type": "start"} | start), TEXT)
         while socket.is_open:
-            await self._wait_room()
-            records = await stream.take(TAKE_MAX, HEARTBEAT_S)
-            if self._feeding.is_too_slow:
-                socket.close_with(WS_TOO_SLOW, "the reader is too slow: reconnect at your offset")
+            await self.wait_room()
+            records = await feeding.take()
+            head = b'{"type":"records","next_offset":%d,"records":' % stream.next_offset
+            if feeding.is_too_slow:
+                socket.close_with(WS_TOO_SLOW, TOO_SLOW)
+            elif feeding.place is not None:
+                pieces = page_pieces(head + b"[", map(long_or_short, records))
+                await feeding.room.send(feeding.place, pieces, self)
+                socket.end_message()
+                self._is_first = True
             elif records:
-                lines = self._feeding.encode_list(records)
-                head = b'{"type":"records","next_offset":%d,"records":' % stream.next_offset
-                socket.send(head + lines + b"}", TEXT)
+                socket.send(head + feeding.encode_list(records) + b"}", TEXT)
             elif stream.is_closed:
                 socket.close_with(WS_ENDED, "the topic was deleted, or the server is stopping")
             else:
                 socket.send(b'{"type":"heartbeat","next_offset":%d}' % stream.next_offset, TEXT)
 
-    async def _wait_room(self) -> None:
+    def write(self, data: bytes) -> None:
+        """A piece of a message."""
+        self._socket.send_part(data, TEXT, is_first=self._is_first)
+        self._is_first = False
+
+    async def wait_room(self) -> None:
         while self._socket.out_bytes >= OUT_BYTES_ROOM and self._socket.is_open:
             self._room = asyncio.get_running_loop().create_future()
             await self._room
