@@ -3,8 +3,8 @@
 PYTHON ?= python3
 VENV   := .venv/bin
 PYTEST := $(VENV)/python -m pytest
-# Workers of `make test`, for two cores: much of a test is waiting for a disk, a process or a clock.
-JOBS   ?= 3
+# Workers of `make test`, for two cores: most of a test is waiting for a disk, a process or a clock.
+JOBS   ?= 5
 
 # Bytecode is kept, whatever the environment says: tests start processes by the hundred.
 export PYTHONDONTWRITEBYTECODE :=
@@ -39,7 +39,7 @@ test: setup ## run all tests that need only Python packages and a JDK; a skipped
 	@printf '\n== the engine again, interpreted\n'
 	@tests=$$($(VENV)/python tools/engine.py --tests $(ENGINE_TESTS)) && \
 		$(VENV)/python -m tools.interpreted $(PYTEST) -n $(JOBS) --dist worksteal --durations=10 \
-		--no-skips \
+		--no-skips -m 'not slow' \
 		tests/test_engine.py $$tests
 
 test-peers: setup ## run tests that need other programs; installs missing ones (Debian packages)

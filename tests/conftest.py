@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -21,6 +22,10 @@ settings.register_profile("dev", max_examples=100, deadline=None, print_blob=Tru
 settings.register_profile("ci", max_examples=300, deadline=None, print_blob=True)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci" if os.environ.get("CI") else "dev"))
 
+
+# A shell that runs the tests in the background lets SIGINT be ignored, and so would every program
+# that a test starts and interrupts. Programs do not inherit a handler.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # A Java that lives for seconds gains nothing from its second compiler, which takes a core from it.
 BRIEF_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import schemathesis
@@ -15,6 +16,9 @@ from schemathesis.checks import CHECKS, load_all_checks
 from tests.doors.hosted import Hosted
 from tests.doors.users import add_users
 from tests.http.asking import Asking
+
+# What a request finds depends on those before it: one worker has them all, in order.
+pytestmark = pytest.mark.xdist_group("openapi")
 
 load_all_checks()
 # What a regular expression cannot say has a format; these are texts of each.
@@ -135,6 +139,19 @@ def login(broker: Hosted) -> dict[str, str]:
     return {"Authorization": f"Basic {pair}"}
 
 
+@pytest.fixture(scope="module")
+def address(broker: Hosted) -> str:
+    return f"http://127.0.0.1:{broker.ports['http']}"
+
+
+@pytest.fixture(scope="module")
+def operations(address: str, login: dict[str, str]) -> dict[str, Any]:
+    """What the document describes, by method and path."""
+    schema = schemathesis.openapi.from_url(f"{address}/v1/openapi.json", headers={**login})
+    found = [operation.ok() for operation in schema.get_all_operations()]
+    return {one.label: one for one in found}
+
+
 def test_every_route_of_v1_and_of_the_queue_is_in_the_document_and_nothing_else(
     broker: Hosted, client: Asking, login: dict[str, str]
 ) -> None:
@@ -168,13 +185,13 @@ HAS_BODY = [
     + [(one, NEGATIVE) for one in (*HAS_BODY, "GET /v1/topics/{topic}/records")],
 )
 def test_requests_made_from_the_document_are_answered_as_it_says(
-    broker: Hosted, client: Asking, login: dict[str, str], label: str, mode: GenerationMode
+    client: Asking,
+    address: str,
+    login: dict[str, str],
+    operations: dict[str, Any],
+    label: str,
+    mode: GenerationMode,
 ) -> None:
-    address = f"http://127.0.0.1:{broker.ports['http']}"
-    schema = schemathesis.openapi.from_url(f"{address}/v1/openapi.json", headers={**login})
-    (operation,) = [
-        one for one in (found.ok() for found in schema.get_all_operations()) if one.label == label
-    ]
     excluded = CHECKS.get_by_names(EXCLUDED.get(label, []))
     numbers = iter(range(1_000_000))
 
@@ -190,7 +207,7 @@ def test_requests_made_from_the_document_are_answered_as_it_says(
     @settings(
         max_examples=25, deadline=None, suppress_health_check=list(HealthCheck), database=None
     )
-    @given(operation.as_strategy(generation_mode=mode))
+    @given(operations[label].as_strategy(generation_mode=mode))
     def check(case: schemathesis.Case) -> None:
         for fields in (case.body, case.query):
             wait_s = fields.get("wait") if isinstance(fields, dict) else None

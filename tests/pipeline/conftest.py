@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests that use a broker or a Java are slow. There are two Javas at a time: one that tests
-    share, on one worker, and one of those that are started for a test, on another."""
+    """Tests that use a broker or a Java are slow. There are three Javas at a time, each on one
+    worker: one that tests share, one of those that are killed, and one of the other tests'."""
     for item in items:
         fixtures = getattr(item, "fixturenames", ())
         if "hosted" in fixtures:
@@ -25,7 +25,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         shares = "spark" in fixtures
         if shares or "java" in item.keywords:
             item.add_marker(pytest.mark.slow)
-            item.add_marker(pytest.mark.xdist_group("spark" if shares else "java"))
+            own = "killed" if item.path.stem.endswith("_kill") else "java"
+            item.add_marker(pytest.mark.xdist_group("spark" if shares else own))
 
 
 @pytest.fixture(scope="session")

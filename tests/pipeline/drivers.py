@@ -11,7 +11,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 SEED = int(os.environ.get("PENSTOCK_SEED", random.SystemRandom().randrange(1 << 32)))
-# `make nightly` asks for more; each round starts a Java.
+# `make nightly` asks for more; each round starts a Java. Where a test lets drivers die at the two
+# moments that matter, these count as the first round.
 ROUNDS = int(os.environ.get("PENSTOCK_ROUNDS", "1"))
 # A driver gets through few batches before it is killed: there is work left in every round.
 BATCHES = 4 + 3 * ROUNDS

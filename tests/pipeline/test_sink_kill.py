@@ -27,7 +27,7 @@ from tests.pipeline.drivers import (
 )
 from tests.pipeline.handing_child import ROWS, TOTAL
 
-RECORDS = 100 * (4 + BATCHES)  # of the copy, in micro-batches of 100
+RECORDS = 100 * BATCHES  # of the copy, in micro-batches of 100
 
 
 def problems(data: Path) -> list[str]:
@@ -95,7 +95,8 @@ def test_a_topic_holds_every_record_once_after_its_driver_was_killed(tmp_path: P
     prepare(data)
     arguments = copy_arguments(tmp_path, str(data))
     die_beside_the_hand_over(*arguments)
-    deaths = kill_again_and_again(random.Random(SEED), *arguments, longest_s=8.0)
+    chance = random.Random(SEED)
+    deaths = kill_again_and_again(chance, *arguments, rounds=ROUNDS - 1, longest_s=8.0)
     run_to_the_end(*arguments)
     check_copy(data, deaths)
 
