@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from penstock import __version__
-from penstock.doors.http.console.console import STATIC, TYPES
+from penstock.console.files import STATIC, TYPES
 from tests.doors.hosted import Hosted
 from tests.doors.users import add_users
 from tests.http.asking import Asking

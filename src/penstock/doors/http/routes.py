@@ -6,8 +6,7 @@ from collections.abc import Callable
 
 from penstock.broker.publish.submissions import Submissions
 from penstock.broker.tenants import Tenants
-from penstock.doors.http import mqtt, queue, status
-from penstock.doors.http.console import console
+from penstock.doors.http import home, mqtt, queue, status
 from penstock.doors.http.endpoints import Endpoints
 from penstock.doors.http.v1 import (
     access,
@@ -57,5 +56,5 @@ def add_all(
     overview.add_routes(door)
     retained.add_routes(door, exchange.store.retained)
     pipelines.add_routes(door)
-    console.add_routes(door)
+    home.add_routes(door)
     openapi.add_routes(door)
