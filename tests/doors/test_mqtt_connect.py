@@ -211,7 +211,7 @@ def test_nobody_is_let_go_before_one_and_a_half_keep_alives(
         (connection,) = [
             one for one in door._connections if one.session and one.session.client_id == name
         ]
-        connection.last_seen = door.tick
+        connection.last_seen = door.serving.tick
         for _ in range(ticks):
             door._timer.cancel()
             door._each_second()

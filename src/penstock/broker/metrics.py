@@ -1,4 +1,7 @@
-"""Counters of one broker. Plain numbers, updated once per batch; status pages read them."""
+"""Counters of one broker. Plain numbers, updated once per batch; status pages read them.
+
+Compiled by mypyc; the same source runs interpreted.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,8 @@ from penstock.broker.traffic import Traffic
 from penstock.core.quotas import PUBLISH_BYTES_RATE, TENANT_KINDS
 
 RECORD_BOUNDS: Final = (1, 10, 100, 1_000, 10_000, 100_000)
-SYNC_BOUNDS_S: Final = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.1, 1.0)
+# A list: mypyc takes a tuple of floats for one that was never set.
+SYNC_BOUNDS_S: Final = [0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.1, 1.0]
 
 # Why messages are dropped, and what else is refused; exported from the start, so that the first
 # time is seen as one.

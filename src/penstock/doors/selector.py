@@ -41,6 +41,7 @@ class DoorSelector(selectors.BaseSelector):
         self._asked: deque[Callable[[], None]] = deque()  # calls that other threads ask for
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._is_wanted = False  # asyncio has something to do that was not there when it asked
+        self._now_s: Callable[[], float] = time.monotonic
         # The loop's: hears what a call at the end of a tick raised.
         self.on_mistake: Callable[[Exception], object] = _refuse
         self.serve(self._wake, self._answer)
@@ -85,7 +86,7 @@ class DoorSelector(selectors.BaseSelector):
             if self._is_wanted:
                 timeout = 0.0
                 self._is_wanted = False
-        end_s = 0.0 if timeout is None else time.monotonic() + timeout
+        end_s = 0.0 if timeout is None else self._now_s() + timeout
         left_s = timeout
         while True:
             if left_s is None:
@@ -106,7 +107,7 @@ class DoorSelector(selectors.BaseSelector):
             if ready or self._is_wanted:
                 return ready
             if left_s is not None:
-                left_s = end_s - time.monotonic()
+                left_s = end_s - self._now_s()
                 if left_s <= 0:
                     return ready
 
@@ -137,7 +138,7 @@ class DoorSelector(selectors.BaseSelector):
     def _end_tick(self) -> None:
         while self.ending or self.flushing:
             calls = self.ending or self.flushing
-            call = calls.pop(0)
+            call = calls.pop() if len(calls) == 1 else calls.pop(0)
             try:
                 call()
             except Exception as mistake:  # else it would end the loop

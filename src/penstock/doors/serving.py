@@ -8,14 +8,16 @@ Compiled by mypyc; the same source runs interpreted.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
-from typing import Any, Protocol
+from collections.abc import Callable, Coroutine
+from typing import Any, Final, Protocol
 
 from penstock.broker.tasks import Tasks
 from penstock.doors.lingering import READ_BYTES
 from penstock.doors.link import Wired
 from penstock.doors.selector import GONE, READABLE, WRITABLE, DoorSelector
 from penstock.doors.tcp import SocketLink
+
+_READ_BYTES: Final = READ_BYTES  # compiled code finds its own names sooner
 
 
 class Served(Wired, Protocol):
@@ -30,23 +32,31 @@ class Served(Wired, Protocol):
         ...
 
 
+_NOBODY: Final[list[Served]] = []
+
+
 class Serving:
     """Used on the event loop."""
 
     def __init__(self, selector: DoorSelector, loop: asyncio.AbstractEventLoop) -> None:
         self.tasks = Tasks(loop)
+        self.tick = 0  # seconds, coarse; its door counts them
         self._selector = selector
         self._loop = loop
-        self._dirty: list[Served] = []
+        self._first_dirty: Served | None = None  # in most ticks there is one, and no list
+        self._dirty: list[Served] = []  # the others
+        self._flush_dirty: Callable[[], None] = self._flush  # made once, not in every tick
 
     def serve(self, connection: Served, link: SocketLink, events: int) -> None:
         """Something happened on a connection's socket."""
         try:
             if events & WRITABLE:
                 connection.on_writable()
-            if events & (READABLE | GONE) and not connection.is_closed:
+                if connection.is_closed:
+                    return
+            if events & (READABLE | GONE):
                 try:
-                    data = link.socket.recv(READ_BYTES)
+                    data = link.socket.recv(_READ_BYTES)
                 except BlockingIOError:
                     return
                 except OSError:
@@ -60,17 +70,25 @@ class Serving:
 
     def mark_dirty(self, connection: Served) -> None:
         """Flush it at the end of this tick."""
-        if not self._dirty:
-            self._selector.flushing.append(self._flush)
-        self._dirty.append(connection)
+        if self._first_dirty is None:
+            self._first_dirty = connection
+            self._selector.flushing.append(self._flush_dirty)
+        else:
+            self._dirty.append(connection)
 
     def _flush(self) -> None:
-        dirty, self._dirty = self._dirty, []
-        for connection in dirty:
+        connection, self._first_dirty = self._first_dirty, None
+        others = _NOBODY
+        if self._dirty:
+            others, self._dirty = self._dirty, []
+        at = 0
+        while connection is not None:
             try:
                 connection.flush()
             except Exception as mistake:
                 self.give_up(connection, mistake)
+            connection = others[at] if at < len(others) else None
+            at += 1
 
     def call_soon(self, connection: Served) -> None:
         """Have it go on with what it has received, once the others have had their turn."""

@@ -55,6 +55,7 @@ class AppendingLog(Generic[J]):
         self._committer = committer
         self._end = end
         self._pending = BatchBuilder(last_timestamp)
+        self._pending_bytes_max: int = PENDING_BYTES_MAX
         self._publishers: list[tuple[Waiter, int]] = []
         self._in_flight: list[tuple[Waiter, int]] = []
         # What is to be delivered once it is visible: pending, and on its way. The latter is None
@@ -99,7 +100,7 @@ class AppendingLog(Generic[J]):
         if refusal is not None:
             if waiter is not None:
                 waiter.refused(refusal)
-        elif self._queue or self._pending.bytes >= PENDING_BYTES_MAX:
+        elif self._queue or self._pending.bytes >= self._pending_bytes_max:
             self._queue.append((messages, waiter, marks))
         else:
             self._accept(messages, waiter, marks)
@@ -126,9 +127,10 @@ class AppendingLog(Generic[J]):
                         is_urgent = True
                     if run.retain:
                         is_urgent = self._is_retaining = True
-        for mark in marks:
-            at = mark.index if mark.index == NO_RECORD else index + mark.index
-            pending.add_mark(mark.kind, mark.key, at)
+        if marks:
+            for mark in marks:
+                at = mark.index if mark.index == NO_RECORD else index + mark.index
+                pending.add_mark(mark.kind, mark.key, at)
             is_urgent = True
         if waiter is not None:
             if not pending.is_empty:
@@ -160,7 +162,7 @@ class AppendingLog(Generic[J]):
 
     @property
     def is_congested(self) -> bool:
-        return bool(self._queue) or self._pending.bytes >= PENDING_BYTES_MAX
+        return bool(self._queue) or self._pending.bytes >= self._pending_bytes_max
 
     @property
     def is_level(self) -> bool:
@@ -234,7 +236,7 @@ class AppendingLog(Generic[J]):
 
     def _go_on(self) -> None:
         """A commit is over: admit waiting publishers, announce what is left, or be idle."""
-        while self._queue and self._pending.bytes < PENDING_BYTES_MAX:
+        while self._queue and self._pending.bytes < self._pending_bytes_max:
             messages, waiter, marks = self._queue.popleft()
             if waiter is None or not waiter.has_given_up:
                 self._accept(messages, waiter, marks)

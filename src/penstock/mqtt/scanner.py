@@ -30,6 +30,9 @@ from penstock.mqtt.properties import NO_PROPERTIES, Properties, decode_propertie
 from penstock.mqtt.reasons import Reason
 
 PIECE_BYTES_MAX: Final = 4 * KIB  # smaller pieces are joined: each costs some 50 bytes
+# Compiled code finds its own names sooner than those of other modules.
+_FIRST_BYTES: Final = FIRST_BYTES
+_NO_PROPERTIES: Final = NO_PROPERTIES
 _PUBLISH: Final = 3
 _PUBACK: Final = 4
 _PUBCOMP: Final = 7
@@ -218,7 +221,7 @@ def scan(
     UNKNOWN_VERSION it stops after one packet, the CONNECT that will tell the version.
     """
     chunk = Chunk(data, version, packet_bytes_max, sender)
-    legal = FIRST_BYTES[version]
+    legal = _FIRST_BYTES[version]
     end: i64 = len(data)
     pos: i64 = start
     while pos < end:
@@ -325,7 +328,7 @@ def _new_run(
     chunk: Chunk, pos: i64, name: bytes, property_bytes: bytes, last: PublishRun | None
 ) -> PublishRun | None:
     """An empty run at `pos`, its name and properties checked; None after a violation."""
-    properties = NO_PROPERTIES
+    properties = _NO_PROPERTIES
     try:
         if property_bytes:
             if last is not None and property_bytes == last.property_bytes:

@@ -135,6 +135,7 @@ class Route:
         "lanes",
         "lanes_later",
         "lanes_weak",
+        "log",
         "may_publish",
         "members",
         "name",
@@ -158,6 +159,7 @@ class Route:
         self.may_publish = may_publish
         self.topic = topic
         self.topic_id = topic.id
+        self.log = topic.log
         self.readers = readers
         self.members = readers.members
         self.shares = shares
@@ -318,6 +320,7 @@ class Router:
         self._memory = RouteMemory() if memory is None else memory
         self._memory.routers.append(self)
         self._topics = topics
+        self._placement = topics.placement
         self._authorise = authorise
         self._keeps_qos0 = keeps_qos0
         self._filters: FilterTrie[Subscription] = FilterTrie()
@@ -335,7 +338,7 @@ class Router:
         TopicWanted where publishing creates topics, and TurnOver when `work_left` is used up; but
         not for the broker itself.
         """
-        if self._version != self._topics.placement.version:
+        if self._version != self._placement.version:
             self._forget()
         if principal is self._broker:
             route = self._routes.by_name.get(name)
@@ -345,7 +348,7 @@ class Router:
 
     def find_in(self, topic: Topic, name: str) -> Route:
         """The route of a name for records that a topic holds: rules may be about the topic."""
-        if self._version != self._topics.placement.version:
+        if self._version != self._placement.version:
             self._forget()
         route = self._routes.by_name.get(name)
         if route is None:
@@ -404,12 +407,12 @@ class Router:
     @property
     def edition(self) -> int:
         """Another number whenever routes that were found before may no longer be true."""
-        if self._version != self._topics.placement.version:
+        if self._version != self._placement.version:
             self._forget()
         return self._edition
 
     def _forget(self) -> None:
-        self._version = self._topics.placement.version
+        self._version = self._placement.version
         self._edition += 1
         self._routes = _Routes()
         self.is_empty = not len(self._filters) and not len(self._shares)

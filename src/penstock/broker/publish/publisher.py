@@ -126,7 +126,7 @@ class Publisher:
             if exceeded is not None:
                 self._refuse_for(run, exceeded, "quota", waiter)
                 return False
-        log = route.topic.log
+        log = route.log
         if run.until_us:
             run.expires_at = self.clock.expires_at(run.until_us)
         if (
@@ -139,8 +139,8 @@ class Publisher:
             self.metrics.records_delivered += forward(route.lanes, run)
             if route.shares:
                 spread(route.shares, run, self.metrics)
-        else:
-            log.append([run], waiter or Unheard(self.metrics, run.count), marks)
+            return False  # a log that is level has room; whoever comes next is told if not
+        log.append([run], waiter or Unheard(self.metrics, run.count), marks)
         return log.is_congested or (run.retain and self._retained.is_congested)
 
     @property

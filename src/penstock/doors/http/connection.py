@@ -80,7 +80,7 @@ class HttpConnection:
         self._rest: memoryview | None = None  # of a write the socket did not take whole
         self._stream: BodyStream | None = None
         self._socket: WebSocket | None = None
-        self._since = host.tick  # the stage it is in, or the last byte it took
+        self._since = host.serving.tick  # the stage it is in, or the last byte it took
         self._is_advancing = False
         self._is_held = False  # not read from
         self._is_known = False  # its client has logged in
@@ -151,7 +151,7 @@ class HttpConnection:
             self._waiting.append(request)
             self._waiting_bytes += len(request.body)
         if (self._intake.stage is not stage or requests) and not self.out_bytes:
-            self._since = self._host.tick
+            self._since = self._serving.tick
         pending = self._intake.pending
         if pending is not None and not pending.is_admitted and self._wrong is None:
             self._unknown = pending
@@ -249,7 +249,7 @@ class HttpConnection:
             self._share.move(self._host.budget)
         self.current = None
         if not self.out_bytes:
-            self._since = self._host.tick
+            self._since = self._serving.tick
         if not self._is_advancing:
             self._advance()
 
@@ -315,7 +315,7 @@ class HttpConnection:
     def put(self, data: bytes) -> None:
         """Send this at the end of the tick."""
         if not self.out_bytes:
-            self._since = self._host.tick
+            self._since = self._serving.tick
         self._out.append(data)
         self.out_bytes += len(data)
         unsent = self._host.unsent
@@ -362,7 +362,7 @@ class HttpConnection:
         """The socket takes more."""
         if self.is_closed:
             return
-        self._since = self._host.tick
+        self._since = self._serving.tick
         rest = self._rest
         if rest is None or self._send(rest):
             self.flush()
@@ -412,7 +412,7 @@ class HttpConnection:
         return self._link.peer
 
     def now_s(self) -> int:
-        return self._host.tick
+        return self._serving.tick
 
     def end(self) -> None:
         """Close once all that waits has been sent."""
@@ -431,7 +431,7 @@ class HttpConnection:
             if self._socket.closing_s > linger_s_max:
                 self.close()
                 return
-        waited_s = self._host.tick - self._since
+        waited_s = self._serving.tick - self._since
         if self.out_bytes:
             if waited_s > self._host.send_s_max:
                 self.close()

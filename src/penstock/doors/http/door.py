@@ -96,7 +96,6 @@ class HttpDoor:
         self.unsent = Budget(UNSENT_BYTES_MAX)
         self._is_relieving = False
         self.send_s_max = limits.send_s_max
-        self.tick = 0
         self.date = b""
         self.is_stopping = False
         self._access = engine.access
@@ -442,7 +441,7 @@ class HttpDoor:
 
     def _each_second(self) -> None:
         self._timer = self._loop.call_later(1.0, self._each_second)
-        self.tick += 1
+        self.serving.tick += 1
         self.room.look_at_time()
         is_crowded = self.room.is_crowded
         self.send_s_max = min(self.limits.send_s_max, CROWDED_S_MAX if is_crowded else inf)

@@ -23,7 +23,6 @@ class Host(Protocol):
     strangers: Budget  # for those of all others
     unsent: Budget  # for all that clients have still to take
     serving: Serving
-    tick: int  # seconds, coarse
     date: bytes  # the Date header, a second old at most
     is_stopping: bool
     send_s_max: float  # for a client that takes nothing of its answer, now

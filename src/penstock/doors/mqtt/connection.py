@@ -25,7 +25,7 @@ from penstock.doors.mqtt.gate import Gate
 from penstock.doors.mqtt.host import Host
 from penstock.doors.mqtt.publishing import PUBACK, PUBCOMP, PUBREC, PUBREL, Publishing
 from penstock.doors.mqtt.unsent import LARGE_BYTES, LargeMessages, joined, take_write
-from penstock.doors.mqtt.weave import plain_neighbours
+from penstock.doors.mqtt.weave import ALONE, plain_neighbours
 from penstock.model.certificate import Certificate
 from penstock.model.limits import KIB, MIB
 from penstock.mqtt.encode import encode_within
@@ -57,17 +57,16 @@ class Connection:
 
     __slots__ = (
         "_aliases_out", "_answer_bytes", "_counted", "_exchange", "_host", "_intake", "_large",
-        "_link", "_out", "_out_bytes", "_plain", "_publishing", "_rest", "_serving", "_traffic",
-        "_unsent", "end_reason", "gate", "is_bridge", "is_closed", "is_dirty", "keep_alive_s",
-        "last_seen", "packet_bytes_max", "principal", "proof", "session", "state", "stuck_since",
-        "version", "wants_reasons",
+        "_link", "_out", "_out_bytes", "_plain", "_publishing", "_rest", "_router", "_serving",
+        "_traffic", "_unsent", "end_reason", "gate", "is_bridge", "is_closed", "is_dirty",
+        "keep_alive_s", "last_seen", "packet_bytes_max", "principal", "proof", "session", "state",
+        "stuck_since", "version", "wants_reasons",
     )  # fmt: skip
 
     def __init__(self, host: Host, link: Link) -> None:
-        self._host = host
-        self._serving = host.serving
-        self._exchange = host.exchange  # of its tenant, once it is let in
-        self._traffic = host.exchange.engine.metrics.traffic
+        self._host, self._serving = host, host.serving
+        exchange = self._exchange = host.exchange  # of its tenant, once it is let in
+        self._router, self._traffic = exchange.router, exchange.engine.metrics.traffic
         self._link = link
         self._intake = Intake(UNKNOWN_VERSION, CONNECT_BYTES_MAX)
         self.gate = Gate(link, host.early_budget)
@@ -81,8 +80,7 @@ class Connection:
         self._plain: MqttEncoding | None = None
         self._aliases_out: OutgoingAliases | None = None
         self._publishing: Publishing | None = None
-        self.state = State.WAIT_CONNECT
-        self.version = UNKNOWN_VERSION
+        self.state, self.version = State.WAIT_CONNECT, UNKNOWN_VERSION
         self.session: Session | None = None
         self.principal: Principal = NOBODY  # until the login succeeds
         self.proof = ""  # the type of credential it logs in with; '' without one
@@ -90,7 +88,7 @@ class Connection:
         self.wants_reasons = True  # texts with reason codes [MQTT-3.1.2-29]
         self.keep_alive_s = 0
         self.is_bridge = False  # said so in its CONNECT
-        self.last_seen = host.tick
+        self.last_seen = host.serving.tick
         self.end_reason = ""  # why its end was decided, if it was
         self.is_closed = self.is_dirty = False
 
@@ -100,7 +98,7 @@ class Connection:
         """Bytes from the client; a violation ends the connection with its reason."""
         gate = self.gate
         if self.session is not None:  # until then only the connect timeout counts
-            self.last_seen = self._host.tick
+            self.last_seen = self._serving.tick
         if gate.is_paused or self.state is _WAIT_CONNACK:
             gate.keep_early(data)
             if self.session is None and not gate.may_hold(0, 0):
@@ -112,7 +110,7 @@ class Connection:
         else:  # nothing new came: the rest of what did
             chunk, at = gate.paused_at
             gate.paused_at = None
-        router = self._exchange.router
+        router = self._router  # a CONNECT in these bytes may change it
         router.work_left = WORK_PER_TURN
         try:
             self._take(chunk, at)
@@ -136,7 +134,7 @@ class Connection:
             if isinstance(item, PublishRun):
                 if self.state is not _CONNECTED:
                     self.state = next_state(self.state, Role.CLIENT, Event.PUBLISH)
-                neighbours = plain_neighbours(items, at - 1) if at < len(items) else []
+                neighbours = plain_neighbours(items, at - 1) if at < len(items) else ALONE
                 last = item
                 if len(neighbours) > 1:
                     last = neighbours[-1]
@@ -183,12 +181,13 @@ class Connection:
 
     def begin(self, version: int, session: Session, exchange: Exchange) -> None:
         """CONNECT was accepted: from now on the client speaks `version`, with its tenant."""
-        self._exchange, self._traffic = exchange, exchange.engine.metrics.traffic
+        self._exchange, self._router = exchange, exchange.router
+        self._traffic = exchange.engine.metrics.traffic
         self.version = self._intake.version = version
         self._intake.packet_bytes_max = PACKET_BYTES_MAX
         self.gate.let_in()
         self.session = session
-        self.last_seen = self._host.tick
+        self.last_seen = self._serving.tick
         self._plain = self._host.encodings.get(version, 0, False, ())
 
     def take_aliases(self, count_max: int) -> None:
@@ -380,7 +379,7 @@ class Connection:
             if sent < len(data):
                 self._link.want_write(True)
                 self._rest = memoryview(data)[sent:]
-                self.stuck_since = self._host.tick
+                self.stuck_since = self._serving.tick
             elif len(data) >= LARGE_BYTES:
                 self._large.sent(data)
         self._count_unsent()
@@ -423,7 +422,7 @@ class Connection:
             if self._rest is None:
                 self._link.want_write(True)
             if sent or self.stuck_since < 0:
-                self.stuck_since = self._host.tick
+                self.stuck_since = self._serving.tick
             self._rest = memoryview(data)[sent:]
             self._count_unsent()
             return False

@@ -84,7 +84,6 @@ class MqttDoor:
         self.worlds: dict[TenantId, MqttWorld] = {}
         self.encodings = Encodings(exchange.engine.clock)
         self.serving = Serving(selector, loop)
-        self.tick = 0
         self.early_budget = strangers_budget
         self.unsent = Unsent(on_exceeded=self._relieve_soon)
         self._is_relieving = False
@@ -365,12 +364,12 @@ class MqttDoor:
 
     def _each_second(self) -> None:
         self._timer = self._loop.call_later(1.0, self._each_second)
-        self.tick += 1
+        self.serving.tick += 1
         for world in self.worlds.values():
             world.dollar_sys.each_second()
         for connection in list(self._connections):
             # At the least: it may have been heard at the end of its tick [MQTT-3.1.2-22].
-            silent_s = self.tick - connection.last_seen - 1
+            silent_s = self.serving.tick - connection.last_seen - 1
             if connection.session is None:
                 if silent_s >= self._limits.connect_s_max:
                     self._events.timed_out(connection)

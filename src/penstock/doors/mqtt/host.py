@@ -28,7 +28,6 @@ class Host(Protocol):
     exchange: Exchange  # of the default tenant, with which strangers are counted
     encodings: Encodings
     serving: Serving
-    tick: int  # seconds, coarse
     unsent: Unsent  # of what clients do not read
     early_budget: Budget  # of what is held for clients that are not let in yet
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from penstock.broker.deliver.routes import MustWait
+from penstock.broker.deliver.routes import MustWait, Route
 from penstock.broker.publish.publisher import Publisher
 from penstock.broker.session.session import Session
 from penstock.broker.topics import Topic
@@ -79,6 +79,10 @@ class Publishing:
         "_plain",
         "_pubacks",
         "_publisher",
+        "_route",
+        "_route_edition",
+        "_route_name",
+        "_route_principal",
         "_session",
         "_unacked",
         "_weave",
@@ -101,6 +105,10 @@ class Publishing:
         self._unacked = 0  # packets without an answer
         self._pubacks = 0  # those of them that are messages of QoS 1
         self._weave: Weave | None = None
+        self._route: Route | None = None  # of the last message: most clients keep to one name
+        self._route_name = b""  # its name, as it is sent
+        self._route_principal: Principal | None = None  # for whom it was found
+        self._route_edition = -1  # of the router, when it was found
         self.meter = publisher.quotas.meter(connection.principal.user)
         self.stopped_at: PublishRun | None = None  # the run that had to wait last
 
@@ -113,11 +121,23 @@ class Publishing:
         publisher = self._publisher
         run = self._run(chunk, item)
         run.publisher = session.client_id
-        try:
-            route = publisher.router.find(run.name, self._connection.principal)
-        except MustWait:
-            self.stopped_at = item
-            raise
+        route = self._route
+        principal = self._connection.principal
+        if (
+            route is None
+            or route.name is not run.name  # the very text: see `_run`
+            or principal is not self._route_principal
+            or publisher.router.edition != self._route_edition
+        ):
+            try:
+                route = publisher.router.find(run.name, principal)
+            except MustWait:
+                self.stopped_at = item
+                raise
+            self._route = route
+            self._route_name = run.name.encode()
+            self._route_principal = principal
+            self._route_edition = publisher.router.edition
         if run.qos == 0:
             if publisher.publish(route, run, None):
                 self._hold(route.topic)
@@ -159,13 +179,14 @@ class Publishing:
 
     def _run(self, chunk: Chunk, item: PublishRun) -> Run:
         name = item.name
-        alias = item.properties.topic_alias
+        alias = item.properties.topic_alias if item.property_bytes else None
         if alias is not None:
             if self._aliases is None:
                 self._aliases = IncomingAliases()
             name = self._aliases.resolve(name, alias)
         first, end = item.first_message, item.end_message
-        if name.count(b"/") >= NAME_LEVELS_MAX:
+        # Most names are too short for so many levels: then nothing is counted.
+        if len(name) >= NAME_LEVELS_MAX and name.count(b"/") >= NAME_LEVELS_MAX:
             raise ProtocolViolation(
                 Reason.TOPIC_NAME_INVALID, f"a name of more than {NAME_LEVELS_MAX} levels"
             )
@@ -179,8 +200,9 @@ class Publishing:
             starts = [chunk.payload_starts[first] - start]
         else:
             starts = [at - start for at in chunk.payload_starts[first:end]]
+        last = self._route
         run = Run(
-            name.decode(),
+            last.name if last is not None and name == self._route_name else name.decode(),
             chunk.data[start : item.end],
             starts,
             chunk.payload_lengths[first:end],

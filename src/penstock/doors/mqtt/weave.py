@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 PLAIN_PUBLISH: Final = 0x30  # QoS 0, not retained: can be forwarded as it is
 ROUTES_MAX: Final = 1_024  # that one client keeps at hand
+ALONE: Final[list[PublishRun]] = []  # the neighbours of a run that has none
 
 
 def plain_neighbours(items: list[Item], first: int) -> list[PublishRun]:

@@ -156,7 +156,10 @@ class BatchBuilder:
         headers = encode_headers(run.headers) if run.headers else b""
         count = run.count
         self._chunks.append(run.data)
-        self._lengths += run.lengths
+        if count == 1:
+            self._lengths.append(run.lengths[0])
+        else:
+            self._lengths += run.lengths
         self._blob_length += len(run.data)
         self._counts.append(count)
         self._times.append(timestamp)
@@ -176,7 +179,10 @@ class BatchBuilder:
             self._has_gaps = True
             self._starts = list(accumulate(self._lengths, initial=0))[: self.count]
         base = self._blob_length
-        self._starts.extend([base + start for start in starts])
+        if len(starts) == 1:
+            self._starts.append(base + starts[0])
+        else:
+            self._starts.extend([base + start for start in starts])
 
     def add_mixed(self, mixed: MixedRun, timestamp: int) -> None:
         """As `add`, for plain records of several names."""
