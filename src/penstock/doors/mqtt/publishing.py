@@ -82,7 +82,6 @@ class Publishing:
         "_route",
         "_route_edition",
         "_route_name",
-        "_route_principal",
         "_session",
         "_unacked",
         "_weave",
@@ -107,7 +106,6 @@ class Publishing:
         self._weave: Weave | None = None
         self._route: Route | None = None  # of the last message: most clients keep to one name
         self._route_name = b""  # its name, as it is sent
-        self._route_principal: Principal | None = None  # for whom it was found
         self._route_edition = -1  # of the router, when it was found
         self.meter = publisher.quotas.meter(connection.principal.user)
         self.stopped_at: PublishRun | None = None  # the run that had to wait last
@@ -122,21 +120,18 @@ class Publishing:
         run = self._run(chunk, item)
         run.publisher = session.client_id
         route = self._route
-        principal = self._connection.principal
         if (
             route is None
             or route.name is not run.name  # the very text: see `_run`
-            or principal is not self._route_principal
             or publisher.router.edition != self._route_edition
         ):
             try:
-                route = publisher.router.find(run.name, principal)
+                route = publisher.router.find(run.name, self._connection.principal)
             except MustWait:
                 self.stopped_at = item
                 raise
             self._route = route
             self._route_name = run.name.encode()
-            self._route_principal = principal
             self._route_edition = publisher.router.edition
         if run.qos == 0:
             if publisher.publish(route, run, None):
