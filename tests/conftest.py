@@ -56,6 +56,22 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.slow)
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_collection_finish(session: pytest.Session) -> Iterator[None]:
+    """Tell the scheduler of pytest-xdist which group a test is in: at the end of its id.
+
+    pytest-xdist 3.8 writes that where pytest 9.2 does not look, and without it every worker starts
+    a Spark and a broker of its own (https://github.com/pytest-dev/pytest-xdist/issues/1386).
+    """
+    if session.config.getoption("loadgroup", False):
+        for item in session.items:
+            mark = item.get_closest_marker("xdist_group")
+            if mark is not None and not item.nodeid.endswith(f"@{mark.args[0]}"):
+                item._id = type(item._id).parse(f"{item.nodeid}@{mark.args[0]}")
+                assert item.nodeid.endswith(f"@{mark.args[0]}")
+    yield
+
+
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[PostgresServer]:
     server = PostgresServer()
