@@ -11,6 +11,7 @@ from bench.measure import Bar, Figure, Row, alternate
 from bench.run import Bench
 from bench.spark.dispatch import dispatch_rows
 from bench.spark.latency import latency_rows
+from bench.spark.table import batch_rows, nothing_rows, table_rows
 from bench.spark.tables import TOPIC, Tables, drain, seconds
 from penstock.pipeline import archive
 
@@ -212,10 +213,13 @@ def active_rows(tables: Tables, bench: Bench) -> Iterator[Row]:
 
 
 PARTS: Final[dict[str, Callable[[Tables, Bench], Iterator[Row]]]] = {
+    "table": table_rows,
     "scan": scan_rows,
     "pruned": pruned_rows,
     "window": window_rows,
     "archive": archive_rows,
+    "batches": batch_rows,
+    "nothing": nothing_rows,
     "sink": sink_rows,
     "url": url_rows,
     "address": url_sink_rows,

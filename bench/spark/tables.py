@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 TOPIC: Final = "bench"
 SMALL: Final = "small"
-NAMES: Final = 100
+NAMES: Final = 1_000
 LARGE_BATCH: Final = 1_000
 SMALL_BATCH: Final = 10
 SEALED_SEGMENTS: Final = "32 MiB"

@@ -27,6 +27,7 @@ DOCUMENTED = [
     "startingTimestamp",
     "endingTimestamp",
     "maxOffsetsPerTrigger",
+    "finishWindows",
     "minPartitions",
     "failOnDataLoss",
     "where",

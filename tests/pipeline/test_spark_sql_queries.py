@@ -16,6 +16,7 @@ from penstock.cli.main import main
 from penstock.pipeline import sql
 from penstock.pipeline.declared.running import Queries
 from penstock.pipeline.jobs import Progress
+from penstock.pipeline.jobs.sql import job
 from tests.doors.served import Served
 from tests.pipeline.declaring import COPY, Declare, make_topics, publish, rows_of, values
 
@@ -102,6 +103,38 @@ def test_a_micro_batch_whose_end_spark_never_noted_is_not_written_twice(
     assert values(data, "rooms") == [{"n": 2}, {"n": 3}]
     assert rows_of(tmp_path / "totals") == [{"n": 3}]
     assert len(DeltaTable(str(tmp_path / "totals")).history()) == 3  # made, and two commits
+
+
+WINDOWS = """
+[sources.readings]
+topic = "sensors"
+payload = "at timestamp"
+event_time = "payload.at"
+watermark = "1s"
+
+[steps.windows]
+sql = "SELECT count(*) AS n FROM readings GROUP BY window(event_time, '10 seconds')"
+
+[sinks.topic]
+step = "windows"
+topic = "out"
+"""
+
+
+def test_windows_that_were_complete_when_it_was_killed_come_out_without_a_new_record(
+    spark: SparkSession, data: Path, declare: Declare, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without micro-batches without data Spark ends where a kill would end it: between the two."""
+    file = declare(WINDOWS)
+    publish(data, *[{"at": f"2026-01-01T10:00:{second:02}Z"} for second in range(25)])
+    with monkeypatch.context() as changed:
+        changed.setitem(job._SETTINGS, "spark.sql.streaming.noDataMicroBatches.enabled", "false")
+        sql(file, path=data, once=True, spark=spark)
+    assert values(data) == []
+    sql(file, path=data, once=True, spark=spark)
+    assert values(data) == [{"n": 10}, {"n": 10}]
+    sql(file, path=data, once=True, spark=spark)
+    assert values(data) == [{"n": 10}, {"n": 10}]
 
 
 def test_a_query_that_fails_ends_the_others_and_says_why(

@@ -59,6 +59,29 @@ def test_a_stream_begins_at_the_end_unless_told_otherwise(broker: Broker, tmp_pa
         assert planned(reader, start, end) == ([("t", first, 10)] if first < 10 else [])
 
 
+def test_a_query_that_finishes_windows_runs_one_batch_after_each_restart(
+    broker: Broker, tmp_path: Path
+) -> None:
+    options = {"topic": "t", "startingOffsets": "earliest", "finishWindows": "true"}
+    reader = stream(tmp_path, **options)
+    start = reader.initialOffset()
+    end = stored(reader.latestOffset(start, ALL))
+    assert reader.latestOffset(end, ALL) == end
+    for _ in range(2):  # restarts
+        again = stream(tmp_path, **options)
+        following = stored(again.latestOffset(end, ALL))
+        assert following != end and planned(again, end, following) == []
+        assert again.latestOffset(following, ALL) == following
+        end = following
+    broker.publish_many(["b"] * 5, "t")
+    third = stream(tmp_path, **options)
+    following = stored(third.latestOffset(end, ALL))
+    assert planned(third, end, following) == [("t", 10, 15)]
+    assert third.latestOffset(following, ALL) == following
+    plain = stream(tmp_path, topic="t")
+    assert plain.latestOffset(following, ALL) == following
+
+
 def test_the_start_stays_although_spark_asks_for_it_again(broker: Broker, tmp_path: Path) -> None:
     reader = stream(tmp_path, topic="t")
     start = reader.initialOffset()

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from penstock.pipeline.jobs.sql.job import check, sql
     from penstock.pipeline.jobs.stats.job import stats
     from penstock.pipeline.spark import session
+    from penstock.pipeline.tables.names import register
+    from penstock.pipeline.tables.reading import table
 
 __all__ = [
     "archive",
@@ -22,10 +24,12 @@ __all__ = [
     "clean",
     "dispatch",
     "read_delta",
+    "register",
     "replay",
     "session",
     "sql",
     "stats",
+    "table",
 ]
 
 _LATE = {
@@ -34,10 +38,12 @@ _LATE = {
     "clean": "penstock.pipeline.jobs.clean.job",
     "dispatch": "penstock.pipeline.jobs.dispatch.job",
     "read_delta": "penstock.pipeline.delta.rows",
+    "register": "penstock.pipeline.tables.names",
     "replay": "penstock.pipeline.jobs.replay.job",
     "session": "penstock.pipeline.spark",
     "sql": "penstock.pipeline.jobs.sql.job",
     "stats": "penstock.pipeline.jobs.stats.job",
+    "table": "penstock.pipeline.tables.reading",
 }
 
 

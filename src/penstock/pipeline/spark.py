@@ -34,6 +34,7 @@ _ARROW: Final = (
 # Of a driver that runs here, wherever its tasks do.
 _DRIVER: Final = {
     "spark.ui.showConsoleProgress": "false",
+    "spark.sql.globalTempDatabase": "penstock",  # where `register` puts topics
     "spark.driver.extraJavaOptions": " ".join(
         (f"-Dlog4j2.configurationFile={_LOGGING.as_uri()}", *_ARROW)
     ),

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Final
 
 import msgspec
 
+from penstock.log.files.disk import Disk, write_file
 from penstock.log.interface import LogIdentity
+from penstock.model.errors import CorruptError
 
 S3: Final = "s3://"
+ROOT_NAME: Final = "histories.json"  # in a data directory
 # An upkeep round that waits is tried again; a store that is away should not hold it for minutes.
 _DEFAULTS: Final = {"timeout": "30s", "connect_timeout": "5s", "max_retries": "4"}
 
@@ -34,3 +38,23 @@ class HistoryRoot(msgspec.Struct, frozen=True):
         path = f"{identity.tenant}/{identity.slug}-{identity.topic_id}"
         uri = f"{self.url.rstrip('/')}/{path}"
         return TablePlace(uri, _DEFAULTS | self.options if self.url.startswith(S3) else {})
+
+
+def note_root(disk: Disk, data: Path, root: HistoryRoot) -> None:
+    """Write down in a data directory where its histories are, for those who read its files.
+
+    Without options: they may hold secrets, which readers have in their own environment.
+    """
+    write_file(disk, data / ROOT_NAME, msgspec.json.encode(HistoryRoot(root.url)))
+
+
+def read_root(data: Path) -> HistoryRoot | None:
+    """Where the histories of a data directory are; None if it has none."""
+    try:
+        return msgspec.json.decode((data / ROOT_NAME).read_bytes(), type=HistoryRoot)
+    except FileNotFoundError:
+        return None
+    except msgspec.DecodeError as broken:
+        raise CorruptError(
+            f"{data / ROOT_NAME} is damaged ({broken}): start the broker, which writes it again"
+        ) from broken

@@ -41,6 +41,8 @@ def options_of(source: TopicSource) -> dict[str, str]:
         options["names"] = source.names
     if source.where is not None:
         options["where"] = source.where
+    if source.watermark_s is not None:
+        options["finishWindows"] = "true"
     if source.batch_records is not None:
         options["maxOffsetsPerTrigger"] = str(source.batch_records)
     return options

@@ -39,8 +39,8 @@ def read_parquet(
     folders: dict[str, set[tuple[Any, ...]]] = {}
     for file in files:
         folders.setdefault(str(Path(file.path).parent), set()).add(file.values)
-    is_classic = not type(spark).__module__.startswith("pyspark.sql.connect")
-    if is_classic and len(constants) and all(len(values) == 1 for values in folders.values()):
+    is_by_folder = len(constants) > 0 and all(len(values) == 1 for values in folders.values())
+    if is_by_folder and not is_connect(spark):
         values = {folder: next(iter(found)) for folder, found in folders.items()}
         rows = _one_scan(spark, [file.path for file in files], stored, constants, values)
         return _with_file(rows, file_column)
@@ -54,6 +54,11 @@ def read_parquet(
         for values, paths in groups.items()
     ]
     return reduce(type(scans[0]).unionByName, scans)
+
+
+def is_connect(spark: SparkSession) -> bool:
+    """Whether the session is at a Spark Connect server: what is here is not there."""
+    return type(spark).__module__.startswith("pyspark.sql.connect")
 
 
 def _with_file(rows: DataFrame, column: str | None) -> DataFrame:

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from penstock.core.names import topic_key
 from penstock.log.files.reader import FileReader
+from penstock.log.history.place import read_root
 from penstock.log.interface import LogIdentity
 from penstock.model.errors import CorruptError, Gap, TopicNotFound
 from penstock.pipeline.source.origin import DELETED, Range, TopicState, Wanted, lost, piece_count
 from penstock.pipeline.source.topics import DirectoryTopics
+
+if TYPE_CHECKING:
+    from penstock.pipeline.source.history import History
 
 
 class DirectoryOrigin:
@@ -36,14 +41,30 @@ class DirectoryOrigin:
             found = {key: found[key] for key in wanted if key in found}
         return [state for state in map(self._state, found.values()) if state is not None]
 
+    def history(self, topic_id: int) -> History | None:
+        """What is stored of a topic outside its log, as it is now."""
+        if read_root(self._path) is None:
+            return None
+        from penstock.pipeline.source.history import find_history  # pyarrow and deltalake
+
+        return find_history(self._path, self._identity(topic_id))
+
     def offset_at(self, topic: TopicState, timestamp_us: int) -> int:
-        return self._reader(topic.topic_id).offset_at(timestamp_us)
+        reader = self._reader(topic.topic_id)
+        found = reader.offset_at(timestamp_us)
+        if found > topic.first and found == reader.bounds().first:  # or before it
+            cold = self.history(topic.topic_id)
+            return found if cold is None else min(cold.offset_at(timestamp_us), found)
+        return found
 
     def stamp_at(self, topic: TopicState, offset: int) -> int | None:
         try:
             batches = self._reader(topic.topic_id).read(offset)
-        except (Gap, TopicNotFound):
+        except TopicNotFound:
             return None
+        except Gap:
+            cold = self.history(topic.topic_id)
+            return None if cold is None else cold.stamp_at(offset)
         for batch in batches:
             if batch.base_offset <= offset < batch.end_offset:
                 return batch.timestamp(offset - batch.base_offset)
@@ -56,8 +77,15 @@ class DirectoryOrigin:
         records = wanted.end - wanted.start
         reader = self._reader(wanted.topic_id)
         stored = reader.stored_bytes(wanted.start, wanted.end)
+        first = reader.bounds().first
+        cold = self.history(wanted.topic_id) if wanted.start < first else None
+        if cold is not None:
+            stored += cold.bytes_between(wanted.start, min(first, wanted.end))
         count = piece_count(records, stored, pieces_min)
-        edges = [wanted.start, *reader.cuts(wanted.start, wanted.end, count), wanted.end]
+        cuts = [wanted.start + records * number // count for number in range(1, count)]
+        if cold is None:
+            cuts = reader.cuts(wanted.start, wanted.end, count)
+        edges = [wanted.start, *cuts, wanted.end]
         return [
             Range(wanted.topic, wanted.topic_id, wanted.epoch, start, end)
             for start, end in pairwise(edges)
@@ -72,17 +100,18 @@ class DirectoryOrigin:
             if wanted.fails_on_loss:
                 raise lost(piece.topic, piece.start, piece.end, DELETED) from None
             return iter(())
-        return scan_files(reader, piece, wanted)
+        return scan_files(reader, piece, wanted, partial(self.history, piece.topic_id))
 
     def _reader(self, topic_id: int) -> FileReader:
         if topic_id not in self._readers:
-            for identity in self._topics.all().values():
-                if identity.topic_id == topic_id:
-                    self._open(identity)
-                    break
-            else:
-                raise TopicNotFound(f"no topic has the id {topic_id}: it was deleted")
+            self._open(self._identity(topic_id))
         return self._readers[topic_id]
+
+    def _identity(self, topic_id: int) -> LogIdentity:
+        for identity in self._topics.all().values():
+            if identity.topic_id == topic_id:
+                return identity
+        raise TopicNotFound(f"no topic has the id {topic_id}: it was deleted")
 
     def _open(self, identity: LogIdentity) -> FileReader:
         directory = self._topics.directory_of(identity)
@@ -93,6 +122,11 @@ class DirectoryOrigin:
         try:
             reader = self._open(identity)
             first, end = reader.bounds()
+            # After the bounds of the log: in the other order, records that go into the history in
+            # between would be in neither.
+            cold = self.history(identity.topic_id)
+            if cold is not None and cold.end >= first:
+                first = min(first, cold.first)
             topic = self._topics.name_of(identity)
             return TopicState(topic, identity.topic_id, reader.epoch(), first, end)
         except CorruptError:

@@ -24,6 +24,7 @@ LATEST: Final = -1
 # No topic begins with '$', so these keys cannot collide with topics in a stream's offsets.
 _INITIAL: Final = "$initial"
 _FROM: Final = "$from"
+_RESTARTS: Final = "$restarts"
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,12 +44,14 @@ class StreamOffset:
     """What a stream stores as the end of a micro-batch.
 
     `is_initial` marks what initialOffset gave, which Spark does not store and asks for again after
-    a crash. The first end that is stored therefore carries it along as `start`.
+    a crash. The first end that is stored therefore carries it along as `start`. `restarts` makes
+    the end of a micro-batch without records differ from its start.
     """
 
     places: Places
     is_initial: bool = False
     start: Places | None = None
+    restarts: int = 0
 
     def to_json(self) -> dict[str, Any]:
         stored: dict[str, Any] = {
@@ -58,6 +61,8 @@ class StreamOffset:
             stored[_INITIAL] = True
         if self.start is not None:
             stored[_FROM] = {topic: _stored(place) for topic, place in sorted(self.start.items())}
+        if self.restarts:
+            stored[_RESTARTS] = self.restarts
         return stored
 
 
@@ -69,6 +74,7 @@ def stream_offset(stored: Mapping[str, Any]) -> StreamOffset:
         _places("offset", topics),
         stored.get(_INITIAL, False) is True,
         None if start is None else _places("offset", start),
+        stored.get(_RESTARTS, 0),
     )
 
 

@@ -44,7 +44,7 @@ _READ: Final = (
 )
 _OF_USE: Final = {
     BATCH: (*_READ, "endingOffsets", "endingTimestamp"),
-    STREAM: (*_READ, "maxOffsetsPerTrigger"),
+    STREAM: (*_READ, "maxOffsetsPerTrigger", "finishWindows"),
     # Spark hands its own options of a streaming query to the sink as well.
     WRITE: ("topic", "idempotencyKey", "idempotencyNumber", *_OF_SPARK, *_CONNECTION),
 }
@@ -83,6 +83,7 @@ class SourceOptions:
     pieces_min: int | None
     fails_on_loss: bool
     where: str | None
+    finishes_windows: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +141,7 @@ def source_options(options: Mapping[str, str], use: str, now_us: int) -> SourceO
         _checked(given, "minPartitions", _count),
         _boolean(given, "failOnDataLoss", True),
         given.get("where"),
+        _boolean(given, "finishWindows", False),
     )
 
 

@@ -7,7 +7,7 @@ so it means the same here as in a live subscription.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -23,18 +23,27 @@ from penstock.model.errors import Gap
 from penstock.model.limits import MIB
 from penstock.pipeline.source.origin import SHRUNK, TRIMMED, Range, Wanted, lost
 
+if TYPE_CHECKING:
+    from penstock.pipeline.source.history import History
+
 ROWS: Final = 10_000  # small batches are put together until they have this many rows
 ROWS_BYTES_MAX: Final = 8 * MIB  # or this much, so that a few large records do not pile up
 
+FindHistory = Callable[[], "History | None"]
 Mask = np.ndarray[Any, np.dtype[np.bool_]]
 
 
-def scan_files(reader: FileReader, piece: Range, wanted: Wanted) -> Iterator[pa.RecordBatch]:
-    """The wanted records of the piece; Gap when some of them are gone and that matters."""
+def scan_files(
+    reader: FileReader, piece: Range, wanted: Wanted, history: FindHistory
+) -> Iterator[pa.RecordBatch]:
+    """The wanted records of the piece; Gap when some of them are gone and that matters.
+
+    What the log has no more is looked for in its history, also if it was trimmed meanwhile.
+    """
     end = reader.clamp(piece.epoch, piece.end)
     if end < piece.end and wanted.fails_on_loss:
         raise lost(piece.topic, end, piece.end, SHRUNK)
-    return _gathered(_rows(reader, piece, end, wanted))
+    return _gathered(_rows(reader, piece, end, wanted, history))
 
 
 def stored_rows(
@@ -48,7 +57,9 @@ def stored_rows(
     return _gathered(to_arrow(batches, piece.topic, wanted.schema, start, end))
 
 
-def _rows(reader: FileReader, piece: Range, end: int, wanted: Wanted) -> Iterator[pa.RecordBatch]:
+def _rows(
+    reader: FileReader, piece: Range, end: int, wanted: Wanted, history: FindHistory
+) -> Iterator[pa.RecordBatch]:
     filter_text = wanted.names
     wants = None if filter_text is None else lambda name: matches(filter_text, name)
     where = None if wanted.where is None else compile_where(wanted.where)
@@ -66,12 +77,18 @@ def _rows(reader: FileReader, piece: Range, end: int, wanted: Wanted) -> Iterato
             for batch in batches:
                 keep = kept_records(batch, piece.topic, wants, where)
                 for arrow in to_arrow([batch], piece.topic, wanted.schema, offset, end):
-                    yield arrow if keep is None else _kept(arrow, keep, batch, offset)
+                    yield arrow if keep is None else kept_rows(arrow, keep, batch, offset)
             if reached == offset:
                 return
             offset = reached
         except Gap:
             first = min(reader.bounds().first, end)
+            cold = history()
+            if cold is not None and cold.first <= offset < cold.end:
+                reached = min(first, cold.end)
+                yield from cold.rows(piece.topic, offset, reached, wanted)
+                offset = reached
+                continue
             if wanted.fails_on_loss:
                 raise lost(piece.topic, offset, first, TRIMMED) from None
             offset = first
@@ -99,7 +116,8 @@ def kept_records(
     return keep
 
 
-def _kept(arrow: pa.RecordBatch, keep: Mask, batch: Batch, start: int) -> pa.RecordBatch:
+def kept_rows(arrow: pa.RecordBatch, keep: Mask, batch: Batch, start: int) -> pa.RecordBatch:
+    """Of the rows from offset `start` on that were made of a batch, those that are kept."""
     first = max(start - batch.base_offset, 0)
     return arrow.filter(pa.array(keep[first : first + arrow.num_rows]))
 

@@ -73,6 +73,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._wanted = wanted
         self._initial: StreamOffset | None = None
         self._target: Places | None = None  # of `availableNow`: nothing past it is read
+        # Windows that were complete when the query ended come out in its next micro-batch, which
+        # Spark would not run before the next record.
+        self._owes_batch = options.finishes_windows
 
     def initialOffset(self) -> dict[str, Any]:
         if self._initial is None:
@@ -109,8 +112,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         }
         if isinstance(limit, ReadMaxRows):
             ends = limited(begins, ends, limit.max_rows)
+        owes_batch, self._owes_batch = self._owes_batch, False
         if begun.is_initial:
             return StreamOffset(ends, start=begun.places).to_json()
+        if owes_batch and ends == begun.places:
+            return StreamOffset(ends, restarts=begun.restarts + 1).to_json()
         # Nothing new must be the very same text, or Spark runs a micro-batch for it.
         return dict(start) if ends == begun.places else StreamOffset(ends).to_json()
 

@@ -37,8 +37,8 @@ from penstock.pipeline.jobs.dispatch.sessions import (
     waiting_readers,
 )
 from penstock.pipeline.packages import check_spark
-from penstock.pipeline.source.offsets import Places, places_text
-from penstock.pipeline.source.options import Connection, topics_text
+from penstock.pipeline.source.offsets import Places
+from penstock.pipeline.source.options import Connection
 from penstock.pipeline.source.plan import place_at
 
 if TYPE_CHECKING:
@@ -173,6 +173,7 @@ def _count(
 ) -> dict[tuple[str, str], int]:
     """What waits, by client and topic."""
     from penstock.pipeline.jobs.dispatch import dispatching
+    from penstock.pipeline.tables.reading import read_past
 
     begin = begins(readers, states)
     asked = [state for state in states if begin[state.topic] < state.end]
@@ -180,16 +181,13 @@ def _count(
         return {}
     start = {state.topic: place_at(state, begin[state.topic]) for state in asked}
     end = {state.topic: place_at(state, state.end) for state in asked}
-    records = (
-        session.get()
-        .read.format("penstock")
-        .schema(dispatching.columns_for(readers))
-        .options(**connection.options())
-        .option("topic", topics_text(start))
-        .option("startingOffsets", places_text(start))
-        .option("endingOffsets", places_text(end))
-        .option("failOnDataLoss", "false")  # records that retention removed do not wait
-        .load()
+    records = read_past(
+        session.get(),
+        connection,
+        start,
+        end,
+        dispatching.columns_for(readers),
+        fails_on_loss=False,  # records that retention removed do not wait
     )
     work: Any = partial(dispatching.count, readers, SystemClock().now_us())
     counts = records.mapInArrow(work, dispatching.COUNTS_SQL).groupBy("reader", "topic")

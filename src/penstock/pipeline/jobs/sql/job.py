@@ -173,8 +173,9 @@ def _views(
     prunes: bool = False,
 ) -> Views:
     from penstock.pipeline.declared.views import Views
+    from penstock.pipeline.delta.parquet import is_connect
 
-    if type(spark).__module__.startswith("pyspark.sql.connect"):
+    if is_connect(spark):
         raise RefusedError(
             "declared pipelines do not run on Spark Connect: give a master, such as local[*] or "
             "spark://HOST:7077"

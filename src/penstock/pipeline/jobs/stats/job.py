@@ -29,8 +29,8 @@ from penstock.pipeline.jobs import (
 )
 from penstock.pipeline.jobs.stats.lags import saved_lags, told_lags
 from penstock.pipeline.packages import check_spark
-from penstock.pipeline.source.offsets import Places, places_text
-from penstock.pipeline.source.options import Connection, topics_text
+from penstock.pipeline.source.offsets import Places
+from penstock.pipeline.source.options import Connection
 from penstock.pipeline.source.plan import place_at, resolve
 
 if TYPE_CHECKING:
@@ -166,14 +166,13 @@ def _read(
     asked = [topic for topic, place in begin.items() if place.offset < end[topic].offset]
     if not asked:
         return None
-    return (
-        session.get()
-        .read.format("penstock")
-        .schema(_COLUMNS)
-        .options(**connection.options())
-        .option("topic", topics_text(asked))
-        .option("startingOffsets", places_text({topic: begin[topic] for topic in asked}))
-        .option("endingOffsets", places_text({topic: end[topic] for topic in asked}))
-        .option("failOnDataLoss", "false")  # what retention takes meanwhile is of no interest
-        .load()
+    from penstock.pipeline.tables.reading import read_past
+
+    return read_past(
+        session.get(),
+        connection,
+        {topic: begin[topic] for topic in asked},
+        {topic: end[topic] for topic in asked},
+        _COLUMNS,
+        fails_on_loss=False,  # what retention takes meanwhile is of no interest
     )
