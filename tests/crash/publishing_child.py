@@ -1,9 +1,10 @@
 """A real process that publishes and says on stdout what was acknowledged, until it is killed.
 
-Usage: publishing_child.py DIRECTORY PUBLISHERS [--ack-first]
+Usage: publishing_child.py DIRECTORY PUBLISHERS [--ack-first] [--history=URL]
 Each line is `publisher sequence offset`, written with one system call after the acknowledgement.
 With --ack-first it is broken on purpose: it says so before the message is handed over, which is
-what a broker that acknowledges before it writes looks like from outside.
+what a broker that acknowledges before it writes looks like from outside. With --history the topic
+keeps little in its log and the rest in its history.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
+from typing import Any
 
 from penstock import AsyncBroker
 
@@ -44,7 +46,12 @@ async def main() -> None:
     directory, publishers = sys.argv[1], int(sys.argv[2])
     ack_first = "--ack-first" in sys.argv
     start = int(os.environ.get("START", "0"))
-    async with AsyncBroker(directory, segment_bytes=256 * 1024, upkeep_s=0.05) as broker:
+    urls = [flag.partition("=")[2] for flag in sys.argv if flag.startswith("--history=")]
+    settings: dict[str, Any] = {"segment_bytes": 256 * 1024, "upkeep_s": 0.05}
+    if urls:
+        settings |= {"history_url": urls[0], "history": True, "retention_bytes": 64 * 1024}
+        settings["segment_bytes"] = 64 * 1024
+    async with AsyncBroker(directory, **settings) as broker:
         await broker.create_topic("orders", exist_ok=True)
         os.write(1, b"ready\n")
         await asyncio.gather(

@@ -29,6 +29,9 @@ from penstock.log.files.commit import ThreadWorkers
 from penstock.log.files.directory import FILES, DataDirectory
 from penstock.log.files.disk import RealDisk
 from penstock.log.files.store import EmbeddedStore
+from penstock.log.history.place import history_root, note_root
+from penstock.log.history.process import HistoryProcess
+from penstock.log.history.tier import HistoryTier
 from penstock.log.interface import KeptLog
 from penstock.log.memory import MemoryStore
 from penstock.log.staging.area import AREA, StagingArea
@@ -82,7 +85,17 @@ async def open_directory(
         if chosen.log == FILES:
             workers = make_workers(loop)
             parts.callback(workers.close)
-            store = EmbeddedStore(path, disk, clock, loop, workers, directory.free_reserve)
+            tier = reader = None
+            if settings.history_url:
+                root = history_root(settings.history_url, settings.history_options)
+                note_root(disk, path, root)
+                tier = HistoryTier(root, path, disk)
+                parts.callback(tier.close)
+                reader = HistoryProcess(loop, root)
+                parts.callback(reader.close)
+            store = EmbeddedStore(
+                path, disk, clock, loop, workers, directory.free_reserve, reader, tier=tier
+            )
             store.finish_deletions()
         else:
             store = await open_store(settings, clock, giving_up)
@@ -143,10 +156,10 @@ async def finish_staged(engine: Engine) -> list[str]:
 
 async def open_memory(settings: BrokerSettings) -> OpenBroker:
     """A broker that is gone when it is closed."""
-    if settings.catalog_url or settings.log_backend != FILES:
+    if settings.catalog_url or settings.log_backend != FILES or settings.history_url:
         raise InvalidSetting(
-            "a broker in memory stores nothing: omit catalog_url and log_backend, or give a data "
-            "directory"
+            "a broker in memory stores nothing: omit catalog_url, log_backend and history_url, or "
+            "give a data directory"
         )
     clock = Timeline(SystemClock(), read_boot_id())
     store = MemoryStore(clock, asyncio.get_running_loop())

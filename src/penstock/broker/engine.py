@@ -26,6 +26,7 @@ from penstock.broker.queue.seed_ids import Queue
 from penstock.broker.quotas import Quotas
 from penstock.broker.settings import topic_settings
 from penstock.broker.shared import Shared
+from penstock.broker.tiering import Tiering
 from penstock.broker.topics import Topic, Topics
 from penstock.broker.upkeep import Upkeep
 from penstock.catalog.positions import PositionSaver
@@ -116,7 +117,8 @@ class Engine:
         self.caches = Caches(clock)
         self.caches.by_name["tails"] = Tails(self.topics)
         self.upkeep.errands.append(self.caches.look)
-        self._upkeep_task: asyncio.Task[None] | None = None
+        self.tiering = Tiering(self.topics, clock, settings.upkeep_s, self.upkeep)
+        self._tasks: list[asyncio.Task[None]] = []  # upkeep and tiering
         self._is_closed = False
 
     async def open(self) -> None:
@@ -127,7 +129,9 @@ class Engine:
         await self.consumers.load(consumers, logs)
         await self.queue.load()
         await self.groups.load(logs)
-        self._upkeep_task = asyncio.create_task(self.upkeep.run(), name="penstock-upkeep")
+        self._tasks.append(asyncio.create_task(self.upkeep.run(), name="penstock-upkeep"))
+        if self.shared.store.has_history:
+            self._tasks.append(asyncio.create_task(self.tiering.run(), name="penstock-tiering"))
 
     async def close(self, *, is_clean: bool = True) -> None:
         """Finish what was accepted, save positions, close the logs. Safe to call twice.
@@ -138,10 +142,10 @@ class Engine:
             return
         self._is_closed = True
         self.upkeep.close()
-        if self._upkeep_task is not None:
-            self._upkeep_task.cancel()
+        for task in self._tasks:
+            task.cancel()
             with suppress(asyncio.CancelledError):
-                await self._upkeep_task
+                await task
         for streams in list(self._streams.values()):
             for stream in list(streams):
                 stream.close()

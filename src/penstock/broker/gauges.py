@@ -41,6 +41,7 @@ def measure(exchange: Exchange) -> dict[str, float]:
         "penstock_process_open_fds": len(os.listdir(_DESCRIPTORS)),
         **_disk(engine),
         **_topics(engine),
+        **_histories(engine),
         "penstock_connected_clients": connected,
         'penstock_mqtt_sessions{state="connected"}': connected,
         'penstock_mqtt_sessions{state="away"}': exchange.sessions.away_count,
@@ -73,6 +74,33 @@ def _topics(engine: Engine) -> dict[str, float]:
         f'penstock_stored_topics{{state="{state}"}}': count for state, count in states.items()
     }
     return values | {"penstock_stored_records": records}
+
+
+def _histories(engine: Engine) -> dict[str, float]:
+    """Of topics that have one; no lines at all where no topic may."""
+    if not engine.shared.store.has_history:
+        return {}
+    states = {"ok": 0, "failing": 0}
+    records = size = waiting = failures = 0
+    for topic in engine.topics.all():
+        history = topic.log.history
+        if history is None or not topic.log.settings.history:
+            continue
+        told = history.describe(None)
+        states["failing" if told.trouble else "ok"] += 1
+        records += told.end_offset - told.first_offset
+        size += told.bytes
+        waiting += told.waiting_bytes
+        failures += history.failures
+    values: dict[str, float] = {
+        f'penstock_history_topics{{state="{state}"}}': count for state, count in states.items()
+    }
+    return values | {
+        "penstock_history_records": records,
+        "penstock_history_bytes": size,
+        "penstock_history_waiting_bytes": waiting,
+        "penstock_history_failures_total": failures,
+    }
 
 
 def _lags(exchange: Exchange) -> dict[str, float]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field, fields, replace
+from importlib.util import find_spec
 from typing import Any, Final
 
 from penstock.core.durations import seconds
@@ -16,6 +17,7 @@ from penstock.core.topic_settings import (
     size_bytes,
 )
 from penstock.log.files.directory import FILES, POSTGRES
+from penstock.log.history.place import S3
 from penstock.log.interface import LogSettings
 from penstock.model.errors import InvalidSetting
 from penstock.model.limits import MIB, PAYLOAD_BYTES_MAX
@@ -42,6 +44,8 @@ class BrokerSettings:
     retention_bytes: int | None = None
     segment_bytes: int = 32 * MIB
     segment_age: float = _DAY_S
+    history: bool = False
+    history_age: float | None = None  # seconds; None keeps for ever
     payload_bytes_max: int = PAYLOAD_BYTES_MAX
     disk_free_percent_min: float = 5.0  # publishes are refused below it
     position_saves_max: int = 1_000  # unsaved positions that start a save
@@ -50,6 +54,8 @@ class BrokerSettings:
     catalog_url: str = ""  # a database of PostgreSQL; empty: SQLite in the data directory
     catalog_schema: str = "penstock"  # of that database
     log_backend: str = FILES  # where topics are stored: files, or tables in the catalog's database
+    history_url: str = ""  # where histories are: a directory or s3://…; empty: nowhere
+    history_options: dict[str, str] = field(default_factory=dict)  # of the object store
     quotas: QuotaSettings = field(default_factory=QuotaSettings)
 
 
@@ -67,6 +73,22 @@ def check_storage(settings: BrokerSettings) -> None:
             "topics in PostgreSQL need a catalog in PostgreSQL: give its URL too ([catalog] url,"
             " catalog_url=…), or store topics in files ([log] backend)"
         )
+    if settings.history_url and settings.log_backend != FILES:
+        raise InvalidSetting(
+            f"[history] url {settings.history_url!r} needs topics in files: a history is made of "
+            f"sealed segments, and [log] backend {settings.log_backend!r} has none; use the job "
+            "`archive` there"
+        )
+    if settings.history_url and find_spec("deltalake") is None:
+        raise InvalidSetting(
+            "[history] url needs the packages pyarrow and deltalake: pip install "
+            "'penstock[history]'"
+        )
+    if settings.history and not settings.history_url:
+        raise InvalidSetting(
+            "history = true needs a place for the tables: give [history] url, a directory or "
+            "s3://BUCKET/PREFIX"
+        )
 
 
 def topic_settings(defaults: BrokerSettings, values: dict[str, Any]) -> LogSettings:
@@ -80,6 +102,8 @@ def topic_settings(defaults: BrokerSettings, values: dict[str, Any]) -> LogSetti
         retention_bytes=merged["retention_bytes"],
         segment_bytes=merged["segment_bytes"],
         segment_age_s=merged["segment_age"],
+        history=merged["history"],
+        history_age_s=merged["history_age"],
     )
 
 
@@ -92,6 +116,8 @@ def altered(settings: LogSettings, values: dict[str, Any]) -> LogSettings:
         retention_bytes=settings.retention_bytes,
         segment_bytes=settings.segment_bytes,
         segment_age=settings.segment_age_s,
+        history=settings.history,
+        history_age=settings.history_age_s,
     )
     return topic_settings(current, values)
 
@@ -146,6 +172,20 @@ def _backend(key: str, value: object) -> str:
     return str(value)
 
 
+def _history_url(key: str, value: object) -> str:
+    if isinstance(value, str) and ("://" not in value or value.startswith(S3)):
+        return value
+    raise InvalidSetting(
+        f"{key} {value!r} is not a place for histories: use a directory, or s3://BUCKET/PREFIX"
+    )
+
+
+def _options(key: str, value: object) -> dict[str, str]:
+    if isinstance(value, dict) and all(isinstance(one, str) for one in value.values()):
+        return value
+    raise InvalidSetting(f"{key} {value!r} is not a table of texts")
+
+
 _CHECKS: Final = {
     **TOPIC_CHECKS,
     "payload_bytes_max": _payload_bytes,
@@ -156,5 +196,7 @@ _CHECKS: Final = {
     "catalog_url": _database_url,
     "catalog_schema": _schema,
     "log_backend": _backend,
+    "history_url": _history_url,
+    "history_options": _options,
     "quotas": read_quotas,
 }

@@ -32,6 +32,7 @@ from penstock.log.format.batch import Batch
 from penstock.log.interface import KeptLog, LogIdentity, LogSettings, LogStore
 from penstock.model.clock import Clock
 from penstock.model.errors import (
+    InvalidSetting,
     InvalidTopic,
     NotAuthorized,
     TopicExists,
@@ -70,6 +71,7 @@ class Topic:
     async def describe(self) -> TopicInfo:
         settings = self.log.settings
         first, end = self.log.bounds()
+        history = self.log.history
         return TopicInfo(
             self.declared,
             self.id,
@@ -82,6 +84,7 @@ class Topic:
             self.log.epoch,
             not self.refusal,
             "; ".join(self.log.damage[:TROUBLES_SHOWN_MAX]),
+            history.describe(settings.history_age_s) if history and settings.history else None,
         )
 
 
@@ -243,6 +246,7 @@ class Topics:
         return await self._make(name, settings, is_automatic=is_automatic)
 
     async def _make(self, name: str, settings: LogSettings, *, is_automatic: bool) -> Topic:
+        self._check_history(settings)
         topic_id = await self._catalog.reserve_topic_id()
         row = topic_row(
             self._catalog.tenant,
@@ -295,6 +299,7 @@ class Topics:
         """New settings; records already stored keep the promise they were stored under."""
         async with self._changing():
             topic = self.get(name)
+            self._check_history(settings)
             await self._catalog.alter_topic(topic.id, _settings_text(settings))
             try:
                 await self._store.declare(topic.identity, topic.declared, settings)
@@ -303,6 +308,13 @@ class Topics:
                 raise
             topic.log.settings = settings
             return topic
+
+    def _check_history(self, settings: LogSettings) -> None:
+        if settings.history and not self._store.has_history:
+            raise InvalidSetting(
+                "history true needs a place for the table: start the broker with [history] url, a "
+                "directory or s3://BUCKET/PREFIX"
+            )
 
     async def delete(self, name: str) -> Topic:
         """Forget the topic, its consumers and its records."""

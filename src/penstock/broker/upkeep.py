@@ -134,10 +134,14 @@ class Upkeep:
         In this order: on a full disk sealing finds no space until something was trimmed.
         """
         settings = log.settings
-        before_us = None
-        if settings.retention_age_s is not None:
-            age_us = round(settings.retention_age_s * 1_000_000)
-            before_us = self._clock.stamp_at(self._clock.steady_us() - age_us)
+        before_us = stamp_before(self._clock, settings.retention_age_s)
         gone = await log.trim(before_us, settings.retention_bytes)
         await log.seal_closed()
         return gone
+
+
+def stamp_before(clock: Timeline, age_s: float | None) -> int | None:
+    """The time stamp that a record of this age has; None without an age."""
+    if age_s is None:
+        return None
+    return clock.stamp_at(clock.steady_us() - round(age_s * 1_000_000))

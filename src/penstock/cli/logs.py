@@ -6,6 +6,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
+from penstock.cli.histories import add_place, root_of, verify_history_of
 from penstock.cli.lines import LAYOUT, export_lines, import_lines
 from penstock.cli.output import (
     Progress,
@@ -38,6 +39,10 @@ def add_commands(commands: Any) -> None:
         "while a broker has the directory open.",
     )
     verify.add_argument("topics", nargs="*", metavar="TOPIC", help="topics (default: all)")
+    verify.add_argument(
+        "--history", action="store_true", help="verify the histories of the topics, too"
+    )
+    add_place(verify)
     verify.set_defaults(run=verify_logs)
     dump = actions.add_parser("dump", help="show batches and records as they are stored")
     dump.add_argument("topic", help="name of the topic (not case-sensitive)")
@@ -113,6 +118,8 @@ def _directories(options: argparse.Namespace, topics: list[str]) -> list[tuple[s
 
 
 def verify_logs(options: argparse.Namespace) -> int:
+    root = root_of(options) if options.history else None
+    tables = []
     progress = Progress("verifying")
     reports: list[tuple[str, LogReport]] = []
     for name, directory in _directories(options, options.topics):
@@ -121,9 +128,14 @@ def verify_logs(options: argparse.Namespace) -> int:
         def tell(path: Path, size: int, name: str = name, done: int = done) -> None:
             progress.tell(f"{name} {path.name} ({human_bytes(done)} so far)")
 
+        # Before the history: what retention takes meanwhile is in it then.
         reports.append((name, verify_log(RealDisk(), directory, tell)))
+        if root is not None:
+            tables.append(verify_history_of(root, directory, reports[-1][1].first_offset))
     progress.done()
+    histories = [one for one in tables if one is not None]
     is_clean = not any(report.problems for _, report in reports)
+    is_clean = is_clean and not any(one.problems for one in histories)
     if options.json:
         show_json(
             {
@@ -140,6 +152,7 @@ def verify_logs(options: argparse.Namespace) -> int:
                     }
                     for name, report in reports
                 ],
+                **({"histories": [one.as_json() for one in histories]} if options.history else {}),
             }
         )
         return 0 if is_clean else 1
@@ -153,6 +166,8 @@ def verify_logs(options: argparse.Namespace) -> int:
             print(f"  {problem}")
         for path in report.set_aside:
             print(f"  {path}: set aside by an earlier recovery; its content is not in the log")
+    for one in histories:
+        one.show()
     if not reports:
         print("no topics yet")
     else:

@@ -56,6 +56,7 @@ COMMANDS: Final = {
     "rule": Command("access", "add, list and remove rules of roles, users or everybody"),
     "access": Command("access", "say whether a user may do something, and by which rule"),
     "log": Command("logs", "verify, dump, export and import the stored logs"),
+    "history": Command("histories", "list, show, verify and drop the histories of topics"),
     "pipeline": Command("pipeline", "run jobs on Spark and show their results"),
     "config": Command("settings", "write a settings file"),
     "bench": Command("bench", "measure how fast a broker stores and reads"),

@@ -177,3 +177,9 @@ class Progress:
     def done(self) -> None:
         if self._is_shown:
             print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+
+
+def agrees(question: str) -> bool:
+    """Ask on stderr, so that stdout holds nothing but the answer to the command."""
+    print(question, end="", file=sys.stderr, flush=True)
+    return sys.stdin.readline().strip().lower() in ("y", "yes")

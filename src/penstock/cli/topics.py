@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.cli.output import (
     UsageError,
+    agrees,
     counted,
     human_bytes,
     human_duration,
@@ -34,7 +34,7 @@ from penstock.model.errors import RefusedError
 from penstock.model.record import DEFAULT_TENANT, TenantId
 
 if TYPE_CHECKING:
-    from penstock.model.record import TopicInfo
+    from penstock.model.record import HistoryInfo, TopicInfo
 
 
 def add_commands(commands: Any) -> None:
@@ -80,10 +80,18 @@ def _add_settings(parser: argparse.ArgumentParser) -> None:
         choices=["fsync", "os"],
         help="what an acknowledgement means: on disk, or handed to the operating system",
     )
+    parser.add_argument(
+        "--history",
+        action=argparse.BooleanOptionalAction,
+        help="copy records into an open table before they are removed ([history] url)",
+    )
+    parser.add_argument(
+        "--history-age", metavar="AGE", help="how long to keep them there: 365d, or unlimited"
+    )
 
 
 def _settings(options: argparse.Namespace) -> dict[str, Any]:
-    names = ("retention_age", "retention_bytes", "durability")
+    names = ("retention_age", "retention_bytes", "durability", "history", "history_age")
     given = {name: getattr(options, name) for name in names}
     return {name: value for name, value in given.items() if value is not None}
 
@@ -98,7 +106,8 @@ def alter_topic(options: argparse.Namespace) -> None:
     settings = _settings(options)
     if not settings:
         raise UsageError(
-            "nothing to alter: give --retention-age, --retention-bytes or --durability"
+            "nothing to alter: give --retention-age, --retention-bytes, --durability, --history "
+            "or --history-age"
         )
     with reach_broker(options) as broker:
         broker.alter_topic(options.topic, **settings)
@@ -206,6 +215,8 @@ def show_topic(options: argparse.Namespace) -> None:
         ("max size", human_bytes(found.retention_bytes)),
         ("epoch", found.epoch),
     ]
+    if found.history is not None:
+        facts += _history_facts(found.history)
     if found.trouble:
         facts.append(("problem", found.trouble))
     facts += [("set aside", path) for path in kept]
@@ -216,6 +227,20 @@ def show_topic(options: argparse.Namespace) -> None:
             ["consumer", "next", "waiting"],
             [[one.consumer, one.next_offset, one.waiting] for one in consumers],
         )
+
+
+def _history_facts(told: HistoryInfo) -> list[tuple[str, object]]:
+    first, end = told.first_offset, told.end_offset
+    held = f"offsets {first} to {end - 1}" if end > first else "no records"
+    facts: list[tuple[str, object]] = [
+        ("history", told.url),
+        ("in history", f"{held}, {counted(told.files, 'file')}, {human_bytes(told.bytes)}"),
+        ("not yet there", human_bytes(told.waiting_bytes)),
+        ("history age", human_duration(told.age)),
+    ]
+    if told.trouble:
+        facts.append(("history problem", told.trouble))
+    return facts
 
 
 def _set_aside(options: argparse.Namespace, found: TopicInfo) -> list[Path]:
@@ -238,18 +263,10 @@ def delete_topic(options: argparse.Namespace) -> None:
         found = find(broker, options.topic)
         if not options.yes:
             count = found.end_offset - found.first_offset
-            if not _agrees(
-                f"delete topic {found.topic} and its {counted(count, 'record')}? [y/N] "
-            ):
+            if not agrees(f"delete topic {found.topic} and its {counted(count, 'record')}? [y/N] "):
                 raise RefusedError("not deleted: answer y, or give --yes")
         broker.delete_topic(options.topic)
     if options.json:
         show_json({"deleted": found.topic})
     else:
         print(f"deleted topic {found.topic}")
-
-
-def _agrees(question: str) -> bool:
-    """Ask on stderr, so that stdout holds nothing but the answer to the command."""
-    print(question, end="", file=sys.stderr, flush=True)
-    return sys.stdin.readline().strip().lower() in ("y", "yes")

@@ -232,6 +232,18 @@ SETTINGS: Final = (
         "the oldest records of a larger topic are removed; '10 GiB', or 'unlimited'",
     ),
     Setting(
+        "topics.defaults.history",
+        _BROKER.history,
+        of_broker("history"),
+        "whether sealed records are copied into an open table before they are removed",
+    ),
+    Setting(
+        "topics.defaults.history_age",
+        "unlimited",
+        of_broker("history_age"),
+        "how long records stay in the history; or 'unlimited'",
+    ),
+    Setting(
         "log.backend",
         _BROKER.log_backend,
         of_broker("log_backend"),
@@ -256,6 +268,12 @@ SETTINGS: Final = (
         f"{_BROKER.upkeep_s:g}s",
         duration,
         "interval of retention, sealing and the check of free disk space",
+    ),
+    Setting(
+        "history.url",
+        _BROKER.history_url,
+        of_broker("history_url"),
+        "where histories are stored: a directory, or 's3://BUCKET/PREFIX'; empty: nowhere",
     ),
     Setting(
         "catalog.url",
@@ -368,11 +386,12 @@ SETTINGS: Final = (
 BY_PATH: Final = {setting.path: setting for setting in SETTINGS}
 # Where BrokerSettings calls a key otherwise than the file does.
 BROKER_NAMES: Final = {
-    "upkeep_every": "upkeep_s",
-    "position_save_every": "position_save_s_max",
-    "url": "catalog_url",
-    "schema": "catalog_schema",
-    "backend": "log_backend",
+    "log.upkeep_every": "upkeep_s",
+    "log.backend": "log_backend",
+    "history.url": "history_url",
+    "catalog.position_save_every": "position_save_s_max",
+    "catalog.url": "catalog_url",
+    "catalog.schema": "catalog_schema",
 }
 # Variables that are no settings of a server.
 OTHER_VARIABLES: Final = frozenset(
@@ -388,4 +407,4 @@ OTHER_VARIABLES: Final = frozenset(
 SERVICE_VARIABLE: Final = re.compile(
     PREFIX + r"(SERVICE_(HOST|PORT)(_.*)?|PORT(_[0-9]+_(TCP|UDP)(_(PROTO|PORT|ADDR))?)?)"
 )
-BROKER_TABLES: Final = ("topics.defaults", "log", "catalog")
+BROKER_TABLES: Final = ("topics.defaults", "log", "history", "catalog")

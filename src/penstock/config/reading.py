@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from penstock.broker.settings import make_settings
 from penstock.config.checks import Setting
 from penstock.config.declared_access import read_roles, read_rules
 from penstock.config.defaults import PREFIX, environment
@@ -51,6 +52,7 @@ class Effective:
     quotas: dict[str, Any] = field(default_factory=dict)  # the table as it was written
     roles: tuple[DeclaredRole, ...] = ()
     rules: tuple[DeclaredRule, ...] = ()
+    history_options: dict[str, str] = field(default_factory=dict)
 
 
 def spark_master(variables: Mapping[str, str] | None = None) -> str:
@@ -93,6 +95,7 @@ def load(
     quotas: dict[str, Any] = {}
     roles: tuple[DeclaredRole, ...] = ()
     rules: tuple[DeclaredRule, ...] = ()
+    history_options: dict[str, str] = {}
     given: list[tuple[str, Any, str]] = []
     if file is not None:
         document = _read(file)
@@ -100,6 +103,8 @@ def load(
         quotas = _read_quotas(document.pop("quotas", {}), str(file))
         roles = read_roles(document.pop("roles", []), str(file))
         rules = read_rules(document.pop("rules", []), roles, str(file))
+        if isinstance(document.get("history"), dict):
+            history_options = _read_options(document["history"].pop("options", {}), str(file))
         if isinstance(document.get("spark"), dict) and "schedule" in document["spark"]:
             from penstock.pipeline.schedule import read_schedule
 
@@ -121,7 +126,7 @@ def load(
         except InvalidSetting as wrong:
             raise InvalidSetting(f"{origin}: [{setting.table}] {wrong}") from None
         origins[path] = origin
-    return Effective(values, origins, bindings, schedule, quotas, roles, rules)
+    return Effective(values, origins, bindings, schedule, quotas, roles, rules, history_options)
 
 
 def _from_text(path: str, text: str) -> Any:
@@ -192,6 +197,13 @@ def _read_quotas(table: Any, origin: str) -> dict[str, Any]:
     except InvalidSetting as wrong:
         raise InvalidSetting(f"{origin}: [quotas] {wrong}") from None
     return dict(table)
+
+
+def _read_options(table: Any, origin: str) -> dict[str, str]:
+    try:
+        return make_settings({"history_options": table}).history_options
+    except InvalidSetting as wrong:
+        raise InvalidSetting(f"{origin}: [history.options] {wrong}") from None
 
 
 def _read_bindings(rows: Any, origin: str) -> tuple[Binding, ...]:

@@ -60,11 +60,12 @@ def server_settings(effective: Effective) -> ServerSettings:
     """What the server is made from; InvalidSetting where two values do not fit together."""
     values = effective.values
     broker = {
-        BROKER_NAMES.get(setting.key, setting.key): values[setting.path]
+        BROKER_NAMES.get(setting.path, setting.key): values[setting.path]
         for setting in SETTINGS
         if setting.table in BROKER_TABLES
     }
     broker["quotas"] = effective.quotas
+    broker["history_options"] = effective.history_options
     check_storage(make_settings(broker))
     _check_reachable(values)
     return ServerSettings(

@@ -80,11 +80,19 @@ def _segment_bytes(key: str, value: object) -> int:
     return result
 
 
+def _yes_or_no(key: str, value: object) -> bool:
+    if not isinstance(value, bool):
+        raise InvalidSetting(f"{key} {shown(value)} is not true or false")
+    return value
+
+
 TOPIC_CHECKS: Final[dict[str, Callable[[str, object], Any]]] = {
     "durability": _durability,
     "retention_age": _seconds_or_none,
     "retention_bytes": _bytes_or_none,
     "segment_bytes": _segment_bytes,
     "segment_age": seconds,
+    "history": _yes_or_no,
+    "history_age": _seconds_or_none,
 }
 TOPIC_KEYS: Final = tuple(TOPIC_CHECKS)

@@ -18,6 +18,7 @@ from penstock.core.run import MixedRun, Run
 from penstock.log.format.batch import Batch
 from penstock.log.format.builder import BatchBuilder
 from penstock.log.format.marks import NO_RECORD, Mark
+from penstock.log.history.tier import LogHistory
 from penstock.log.interface import LogSettings, OnCommit, Waiter
 from penstock.log.placing import Placing
 from penstock.log.rounds import Committer, J
@@ -50,6 +51,7 @@ class AppendingLog(Generic[J]):
         self.on_commit: OnCommit | None = None
         self.is_watched = False
         self.last_sync_s = 0.0
+        self.history: LogHistory | None = None
         self._clock = clock
         self._loop = loop
         self._committer = committer

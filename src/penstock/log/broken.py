@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Awaitable, Sequence
 from penstock.core.run import MixedRun, Run
 from penstock.log.format.batch import Batch
 from penstock.log.format.marks import Mark
+from penstock.log.history.tier import LogHistory
 from penstock.log.interface import Bounds, LogSettings, OnCommit, Waiter
 from penstock.model.errors import CorruptError, UnavailableError
 
@@ -34,6 +35,7 @@ class BrokenLog:
         self.on_commit: OnCommit | None = None
         self.is_watched = False
         self.last_sync_s = 0.0
+        self.history: LogHistory | None = None
         self._refusal = refusal
         self._end = end
 
@@ -88,6 +90,9 @@ class BrokenLog:
         return 0
 
     async def close(self) -> None:
+        return
+
+    async def tier(self, before_us: int | None, bytes_max: int | None) -> None:
         return
 
     async def stored_bytes(self) -> int:

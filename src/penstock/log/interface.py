@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from penstock.log.cache import ChunkCache
     from penstock.log.format.batch import Batch
     from penstock.log.format.marks import Mark
+    from penstock.log.history.tier import LogHistory
 
 # Called on the event loop, in offset order, once the batch is visible. Beside it come the runs it
 # was made of that nobody has been given yet, each with the index of its first record; None where it
@@ -37,6 +38,8 @@ class LogSettings:
     retention_bytes: int | None = None
     segment_bytes: int = 32 * 1024 * 1024  # scanned when the log is opened
     segment_age_s: float = 86_400.0
+    history: bool = False  # sealed records are copied into an open table before they are dropped
+    history_age_s: float | None = None  # how long they stay there; None: for ever
 
 
 class Waiter(Protocol):
@@ -111,6 +114,7 @@ class KeptLog(Log, Protocol):
     on_commit: OnCommit | None
     is_watched: bool  # somebody hears of commits and waits: nothing gathers for long
     last_sync_s: float  # how long the newest commit took to sync; 0 where nothing is synced
+    history: LogHistory | None  # None where there is none
 
     @property
     def is_congested(self) -> bool:
@@ -141,6 +145,10 @@ class KeptLog(Log, Protocol):
 
     async def trim(self, before_us: int | None, bytes_max: int | None) -> int:
         """Drop the oldest records stamped before `before_us` or beyond `bytes_max`; how many."""
+        ...
+
+    async def tier(self, before_us: int | None, bytes_max: int | None) -> None:
+        """Copy sealed records into the history: much, or what `trim` with the same would drop."""
         ...
 
     async def stored_bytes(self) -> int: ...
@@ -185,6 +193,11 @@ class LogIdentity:
 
 class LogStore(Protocol):
     """Makes, opens and removes logs."""
+
+    @property
+    def has_history(self) -> bool:
+        """Whether topics may have `history = true`."""
+        ...
 
     @property
     def cache(self) -> ChunkCache:

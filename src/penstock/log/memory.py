@@ -125,6 +125,9 @@ class MemoryLog(AppendingLog[MemoryJob]):
         self._is_closed = True
         self._end_waiters.fail(UnavailableError("the log is closed"))
 
+    async def tier(self, before_us: int | None, bytes_max: int | None) -> None:
+        return
+
     async def stored_bytes(self) -> int:
         return sum(batch.header.stored_length for batch in self._batches)
 
@@ -151,6 +154,7 @@ class MemoryStore:
     """Implements `LogStore`; the logs live as long as the store."""
 
     def __init__(self, clock: Clock, loop: asyncio.AbstractEventLoop) -> None:
+        self.has_history = False
         self.cache = ChunkCache(0)  # everything is in memory anyway
         self._clock = clock
         self._loop = loop

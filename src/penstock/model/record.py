@@ -97,6 +97,20 @@ def _shown_second(seconds: int) -> str:
 
 
 @dataclass(frozen=True, slots=True)
+class HistoryInfo:
+    """The history of a topic: a table with the half-open range of offsets it holds."""
+
+    url: str
+    first_offset: int
+    end_offset: int  # one past the last record in it
+    files: int
+    bytes: int
+    waiting_bytes: int  # sealed in the log and not yet in the history
+    age: float | None  # seconds; None keeps records for ever
+    trouble: str = ""  # why nothing is written to it
+
+
+@dataclass(frozen=True, slots=True)
 class TopicInfo:
     """A declared topic: its settings and the half-open range of offsets it holds."""
 
@@ -111,6 +125,7 @@ class TopicInfo:
     epoch: int
     is_available: bool = True  # False: its files are damaged or missing, and it refuses
     trouble: str = ""  # what is wrong with its files
+    history: HistoryInfo | None = None  # None: it has none
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,11 +13,11 @@ from penstock.log.format.batch import Batch
 from penstock.log.history.files import EncodedFile, FileFacts, encode_file
 from penstock.log.history.manifest import (
     Manifest,
-    TableFacts,
     create_manifest,
     file_facts,
     open_manifest,
 )
+from penstock.log.history.orders import TableFacts
 from penstock.log.history.schema import SCHEMA
 from penstock.log.history.storage import DirectoryStorage
 from penstock.model.errors import CorruptError, RefusedError, UnavailableError

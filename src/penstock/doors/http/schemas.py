@@ -112,4 +112,6 @@ SEGMENT_BYTES: Final[Schema] = {
     "anyOf": [number(64 * KIB, (1 << 62) - 1), text("^[1-9][0-9]{0,5} ?(MiB|GiB)$")],
 }
 
+HISTORY: Final[Schema] = {"type": "boolean"}
+
 PATH: Final = {"topic": TOPIC, "consumer": LABEL, "group": LABEL, "user": USER, "role": ROLE}

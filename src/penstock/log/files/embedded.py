@@ -38,13 +38,16 @@ from penstock.log.files.survey import (
     first_after,
     remove_segment,
     seal_oldest,
+    sealed_after,
     segment_at,
     survey,
+    up_to_bytes,
 )
 from penstock.log.files.walk import walk_batches
 from penstock.log.format.batch import Batch, up_to
 from penstock.log.history.cold import ColdRecords
 from penstock.log.history.process import HistoryProcess
+from penstock.log.history.tier import WRITE_BYTES
 from penstock.log.interface import (
     FSYNC,
     OS,
@@ -59,7 +62,7 @@ from penstock.log.rounds import Committer
 from penstock.log.tail import Tail
 from penstock.log.waiting import write_refusal
 from penstock.model.clock import Clock
-from penstock.model.errors import Gap, UnavailableError
+from penstock.model.errors import Gap, RefusedError, UnavailableError
 from penstock.model.limits import MIB
 
 # Not Final, which the compiler would write into the code: simulations make them small.
@@ -327,6 +330,11 @@ class EmbeddedLog(AppendingLog[CommitJob]):
             facts = await survey(self._segments, self._workers, self._damage)
             first = self._segments[0].base_offset
             count = first_to_keep(facts, before_us, bytes_max)
+            if self.settings.history:  # without its history nothing may go
+                count = self.history.may_go(self._segments, count) if self.history else 0
+                if self._cold is not None:  # and readers have to find it there
+                    cold_end = self._cold.end
+                    count = min(count, len([s for s in self._segments if s.end_offset <= cold_end]))
             self._doomed += self._segments[:count]
             self._segments = self._segments[count:]
             self._tail.drop_before(self._segments[0].base_offset)
@@ -359,6 +367,37 @@ class EmbeddedLog(AppendingLog[CommitJob]):
             if old is not None:
                 self._loader.forget(old)
             return old is not None
+
+    async def tier(self, before_us: int | None, bytes_max: int | None) -> None:
+        history = self.history
+        if history is None or not self.settings.history:
+            return
+        if not history.is_known:
+            await history.look(self._end, self._newest.last_timestamp)
+            if history.end > self._end:
+                raise RefusedError(
+                    f"history {history.place.uri!r} goes up to offset {history.end} and the "
+                    f"log to {self._end}: restart the broker, and the log goes on behind it"
+                )
+        async with self._upkeep:
+            segments = self._segments[:-1]
+            facts = await survey(self._segments, self._workers, self._damage)
+            due = first_to_keep(facts, before_us, bytes_max)
+            waiting = await sealed_after(segments, history.end, self._workers, self._damage)
+        for segment in segments:
+            if segment.end_offset == history.end:
+                history.check_border(segment)
+        history.waiting_bytes = sum([one.body.length for one in waiting])
+        is_due = due > 0 and facts[due - 1].end_offset > history.end
+        # Sealed segments stay as they are until `trim`, which waits for the history.
+        while waiting and (is_due or history.waiting_bytes >= WRITE_BYTES):
+            part = up_to_bytes(waiting, WRITE_BYTES)
+            await history.write(part)
+            waiting = waiting[len(part) :]
+            history.waiting_bytes = sum([one.body.length for one in waiting])
+            is_due = is_due and facts[due - 1].end_offset > history.end
+        if self._cold is not None and self._cold.end < history.end:
+            await self._cold.refresh()
 
     async def stored_bytes(self) -> int:
         """What the segments take on disk, preallocated space aside."""

@@ -312,3 +312,49 @@ def _continue_in_new_segment(
         at += batch.header.stored_length
     segments.append(Segment(disk, active.path, base, base, body))
     return Recovered(segments, active, checksum, epoch, notes)
+
+
+def continue_at(
+    disk: Disk, directory: Path, recovered: Recovered, base: int, now_us: int
+) -> Recovered:
+    """Let a log that ends before `base` go on there, in a new epoch; the same object if it is past.
+
+    Everything below `base` is in the history, so the segments before it go. A crash may leave some
+    of them: they do not reach the segment behind them, and go when the log is opened next.
+    """
+    newest = recovered.segments[-1]
+    notes: list[str] = []
+    if newest.end_offset < base:
+        recovered.active.close_file()
+        stamp = max(now_us, newest.body.last_timestamp)
+        header = SegmentHeader(
+            0, recovered.epoch + 1, base, stamp, recovered.active.header.topic_id
+        )
+        active = create_segment(disk, directory, header)
+        body = SegmentBody(header, ChunkIndex(), active.position, header.created_at)
+        old = recovered.segments
+        notes.append(
+            f"the log ends at offset {newest.end_offset} and its history at {base}: epoch "
+            f"{header.epoch} begins at offset {base}"
+        )
+        segments = [Segment(disk, active.path, base, base, body)]
+        recovered = Recovered(segments, active, header.checksum, header.epoch, notes)
+    elif newest.base_offset <= base and not _reaches(recovered.segments):
+        old = recovered.segments[:-1]
+        recovered = Recovered(
+            [newest], recovered.active, recovered.checksum, recovered.epoch, notes
+        )
+    else:
+        return recovered
+    for segment in old:
+        disk.remove(segment.path)
+        disk.sync_dir(directory)
+    return recovered
+
+
+def _reaches(segments: list[Segment]) -> bool:
+    """Whether the segment before the newest one ends where that begins."""
+    try:
+        return len(segments) < 2 or segments[-2].body is not None
+    except CorruptError:  # records are missing at its end
+        return False

@@ -30,14 +30,15 @@ from penstock.log.files.layout import (
     log_directory,
     read_facts,
 )
-from penstock.log.files.recovery import Recovered, recover
+from penstock.log.files.recovery import Recovered, continue_at, recover
 from penstock.log.files.segment import SegmentHeader
 from penstock.log.history.cold import ColdRecords
 from penstock.log.history.process import HistoryProcess
+from penstock.log.history.tier import HistoryTier, LogHistory
 from penstock.log.interface import OS, LogIdentity, LogSettings
 from penstock.log.rounds import Committer
 from penstock.model.clock import Clock
-from penstock.model.errors import CorruptError, UnavailableError
+from penstock.model.errors import CorruptError, PenstockError, UnavailableError
 
 T = TypeVar("T")
 
@@ -58,6 +59,8 @@ class EmbeddedStore:
         workers: Workers,
         on_full: Callable[[], bool] = lambda: False,
         history: HistoryProcess | None = None,
+        *,
+        tier: HistoryTier | None = None,
     ) -> None:
         self.root = root
         self.history = history
@@ -70,6 +73,11 @@ class EmbeddedStore:
         self._committer: Committer[CommitJob] = Committer(loop, workers)
         self.cache = ChunkCache(CACHE_BYTES_MAX)
         self._history_trouble = ""  # why no file of it was found at the start
+        self._tier = tier
+
+    @property
+    def has_history(self) -> bool:
+        return self._tier is not None
 
     async def create(
         self, identity: LogIdentity, declared: str, settings: LogSettings
@@ -83,6 +91,7 @@ class EmbeddedStore:
                 await self.delete(identity)
             raise UnavailableError(f"cannot create the log's files: {failed}") from failed
         log = self._log(recovered, end_file, settings)
+        log.history = self._history(identity, declared)
         if self.history is not None:
             log.attach_history(identity, self.history).adopt([])
         return log
@@ -100,17 +109,62 @@ class EmbeddedStore:
                 raise UnavailableError(f"{directory} cannot be opened: {failed}") from failed
             raise await self._workers.run(partial(self._damaged, directory, failed)) from failed
         self.notes += [f"{identity.slug}-{identity.topic_id}: {note}" for note in recovered.notes]
+        declared = identity.slug
         with suppress(OSError):  # whatever it says, the catalog knows name and settings
             try:
-                await self._workers.run(partial(read_facts, self._disk, directory))
+                facts = await self._workers.run(partial(read_facts, self._disk, directory))
+                declared = facts.topic
             except CorruptError as broken:
                 self.notes.append(str(broken))
+        history = self._history(identity, declared)
+        if settings.history:
+            recovered = await self._go_on_behind(history, recovered, end_file, settings)
         log = self._log(recovered, end_file, settings)
-        if self.history is not None:
+        log.history = history
+        if self.history is not None and (history is None or await history.has_table()):
             cold = log.attach_history(identity, self.history)
             if log.hot_first > 0:
                 await self._learn_history(cold)
         return log
+
+    def _history(self, identity: LogIdentity, declared: str) -> LogHistory | None:
+        if self._tier is None:
+            return None
+        return LogHistory(self._tier, identity, declared, log_directory(self.root, identity))
+
+    async def _go_on_behind(
+        self,
+        history: LogHistory | None,
+        recovered: Recovered,
+        end_file: File,
+        settings: LogSettings,
+    ) -> Recovered:
+        """Ask the store what the history holds; a log that is behind it goes on at its end.
+
+        Offsets are never given twice: a log restored from a backup may end before its history.
+        """
+        directory = recovered.active.path.parent
+        if history is None:
+            self.notes.append(
+                f"{directory.name}: history is on and no [history] url is given: nothing is "
+                "dropped from the log until there is one, or until history is off for the topic"
+            )
+            return recovered
+        newest = recovered.segments[-1]
+        try:
+            await history.look(newest.end_offset, newest.body.last_timestamp)
+        except (PenstockError, OSError) as trouble:  # upkeep tries again
+            history.note(trouble)
+            self.notes.append(f"{directory.name}: {trouble}")
+            return recovered
+        work = partial(
+            continue_at, self._disk, directory, recovered, history.end, self._clock.now_us()
+        )
+        continued = await self._workers.run(work)
+        if continued is not recovered:
+            self.notes += [f"{directory.name}: {note}" for note in continued.notes]
+            await self._workers.run(partial(self._write_end, end_file, continued, settings))
+        return continued
 
     async def _learn_history(self, cold: ColdRecords) -> None:
         """Ask which files there are. A store that is away holds up the first log only."""
@@ -194,6 +248,10 @@ class EmbeddedStore:
             may_have_lost=settings.durability == OS and not is_new,
         )
         end_file = open_end(self._disk, directory)
+        self._write_end(end_file, recovered, settings)
+        return recovered, end_file
+
+    def _write_end(self, end_file: File, recovered: Recovered, settings: LogSettings) -> None:
         active = recovered.active
         end = End(
             recovered.epoch,
@@ -204,7 +262,6 @@ class EmbeddedStore:
         )
         end_file.write(0, [end.pack()])
         end_file.sync()  # power loss must not bring back the word that all was clean, or fenced
-        return recovered, end_file
 
     def _damaged(self, directory: Path, found: CorruptError | OSError) -> DamagedLog:
         """Why a log cannot be opened, and how far it had come as its file `end` says."""

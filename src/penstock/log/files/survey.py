@@ -119,6 +119,33 @@ async def seal_oldest(segments: list[Segment], workers: Workers, damage: Damage)
     return None
 
 
+async def sealed_after(
+    segments: list[Segment], offset: int, workers: Workers, damage: Damage
+) -> list[Segment]:
+    """The sealed segments with records at or behind `offset`, up to the first that is not sealed.
+
+    A damaged one counts as sealed, so that whoever reads it says what is wrong.
+    """
+    found = []
+    for segment in segments:
+        body = await _body_if_intact(segment, workers, damage)
+        if body is not None and not body.header.is_sealed:
+            break
+        if segment.end_offset > offset:
+            found.append(segment)
+    return found
+
+
+def up_to_bytes(segments: list[Segment], size: int) -> list[Segment]:
+    """The first segments that together have this size, or all of them."""
+    total = 0
+    for count, segment in enumerate(segments, 1):
+        total += segment.body.length
+        if total >= size:
+            return segments[:count]
+    return segments
+
+
 async def _body_if_intact(segment: Segment, workers: Workers, damage: Damage) -> SegmentBody | None:
     """None for a segment that is damaged; it is not looked at a second time."""
     if not segment.is_loaded and segment in damage:

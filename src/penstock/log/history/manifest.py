@@ -20,8 +20,8 @@ from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Tr
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 from deltalake.transaction import AddAction, RemoveAction
 
-from penstock.core.names import quoted
 from penstock.log.history.files import EncodedFile, FileFacts, FileName, HistoryFile, parse_name
+from penstock.log.history.orders import TableFacts
 from penstock.log.history.schema import SCHEMA
 from penstock.log.history.storage import TableStorage
 from penstock.model.errors import CorruptError, RefusedError, UnavailableError
@@ -32,14 +32,6 @@ TOPIC_ID: Final = "penstock topic id"
 EPOCH: Final = "penstock epoch"
 # Nothing happens behind a commit: what is written there would not be synced.
 _NO_HOOKS: Final = PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False)
-
-
-class TableFacts(msgspec.Struct, frozen=True):
-    """Whose history a table is; JSON in its description."""
-
-    topic: str
-    topic_id: int
-    life: str  # drawn at random when the table is made; the log's directory has it, too
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +62,7 @@ class Manifest:
         self.files = _listed(self._table, self.storage.uri)
         versions = [self._table.transaction_version(name) for name in (END, TOPIC_ID, EPOCH)]
         self.end, topic_id, self.epoch = [version or 0 for version in versions]
-        uri = quoted(self.storage.uri)
+        uri = repr(self.storage.uri)
         if self.files and self.files[-1].name.end != self.end:
             raise RefusedError(
                 f"history {uri} ends at offset {self.files[-1].name.end} and says {self.end}: "
@@ -110,7 +102,7 @@ class Manifest:
             return
         if file.name.base != self.end and (self.files or self.end):
             raise RefusedError(
-                f"history {quoted(self.storage.uri)} ends at offset {self.end}: a file that begins "
+                f"history {self.storage.uri!r} ends at offset {self.end}: a file that begins "
                 f"at {file.name.base} cannot follow"
             )
         try:
@@ -142,7 +134,7 @@ class Manifest:
             )
         except CommitFailedError as failed:
             raise UnavailableError(
-                f"somebody else writes the history {quoted(self.storage.uri)}: {failed}"
+                f"somebody else writes the history {self.storage.uri!r}: {failed}"
             ) from failed
         except (DeltaError, OSError) as failed:
             raise _away(self.storage, failed) from failed
@@ -219,7 +211,7 @@ def _facts_of(table: DeltaTable, uri: str) -> TableFacts:
         return msgspec.json.decode(table.metadata().description or "", type=TableFacts)
     except msgspec.DecodeError:
         raise RefusedError(
-            f"table {quoted(uri)} is not the history of a topic: choose another [history] url, or "
+            f"table {uri!r} is not the history of a topic: choose another [history] url, or "
             "use `penstock history import`"
         ) from None
 
@@ -232,7 +224,7 @@ def _listed(table: DeltaTable, uri: str) -> list[ListedFile]:
         name = parse_name(action["path"])
         if name is None or action["num_records"] != name.end - name.base:
             raise RefusedError(
-                f"history {quoted(uri)} has the file {quoted(action['path'])}, which Penstock did "
+                f"history {uri!r} has the file {action['path']!r}, which Penstock did "
                 "not write: only its broker may append; restore the table to its last good version"
             )
         stamps = [_stamp(action[f"{bound}.timestamp"]) for bound in ("min", "max")]
@@ -241,7 +233,7 @@ def _listed(table: DeltaTable, uri: str) -> list[ListedFile]:
     for before, after in pairwise(files):
         if before.name.end != after.name.base:
             raise RefusedError(
-                f"history {quoted(uri)} goes from offset {before.name.end} to {after.name.base}: "
+                f"history {uri!r} goes from offset {before.name.end} to {after.name.base}: "
                 "somebody else changed the table; restore it to its last good version"
             )
     return files
@@ -266,4 +258,4 @@ def _add_action(file: EncodedFile) -> AddAction:
 
 
 def _away(storage: TableStorage, failed: Exception) -> UnavailableError:
-    return UnavailableError(f"history {quoted(storage.uri)} cannot be reached: {failed}")
+    return UnavailableError(f"history {storage.uri!r} cannot be reached: {failed}")

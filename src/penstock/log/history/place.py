@@ -34,10 +34,26 @@ class HistoryRoot(msgspec.Struct, frozen=True):
     url: str
     options: dict[str, str] = {}
 
+    @property
+    def is_directory(self) -> bool:
+        return not self.url.startswith(S3)
+
+    @property
+    def place_options(self) -> dict[str, str]:
+        """Those of every table."""
+        return {} if self.is_directory else _DEFAULTS | self.options
+
     def place(self, identity: LogIdentity) -> TablePlace:
-        path = f"{identity.tenant}/{identity.slug}-{identity.topic_id}"
-        uri = f"{self.url.rstrip('/')}/{path}"
-        return TablePlace(uri, _DEFAULTS | self.options if self.url.startswith(S3) else {})
+        return self.table(f"{identity.tenant}/{identity.slug}-{identity.topic_id}")
+
+    def table(self, path: str) -> TablePlace:
+        """The table at `tenant/slug-id`."""
+        return TablePlace(f"{self.url.rstrip('/')}/{path}", self.place_options)
+
+
+def history_root(url: str, options: dict[str, str]) -> HistoryRoot:
+    """A root as settings give it; a relative directory is relative to where we are now."""
+    return HistoryRoot(url if url.startswith(S3) else str(Path(url).absolute()), options)
 
 
 def note_root(disk: Disk, data: Path, root: HistoryRoot) -> None:

@@ -17,7 +17,7 @@ from deltalake.fs import DeltaStorageHandler
 from pyarrow.fs import FileSelector, PyFileSystem
 
 from penstock.log.files.disk import Disk, RealDisk, write_file
-from penstock.log.history.place import TablePlace
+from penstock.log.history.place import HistoryRoot, TablePlace
 
 LOG_NAME: Final = "_delta_log"
 _PUT_BYTES: Final = 8 * 1024 * 1024  # given to an object store at once
@@ -135,3 +135,14 @@ def _sync(path: Path) -> None:
         os.fsync(fd)
     finally:
         os.close(fd)
+
+
+def find_tables(root: HistoryRoot) -> list[str]:
+    """The tables below a root, as `tenant/slug-id`, sorted."""
+    if not root.is_directory:
+        files = PyFileSystem(DeltaStorageHandler(root.url, root.place_options))
+        found = files.get_file_info(FileSelector("", allow_not_found=True, recursive=True))
+        mark = f"/{LOG_NAME}/"
+        return sorted({one.path.partition(mark)[0] for one in found if mark in one.path})
+    top = Path(root.url)
+    return sorted([str(log.parent.relative_to(top)) for log in top.glob(f"*/*/{LOG_NAME}")])

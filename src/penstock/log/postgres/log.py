@@ -245,6 +245,9 @@ class PostgresLog(AppendingLog[PostgresJob]):
     async def seal_closed(self) -> int:
         return 0
 
+    async def tier(self, before_us: int | None, bytes_max: int | None) -> None:
+        return
+
     async def stored_bytes(self) -> int:
         """What the records take, about; the server's own housekeeping aside."""
         return self._state.end_bytes - self._state.first_bytes

@@ -10,6 +10,7 @@ from penstock.doors.http.schemas import (
     BASE64,
     DURABILITY,
     FILTER,
+    HISTORY,
     NAME,
     OFFSET,
     POSITION,
@@ -49,6 +50,8 @@ class TopicSettings(Struct, omit_defaults=True, forbid_unknown_fields=True):
     durability: Annotated[Any, shown_as(DURABILITY)] = UNSET
     segment_bytes: Annotated[Any, shown_as(SEGMENT_BYTES)] = UNSET
     segment_age: Annotated[Any, shown_as(SEGMENT_AGE)] = UNSET
+    history: Annotated[Any, shown_as(HISTORY)] = UNSET
+    history_age: Annotated[Any, shown_as(RETENTION_AGE)] = UNSET
 
 
 class TopicList(Struct):

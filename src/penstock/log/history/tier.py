@@ -1,0 +1,224 @@
+"""Histories as the broker's process knows them; the work is done in a process of its own.
+
+Invariants: retention takes only what is in the history (`LogHistory.may_go`), so the log's first
+offset never exceeds the history's end; only sealed segments enter. A store that is away or full
+pins segments and stops nothing else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from penstock.core.names import quoted
+from penstock.log.files.disk import Disk, write_file
+from penstock.log.files.segment import Segment
+from penstock.log.history.child import HistoryWriter
+from penstock.log.history.orders import (
+    Expire,
+    Look,
+    Order,
+    SegmentSpan,
+    TableFacts,
+    TableState,
+    Write,
+)
+from penstock.log.history.place import HistoryRoot, TablePlace
+from penstock.log.interface import LogIdentity
+from penstock.model.errors import CorruptError, PenstockError, RefusedError
+from penstock.model.limits import MIB
+from penstock.model.record import HistoryInfo
+
+WRITE_BYTES: Final = 64 * MIB  # sealed and not in the history: worth a file of its own
+LIFE_NAME: Final = "history.json"  # in the log's directory
+LOCK_NAME: Final = "history.lock"  # in the data directory
+
+
+class Known(msgspec.Struct, frozen=True):
+    """The file history.json: which table is this log's, and how far that was written."""
+
+    life: str
+    end: int = 0
+
+
+def read_known(disk: Disk, directory: Path) -> Known | None:
+    """None if the log never had a history; CorruptError if the file is damaged."""
+    path = directory / LIFE_NAME
+    try:
+        file = disk.open(path, write=False)
+    except FileNotFoundError:
+        return None
+    try:
+        return msgspec.json.decode(file.read(0, file.size()), type=Known)
+    except msgspec.DecodeError as broken:
+        raise CorruptError(f"{path} is damaged ({broken}): restore it from a backup") from broken
+    finally:
+        file.close()
+
+
+class HistoryTier:
+    """All histories of a broker: where they are, and who writes them."""
+
+    def __init__(self, root: HistoryRoot, data: Path, disk: Disk) -> None:
+        self.root = root
+        self.disk = disk
+        self.lock = str(data.absolute() / LOCK_NAME)
+        self._writer = HistoryWriter()
+        # One thread: a store that is slow holds up other histories and nothing else.
+        self._thread = ThreadPoolExecutor(1, "penstock-history")
+
+    async def ask(self, order: Order) -> TableState | None:
+        """As HistoryWriter.ask, elsewhere."""
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._thread, partial(self._writer.ask, order))
+
+    async def store_known(self, directory: Path, known: Known) -> None:
+        data = msgspec.json.encode(known) + b"\n"
+        work = partial(write_file, self.disk, directory / LIFE_NAME, data)
+        await asyncio.get_running_loop().run_in_executor(self._thread, work)
+
+    def close(self) -> None:
+        self._thread.shutdown(wait=False, cancel_futures=True)
+        self._writer.close()
+        self._thread.shutdown()
+
+
+class LogHistory:
+    """The history of one log, as of the last answer of the store. On the event loop."""
+
+    def __init__(
+        self, tier: HistoryTier, identity: LogIdentity, topic: str, directory: Path
+    ) -> None:
+        self.place: TablePlace = tier.root.place(identity)
+        self.first = self.end = self.epoch = 0  # it holds the records [first, end)
+        self.is_known = False  # the store has answered since the log was opened
+        self.trouble = ""  # why nothing is written
+        self.waiting_bytes = 0  # sealed and not in it
+        self.failures = 0
+        self._files = self._bytes = 0
+        self._last_timestamp: int | None = None
+        self._tier = tier
+        self._topic = topic
+        self._topic_id = identity.topic_id
+        self._directory = directory
+        self._known: Known | None = None
+        self._is_foreign = False  # the table is not this log's
+
+    async def look(self, log_end: int, last_timestamp: int) -> None:
+        """Ask the store what the table holds, when the log has been opened or the store was away.
+
+        RefusedError if the table is not this log's, as its newest records tell.
+        """
+        self._known = read_known(self._tier.disk, self._directory)
+        if self._known is not None:
+            state = await self._tier.ask(Look(self.place, log_end - 1))
+            if state is None and self._known.end:
+                raise RefusedError(
+                    f"the history {self.place.uri!r} of topic {quoted(self._topic)} is "
+                    f"missing; it held the records up to offset {self._known.end}: make it "
+                    "reachable again, or forget it with `penstock history drop`"
+                )
+            if state is not None:
+                self._check(state, last_timestamp)
+                self._take(state)
+        self.is_known = True
+
+    async def has_table(self) -> bool:
+        """Whether this log has written a table, and none of another topic is in its place."""
+        if self._known is None:
+            work = partial(read_known, self._tier.disk, self._directory)
+            self._known = await asyncio.get_running_loop().run_in_executor(None, work)
+        return self._known is not None and not self._is_foreign
+
+    def _check(self, state: TableState, last_timestamp: int) -> None:
+        assert self._known is not None
+        self._is_foreign = True
+        if state.facts.life != self._known.life:
+            raise RefusedError(
+                f"table {self.place.uri!r} is the history of another topic of this name and "
+                "id: give another [history] url, or remove it with `penstock history drop`"
+            )
+        stamp = state.probe_timestamp
+        if stamp is not None and last_timestamp and stamp != last_timestamp:
+            raise RefusedError(
+                f"the newest record of topic {quoted(self._topic)} is not the record that its "
+                f"history {self.place.uri!r} has at the same offset: the log was restored "
+                "and then written to; drop the history, or restore the log that belongs to it"
+            )
+        self._is_foreign = False
+
+    def _take(self, state: TableState) -> None:
+        self.first, self.end, self.epoch = state.first, state.end, state.epoch
+        self._files, self._bytes = state.files, state.bytes
+        self._last_timestamp = state.last_timestamp
+
+    def may_go(self, segments: Sequence[Segment], count: int) -> int:
+        """How many of the first `count` segments retention may take: those in the history."""
+        if not self.is_known:
+            return 0
+        in_it = [segment for segment in segments[:count] if segment.end_offset <= self.end]
+        return len(in_it)
+
+    async def write(self, segments: Sequence[Segment]) -> None:
+        """Add sealed segments, oldest first, which go on where the history ends."""
+        base = self.end or segments[0].base_offset
+        if segments[0].base_offset > base:
+            raise RefusedError(
+                f"the history {self.place.uri!r} of topic {quoted(self._topic)} ends at "
+                f"offset {base} and the log begins at {segments[0].base_offset}: retention took "
+                "records while history was off; drop the history to begin a new one"
+            )
+        if self._known is None:
+            self._known = Known(uuid.uuid4().hex)
+            await self._tier.store_known(self._directory, self._known)
+        facts = TableFacts(self._topic, self._topic_id, self._known.life)
+        spans = [SegmentSpan(str(s.path.absolute()), s.base_offset, s.end_offset) for s in segments]
+        end, epoch = segments[-1].end_offset, segments[-1].body.header.epoch
+        state = await self._tier.ask(
+            Write(self.place, facts, spans, base, end, epoch, self._tier.lock)
+        )
+        assert state is not None
+        self._known = Known(self._known.life, state.end)
+        await self._tier.store_known(self._directory, self._known)
+        self._take(state)
+
+    def check_border(self, segment: Segment) -> None:
+        """A segment that ends where the history ends has the same newest record, or is refused."""
+        stamp = self._last_timestamp
+        if stamp and segment.body.last_timestamp != stamp:
+            raise RefusedError(
+                f"the log of topic {quoted(self._topic)} and its history {self.place.uri!r} "
+                f"have different records before offset {self.end}: the log was restored and then "
+                "written to; drop the history, or restore the log that belongs to it"
+            )
+
+    async def expire(self, before_us: int) -> None:
+        """Take whole files out of the table whose records are all older."""
+        if self._files and self.is_known:
+            state = await self._tier.ask(Expire(self.place, before_us, self._tier.lock))
+            if state is not None:
+                self._take(state)
+
+    def note(self, trouble: PenstockError | OSError | None) -> None:
+        """The newest attempt failed, or did not."""
+        self.failures += trouble is not None
+        self.trouble = "" if trouble is None else str(trouble)
+
+    def describe(self, age_s: float | None) -> HistoryInfo:
+        return HistoryInfo(
+            self.place.uri,
+            self.first,
+            self.end,
+            self._files,
+            self._bytes,
+            self.waiting_bytes,
+            age_s,
+            self.trouble,
+        )

@@ -1,0 +1,75 @@
+"""`penstock history …` and `penstock log verify --history` on tables in a directory."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from penstock.cli.main import main
+from tests.history.world import TOPIC, World, history, keep
+
+
+@pytest.fixture
+async def filled(world: World) -> World:
+    async with world.broker() as broker:
+        await world.create(broker)
+        await world.publish(broker)
+        await keep(broker)
+        assert (await history(broker)).files == 1
+    yield world
+
+
+def run(world: World, *arguments: str) -> int:
+    return main([*arguments, "--at", str(world.data)])
+
+
+def test_tables_and_their_files_are_shown(
+    filled: World, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(filled, "history", "list", "--json") == 0
+    (table,) = json.loads(capsys.readouterr().out)
+    assert (table["table"], table["topic"], table["files"]) == ("default/orders-1", TOPIC, 1)
+    assert run(filled, "history", "show", "default/orders-1", "--json") == 0
+    (file,) = json.loads(capsys.readouterr().out)["files"]
+    assert (file["first_offset"], file["end_offset"]) == (0, table["end_offset"])
+    assert run(filled, "history", "list") == run(filled, "history", "show", "default/orders-1") == 0
+    assert run(filled, "history", "show", "default/other-2") == 1
+    assert "has no table 'default/other-2'" in capsys.readouterr().err
+
+
+def test_verify_finds_damage_in_a_history(
+    filled: World, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(filled, "history", "verify") == run(filled, "log", "verify", "--history") == 0
+    assert "history default/orders-1: offsets 0 to" in capsys.readouterr().out
+    (path,) = filled.table.glob("*.parquet")
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+    assert run(filled, "history", "verify") == run(filled, "log", "verify", "--history") == 1
+    assert f"{path.name}: " in capsys.readouterr().out
+
+
+async def test_verify_finds_records_that_are_in_neither_part(
+    filled: World, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async with filled.broker() as broker:
+        await filled.publish(broker)
+    segments = sorted(filled.log.glob("*.log"))
+    for segment in segments[:-1]:
+        segment.unlink()
+    assert run(filled, "log", "verify", "--history") == 1
+    assert "the history ends before the log begins" in capsys.readouterr().out
+
+
+async def test_a_dropped_history_begins_anew(filled: World) -> None:
+    async with filled.broker():
+        assert run(filled, "history", "drop", "default/orders-1", "--yes") == 1
+    assert run(filled, "history", "drop", "default/orders-1", "--yes") == 0
+    assert filled.cold() == []
+    async with filled.broker() as broker:
+        await filled.publish(broker)
+        await keep(broker)
+        told = await history(broker)
+        assert told.trouble == "" and told.files == 1 and told.first_offset > 0

@@ -1,0 +1,266 @@
+"""Do sealed records reach the history before retention takes them, each exactly once?"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+
+import pytest
+from deltalake import DeltaTable, write_deltalake
+
+from penstock.log.history.tier import LIFE_NAME
+from penstock.model.errors import InvalidSetting
+from tests.history.world import SEGMENT_BYTES, TOPIC, World, history, hot_first, info, keep
+
+
+async def test_retention_takes_only_what_the_history_has(world: World) -> None:
+    async with world.broker() as broker:
+        await world.create(broker)
+        await world.publish(broker)
+        await keep(broker)
+        found = await info(broker)
+        told = await history(broker)
+        assert 0 < hot_first(broker) <= told.end_offset < found.end_offset == 300
+        assert (told.first_offset, told.files, told.trouble) == (0, 1, "")
+        assert told.bytes > 0
+        await world.check_all_there(broker)
+        await world.publish(broker)
+        await keep(broker)
+        assert (await history(broker)).files == 2
+        await world.check_all_there(broker)
+    assert "pyarrow" not in sys.modules or "pytest" in sys.modules
+
+
+async def test_without_need_nothing_is_written(world: World) -> None:
+    async with world.broker() as broker:
+        await world.create(broker, retention_bytes="unlimited")
+        await world.publish(broker)
+        await keep(broker)
+        told = await history(broker)
+        assert (told.end_offset, told.files) == (0, 0)
+        assert told.waiting_bytes > SEGMENT_BYTES
+        assert not world.table.exists()
+
+
+async def test_a_restarted_broker_goes_on_where_the_history_ends(world: World) -> None:
+    async with world.broker() as broker:
+        await world.create(broker)
+        await world.publish(broker)
+        await keep(broker)
+        end = (await history(broker)).end_offset
+    async with world.broker() as broker:
+        assert (await history(broker)).end_offset == end
+        await world.publish(broker)
+        await keep(broker)
+        assert (await history(broker)).end_offset > end
+        await world.check_all_there(broker)
+
+
+async def test_a_store_that_is_away_pins_records_and_publishing_goes_on(world: World) -> None:
+    (world.table.parent.parent).write_text("a file where the directory should be")
+    async with world.broker() as broker:
+        await world.create(broker)
+        await world.publish(broker)
+        await keep(broker)
+        told = await history(broker)
+        assert told.end_offset == 0 and "cannot be reached" in told.trouble
+        assert told.waiting_bytes > SEGMENT_BYTES
+        assert any("cannot be reached" in text for text in broker.engine.upkeep.troubles.values())
+        assert hot_first(broker) == 0
+        await world.publish(broker)
+        world.table.parent.parent.unlink()
+        await keep(broker)
+        told = await history(broker)
+        assert told.trouble == "" and told.end_offset > 300
+        assert broker.engine.upkeep.troubles == {}
+        await world.check_all_there(broker)
+
+
+async def test_a_log_restored_from_an_older_copy_goes_on_behind_its_history(world: World) -> None:
+    async with world.broker() as broker:
+        await world.create(broker)
+        await world.publish(broker, 200)
+        await keep(broker)
+    shutil.copytree(world.data, world.data.with_name("backup"))
+    async with world.broker() as broker:
+        await world.publish(broker, 400)
+        await keep(broker)
+        end = (await history(broker)).end_offset
+        assert end > 200
+        epoch = (await info(broker)).epoch
+    shutil.rmtree(world.data)
+    shutil.move(world.data.with_name("backup"), world.data)
+    del world.payloads[end:]
+    async with world.broker() as broker:
+        found = await info(broker)
+        assert (hot_first(broker), found.end_offset, found.epoch) == (end, end, epoch + 1)
+        await world.publish(broker)
+        await keep(broker)
+        assert (await history(broker)).end_offset > end
+        await world.check_all_there(broker)
+    async with world.broker() as broker:
+        await world.check_all_there(broker)
+
+
+async def test_a_restored_log_that_was_written_to_without_its_history_is_refused(
+    world: World,
+) -> None:
+    async with world.broker() as broker:
+        await world.create(broker)
+        await world.publish(broker, 200)
+        await keep(broker)
+    shutil.copytree(world.data, world.data.with_name("backup"))
+    async with world.broker() as broker:
+        await world.publish(broker, 400)
+        await keep(broker)
+    shutil.rmtree(world.data)
+    shutil.move(world.data.with_name("backup"), world.data)
+    async with world.broker(history_url="") as broker:
+        await world.publish(broker, 10)
+    async with world.broker() as broker:
+        assert "restored and then written to" in (await history(broker)).trouble
+        end = (await info(broker)).end_offset
+        assert end == 210
+        await keep(broker)
+        assert "restored and then written to" in (await history(broker)).trouble
+
+
+async def test_a_topic_created_anew_has_a_table_of_its_own(world: World) -> None:
+    async with world.broker() as broker:
+        await world.create(broker)
+        await world.publish(broker)
+        await keep(broker)
+        await broker.delete_topic(TOPIC)
+        assert world.cold()
+        await world.create(broker)
+        await world.publish(broker)
+        await keep(broker)
+        assert (await history(broker)).url.endswith(f"{TOPIC}-2")
+        assert (await history(broker)).first_offset == 0
+
+
+async def test_a_table_of_another_life_is_refused_and_named(world: World) -> None:
+    async with world.broker() as broker:
+        await world.create(broker)
+        await world.publish(broker)
+        await keep(broker)
+    shutil.rmtree(world.data)
+    rows = world.cold()
+    async with world.broker() as broker:
+        await world.create(broker)
+        await world.publish(broker)
+        await keep(broker)
+        assert "is the history of another topic" in (await history(broker)).trouble
+        assert hot_first(broker) == 0
+    assert world.cold() == rows
+
+
+async def test_a_table_that_somebody_else_appended_to_is_refused_and_named(world: World) -> None:
+    async with world.broker() as broker:
+        await world.create(broker)
+        await world.publish(broker)
+        await keep(broker)
+        first = hot_first(broker)
+        table = DeltaTable(str(world.table))
+        write_deltalake(table, table.to_pyarrow_table().slice(0, 1), mode="append")
+        await world.publish(broker)
+        await keep(broker)
+        trouble = (await history(broker)).trouble
+        assert "which Penstock did not write" in trouble and str(world.table) in trouble
+        assert first <= hot_first(broker) <= (await history(broker)).end_offset < 600
+        DeltaTable(str(world.table)).restore(1)
+        # `restore` is a commit that somebody else made, and leaves the files as they were.
+        await keep(broker)
+        assert (await history(broker)).trouble == ""
+        await world.check_all_there(broker)
+
+
+async def test_a_missing_table_is_not_taken_for_a_new_one(world: World) -> None:
+    async with world.broker() as broker:
+        await world.create(broker)
+        await world.publish(broker)
+        await keep(broker)
+    moved = world.table.with_name("elsewhere")
+    world.table.rename(moved)
+    async with world.broker() as broker:
+        assert "is missing" in (await history(broker)).trouble
+        await world.publish(broker)
+        await keep(broker)
+        assert not world.table.exists()
+        moved.rename(world.table)
+        await keep(broker)
+        assert (await history(broker)).trouble == ""
+        await world.check_all_there(broker)
+
+
+async def test_the_history_survives_a_lost_catalog(world: World) -> None:
+    async with world.broker() as broker:
+        await world.create(broker)
+        await world.publish(broker)
+        await keep(broker)
+    for path in world.data.glob("catalog*"):
+        path.unlink()
+    async with world.broker() as broker:
+        assert (await history(broker)).end_offset > 0
+        await world.publish(broker)
+        await keep(broker)
+        await world.check_all_there(broker)
+
+
+async def test_records_that_are_too_old_leave_the_history_in_whole_files(world: World) -> None:
+    async with world.broker() as broker:
+        await world.create(broker, history_age="1ms")
+        await world.publish(broker)
+        await keep(broker)
+        told = await history(broker)
+        assert told.files == 0 and told.first_offset == told.end_offset > 0
+        await broker.alter_topic(TOPIC, history_age="unlimited")
+        await world.publish(broker)
+        await keep(broker)
+        told = await history(broker)
+        assert told.files == 1 and told.first_offset < told.end_offset
+        assert world.cold()[0][0] == told.first_offset
+
+
+async def test_history_without_a_place_is_refused(world: World) -> None:
+    async with world.broker(history_url="") as broker:
+        with pytest.raises(InvalidSetting, match=r"\[history\] url"):
+            await world.create(broker)
+        await broker.create_topic(TOPIC)
+        with pytest.raises(InvalidSetting, match=r"\[history\] url"):
+            await broker.alter_topic(TOPIC, history=True)
+
+
+async def test_a_broker_that_lost_its_setting_drops_nothing(world: World) -> None:
+    async with world.broker() as broker:
+        await world.create(broker)
+        await world.publish(broker)
+    async with world.broker(history_url="") as broker:
+        await keep(broker)
+        assert hot_first(broker) == 0
+        assert any("no [history] url" in note for note in broker.notes)
+        await broker.alter_topic(TOPIC, history=False)
+        await keep(broker)
+        assert hot_first(broker) > 0
+
+
+async def test_a_gap_from_a_time_without_history_is_refused_until_it_is_dropped(
+    world: World,
+) -> None:
+    async with world.broker() as broker:
+        await world.create(broker)
+        await world.publish(broker)
+        await keep(broker)
+        await broker.alter_topic(TOPIC, history=False)
+        await world.publish(broker)
+        await keep(broker)
+        await broker.alter_topic(TOPIC, history=True)
+        await world.publish(broker)
+        await keep(broker)
+        assert "took records while history was off" in (await history(broker)).trouble
+    shutil.rmtree(world.table)
+    (world.log / LIFE_NAME).unlink()
+    async with world.broker() as broker:
+        await keep(broker)
+        told = await history(broker)
+        assert told.trouble == "" and told.first_offset > 300
