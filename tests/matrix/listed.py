@@ -27,6 +27,11 @@ ROUTES: Final[Listed] = {
     "GET /readyz": SHOWS,
     "GET /metrics": SHOWS,
     "GET /v1/openapi.json": SHOWS,
+    "GET /console/{file}": SHOWS,
+    "GET /v1/overview": SHOWS,
+    "GET /v1/retained": SHOWS,
+    "GET /v1/pipelines": SHOWS,
+    "GET /v1/me": PEOPLE,
     "GET /mqtt": ("mqtt-5-qos1-websocket", "live-5-websocket"),
     "POST /topics": TOPICS,
     "GET /topics": SHOWS,
@@ -103,6 +108,9 @@ ROUTES: Final[Listed] = {
 
 COMMANDS: Final[Listed] = {
     "penstock serve": OPENS,
+    "penstock status": SHOWS,
+    "penstock top": SHOWS,
+    "penstock doctor": SHOWS,
     "penstock pub": ("penstock-pub",),
     "penstock sub": ("penstock-sub",),
     "penstock topic create": TOPICS,
