@@ -108,6 +108,10 @@ ROUTES: Final[Listed] = {
 
 COMMANDS: Final[Listed] = {
     "penstock serve": OPENS,
+    "penstock history list": SHOWS,
+    "penstock history show": SHOWS,
+    "penstock history verify": SHOWS,
+    "penstock history drop": "removes the history of a topic",
     "penstock status": SHOWS,
     "penstock top": SHOWS,
     "penstock doctor": SHOWS,
