@@ -264,3 +264,20 @@ async def test_a_gap_from_a_time_without_history_is_refused_until_it_is_dropped(
         await keep(broker)
         told = await history(broker)
         assert told.trouble == "" and told.first_offset > 300
+
+
+@pytest.mark.parametrize("torn", [b"", bytes(100), b'{"add":{"path":"0000'])
+async def test_a_commit_that_power_loss_tore_is_made_again(world: World, torn: bytes) -> None:
+    async with world.broker() as broker:
+        await world.create(broker)
+        await world.publish(broker)
+        await keep(broker)
+        end = (await history(broker)).end_offset
+    # As after the commit and before its sync: its file is there, and its content is not.
+    (world.table / "_delta_log" / f"{2:020}.json").write_bytes(torn)
+    async with world.broker() as broker:
+        await world.publish(broker)
+        await keep(broker)
+        told = await history(broker)
+        assert told.trouble == "" and told.end_offset > end
+        await world.check_all_there(broker)

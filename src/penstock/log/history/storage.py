@@ -6,7 +6,9 @@ Paths are names within the table. Errors are OSError.
 
 from __future__ import annotations
 
+import json
 import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final, Protocol
@@ -20,6 +22,7 @@ from penstock.log.files.disk import Disk, RealDisk, write_file
 from penstock.log.history.place import HistoryRoot, TablePlace
 
 LOG_NAME: Final = "_delta_log"
+_COMMIT: Final = re.compile(r"[0-9]{20}\.json\Z")
 _PUT_BYTES: Final = 8 * 1024 * 1024  # given to an object store at once
 
 
@@ -45,6 +48,10 @@ class TableStorage(Protocol):
 
     def sync_log(self) -> None:
         """Make the commits of the table durable, which the library that writes them does not."""
+        ...
+
+    def repair_log(self) -> None:
+        """Remove a newest commit that power loss tore before it was synced: nobody relied on it."""
         ...
 
 
@@ -86,6 +93,13 @@ class DirectoryStorage:
         self._disk.make_dir(log)  # syncs the entries of the directories above
         self._disk.sync_dir(log)
 
+    def repair_log(self) -> None:
+        log = self.path / LOG_NAME
+        commits = [name for name in self._disk.list(log) if _COMMIT.match(name)]
+        if commits and not _is_whole((log / commits[-1]).read_bytes()):
+            self._disk.remove(log / commits[-1])
+            self._disk.sync_dir(log)
+
 
 class ObjectStorage:
     """A prefix of an object store, with the options and the client of the Delta library."""
@@ -121,12 +135,23 @@ class ObjectStorage:
     def sync_log(self) -> None:
         """An object is durable when the store has answered."""
 
+    def repair_log(self) -> None:
+        """An object is there as a whole or not at all."""
+
 
 def storage_of(place: TablePlace) -> TableStorage:
     """The storage behind a place."""
     if place.is_directory:
         return DirectoryStorage(Path(place.uri))
     return ObjectStorage(place.uri, place.options)
+
+
+def _is_whole(commit: bytes) -> bool:
+    """Whether every line is JSON; a file that was not synced may be empty, cut, or zeros."""
+    try:
+        return bool([json.loads(line) for line in commit.splitlines()])
+    except ValueError:
+        return False
 
 
 def _sync(path: Path) -> None:

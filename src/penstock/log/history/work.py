@@ -44,7 +44,9 @@ class Tables:
         if manifest is not None:
             manifest.refresh()
             return manifest
-        manifest = open_manifest(storage_of(place))
+        storage = storage_of(place)
+        storage.repair_log()
+        manifest = open_manifest(storage)
         if manifest is not None:
             self._open[place.uri] = manifest
         return manifest
