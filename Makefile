@@ -13,7 +13,7 @@ export PYTHONDONTWRITEBYTECODE :=
 ENGINE_TESTS := tests/model tests/core tests/mqtt tests/log tests/broker
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test test-peers nightly check format bench demo constraints clean
+.PHONY: help setup run test test-peers test-cluster nightly check format bench demo constraints clean
 
 help: ## list the targets
 	@printf '\n  Penstock: MQTT and HTTP in, one fsynced log, Spark tables and streams out\n\n'
@@ -45,6 +45,9 @@ test: setup ## run all tests that need only Python packages and a JDK; a skipped
 test-peers: setup ## run tests that need other programs; installs missing ones (Debian packages)
 	@$(PYTHON) -m tools.peers
 	@$(PYTEST) --no-skips tests/peers
+
+test-cluster: setup ## run tests with a real Kafka, which Maven resolves once; needs Maven and Java
+	@$(PYTEST) --no-skips tests/cluster
 
 nightly: setup ## run long tests: a million malformed packets, random traffic, memory, killed Spark drivers
 	@$(VENV)/python -m tests.abuse.fuzz 1_000_000

@@ -22,7 +22,8 @@ from types import ModuleType
 
 OPTIONAL = frozenset(
     [
-        *("cryptography", "deltalake", "jwt", "matplotlib", "numpy", "pandas", "psycopg"),
+        *("aiokafka", "cramjam", "cryptography", "deltalake", "jwt", "matplotlib", "numpy"),
+        *("pandas", "psycopg"),
         *("pyarrow", "PyJWT", "pyspark"),
     ]
 )

@@ -166,3 +166,9 @@ def test_jobs_that_have_run_are_listed_without_spark(tmp_path: Path) -> None:
     ended = run_core("penstock", "pipeline", "list", cwd=tmp_path)
     assert ended.out == "no runs yet: start one with `penstock pipeline run JOB`\n"
     assert not OPTIONAL & ended.imported
+
+
+def test_topics_in_kafka_without_the_extra_are_told_what_to_install(tmp_path: Path) -> None:
+    chosen = "log_backend='kafka', kafka_bootstrap='127.0.0.1:1'"
+    ended = run_core("-c", f"from penstock import Broker; Broker('data', {chosen})", cwd=tmp_path)
+    assert "needs" not in ended.out and "pip install 'penstock[kafka]'" in ended.err

@@ -165,7 +165,7 @@ def test_two_directories_cannot_share_a_catalog(postgres: PostgresServer, tmp_pa
         ("catalog_schema", "pg_mine", "is not a valid schema name"),
         ("catalog_schema", "x" * 51, "up to 50"),
         ("log_backend", "postgres", "give its URL too"),
-        ("log_backend", "kafka", "use 'files' or 'postgres'"),
+        ("log_backend", "zip", "use 'files', 'postgres' or 'kafka'"),
     ],
 )
 def test_settings_that_cannot_be_meant_are_refused(key: str, value: object, said: str) -> None:

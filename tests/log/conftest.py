@@ -27,10 +27,13 @@ IDENTITY = LogIdentity("default", 1, "orders")
 class Bench:
     """A store under test; `reopen` closes the log and opens it again where the backend keeps it."""
 
-    def __init__(self, store: LogStore, clock: ManualClock, *, is_durable: bool) -> None:
+    def __init__(
+        self, store: LogStore, clock: ManualClock, *, is_durable: bool, is_dense: bool = True
+    ) -> None:
         self.store = store
         self.clock = clock
         self.is_durable = is_durable
+        self.is_dense = is_dense  # else marks alone take an offset, and others may write, too
         self.settings = LogSettings()
         self.log: KeptLog
 

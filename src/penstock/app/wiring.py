@@ -17,6 +17,7 @@ from penstock.app.storage import (
     check_backends,
     keep_backends,
     open_store,
+    owner_of,
 )
 from penstock.broker.engine import Engine
 from penstock.broker.settings import BrokerSettings
@@ -26,7 +27,7 @@ from penstock.catalog.catalog import Catalog
 from penstock.catalog.sqlite import SqliteDatabase
 from penstock.catalog.thread import CatalogThread, InlineRunner
 from penstock.log.files.commit import ThreadWorkers
-from penstock.log.files.directory import FILES, DataDirectory
+from penstock.log.files.directory import FILES, KAFKA, DataDirectory
 from penstock.log.files.disk import RealDisk
 from penstock.log.files.store import EmbeddedStore
 from penstock.log.history.place import history_root, note_root
@@ -42,6 +43,7 @@ from penstock.model.record import DEFAULT_TENANT
 from penstock.model.timeline import Timeline
 
 if TYPE_CHECKING:
+    from penstock.log.kafka.store import KafkaStore
     from penstock.log.postgres.store import PostgresStore
 
 
@@ -81,7 +83,8 @@ async def open_directory(
         unless_opened.callback(directory.give_up)
         keep_private(path)
         check_backends(path, chosen)
-        store: EmbeddedStore | PostgresStore
+        store: EmbeddedStore | PostgresStore | KafkaStore
+        owner = owner_of(path) if chosen.log == KAFKA else ""
         if chosen.log == FILES:
             workers = make_workers(loop)
             parts.callback(workers.close)
@@ -98,8 +101,10 @@ async def open_directory(
             )
             store.finish_deletions()
         else:
-            store = await open_store(settings, clock, giving_up)
+            store = await open_store(settings, clock, giving_up, owner)
             parts.push_async_callback(store.close)
+            if owner:
+                keep_backends(path, chosen, owner)  # before a catalog without it could be found
         runner = await CatalogThread.start(
             catalog_opener(path, settings, giving_up), on_full=directory.free_reserve
         )

@@ -18,7 +18,6 @@ from penstock.broker.topics import Topic
 from penstock.core.bus import EVERYBODY, TOPICS, BusTable, Ring, join_id
 from penstock.core.position import AtOffset
 from penstock.core.run import Run, run_of
-from penstock.log.interface import OS
 from penstock.model.errors import PenstockError, UnavailableError
 from penstock.model.record import Record
 
@@ -61,7 +60,8 @@ class BusLoop:
     async def open(self) -> None:
         """Begin; handlers hear what is published from now on."""
         engine = self._engine
-        settings = topic_settings(engine.settings, {"durability": OS})
+        weakest = {"durability": engine.topics.weakest_durability}
+        settings = topic_settings(engine.settings, weakest)
         await engine.topics.create(TOPIC, settings, exist_ok=True)
         topic = engine.topics.find(TOPIC)  # one that refuses makes the ring fill up
         start = AtOffset(topic.log.bounds().end)

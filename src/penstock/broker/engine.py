@@ -196,11 +196,11 @@ class Engine:
         metrics.bytes_published += batch.header.blob_raw_length
         for follow in self.followers:
             follow(topic, batch, runs)
-        if not batch.header.count:
+        start, end = batch.base_offset, batch.end_offset
+        if start == end:
             return
         streams = self._streams.get(topic.id)
         if streams:
-            start, end = batch.base_offset, batch.end_offset
             records = batch.records(topic.declared, start, end)
             for stream in list(streams):
                 stream.offer(records, start, end)

@@ -124,17 +124,22 @@ async def read_page(
         start = max(offset, topic.log.bounds().first)
         stop = min(end, start + selection.limit)
         try:
-            columns = await _columns(topic, start, stop, selection.bytes_max)
+            columns, reached = await _columns(topic, start, stop, selection.bytes_max)
         except Gap:
             continue  # trimmed while we read: the bounds say so now
         for part in columns:
             if not selection.is_open(set(part.names)):
                 return None, await read_records(topic, offset, selection)
-        return columns, Found([], start, columns[-1].offsets.stop if columns else start, end)
+        return columns, Found([], start, reached, end)
 
 
-async def _columns(topic: Topic, start: int, stop: int, bytes_max: int) -> list[Columns]:
-    """[start, stop), or as much as fits `bytes_max`; the first record always does."""
+async def _columns(
+    topic: Topic, start: int, stop: int, bytes_max: int
+) -> tuple[list[Columns], int]:
+    """[start, stop), or as much as fits `bytes_max`, and how far that reaches.
+
+    The first record always fits. Offsets without a record are passed over.
+    """
     found: list[Columns] = []
     left_bytes = bytes_max
     offset = start
@@ -143,22 +148,21 @@ async def _columns(topic: Topic, start: int, stop: int, bytes_max: int) -> list[
             batches = await read_batches(topic, offset)
         except Gap:
             if found:
-                return found
+                return found, offset
             raise
         for batch in batches:
             first = max(offset - batch.base_offset, 0)
             last = min(stop - batch.base_offset, batch.header.count)
-            if first >= last:
-                continue
-            fitting = _fitting(batch, first, last, left_bytes)
-            if not fitting and not found:
-                fitting = 1
-            left_bytes -= batch.header.blob_raw_length
-            found += _stretches(batch, first, first + fitting)
-            if first + fitting < last:
-                return found
-            offset = batch.base_offset + last
-    return found
+            if first < last:
+                fitting = _fitting(batch, first, last, left_bytes)
+                if not fitting and not found:
+                    fitting = 1
+                left_bytes -= batch.header.blob_raw_length
+                found += _stretches(batch, first, first + fitting)
+                if first + fitting < last:
+                    return found, batch.base_offset + first + fitting
+            offset = max(offset, min(batch.end_offset, stop))
+    return found, offset
 
 
 def _fitting(batch: Batch, first: int, last: int, bytes_max: int) -> int:

@@ -11,12 +11,13 @@ from penstock.core.durations import seconds
 from penstock.core.quota_settings import QuotaSettings, read_quotas
 from penstock.core.topic_settings import (
     FSYNC,
+    REPLICATED,
     TOPIC_CHECKS,
     TOPIC_KEYS,
     check_keys,
     size_bytes,
 )
-from penstock.log.files.directory import FILES, POSTGRES
+from penstock.log.files.directory import FILES, KAFKA, POSTGRES
 from penstock.log.history.place import S3
 from penstock.log.interface import LogSettings
 from penstock.model.errors import InvalidSetting
@@ -24,6 +25,9 @@ from penstock.model.limits import MIB, PAYLOAD_BYTES_MAX
 
 _DAY_S: Final = 86_400.0
 _SCHEMA: Final = re.compile(r"[a-z_][a-z0-9_]{0,49}")  # and a suffix fits behind it
+SASL_MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
+_BOOTSTRAP: Final = re.compile(r"[^\s,:]+:[0-9]{1,5}(,[^\s,:]+:[0-9]{1,5})*")
+_PREFIX: Final = re.compile(r"[A-Za-z0-9_-]{1,60}")
 URL_SCHEMES: Final = ("postgresql://", "postgres://")
 _PASSWORDS: Final = (
     re.compile(r"(://[^:/?#]*:)[^/?#]*(?=@)"),
@@ -53,7 +57,15 @@ class BrokerSettings:
     upkeep_s: float = 5.0  # how often retention, sealing and free space are looked after
     catalog_url: str = ""  # a database of PostgreSQL; empty: SQLite in the data directory
     catalog_schema: str = "penstock"  # of that database
-    log_backend: str = FILES  # where topics are stored: files, or tables in the catalog's database
+    log_backend: str = FILES  # where topics are stored: files, the catalog's database, or Kafka
+    kafka_bootstrap: str = ""  # HOST:PORT of one or more brokers, with commas
+    kafka_prefix: str = "penstock"  # what the names of our topics in Kafka begin with
+    kafka_partitions: int = 1  # of a new topic
+    kafka_replication: int = 3  # copies of every record
+    kafka_tls_ca: str = ""  # a file of certificates, or `system`; empty: no TLS
+    kafka_sasl_mechanism: str = ""  # empty: no login
+    kafka_sasl_user: str = ""
+    kafka_sasl_password_file: str = ""
     history_url: str = ""  # where histories are: a directory or s3://…; empty: nowhere
     history_options: dict[str, str] = field(default_factory=dict)  # of the object store
     quotas: QuotaSettings = field(default_factory=QuotaSettings)
@@ -63,6 +75,8 @@ def make_settings(values: dict[str, Any]) -> BrokerSettings:
     """Settings from keyword arguments; an unknown key is an error with the nearest known one."""
     check_keys(values, [field.name for field in fields(BrokerSettings)])
     checked: dict[str, Any] = {key: _CHECKS[key](key, value) for key, value in values.items()}
+    if checked.get("log_backend") == KAFKA:
+        checked.setdefault("durability", REPLICATED)
     return replace(BrokerSettings(), **checked)
 
 
@@ -88,6 +102,23 @@ def check_storage(settings: BrokerSettings) -> None:
         raise InvalidSetting(
             "history = true needs a place for the tables: give [history] url, a directory or "
             "s3://BUCKET/PREFIX"
+        )
+    if settings.log_backend != KAFKA:
+        return
+    if not settings.kafka_bootstrap:
+        raise InvalidSetting(
+            "topics in Kafka need the addresses of its brokers: set [kafka] bootstrap ="
+            ' "HOST:PORT,HOST:PORT" (kafka_bootstrap=…), or store topics in files ([log] backend)'
+        )
+    if bool(settings.kafka_sasl_mechanism) != bool(settings.kafka_sasl_user):
+        raise InvalidSetting(
+            "a login to Kafka needs [kafka] sasl_mechanism, sasl_user and sasl_password_file: set "
+            "all of them, or none"
+        )
+    if settings.kafka_sasl_user and not settings.kafka_sasl_password_file:
+        raise InvalidSetting(
+            f"[kafka] sasl_user {settings.kafka_sasl_user!r} has no password: set "
+            "sasl_password_file to a file that contains it"
         )
 
 
@@ -167,8 +198,8 @@ def _schema(key: str, value: object) -> str:
 
 
 def _backend(key: str, value: object) -> str:
-    if value not in (FILES, POSTGRES):
-        raise InvalidSetting(f"{key} {value!r} is unknown: use 'files' or 'postgres'")
+    if value not in (FILES, POSTGRES, KAFKA):
+        raise InvalidSetting(f"{key} {value!r} is unknown: use 'files', 'postgres' or 'kafka'")
     return str(value)
 
 
@@ -186,6 +217,50 @@ def _options(key: str, value: object) -> dict[str, str]:
     raise InvalidSetting(f"{key} {value!r} is not a table of texts")
 
 
+def _bootstrap(key: str, value: object) -> str:
+    if value == "" or (isinstance(value, str) and _BOOTSTRAP.fullmatch(value)):
+        return str(value)
+    raise InvalidSetting(
+        f"{key} {value!r} is not a list of addresses: write HOST:PORT, several with commas"
+    )
+
+
+def _prefix(key: str, value: object) -> str:
+    if isinstance(value, str) and _PREFIX.fullmatch(value):
+        return value
+    raise InvalidSetting(
+        f"{key} {value!r} cannot begin the names of topics in Kafka: use 1 to 60 letters, digits, "
+        "'_' or '-'"
+    )
+
+
+def _partitions(key: str, value: object) -> int:
+    if value == 1 and not isinstance(value, bool):
+        return 1
+    raise InvalidSetting(
+        f"{key} {value!r} is not possible: topics of this version have 1 partition in Kafka"
+    )
+
+
+def _replication(key: str, value: object) -> int:
+    if isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= 100:
+        return value
+    raise InvalidSetting(f"{key} {value!r} is not a number of copies: use 1 to 100")
+
+
+def _mechanism(key: str, value: object) -> str:
+    if value not in ("", *SASL_MECHANISMS):
+        known = ", ".join(map(repr, SASL_MECHANISMS))
+        raise InvalidSetting(f"{key} {value!r} is unknown: use one of {known}, or '' for no login")
+    return str(value)
+
+
+def _text(key: str, value: object) -> str:
+    if not isinstance(value, str):
+        raise InvalidSetting(f"{key} {value!r} is not text")
+    return value
+
+
 _CHECKS: Final = {
     **TOPIC_CHECKS,
     "payload_bytes_max": _payload_bytes,
@@ -198,5 +273,13 @@ _CHECKS: Final = {
     "log_backend": _backend,
     "history_url": _history_url,
     "history_options": _options,
+    "kafka_bootstrap": _bootstrap,
+    "kafka_prefix": _prefix,
+    "kafka_partitions": _partitions,
+    "kafka_replication": _replication,
+    "kafka_tls_ca": _text,
+    "kafka_sasl_mechanism": _mechanism,
+    "kafka_sasl_user": _text,
+    "kafka_sasl_password_file": _text,
     "quotas": read_quotas,
 }

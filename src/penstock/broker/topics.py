@@ -35,6 +35,7 @@ from penstock.model.errors import (
     InvalidSetting,
     InvalidTopic,
     NotAuthorized,
+    RefusedError,
     TopicExists,
     TopicNotFound,
     UnavailableError,
@@ -247,6 +248,7 @@ class Topics:
 
     async def _make(self, name: str, settings: LogSettings, *, is_automatic: bool) -> Topic:
         self._check_history(settings)
+        self._check_durability(settings)
         topic_id = await self._catalog.reserve_topic_id()
         row = topic_row(
             self._catalog.tenant,
@@ -300,6 +302,7 @@ class Topics:
         async with self._changing():
             topic = self.get(name)
             self._check_history(settings)
+            self._check_durability(settings)
             await self._catalog.alter_topic(topic.id, _settings_text(settings))
             try:
                 await self._store.declare(topic.identity, topic.declared, settings)
@@ -314,6 +317,19 @@ class Topics:
             raise InvalidSetting(
                 "history true needs a place for the table: start the broker with [history] url, a "
                 "directory or s3://BUCKET/PREFIX"
+            )
+
+    @property
+    def weakest_durability(self) -> str:
+        """What the least an acknowledgement can mean here is."""
+        return self._store.durabilities[-1]
+
+    def _check_durability(self, settings: LogSettings) -> None:
+        known = self._store.durabilities
+        if settings.durability not in known:
+            raise RefusedError(
+                f"durability {settings.durability!r} does not exist where this broker stores its "
+                f"topics: use {' or '.join(map(repr, known))}"
             )
 
     async def delete(self, name: str) -> Topic:

@@ -21,8 +21,8 @@ from penstock.core.engine_kind import engine_kind
 from penstock.doors.descriptors import raise_limit
 from penstock.doors.loop import DoorLoop
 from penstock.doors.selector import DoorSelector
-from penstock.log.files.directory import FILES
-from penstock.log.interface import FSYNC, OS
+from penstock.log.files.directory import FILES, KAFKA
+from penstock.log.interface import FSYNC, OS, REPLICATED
 from penstock.model.clock import SystemClock
 from penstock.model.errors import InvalidSetting
 from penstock.model.version import VERSION
@@ -30,6 +30,7 @@ from penstock.model.version import VERSION
 _ACKNOWLEDGED: Final = {
     FSYNC: "acknowledged messages are on disk",
     OS: "acknowledged messages are handed to the operating system, not yet on disk",
+    REPLICATED: "acknowledged messages are on all Kafka brokers in sync, not yet on their disks",
 }
 # flag's name in the options: path of the setting it sets
 FLAGS: Final = {
@@ -174,7 +175,12 @@ async def _greet(server: Server, settings: ServerSettings) -> None:
     if defaults.catalog_url:
         where = mask_password(defaults.catalog_url)
         print(f"catalog: {where}, schema {defaults.catalog_schema}")
-    if defaults.log_backend != FILES:
+    if defaults.log_backend == KAFKA:
+        print(
+            f"topics: Kafka at {defaults.kafka_bootstrap}, prefix {defaults.kafka_prefix}, "
+            f"replication {defaults.kafka_replication}"
+        )
+    elif defaults.log_backend != FILES:
         print("topics: tables in the catalog's database")
     for address in server.addresses:
         print(f"listening: {address}")

@@ -77,8 +77,9 @@ def _add_settings(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--durability",
-        choices=["fsync", "os"],
-        help="what an acknowledgement means: on disk, or handed to the operating system",
+        choices=["fsync", "os", "replicated"],
+        help="what an acknowledgement means: on disk, handed to the operating system, or (only in "
+        "Kafka) on all brokers in sync",
     )
     parser.add_argument(
         "--history",

@@ -17,6 +17,13 @@ STORAGE: Final = {
     "catalog.url": "catalog_url",
     "catalog.schema": "catalog_schema",
     "log.backend": "log_backend",
+    "kafka.bootstrap": "kafka_bootstrap",
+    "kafka.prefix": "kafka_prefix",
+    "kafka.replication": "kafka_replication",
+    "kafka.tls_ca": "kafka_tls_ca",
+    "kafka.sasl_mechanism": "kafka_sasl_mechanism",
+    "kafka.sasl_user": "kafka_sasl_user",
+    "kafka.sasl_password_file": "kafka_sasl_password_file",
 }
 
 

@@ -44,6 +44,16 @@ _BROKER: Final = BrokerSettings()
 _LIMITS: Final = MqttLimits()
 _HTTP: Final = HttpLimits()
 
+KAFKA_KEYS: Final = {
+    "bootstrap": "addresses of Kafka's brokers: 'HOST:PORT', several with commas",
+    "prefix": "what the names of Penstock's topics in Kafka begin with",
+    "partitions": "partitions of a new topic; 1 in this version",
+    "replication": "copies that Kafka keeps of every record",
+    "tls_ca": "file with the certificates that Kafka's are checked by, or 'system'; empty: no TLS",
+    "sasl_mechanism": "login to Kafka: 'PLAIN', 'SCRAM-SHA-256' or 'SCRAM-SHA-512'",
+    "sasl_user": "user of that login",
+    "sasl_password_file": "file with the password of that user",
+}
 SETTINGS: Final = (
     Setting("server.data", DEFAULT_DATA, text, "data directory"),
     Setting(
@@ -247,7 +257,7 @@ SETTINGS: Final = (
         "log.backend",
         _BROKER.log_backend,
         of_broker("log_backend"),
-        "where topics are stored: 'files', or 'postgres' for tables in the catalog's database",
+        "where topics are stored: 'files', 'kafka', or 'postgres', the catalog's database",
     ),
     Setting("log.segment_bytes", "32 MiB", of_broker("segment_bytes"), "size of a closed file"),
     Setting("log.segment_age", "1d", of_broker("segment_age"), "a file is closed at this age"),
@@ -268,6 +278,10 @@ SETTINGS: Final = (
         f"{_BROKER.upkeep_s:g}s",
         duration,
         "interval of retention, sealing and the check of free disk space",
+    ),
+    *(
+        Setting(f"kafka.{key}", getattr(_BROKER, f"kafka_{key}"), of_broker(f"kafka_{key}"), says)
+        for key, says in KAFKA_KEYS.items()
     ),
     Setting(
         "history.url",
@@ -392,6 +406,7 @@ BROKER_NAMES: Final = {
     "catalog.position_save_every": "position_save_s_max",
     "catalog.url": "catalog_url",
     "catalog.schema": "catalog_schema",
+    **{f"kafka.{key}": f"kafka_{key}" for key in KAFKA_KEYS},
 }
 # Variables that are no settings of a server.
 OTHER_VARIABLES: Final = frozenset(
@@ -407,4 +422,4 @@ OTHER_VARIABLES: Final = frozenset(
 SERVICE_VARIABLE: Final = re.compile(
     PREFIX + r"(SERVICE_(HOST|PORT)(_.*)?|PORT(_[0-9]+_(TCP|UDP)(_(PROTO|PORT|ADDR))?)?)"
 )
-BROKER_TABLES: Final = ("topics.defaults", "log", "history", "catalog")
+BROKER_TABLES: Final = ("topics.defaults", "log", "kafka", "history", "catalog")

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from penstock.pipeline.schedule import Scheduled
 
 
+DEFAULT: Final = "default"  # where a value comes from that nobody gave
 _LISTS: Final = ("bindings", "roles", "rules")  # tables that the file may have several of
 
 
@@ -89,7 +90,7 @@ def load(
 ) -> Effective:
     """Put the sources together; `flags` are by path, and hold only what was given."""
     values = {setting.path: setting.default for setting in SETTINGS}
-    origins = dict.fromkeys(values, "default")
+    origins = dict.fromkeys(values, DEFAULT)
     bindings: tuple[Binding, ...] = ()
     schedule: tuple[Scheduled, ...] = ()
     quotas: dict[str, Any] = {}

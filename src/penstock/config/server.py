@@ -12,13 +12,14 @@ from penstock.broker.settings import check_storage, make_settings
 from penstock.broker.tokens import TokenSettings
 from penstock.config.checks import OFF, REQUIRED
 from penstock.config.known import BROKER_NAMES, BROKER_TABLES, SETTINGS
-from penstock.config.reading import Binding, Effective, chosen_master
+from penstock.config.reading import DEFAULT, Binding, Effective, chosen_master
 from penstock.core.durations import seconds
 from penstock.core.proxies import TrustedProxies, parse_networks
 from penstock.core.topic_settings import is_unlimited, size_bytes
 from penstock.doors.http.limits import HttpLimits
 from penstock.doors.mqtt.limits import MqttLimits
 from penstock.doors.tls_context import TlsFiles
+from penstock.log.files.directory import KAFKA
 from penstock.model.errors import InvalidSetting
 
 if TYPE_CHECKING:
@@ -64,6 +65,9 @@ def server_settings(effective: Effective) -> ServerSettings:
         for setting in SETTINGS
         if setting.table in BROKER_TABLES
     }
+    is_given = effective.origins["topics.defaults.durability"] != DEFAULT
+    if broker["log_backend"] == KAFKA and not is_given:
+        del broker["durability"]  # Kafka has a default of its own
     broker["quotas"] = effective.quotas
     broker["history_options"] = effective.history_options
     check_storage(make_settings(broker))

@@ -13,7 +13,8 @@ from penstock.model.limits import KIB, MIB
 
 FSYNC: Final = "fsync"  # an ack means: on disk, survives power loss
 OS: Final = "os"  # an ack means: handed to the operating system, survives kill -9
-DURABILITIES: Final = (FSYNC, OS)
+REPLICATED: Final = "replicated"  # an ack means: on every broker of Kafka that is in sync
+DURABILITIES: Final = (FSYNC, OS, REPLICATED)
 
 _SIZE: Final = re.compile(r"0*([0-9]{1,19})\s*(|B|KiB|MiB|GiB|TiB)", re.IGNORECASE)
 _SIZE_UNITS: Final = {"": 1, "b": 1, "kib": KIB, "mib": MIB, "gib": KIB * MIB, "tib": MIB * MIB}
@@ -68,7 +69,8 @@ def _durability(key: str, value: object) -> str:
     if value not in DURABILITIES:
         raise InvalidSetting(
             f"{key} {shown(value)} is unknown: 'fsync' acknowledges what is on disk, "
-            "'os' what the operating system holds"
+            "'os' what the operating system holds, 'replicated' (only in Kafka) what its brokers "
+            "hold"
         )
     return str(value)
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from penstock.core.topic_settings import FSYNC as FSYNC
 from penstock.core.topic_settings import OS as OS
+from penstock.core.topic_settings import REPLICATED as REPLICATED
 
 if TYPE_CHECKING:
     from penstock.core.run import MixedRun, Run
@@ -202,6 +203,11 @@ class LogStore(Protocol):
     @property
     def cache(self) -> ChunkCache:
         """What was read from its logs lately, for all readers."""
+        ...
+
+    @property
+    def durabilities(self) -> tuple[str, ...]:
+        """What an acknowledgement can mean here; the weakest is last."""
         ...
 
     async def create(

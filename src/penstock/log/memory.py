@@ -11,6 +11,8 @@ from penstock.log.cache import ChunkCache
 from penstock.log.files.segment import CHUNK_BYTES
 from penstock.log.format.batch import Batch
 from penstock.log.interface import (
+    FSYNC,
+    OS,
     Bounds,
     LogIdentity,
     LogSettings,
@@ -152,6 +154,8 @@ class MemoryLog(AppendingLog[MemoryJob]):
 
 class MemoryStore:
     """Implements `LogStore`; the logs live as long as the store."""
+
+    durabilities = (FSYNC, OS)
 
     def __init__(self, clock: Clock, loop: asyncio.AbstractEventLoop) -> None:
         self.has_history = False

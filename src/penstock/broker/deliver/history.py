@@ -198,6 +198,8 @@ class Feeds:
         return known
 
     def _serve(self, topic: Topic, batch: Batch, start: int, end: int, here: set[OwnFeed]) -> None:
+        if not batch.header.count:
+            return  # offsets without a message
         catchup = self._catchups[topic.id]
         ids = batch.name_ids()
         base = batch.base_offset

@@ -115,12 +115,16 @@ class Handout:
                 return
             for batch in batches:
                 first = max(group.next_offset, batch.base_offset)
-                if self._gate is None or self._gate.pass_all(names_in(batch)):
+                end = batch.base_offset + batch.header.count
+                if first >= end:
+                    pass  # the rest of its offsets have no records
+                elif self._gate is None or self._gate.pass_all(names_in(batch)):
                     self._take_all(batch, first, now_us)
                 else:
                     await self._take_some(batch, first, now_us)
-                if group.next_offset < batch.end_offset:
+                if group.next_offset < end:
                     return
+                group.pass_to(batch.end_offset)
 
     def _take_all(self, batch: Batch, first: int, now_us: int) -> None:
         count = min(self._limit - len(self.given), self._group.room)

@@ -26,6 +26,7 @@ from penstock.model.limits import FILE_MODE, KIB, MIB
 STORAGE_NAME: Final = "storage.json"
 FILES: Final = "files"
 POSTGRES: Final = "postgres"
+KAFKA: Final = "kafka"
 SQLITE: Final = "sqlite"
 LOCK_NAME: Final = "lock"
 SOCKET_NAME: Final = "commands.sock"  # on which a broker takes the commands of its own user
@@ -42,6 +43,7 @@ class Backends(msgspec.Struct, frozen=True):
 
     catalog: str = SQLITE
     log: str = FILES
+    owner: str | msgspec.UnsetType = msgspec.UNSET  # under which its topics in Kafka are claimed
 
 
 def read_backends(path: Path) -> Backends | None:
@@ -66,6 +68,11 @@ def write_backends(path: Path, backends: Backends) -> None:
 def check_has_files(path: Path) -> None:
     """Refuse work on the files of topics where topics are no files."""
     backends = read_backends(path)
+    if backends is not None and backends.log == KAFKA:
+        raise RefusedError(
+            f"the topics of {path} are in Kafka and have no files here: read them through the "
+            "broker or with any Kafka client"
+        )
     if backends is not None and backends.log != FILES:
         raise RefusedError(
             f"the topics of {path} are tables in PostgreSQL and have no files: read them with SQL "

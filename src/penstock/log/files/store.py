@@ -35,7 +35,7 @@ from penstock.log.files.segment import SegmentHeader
 from penstock.log.history.cold import ColdRecords
 from penstock.log.history.process import HistoryProcess
 from penstock.log.history.tier import HistoryTier, LogHistory
-from penstock.log.interface import OS, LogIdentity, LogSettings
+from penstock.log.interface import FSYNC, OS, LogIdentity, LogSettings
 from penstock.log.rounds import Committer
 from penstock.model.clock import Clock
 from penstock.model.errors import CorruptError, PenstockError, UnavailableError
@@ -49,6 +49,8 @@ _SCARCE: Final = (errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.
 
 class EmbeddedStore:
     """Implements `LogStore` on a directory, which the caller has locked."""
+
+    durabilities = (FSYNC, OS)
 
     def __init__(
         self,

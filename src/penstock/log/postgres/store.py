@@ -13,7 +13,7 @@ from psycopg import sql
 
 from penstock.log.broken import DamagedLog
 from penstock.log.cache import CACHE_BYTES_MAX, ChunkCache
-from penstock.log.interface import LogIdentity, LogSettings
+from penstock.log.interface import FSYNC, OS, LogIdentity, LogSettings
 from penstock.log.postgres.log import PostgresLog
 from penstock.log.postgres.tables import (
     CREATE_TABLES,
@@ -42,6 +42,8 @@ _VIEW: Final = sql.SQL(
 
 class PostgresStore:
     """Implements `LogStore`; made by `start`, closed after its logs."""
+
+    durabilities = (FSYNC, OS)
 
     def __init__(self, work: PostgresWork, clock: Clock, loop: asyncio.AbstractEventLoop) -> None:
         self.notes: list[str] = []  # what opening found, for people

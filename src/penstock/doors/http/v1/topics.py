@@ -8,6 +8,7 @@ from penstock.broker.settings import altered, topic_settings
 from penstock.core.placement import DEFAULT_TOPIC
 from penstock.core.position import parse_position
 from penstock.doors.http.endpoints import Endpoints
+from penstock.doors.http.errors import with_status
 from penstock.doors.http.messages import HttpError, Request, Response, json_response
 from penstock.doors.http.needs import Needs, check_read, may_manage, may_see
 from penstock.doors.http.router import Route
@@ -61,7 +62,7 @@ def add_routes(door: Endpoints) -> None:
             "PATCH",
             TOPIC,
             topics.alter,
-            Facts("change the settings of a topic", TopicInfo, takes=TopicSettings),
+            Facts("change the settings of a topic", TopicInfo, takes=TopicSettings, errors=(409,)),
         ),
         (
             "DELETE",
@@ -125,6 +126,8 @@ class TopicsDoor:
                     f"topic {topic.declared!r} exists with other settings: PATCH changes them"
                 ) from None
             return json_response(await topic.describe())
+        except RefusedError as refused:  # another broker could do it, this one cannot
+            raise with_status(refused, 409) from None
         return json_response(
             await topic.describe(), 201, (("Location", f"/v1/topics/{request.path[11:]}"),)
         )
@@ -133,7 +136,10 @@ class TopicsDoor:
         topics = self._engine.topics
         given = read_settings(request)
         topic = topics.get(request.params["topic"])
-        topic = await topics.alter(topic.declared, altered(topic.log.settings, given))
+        try:
+            topic = await topics.alter(topic.declared, altered(topic.log.settings, given))
+        except RefusedError as refused:
+            raise with_status(refused, 409) from None
         return json_response(await topic.describe())
 
     async def delete(self, request: Request) -> Response:

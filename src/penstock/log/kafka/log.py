@@ -1,0 +1,463 @@
+"""A log in one partition of Kafka: what a commit is there, following other producers, and reading.
+
+Invariant: offsets [first, end) are stored as safely as Kafka's settings say, and readable; what is
+pending or on its way is visible to nobody. Batches are shown in Kafka's order, whoever wrote them:
+one of ours that Kafka has confirmed waits until the records before it have been shown. All methods
+are called on the event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Final
+
+from penstock.core.run import MixedRun, Run
+from penstock.log.appending import AppendingLog
+from penstock.log.cache import ChunkCache
+from penstock.log.format.batch import Batch
+from penstock.log.format.builder import BatchBuilder
+from penstock.log.format.marks import Mark
+from penstock.log.interface import Bounds, LogSettings, Waiter
+from penstock.log.kafka.client import (
+    BACKOFF_S,
+    EARLIEST,
+    LATEST,
+    OFFSET_OUT_OF_RANGE,
+    READING,
+    TROUBLES,
+    AnsweredError,
+    Fetched,
+    is_passing,
+    refusal,
+)
+from penstock.log.kafka.fetched import decode_fetched, decode_stored, kept_batches
+from penstock.log.kafka.mapping import encode_batch, own_stamp, record_count
+from penstock.log.kafka.record_batch import RecordBatch
+from penstock.log.kafka.requests import Partition
+from penstock.log.kafka.sizes import Sizes
+from penstock.log.kafka.work import KafkaJob, KafkaWork
+from penstock.log.loading import ChunkLoader
+from penstock.log.placing import place
+from penstock.log.rounds import Committer
+from penstock.log.tail import Tail
+from penstock.model.clock import Clock
+from penstock.model.errors import Gap, PenstockError, TooLarge, UnavailableError
+from penstock.model.limits import KIB, MIB
+
+TAIL_BYTES_MAX: Final = 4 * MIB  # per log; readers that are almost live ask no server
+WRITING_S: Final = 0.05  # so long after a commit a log counts as writing
+NAMES_BYTES_MAX: Final = 32 * MIB  # of one append: every record carries its name
+INLINE_BYTES_MAX: Final = 32 * KIB  # what is decoded on the event loop
+READ_S_MAX: Final = 20.0  # how long a read outlasts brokers that move or restart
+LOG: Final = logging.getLogger("penstock.log")
+
+
+class KafkaLog(AppendingLog[KafkaJob]):
+    """Implements `KeptLog` on a partition."""
+
+    def __init__(
+        self,
+        partition: Partition,
+        declared: str,
+        settings: LogSettings,
+        state: tuple[Bounds, int, int],
+        clock: Clock,
+        work: KafkaWork,
+        cache: ChunkCache,
+    ) -> None:
+        bounds, epoch, stored_bytes = state
+        loop = asyncio.get_running_loop()
+        committer: Committer[KafkaJob] = Committer(loop, self)
+        super().__init__(settings, epoch, bounds.end, 0, clock, loop, committer)
+        self.partition = partition
+        self._declared = declared
+        self._first = bounds.first
+        self._work = work
+        self._tail = Tail(bounds.end, TAIL_BYTES_MAX)
+        self._sizes = Sizes(bounds.first, bounds.end, stored_bytes)
+        self._loader = ChunkLoader(cache, loop)
+        self._upkeep = asyncio.Lock()
+        self._batch: Batch | None = None  # on its way
+        self._job: KafkaJob | None = None
+        self._done: Callable[[], None] | None = None
+        self._sent_s = 0.0
+        self._wrote_s = -WRITING_S  # when our newest batch was shown
+        self._catching_up: asyncio.Task[None] | None = None
+
+    # Committing
+
+    def append(
+        self,
+        messages: Sequence[Run] | MixedRun,
+        waiter: Waiter | None = None,
+        marks: Sequence[Mark] = (),
+    ) -> None:
+        size = _names_bytes(messages)
+        if size <= NAMES_BYTES_MAX:
+            super().append(messages, waiter, marks)
+        elif waiter is not None:
+            waiter.refused(
+                TooLarge(
+                    f"the names of these messages take {size} bytes in Kafka, which stores the "
+                    f"name with each message, and at most {NAMES_BYTES_MAX} are accepted at once: "
+                    "publish fewer messages at a time, or use shorter names"
+                )
+            )
+
+    def _accept(
+        self,
+        messages: Sequence[Run] | MixedRun,
+        waiter: Waiter | None,
+        marks: Sequence[Mark],
+    ) -> None:
+        super()._accept(messages, waiter, marks)
+        self._pending.bytes += _names_bytes(messages)  # sent with every record
+
+    def begin_commit(self) -> KafkaJob | None:
+        if self._is_committing or self._fence:
+            return None
+        pending = self._pending
+        if self._placing.is_due(pending):
+            batch = self._take_placed()
+            place(batch, self.epoch, self._end, 0, pending.stamp_before(self._clock.stamp_us()))
+        elif not pending.is_empty:
+            batch = self._take_pending().encode(self.epoch, self._end, 0)
+        else:
+            return None
+        self._is_committing = True
+        self._batch = batch
+        sequence = self._work.sequence(self.partition)
+        self._job = KafkaJob(self.partition, encode_batch(batch, self._work.producer, sequence))
+        return self._job
+
+    def commit(self, jobs: list[KafkaJob], done: Callable[[], None]) -> None:
+        """Implements `Rounds`: send the batch, and call `done` once it can be shown."""
+        self._done = done
+        self._sent_s = self._loop.time()
+        self._work.send(jobs[0], self._answered)
+
+    def _answered(self) -> None:
+        """Kafka has stored the batch, or refuses it."""
+        job = self._job
+        assert job is not None
+        self.last_sync_s = self._loop.time() - self._sent_s
+        if job.is_lost:
+            self._fence_lost("it no longer has the newest ones")
+        if job.error is not None or (job.base_offset == self._end and not job.sent_count):
+            self._complete()
+        elif self._catching_up is None:  # others wrote before it, or the leader may be another
+            self._catching_up = self._loop.create_task(self._catch_up(job))
+
+    def _complete(self) -> None:
+        done, self._done = self._done, None
+        if done is not None:
+            done()
+
+    async def _catch_up(self, job: KafkaJob) -> None:
+        """Show what lies before our batch; note under which leader it was stored."""
+        try:
+            while self._end < job.base_offset and not self._is_stuck:
+                try:
+                    fetched = await self._fetch(self._end)
+                    if fetched.error:
+                        await self.look_at_bounds()
+                    else:
+                        self.take(fetched)
+                except PenstockError:
+                    await asyncio.sleep(BACKOFF_S)
+            if job.sent_count and not self._is_stuck:
+                await self._learn_epoch()
+        finally:
+            self._catching_up = None
+        if self._is_stuck:
+            job.error = self._refusal() or UnavailableError("the broker was stopped")
+        self._complete()
+
+    @property
+    def _is_stuck(self) -> bool:
+        return bool(self._fence) or self._work.is_giving_up
+
+    async def _learn_epoch(self) -> None:
+        while not self._is_stuck:
+            try:
+                _, epoch = await self._work.client.offset(self.partition, LATEST)
+            except PenstockError:
+                await asyncio.sleep(BACKOFF_S)
+                continue
+            self.epoch = max(self.epoch, epoch + 1)
+            return
+
+    def finish_commit(self, job: KafkaJob) -> None:
+        self._is_committing = False
+        batch, self._batch, self._job = self._batch, None, None
+        assert batch is not None
+        if job.error is None:
+            batch.header.epoch = self.epoch
+            batch.move_to(job.base_offset)
+            count = record_count(batch)
+            batch.end_offset = job.base_offset + count
+            self._work.count_stored(self.partition, count)
+            self._wrote_s = self._loop.time()
+            self._keep(batch, len(job.data))
+            self._show(batch)
+        else:
+            self._refuse(job.error)
+        self._go_on()
+
+    def _keep(self, batch: Batch, size: int) -> None:
+        self._sizes.add(batch.end_offset, size)
+        self._tail.append(batch)
+
+    # Following other producers
+
+    @property
+    def next_offset(self) -> int:
+        return self._end
+
+    @property
+    def is_writing(self) -> bool:
+        return self._is_committing or self._loop.time() - self._wrote_s < WRITING_S
+
+    def take(self, fetched: Fetched) -> None:
+        """Show records of others; ours are shown when Kafka has confirmed them."""
+        if self._fence:
+            return
+        self._first = max(self._first, fetched.log_start)
+        try:
+            self._take(fetched)
+        except PenstockError as broken:  # nothing after it can be shown in order
+            self.fence_off(f"topic {self.partition.topic!r} cannot be followed: {broken}")
+
+    def _take(self, fetched: Fetched) -> None:
+        for stored, is_aborted in kept_batches(fetched, self._end):
+            self.epoch = max(self.epoch, stored.leader_epoch + 1)
+            if self._is_ours(stored):
+                return
+            if stored.end_offset <= self._end:
+                continue
+            size = stored.stored_length
+            for batch in decode_stored(stored, is_aborted, self._end, self._declared):
+                self._keep(batch, size)
+                size = 0
+                self._show_others(batch)
+
+    def _is_ours(self, stored: RecordBatch) -> bool:
+        """Whether it is the batch on its way."""
+        return (
+            self._job is not None
+            and (stored.producer_id, stored.producer_epoch) == self._work.producer
+            and stored.base_sequence == self._work.sequence(self.partition)
+        )
+
+    def _show_others(self, batch: Batch) -> None:
+        """As `_show`, for a batch that nobody waits for."""
+        self._end = batch.end_offset
+        if self._end_waiters.waiting:
+            self._end_waiters.wake(self._end)
+        if self.on_commit is not None:
+            self.on_commit(batch, None)
+
+    async def look_at_bounds(self) -> None:
+        """Kafka has no record at our end, and will not have one: see what happened."""
+        client = self._work.client
+        first, _ = await client.offset(self.partition, EARLIEST)
+        end, _ = await client.offset(self.partition, LATEST)
+        self._first = max(self._first, first)
+        if self._end > end and not self._fence:
+            self._fence_lost(
+                f"the partition ends at offset {end} there, but readers have seen records before "
+                f"offset {self._end}"
+            )
+        elif self._end < self._first:  # somebody deleted what we had not seen yet
+            self._tail = Tail(self._first, TAIL_BYTES_MAX)
+            self._end = self._first
+
+    def _fence_lost(self, how: str) -> None:
+        self.fence_off(f"Kafka lost records of topic {self.partition.topic!r}: {how}")
+
+    def fence_off(self, reason: str) -> None:
+        """What is in Kafka cannot be continued."""
+        self._fence = reason
+        self._loader.forget(self)
+        error = self._refusal()
+        assert error is not None
+        self.refuse_waiting(error)
+        values = {"event": "log fenced", "problem": str(error)}
+        LOG.error("a topic rejects publishes from now on: %(problem)s", values)
+
+    def _refusal(self) -> UnavailableError | None:
+        if self._fence:
+            return UnavailableError(
+                f"{self._fence}; the stored records can still be read; restart the broker to "
+                "continue after them"
+            )
+        if self._is_closed:
+            return UnavailableError("the log is closed")
+        if self._work.trouble:
+            return UnavailableError(self._work.trouble)
+        return None
+
+    @property
+    def loads(self) -> int:
+        return self._loader.loads
+
+    @property
+    def tail_bytes(self) -> int:
+        return self._tail.bytes
+
+    @property
+    def damage(self) -> list[str]:
+        return []
+
+    # Reading
+
+    def bounds(self) -> Bounds:
+        return Bounds(self._first, self._end)
+
+    @property
+    def hot_first(self) -> int:
+        return self._first
+
+    async def read(self, offset: int) -> list[Batch]:
+        if offset >= self._end:
+            return []
+        self._check_kept(offset)
+        if offset >= self._tail.first_offset:
+            return self._tail.read(offset, MIB)
+        found = await self._loader.load(self, offset, lambda: self._fetch_batches(offset))
+        self._check_kept(offset)  # trimmed meanwhile
+        if not found:
+            raise UnavailableError(
+                f"Kafka did not give the record at offset {offset} of {self.partition.topic!r}: "
+                "try again"
+            )
+        return found
+
+    def _check_kept(self, offset: int) -> None:
+        if offset < self._first:
+            raise Gap(f"offset {offset} is no longer kept: the first record is {self._first}")
+
+    async def _fetch_batches(self, offset: int) -> list[Batch]:
+        fetched = await self._fetch(offset)
+        self._first = max(self._first, fetched.log_start)
+        end = self._end
+        if len(fetched.data) <= INLINE_BYTES_MAX:
+            return decode_fetched(fetched, offset, end, self._declared)
+        return await self._loop.run_in_executor(
+            None, decode_fetched, fetched, offset, end, self._declared
+        )
+
+    async def _fetch(self, offset: int) -> Fetched:
+        """What Kafka has from `offset` on; outlasts brokers that move or restart."""
+        client = self._work.client
+        deadline_s = self._loop.time() + READ_S_MAX
+        while True:
+            failed: Exception = AnsweredError(5)  # nobody leads the partition
+            node = client.leader(self.partition)
+            if node >= 0:
+                try:
+                    found = await client.fetch(node, {self.partition: offset}, 100, READING)
+                    fetched = found[self.partition]
+                    if fetched.error in (0, OFFSET_OUT_OF_RANGE):
+                        return fetched
+                    failed = AnsweredError(fetched.error)
+                except TROUBLES as trouble:
+                    failed = trouble
+            if not is_passing(failed):
+                raise refusal(failed)
+            if self._loop.time() >= deadline_s:
+                raise client.unavailable(failed)
+            await client.refresh()
+
+    async def batches_since(self, offset: int) -> AsyncIterator[Batch]:
+        offset = max(offset, self._first)
+        while offset < self._end:
+            try:
+                found = await self.read(offset)
+            except Gap:
+                offset = self._first
+                continue
+            for batch in found:
+                yield batch
+                offset = batch.end_offset
+
+    async def offset_at(self, timestamp: int) -> int:
+        first, end = self.bounds()
+        found, _ = await self._work.client.offset(self.partition, max(timestamp // 1_000, 0))
+        offset = end if found < 0 else max(found, first)
+        while offset < end:  # Kafka knows milliseconds
+            for batch in await self.read(offset):
+                index = batch.index_at(timestamp)
+                if index < batch.header.count:
+                    return min(max(batch.base_offset + index, offset), end)
+                offset = batch.end_offset
+        return end
+
+    async def learn_last_stamp(self) -> None:
+        """What is appended next is not stamped before the newest record."""
+        first, end = self.bounds()
+        offset = max(first, end - 1)
+        if offset < end:
+            newest = kept_batches(await self._fetch(offset), offset)
+            self._pending = BatchBuilder(
+                max([own_stamp(stored) for stored, _ in newest], default=0)
+            )
+
+    # Keeping house
+
+    async def trim(self, before_us: int | None, bytes_max: int | None) -> int:
+        async with self._upkeep:
+            was_first = first = self._first
+            if before_us is not None and first < self._end:
+                first = await self.offset_at(before_us)
+            if bytes_max is not None and self._sizes.kept(self._first) > bytes_max:
+                first = max(first, self._sizes.first_within(bytes_max))
+            if first > was_first:
+                self._first = await self._work.client.delete_before(self.partition, first)
+                self._tail.drop_before(self._first)
+            return self._first - was_first
+
+    async def tier(self, before_us: int | None, bytes_max: int | None) -> None:
+        return
+
+    async def seal_closed(self) -> int:
+        return 0
+
+    async def stored_bytes(self) -> int:
+        """What the records take, about; copies on other brokers not counted."""
+        return self._sizes.kept(self._first)
+
+    async def clamp(self, epoch: int, offset: int) -> int:
+        """Where a position of `epoch` stands now: records lost since then move it back."""
+        offset = min(offset, self._end)
+        if epoch <= 0 or epoch >= self.epoch:
+            return offset
+        end = await self._work.client.end_of_epoch(self.partition, epoch - 1)
+        return offset if end < 0 else min(offset, end)
+
+    async def close(self) -> None:
+        if self._is_closed:
+            return
+        self._is_closed = True
+        while self._is_busy:
+            await self._next_idle()
+        self._work.leave(self)
+        self._end_waiters.fail(UnavailableError("the log is closed"))
+        self._loader.forget(self)
+
+
+async def open_state(work: KafkaWork, partition: Partition) -> tuple[Bounds, int, int]:
+    """The bounds of a partition, the epoch of its leader, and what it takes."""
+    client = work.client
+    first, _ = await client.offset(partition, EARLIEST)
+    end, leader_epoch = await client.offset(partition, LATEST)
+    return Bounds(first, end), leader_epoch + 1, await client.stored_bytes(partition)
+
+
+def _names_bytes(messages: Sequence[Run] | MixedRun) -> int:
+    if isinstance(messages, MixedRun):
+        sizes = zip(messages.names, messages.counts, strict=True)
+        return sum(len(name) * count for name, count in sizes)
+    return sum(len(run.name) * run.count for run in messages)

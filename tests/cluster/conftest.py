@@ -1,0 +1,24 @@
+"""Tests with a real Kafka: `make test-cluster`. Nothing here runs with `make test`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.kafka_server import KafkaServer
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if "cluster" in item.path.parts:
+            item.add_marker(pytest.mark.cluster)
+            item.add_marker(pytest.mark.slow)
+
+
+@pytest.fixture(scope="session")
+def kafka() -> Iterator[KafkaServer]:
+    """One broker for all tests."""
+    server = KafkaServer()
+    yield server
+    server.stop()
