@@ -139,8 +139,8 @@ class Publisher:
             self.metrics.records_delivered += forward(route.lanes, run)
             if route.shares:
                 spread(route.shares, run, self.metrics)
-            return False  # a log that is level has room; whoever comes next is told if not
-        log.append([run], waiter or Unheard(self.metrics, run.count), marks)
+        else:
+            log.append([run], waiter or Unheard(self.metrics, run.count), marks)
         return log.is_congested or (run.retain and self._retained.is_congested)
 
     @property
