@@ -97,8 +97,9 @@ class Bucket:
     """A token bucket that may go below zero: what came is taken, what follows waits."""
 
     def __init__(self, rate: int, now_us: int) -> None:
-        self._rate = rate  # tokens a second
-        self._tokens = rate * BURST_S
+        self._rate = float(rate)  # tokens a second; a float is multiplied without an object
+        self._tokens_max = rate * BURST_S
+        self._tokens = self._tokens_max
         self._at_us = now_us
 
     def take(self, count: int, now_us: int) -> float:
@@ -116,9 +117,8 @@ class Bucket:
         past_us = now_us - self._at_us
         self._at_us = now_us
         if past_us > 0:
-            self._tokens = min(
-                self._tokens + past_us * self._rate / 1_000_000, self._rate * BURST_S
-            )
+            tokens = self._tokens + past_us / 1_000_000 * self._rate
+            self._tokens = tokens if tokens < self._tokens_max else self._tokens_max
 
     @property
     def _debt_s(self) -> float:
