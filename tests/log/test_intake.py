@@ -239,6 +239,17 @@ def test_discarded_files_are_gone(tmp_path: Path) -> None:
     assert os.listdir(tmp_path / AREA) == []
 
 
+async def test_what_a_killed_attempt_left_of_a_finished_number_is_removed_at_once(
+    world: StoreWorld, log: EmbeddedLog, area: StagingArea, tmp_path: Path
+) -> None:
+    files = [stage(area, [[b"a"]], number=3)]
+    await take_in(area, QUERY, 3, files, logs((1, log)), world.clock)
+    late, following = stage(area, [[b"late"]], number=3), stage(area, [[b"next"]], number=4)
+    area.clean(world.clock.age_us)
+    assert not list((tmp_path / AREA).rglob(late.name))
+    assert area.missing(QUERY, [following]) == []
+
+
 async def test_orphans_and_ended_sources_are_removed_when_they_are_old(
     world: StoreWorld, log: EmbeddedLog, area: StagingArea, tmp_path: Path
 ) -> None:

@@ -263,6 +263,22 @@ def test_directories_that_a_job_is_writing_into_stay(spark: SparkSession, table:
     assert not old.exists()
 
 
+def test_files_that_killed_jobs_left_are_removed_though_the_vacuum_is_far_away(
+    spark: SparkSession, table: Path
+) -> None:
+    for folder in ("rows-0", "rows-1", "rows-2"):
+        (table / folder / "date=2026-01-01").mkdir(parents=True)
+        (table / folder / "date=2026-01-01" / "part.parquet").touch()
+    old_s = time.time() - 3_601
+    for path in [*table.rglob("*")]:
+        if "_delta_log" not in path.parts and "rows-2" not in path.parts:
+            os.utime(path, (old_s, old_s))
+    live = files_of(table) - set(table.glob("rows-[012]/**/*.parquet"))
+    clean(table, latest=True, spark=spark)  # files that it replaces stay for the vacuum
+    assert live <= files_of(table)
+    assert [path.name for path in sorted(table.glob("rows-[012]"))] == ["rows-2"]
+
+
 def test_files_are_removed_while_a_job_makes_directories_and_removes_its_own(
     spark: SparkSession, table: Path
 ) -> None:

@@ -35,7 +35,7 @@ T = TypeVar("T")
 
 STAGED_BLOB_BYTES: Final = 4 * MIB  # a batch larger than this is only ever one large record
 STAGED_RECORDS: Final = 50_000
-ORPHAN_S: Final = 7 * 86_400.0  # files that no manifest names are removed at this age
+ORPHAN_S: Final = 86_400.0  # files that no manifest names are removed at this age
 DONE_S: Final = 90 * 86_400.0  # what a source finished is remembered for as long
 ONLY_S: Final = 86_400.0  # or as long, where only a lost answer can make it come again
 _SUFFIX: Final = ".staged"
@@ -191,10 +191,13 @@ class StagingArea:
         for directory in self._root.glob("*"):
             if (directory / _MANIFEST).exists():
                 continue
-            for path in directory.glob(f"*{_SUFFIX}"):
-                if age_us(path.stat().st_mtime_ns // 1_000) / 1e6 > ORPHAN_S:
-                    path.unlink(missing_ok=True)
             done = _read(directory / _DONE, Done)
+            for path in directory.glob(f"*{_SUFFIX}"):
+                # What a killed attempt left of a number that is done will never count.
+                is_done = done is not None and int(path.name.split(".")[0]) <= done.number
+                with suppress(FileNotFoundError):
+                    if is_done or age_us(path.stat().st_mtime_ns // 1_000) / 1e6 > ORPHAN_S:
+                        path.unlink()
             if done is not None and age_us(done.at_us) / 1e6 > done.kept_s:
                 (directory / _DONE).unlink(missing_ok=True)
             with suppress(OSError):

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import unquote
 
+import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Transaction
 from deltalake.transaction import AddAction, RemoveAction
 
@@ -63,6 +64,21 @@ def sync_commits(root: Path, first: int, last: int) -> None:
                 sync(file)
     for folder in folders:
         sync(folder)
+
+
+def all_named(table: DeltaTable, root: Path) -> set[str]:
+    """The paths of all data files that any version of the table in `root` still names."""
+    table.update_incremental()
+    actions = pa.table(table.get_add_actions(flatten=True)).column("path").to_pylist()
+    found = {unquote(path) for path in actions}
+    for file in (root / LOG).glob("*.json"):
+        with suppress(FileNotFoundError):
+            for line in file.read_bytes().splitlines():
+                action = json.loads(line)
+                for kind in ("add", "remove"):
+                    if kind in action:
+                        found.add(unquote(action[kind]["path"]))
+    return found
 
 
 def _added(file: Path) -> Iterator[Path]:

@@ -17,7 +17,7 @@ from penstock.pipeline.source.origin import DELETED, Range, TopicState, Wanted, 
 from penstock.pipeline.source.topics import DirectoryTopics
 
 if TYPE_CHECKING:
-    from penstock.pipeline.source.history import History
+    from penstock.pipeline.source.history import Histories, History
 
 
 class DirectoryOrigin:
@@ -27,6 +27,7 @@ class DirectoryOrigin:
         self._path = path
         self._topics = DirectoryTopics(path)
         self._readers: dict[int, FileReader] = {}
+        self._histories: Histories | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
         return DirectoryOrigin, (self._path,)
@@ -43,11 +44,13 @@ class DirectoryOrigin:
 
     def history(self, topic_id: int) -> History | None:
         """What is stored of a topic outside its log, as it is now."""
-        if read_root(self._path) is None:
-            return None
-        from penstock.pipeline.source.history import find_history  # pyarrow and deltalake
+        if self._histories is None:
+            if read_root(self._path) is None:
+                return None
+            from penstock.pipeline.source.history import Histories  # pyarrow and deltalake
 
-        return find_history(self._path, self._identity(topic_id))
+            self._histories = Histories(self._path)
+        return self._histories.find(self._identity(topic_id))
 
     def offset_at(self, topic: TopicState, timestamp_us: int) -> int:
         reader = self._reader(topic.topic_id)

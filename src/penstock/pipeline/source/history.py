@@ -34,14 +34,28 @@ if TYPE_CHECKING:
 CONSTANT: Final = ("topic", "partition")  # columns that no file stores
 
 
-def find_history(data: Path, identity: LogIdentity) -> History | None:
-    """The history of a topic of a data directory, as it is now; None if it has none."""
-    root = read_root(data)
-    if root is None:
-        return None
-    place = root.place(identity)
-    manifest = open_manifest(storage_of(place))
-    return None if manifest is None or not manifest.files else History(manifest, place)
+class Histories:
+    """The histories of a data directory. Tables stay open: a stream looks at them every time."""
+
+    def __init__(self, data: Path) -> None:
+        self._data = data
+        self._open: dict[str, Manifest] = {}  # by the table's address
+
+    def find(self, identity: LogIdentity) -> History | None:
+        """What is stored of a topic outside its log, as it is now; None if nothing is."""
+        root = read_root(self._data)
+        if root is None:
+            return None
+        place = root.place(identity)
+        manifest = self._open.get(place.uri)
+        if manifest is None:
+            manifest = open_manifest(storage_of(place))
+            if manifest is None:
+                return None
+            self._open[place.uri] = manifest
+        else:
+            manifest.refresh()
+        return History(manifest, place) if manifest.files else None
 
 
 class History:

@@ -9,6 +9,7 @@ younger than the age of a vacuum is theirs.
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -25,7 +26,7 @@ from penstock.core.names import quoted
 from penstock.model.clock import SystemClock
 from penstock.model.errors import InvalidSetting, RefusedError, UnavailableError
 from penstock.model.limits import MIB
-from penstock.pipeline.delta.committing import commit, durable
+from penstock.pipeline.delta.committing import all_named, commit, durable
 from penstock.pipeline.delta.files import PARTITION, write_files
 from penstock.pipeline.delta.rows import FILE, open_table, path_of, rows_of, rows_with_file
 from penstock.pipeline.delta.table import MERGED_BYTES
@@ -139,10 +140,32 @@ class CleanTable:
         gone = self._table.vacuum(
             int(older_s / 3_600), dry_run=False, enforce_retention_duration=False, full=True
         )
+        orphans = self._remove_orphans()
         for folder in folders:
             with suppress(OSError):  # it is not empty, or gone already
                 folder.rmdir()
-        return len(gone)
+        return len(gone) + orphans
+
+    def _remove_orphans(self) -> int:
+        """Remove what killed jobs wrote and no commit ever named; how many files.
+
+        Nobody reads them, at any version of the table, so they need not wait for a vacuum; only as
+        long as their job may still be at work.
+        """
+        until_s = SystemClock().now_us() / 1e6 - VACUUM_S_MIN
+        written = {folder: _all_below(folder) for folder in self.path.glob("rows-*")}
+        # After the look at the files: a job may commit meanwhile.
+        named = {self.path / name for name in all_named(self._table, self.path)}
+        removed = 0
+        for folder, below in written.items():
+            if named.intersection(below):
+                continue
+            with suppress(FileNotFoundError):  # its job gave it up
+                newest_s = max(path.stat().st_mtime for path in (folder, *below))
+                if newest_s < until_s:
+                    removed += sum(path.is_file() for path in below)
+                    shutil.rmtree(folder)
+        return removed
 
     def _folders(self, older_s: float) -> list[Path]:
         """Directories of data files that nobody has changed for so long, the deepest first."""
@@ -221,6 +244,11 @@ class CleanTable:
             new.discard()
             raise
         self.commits += 1
+
+
+def _all_below(folder: Path) -> list[Path]:
+    """Files and directories; what vanishes meanwhile is passed over."""
+    return [Path(at, name) for at, below, files in os.walk(folder) for name in (*below, *files)]
 
 
 def _groups(files: list[DataFile]) -> Iterator[list[DataFile]]:
