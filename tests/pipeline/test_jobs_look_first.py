@@ -11,13 +11,14 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
-from penstock import Broker, TopicNotFound
+from penstock import Broker, RefusedError, TopicNotFound
 from penstock.model.errors import Gap, InvalidPipeline
-from penstock.pipeline import archive, dispatch, replay, sql, stats
+from penstock.pipeline import archive, clean, dispatch, replay, sql, stats
 from penstock.pipeline.delta.table import ArchiveTable
 from penstock.pipeline.source.offsets import Place
 from penstock.pipeline.source.origin import Range, Wanted
 from tests.pipeline.declaring import COPY, Declare
+from tests.pipeline.tiering import fill, tier
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -151,3 +152,12 @@ def test_lost_records_are_named_and_may_be_skipped(data: Path, tmp_path: Path) -
         *((first, number, b"x") for number in range(5)),
         *((second, number, b"new") for number in range(7)),
     ]
+
+
+@pytest.mark.usefixtures("no_spark")
+def test_the_history_of_a_topic_is_not_cleaned(tmp_path: Path) -> None:
+    fill(tmp_path / "data", "t", 100)
+    tier(tmp_path / "data", 50)
+    (log,) = (tmp_path / "history").rglob("_delta_log")
+    with pytest.raises(RefusedError, match="is the history of topic 't', which only its broker"):
+        clean(log.parent, latest=True)

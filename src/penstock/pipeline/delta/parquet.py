@@ -12,6 +12,8 @@ from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
+
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
@@ -86,6 +88,7 @@ def _one_scan(
 ) -> DataFrame:
     """One relation over files whose directories have values, as if their names said so."""
     from pyspark.sql import DataFrame
+    from pyspark.sql.pandas.types import to_arrow_schema
 
     session: Any = spark
     jvm, java = session._jvm, session._jsparkSession
@@ -98,8 +101,13 @@ def _one_scan(
         jvm.org.apache.spark.sql.types.DataType.fromJson(types.json())
         for types in (stored, constants)
     )
-    # As rows in Spark's own form, whatever the types are.
-    values: Any = spark.createDataFrame(list(folders.values()), constants).coalesce(1)
+    # As rows in Spark's own form, whatever the types are; from Arrow, because that needs no job.
+    arrow = to_arrow_schema(constants, timezone="UTC")
+    columns = [
+        pa.array(column, field.type)
+        for column, field in zip(zip(*folders.values(), strict=True), arrow, strict=True)
+    ]
+    values: Any = spark.createDataFrame(pa.Table.from_arrays(columns, schema=arrow), constants)
     rows = values._jdf.queryExecution().executedPlan().executeCollect()
     known = [
         sources.PartitionPath(row, path_of("file", None, folder))

@@ -19,7 +19,7 @@ from penstock.pipeline.delta.parquet import File, is_connect, read_parquet
 from penstock.pipeline.source.directory import DirectoryOrigin
 from penstock.pipeline.source.offsets import Place, Places, places_text
 from penstock.pipeline.source.options import Connection, topics_text
-from penstock.pipeline.source.origin import Range, TopicState
+from penstock.pipeline.source.origin import Origin, Range, TopicState
 from penstock.pipeline.source.plan import place_at
 from penstock.pipeline.source.source import EXTRA, SCHEMA
 
@@ -53,14 +53,15 @@ def table(
     sensors/#, and `where` choose records as they do for `format("penstock")`.
     """
     connection = Connection(None if url else Path(path or DEFAULT_PATH).absolute(), url or "")
-    (state,) = origin_of(connection).states((topic,))
+    origin = origin_of(connection)
+    (state,) = origin.states((topic,))
     start = {state.topic: place_at(state, state.first)}
     end = {state.topic: place_at(state, state.end)}
     options = {"names": names, "where": where}
     chosen = {key: text for key, text in options.items() if text is not None}
     if chosen:  # by the code of the broker, on both parts
         return through_source(spark, connection, start, end, SCHEMA, **chosen)
-    return read_past(spark, connection, start, end, SCHEMA)
+    return read_past(spark, connection, start, end, SCHEMA, origin=origin)
 
 
 def read_past(
@@ -71,10 +72,12 @@ def read_past(
     columns: StructType | str,
     *,
     fails_on_loss: bool = True,
+    origin: Origin | None = None,
 ) -> DataFrame:
     """The records between two places of each topic, with these columns.
 
-    The places are of the log as it was before this call, and every start is below its end.
+    The places are of the log as it was before this call, and every start is below its end. `origin`
+    saves a second look at the topics.
     """
     schema = (
         columns
@@ -83,8 +86,8 @@ def read_past(
     )
     parts: list[DataFrame] = []
     rest = dict(start)
-    if connection.path is not None and not is_connect(spark):
-        origin = DirectoryOrigin(connection.path)
+    origin = origin or origin_of(connection)
+    if isinstance(origin, DirectoryOrigin) and not is_connect(spark):
         for state in origin.states(tuple(start), missing_ok=True):
             past = _past_of(origin, state, start, end)
             if past is not None:

@@ -18,11 +18,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
 from urllib.parse import unquote
 
+import msgspec
 import pyarrow as pa
 from deltalake.exceptions import CommitFailedError
 from deltalake.transaction import RemoveAction
 
 from penstock.core.names import quoted
+from penstock.log.history.orders import TableFacts
 from penstock.model.clock import SystemClock
 from penstock.model.errors import InvalidSetting, RefusedError, UnavailableError
 from penstock.model.limits import MIB
@@ -85,8 +87,20 @@ class CleanTable:
         self.commits = 0
         self._session = session
         self._table = open_table(path)
+        self._check_no_history()
         self._names = [field.name for field in self._table.schema().fields]
         self._partitions = self._table.metadata().partition_columns
+
+    def _check_no_history(self) -> None:
+        """Files of a history go on without a hole, and only the broker may change them."""
+        try:
+            facts = msgspec.json.decode(self._table.metadata().description or "", type=TableFacts)
+        except msgspec.DecodeError:
+            return
+        raise RefusedError(
+            f"table {quoted(str(self.path))} is the history of topic {quoted(facts.topic)}, which "
+            "only its broker changes: set history_age of the topic to remove old records"
+        )
 
     def has(self, column: str) -> bool:
         return column in self._names
