@@ -141,11 +141,11 @@ class Printing:
 class House:
     """A broker with every door open, and one of each client that publishers and readers share."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, **settings: Any) -> None:
         self.scratch = path
         self.data = path / "data"
         self.bus_path = path / "bus"
-        self.hosted = Hosted(self.data, bus__path=str(self.bus_path))
+        self.hosted = Hosted(self.data, bus__path=str(self.bus_path), **settings)
         self.loop = LoopThread("matrix", "the matrix is over")
         self._deadline_s = 0.0
         self.printing: dict[str, Printing] = {}  # running commands, by reader

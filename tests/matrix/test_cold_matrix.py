@@ -1,0 +1,109 @@
+"""Does every reader of the past get the same records, whether log, history or both hold them?
+
+A test is a pair of a reader and a state of the topic. Readers that must be known before, such as
+sessions of clients that are away, are attached before anything is published.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+
+import pytest
+
+from tests.history.cooling import cool
+from tests.matrix import http_readers, mqtt_readers, other_readers, python_readers
+from tests.matrix.house import Got, House, Message, Place, Printing, placed, topic_place
+from tests.matrix.publishers import PUBLISHERS
+from tests.matrix.reading import READERS, Reader, Reading, got_json
+
+assert http_readers and mqtt_readers and other_readers and python_readers  # each adds its own
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("matrix")]  # one worker has the broker
+STATES = ("hot", "border", "cold")
+EARLY = ("away-", "share-away-", "seed-consume")
+LATE = (
+    *("records-", "arrow-page", "consumer-fetch", "group-fetch", "sse-history"),
+    *("websocket-stream-history", "from-earliest-", "penstock-consume", "penstock-log-export"),
+    *("spark-source-url", "aio-client-", "client-consume", "client-read", "client-group"),
+    *("broker-consume", "broker-read"),
+)
+
+
+class LateSub:
+    """A `penstock sub --from earliest` that is started when everything is stored."""
+
+    def __init__(self, house: House, place: Place) -> None:
+        self._house, self._place = house, place
+        (filter,) = place.wildcards
+        start = ("-q", "1", "--from", "earliest")
+        self._printing = Printing(house.hosted.port, "-t", filter, *start)
+
+    def collect(self) -> list[list[Got]]:
+        lines = self._printing.lines(self._place.names, self._house.left_s)
+        return [[got_json({**one, "qos": None}) for one in lines]]
+
+    def close(self) -> None:
+        self._printing.close()
+
+
+PAST: dict[str, Reading] = {
+    key: reading for key, reading in READERS.items() if key.startswith((*EARLY, *LATE))
+} | {"penstock-sub-from-late": Reading("penstock-sub-from-late", LateSub)}
+
+
+@pytest.fixture(scope="module")
+def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
+    path = tmp_path_factory.mktemp("cold")
+    settings = {"history__url": str(path / "history"), "topics__defaults__history": True}
+    with House(path, **settings) as opened:
+        yield opened
+
+
+class Outcome:
+    """What was published in one state, and what each reader got."""
+
+    def __init__(self, house: House, state: str) -> None:
+        place = topic_place(f"past-{state}")
+        house.declare(place.topic)
+        publisher = PUBLISHERS["mqtt-5-qos1-tcp"]
+        messages = place.messages(publisher.payloads, publisher.qos, retain=False)
+        attach: Callable[[str], Reader] = lambda key: PAST[key].attach(house, place)  # noqa: E731
+        readers = {key: attach(key) for key in PAST if key.startswith(EARLY)}
+        self.got: dict[str, list[list[Got]] | Exception] = {}
+        try:
+            publisher.publish(house, place, messages)
+            if state == "border":
+                house.wait_stored(place.topic, len(messages))
+                house.hosted.run(lambda server: cool(server, place.topic))
+            end = house.finish(place, len(messages))
+            if state == "cold":
+                house.hosted.run(lambda server: cool(server, place.topic))
+            for key in PAST:
+                try:
+                    if key not in readers:
+                        readers[key] = attach(key)
+                    self.got[key] = readers[key].collect()
+                except Exception as error:  # one that fails harms no other
+                    self.got[key] = error
+        finally:
+            for one in readers.values():
+                with suppress(OSError):
+                    one.close()
+        self.messages: list[Message] = [*placed(messages, 0), end]
+
+
+@pytest.fixture(scope="module")
+def outcomes(house: House) -> dict[str, Outcome]:
+    return {state: Outcome(house, state) for state in STATES}
+
+
+@pytest.mark.parametrize("state", STATES)
+@pytest.mark.parametrize("reader", PAST)
+def test_a_reader_of_the_past_gets_every_message_once_and_in_order(
+    outcomes: dict[str, Outcome], reader: str, state: str
+) -> None:
+    outcome = outcomes[state]
+    found = outcome.got[reader]
+    if isinstance(found, Exception):
+        raise found
+    PAST[reader].check(found, outcome.messages)
