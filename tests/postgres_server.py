@@ -34,6 +34,9 @@ class PostgresServer:
             self._data = Path(tempfile.mkdtemp(prefix="penstock-postgres-"))
             self._server = get_server(self._data)
         self.url = self._server.get_uri("postgres")
+        # Tests end its processes and never the machine: what it wrote is there without a sync.
+        self.fetch("alter system set fsync to off")
+        self.fetch("select pg_reload_conf()")
 
     def new_schema(self) -> str:
         return f"test_{next(_numbers)}"
