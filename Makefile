@@ -13,7 +13,7 @@ export PYTHONDONTWRITEBYTECODE :=
 ENGINE_TESTS := tests/model tests/core tests/mqtt tests/log tests/broker
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test test-peers test-cluster nightly check format bench demo constraints clean
+.PHONY: help setup run test test-peers test-cluster nightly check format bench demo constraints hashes clean
 
 help: ## list the targets
 	@printf '\n  Penstock: MQTT and HTTP in, one fsynced log, Spark tables and streams out\n\n'
@@ -75,8 +75,11 @@ bench: setup ## measure speed as ratios against a bare loop or a peer in the sam
 demo: setup ## run a demo: devices over MQTT, Spark, back over MQTT, a table and a chart; under two minutes
 	@$(VENV)/python -m demo $(ARGS)
 
-constraints: ## write the newest compatible versions to constraints.txt
+constraints: ## write the newest compatible versions to constraints.txt, and their hashes
 	@$(PYTHON) -m tools.constraints
+
+hashes: ## write the hashes of the versions in constraints.txt to hashes.txt
+	@$(PYTHON) -m tools.hashes
 
 clean: ## remove .venv/, builds and caches; keep data directories
 	@rm -rf .venv build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-import tomllib
 from pathlib import Path
 
 import pytest
@@ -13,6 +12,7 @@ import pytest
 from tests.core_install import OPTIONAL
 from tests.test_core_install import API, SERVED
 from tools.engine import ROOT
+from tools.hashes import requirements
 from tools.stranger import (
     Place,
     StrangerError,
@@ -24,7 +24,7 @@ from tools.stranger import (
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("core environment")]  # made once
 
-COPIED = ("LICENSE", "MANIFEST.in", "README.md", "constraints.txt", "pyproject.toml", "setup.py")
+COPIED = ("LICENSE", "MANIFEST.in", "README.md", "pyproject.toml", "setup.py")
 COMMANDS = """
 topic create t
 topic list
@@ -58,11 +58,11 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Place:
     ignored = shutil.ignore_patterns("*.so", "__pycache__", "*.egg-info")
     for name in ("src", "tools"):
         shutil.copytree(ROOT / name, root / name, ignore=ignored)
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    (root / "core.txt").write_text(requirements(compile=False, full=False))
     made = Place(root, {**empty_environment(), "PENSTOCK_COMPILE": "0"})
     made.run(sys.executable, "-m", "venv", ".venv")
-    pip = [".venv/bin/python", "-m", "pip", "install", "--constraint", "constraints.txt"]
-    made.run(*pip, "setuptools", *project["dependencies"])
+    pip = [".venv/bin/python", "-m", "pip", "install"]
+    made.run(*pip, "--require-hashes", "--requirement", "core.txt")
     made.run(*pip, "--no-deps", "--no-build-isolation", ".")
     return made
 

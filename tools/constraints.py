@@ -2,7 +2,8 @@
 
 Resolves the core dependencies and every extra of pyproject.toml, newest first, in a fresh
 environment, and writes down what pip chose: names and versions only, so that the file holds
-for whichever index a person uses. `make constraints`; read the difference before committing.
+for whichever index a person uses; then writes their hashes (tools/hashes.py). `make constraints`;
+read the difference before committing.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import tempfile
 import tomllib
 from pathlib import Path
 
+from tools import hashes
 from tools.engine import ROOT
 
 PIN = re.compile(r"[A-Za-z0-9._-]+==[A-Za-z0-9.!+_-]+")
@@ -45,7 +47,7 @@ def main() -> int:
     text = HEADER + "".join(f"{pin}\n" for pin in sorted(pins, key=str.casefold))
     (ROOT / "constraints.txt").write_text(text)
     print(f"constraints.txt: {len(pins)} packages")
-    return 0
+    return hashes.main()
 
 
 if __name__ == "__main__":

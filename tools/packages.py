@@ -1,7 +1,8 @@
-"""Installs Penstock and the packages it needs into .venv/, at the versions of constraints.txt.
+"""Installs Penstock and the packages it needs into .venv/: only files whose hashes are known.
 
-Repeatable: what the last complete installation wrote down says whether anything is missing. Runs
-inside .venv, one installation at a time.
+hashes.txt has the versions of constraints.txt with the hashes of all their files. Repeatable: what
+the last complete installation wrote down says whether anything is missing. Runs inside .venv, one
+installation at a time.
 """
 
 from __future__ import annotations
@@ -13,24 +14,23 @@ import os
 import re
 import subprocess
 import sys
+import tempfile
 import time
-import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Final, NoReturn
 
 from tools.engine import ROOT
+from tools.hashes import CONSTRAINTS, HASHES, requirements
 
 VENV = ROOT / ".venv"
 PYTHON = VENV / "bin" / "python"
-CONSTRAINTS = ROOT / "constraints.txt"
 STAMP = VENV / "penstock-packages.json"
 LOCK = VENV / "penstock-packages.lock"
 LOG = VENV / "penstock-setup.log"
 COMPILE_LOG = VENV / "penstock-compile.log"  # of compiling in the background
 
-MYPYC: Final = "mypy[mypyc]"
-DOWNLOAD = re.compile(r"Downloading ([^-/]+)-([^-/]+?)(?:-\S+|\.tar\.gz) (\(.* [MG]B\))")
+DOWNLOAD: Final = re.compile(r"Downloading ([^-/]+)-([^-/]+?)(?:-\S+|\.tar\.gz) (\(.* [MG]B\))")
 
 
 def say(step: str, text: str) -> None:
@@ -63,26 +63,29 @@ def ensure_mypyc() -> None:
     with _lock():
         stamp = _installed()
         if not stamp.get("mypyc"):
-            _pip(MYPYC)
+            _install_hashed(compile=True, full=False)
             STAMP.write_text(json.dumps({**stamp, "mypyc": True}) + "\n")
 
 
 def _install(*, full: bool, mypyc: bool, is_first: bool) -> None:
-    with (ROOT / "pyproject.toml").open("rb") as file:
-        project = tomllib.load(file)["project"]
-    wanted: list[str] = ["setuptools", *project["dependencies"], *([MYPYC] if mypyc else [])]
-    if full:
-        wanted += [one for extra in project["optional-dependencies"].values() for one in extra]
     started_s = time.monotonic()
     what = "penstock and all extras" if full else "penstock"
     patience = " (1.3 GB: a few minutes the first time)" if full and is_first else ""
     say("packages", f"installing {what}{patience}")
     LOG.unlink(missing_ok=True)
     STAMP.unlink(missing_ok=True)
-    _pip(*wanted)
+    _install_hashed(compile=mypyc, full=full)
     # Built with the pinned setuptools just installed, not with whatever is newest today.
     _pip("--no-deps", "--no-build-isolation", "--editable", ".")
     say("packages", f"done in {time.monotonic() - started_s:.0f} s")
+
+
+def _install_hashed(*, compile: bool, full: bool) -> None:
+    """A file that is not the one whose hash was written down is not installed."""
+    with tempfile.NamedTemporaryFile("w", prefix="penstock-", suffix=".txt") as listed:
+        listed.write(requirements(compile=compile, full=full))
+        listed.flush()
+        _pip("--require-hashes", "--requirement", listed.name)
 
 
 @contextmanager
@@ -96,7 +99,7 @@ def _lock() -> Iterator[None]:
 def _digest() -> str:
     """Changes whenever an installation would give something else."""
     digest = hashlib.sha256(sys.version.encode())
-    for path in (ROOT / "pyproject.toml", CONSTRAINTS):
+    for path in (ROOT / "pyproject.toml", CONSTRAINTS, HASHES):
         digest.update(path.read_bytes())
     digest.update(str(VENV).encode())  # the scripts in bin/ hold it
     return digest.hexdigest()
@@ -114,7 +117,7 @@ def _installed() -> dict[str, Any]:
 def _pip(*arguments: str) -> None:
     """Run pip install, show its news, keep all it says in the log."""
     command = [str(PYTHON), "-m", "pip", "install", "--progress-bar", "off"]
-    command += ["--disable-pip-version-check", "--constraint", str(CONSTRAINTS), *arguments]
+    command += ["--disable-pip-version-check", *arguments]
     # The engine is compiled by its own step, which shows what the compiler says.
     environment = {**os.environ, "PENSTOCK_COMPILE": "0"}
     lines: list[str] = []

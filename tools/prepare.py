@@ -1,8 +1,8 @@
 """Makes the checkout ready: .venv/, the packages in it, the compiled engine. `make setup`.
 
 Repeatable: each step looks at what is there and does only what is missing. Packages are
-installed again when pyproject.toml or constraints.txt changed, the engine is compiled again
-when a source behind it changed. Runs on a bare Python of the required version.
+installed again when pyproject.toml, constraints.txt or hashes.txt changed, the engine is compiled
+again when a source behind it changed. Runs on a bare Python of the required version.
 
 `--light` is enough to serve, and soon done: the core package, with the engine interpreted until
 the background has compiled it. A checkout that once had everything keeps everything.

@@ -39,6 +39,7 @@ DECLARES_16_MIB = b"\x10\x80\x80\x80\x08"
 GROWN_BYTES_MAX = 48 * MIB
 WILLS_BYTES_MAX = 128 * MIB  # what waits for its commit and to be read, twice
 RETAINED_BYTES_MAX = 200 * MIB  # 320 MiB are retained; what is not saved yet, cache and output
+UNREAD_BYTES_MAX = 128 * MIB  # a log's newest records, and what is on its way, besides
 SERVED_MIN = 10  # rounds of a healthy client during an attack
 
 
@@ -171,20 +172,64 @@ def test_answers_to_a_flood_of_acknowledgements_that_are_not_read(
     assert healthy.grown_bytes < GROWN_BYTES_MAX
 
 
-def test_three_hundred_readers_that_do_not_read(served: Served) -> None:
+@pytest.mark.slow
+@pytest.mark.parametrize("qos", [0, 1])
+@pytest.mark.parametrize("is_shared", [True, False])
+def test_three_hundred_readers_that_do_not_read(served: Served, is_shared: bool, qos: int) -> None:
+    """A message is in memory once for all its readers; where each has its own, some have to go."""
+    count = 300
+    asked = Properties(topic_alias_maximum=10)  # an alias does not make it another message
     with ExitStack() as stack:
-        deaf = [stack.enter_context(Wire(served.port, f"deaf{n}", MQTT_5)) for n in range(300)]
-        for one in deaf:
+        deaf = [stack.enter_context(Wire(served.port, f"deaf{n}", MQTT_5)) for n in range(count)]
+        for number, one in enumerate(deaf):
             one.take_slowly()
-            one.connect()
-            one.send(Subscribe(1, (Subscription("much", 1),)))
+            one.connect(properties=asked)
+            name = "a-name-for-all" if is_shared else f"a-name-for-one/{number}"
+            one.send(Subscribe(1, (Subscription(name, qos),)))
             one.pick(Suback)
         writer = stack.enter_context(Wire(served.port, "writer", MQTT_5))
         writer.connect()
         with Beside.mqtt(served) as healthy:
-            for _ in range(30):
-                writer.publish("much", bytes(900 * KIB), 1)
-    assert healthy.grown_bytes < 400 * MIB
+            names = ["a-name-for-all"] * 30
+            if not is_shared:
+                names = [f"a-name-for-one/{number}" for number in range(count)]
+            for name in names:
+                writer.publish(name, bytes(900 * KIB), 1)
+        # A client that reads is served as before.
+        reader = stack.enter_context(Wire(served.port, "reader", MQTT_5))
+        reader.connect()
+        reader.subscribe("a-name-for-all", qos=1)
+        writer.publish("a-name-for-all", bytes(900 * KIB), 1)
+        assert len(reader.receive().payload) == 900 * KIB
+    assert healthy.grown_bytes < (UNREAD_BYTES_MAX if is_shared else 2 * UNREAD_BYTES_MAX)
+    assert healthy.rounds >= SERVED_MIN
+
+
+@pytest.mark.slow
+def test_messages_of_a_reader_that_was_closed_come_when_it_is_back(served: Served) -> None:
+    """Sessions go on from the log; nothing of it was lost, and no reader gets another's bytes."""
+    count = 200
+    with ExitStack() as stack:
+        for number in range(count):
+            deaf = stack.enter_context(Wire(served.port, f"deaf{number}", MQTT_5))
+            deaf.take_slowly()
+            deaf.connect(clean=False, properties=kept())
+            deaf.send(Subscribe(1, (Subscription(f"own/{number}", 1), Subscription("all", 1))))
+            deaf.pick(Suback)
+        writer = stack.enter_context(Wire(served.port, "writer", MQTT_5))
+        writer.connect()
+        for number in range(count):
+            writer.publish(f"own/{number}", bytes([number]) * (900 * KIB), 1)
+        for number in range(3):
+            writer.publish("all", bytes([number]) * (100 * KIB), 1)
+    for number in range(0, count, 20):
+        with Wire(served.port, f"deaf{number}", MQTT_5) as back:
+            back.connect(clean=False, properties=kept())
+            got = [back.receive() for _ in range(4)]
+            own = [one.payload for one in got if one.name != "all"]
+            assert own == [bytes([number]) * (900 * KIB)]
+            shared = [one.payload for one in got if one.name == "all"]
+            assert shared == [bytes([at]) * (100 * KIB) for at in range(3)]
 
 
 def test_a_thousand_wills_of_60_kb_at_once(served: Served) -> None:

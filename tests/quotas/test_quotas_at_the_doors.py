@@ -166,6 +166,25 @@ def test_a_retained_name_too_many_is_refused_before_its_ack(start: Start) -> Non
         assert found == {"a": b"2", "c": b"3"}
 
 
+def test_retained_names_over_http_count_and_a_request_is_stored_whole_or_not_at_all(
+    start: Start,
+) -> None:
+    broker = start("retained = 3")
+    path = f"{TOPICS}/default/records"
+
+    def retain(*names: str) -> int:
+        messages = [{"payload": "x", "name": name, "retain": True} for name in names]
+        return ask(broker, "POST", path, messages).status
+
+    with Wire(broker.port, "one", MQTT_5) as wire:  # makes the default topic
+        wire.connect()
+        wire.publish("first", b"1", 1, retain=True)
+    assert retain("a", "b", "c") == 429
+    assert retain("a", "b") == 200, "what was refused does not count"
+    assert retain("c") == 429 and retain("a", "b", "first") == 200
+    assert refusals(broker, "quota_retained") == 2
+
+
 def test_before_mqtt_5_a_retained_name_too_many_closes_the_connection(start: Start) -> None:
     broker = start("retained = 1")
     with Wire(broker.port, "one") as wire:

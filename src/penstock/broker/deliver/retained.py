@@ -16,6 +16,7 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from heapq import heapify, heappop, heappush
 from typing import Final
 
+from penstock.broker.deliver.admitted import Admitted
 from penstock.broker.quotas import Quotas
 from penstock.catalog.retained import RetainedHead, RetainedRow, head_of
 from penstock.catalog.sessions import Checkpoint
@@ -55,6 +56,7 @@ class Retained:
         self._unsaved_bytes = 0
         self._cache: OrderedDict[str, RetainedRow] = OrderedDict()  # saved; oldest use goes first
         self._cache_bytes = 0
+        self._admitted = Admitted()
         self._is_used = False  # the cache, since `release_unused` was called last
         self._fetching = asyncio.Semaphore(FETCHES_MAX)
         self._changed: set[str] = set()  # since the last checkpoint was taken
@@ -80,17 +82,27 @@ class Retained:
             self._put(head)
 
     def exceeded(self, quotas: Quotas, run: Run) -> QuotaExceeded | None:
-        """Why a run may not be retained; None if there is room for it, or it deletes."""
+        """Why a run may not be retained; None if there is room for it, or it deletes.
+
+        What is admitted counts from now on, so that many at once cannot exceed the quota.
+        """
         size = run.lengths[-1]
         if not size:
             return None
+        admitted = self._admitted
+        admitted.forget_old(self._clock.steady_us())
         try:
-            if run.name not in self._messages:
-                quotas.check(RETAINED, len(self._messages))
-            quotas.check(RETAINED_BYTES, self.payload_bytes, size)
+            if run.name not in self._messages and run.name not in admitted.names:
+                quotas.check(RETAINED, len(self._messages) + len(admitted.names))
+            quotas.check(RETAINED_BYTES, self.payload_bytes + admitted.bytes, size)
         except QuotaExceeded as exceeded:
             return exceeded
+        admitted.add(run.name, size, self._clock.steady_us(), self._messages)
         return None
+
+    def give_up(self, name: str) -> None:
+        """What was admitted under this name is not published after all."""
+        self._admitted.remove(name)
 
     def follow(self, topic_id: int, batch: Batch) -> None:
         """Take over what a committed batch retains."""
@@ -101,6 +113,7 @@ class Retained:
             if not record.retain:
                 continue
             self._changed.add(record.name)
+            self._admitted.remove(record.name)
             if not record.payload:
                 if record.name in self._messages:
                     self._remove(record.name)

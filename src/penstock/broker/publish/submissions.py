@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final
 
+from penstock.broker.deliver.retained import Retained
 from penstock.broker.engine import Engine
 from penstock.broker.topics import Topic
 from penstock.core.access import PUBLISH, Authorise, Principal, denial
@@ -49,9 +50,10 @@ def built_in_denial(topic: Topic) -> str:
 class Submissions:
     """Takes submissions for all topics, on the event loop."""
 
-    def __init__(self, engine: Engine, authorise: Authorise) -> None:
+    def __init__(self, engine: Engine, authorise: Authorise, retained: Retained) -> None:
         self._engine = engine
         self._authorise = authorise
+        self._retained = retained
 
     def submit(
         self,
@@ -79,4 +81,14 @@ class Submissions:
             engine.check(run)
         count = sum(run.count for run in runs)
         engine.quotas.check_rate(principal.user, count, sum(len(run.data) for run in runs))
+        self._admit_retained([run for run in runs if run.retain])
         engine.metrics.records_submitted += count
+
+    def _admit_retained(self, runs: Sequence[Run]) -> None:
+        """QuotaExceeded if one of them may not be retained: then none is stored."""
+        for at, run in enumerate(runs):
+            exceeded = self._retained.exceeded(self._engine.quotas, run)
+            if exceeded is not None:
+                for admitted in runs[:at]:
+                    self._retained.give_up(admitted.name)
+                raise exceeded

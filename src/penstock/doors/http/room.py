@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 LARGE_BYTES: Final = 256 * KIB  # smaller answers are made whole and need no place
 ROOM_BYTES_MAX: Final = 96 * MIB  # of all large answers together; the largest record fits
-READS_MAX: Final = 8  # at once, before it is known how large they are
+READS_MAX: Final = 16  # at once, before it is known how large they are
 SCANS_MAX: Final = 16  # the same for reads with filters, which may take seconds each
 # While others wait, a client has to take 1 Mbit/s, after some seconds to begin with.
 PACE_BYTES_S: Final = 128 * KIB

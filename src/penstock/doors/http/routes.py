@@ -35,7 +35,7 @@ def add_all(
     mqtt_door: MqttDoor, all_tenants: Tenants, reload: Callable[[], list[str]], door: Endpoints
 ) -> None:
     exchange = door.world.exchange
-    submissions = Submissions(exchange.engine, exchange.authorise)
+    submissions = Submissions(exchange.engine, exchange.authorise, exchange.store.retained)
     status.add_routes(door, exchange, mqtt_door)
     mqtt.add_routes(door, mqtt_door)
     queue.add_routes(door, submissions)

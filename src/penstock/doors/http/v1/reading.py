@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import binascii
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from itertools import repeat
@@ -262,7 +263,7 @@ def _shown(payload: bytes) -> tuple[str | UnsetType, str | UnsetType]:
 def decode_base64(text: str, at: int) -> bytes:
     """The bytes of message `at`."""
     try:
-        return base64.b64decode(text, validate=True)
+        return binascii.a2b_base64(text, strict_mode=True)
     except ValueError as wrong:
         raise HttpError(
             400,

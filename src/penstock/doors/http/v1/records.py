@@ -6,13 +6,13 @@ and comes when they are durable. With an Idempotency-Key it is stored once, howe
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 from collections.abc import Sequence
 from functools import partial
 from typing import Any, Final
 
 import msgspec
-from msgspec import UNSET
 
 from penstock.broker.publish.idempotency import StoringOnce
 from penstock.broker.publish.submissions import RECORDS_MAX, Submissions
@@ -20,10 +20,8 @@ from penstock.broker.reading import Selection, position_offset
 from penstock.broker.session.store import SessionStore
 from penstock.broker.topics import Topic
 from penstock.core.access import Gate
-from penstock.core.names import check_name
 from penstock.core.position import parse_position
-from penstock.core.run import Run, run_of
-from penstock.doors.http.counting import check_values
+from penstock.core.run import Run
 from penstock.doors.http.endpoints import Endpoints
 from penstock.doors.http.errors import problem_of
 from penstock.doors.http.messages import JSON, Answer, HttpError, Pairs, Request, Response
@@ -31,6 +29,16 @@ from penstock.doors.http.needs import Needs
 from penstock.doors.http.room import Place
 from penstock.doors.http.router import Route
 from penstock.doors.http.schemas import FILTER, KEY, NAME, OFFSET, POSITION, WHERE, number
+from penstock.doors.http.v1.bodies import (
+    NDJSON,
+    RAW,
+    SLICED_BYTES,
+    is_raw,
+    make_runs,
+    make_runs_slowly,
+    read_messages,
+    read_messages_slowly,
+)
 from penstock.doors.http.v1.describing import Facts, Field
 from penstock.doors.http.v1.page import ARROW, BATCHES, Page, page_size, read_form
 from penstock.doors.http.v1.reading import (
@@ -41,7 +49,6 @@ from penstock.doors.http.v1.reading import (
     READ_BYTES_MAX,
     WAIT_S_MAX,
     check_query,
-    decode_base64,
     read_columns,
     read_filters,
     read_limit,
@@ -49,16 +56,11 @@ from penstock.doors.http.v1.reading import (
     read_offset,
     read_wait_s,
 )
-from penstock.doors.http.v1.types import Message, MessagesIn, Records, Results
-from penstock.model.errors import RefusedError
-from penstock.model.messages import check_headers, check_key, encode_message
-from penstock.model.record import KIND_BYTES, KIND_TEXT, Headers
+from penstock.doors.http.v1.types import MessagesIn, Records, Results
+from penstock.model.messages import check_key
 
 RECORDS: Final = "/v1/topics/{topic}/records"
-NDJSON: Final = ("application/x-ndjson", "application/ndjson", "application/jsonl")
 _LIMITS: Final = {ARROW: ARROW_LIMIT_MAX, BATCHES: BATCHES_LIMIT_MAX}
-RAW: Final = {"text/plain": KIND_TEXT, "application/octet-stream": KIND_BYTES}
-
 WAIT: Final = {"type": "number", "minimum": 0, "maximum": WAIT_S_MAX}
 ALL: Final = {
     "type": "array",
@@ -67,8 +69,6 @@ ALL: Final = {
     "uniqueItems": True,
 }
 
-_one: Final = msgspec.json.Decoder(Message)
-_many: Final = msgspec.json.Decoder(list[Message])
 _encode: Final = msgspec.json.Encoder().encode
 
 
@@ -142,6 +142,8 @@ class RecordsDoor:
 
     def store(self, request: Request) -> Any:
         topic = self._engine.topics.get(request.params["topic"])
+        if len(request.body) > SLICED_BYTES and not is_raw(request):
+            return self._store_large(request, topic)
         runs = make_runs(topic, read_messages(request))
         if b"idempotency-key" in request.headers or b"idempotency-part" in request.headers:
             return self._store_once(request, topic, runs)
@@ -155,6 +157,24 @@ class RecordsDoor:
 
         self._submissions.submit(request.principal, topic, runs, stored)
         return None
+
+    async def _store_large(self, request: Request, topic: Topic) -> Response:
+        """Others have their turn while the body is looked at."""
+        runs = await make_runs_slowly(topic, await read_messages_slowly(request))
+        if b"idempotency-key" in request.headers or b"idempotency-part" in request.headers:
+            return await self._store_once(request, topic, runs)
+        stored: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+
+        def tell(offset: int, error: Exception | None) -> None:
+            if stored.done():
+                return  # who asked is gone
+            if error is None:
+                stored.set_result(offset)
+            else:
+                stored.set_exception(error)
+
+        self._submissions.submit(request.principal, topic, runs, tell)
+        return results(topic, await stored, sum([run.count for run in runs]))
 
     async def _store_once(self, request: Request, topic: Topic, runs: Sequence[Run]) -> Response:
         key = check_key(request.header(b"idempotency-key"))
@@ -246,109 +266,6 @@ def results(topic: Topic, offset: int, count: int, headers: Pairs = ()) -> Respo
         each,
     )
     return Response(200, body, headers=headers)
-
-
-# From a body to runs
-
-
-def read_messages(request: Request) -> list[Message]:
-    """The messages of a body, in whatever form they came."""
-    content_type = request.header(b"content-type")
-    if content_type != JSON:
-        content_type = content_type.partition(";")[0].strip().lower()
-    body = request.body
-    kind = RAW.get(content_type)
-    if kind is not None:
-        query = check_query(request, "name")
-        message = Message(payload=body, name=query.get("name", UNSET))
-        if kind == KIND_TEXT:
-            try:
-                message.payload = body.decode()
-            except UnicodeDecodeError:
-                raise HttpError(
-                    400, "the body is not UTF-8: send it as application/octet-stream"
-                ) from None
-        return [message]
-    query = check_query(request, "name") if request.query_text else {}
-    check_values(body)
-    try:
-        if content_type in NDJSON:
-            messages = _one.decode_lines(body)
-        elif body.lstrip(b" \t\r\n")[:1] == b"[":
-            messages = _many.decode(body)
-        else:
-            messages = [_one.decode(body)]
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as wrong:
-        raise HttpError(
-            400,
-            f'the request body is invalid: {wrong}; send {{"payload": …}}, a list or lines of '
-            "them, or text/plain",
-        ) from None
-    if not messages:
-        raise HttpError(400, "the body contains no message: send one or more")
-    if "name" in query:
-        for message in messages:
-            message.name = query["name"] if message.name is UNSET else message.name
-    if len(messages) > RECORDS_MAX:
-        raise HttpError(
-            413, f"{len(messages)} messages at once: at most {RECORDS_MAX}; send several requests"
-        )
-    return messages
-
-
-def make_runs(topic: Topic, messages: Sequence[Message]) -> list[Run]:
-    """Neighbours that share all but the payload become one run."""
-    runs: list[Run] = []
-    payloads: list[bytes] = []
-    like: Message = messages[0]
-    kind = -1
-    for at, message in enumerate(messages):
-        payload = message.payload
-        if type(payload) is str and message.payload_base64 is UNSET:
-            data, its_kind = payload.encode(), KIND_TEXT
-        else:
-            data, its_kind = read_payload(message, at)
-        if (
-            its_kind != kind
-            or message.name != like.name
-            or message.headers != like.headers
-            or message.retain != like.retain
-        ):
-            if payloads:
-                runs.append(_run(topic, like, payloads, kind, at))
-                payloads = []
-            like, kind = message, its_kind
-        payloads.append(data)
-    runs.append(_run(topic, like, payloads, kind, len(messages)))
-    return runs
-
-
-def read_payload(message: Message, at: int) -> tuple[bytes, int]:
-    """Payload and kind of one message; HttpError says which one is wrong."""
-    payload, coded = message.payload, message.payload_base64
-    if (payload is UNSET) is (coded is UNSET):
-        is_none = payload is UNSET
-        raise HttpError(
-            400,
-            f"message {at} has {'neither' if is_none else 'both'} 'payload' "
-            f"{'nor' if is_none else 'and'} 'payload_base64': give one of them",
-        )
-    if coded is not UNSET:
-        return decode_base64(coded, at), KIND_BYTES
-    return encode_message(payload)
-
-
-def _run(topic: Topic, like: Message, payloads: list[bytes], kind: int, end: int) -> Run:
-    name = topic.declared
-    headers: Headers = ()
-    try:
-        if like.name is not UNSET:
-            name = check_name(like.name)
-        if like.headers is not UNSET:
-            headers = check_headers(like.headers)
-    except RefusedError as wrong:
-        raise type(wrong)(f"message {end - len(payloads)}: {wrong}") from None
-    return run_of(name, payloads, kind, headers=headers, retain=like.retain)
 
 
 def read_part(request: Request, runs: Sequence[Run]) -> int | None:
