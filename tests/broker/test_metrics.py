@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import penstock
+from penstock.broker.gauges import measure_process
 from penstock.broker.metrics import DROPS, REFUSALS, Metrics
 from tests.doors.hosted import Hosted
 
@@ -41,7 +42,8 @@ def test_every_reason_is_explained_to_operators() -> None:
 
 def test_every_cache_is_exported_and_explained_to_operators(tmp_path: Path) -> None:
     with Hosted(tmp_path / "data") as broker:
-        exported = broker.call(broker.exchange.engine.counters)
+        exported = broker.call(lambda: measure_process(broker.exchange.engine))
+        exported |= broker.call(broker.exchange.engine.counters)
     found = [re.fullmatch(r'penstock_cache_bytes{cache="(\w+)"}', name) for name in exported]
     caches = {one[1] for one in found if one}
     assert caches == {"chunks", "decoded", "retained", "routes", "stream_lines", "tails"}

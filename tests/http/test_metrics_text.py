@@ -9,11 +9,15 @@ from typing import NamedTuple
 import pytest
 
 from penstock import __version__
+from penstock.app.server import Server
 from penstock.broker.metrics import FAMILIES
+from penstock.doors.http import status
+from penstock.model.record import TenantId
 from penstock.mqtt.kinds import MQTT_5
 from tests.doors.hosted import Hosted
 from tests.doors.wire import Wire, connect_kept
 from tests.http.asking import Asking
+from tests.http.test_http_access import basic
 
 OPERATIONS = Path(__file__).parents[2] / "docs" / "OPERATIONS.md"
 NAME = r"[a-zA-Z_:][a-zA-Z0-9_:]*"
@@ -67,15 +71,18 @@ def parse(text: str) -> dict[str, Family]:
 
 
 def check_buckets(name: str, family: Family) -> None:
-    buckets = [
-        (float(labels[len('le="') : -1]), value)
-        for (sample, labels), value in family.samples.items()
-        if sample == f"{name}_bucket"
-    ]
-    assert buckets == sorted(buckets), name
-    assert [value for _, value in buckets] == sorted(value for _, value in buckets), name
-    assert buckets[-1] == (float("inf"), family.samples[f"{name}_count", ""])
-    assert (f"{name}_sum", "") in family.samples
+    """Of each series: those of a tenant, or the only one."""
+    for sample, series in [key for key in family.samples if key[0] == f"{name}_count"]:
+        begin = f"{series},le=" if series else "le="
+        buckets = [
+            (float(labels.removeprefix(begin)[1:-1]), value)
+            for (sample, labels), value in family.samples.items()
+            if sample == f"{name}_bucket" and labels.startswith(begin)
+        ]
+        assert buckets == sorted(buckets), name
+        assert [value for _, value in buckets] == sorted(value for _, value in buckets), name
+        assert buckets[-1] == (float("inf"), family.samples[sample, series])
+        assert (f"{name}_sum", series) in family.samples
 
 
 def ask(broker: Hosted) -> dict[str, Family]:
@@ -174,3 +181,67 @@ def test_the_number_of_lines_does_not_grow_with_topics_or_readers(fresh: Hosted)
             client.ask("PUT", f"/v1/topics/t{number}")
             client.ask("PUT", f"/v1/topics/t{number}/consumers/c{number}", {})
         assert sum(len(one.samples) for one in ask(broker).values()) == before
+
+
+def tenants_of(text: str) -> dict[str, dict[str, float]]:
+    """Published records by tenant; '' for a value without that label."""
+    found: dict[str, dict[str, float]] = {}
+    for family in parse(text).values():
+        for (name, labels), value in family.samples.items():
+            tenant = re.search(r'tenant="([^"]*)"', labels)
+            found.setdefault(tenant[1] if tenant else "", {})[name] = value
+    return found
+
+
+def test_an_operator_sees_all_tenants_by_name_and_everybody_else_only_their_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    published = "penstock_published_records_total"
+    logins = {
+        "op": basic("op", "secret"),
+        "": basic("ann", "secret"),
+        "acme": basic("acme/ann", "secret"),
+    }
+
+    async def add(server: Server) -> None:
+        access = server.broker.engine.access
+        await access.add_user("op", b"secret", ["operator"])
+        await access.add_user("ann", b"secret", ["admin"])
+
+    async def add_tenant(server: Server, tenant: TenantId) -> None:
+        await server.broker.tenants.add(tenant)
+        await server.broker.engine.access.add_user("ann", b"secret", ["admin"], tenant)
+
+    with Hosted(tmp_path) as broker, Asking(broker.ports["http"]) as client:
+
+        def metrics(who: str, **headers: str) -> str:
+            login = {"Authorization": logins[who]} | headers
+            return client.ask("GET", "/metrics", **login).body.decode()
+
+        broker.run(add)
+        assert set(tenants_of(metrics("op"))) == {""}, "with one tenant there is no label"
+        for tenant in map(TenantId, ("acme", "globex", "hooli")):
+            broker.run(lambda server, one=tenant: add_tenant(server, one))
+        for who, count in (("", 1), ("acme", 2)):
+            login = {"Authorization": logins[who]}
+            client.ask("PUT", "/v1/topics/t", {}, **login)
+            for _ in range(count):
+                client.ask("POST", "/v1/topics/t/records", {"payload": 1}, **login)
+        for who, count in (("", 1), ("acme", 2)):
+            own = tenants_of(metrics(who))
+            assert set(own) == {""} and own[""][published] == count + 1  # and the audit
+        asked = tenants_of(metrics("op", Penstock_Tenant="acme"))
+        assert set(asked) == {""} and asked[""][published] == 3
+        every = tenants_of(metrics("op"))
+        assert {name: values.get(published) for name, values in every.items()} == {
+            "": None,
+            "default": 2,
+            "acme": 3,
+            "globex": 0,
+            "hooli": 0,
+        }
+        assert {"penstock_process_resident_bytes", "penstock_open_connections"} <= every[""].keys()
+        monkeypatch.setattr(status, "TENANTS_MAX", 1)
+        bounded = tenants_of(metrics("op"))
+        assert set(bounded) == {"", "default", "(others)"}
+        assert bounded["(others)"][published] == 3

@@ -256,11 +256,11 @@ class Engine:
         await self.topics.delete(name)
 
     def counters(self) -> dict[str, float]:
-        """All that is counted, by the names under which it is exported."""
+        """What is counted for this tenant, by the names under which it is exported."""
         topics = self.topics.all()
         chunks = self.metrics.chunks_read + sum(topic.log.loads for topic in topics)
         counted = self.metrics.snapshot() | {"penstock_read_chunks_total": chunks}
-        return counted | self.shared.caches.export() | self.caches.export()
+        return counted | self.caches.export()
 
     def _forget(self, topic: Topic) -> None:
         self.metrics.chunks_read += topic.log.loads

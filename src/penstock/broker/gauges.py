@@ -29,17 +29,24 @@ def resident_bytes() -> int:
     return int(_STATM.read_text().split()[1]) * resource.getpagesize()
 
 
-def measure(exchange: Exchange) -> dict[str, float]:
-    """Names as they are exported, with their values."""
-    engine = exchange.engine
-    connected = len(exchange.sessions.connected)
-    plain, shared = exchange.sessions.subscription_count, len(exchange.store.shares)
+def measure_process(engine: Engine) -> dict[str, float]:
+    """What all tenants share; names as they are exported, with their values."""
     return {
         f'penstock_build_info{{version="{VERSION}",engine="{engine_kind()}"}}': 1,
         "penstock_process_start_time_seconds": engine.shared.started_us / 1e6,
         "penstock_process_resident_bytes": resident_bytes(),
         "penstock_process_open_fds": len(os.listdir(_DESCRIPTORS)),
         **_disk(engine),
+        **engine.shared.caches.export(),
+    }
+
+
+def measure(exchange: Exchange) -> dict[str, float]:
+    """What a tenant holds; names as they are exported, with their values."""
+    engine = exchange.engine
+    connected = len(exchange.sessions.connected)
+    plain, shared = exchange.sessions.subscription_count, len(exchange.store.shares)
+    return {
         **_topics(engine),
         **_histories(engine),
         "penstock_connected_clients": connected,

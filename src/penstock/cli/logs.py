@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from penstock.cli.histories import add_place, root_of, verify_history_of
 from penstock.cli.lines import LAYOUT, export_lines, import_lines
@@ -27,6 +27,7 @@ from penstock.log.files.reader import FileReader
 from penstock.log.files.verify import LogReport, verify_log
 from penstock.log.format.marks import NO_RECORD
 from penstock.model.errors import CorruptError, TopicNotFound
+from penstock.model.record import DEFAULT_TENANT
 
 
 def add_commands(commands: Any) -> None:
@@ -35,8 +36,8 @@ def add_commands(commands: Any) -> None:
     verify = actions.add_parser(
         "verify",
         help="check every byte; the exit code is 1 if a log is damaged",
-        description="Read every byte of every log and report damage with its location. Works also "
-        "while a broker has the directory open.",
+        description="Read every byte of every log, of all tenants unless --tenant names one, and "
+        "report damage with its location. Works also while a broker has the directory open.",
     )
     verify.add_argument("topics", nargs="*", metavar="TOPIC", help="topics (default: all)")
     verify.add_argument(
@@ -93,45 +94,65 @@ def _offset(text: str) -> int:
     return int(text)
 
 
-def _directories(options: argparse.Namespace, topics: list[str]) -> list[tuple[str, Path]]:
-    """(declared name, directory) of the logs asked for, from the files alone."""
+class Found(NamedTuple):
+    """A log in a data directory."""
+
+    tenant: str
+    topic: str  # as declared
+    directory: Path
+
+    @property
+    def shown(self) -> str:
+        of = "" if self.tenant == DEFAULT_TENANT else f" of tenant {self.tenant}"
+        return self.topic + of
+
+
+def _find(options: argparse.Namespace, topics: list[str]) -> list[Found]:
+    """The logs asked for, from the files alone; without topics and a tenant, those of all."""
     root = existing_path(options)
     check_has_files(root)
     disk = RealDisk()
+    tenant = options.of_tenant or (DEFAULT_TENANT if topics else "")
     found = []
     for identity in find_logs(disk, root):
+        if tenant not in ("", identity.tenant):
+            continue
         directory = log_directory(root, identity)
         try:
-            found.append((read_facts(disk, directory).topic, directory))
+            found.append(Found(identity.tenant, read_facts(disk, directory).topic, directory))
         except CorruptError as broken:
             warn(broken)
-            found.append((identity.slug, directory))
+            found.append(Found(identity.tenant, identity.slug, directory))
+    if options.of_tenant and not found:
+        raise TopicNotFound(
+            f"{root} has no topics of tenant {tenant!r}: see `penstock tenant list --at {root}`"
+        )
     if not topics:
         return found
     wanted = {topic.casefold() for topic in topics}
-    missing = wanted - {name.casefold() for name, _ in found}
+    missing = wanted - {one.topic.casefold() for one in found}
     if missing:
         raise TopicNotFound(
             f"{root} has no topic {sorted(missing)[0]!r}: see `penstock topic list --at {root}`"
         )
-    return [(name, directory) for name, directory in found if name.casefold() in wanted]
+    return [one for one in found if one.topic.casefold() in wanted]
 
 
 def verify_logs(options: argparse.Namespace) -> int:
     root = root_of(options) if options.history else None
     tables = []
     progress = Progress("verifying")
-    reports: list[tuple[str, LogReport]] = []
-    for name, directory in _directories(options, options.topics):
+    reports: list[tuple[Found, LogReport]] = []
+    for one in _find(options, options.topics):
         done = sum(report.bytes for _, report in reports)
 
-        def tell(path: Path, size: int, name: str = name, done: int = done) -> None:
+        def tell(path: Path, size: int, name: str = one.shown, done: int = done) -> None:
             progress.tell(f"{name} {path.name} ({human_bytes(done)} so far)")
 
         # Before the history: what retention takes meanwhile is in it then.
-        reports.append((name, verify_log(RealDisk(), directory, tell)))
+        reports.append((one, verify_log(RealDisk(), one.directory, tell)))
         if root is not None:
-            tables.append(verify_history_of(root, directory, reports[-1][1].first_offset))
+            tables.append(verify_history_of(root, one.directory, reports[-1][1].first_offset))
     progress.done()
     histories = [one for one in tables if one is not None]
     is_clean = not any(report.problems for _, report in reports)
@@ -142,7 +163,8 @@ def verify_logs(options: argparse.Namespace) -> int:
                 "clean": is_clean,
                 "logs": [
                     {
-                        "topic": name,
+                        "tenant": one.tenant,
+                        "topic": one.topic,
                         "first_offset": report.first_offset,
                         "end_offset": report.end_offset,
                         "segments": report.segments,
@@ -150,15 +172,15 @@ def verify_logs(options: argparse.Namespace) -> int:
                         "problems": [str(problem) for problem in report.problems],
                         "set_aside": [str(path) for path in report.set_aside],
                     }
-                    for name, report in reports
+                    for one, report in reports
                 ],
                 **({"histories": [one.as_json() for one in histories]} if options.history else {}),
             }
         )
         return 0 if is_clean else 1
-    for name, report in reports:
+    for one, report in reports:
         print(
-            f"{name}: {offset_range(report.first_offset, report.end_offset)}, "
+            f"{one.shown}: {offset_range(report.first_offset, report.end_offset)}, "
             f"{counted(report.segments, 'segment')}, {human_bytes(report.bytes)}: "
             f"{'DAMAGED' if report.problems else 'ok'}"
         )
@@ -176,7 +198,7 @@ def verify_logs(options: argparse.Namespace) -> int:
 
 
 def dump_log(options: argparse.Namespace) -> None:
-    ((name, directory),) = _directories(options, [options.topic])
+    ((_, name, directory),) = _find(options, [options.topic])
     reader = FileReader(RealDisk(), directory)
     first, end = reader.bounds()
     start = first if options.start is None else options.start

@@ -16,7 +16,7 @@ from urllib.parse import unquote, urlsplit, urlunsplit
 import msgspec
 
 from penstock.cli.output import naming
-from penstock.cli.target import existing_path, open_broker
+from penstock.cli.target import add_tenant, existing_path, open_broker
 from penstock.client.target import Target
 from penstock.config import default_key, default_target
 from penstock.log.files.directory import read_holder
@@ -33,14 +33,7 @@ AnyBroker: TypeAlias = "Broker | Client"
 def add_remote(parser: argparse.ArgumentParser, *, has_tenant: bool = True) -> None:
     """`has_tenant`: what the command works on belongs to a tenant."""
     if has_tenant:
-        parser.add_argument(
-            "--tenant",
-            dest="of_tenant",
-            metavar="NAME",
-            default="",
-            help="work on this tenant; for operators (default: the tenant of the login, else "
-            "default)",
-        )
+        add_tenant(parser)
     parser.add_argument(
         "--at",
         metavar="DIR|URL",

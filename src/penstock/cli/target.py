@@ -17,7 +17,18 @@ if TYPE_CHECKING:
     from penstock.app.sync import Broker
 
 
+def add_tenant(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--tenant",
+        dest="of_tenant",
+        metavar="NAME",
+        default="",
+        help="work on this tenant; for operators (default: the tenant of the login, else default)",
+    )
+
+
 def add_target(parser: argparse.ArgumentParser) -> None:
+    add_tenant(parser)
     parser.add_argument(
         "--at",
         metavar="DIR",
@@ -75,7 +86,7 @@ def open_broker(options: argparse.Namespace, *, create: bool = False) -> Broker:
     path = target_path(options) if create else filled_path(options)
     from penstock.app.sync import Broker
 
-    tenant = getattr(options, "of_tenant", "") or DEFAULT_TENANT
+    tenant = options.of_tenant or DEFAULT_TENANT
     broker = Broker(path, tenant=tenant, **storage_settings())
     for note in broker.notes:
         warn(note)

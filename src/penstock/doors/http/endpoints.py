@@ -54,6 +54,11 @@ class Endpoints:
         return self._door.lines
 
     @property
+    def worlds(self) -> list[World]:
+        """Those of all tenants, the default one first, then by name."""
+        return self._door.tenants.worlds
+
+    @property
     def connection_count(self) -> int:
         return self._door.connection_count
 
@@ -88,6 +93,11 @@ class TenantEndpoints:
         """A tenant is being removed: nobody is answered for it any more."""
         del self._worlds[tenant]
         self._made.pop(tenant, None)
+
+    @property
+    def worlds(self) -> list[World]:
+        first, *others = self._worlds.values()
+        return [first, *sorted(others, key=lambda world: world.tenant)]
 
     def get(self, tenant: TenantId) -> Endpoints:
         found = self._made.get(tenant)

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
 
 from penstock.broker.engine import Engine
 from penstock.broker.exchange import Exchange
-from penstock.broker.gauges import measure
+from penstock.broker.gauges import measure, measure_process
 from penstock.broker.metrics import FAMILIES
-from penstock.doors.http.endpoints import Endpoints
+from penstock.doors.http.endpoints import TENANT_HEADER, Endpoints
 from penstock.doors.http.limits import ADMIN, LOGIN, OPEN
 from penstock.doors.http.messages import TEXT, Request, Response, json_response
 from penstock.doors.http.needs import Needs
 from penstock.doors.http.router import Route
 from penstock.doors.mqtt.door import MqttDoor
 
+TENANTS_MAX: Final = 100  # shown one by one: each has about a hundred lines
+OTHERS: Final = "(others)"  # the rest of them together; no tenant has such a name
+_LARGEST: Final = ("penstock_longest_lag_records",)  # not a sum
 METRICS: Final = "text/plain; version=0.0.4; charset=utf-8"
 _METRICS_NEED: Final = {LOGIN: Needs.LOGIN, ADMIN: Needs.ADMIN, OPEN: None}
 
@@ -49,10 +53,34 @@ class Status:
         return json_response({"ready": is_ready, "reasons": reasons}, 200 if is_ready else 503)
 
     def metrics(self, request: Request) -> Response:
-        values = self._engine.counters() | measure(self._exchange)
+        """Of the tenant of who asks; an operator who names none gets those of all tenants."""
+        values = measure_process(self._engine)
+        worlds = self._door.worlds
+        is_of_all = request.principal.is_operator and TENANT_HEADER not in request.headers
+        if is_of_all and len(worlds) > 1:
+            values |= by_tenant({world.tenant: _counted(world.exchange) for world in worlds})
+        else:
+            values |= _counted(self._exchange)
         for name, door in (("mqtt", self._mqtt), ("http", self._door)):
             values[f'penstock_open_connections{{door="{name}"}}'] = door.connection_count
         return Response(200, prometheus(values), METRICS)
+
+
+def _counted(exchange: Exchange) -> dict[str, float]:
+    return exchange.engine.counters() | measure(exchange)
+
+
+def by_tenant(counted: Mapping[str, dict[str, float]]) -> dict[str, float]:
+    """The values of several tenants, with the tenant as a label; the last of very many together."""
+    values: dict[str, float] = {}
+    for number, (tenant, own) in enumerate(counted.items()):
+        label = tenant if number < TENANTS_MAX else OTHERS
+        for name, value in own.items():
+            base, _, labels = name.partition("{")
+            key = f'{base}{{tenant="{label}"' + (f",{labels}" if labels else "}")
+            held = values.get(key, 0)
+            values[key] = max(held, value) if base in _LARGEST else held + value
+    return values
 
 
 def refusals(engine: Engine) -> list[str]:
