@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 def add_check(actions: Any) -> None:
     parser = actions.add_parser("check", help="check a declared pipeline without running it")
     parser.add_argument("file", metavar="FILE", help="TOML file that declares the pipeline")
-    add_remote(parser, has_tenant=False)
+    add_remote(parser)
     parser.set_defaults(run=check_pipeline)
 
 

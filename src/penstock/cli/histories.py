@@ -59,7 +59,7 @@ def add_commands(commands: Any) -> None:
         action.add_argument("table", metavar="TABLE", help="as listed, such as default/orders-1")
     for action in (listing, shown, verify, drop):
         add_place(action)
-        add_target(action)
+        add_target(action, has_tenant=False)  # the names of tables begin with it
 
 
 def add_place(parser: argparse.ArgumentParser) -> None:

@@ -188,8 +188,8 @@ def verify_logs(options: argparse.Namespace) -> int:
             print(f"  {problem}")
         for path in report.set_aside:
             print(f"  {path}: set aside by an earlier recovery; its content is not in the log")
-    for one in histories:
-        one.show()
+    for table in histories:
+        table.show()
     if not reports:
         print("no topics yet")
     else:

@@ -8,6 +8,7 @@ import signal
 import threading
 from datetime import UTC, datetime
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -25,8 +26,10 @@ from penstock.cli.target import (
     open_broker,
 )
 from penstock.config import default_key, spark_master, storage_settings
+from penstock.log.files.layout import tenant_root
 from penstock.model.clock import SystemClock
 from penstock.model.errors import NotAuthorized, PenstockError, RefusedError, UnavailableError
+from penstock.model.record import DEFAULT_TENANT
 from penstock.model.runs import PipelineRun
 from penstock.pipeline.jobs import BY_ADDRESS, JOBS, Progress, find_job
 from penstock.pipeline.packages import check_spark
@@ -53,7 +56,7 @@ def add_commands(commands: Any) -> None:
         )
         one.add_argument(WITH_BROKER, action="store_true", help=argparse.SUPPRESS)
         if name in BY_ADDRESS:
-            add_remote(one, has_tenant=False)
+            add_remote(one)
         else:
             add_target(one)
         one.set_defaults(run=run_job)
@@ -71,7 +74,7 @@ def run_job(options: argparse.Namespace) -> None:
     check_spark()
     options.master = options.master or spark_master()
     is_remote = options.job in BY_ADDRESS and "://" in options.at
-    data = None if is_remote else filled_path(options)
+    data = None if is_remote else _reports(options)
     if options.job in BY_ADDRESS:
         options.place = job_place(options)
     options.storage = storage_settings()
@@ -166,9 +169,15 @@ def show_run(options: argparse.Namespace) -> None:
             print(f"{label:<{width}}  {printable(str(value))}")
 
 
+def _reports(options: argparse.Namespace) -> Path | None:
+    """Where a run is recorded; not at all for a tenant without a directory."""
+    root = tenant_root(filled_path(options), options.of_tenant or DEFAULT_TENANT)
+    return root if root.is_dir() else None
+
+
 def _runs(options: argparse.Namespace) -> list[PipelineRun]:
     """From the catalog; of a directory that a broker holds, what the newer runs report."""
-    data = filled_path(options)
+    data = tenant_root(filled_path(options), options.of_tenant or DEFAULT_TENANT)
     try:
         with open_broker(options) as broker:
             return broker.pipeline_runs()

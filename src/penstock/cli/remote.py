@@ -157,16 +157,18 @@ def job_place(options: argparse.Namespace) -> dict[str, str]:
 
     Files are read even while a broker has them open; the key is for that broker.
     """
+    named = {"tenant": options.of_tenant}
     if "://" not in options.at:
-        return {"path": str(existing_path(options)), "token": read_key(options, options.at)}
+        key = read_key(options, options.at)
+        return {"path": str(existing_path(options)), "token": key} | named
     Target(options.at)  # refuses what is no address, before Spark is started
     key = read_key(options, options.at)
     parts = urlsplit(options.at)
     url = urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
     if key:
-        return {"url": url, "token": key}
+        return {"url": url, "token": key} | named
     user, password = unquote(parts.username or ""), unquote(parts.password or "")
-    return {"url": url, "user": user, "password": password}
+    return {"url": url, "user": user, "password": password} | named
 
 
 def explained(refused: NotAuthorized) -> NotAuthorized:

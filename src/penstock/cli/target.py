@@ -27,8 +27,10 @@ def add_tenant(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def add_target(parser: argparse.ArgumentParser) -> None:
-    add_tenant(parser)
+def add_target(parser: argparse.ArgumentParser, *, has_tenant: bool = True) -> None:
+    """`has_tenant`: what the command works on belongs to a tenant."""
+    if has_tenant:
+        add_tenant(parser)
     parser.add_argument(
         "--at",
         metavar="DIR",

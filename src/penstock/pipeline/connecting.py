@@ -20,7 +20,7 @@ def origin_of(connection: Connection) -> Origin:
     if connection.path is not None:
         from penstock.pipeline.source.directory import DirectoryOrigin
 
-        return DirectoryOrigin(connection.path)
+        return DirectoryOrigin(connection.path, connection.stored_tenant)
     from penstock.pipeline.source.remote import RemoteOrigin
 
     return RemoteOrigin(link_to(connection))
@@ -39,7 +39,7 @@ def intake_of(options: SinkOptions, *, is_stream: bool = False) -> Intake:
     else:
         from penstock.pipeline.sink.intake import DirectoryIntake
 
-        intake = DirectoryIntake(options.connection.path)
+        intake = DirectoryIntake(options.connection.path, options.connection.stored_tenant)
         intake.check_free()
     if options.topic is not None:
         intake.find(options.topic)
@@ -49,4 +49,5 @@ def intake_of(options: SinkOptions, *, is_stream: bool = False) -> Intake:
 def link_to(connection: Connection) -> BrokerLink:
     from penstock.pipeline.link import BrokerLink
 
-    return BrokerLink(connection.url, connection.user, connection.password, connection.token)
+    login = (connection.user, connection.password, connection.token)
+    return BrokerLink(connection.url, *login, connection.tenant)

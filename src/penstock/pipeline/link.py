@@ -20,9 +20,11 @@ AGAIN_S: Final = 0.25  # between tries
 class BrokerLink:
     """Requests to one broker. Pickles as where it leads, without its connection."""
 
-    def __init__(self, url: str, user: str = "", password: str = "", token: str = "") -> None:
-        self._given = (url, user, password, token)
-        self._target = Target(url, user, password, token)
+    def __init__(
+        self, url: str, user: str = "", password: str = "", token: str = "", tenant: str = ""
+    ) -> None:
+        self._given = (url, user, password, token, tenant)
+        self._target = Target(*self._given)
         self._answer_s = ANSWER_S_MAX
         self._connection: http.client.HTTPConnection | None = None
 
@@ -69,6 +71,8 @@ class BrokerLink:
         sent = dict(headers or {})
         if self._target.authorization:
             sent["Authorization"] = self._target.authorization
+        if self._target.tenant:
+            sent["Penstock-Tenant"] = self._target.tenant
         is_kept = self._connection is not None
         try:
             answer = self._exchange(method, target, body, sent)

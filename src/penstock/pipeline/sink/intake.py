@@ -15,7 +15,7 @@ from typing import Any, Final, Protocol
 
 from penstock.log.files.commit import ThreadWorkers
 from penstock.log.files.directory import DataDirectory
-from penstock.log.files.layout import read_facts
+from penstock.log.files.layout import read_facts, tenant_root
 from penstock.log.files.store import EmbeddedStore
 from penstock.log.format.batch import Batch
 from penstock.log.interface import KeptLog, LogIdentity
@@ -23,6 +23,7 @@ from penstock.log.staging.area import DONE_S, StagedFile, StagingArea, StagingFi
 from penstock.log.staging.intake import take_in
 from penstock.model.clock import SystemClock
 from penstock.model.errors import UnavailableError
+from penstock.model.record import DEFAULT_TENANT, TenantId
 from penstock.pipeline.source.topics import DirectoryTopics
 
 LOCK_S_MAX: Final = 10.0  # for another driver to finish its commit
@@ -70,13 +71,13 @@ class Intake(Protocol):
 class DirectoryIntake:
     """Implements `Intake` on a data directory that nobody else holds while it is written to."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, tenant: TenantId = DEFAULT_TENANT) -> None:
         self._path = path
-        self._topics = DirectoryTopics(path)
-        self._area = StagingArea(path)
+        self._topics = DirectoryTopics(path, tenant)
+        self._area = StagingArea(tenant_root(path, tenant))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return DirectoryIntake, (self._path,)
+        return DirectoryIntake, (self._path, self._topics.tenant)
 
     def check_free(self) -> None:
         """UnavailableError when the directory is held: better now than after the work is done."""

@@ -13,6 +13,7 @@ from penstock.log.files.reader import FileReader
 from penstock.log.history.place import read_root
 from penstock.log.interface import LogIdentity
 from penstock.model.errors import CorruptError, Gap, TopicNotFound
+from penstock.model.record import DEFAULT_TENANT, TenantId
 from penstock.pipeline.source.origin import DELETED, Range, TopicState, Wanted, lost, piece_count
 from penstock.pipeline.source.topics import DirectoryTopics
 
@@ -21,16 +22,16 @@ if TYPE_CHECKING:
 
 
 class DirectoryOrigin:
-    """The topics below a data directory. Pickles without what it has looked at."""
+    """The topics of a tenant below a data directory. Pickles without what it has looked at."""
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._topics = DirectoryTopics(path)
+    def __init__(self, path: Path, tenant: TenantId = DEFAULT_TENANT) -> None:
+        self._given = (path, tenant)
+        self._topics = DirectoryTopics(path, tenant)
         self._readers: dict[int, FileReader] = {}
         self._histories: Histories | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return DirectoryOrigin, (self._path,)
+        return DirectoryOrigin, self._given
 
     def states(self, topics: tuple[str, ...], *, missing_ok: bool = False) -> list[TopicState]:
         found = self._topics.all()
@@ -45,11 +46,11 @@ class DirectoryOrigin:
     def history(self, topic_id: int) -> History | None:
         """What is stored of a topic outside its log, as it is now."""
         if self._histories is None:
-            if read_root(self._path) is None:
+            if read_root(self._topics.path) is None:
                 return None
             from penstock.pipeline.source.history import Histories  # pyarrow and deltalake
 
-            self._histories = Histories(self._path)
+            self._histories = Histories(self._topics.path)
         return self._histories.find(self._identity(topic_id))
 
     def offset_at(self, topic: TopicState, timestamp_us: int) -> int:

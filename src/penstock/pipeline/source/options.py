@@ -16,9 +16,10 @@ from typing import Any, Final, NoReturn, TypeVar
 
 import msgspec
 
-from penstock.core.names import check_filter, check_topic, quoted
+from penstock.core.names import check_filter, check_tenant, check_topic, quoted
 from penstock.core.position import AtOffset, AtTime, Position, parse_position
 from penstock.model.errors import InvalidSetting, RefusedError
+from penstock.model.record import DEFAULT_TENANT, TenantId
 from penstock.pipeline.source.offsets import Places, places_from_text
 
 T = TypeVar("T")
@@ -29,7 +30,7 @@ WRITE: Final = "write"
 
 KEY_CHARS_MAX: Final = 255  # as a consumer's name
 
-_CONNECTION: Final = ("path", "url", "user", "password", "token")
+_CONNECTION: Final = ("path", "url", "user", "password", "token", "tenant")
 _OF_SPARK: Final = ("checkpointLocation", "queryName")
 _READ: Final = (
     "topic",
@@ -61,13 +62,22 @@ class Connection:
     user: str = ""
     password: str = ""
     token: str = ""
+    tenant: str = ""  # empty: that of the login; of files, the default one
+
+    @property
+    def stored_tenant(self) -> TenantId:
+        """Whose files are meant."""
+        return TenantId(self.tenant or DEFAULT_TENANT)
 
     def options(self) -> dict[str, str]:
         """The same as options of `format("penstock")`."""
+        given = {"tenant": self.tenant}
         if self.path is not None:
-            return {"path": str(self.path)}
-        login = {"user": self.user, "password": self.password, "token": self.token}
-        return {"url": self.url} | {name: value for name, value in login.items() if value}
+            given["path"] = str(self.path)
+        else:
+            given |= {"url": self.url, "user": self.user, "password": self.password}
+            given["token"] = self.token
+        return {name: value for name, value in given.items() if value}
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,7 +251,7 @@ def _connection(given: dict[str, str]) -> Connection:
             f"path {quoted(given['path'])} is not a directory on this machine: give the broker's "
             "data directory, or its address as 'url'"
         )
-    return Connection(Path(text).absolute())
+    return Connection(Path(text).absolute(), tenant=_tenant(given))
 
 
 def _remote(given: dict[str, str]) -> Connection:
@@ -254,8 +264,12 @@ def _remote(given: dict[str, str]) -> Connection:
     url = given["url"]
     if not url.startswith(("http://", "https://")):
         raise InvalidSetting(f"url {quoted(url)} is not a valid broker URL: write http://HOST:PORT")
-    login = [given.get(name, "") for name in ("user", "password", "token")]
-    return Connection(None, url, *login)
+    user, password, token = (given.get(name, "") for name in ("user", "password", "token"))
+    return Connection(None, url, user, password, token, _tenant(given))
+
+
+def _tenant(given: dict[str, str]) -> str:
+    return _checked(given, "tenant", check_tenant) or ""
 
 
 def _position(

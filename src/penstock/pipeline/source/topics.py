@@ -11,15 +11,19 @@ from penstock.log.files.disk import RealDisk
 from penstock.log.files.layout import find_logs, log_directory, read_facts
 from penstock.log.interface import LogIdentity
 from penstock.model.errors import RefusedError, TopicNotFound
-from penstock.model.record import DEFAULT_TENANT
+from penstock.model.record import DEFAULT_TENANT, TenantId
 from penstock.pipeline.source.origin import nearest
 
 
 class DirectoryTopics:
-    """The topics below a data directory; looked up anew each time, spellings are remembered."""
+    """The topics of a tenant in a data directory; looked up anew each time.
 
-    def __init__(self, path: Path) -> None:
+    Spellings are remembered.
+    """
+
+    def __init__(self, path: Path, tenant: TenantId = DEFAULT_TENANT) -> None:
         self.path = path
+        self.tenant = tenant
         self.disk = RealDisk()
         self._declared: dict[LogIdentity, str] = {}
 
@@ -31,9 +35,14 @@ class DirectoryTopics:
                 "directory"
             )
         check_has_files(self.path)
+        if self.tenant != DEFAULT_TENANT and not (self.path / self.tenant).is_dir():
+            raise RefusedError(
+                f"{str(self.path)!r} has no topics of tenant {quoted(self.tenant)}: see "
+                "`penstock tenant list`"
+            )
         found = {}
         for identity in find_logs(self.disk, self.path):
-            if identity.tenant == DEFAULT_TENANT:
+            if identity.tenant == self.tenant:
                 with suppress(FileNotFoundError):  # it has just been deleted
                     found[topic_key(self.name_of(identity))] = identity
         return found
@@ -58,4 +67,5 @@ class DirectoryTopics:
 
     def _missing(self, topic: str, found: dict[str, LogIdentity]) -> str:
         known = [self.name_of(identity) for identity in found.values()]
-        return f"topic {quoted(topic)} is not declared in {str(self.path)!r}{nearest(topic, known)}"
+        where = str(self.path if self.tenant == DEFAULT_TENANT else self.path / self.tenant)
+        return f"topic {quoted(topic)} is not declared in {where!r}{nearest(topic, known)}"

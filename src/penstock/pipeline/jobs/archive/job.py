@@ -51,6 +51,7 @@ def archive(
     user: str = "",
     password: str = "",
     token: str = "",
+    tenant: str = "",
     follow: bool = False,
     every_s: float = EVERY_S,
     batch_records: int = BATCH_RECORDS,
@@ -73,7 +74,8 @@ def archive(
     if every_s <= 0:
         raise InvalidSetting(f"every_s {every_s!r} must be above 0")
     names = tuple([topics] if isinstance(topics, str) else topics)
-    connection = Connection(None if url else Path(path).absolute(), url, user, password, token)
+    files = None if url else Path(path).absolute()
+    connection = Connection(files, url, user, password, token, tenant)
     check_directory(Path(table))
     origin_of(connection).states(names)  # an unknown topic leaves no table behind
     with LateSession(spark, master) as session:

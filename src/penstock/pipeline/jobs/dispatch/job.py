@@ -70,6 +70,7 @@ def dispatch(
     user: str = "",
     password: str = "",
     token: str = "",
+    tenant: str = "",
     catalog_url: str = "",
     catalog_schema: str = "penstock",
     batch_records: int = BATCH_RECORDS,
@@ -87,13 +88,15 @@ def dispatch(
     check_spark()
     names = tuple([topics] if isinstance(topics, str) else topics)
     data = Path(path)
-    connection = Connection(None if url else data.absolute(), url, user, password, token)
+    connection = Connection(None if url else data.absolute(), url, user, password, token, tenant)
     if to is not None:
         check_directory(Path(to))
     if url:
         seen = told_sessions(link_to(connection))
     else:
-        seen = saved_sessions(CatalogPlace(data, catalog_url, catalog_schema))
+        seen = saved_sessions(
+            CatalogPlace(data, catalog_url, catalog_schema), connection.stored_tenant
+        )
     origin = origin_of(connection)
     states = origin.states(names)
     with LateSession(spark, master) as session:

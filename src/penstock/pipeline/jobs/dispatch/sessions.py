@@ -22,14 +22,15 @@ from penstock.catalog.outside import (
 )
 from penstock.core.delivery_rule import Want, is_ever_kept
 from penstock.core.names import SHARE_PREFIX
+from penstock.model.record import TenantId
 from penstock.pipeline.jobs.dispatch.readers import Filter, Reader, Readers
 from penstock.pipeline.link import BrokerLink
 from penstock.pipeline.source.origin import Origin, TopicState
 
 
-def saved_sessions(place: CatalogPlace) -> SessionsSeen:
+def saved_sessions(place: CatalogPlace, tenant: TenantId) -> SessionsSeen:
     with look(place) as fetch:
-        return see_sessions(fetch_sessions(fetch))
+        return see_sessions(fetch_sessions(fetch, tenant))
 
 
 def told_sessions(link: BrokerLink) -> SessionsSeen:

@@ -28,7 +28,6 @@ from penstock.pipeline.jobs import (
     ignore_progress,
 )
 from penstock.pipeline.packages import check_spark
-from penstock.pipeline.source.directory import DirectoryOrigin
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -60,6 +59,7 @@ def replay(
     user: str = "",
     password: str = "",
     token: str = "",
+    tenant: str = "",
     spark: SparkSession | None = None,
     master: str = LOCAL,
     report: Report = ignore_progress,
@@ -77,21 +77,19 @@ def replay(
     check_spark()
     from penstock.pipeline.connecting import intake_of
     from penstock.pipeline.jobs.replay.replaying import Checkpoint, TableLog, TopicLog
-    from penstock.pipeline.source.options import sink_options, topics_text
+    from penstock.pipeline.source.options import Connection, sink_options, topics_text
 
     _check(speed, rate)
     check_directory(Path(checkpoint))
-    login = {"user": user, "password": password, "token": token}
-    given = {key: text for key, text in login.items() if text} if url else {}
-    given |= {"url": url} if url else {"path": str(path)}
-    data = Path(path)
+    files = Connection(Path(path).absolute(), tenant=tenant)
+    target = Connection(None, url, user, password, token, tenant) if url else files
     with LateSession(spark, master) as session:
-        intake = intake_of(sink_options({**given, "topic": topics_text([into])}))
+        intake = intake_of(sink_options({**target.options(), "topic": topics_text([into])}))
         log: Log
         if archive is not None:
             log = TableLog(session, Path(archive), topic, None if life is None else str(life))
         else:
-            log = TopicLog(session, data, DirectoryOrigin(data.absolute()), topic)
+            log = TopicLog(session, files, topic)
         kept = Checkpoint(Path(checkpoint))
         declared, topic_id = intake.find(into)
         source = f"{log.identity} into {declared} (id {topic_id})"
@@ -159,6 +157,7 @@ def run(options: argparse.Namespace, report: Report) -> Progress:
         user=options.user,
         password=_read(options.password_file),
         token=_read(options.key_file) or ("" if options.user else options.key),
+        tenant=options.of_tenant,
         master=options.master,
         report=report,
     )

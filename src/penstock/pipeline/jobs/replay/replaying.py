@@ -26,10 +26,11 @@ from penstock.model.errors import (
     RefusedError,
     TopicNotFound,
 )
+from penstock.pipeline.connecting import origin_of
 from penstock.pipeline.sink.intake import Intake
 from penstock.pipeline.source.offsets import places_text
-from penstock.pipeline.source.options import topics_text
-from penstock.pipeline.source.origin import Origin, Range, TopicState, Wanted
+from penstock.pipeline.source.options import Connection, topics_text
+from penstock.pipeline.source.origin import Range, TopicState, Wanted
 from penstock.pipeline.source.plan import place_at
 
 if TYPE_CHECKING:
@@ -95,13 +96,13 @@ class Log(Protocol):
 class TopicLog:
     """Implements `Log` on a topic."""
 
-    def __init__(self, session: LateSession, data: Path, origin: Origin, topic: str) -> None:
-        (self._state,) = origin.states((topic,))
+    def __init__(self, session: LateSession, connection: Connection, topic: str) -> None:
+        self._origin = origin_of(connection)
+        (self._state,) = self._origin.states((topic,))
         self.name = self._state.topic
         self.identity = f"topic {self.name} (id {self._state.topic_id})"
         self._session = session
-        self._data = data.absolute()
-        self._origin = origin
+        self._connection = connection
 
     def bounds(self) -> tuple[int, int]:
         return self._state.first, self._state.end
@@ -122,7 +123,7 @@ class TopicLog:
     def rows(self, first: int, last: int) -> DataFrame:
         reader = self._session.get().read.format("penstock").schema(_COLUMNS)
         return (
-            reader.option("path", str(self._data))
+            reader.options(**self._connection.options())
             .option("topic", topics_text([self.name]))
             .option("startingOffsets", places_text({self.name: place_at(self._state, first)}))
             .option("endingOffsets", places_text({self.name: place_at(self._state, last)}))

@@ -52,6 +52,7 @@ def sql(
     user: str = "",
     password: str = "",
     token: str = "",
+    tenant: str = "",
     once: bool = False,
     spark: SparkSession | None = None,
     report: Report = ignore_progress,
@@ -66,7 +67,7 @@ def sql(
     """
     check_spark()
     declared = read_declaration(Path(file))
-    reading, writing = _connections(path, url, user, password, token)
+    reading, writing = _connections(path, url, user, password, token, tenant)
     check_topics(declared, reading)
     from penstock.pipeline.declared.running import Queries, held_checkpoint
 
@@ -91,6 +92,7 @@ def check(
     user: str = "",
     password: str = "",
     token: str = "",
+    tenant: str = "",
     spark: SparkSession | None = None,
 ) -> list[Checked]:
     """Check the pipeline that `file` declares, without running it: its parts and their columns.
@@ -100,7 +102,7 @@ def check(
     check_spark()
     declared = read_declaration(Path(file))
     with LateSession(spark) as session:
-        where = _connections(path, url, user, password, token)
+        where = _connections(path, url, user, password, token, tenant)
         views = _views(session.get(), declared, *where)
         parts = [
             *(("source", one.name, views.frames[one.name.lower()]) for one in declared.sources),
@@ -138,7 +140,12 @@ def run(options: argparse.Namespace, report: Report) -> Progress:
 
 
 def _connections(
-    path: str | Path = ".", url: str = "", user: str = "", password: str = "", token: str = ""
+    path: str | Path = ".",
+    url: str = "",
+    user: str = "",
+    password: str = "",
+    token: str = "",
+    tenant: str = "",
 ) -> tuple[dict[str, str], dict[str, str]]:
     """Options that say where topics are read, and where they are written.
 
@@ -146,12 +153,13 @@ def _connections(
     """
     given = {"user": user, "password": password, "token": token}
     login = {key: value for key, value in given.items() if value}
+    named = {"tenant": tenant} if tenant else {}
     if url:
-        return {"url": url} | login, {"url": url} | login
-    files = {"path": str(Path(path).absolute())}
+        return {"url": url} | login | named, {"url": url} | login | named
+    files = {"path": str(Path(path).absolute())} | named
     holder = read_holder(Path(path)) or {}
     addresses = [one for one in holder.get("addresses", []) if one.startswith("http")]
-    return files, {"url": addresses[0]} | login if addresses else files
+    return files, {"url": addresses[0]} | login | named if addresses else files
 
 
 def _planned(

@@ -63,6 +63,7 @@ def stats(
     user: str = "",
     password: str = "",
     token: str = "",
+    tenant: str = "",
     start: str | int | datetime | timedelta = SINCE,
     chart: bool = True,
     catalog_url: str = "",
@@ -78,7 +79,7 @@ def stats(
     check_spark()
     names = tuple([topics] if isinstance(topics, str) else topics)
     data, folder = Path(path), Path(to)
-    connection = Connection(None if url else data.absolute(), url, user, password, token)
+    connection = Connection(None if url else data.absolute(), url, user, password, token, tenant)
     check_directory(folder)
     began_s = time.monotonic()
     origin = origin_of(connection)
@@ -87,7 +88,12 @@ def stats(
     if url:
         lags = told_lags(link_to(connection), states)
     else:
-        lags = saved_lags(CatalogPlace(data, catalog_url, catalog_schema), origin, states)
+        lags = saved_lags(
+            CatalogPlace(data, catalog_url, catalog_schema),
+            connection.stored_tenant,
+            origin,
+            states,
+        )
     end = {state.topic: place_at(state, state.end) for state in states}
     count = sum(end[topic].offset - place.offset for topic, place in begin.items())
     folder.mkdir(parents=True, exist_ok=True)

@@ -8,6 +8,7 @@ import msgspec
 
 from penstock.catalog.outside import CatalogPlace, look, see_consumers
 from penstock.model.errors import TopicNotFound
+from penstock.model.record import TenantId
 from penstock.pipeline.link import BrokerLink, topic_path
 from penstock.pipeline.source.origin import Origin, TopicState
 
@@ -33,11 +34,13 @@ class _Groups(msgspec.Struct):
     groups: list[_Group]
 
 
-def saved_lags(place: CatalogPlace, origin: Origin, states: list[TopicState]) -> list[Lag]:
+def saved_lags(
+    place: CatalogPlace, tenant: TenantId, origin: Origin, states: list[TopicState]
+) -> list[Lag]:
     """By the positions that are saved, which may be a second old."""
     by_id = {state.topic_id: state for state in states}
     with look(place) as fetch:
-        seen = see_consumers(fetch)
+        seen = see_consumers(fetch, tenant)
     rows = []
     for one in seen:
         state = by_id.get(one.topic_id)
