@@ -36,6 +36,7 @@ DOCUMENTED = [
     "user",
     "password",
     "token",
+    "tenant",
     "idempotencyKey",
     "idempotencyNumber",
     "checkpointLocation",
