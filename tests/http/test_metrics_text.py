@@ -26,7 +26,7 @@ SAMPLE = re.compile(rf"({NAME})(?:\{{({LABEL}(?:,{LABEL})*)\}})? (\S+)")
 UNITS = (
     *("bytes", "seconds", "records", "messages", "packets", "chunks", "fds", "info"),
     *("clients", "connections", "publishes", "readers", "sessions", "subscriptions", "topics"),
-    *("dropped", "refused", "violations"),  # pinned: penstock_dropped_total
+    *("dropped", "failures", "refused", "violations"),  # pinned: penstock_dropped_total
 )
 
 
