@@ -34,7 +34,7 @@ os.environ.setdefault("SPARK_SUBMIT_OPTS", BRIEF_JAVA)  # read by whatever start
 # Tests here start real brokers and databases: `make test` runs them, `make check` does not.
 PROCESS_TESTS = {
     *("abuse", "access", "app", "bus", "cli", "client", "conformance", "crash", "doors", "http"),
-    *("longrun", "quotas", "scenarios", "tenants"),
+    *("history", "longrun", "quotas", "scenarios", "tenants"),
 }
 
 

@@ -291,6 +291,7 @@ CALLERS: Final[Listed] = {
     "Publishing.publish": ("mqtt-",),
     "Publishing.store_mixed": ("mqtt-in-one-write",),
     "QueueDoor.produce": ("seed-produce",),
+    "RecordsDoor._store_large": ("v1-json",),
     "RecordsDoor.store": ("v1-json",),
     "StoringOnce._submit": ("v1-idempotent", "client-publish"),
     "StreamsDoor.open": ("sse", "websocket-stream"),

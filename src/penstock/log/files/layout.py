@@ -56,7 +56,12 @@ class _UncheckedFacts(TopicFacts, forbid_unknown_fields=True):
 
 def encode_facts(facts: TopicFacts) -> bytes:
     """The content of topic.json; its last key is a checksum of everything in front of it."""
-    text = msgspec.json.format(msgspec.json.encode(facts)).removesuffix(b"\n}")
+    told = msgspec.to_builtins(facts)
+    settings = told["settings"]
+    for key, unset in (("history", False), ("history_age_s", None)):
+        if settings[key] is unset:  # as versions wrote it that knew no histories
+            del settings[key]
+    text = msgspec.json.format(msgspec.json.encode(told)).removesuffix(b"\n}")
     return text + b',\n  "checksum": "%08x"\n}\n' % crc32c(text)
 
 
