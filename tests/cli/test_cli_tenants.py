@@ -15,6 +15,7 @@ from tests.doors.users import add_users
 
 # Commands with --at that are about the whole broker.
 OF_ALL = {
+    "doctor",
     *("history drop", "history list", "history show", "history verify"),
     *("tenant add", "tenant list", "tenant remove", "tenant show"),
 }
@@ -54,6 +55,8 @@ ARGUMENTS = {
     "topic delete": ("t", "--yes"),
     "topic info": ("t",),
     "topic list": (),
+    "status": (),
+    "top": ("-n", "1"),
     "topic alter": ("t", "--retention-age", "1d"),
     "user add": ("bob",),
     "user key": ("bob",),
@@ -65,7 +68,7 @@ ARGUMENTS = {
     "user role": ("bob", "client"),
     "user show": ("bob",),
 }
-NEED_A_BROKER = {"reload", "session kick", "session list", "session show"}
+NEED_A_BROKER = {"reload", "session kick", "session list", "session show", "status", "top"}
 
 
 def leaves(parser: argparse.ArgumentParser, path: str = "") -> Iterator[tuple[str, set[str]]]:

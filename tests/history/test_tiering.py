@@ -9,7 +9,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from penstock.log.history.tier import LIFE_NAME
-from penstock.model.errors import InvalidSetting
+from penstock.model.errors import RefusedError
 from tests.history.world import SEGMENT_BYTES, TOPIC, World, history, hot_first, info, keep
 
 
@@ -224,10 +224,10 @@ async def test_records_that_are_too_old_leave_the_history_in_whole_files(world: 
 
 async def test_history_without_a_place_is_refused(world: World) -> None:
     async with world.broker(history_url="") as broker:
-        with pytest.raises(InvalidSetting, match=r"\[history\] url"):
+        with pytest.raises(RefusedError, match=r"\[history\] url"):
             await world.create(broker)
         await broker.create_topic(TOPIC)
-        with pytest.raises(InvalidSetting, match=r"\[history\] url"):
+        with pytest.raises(RefusedError, match=r"\[history\] url"):
             await broker.alter_topic(TOPIC, history=True)
 
 

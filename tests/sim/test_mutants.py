@@ -26,7 +26,7 @@ NEEDED = {
     "sync in ActiveSegment.sync": 3,
     "sync in CommitJob._fail": 262,
     "sync in CommitJob.write": 453,
-    "sync in EmbeddedStore._open_files": 577,
+    "sync in EmbeddedStore._write_end": 577,
     "sync in _settle": 0,
     "sync in create_segment": 11,
     "sync in finish_log": 19,

@@ -32,7 +32,6 @@ from penstock.log.format.batch import Batch
 from penstock.log.interface import KeptLog, LogIdentity, LogSettings, LogStore
 from penstock.model.clock import Clock
 from penstock.model.errors import (
-    InvalidSetting,
     InvalidTopic,
     NotAuthorized,
     RefusedError,
@@ -314,7 +313,7 @@ class Topics:
 
     def _check_history(self, settings: LogSettings) -> None:
         if settings.history and not self._store.has_history:
-            raise InvalidSetting(
+            raise RefusedError(
                 "history true needs a place for the table: start the broker with [history] url, a "
                 "directory or s3://BUCKET/PREFIX"
             )

@@ -55,7 +55,7 @@ def add_commands(commands: Any) -> None:
         description="Check what a broker on this machine needs. The exit code is 1 if something is "
         "missing. Nothing is changed.",
     )
-    add_target(doctor)
+    add_target(doctor, has_tenant=False)
     doctor.set_defaults(run=examine)
 
 

@@ -129,7 +129,8 @@ class LateSession:
         if self._spark is None:
             from penstock.pipeline.spark import session
 
-            self._spark = session("penstock job", master=self._master)
+            with _signals_kept():
+                self._spark = session("penstock job", master=self._master)
             self._is_ours = True
         return self._spark
 
@@ -147,6 +148,16 @@ def _active_session() -> SparkSession | None:
     from pyspark.sql import SparkSession
 
     return SparkSession.getActiveSession()
+
+
+@contextmanager
+def _signals_kept() -> Iterator[None]:
+    """Spark sets an action for Ctrl-C when it starts; one that a job has set stays."""
+    action = signal.getsignal(signal.SIGINT)
+    yield
+    is_main = threading.current_thread() is threading.main_thread()
+    if is_main and action is not signal.default_int_handler:
+        signal.signal(signal.SIGINT, action)
 
 
 @contextmanager
