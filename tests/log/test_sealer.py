@@ -54,7 +54,7 @@ def test_a_damaged_segment_is_refused_and_left_as_it_is(
 def test_a_child_that_was_killed_is_replaced(tmp_path: Path, sealer: SealerChild) -> None:
     first = closed_segment(tmp_path, ModelLog())
     sealer.seal(first)
-    child = sealer._child
+    child = sealer._child.process
     assert child is not None
     os.kill(child.pid, signal.SIGKILL)
     child.wait()
@@ -65,7 +65,7 @@ def test_a_child_that_was_killed_is_replaced(tmp_path: Path, sealer: SealerChild
 
 def test_a_child_ends_when_its_broker_is_gone(tmp_path: Path, sealer: SealerChild) -> None:
     sealer.seal(closed_segment(tmp_path, ModelLog()))
-    child = sealer._child
+    child = sealer._child.process
     assert child is not None and child.stdin is not None
     child.stdin.close()  # what the end of the broker's process does
     assert child.wait(30) == 0

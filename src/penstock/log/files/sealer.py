@@ -7,9 +7,7 @@ broker's. It ends when the broker does, however that ends. Sealing that fails is
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
-import threading
 from collections.abc import Awaitable
 from functools import partial
 from pathlib import Path
@@ -17,15 +15,14 @@ from typing import Final
 
 import msgspec
 
+from penstock.log.child import NICENESS, Child
 from penstock.log.files.commit import ThreadWorkers
 from penstock.log.files.disk import RealDisk
 from penstock.log.files.seal import SEALING, adopt_sealed, write_sealed
 from penstock.log.files.segment import Segment
 from penstock.model.errors import CorruptError
 
-NICENESS: Final = 10  # readers and publishers go first
 _CHILD: Final = "from penstock.log.files.sealer import main; main()"
-IDLE_S: Final = 60.0  # then the child is ended; the next segment starts another
 
 
 class Order(msgspec.Struct):
@@ -49,52 +46,21 @@ class SealerChild:
     """Has one segment sealed at a time; blocking, called on worker threads."""
 
     def __init__(self) -> None:
-        self._child: subprocess.Popen[bytes] | None = None
-        self._lock = threading.Lock()
-        self._timer: threading.Timer | None = None
+        self._child = Child(_CHILD)
 
     def seal(self, segment: Segment) -> Segment:
         """As `seal_segment`. OSError when there is no child to be had, or it died."""
-        with self._lock:
-            if self._timer is not None:
-                self._timer.cancel()
-            answer = self._ask(Order(str(segment.path), segment.base_offset, segment.end_offset))
-            self._timer = threading.Timer(IDLE_S, self.close)
-            self._timer.daemon = True
-            self._timer.start()
+        order = Order(str(segment.path), segment.base_offset, segment.end_offset)
+        answer = msgspec.json.decode(self._child.ask(msgspec.json.encode(order)), type=Answer)
         if answer.is_corrupt:
             raise CorruptError(answer.error)
         if answer.error:
             raise OSError(answer.errno, answer.error)
         return adopt_sealed(segment, Path(answer.path))
 
-    def _ask(self, order: Order) -> Answer:
-        if self._child is None or self._child.poll() is not None:
-            self._child = subprocess.Popen(
-                [sys.executable, "-c", _CHILD],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-            )
-        child = self._child
-        assert child.stdin is not None and child.stdout is not None
-        child.stdin.write(msgspec.json.encode(order) + b"\n")
-        child.stdin.flush()
-        line = child.stdout.readline()
-        if not line:
-            raise ChildProcessError(0, f"the sealing process ended with {child.wait()}")
-        return msgspec.json.decode(line, type=Answer)
-
     def close(self) -> None:
-        """Let the child end; the next segment starts another."""
-        with self._lock:
-            if self._timer is not None:
-                self._timer.cancel()
-            child, self._child = self._child, None
-            if child is not None:
-                assert child.stdin is not None and child.stdout is not None
-                child.stdin.close()
-                child.wait()
-                child.stdout.close()
+        """Let the child finish and end; the next segment starts another."""
+        self._child.rest()
 
 
 class ServingWorkers(ThreadWorkers):
