@@ -74,8 +74,10 @@ def test_ctrl_c_ends_an_archive_that_follows_in_good_order(tmp_path: Path) -> No
         stderr=subprocess.PIPE,
         text=True,
     ) as job:
-        wait_for(data, lambda runs: any(run.rows == 3 for run in runs), "archived")
-        job.send_signal(signal.SIGINT)
+        try:
+            wait_for(data, lambda runs: any(run.rows == 3 for run in runs), "archived")
+        finally:
+            job.send_signal(signal.SIGINT)
         out, err = job.communicate(timeout=WAIT_S)
     assert job.returncode == 0 and out.startswith("archive: 3 rows"), err
     assert "incubator" not in err

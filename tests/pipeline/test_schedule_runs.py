@@ -98,8 +98,9 @@ def test_a_job_ends_with_its_broker_however_that_ends(tmp_path: Path, how: str) 
     data = tmp_path / "data"
     with Broker(data) as broker:
         broker.create_topic("t")
-    one = {"every": "1d", "run": f"archive t --to {tmp_path / 'one'}"}
-    other = {"every": "1d", "run": f"archive t --to {tmp_path / 'other'}"}
+        broker.publish("x", "t")  # else Spark is not started
+    one = {"every": "1d", "run": f"stats t --to {tmp_path / 'one'}"}
+    other = {"every": "1d", "run": f"stats t --to {tmp_path / 'other'}"}
     served = Served(data, "--config", settings(tmp_path, one=one, other=other)).start()
     runs = wait_for(data, is_any(RUNNING), "it did not start")
     assert len(runs) == 1  # the other waits for its turn
@@ -109,11 +110,13 @@ def test_a_job_ends_with_its_broker_however_that_ends(tmp_path: Path, how: str) 
 
 
 def test_a_job_that_takes_too_long_is_ended(tmp_path: Path) -> None:
+    """Starting Spark alone takes longer."""
     data = tmp_path / "data"
     with Broker(data) as broker:
         broker.create_topic("t")
-    run = f"archive t --to {tmp_path / 'table'}"
-    file = settings(tmp_path, slow={"every": "1d", "run": run, "at_most": "2s"})
+        broker.publish("x", "t")  # else Spark is not started
+    run = f"stats t --to {tmp_path / 'table'}"
+    file = settings(tmp_path, slow={"every": "1d", "run": run, "at_most": "1s"})
     with Served(data, "--config", file):
         (ended,) = wait_for(data, is_any(FAILED), "it was not ended")
-        assert ended.error == "it took longer than 2 s and was ended"
+        assert ended.error == "it took longer than 1 s and was ended"

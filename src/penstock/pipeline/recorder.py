@@ -15,7 +15,6 @@ from penstock.model.clock import Clock
 from penstock.model.runs import DONE, FAILED, INTERRUPTED, RUNNING, PipelineRun
 from penstock.pipeline.jobs import Progress
 
-TELL_EVERY_S: Final = 1.0
 ERROR_CHARS_MAX: Final = 1_000  # the sentence is what counts, not Java's stack
 
 
@@ -28,7 +27,6 @@ class Recorder:
         run_id = f"{job}-{begun:%Y%m%dT%H%M%S}-{secrets.token_hex(2)}"
         self.run = PipelineRun(run_id, job, arguments, RUNNING, now_us, now_us)
         self._clock = clock
-        self._told_s = clock.monotonic_s()
         self._report = None if data is None else RunReport(data, self.run)
 
     def __enter__(self) -> Self:
@@ -40,12 +38,11 @@ class Recorder:
         return self
 
     def tell(self, progress: Progress) -> None:
-        """Note how far the run is; the file is written about once a second."""
+        """Write down how far the run is: it may wait for hours before it tells again."""
         self._note(
             rows=progress.rows, batches=progress.batches, lag=progress.lag, offsets=progress.offsets
         )
-        if self._clock.monotonic_s() - self._told_s >= TELL_EVERY_S:
-            self._write()
+        self._write()
 
     def __exit__(
         self,
@@ -66,7 +63,6 @@ class Recorder:
         self.run = msgspec.structs.replace(self.run, **changes)
 
     def _write(self) -> None:
-        self._told_s = self._clock.monotonic_s()
         if self._report is not None:
             self._report.tell(self.run)
 
