@@ -177,7 +177,7 @@ def test_the_will_of_a_login_that_is_no_longer_good_is_not_published(
 
 
 @pytest.mark.parametrize("way", ["key revoked", "password changed", "removed", "created anew"])
-def test_nor_is_it_after_a_restart(tmp_path: Path, way: str) -> None:
+def test_nor_is_it_after_a_restart(tmp_path: Path, way: str, runner: asyncio.Runner) -> None:
     add_users(tmp_path, alice="wonder", bob="builder", carl="c")
     login, good = Login("bob", "builder"), Login("carl", "c")
     with Hosted(tmp_path) as broker:
@@ -200,7 +200,7 @@ def test_nor_is_it_after_a_restart(tmp_path: Path, way: str) -> None:
             if way == "created anew":
                 await access.add_user("bob", b"builder", ["admin"])
 
-    asyncio.run(change())
+    runner.run(change())
     with (
         Hosted(tmp_path, mqtt__will_grace_s=0) as broker,
         Wire(broker.port, "heir", MQTT_5) as heir,

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import shutil
 import sqlite3
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from random import Random
 
@@ -19,24 +18,20 @@ from penstock.log.files.layout import AREA
 
 
 @pytest.fixture
-def data(tmp_path: Path) -> Path:
+async def data(tmp_path: Path) -> AsyncIterator[Path]:
     """A directory with topics of several kinds, closed in order."""
     path = tmp_path / "data"
-
-    async def fill() -> None:
-        async with AsyncBroker(path) as broker:
-            await broker.create_topic("Empty", retention_age=None)
-            await broker.create_topic("loose", durability="os", retention_bytes="1 MiB")
-            await broker.publish_many(range(10), "loose")
-            await broker.create_topic("long", segment_bytes="64 KiB", retention_bytes="256 KiB")
-            noise = Random(1)  # lz4 finds nothing in it
-            for _ in range(6):
-                await broker.publish_many([noise.randbytes(10_000) for _ in range(7)], "long")
-            await broker.engine.upkeep.look_after_all()
-            await broker.publish("newest", "long")
-
-    asyncio.run(fill())
-    return path
+    async with AsyncBroker(path) as broker:
+        await broker.create_topic("Empty", retention_age=None)
+        await broker.create_topic("loose", durability="os", retention_bytes="1 MiB")
+        await broker.publish_many(range(10), "loose")
+        await broker.create_topic("long", segment_bytes="64 KiB", retention_bytes="256 KiB")
+        noise = Random(1)  # lz4 finds nothing in it
+        for _ in range(6):
+            await broker.publish_many([noise.randbytes(10_000) for _ in range(7)], "long")
+        await broker.engine.upkeep.look_after_all()
+        await broker.publish("newest", "long")
+    yield path
 
 
 def contents(path: Path) -> dict[Path, tuple[int, bytes]]:

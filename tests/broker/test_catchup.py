@@ -192,8 +192,8 @@ def answer(client: Client, count: int) -> None:
 
 @given(seed=st.integers(0, 1 << 32))
 @examples(120)
-def test_every_reader_gets_its_records_once_and_in_order(seed: int) -> None:
-    asyncio.run(catch_up(seed))
+async def test_every_reader_gets_its_records_once_and_in_order(seed: int) -> None:
+    await catch_up(seed)
 
 
 async def test_trouble_with_the_log_is_told_and_the_readers_keep_their_place() -> None:

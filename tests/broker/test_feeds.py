@@ -205,9 +205,9 @@ async def play(seed: int, patch: pytest.MonkeyPatch) -> None:
 
 @given(seed=st.integers(0, 1 << 32))
 @examples(150)
-def test_every_feed_brings_what_passes_once_and_in_order(seed: int) -> None:
+async def test_every_feed_brings_what_passes_once_and_in_order(seed: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        asyncio.run(play(seed, patch))
+        await play(seed, patch)
 
 
 async def test_position_of_a_feed_that_lags_at_qos_0_is_saved(world: ExchangeWorld) -> None:

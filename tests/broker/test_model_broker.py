@@ -228,12 +228,9 @@ async def test_exchange_agrees_with_the_model_on_files(tmp_path: Path, keeps_qos
 
 
 @pytest.mark.slow
-def test_exchange_agrees_with_the_model_for_long() -> None:
-    async def main(seed: int) -> None:
+async def test_exchange_agrees_with_the_model_for_long() -> None:
+    for seed in range(SEED, SEED + 15):
+        print(f"PENSTOCK_SEED={seed}")
         opened = await open_memory(BrokerSettings())
         await compare(opened.engine, seed, 3_000, keeps_qos0=seed % 2 == 1)
         await opened.close(True)
-
-    for number in range(15):
-        print(f"PENSTOCK_SEED={SEED + number}")
-        asyncio.run(main(SEED + number))

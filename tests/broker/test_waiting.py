@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import random
 
 from hypothesis import given
@@ -56,16 +55,12 @@ def due(reader: Reader, records: list[Stored]) -> int:
     return count
 
 
-async def count_and_compare(seed: int) -> None:
+@given(seed=st.integers(0, 1 << 32))
+@examples(150)
+async def test_every_reader_is_counted_what_it_would_be_sent(seed: int) -> None:
     chance = random.Random(seed)
     log, records = await filled(chance)
     readers = [some_reader(chance, number, len(records)) for number in range(5)]
     await count_waiting(OneTopic(log).only, readers, Timeline(SystemClock()))
     assert [one.waiting for one in readers] == [due(one, records) for one in readers]
     assert all(one.is_exact for one in readers)
-
-
-@given(seed=st.integers(0, 1 << 32))
-@examples(150)
-def test_every_reader_is_counted_what_it_would_be_sent(seed: int) -> None:
-    asyncio.run(count_and_compare(seed))

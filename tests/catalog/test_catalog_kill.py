@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import random
 import sqlite3
 import subprocess
@@ -30,16 +29,13 @@ def acknowledged_before_kill(path: Path, acks: int) -> list[str]:
     return [line.decode().strip() for line in lines if line.endswith(b"\n")]
 
 
-def contents(path: Path) -> tuple[set[int], dict[str, int], int]:
-    async def read() -> tuple[set[int], dict[str, int], int]:
-        catalog = await Catalog.open(InlineRunner(SqliteDatabase(path)))
-        topics, _, consumers = await catalog.load()
-        next_id = await catalog.reserve_topic_id()
-        await catalog.close()
-        ids = {int(row.topic_id) for row in topics}
-        return ids, {row.consumer: row.next_offset for row in consumers}, next_id
-
-    return asyncio.run(read())
+async def contents(path: Path) -> tuple[set[int], dict[str, int], int]:
+    catalog = await Catalog.open(InlineRunner(SqliteDatabase(path)))
+    topics, _, consumers = await catalog.load()
+    next_id = await catalog.reserve_topic_id()
+    await catalog.close()
+    ids = {int(row.topic_id) for row in topics}
+    return ids, {row.consumer: row.next_offset for row in consumers}, next_id
 
 
 def assert_intact(path: Path) -> None:
@@ -50,7 +46,7 @@ def assert_intact(path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_every_acknowledged_change_survives_kill_9(tmp_path: Path) -> None:
+async def test_every_acknowledged_change_survives_kill_9(tmp_path: Path) -> None:
     seed = random.randrange(2**32)
     print(f"seed {seed}")
     chance = random.Random(seed)
@@ -67,7 +63,7 @@ def test_every_acknowledged_change_survives_kill_9(tmp_path: Path) -> None:
                 topics.add(topic_id)
             else:
                 positions[values[0]] = int(values[1])
-        stored_topics, stored_positions, next_id = contents(path)
+        stored_topics, stored_positions, next_id = await contents(path)
         assert topics <= stored_topics
         assert all(stored_positions[consumer] >= at for consumer, at in positions.items())
         # One save may have been stored whose acknowledgement the kill cut off.

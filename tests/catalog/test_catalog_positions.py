@@ -295,13 +295,9 @@ async def test_memory_is_one_entry_per_consumer() -> None:
         max_size=40,
     )
 )
-def test_after_a_flush_the_catalog_holds_the_newest_noted_positions(
+async def test_after_a_flush_the_catalog_holds_the_newest_noted_positions(
     operations: list[tuple[str, int, int]],
 ) -> None:
-    asyncio.run(note_flush_and_compare(operations))
-
-
-async def note_flush_and_compare(operations: list[tuple[str, int, int]]) -> None:
     catalog = await Catalog.open(InlineRunner(SqliteDatabase(MEMORY)))
     await catalog.insert_topic(TopicRow(DEFAULT_TENANT, TOPIC, "t", "t", "{}", 1))
     saver = PositionSaver(

@@ -131,18 +131,14 @@ def test_a_broker_that_is_not_there_has_changed_nothing(
         client.publish("x", "any")
 
 
-def test_messages_that_went_together_are_repeated_one_by_one(
+async def test_messages_that_went_together_are_repeated_one_by_one(
     proxy: CuttingProxy, direct: Client, topic: str
 ) -> None:
     """Also when only some of them are repeated, in another order, and more than once."""
-
-    async def publish() -> list[Any]:
-        async with penstock.aio.connect(address(proxy), patience_s=0) as client:
-            proxy.answers_lost = ATTEMPTS
-            works = [client.publish(n, topic) for n in range(20)]
-            return await asyncio.gather(*works, return_exceptions=True)
-
-    errors = asyncio.run(publish())
+    async with penstock.aio.connect(address(proxy), patience_s=0) as client:
+        proxy.answers_lost = ATTEMPTS
+        works = [client.publish(n, topic) for n in range(20)]
+        errors: list[Any] = await asyncio.gather(*works, return_exceptions=True)
     assert all(isinstance(error, OutcomeUnknown) for error in errors)
     assert len({error.key for error in errors}) == 20
     assert direct.size(topic) == 20
@@ -179,7 +175,7 @@ def test_hundreds_of_publishes_over_a_line_that_loses_answers_are_stored_once_ea
     assert unknown > 10
 
 
-def test_concurrent_publishes_over_a_line_that_loses_answers_are_stored_once_each(
+async def test_concurrent_publishes_over_a_line_that_loses_answers_are_stored_once_each(
     served: Served, direct: Client, topic: str
 ) -> None:
     async def publish(client: Any, number: int) -> int:
@@ -194,19 +190,14 @@ def test_concurrent_publishes_over_a_line_that_loses_answers_are_stored_once_eac
             except UnavailableError:
                 pass
 
-    async def main(proxy: CuttingProxy) -> int:
+    repeats = 0
+    with CuttingProxy(served.http_port, seed=9) as proxy:
         async with penstock.aio.connect(address(proxy), patience_s=0) as client:
             proxy.answer_loss = 0.5
-            rounds = [range(start, start + 30) for start in range(0, 300, 30)]
-            return sum(
-                [
-                    sum(await asyncio.gather(*[publish(client, n) for n in numbers]))
-                    for numbers in rounds
-                ]
-            )
-
-    with CuttingProxy(served.http_port, seed=9) as proxy:
-        assert asyncio.run(main(proxy)) > 10
+            for start in range(0, 300, 30):
+                works = [publish(client, n) for n in range(start, start + 30)]
+                repeats += sum(await asyncio.gather(*works))
+    assert repeats > 10
     assert sorted(record.value for record in direct.read(topic)) == list(range(300))
 
 

@@ -4,78 +4,84 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Callable
+from collections.abc import Iterator
+
+import pytest
 
 from penstock.doors.loop import DoorLoop
 from penstock.doors.selector import DoorSelector
 
 
-def with_served_socket(
-    scenario: Callable[[DoorSelector, socket.socket, socket.socket], object],
+@pytest.fixture
+def selector() -> DoorSelector:
+    return DoorSelector()
+
+
+@pytest.fixture
+def runner(selector: DoorSelector) -> Iterator[asyncio.Runner]:
+    with asyncio.Runner(loop_factory=lambda: DoorLoop(selector)) as opened:
+        yield opened
+
+
+@pytest.fixture
+def pair() -> Iterator[tuple[socket.socket, socket.socket]]:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        yield ours, theirs
+
+
+async def test_a_call_asked_for_by_a_handler_comes_although_nothing_else_happens(
+    selector: DoorSelector, pair: tuple[socket.socket, socket.socket]
 ) -> None:
-    selector = DoorSelector()
+    ours, theirs = pair
+    loop = asyncio.get_running_loop()
+    called = asyncio.Event()
 
-    async def main() -> None:
-        ours, theirs = socket.socketpair()
-        with ours, theirs:
-            await asyncio.wait_for(scenario(selector, ours, theirs), 30)  # type: ignore[arg-type]
+    def handler(events: int) -> None:
+        ours.recv(100)
+        loop.call_soon(called.set)
 
-    with asyncio.Runner(loop_factory=lambda: DoorLoop(selector)) as runner:
-        runner.run(main())
-
-
-def test_a_call_asked_for_by_a_handler_comes_although_nothing_else_happens() -> None:
-    async def scenario(selector: DoorSelector, ours: socket.socket, theirs: socket.socket) -> None:
-        loop = asyncio.get_running_loop()
-        called = asyncio.Event()
-
-        def handler(events: int) -> None:
-            ours.recv(100)
-            loop.call_soon(called.set)
-
-        selector.serve(ours.fileno(), handler)
-        late = loop.call_later(5.0, called.set)
-        theirs.send(b"x")
-        await called.wait()
-        assert loop.time() < late.when(), "it did not wait for something else to happen"
-        late.cancel()
-        selector.leave(ours.fileno())
-
-    with_served_socket(scenario)
+    selector.serve(ours.fileno(), handler)
+    late = loop.call_later(5.0, called.set)
+    theirs.send(b"x")
+    await called.wait()
+    assert loop.time() < late.when(), "it did not wait for something else to happen"
+    late.cancel()
+    selector.leave(ours.fileno())
 
 
-def test_a_timer_set_by_a_handler_fires_before_a_later_one_that_was_there() -> None:
-    async def scenario(selector: DoorSelector, ours: socket.socket, theirs: socket.socket) -> None:
-        loop = asyncio.get_running_loop()
-        fired = asyncio.Event()
+async def test_a_timer_set_by_a_handler_fires_before_a_later_one_that_was_there(
+    selector: DoorSelector, pair: tuple[socket.socket, socket.socket]
+) -> None:
+    ours, theirs = pair
+    loop = asyncio.get_running_loop()
+    fired = asyncio.Event()
 
-        def handler(events: int) -> None:
-            ours.recv(100)
-            loop.call_later(0.01, fired.set)
+    def handler(events: int) -> None:
+        ours.recv(100)
+        loop.call_later(0.01, fired.set)
 
-        selector.serve(ours.fileno(), handler)
-        late = loop.call_later(5.0, fired.set)
-        loop.call_later(0.01, theirs.send, b"x")
-        await fired.wait()
-        assert loop.time() < late.when()
-        late.cancel()
-        selector.leave(ours.fileno())
-
-    with_served_socket(scenario)
+    selector.serve(ours.fileno(), handler)
+    late = loop.call_later(5.0, fired.set)
+    loop.call_later(0.01, theirs.send, b"x")
+    await fired.wait()
+    assert loop.time() < late.when()
+    late.cancel()
+    selector.leave(ours.fileno())
 
 
-def test_timers_fire_while_a_served_socket_is_always_ready() -> None:
-    async def scenario(selector: DoorSelector, ours: socket.socket, theirs: socket.socket) -> None:
-        served = 0
+async def test_timers_fire_while_a_served_socket_is_always_ready(
+    selector: DoorSelector, pair: tuple[socket.socket, socket.socket]
+) -> None:
+    ours, theirs = pair
+    served = 0
 
-        def handler(events: int) -> None:
-            nonlocal served
-            served += 1  # and leaves the byte where it is: ready again at once
+    def handler(events: int) -> None:
+        nonlocal served
+        served += 1  # and leaves the byte where it is: ready again at once
 
-        selector.serve(ours.fileno(), handler)
-        theirs.send(b"x")
-        await asyncio.sleep(0.05)
-        assert served > 1
-        selector.leave(ours.fileno())
-
-    with_served_socket(scenario)
+    selector.serve(ours.fileno(), handler)
+    theirs.send(b"x")
+    await asyncio.sleep(0.05)
+    assert served > 1
+    selector.leave(ours.fileno())

@@ -213,28 +213,25 @@ def test_paho_5_sends_and_receives_properties(served: Served) -> None:
 
 
 @pytest.mark.parametrize("protocol", [aiomqtt.ProtocolVersion.V311, aiomqtt.ProtocolVersion.V5])
-def test_aiomqtt_publishes_and_subscribes(
+async def test_aiomqtt_publishes_and_subscribes(
     served: Served, protocol: aiomqtt.ProtocolVersion
 ) -> None:
-    async def main() -> list[tuple[bytes, int]]:
-        received = []
-        name = f"aiomqtt/{protocol.value}"
-        address = {"hostname": "127.0.0.1", "port": served.port, "protocol": protocol}
-        will = aiomqtt.Will("will", b"gone", 1)
-        async with aiomqtt.Client(**address, will=will) as reader:
-            await reader.subscribe(name + "/+", qos=2)
-            async with aiomqtt.Client(**address) as writer:
-                for number in range(30):
-                    await writer.publish(f"{name}/x", b"%d" % number, qos=number % 3)
-            async with asyncio.timeout(WAIT_S):
-                async for message in reader.messages:
-                    assert isinstance(message.payload, bytes)
-                    received.append((message.payload, message.qos))
-                    if len(received) == 30:
-                        return received
-        raise AssertionError("closed too early")
-
-    assert sorted(asyncio.run(main())) == sorted((b"%d" % n, n % 3) for n in range(30))
+    received = []
+    name = f"aiomqtt/{protocol.value}"
+    address = {"hostname": "127.0.0.1", "port": served.port, "protocol": protocol}
+    will = aiomqtt.Will("will", b"gone", 1)
+    async with aiomqtt.Client(**address, will=will) as reader:
+        await reader.subscribe(name + "/+", qos=2)
+        async with aiomqtt.Client(**address) as writer:
+            for number in range(30):
+                await writer.publish(f"{name}/x", b"%d" % number, qos=number % 3)
+        async with asyncio.timeout(WAIT_S):
+            async for message in reader.messages:
+                assert isinstance(message.payload, bytes)
+                received.append((message.payload, message.qos))
+                if len(received) == 30:
+                    break
+    assert sorted(received) == sorted((b"%d" % n, n % 3) for n in range(30))
 
 
 def test_keep_alive_given_by_the_server_is_kept_to_by_a_real_client(tmp_path: Path) -> None:

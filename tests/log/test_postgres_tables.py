@@ -143,14 +143,10 @@ def fields(record: Record) -> tuple[object, ...]:
 @pytest.mark.slow
 @examples(25, [HealthCheck.function_scoped_fixture])
 @given(rounds=st.lists(st.lists(drafts, min_size=1, max_size=5), min_size=1, max_size=3))
-def test_whatever_was_appended_comes_back_from_the_table(
+async def test_whatever_was_appended_comes_back_from_the_table(
     postgres: PostgresServer, proxy: PostgresProxy, rounds: list[list[Run]]
 ) -> None:
-    async def scenario() -> None:
-        async with open_tables(postgres, proxy) as world:
-            await store_and_read(world)
-
-    async def store_and_read(world: PostgresWorld) -> None:
+    async with open_tables(postgres, proxy) as world:
         log = await world.create()
         for batch in rounds:
             await asyncio.gather(*[append(log, draft) for draft in batch])
@@ -159,8 +155,6 @@ def test_whatever_was_appended_comes_back_from_the_table(
         log = await world.reopen(log)
         stored = [fields(record) for record in await read_all(log)]
         assert stored == live == [one for batch in rounds for d in batch for one in expected(d)]
-
-    asyncio.run(scenario())
 
 
 async def test_long_topics_are_read_in_parts_and_large_records_alone(tables: PostgresWorld) -> None:
