@@ -55,6 +55,14 @@ def test_every_source_that_a_document_names_exists(document: Path) -> None:
     assert [file for file in named if not (ROOT / "src" / "penstock" / file).is_file()] == []
 
 
+def test_every_test_world_has_a_name_of_its_own_that_hacking_lists() -> None:
+    sources = [path.read_text() for path in (ROOT / "tests").rglob("*.py")]
+    worlds = [name for text in sources for name in re.findall(r"^class (\w*World)\b", text, re.M)]
+    text = (ROOT / "docs" / "HACKING.md").read_text()
+    rows = re.findall(r"^\| (`\w*World`.*?) \|", text, re.MULTILINE)
+    assert sorted(worlds) == sorted(name for row in rows for name in re.findall(r"`(\w+)`", row))
+
+
 def test_every_sentence_of_the_seeds_has_an_answer() -> None:
     """A row is a sentence, and a test, a deviation or a `later` beside it."""
     text = (ROOT / "docs" / "SEEDS.md").read_text().partition("\n## 000 ")[2]

@@ -19,7 +19,7 @@ WILDCARDS: Final = 20
 ADMIN: Final = "alice"
 
 
-class World:
+class RulesWorld:
     """What users may do changes here, in the broker and in the model alike."""
 
     def __init__(self, broker: Hosted, seed: int) -> None:

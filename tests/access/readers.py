@@ -179,7 +179,7 @@ READERS: tuple[Open, ...] = (
 )
 
 
-class World:
+class UsersWorld:
     """A broker with the admin alice, who publishes, and as many users as a test asks for."""
 
     def __init__(self, broker: Hosted) -> None:

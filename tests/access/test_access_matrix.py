@@ -33,7 +33,7 @@ from tests.access.matrix_clients import (
     publish_mqtt_3,
     publish_mqtt_5,
 )
-from tests.access.matrix_world import World
+from tests.access.matrix_world import RulesWorld
 from tests.access.rule_model import END, TOPICS, USERS, Policy, Rule, Spot, place
 from tests.doors.hosted import Hosted
 from tests.doors.wire import Wire, kept
@@ -51,7 +51,7 @@ WAIT_S = 20.0
 class Matrix:
     """Compares one moment after the other; what lasts over moments is opened at the beginning."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: RulesWorld) -> None:
         self.world = world
         self.broker = world.broker
         self.lasting = [reader for who in world.people for reader in self._open(who)]
@@ -386,7 +386,7 @@ class Matrix:
         self.world.asker.close()
 
 
-def add_rules(world: World) -> None:
+def add_rules(world: RulesWorld) -> None:
     for policy in world.policies.values():
         for user in USERS[policy.tenant]:
             rules = [world.generator.rule(allows=user == "carl") for _ in range(2)]
@@ -396,7 +396,7 @@ def add_rules(world: World) -> None:
     world.add_rules("default", own, [Rule(False, everything, "topic:hr")], "dora")
 
 
-def remove_rules(world: World) -> None:
+def remove_rules(world: RulesWorld) -> None:
     for policy in world.policies.values():
         for user in USERS[policy.tenant]:
             world.remove_rule(policy.tenant, policy.own[user], policy.own[user][-1], user=user)
@@ -405,7 +405,7 @@ def remove_rules(world: World) -> None:
             world.remove_rule(policy.tenant, rules, rules[0], role=role)
 
 
-def take_roles(world: World) -> None:
+def take_roles(world: RulesWorld) -> None:
     world.set_roles("default", "carl", ["third"])
     world.set_roles("default", "eve", ["reader"])
     world.set_roles("default", "fred", [])
@@ -413,7 +413,7 @@ def take_roles(world: World) -> None:
     world.replace_role("default", "third", [world.generator.rule() for _ in range(7)])
 
 
-def revoke(world: World) -> None:
+def revoke(world: RulesWorld) -> None:
     world.remove_role("default", "first")  # before wills are published for a key that ends
     by_label = {(who.tenant, who.label): who for who in world.people}
     world.revoke_key(by_label["default", "bob-key"])
@@ -434,7 +434,7 @@ def test_every_decision_of_every_door_is_that_of_the_model_before_and_after_chan
 ) -> None:
     print(f"seed {SEED}")
     with Hosted(tmp_path) as broker:
-        world = World(broker, SEED)
+        world = RulesWorld(broker, SEED)
         matrix = Matrix(world)
         matrix.check()
         for moment, change in CHANGES.items():

@@ -26,7 +26,7 @@ from tests.access.readers import (
     MqttReader,
     Open,
     SseReader,
-    World,
+    UsersWorld,
 )
 from tests.doors.hosted import Hosted
 from tests.doors.users import add_users
@@ -38,7 +38,7 @@ every_reader = pytest.mark.parametrize("reader", READERS)
 
 @every_reader
 def test_removing_a_user_ends_what_it_began_however_it_logged_in(
-    world: World, reader: Open
+    world: UsersWorld, reader: Open
 ) -> None:
     bob, carl = world.add_user(), world.add_user()
     by_password, by_key = world.read(reader, bob), world.read(reader, world.add_key(bob))
@@ -51,7 +51,7 @@ def test_removing_a_user_ends_what_it_began_however_it_logged_in(
 
 @every_reader
 def test_revoking_a_key_ends_what_was_begun_with_it_and_nothing_else(
-    world: World, reader: Open
+    world: UsersWorld, reader: Open
 ) -> None:
     bob = world.add_user()
     key = world.add_key(bob)
@@ -64,7 +64,7 @@ def test_revoking_a_key_ends_what_was_begun_with_it_and_nothing_else(
 
 @every_reader
 def test_a_new_password_ends_what_was_begun_with_the_old_one_or_a_key(
-    world: World, reader: Open
+    world: UsersWorld, reader: Open
 ) -> None:
     bob, carl = world.add_user(), world.add_user()
     by_password, by_key = world.read(reader, bob), world.read(reader, world.add_key(bob))
@@ -76,7 +76,9 @@ def test_a_new_password_ends_what_was_begun_with_the_old_one_or_a_key(
 
 
 @every_reader
-def test_keys_that_are_kept_go_on_when_the_password_changes(world: World, reader: Open) -> None:
+def test_keys_that_are_kept_go_on_when_the_password_changes(
+    world: UsersWorld, reader: Open
+) -> None:
     bob = world.add_user()
     by_password, by_key = world.read(reader, bob), world.read(reader, world.add_key(bob))
     asked = {"password": "new", "keep_keys": True}
@@ -85,7 +87,7 @@ def test_keys_that_are_kept_go_on_when_the_password_changes(world: World, reader
     world.check_going_on(by_key)
 
 
-def test_before_mqtt_5_the_connection_is_closed(world: World) -> None:
+def test_before_mqtt_5_the_connection_is_closed(world: UsersWorld) -> None:
     bob = world.add_user()
     with Wire(world.broker.port, "old", MQTT_3_1_1) as wire:
         wire.send(
@@ -96,7 +98,7 @@ def test_before_mqtt_5_the_connection_is_closed(world: World) -> None:
         assert wire.is_closed()
 
 
-def test_a_user_of_the_same_name_does_not_keep_what_the_old_one_began(world: World) -> None:
+def test_a_user_of_the_same_name_does_not_keep_what_the_old_one_began(world: UsersWorld) -> None:
     bob = world.add_user()
     old = world.read(MqttReader, bob)
     assert world.ask("DELETE", f"/v1/users/{bob.user}") == 204
@@ -110,7 +112,7 @@ def test_the_first_user_ends_what_clients_without_a_login_began(
     tmp_path: Path, reader: Open
 ) -> None:
     with Hosted(tmp_path) as broker:
-        world = World(broker)  # the name counts for nothing while nobody can log in
+        world = UsersWorld(broker)  # the name counts for nothing while nobody can log in
         before = world.read(reader, world.admin)
         assert world.ask("PUT", f"/v1/users/{world.admin.user}", {"password": "wonder"}) == 201
         before.check_ended("every client has to log in now")
@@ -124,7 +126,7 @@ def test_a_removed_user_of_one_tenant_leaves_those_of_the_same_name_in_others(
 ) -> None:
     add_users(tmp_path, alice="wonder", bob="secret")
     with Hosted(tmp_path) as broker:
-        world = World(broker)
+        world = UsersWorld(broker)
 
         async def add_tenant(server: Server) -> None:
             await server.broker.tenants.add("acme", "Wile E.", "Coyote", "c@acme.example")
@@ -155,7 +157,7 @@ def mortal(broker: Hosted, login: Login, client_id: str = "mortal") -> Wire:
 
 @pytest.mark.parametrize("way", ["key revoked", "password changed", "removed", "created anew"])
 def test_the_will_of_a_login_that_is_no_longer_good_is_not_published(
-    world: World, way: str
+    world: UsersWorld, way: str
 ) -> None:
     bob, carl = world.add_user(), world.add_user()
     other = world.read(MqttReader, carl)
@@ -214,7 +216,7 @@ def test_nor_is_it_after_a_restart(tmp_path: Path, way: str, runner: asyncio.Run
         assert broker.dropped["not_authorized"] == 1
 
 
-def test_the_will_of_a_key_is_judged_by_what_the_key_may(world: World) -> None:
+def test_the_will_of_a_key_is_judged_by_what_the_key_may(world: UsersWorld) -> None:
     admin = world.add_user()
     world.set_roles(admin, "admin")
     other = world.read(MqttReader, world.add_user())

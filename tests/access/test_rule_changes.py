@@ -25,7 +25,7 @@ from tests.access.readers import (
     Open,
     SocketReader,
     SseReader,
-    World,
+    UsersWorld,
 )
 from tests.doors.hosted import Hosted
 from tests.doors.wire import Wire, kept
@@ -33,22 +33,22 @@ from tests.doors.wire import Wire, kept
 Undo = Callable[[], None]
 
 
-def deny_name(world: World, login: Login) -> Undo:
+def deny_name(world: UsersWorld, login: Login) -> Undo:
     rule_id = world.add_rule("deny receive,read live", login)
     return lambda: world.remove_rule(rule_id)
 
 
-def deny_filter(world: World, login: Login) -> Undo:
+def deny_filter(world: UsersWorld, login: Login) -> Undo:
     rule_id = world.add_rule("deny subscribe,read live", login)
     return lambda: world.remove_rule(rule_id)
 
 
-def take_roles(world: World, login: Login) -> Undo:
+def take_roles(world: UsersWorld, login: Login) -> Undo:
     world.set_roles(login)
     return lambda: world.set_roles(login, "client")
 
 
-def connect(world: World, login: Login, will: Will | None = None) -> Wire:
+def connect(world: UsersWorld, login: Login, will: Will | None = None) -> Wire:
     wire = Wire(world.broker.port, login.user, MQTT_5)
     wire.send(
         Connect(
@@ -69,7 +69,7 @@ def connect(world: World, login: Login, will: Will | None = None) -> Wire:
     "reader", [MqttReader, FramedMqttReader, FeedReader, SseReader, SocketReader, LongPoll]
 )
 def test_a_reader_stops_receiving_while_it_may_not_and_the_others_go_on(
-    world: World, reader: Open, change: Callable[[World, Login], Undo]
+    world: UsersWorld, reader: Open, change: Callable[[UsersWorld, Login], Undo]
 ) -> None:
     bob, carl = world.add_user(), world.add_user()
     denied, other = world.read(reader, bob), world.read(reader, carl)
@@ -83,7 +83,7 @@ def test_a_reader_stops_receiving_while_it_may_not_and_the_others_go_on(
 
 @pytest.mark.parametrize("change", [deny_name, deny_filter, take_roles])
 def test_messages_of_a_share_go_to_the_members_that_may_have_them(
-    world: World, change: Callable[[World, Login], Undo]
+    world: UsersWorld, change: Callable[[UsersWorld, Login], Undo]
 ) -> None:
     bob, carl = world.add_user(), world.add_user()
     denied, other = connect(world, bob), connect(world, carl)
@@ -99,7 +99,7 @@ def test_messages_of_a_share_go_to_the_members_that_may_have_them(
 
 @pytest.mark.parametrize("change", [deny_name, deny_filter, take_roles])
 def test_a_session_does_not_catch_up_with_what_it_may_no_longer_receive(
-    world: World, change: Callable[[World, Login], Undo]
+    world: UsersWorld, change: Callable[[UsersWorld, Login], Undo]
 ) -> None:
     bob = world.add_user()
     wire = connect(world, bob)
@@ -112,7 +112,7 @@ def test_a_session_does_not_catch_up_with_what_it_may_no_longer_receive(
     wire.disconnect()
 
 
-def test_a_will_that_may_no_longer_be_published_is_not(world: World) -> None:
+def test_a_will_that_may_no_longer_be_published_is_not(world: UsersWorld) -> None:
     bob, carl = world.add_user(), world.add_user()
     other = world.read(MqttReader, carl)
     wire = connect(world, bob, Will("live", b"gone"))
@@ -124,7 +124,7 @@ def test_a_will_that_may_no_longer_be_published_is_not(world: World) -> None:
 
 @pytest.mark.parametrize("change", [deny_name, take_roles])
 def test_what_is_retained_is_not_handed_out_any_more(
-    world: World, change: Callable[[World, Login], Undo]
+    world: UsersWorld, change: Callable[[UsersWorld, Login], Undo]
 ) -> None:
     bob = world.add_user()
     alice = connect(world, world.admin)

@@ -46,7 +46,7 @@ def variables(server: KafkaServer, prefix: str) -> dict[str, str]:
     return {**os.environ, **chosen}
 
 
-class World:
+class KafkaBrokerWorld:
     """A broker process on Kafka."""
 
     def __init__(self, server: KafkaServer, data: Path, *flags: str) -> None:
@@ -65,13 +65,13 @@ class World:
 
 
 @pytest.fixture
-def world(kafka: KafkaServer, tmp_path: Path) -> Iterator[World]:
-    made = World(kafka, tmp_path / "data")
+def world(kafka: KafkaServer, tmp_path: Path) -> Iterator[KafkaBrokerWorld]:
+    made = KafkaBrokerWorld(kafka, tmp_path / "data")
     with made.served:
         yield made
 
 
-def kafka_names(world: World) -> dict[str, str]:
+def kafka_names(world: KafkaBrokerWorld) -> dict[str, str]:
     """Kafka's name of each topic, by the slug."""
     from confluent_kafka.admin import AdminClient
 
@@ -82,7 +82,7 @@ def kafka_names(world: World) -> dict[str, str]:
 
 
 def test_what_mqtt_publishes_reaches_subscribers_clients_and_plain_consumers(
-    world: World,
+    world: KafkaBrokerWorld,
 ) -> None:
     with (
         Wire(world.served.port, "reader", MQTT_5) as reader,
@@ -121,7 +121,7 @@ def test_what_mqtt_publishes_reaches_subscribers_clients_and_plain_consumers(
     assert found == [(b"sensors/1", b"%d" % qos) for qos in (0, 1, 2)]
 
 
-def test_a_record_of_another_producer_reaches_every_reader(world: World) -> None:
+def test_a_record_of_another_producer_reaches_every_reader(world: KafkaBrokerWorld) -> None:
     with penstock.connect(world.url) as client:
         client.create_topic("orders")
         client.subscribe("billing", "orders")
@@ -143,7 +143,9 @@ def test_a_record_of_another_producer_reaches_every_reader(world: World) -> None
         assert [next(stream).payload for _ in range(2)] == [b"from afar", b"ours"]
 
 
-def test_groups_pages_streams_and_feeds_pass_over_offsets_without_messages(world: World) -> None:
+def test_groups_pages_streams_and_feeds_pass_over_offsets_without_messages(
+    world: KafkaBrokerWorld,
+) -> None:
     with Wire(world.served.port, "w", MQTT_5) as writer:
         writer.connect(clean=False, properties=kept())
         for number in range(6):  # each release of QoS 2 is a record of its own in Kafka
@@ -174,7 +176,9 @@ def test_groups_pages_streams_and_feeds_pass_over_offsets_without_messages(world
         assert received == expected
 
 
-def test_sessions_retained_messages_and_positions_are_there_after_a_restart(world: World) -> None:
+def test_sessions_retained_messages_and_positions_are_there_after_a_restart(
+    world: KafkaBrokerWorld,
+) -> None:
     port = world.served.port
     with Wire(port, "reader", MQTT_5) as reader, Wire(port, "w", MQTT_5) as writer:
         reader.connect(properties=kept(), clean=False)
@@ -241,7 +245,7 @@ def test_levels_of_durability_are_those_of_kafka(kafka: KafkaServer, tmp_path: P
 
 def test_the_bus_is_stored_in_kafka(kafka: KafkaServer, tmp_path: Path) -> None:
     place = tmp_path / "bus"
-    world = World(kafka, tmp_path / "data", "--bus", str(place))
+    world = KafkaBrokerWorld(kafka, tmp_path / "data", "--bus", str(place))
     heard: list[bytes] = []
     done = threading.Event()
 
@@ -282,7 +286,7 @@ def test_killed_again_and_again_every_acknowledgement_holds(
 ) -> None:
     print(f"PENSTOCK_SEED={SEED}")
     chance = random.Random(SEED)
-    world = World(kafka, tmp_path / "data")
+    world = KafkaBrokerWorld(kafka, tmp_path / "data")
     traffic = Traffic(world.served, **world.settings)  # type: ignore[arg-type]
     traffic.begin()
     kinds: list[type[Packet] | None] = [None, Puback, Pubrec, Pubcomp]
@@ -300,7 +304,7 @@ def test_killed_again_and_again_every_acknowledgement_holds(
 def test_kafka_killed_under_traffic_loses_nothing_that_was_acknowledged(tmp_path: Path) -> None:
     server = KafkaServer()
     try:
-        world = World(server, tmp_path / "data")
+        world = KafkaBrokerWorld(server, tmp_path / "data")
         with world.served, Wire(world.served.port, "reader") as reader:
             reader.connect()
             reader.subscribe("n", qos=1)
@@ -337,7 +341,7 @@ def test_kafka_killed_under_traffic_loses_nothing_that_was_acknowledged(tmp_path
 def test_a_broker_can_be_stopped_while_kafka_is_gone(tmp_path: Path) -> None:
     server = KafkaServer()
     try:
-        world = World(server, tmp_path / "data")
+        world = KafkaBrokerWorld(server, tmp_path / "data")
         with world.served, Wire(world.served.port, "w") as writer:
             writer.connect()
             writer.publish("n", b"stored", 1)

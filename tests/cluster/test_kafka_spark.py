@@ -7,14 +7,14 @@ from pathlib import Path
 import penstock
 from penstock.mqtt.kinds import MQTT_5
 from penstock.pipeline import session
-from tests.cluster.test_kafka_broker import World
+from tests.cluster.test_kafka_broker import KafkaBrokerWorld
 from tests.doors.wire import Wire, kept
 from tests.kafka_server import KafkaServer
 from tests.pipeline.conftest import small_spark
 
 
 def test_spark_reads_and_writes_through_the_broker(kafka: KafkaServer, tmp_path: Path) -> None:
-    world = World(kafka, tmp_path / "data")
+    world = KafkaBrokerWorld(kafka, tmp_path / "data")
     spark = session("kafka", master="local[2]", conf=small_spark(tmp_path))
     try:
         with world.served:

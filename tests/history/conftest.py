@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.history.world import World
+from tests.history.world import TieringWorld
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> World:
-    return World(tmp_path)
+def world(tmp_path: Path) -> TieringWorld:
+    return TieringWorld(tmp_path)

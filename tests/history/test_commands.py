@@ -7,11 +7,11 @@ import json
 import pytest
 
 from penstock.cli.main import main
-from tests.history.world import TOPIC, World, history, keep
+from tests.history.world import TOPIC, TieringWorld, history, keep
 
 
 @pytest.fixture
-async def filled(world: World) -> World:
+async def filled(world: TieringWorld) -> TieringWorld:
     async with world.broker() as broker:
         await world.create(broker)
         await world.publish(broker)
@@ -20,12 +20,12 @@ async def filled(world: World) -> World:
     yield world
 
 
-def run(world: World, *arguments: str) -> int:
+def run(world: TieringWorld, *arguments: str) -> int:
     return main([*arguments, "--at", str(world.data)])
 
 
 def test_tables_and_their_files_are_shown(
-    filled: World, capsys: pytest.CaptureFixture[str]
+    filled: TieringWorld, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(filled, "history", "list", "--json") == 0
     (table,) = json.loads(capsys.readouterr().out)
@@ -39,7 +39,7 @@ def test_tables_and_their_files_are_shown(
 
 
 def test_verify_finds_damage_in_a_history(
-    filled: World, capsys: pytest.CaptureFixture[str]
+    filled: TieringWorld, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(filled, "history", "verify") == run(filled, "log", "verify", "--history") == 0
     assert "history default/orders-1: offsets 0 to" in capsys.readouterr().out
@@ -52,7 +52,7 @@ def test_verify_finds_damage_in_a_history(
 
 
 async def test_verify_finds_records_that_are_in_neither_part(
-    filled: World, capsys: pytest.CaptureFixture[str]
+    filled: TieringWorld, capsys: pytest.CaptureFixture[str]
 ) -> None:
     async with filled.broker() as broker:
         await filled.publish(broker)
@@ -63,7 +63,7 @@ async def test_verify_finds_records_that_are_in_neither_part(
     assert "the history ends before the log begins" in capsys.readouterr().out
 
 
-async def test_a_dropped_history_begins_anew(filled: World) -> None:
+async def test_a_dropped_history_begins_anew(filled: TieringWorld) -> None:
     async with filled.broker():
         assert run(filled, "history", "drop", "default/orders-1", "--yes") == 1
     assert run(filled, "history", "drop", "default/orders-1", "--yes") == 0

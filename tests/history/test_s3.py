@@ -10,7 +10,7 @@ from deltalake import DeltaTable
 
 from penstock.app.aio import AsyncBroker
 from tests.history.s3_server import BUCKET, failing_proxy, options_of, s3_server
-from tests.history.world import TOPIC, World, history, hot_first, keep
+from tests.history.world import TOPIC, TieringWorld, history, hot_first, keep
 
 pytestmark = pytest.mark.slow
 URL = f"s3://{BUCKET}/histories"
@@ -22,7 +22,7 @@ def port() -> Iterator[int]:
         yield found
 
 
-class S3World(World):
+class S3World(TieringWorld):
     """A world whose histories are in the store."""
 
     def __init__(self, root: Path, port: int, reached_by: int) -> None:

@@ -26,7 +26,7 @@ pytestmark = pytest.mark.slow
 NAME = "orders/1"
 
 
-class World:
+class SlowStoreWorld:
     """A broker whose topic `orders` is in the history, and the process that reads that."""
 
     def __init__(self, path: Path) -> None:
@@ -71,8 +71,8 @@ class World:
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
-    made = World(tmp_path)
+def world(tmp_path: Path) -> Iterator[SlowStoreWorld]:
+    made = SlowStoreWorld(tmp_path)
     with made.hosted:
 
         async def declare(server: Server) -> None:
@@ -82,7 +82,7 @@ def world(tmp_path: Path) -> Iterator[World]:
         yield made
 
 
-def test_live_messages_arrive_while_readers_of_history_wait(world: World) -> None:
+def test_live_messages_arrive_while_readers_of_history_wait(world: SlowStoreWorld) -> None:
     away, _ = connect_kept(world.hosted.port, "away", MQTT_5)
     away.subscribe("orders/#", qos=1)
     away.disconnect()
@@ -119,7 +119,7 @@ def test_live_messages_arrive_while_readers_of_history_wait(world: World) -> Non
     assert not waiting.is_alive()
 
 
-def test_a_reader_of_history_is_told_to_try_again_and_it_is_counted(world: World) -> None:
+def test_a_reader_of_history_is_told_to_try_again_and_it_is_counted(world: SlowStoreWorld) -> None:
     world.publish(0, 20)
     world.cool()
     world.hang()
@@ -133,7 +133,7 @@ def test_a_reader_of_history_is_told_to_try_again_and_it_is_counted(world: World
     assert len(world.records(0)) == 20, "another process reads on"
 
 
-def test_readers_cross_the_border_while_it_moves(world: World) -> None:
+def test_readers_cross_the_border_while_it_moves(world: SlowStoreWorld) -> None:
     """Streams over HTTP and MQTT begin in the history and end at the newest record."""
     count, step = 2_000, 200
     world.publish(0, step)

@@ -10,10 +10,10 @@ from deltalake import DeltaTable, write_deltalake
 
 from penstock.log.history.tier import LIFE_NAME
 from penstock.model.errors import RefusedError
-from tests.history.world import SEGMENT_BYTES, TOPIC, World, history, hot_first, info, keep
+from tests.history.world import SEGMENT_BYTES, TOPIC, TieringWorld, history, hot_first, info, keep
 
 
-async def test_retention_takes_only_what_the_history_has(world: World) -> None:
+async def test_retention_takes_only_what_the_history_has(world: TieringWorld) -> None:
     async with world.broker() as broker:
         await world.create(broker)
         await world.publish(broker)
@@ -31,7 +31,7 @@ async def test_retention_takes_only_what_the_history_has(world: World) -> None:
     assert "pyarrow" not in sys.modules or "pytest" in sys.modules
 
 
-async def test_without_need_nothing_is_written(world: World) -> None:
+async def test_without_need_nothing_is_written(world: TieringWorld) -> None:
     async with world.broker() as broker:
         await world.create(broker, retention_bytes="unlimited")
         await world.publish(broker)
@@ -42,7 +42,7 @@ async def test_without_need_nothing_is_written(world: World) -> None:
         assert not world.table.exists()
 
 
-async def test_a_restarted_broker_goes_on_where_the_history_ends(world: World) -> None:
+async def test_a_restarted_broker_goes_on_where_the_history_ends(world: TieringWorld) -> None:
     async with world.broker() as broker:
         await world.create(broker)
         await world.publish(broker)
@@ -56,7 +56,9 @@ async def test_a_restarted_broker_goes_on_where_the_history_ends(world: World) -
         await world.check_all_there(broker)
 
 
-async def test_a_store_that_is_away_pins_records_and_publishing_goes_on(world: World) -> None:
+async def test_a_store_that_is_away_pins_records_and_publishing_goes_on(
+    world: TieringWorld,
+) -> None:
     (world.table.parent.parent).write_text("a file where the directory should be")
     async with world.broker() as broker:
         await world.create(broker)
@@ -76,7 +78,9 @@ async def test_a_store_that_is_away_pins_records_and_publishing_goes_on(world: W
         await world.check_all_there(broker)
 
 
-async def test_a_log_restored_from_an_older_copy_goes_on_behind_its_history(world: World) -> None:
+async def test_a_log_restored_from_an_older_copy_goes_on_behind_its_history(
+    world: TieringWorld,
+) -> None:
     async with world.broker() as broker:
         await world.create(broker)
         await world.publish(broker, 200)
@@ -103,7 +107,7 @@ async def test_a_log_restored_from_an_older_copy_goes_on_behind_its_history(worl
 
 
 async def test_a_restored_log_that_was_written_to_without_its_history_is_refused(
-    world: World,
+    world: TieringWorld,
 ) -> None:
     async with world.broker() as broker:
         await world.create(broker)
@@ -125,7 +129,7 @@ async def test_a_restored_log_that_was_written_to_without_its_history_is_refused
         assert "restored and then written to" in (await history(broker)).trouble
 
 
-async def test_a_topic_created_anew_has_a_table_of_its_own(world: World) -> None:
+async def test_a_topic_created_anew_has_a_table_of_its_own(world: TieringWorld) -> None:
     async with world.broker() as broker:
         await world.create(broker)
         await world.publish(broker)
@@ -139,7 +143,7 @@ async def test_a_topic_created_anew_has_a_table_of_its_own(world: World) -> None
         assert (await history(broker)).first_offset == 0
 
 
-async def test_a_table_of_another_life_is_refused_and_named(world: World) -> None:
+async def test_a_table_of_another_life_is_refused_and_named(world: TieringWorld) -> None:
     async with world.broker() as broker:
         await world.create(broker)
         await world.publish(broker)
@@ -155,7 +159,9 @@ async def test_a_table_of_another_life_is_refused_and_named(world: World) -> Non
     assert world.cold() == rows
 
 
-async def test_a_table_that_somebody_else_appended_to_is_refused_and_named(world: World) -> None:
+async def test_a_table_that_somebody_else_appended_to_is_refused_and_named(
+    world: TieringWorld,
+) -> None:
     async with world.broker() as broker:
         await world.create(broker)
         await world.publish(broker)
@@ -175,7 +181,7 @@ async def test_a_table_that_somebody_else_appended_to_is_refused_and_named(world
         await world.check_all_there(broker)
 
 
-async def test_a_missing_table_is_not_taken_for_a_new_one(world: World) -> None:
+async def test_a_missing_table_is_not_taken_for_a_new_one(world: TieringWorld) -> None:
     async with world.broker() as broker:
         await world.create(broker)
         await world.publish(broker)
@@ -193,7 +199,7 @@ async def test_a_missing_table_is_not_taken_for_a_new_one(world: World) -> None:
         await world.check_all_there(broker)
 
 
-async def test_the_history_survives_a_lost_catalog(world: World) -> None:
+async def test_the_history_survives_a_lost_catalog(world: TieringWorld) -> None:
     async with world.broker() as broker:
         await world.create(broker)
         await world.publish(broker)
@@ -207,7 +213,9 @@ async def test_the_history_survives_a_lost_catalog(world: World) -> None:
         await world.check_all_there(broker)
 
 
-async def test_records_that_are_too_old_leave_the_history_in_whole_files(world: World) -> None:
+async def test_records_that_are_too_old_leave_the_history_in_whole_files(
+    world: TieringWorld,
+) -> None:
     async with world.broker() as broker:
         await world.create(broker, history_age="1ms")
         await world.publish(broker)
@@ -222,7 +230,7 @@ async def test_records_that_are_too_old_leave_the_history_in_whole_files(world: 
         assert world.cold()[0][0] == told.first_offset
 
 
-async def test_history_without_a_place_is_refused(world: World) -> None:
+async def test_history_without_a_place_is_refused(world: TieringWorld) -> None:
     async with world.broker(history_url="") as broker:
         with pytest.raises(RefusedError, match=r"\[history\] url"):
             await world.create(broker)
@@ -231,7 +239,7 @@ async def test_history_without_a_place_is_refused(world: World) -> None:
             await broker.alter_topic(TOPIC, history=True)
 
 
-async def test_a_broker_that_lost_its_setting_drops_nothing(world: World) -> None:
+async def test_a_broker_that_lost_its_setting_drops_nothing(world: TieringWorld) -> None:
     async with world.broker() as broker:
         await world.create(broker)
         await world.publish(broker)
@@ -245,7 +253,7 @@ async def test_a_broker_that_lost_its_setting_drops_nothing(world: World) -> Non
 
 
 async def test_a_gap_from_a_time_without_history_is_refused_until_it_is_dropped(
-    world: World,
+    world: TieringWorld,
 ) -> None:
     async with world.broker() as broker:
         await world.create(broker)
@@ -267,7 +275,9 @@ async def test_a_gap_from_a_time_without_history_is_refused_until_it_is_dropped(
 
 
 @pytest.mark.parametrize("torn", [b"", bytes(100), b'{"add":{"path":"0000'])
-async def test_a_commit_that_power_loss_tore_is_made_again(world: World, torn: bytes) -> None:
+async def test_a_commit_that_power_loss_tore_is_made_again(
+    world: TieringWorld, torn: bytes
+) -> None:
     async with world.broker() as broker:
         await world.create(broker)
         await world.publish(broker)

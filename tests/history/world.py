@@ -19,7 +19,7 @@ SEGMENT_BYTES = 64 * 1024  # the smallest
 RECORD_BYTES = 1_024
 
 
-class World:
+class TieringWorld:
     """A data directory, the directory of its histories, and all payloads published so far."""
 
     def __init__(self, root: Path) -> None:

@@ -27,7 +27,7 @@ from tests.log.segments import plain_run
 FACTS = TableFacts(TOPIC, 7, "life")
 
 
-class World:
+class TableWorld:
     """A log of a hundred records in memory, and a table that takes parts of it."""
 
     def __init__(self, path: Path) -> None:
@@ -47,11 +47,11 @@ class World:
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> World:
-    return World(tmp_path)
+def world(tmp_path: Path) -> TableWorld:
+    return TableWorld(tmp_path)
 
 
-def test_a_table_says_after_reopening_what_was_added(world: World) -> None:
+def test_a_table_says_after_reopening_what_was_added(world: TableWorld) -> None:
     assert open_manifest(world.storage) is None
     manifest = create_manifest(world.storage, FACTS)
     assert (manifest.first, manifest.end, manifest.files) == (0, 0, [])
@@ -67,7 +67,9 @@ def test_a_table_says_after_reopening_what_was_added(world: World) -> None:
     assert DeltaTable(world.storage.uri).to_pyarrow_table().num_rows == 95
 
 
-def test_a_file_that_does_not_follow_is_refused_and_one_that_is_there_is_fine(world: World) -> None:
+def test_a_file_that_does_not_follow_is_refused_and_one_that_is_there_is_fine(
+    world: TableWorld,
+) -> None:
     manifest = create_manifest(world.storage, FACTS)
     manifest.add(world.file(0, 20), 2)
     with pytest.raises(RefusedError, match="ends at offset 20: a file that begins at 30"):
@@ -76,7 +78,7 @@ def test_a_file_that_does_not_follow_is_refused_and_one_that_is_there_is_fine(wo
     assert manifest.end == 20 and len(manifest.files) == 1
 
 
-def test_of_two_writers_only_one_adds_the_same_range(world: World) -> None:
+def test_of_two_writers_only_one_adds_the_same_range(world: TableWorld) -> None:
     first = create_manifest(world.storage, FACTS)
     second = world.opened()
     first.add(world.file(0, 20), 2)
@@ -91,7 +93,7 @@ def test_of_two_writers_only_one_adds_the_same_range(world: World) -> None:
     assert [file.name.end for file in world.opened().files] == [20]
 
 
-def test_only_what_a_dead_writer_left_is_removed(world: World) -> None:
+def test_only_what_a_dead_writer_left_is_removed(world: TableWorld) -> None:
     manifest = create_manifest(world.storage, FACTS)
     manifest.add(world.file(0, 20), 2)
     orphan = world.file(20, 40)
@@ -102,7 +104,7 @@ def test_only_what_a_dead_writer_left_is_removed(world: World) -> None:
     assert world.storage.names() == [str(manifest.files[0].name), "notes.txt"]
 
 
-def test_oldest_files_leave_the_table_and_its_end_stays(world: World) -> None:
+def test_oldest_files_leave_the_table_and_its_end_stays(world: TableWorld) -> None:
     manifest = create_manifest(world.storage, FACTS)
     for base in (0, 50):
         manifest.add(world.file(base, base + 50), 2)
@@ -115,7 +117,7 @@ def test_oldest_files_leave_the_table_and_its_end_stays(world: World) -> None:
     assert manifest.vacuum() == []
 
 
-def test_rows_that_somebody_else_added_are_refused_and_named(world: World) -> None:
+def test_rows_that_somebody_else_added_are_refused_and_named(world: TableWorld) -> None:
     manifest = create_manifest(world.storage, FACTS)
     manifest.add(world.file(0, 20), 2)
     rows = manifest.open_file(manifest.files[0]).parquet.read()
@@ -124,13 +126,13 @@ def test_rows_that_somebody_else_added_are_refused_and_named(world: World) -> No
         world.opened()
 
 
-def test_a_table_of_something_else_is_not_taken_for_a_history(world: World) -> None:
+def test_a_table_of_something_else_is_not_taken_for_a_history(world: TableWorld) -> None:
     DeltaTable.create(world.storage.uri, SCHEMA)
     with pytest.raises(RefusedError, match="is not the history of a topic"):
         world.opened()
 
 
-def test_a_missing_or_damaged_file_is_named(world: World) -> None:
+def test_a_missing_or_damaged_file_is_named(world: TableWorld) -> None:
     manifest = create_manifest(world.storage, FACTS)
     manifest.add(world.file(0, 20), 2)
     path = world.storage.path / str(manifest.files[0].name)
@@ -144,7 +146,7 @@ def test_a_missing_or_damaged_file_is_named(world: World) -> None:
         manifest.open_file(manifest.files[0])
 
 
-def test_other_programs_read_bounds_from_the_table(world: World) -> None:
+def test_other_programs_read_bounds_from_the_table(world: TableWorld) -> None:
     manifest = create_manifest(world.storage, FACTS)
     manifest.add(world.file(10, 20), 2)
     commit = (world.storage.path / "_delta_log" / f"{1:020}.json").read_text()
