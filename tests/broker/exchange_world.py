@@ -15,6 +15,7 @@ from penstock.broker.session.resume import go_on, restore
 from penstock.broker.session.session import NEVER_EXPIRES, Session, Subscription
 from penstock.broker.session.store import SessionStore
 from penstock.broker.settings import BrokerSettings
+from penstock.broker.trace.watch import Watch
 from penstock.catalog.stored_sessions import StoredSession
 from penstock.core.access import FULL, Principal
 from penstock.core.placement import DEFAULT_TOPIC
@@ -73,6 +74,7 @@ class Client:
     has_room: bool = True
     next_id: int = 1
     principal = Principal(DEFAULT_TENANT, "", FULL)
+    watch: Watch | None = None
     complaints: list[str] = field(default_factory=list)
 
     def encoding(self, qos: int, as_published: bool, identifiers: tuple[int, ...]) -> Encoding:

@@ -57,6 +57,7 @@ ARGUMENTS = {
     "topic list": (),
     "status": (),
     "top": ("-n", "1"),
+    "trace": ("t", "--seconds", "1"),
     "topic alter": ("t", "--retention-age", "1d"),
     "user add": ("bob",),
     "user key": ("bob",),
@@ -68,7 +69,9 @@ ARGUMENTS = {
     "user role": ("bob", "client"),
     "user show": ("bob",),
 }
-NEED_A_BROKER = {"reload", "session kick", "session list", "session show", "status", "top"}
+NEED_A_BROKER = {
+    *("reload", "session kick", "session list", "session show", "status", "top", "trace"),
+}
 
 
 def leaves(parser: argparse.ArgumentParser, path: str = "") -> Iterator[tuple[str, set[str]]]:

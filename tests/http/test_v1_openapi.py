@@ -65,6 +65,11 @@ OPERATIONS = [
     "GET /v1/overview",
     "GET /v1/pipelines",
     "GET /v1/retained",
+    "GET /v1/traces",
+    "POST /v1/traces",
+    "GET /v1/traces/{trace}",
+    "DELETE /v1/traces/{trace}",
+    "GET /v1/topics/{topic}/records/{offset}/trace",
     "POST /v1/reload",
     "GET /v1/sessions",
     "GET /v1/sessions/{client_id}",
@@ -218,7 +223,8 @@ def test_requests_made_from_the_document_are_answered_as_it_says(
             for method, path in (("PUT", "/v1/topics/t"), ("PUT", "/v1/topics/t/consumers/c")):
                 client.ask(method, path, **login)
             real = {"topic": "t", "consumer": "c", "group": "g", "client_id": "m"}
-            real |= {"user": "u", "key_id": "k", "role": "r", "rule_id": "1"}
+            real |= {"user": "u", "key_id": "k", "role": "r", "rule_id": "1", "trace": "1"}
+            real |= {"offset": "0"}
             case.path_parameters = {key: real[key] for key in case.path_parameters}
             ask(case)
 

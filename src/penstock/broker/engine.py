@@ -28,6 +28,7 @@ from penstock.broker.settings import topic_settings
 from penstock.broker.shared import Shared
 from penstock.broker.tiering import Tiering
 from penstock.broker.topics import Topic, Topics
+from penstock.broker.trace.watch import Watch
 from penstock.broker.upkeep import Upkeep
 from penstock.catalog.positions import PositionSaver
 from penstock.core.access import Gate
@@ -107,6 +108,7 @@ class Engine:
         # Hear every commit, in this order, before those who wait for it are answered.
         self.followers: list[Follower] = []
         self.on_forget: Callable[[Topic], None] | None = None  # hears of topics that go
+        self.watch: Watch | None = None  # hears what becomes of messages while a trace is on
         self._watches_all = False
         self.session_catalog = catalog.sessions
         self.session_list = catalog.session_list

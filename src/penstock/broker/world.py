@@ -8,6 +8,7 @@ from penstock.broker.overview import Samples
 from penstock.broker.session.store import SessionStore
 from penstock.broker.session.wills import Wills
 from penstock.broker.settings import topic_settings
+from penstock.broker.trace.tracer import Tracer
 from penstock.core.placement import DEFAULT_TOPIC
 
 
@@ -21,6 +22,7 @@ class World:
         self.wills = wills
         self.samples = Samples(exchange)  # of the last hour
         self.samples.start()
+        self.tracer = Tracer(exchange)
 
     @classmethod
     async def open(cls, engine: Engine, *, keeps_qos0: bool, will_grace_s: float) -> World:
@@ -39,6 +41,7 @@ class World:
     async def close(self) -> None:
         """After its clients are gone: save what they leave."""
         self.samples.stop()
+        self.tracer.close()
         await self.wills.close()
         await self.exchange.store.close()
         self.exchange.close()

@@ -47,6 +47,7 @@ COMMANDS: Final = {
     "client": Command("clients", "list, show and forget MQTT clients that connected at any time"),
     "status": Command("status", "show how a running broker is doing"),
     "top": Command("status", "show the same again and again, like top"),
+    "trace": Command("trace", "show where a message is: received, stored, sent, acknowledged"),
     "doctor": Command("doctor", "check this machine: engine, Java, disk, limits, ports"),
     "reload": Command("reload", "let a running broker read certificates and keys again"),
     "tenant": Command("tenants", "add, list, show and remove tenants"),

@@ -233,6 +233,8 @@ class SessionCatchUp:
         topic_id = self._topic.id
         if run.until_us and run.until_us <= self._clock.steady_us():
             self._metrics.dropped["expired"] += run.count
+            if session.outbox is not None and session.outbox.watch is not None:
+                session.outbox.watch.dropped(session, run.name, run.count, "expired", base)
             return
         while run.count and session.is_sent(topic_id, base):
             run = run.part(1)  # out already, from before a crash

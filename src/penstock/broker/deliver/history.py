@@ -238,6 +238,8 @@ class Feeds:
         run = feed_run(record, clock)
         if run.until_us and run.until_us <= clock.steady_us():
             metrics.dropped["expired"] += 1
+            if self._engine.watch is not None:
+                self._engine.watch.dropped(session, run.name, 1, "expired", record.offset)
             return True
         if session.is_sent(place, record.offset):
             return True  # out already, from before a crash

@@ -104,6 +104,7 @@ class Publisher:
         self.clock = engine.clock
         self.metrics = engine.metrics
         self.payload_bytes_max = engine.settings.payload_bytes_max
+        self._engine = engine
         self._inbound = inbound
         self._keeps_qos0 = keeps_qos0
         self._upkeep = engine.upkeep
@@ -207,5 +208,7 @@ class Publisher:
         self, run: Run, error: PenstockError, reason: str, waiter: Waiter | None
     ) -> None:
         self.metrics.dropped[reason] += run.count
+        if self._engine.watch is not None:
+            self._engine.watch.refused(run.publisher, run, reason, error)
         if waiter is not None:
             waiter.refused(error)

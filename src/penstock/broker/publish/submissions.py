@@ -16,7 +16,7 @@ from penstock.core.access import PUBLISH, Authorise, Principal, denial
 from penstock.core.names import quoted
 from penstock.core.run import Run
 from penstock.log.format.marks import Mark
-from penstock.model.errors import NotAuthorized
+from penstock.model.errors import NotAuthorized, PenstockError
 
 RECORDS_MAX: Final = 50_000  # of one submission; a batch holds many
 
@@ -75,10 +75,15 @@ class Submissions:
     def _check(self, principal: Principal, topic: Topic, runs: Sequence[Run]) -> None:
         engine = self._engine
         for run in runs:
-            if not self._authorise(principal, PUBLISH, run.name, topic.key):
-                engine.metrics.dropped["not_authorized"] += run.count
-                raise NotAuthorized(denial(principal, PUBLISH, run.name))
-            engine.check(run)
+            try:
+                if not self._authorise(principal, PUBLISH, run.name, topic.key):
+                    engine.metrics.dropped["not_authorized"] += run.count
+                    raise NotAuthorized(denial(principal, PUBLISH, run.name))
+                engine.check(run)
+            except PenstockError as error:
+                if engine.watch is not None:
+                    engine.watch.refused(principal.user, run, type(error).__name__, error)
+                raise
         count = sum(run.count for run in runs)
         engine.quotas.check_rate(principal.user, count, sum(len(run.data) for run in runs))
         self._admit_retained([run for run in runs if run.retain])

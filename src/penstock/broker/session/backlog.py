@@ -37,7 +37,17 @@ class Standing:
 
 
 async def describe_sessions(exchange: Exchange, client_ids: list[str]) -> list[Standing]:
-    """In the order asked for; those that are not there are left out."""
+    """In the order asked for, with what waits for each; those that are not there are left out."""
+    engine = exchange.engine
+    standings = await find_standings(exchange, client_ids)
+    readers = [reader for standing in standings for reader in standing.readers]
+    for topic in engine.topics.all():
+        await count_waiting(topic, readers, engine.clock)
+    return standings
+
+
+async def find_standings(exchange: Exchange, client_ids: list[str]) -> list[Standing]:
+    """The same without looking for what waits."""
     engine = exchange.engine
     connected = exchange.sessions.connected
     rows = await engine.session_list.find([one for one in client_ids if one not in connected])
@@ -49,9 +59,6 @@ async def describe_sessions(exchange: Exchange, client_ids: list[str]) -> list[S
             standings.append(_of_session(session, keeps_qos0=is_kept))
         elif client_id in rows:
             standings.append(await _of_row(exchange, rows[client_id]))
-    readers = [reader for standing in standings for reader in standing.readers]
-    for topic in engine.topics.all():
-        await count_waiting(topic, readers, engine.clock)
     return standings
 
 

@@ -96,6 +96,8 @@ async def go_on(exchange: Exchange, session: Session) -> None:
             sent = {one for one in sent if session.window.tag_of(one) >= 0}
         sent.add(packet_id)
         if reason := await _resend(exchange, session, tag, packet_id):
+            if exchange.engine.watch is not None:
+                exchange.engine.watch.dropped(session, "", 1, reason, offset_of(tag))
             session.acknowledge([packet_id])
             exchange.engine.metrics.dropped[reason] += 1
     session.is_resending = False

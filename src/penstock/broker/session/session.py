@@ -11,6 +11,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Final, Protocol
 
+from penstock.broker.trace.watch import Watch
 from penstock.core.access import Grants, Principal
 from penstock.core.delivery_rule import Want
 from penstock.core.overlaps import Overlaps
@@ -28,6 +29,7 @@ class Outbox(Protocol):
     """A door's side of delivery: one connection."""
 
     principal: Principal
+    watch: Watch | None  # hears what becomes of its messages while a trace is on
 
     @property
     def has_room(self) -> bool:

@@ -40,6 +40,9 @@ class Shares:
     def __len__(self) -> int:
         return len(self._by_key)
 
+    def all(self) -> list[Share]:
+        return list(self._by_key.values())
+
     def refresh_principals(self) -> None:
         """Principals of connected members may be others than they were."""
         for share in self._by_key.values():

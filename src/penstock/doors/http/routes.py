@@ -26,6 +26,7 @@ from penstock.doors.http.v1 import (
     streams,
     tenants,
     topics,
+    traces,
     users,
 )
 from penstock.doors.mqtt.door import MqttDoor
@@ -56,5 +57,6 @@ def add_all(
     overview.add_routes(door)
     retained.add_routes(door, exchange.store.retained)
     pipelines.add_routes(door)
+    traces.add_routes(door)
     home.add_routes(door)
     openapi.add_routes(door)

@@ -114,4 +114,11 @@ SEGMENT_BYTES: Final[Schema] = {
 
 HISTORY: Final[Schema] = {"type": "boolean"}
 
-PATH: Final = {"topic": TOPIC, "consumer": LABEL, "group": LABEL, "user": USER, "role": ROLE}
+PATH: Final = {
+    "topic": TOPIC,
+    "consumer": LABEL,
+    "group": LABEL,
+    "user": USER,
+    "role": ROLE,
+    "offset": OFFSET,
+}

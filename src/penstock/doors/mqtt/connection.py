@@ -12,6 +12,7 @@ from typing import Final
 from penstock.broker.deliver.routes import UNBOUNDED, WORK_PER_TURN, MustWait
 from penstock.broker.exchange import Exchange
 from penstock.broker.session.session import Session
+from penstock.broker.trace.watch import Watch
 from penstock.core.access import NOBODY, Principal
 from penstock.core.run import Encoding, Run
 from penstock.doors.link import Link
@@ -33,13 +34,7 @@ from penstock.mqtt.errors import protocol_error
 from penstock.mqtt.kinds import MQTT_5, UNKNOWN_VERSION, Role
 from penstock.mqtt.packets import Disconnect, Packet
 from penstock.mqtt.reasons import Reason
-from penstock.mqtt.runs import (
-    PLAIN_ACK_BYTES,
-    EncodedRun,
-    encode_acks,
-    large_head,
-    put_packet_ids,
-)
+from penstock.mqtt.runs import PLAIN_ACK_BYTES, EncodedRun, encode_acks, large_head, put_packet_ids
 from penstock.mqtt.scanner import AckRun, Chunk, Intake, PublishRun
 from penstock.mqtt.state import Event, State, next_state
 
@@ -60,22 +55,20 @@ class Connection:
         "_link", "_out", "_out_bytes", "_plain", "_publishing", "_rest", "_router", "_serving",
         "_traffic", "_unsent", "end_reason", "gate", "is_bridge", "is_closed", "is_dirty",
         "keep_alive_s", "last_seen", "packet_bytes_max", "principal", "proof", "session", "state",
-        "stuck_since", "version", "wants_reasons",
+        "stuck_since", "version", "wants_reasons", "watch",
     )  # fmt: skip
 
     def __init__(self, host: Host, link: Link) -> None:
         self._host, self._serving = host, host.serving
         exchange = self._exchange = host.exchange  # of its tenant, once it is let in
         self._router, self._traffic = exchange.router, exchange.engine.metrics.traffic
-        self._link = link
+        self._link, self.gate = link, Gate(link, host.early_budget)
         self._intake = Intake(UNKNOWN_VERSION, CONNECT_BYTES_MAX)
-        self.gate = Gate(link, host.early_budget)
         self._answer_bytes = self._out_bytes = 0  # of answers since all was last sent; of `_out`
         self._out: list[bytes] = []
         self._rest: memoryview | None = None  # of a write the socket did not take whole
-        self._unsent = host.unsent
+        self._unsent, self._large = host.unsent, LargeMessages(host.unsent)
         self._counted = 0  # of them in `_unsent`, besides large messages
-        self._large = LargeMessages(host.unsent)
         self.stuck_since = -1  # since this tick its socket has not taken all that was sent
         self._plain: MqttEncoding | None = None
         self._aliases_out: OutgoingAliases | None = None
@@ -83,14 +76,14 @@ class Connection:
         self.state, self.version = State.WAIT_CONNECT, UNKNOWN_VERSION
         self.session: Session | None = None
         self.principal: Principal = NOBODY  # until the login succeeds
-        self.proof = ""  # the type of credential it logs in with; '' without one
+        self.proof = self.end_reason = ""  # its type of credential; why its end was decided
         self.packet_bytes_max = PACKET_BYTES_MAX  # what the client takes
+        self.watch: Watch | None = None  # while a trace is on
         self.wants_reasons = True  # texts with reason codes [MQTT-3.1.2-29]
         self.keep_alive_s = 0
-        self.is_bridge = False  # said so in its CONNECT
         self.last_seen = host.serving.tick
-        self.end_reason = ""  # why its end was decided, if it was
         self.is_closed = self.is_dirty = False
+        self.is_bridge = False  # said so in its CONNECT
 
     # Bytes in
 
@@ -125,8 +118,7 @@ class Connection:
             self._host.refuse_stranger(self)
 
     def _take(self, chunk: Chunk, at: int) -> None:
-        traffic = self._traffic
-        items = chunk.items
+        traffic, items = self._traffic, chunk.items
         left = COST_PER_TURN
         while at < len(items) and not self.is_closed:
             item = items[at]
@@ -182,12 +174,11 @@ class Connection:
     def begin(self, version: int, session: Session, exchange: Exchange) -> None:
         """CONNECT was accepted: from now on the client speaks `version`, with its tenant."""
         self._exchange, self._router = exchange, exchange.router
-        self._traffic = exchange.engine.metrics.traffic
+        self._traffic, self.watch = exchange.engine.metrics.traffic, exchange.engine.watch
         self.version = self._intake.version = version
         self._intake.packet_bytes_max = PACKET_BYTES_MAX
         self.gate.let_in()
-        self.session = session
-        self.last_seen = self._serving.tick
+        self.session, self.last_seen = session, self._serving.tick
         self._plain = self._host.encodings.get(version, 0, False, ())
 
     def take_aliases(self, count_max: int) -> None:
@@ -224,6 +215,8 @@ class Connection:
             raise protocol_error("an acknowledgement before CONNECT", "MQTT-3.1.0-1")
         if first_byte in (PUBACK, PUBCOMP):
             (check_pubacks if first_byte == PUBACK else check_pubcomps)(session, packet_ids)
+            if self.watch is not None:
+                self.watch.acknowledged(session, packet_ids)
             session.acknowledge(packet_ids)
             if session.is_behind:
                 self._exchange.sessions.resume(session)
@@ -267,18 +260,25 @@ class Connection:
         if self.is_closed:
             return
         if not self.fits(len(data)):
-            self._exchange.engine.metrics.dropped["queue_full"] += count
+            self._drop(name, count, "queue_full")
             return
         if count == 1 and LARGE_BYTES <= len(data) <= self.packet_bytes_max:
             self._put_large(b"", data)
-            return
-        if len(data) > self.packet_bytes_max:  # then one of its packets may be
-            data, too_large = packets_within(data, self.packet_bytes_max)
-            self._exchange.engine.metrics.dropped["too_large"] += too_large
-            self._traffic.publishes_sent -= too_large
-        self._traffic.publishes_sent += count
-        if data:
-            self._put_messages(name, data)
+        else:
+            if len(data) > self.packet_bytes_max:  # then one of its packets may be
+                data, too_large = packets_within(data, self.packet_bytes_max)
+                self._drop(name, too_large, "too_large")
+                count -= too_large
+            self._traffic.publishes_sent += count
+            if data:
+                self._put_messages(name, data)
+        if self.watch is not None:
+            self.watch.forwarded(self.session, name, count)
+
+    def _drop(self, name: str, count: int, reason: str) -> None:
+        self._exchange.engine.metrics.dropped[reason] += count
+        if self.watch is not None:
+            self.watch.dropped(self.session, name, count, reason)
 
     def send(
         self, run: Run, first: int, packet_ids: list[int], encoding: Encoding, dup: bool
@@ -288,9 +288,10 @@ class Connection:
         if encoded.packet_bytes_max > self.packet_bytes_max:
             self._send_fitting(run.name, encoded, first, packet_ids, dup)
             return
+        if self.watch is not None:
+            self.watch.sent(self.session, run.name, packet_ids, encoding.qos, dup)
         if run.count == 1:
-            at = encoded.id_positions[0]
-            raw = encoded.raw
+            at, raw = encoded.id_positions[0], encoded.raw
             if at + LARGE_BYTES <= len(raw):
                 self._put_large(large_head(encoded, packet_ids[0], dup), encoded.tail)
                 return
@@ -310,7 +311,7 @@ class Connection:
         packets, too_large = with_ids_within(encoded, first, packet_ids, self.packet_bytes_max)
         for data in packets:
             self._put_messages(name, bytes((data[0] | _DUP,)) + data[1:] if dup else data)
-        self._exchange.engine.metrics.dropped["too_large"] += len(too_large)
+        self._drop(name, len(too_large), "too_large")
         self._traffic.publishes_sent += len(packets)
         if self.session is not None:
             self.session.acknowledge(too_large)

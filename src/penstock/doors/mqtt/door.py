@@ -357,6 +357,8 @@ class MqttDoor:
             connection.take_acks(PUBREC, [packet.packet_id])
             return
         check_refused(session, packet.packet_id)
+        if connection.watch is not None:
+            connection.watch.rejected(session, packet.packet_id)
         session.acknowledge([packet.packet_id])
         self._world_of(connection).exchange.sessions.resume(session)
 

@@ -39,6 +39,7 @@ COLUMNS: Final = (
     "qos", "retain", "expires_at", "kind", "header_pairs",
 )  # fmt: skip
 WAIT_S_MAX: Final = 60.0
+WAIT: Final = {"type": "number", "minimum": 0, "maximum": WAIT_S_MAX}  # as the document shows it
 
 _KINDS: Final[dict[int, Literal["text", "json", "bytes"]]] = {
     KIND_TEXT: "text",

@@ -47,7 +47,7 @@ from penstock.doors.http.v1.reading import (
     COLUMNS,
     LIMIT_MAX,
     READ_BYTES_MAX,
-    WAIT_S_MAX,
+    WAIT,
     check_query,
     read_columns,
     read_filters,
@@ -61,7 +61,6 @@ from penstock.model.messages import check_key
 
 RECORDS: Final = "/v1/topics/{topic}/records"
 _LIMITS: Final = {ARROW: ARROW_LIMIT_MAX, BATCHES: BATCHES_LIMIT_MAX}
-WAIT: Final = {"type": "number", "minimum": 0, "maximum": WAIT_S_MAX}
 ALL: Final = {
     "type": "array",
     "items": {"type": "string", "enum": list(COLUMNS)},

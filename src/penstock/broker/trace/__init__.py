@@ -1,0 +1,1 @@
+"""Traces: what becomes of single messages, for people who ask where theirs is."""

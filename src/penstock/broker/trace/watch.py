@@ -1,0 +1,46 @@
+"""What the parts of a broker tell while a trace is on. `engine.watch` is None the rest of the time.
+
+A connection has the same in `watch`, so that a message costs nothing while nobody looks: there is
+one comparison for each run that is handed to a client, or that a client acknowledges.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+from penstock.core.run import Run
+
+if TYPE_CHECKING:
+    from penstock.broker.session.session import Session
+
+
+class Watch(Protocol):
+    """Hears what becomes of messages; a session may be None on its way out."""
+
+    def forwarded(self, session: Session | None, name: str, count: int) -> None:
+        """Messages of QoS 0 were handed to a client's connection."""
+        ...
+
+    def sent(
+        self, session: Session | None, name: str, packet_ids: list[int], qos: int, again: bool
+    ) -> None:
+        """Messages that the client has to acknowledge were handed to its connection."""
+        ...
+
+    def acknowledged(self, session: Session, packet_ids: list[int]) -> None:
+        """The client is done with messages; their ids are still in its window."""
+        ...
+
+    def rejected(self, session: Session, packet_id: int) -> None:
+        """The client answered a QoS 2 message with an error; its id is still in its window."""
+        ...
+
+    def dropped(
+        self, session: Session | None, name: str, count: int, reason: str, offset: int = -1
+    ) -> None:
+        """Messages do not reach a client; an offset of -1 is not known."""
+        ...
+
+    def refused(self, publisher: str, run: Run, reason: str, error: Exception) -> None:
+        """Messages were not accepted from their publisher."""
+        ...
