@@ -52,6 +52,19 @@ def test_an_act_is_recorded_with_who_did_it_what_and_the_result(broker: Served) 
     assert "missing" in failed["reason"]
 
 
+def test_a_redrive_is_recorded_and_needs_the_right_to_manage_the_topic(broker: Served) -> None:
+    ask(broker, "PUT", "/v1/topics/orders", {})
+    ask(broker, "PUT", "/v1/users/bob", {"password": SECRET, "roles": ["client"]})
+    path = "/v1/topics/orders/groups/packers/redrive"
+    assert ask(broker, "POST", path, {"dry_run": True}).status == 200
+    login = base64.b64encode(f"bob:{SECRET}".encode()).decode()
+    with Asking(broker.http_port) as asking:
+        refused = asking.ask("POST", path, b"", Authorization=f"Basic {login}")
+    assert refused.status == 403 and "may not manage" in refused.detail
+    acts = [(one["who"], one["act"], one["result"]) for one in entries(broker)[2:]]
+    assert acts == [("root", f"POST {path}", "200"), ("bob", f"POST {path}", "403")]
+
+
 def test_no_record_holds_a_secret(broker: Served) -> None:
     assert ask(broker, "PUT", "/v1/users/bob", {"password": "another secret"}).status == 201
     key = ask(broker, "POST", "/v1/users/bob/keys").json["key"]

@@ -11,10 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from penstock import AsyncBroker, NotSubscribed, Record, RefusedError
-from penstock.broker.queue.leases import DELIVERIES_MAX, OPEN_MAX, Given, Groups, dead_topic
+from penstock import AsyncBroker, InvalidSetting, NotSubscribed, Record, RefusedError
+from penstock.broker.queue.dead import dead_topic
+from penstock.broker.queue.leases import OPEN_MAX, Given, Groups
 from penstock.broker.topics import Topic
 from penstock.core.position import Earliest, Latest
+from penstock.model.groups import DELIVERIES
 from penstock.model.limits import HEADERS_BYTES_MAX
 
 EARLIEST = Earliest()
@@ -87,7 +89,7 @@ async def test_each_record_goes_to_one_reader(world: GroupWorld) -> None:
 
 
 async def test_what_is_not_acknowledged_in_time_goes_to_another(world: GroupWorld) -> None:
-    world.groups.lease_s = 0.05
+    await world.broker.create_group("workers", "jobs", lease_s=0.05)
     await world.publish(3)
     lost, given = await world.fetch()
     assert [one.deliveries for one in given] == [1, 1, 1]
@@ -127,7 +129,7 @@ async def test_a_record_that_nobody_can_handle_is_put_aside_with_its_reason(
     world: GroupWorld,
 ) -> None:
     await world.broker.publish({"n": 1}, "jobs", name="jobs/a", headers={"k": "v"})
-    for turn in range(1, DELIVERIES_MAX + 1):
+    for turn in range(1, DELIVERIES + 1):
         receipt, (given,) = await world.fetch()
         assert given.deliveries == turn
         await world.nack(receipt, 0, reason="cannot read it")
@@ -141,7 +143,7 @@ async def test_a_record_that_nobody_can_handle_is_put_aside_with_its_reason(
         "penstock.dead.name": "jobs/a",
         "penstock.dead.offset": "0",
         "penstock.dead.group": "workers",
-        "penstock.dead.deliveries": str(DELIVERIES_MAX),
+        "penstock.dead.deliveries": str(DELIVERIES),
     }
     assert world.groups.describe(world.topic, "workers").pending == []
 
@@ -159,7 +161,7 @@ async def test_topics_with_the_longest_names_have_dead_letter_topics_of_their_ow
         await world.broker.create_topic(name)
         await world.broker.publish("job", name)
         topic = world.broker.engine.topics.get(name)
-        for _ in range(DELIVERIES_MAX):
+        for _ in range(DELIVERIES):
             receipt, (_,) = await world.groups.fetch(topic, "workers", 1, 0, EARLIEST)
             await world.groups.nack(topic, "workers", receipt, None, 0, "no")
         assert (await world.groups.fetch(topic, "workers", 1, 0, EARLIEST))[1] == []
@@ -172,7 +174,7 @@ async def test_a_record_with_all_the_headers_there_may_be_is_put_aside(tmp_path:
 
     async with opened_world(AsyncBroker(tmp_path)) as world:
         await world.broker.publish("job", "jobs", headers=headers)
-        for _ in range(DELIVERIES_MAX):
+        for _ in range(DELIVERIES):
             receipt, (_,) = await world.fetch()
             await world.nack(receipt, 0, reason="r" * 2_000)
         assert (await world.fetch())[1] == []
@@ -223,13 +225,61 @@ async def test_an_acknowledgement_survives_a_crash_and_the_rest_comes_again(
             assert world.groups.of(world.topic) == []
 
 
+async def test_the_settings_of_a_group_hold_for_all_its_readers_and_survive_a_restart(
+    tmp_path: Path,
+) -> None:
+    async with opened_world(AsyncBroker(tmp_path)) as world:
+        await world.broker.create_group("workers", "jobs", lease_s=600, deliveries_max=2)
+        await world.broker.alter_group("workers", "jobs", lease_s=60)
+    async with opened_world(AsyncBroker(tmp_path)) as world:
+        (info,) = await world.broker.groups("jobs")
+        assert (info.lease_s, info.deliveries_max) == (60, 2)
+        await world.publish(1)
+        for _ in range(2):
+            receipt, (given,) = await world.fetch()
+            await world.nack(receipt)
+        assert given.deliveries == 2
+        assert len(await world.dead()) == 1
+
+
+async def test_a_fetch_may_have_a_lease_and_a_number_of_deliveries_of_its_own(
+    world: GroupWorld,
+) -> None:
+    await world.publish(2)
+    groups, topic = world.groups, world.topic
+    await groups.fetch(topic, "workers", 1, 0, EARLIEST, lease_s=0.02, deliveries_max=1)
+    await world.fetch(1)
+    waiting = groups.fetch(topic, "workers", 1, 0.2, EARLIEST)
+    assert (await waiting)[1] == []  # one is dead, the other leased for 30 s
+    assert [one.payload for one in await world.dead()] == [b"job 0"]
+
+
+async def test_an_extended_lease_lasts_from_the_time_it_was_extended(world: GroupWorld) -> None:
+    await world.broker.create_group("workers", "jobs", lease_s=0.1)
+    await world.publish(3)
+    receipt, _ = await world.fetch()
+    assert await world.groups.extend(world.topic, "workers", receipt, [0, 2], 600) == (2, 600)
+    _, given = await world.fetch(wait_s=30)
+    assert offsets_of(given) == [1]
+    assert await world.ack(receipt, 0, 2) == 2
+    with pytest.raises(RefusedError, match="holds no records"):
+        await world.groups.extend(world.topic, "workers", receipt, None, None)
+
+
+@pytest.mark.parametrize("lease_s", [0, -1, 1e9, float("nan"), "5", True])
+async def test_a_lease_outside_its_range_is_refused(world: GroupWorld, lease_s: float) -> None:
+    with pytest.raises(InvalidSetting, match="seconds from 0.01 to 86400"):
+        await world.broker.create_group("workers", "jobs", lease_s=lease_s)
+    assert await world.broker.groups("jobs") == []
+
+
 @pytest.mark.parametrize("seed", range(5))
 async def test_dying_readers_lose_nothing_and_nothing_is_done_twice(
     seed: int, world: GroupWorld
 ) -> None:
     chance = random.Random(seed)
 
-    world.groups.lease_s = 0.02
+    await world.broker.create_group("workers", "jobs", lease_s=0.02)
     done: Counter[int] = Counter()
     total = 200
 

@@ -11,6 +11,7 @@ import pytest
 from penstock.catalog.catalog import Catalog, TopicRow
 from penstock.catalog.groups import GroupRow
 from penstock.catalog.keys import KeyRow
+from penstock.catalog.redrives import RedriveRow
 from penstock.catalog.sessions import Checkpoint, RetainedRow
 from penstock.catalog.shares import ShareState
 from penstock.catalog.stored_sessions import SubscriptionRow
@@ -47,7 +48,8 @@ async def fill(catalog: Catalog) -> TopicId:
     await catalog.insert_binding("a/#", topic_id)
     await catalog.insert_consumer(topic_id, "billing", 1, topic_id)
     await catalog.queue.register_producer(topic_id)
-    await catalog.groups.save(GroupRow(topic_id, "workers", 1, topic_id, {}))
+    await catalog.groups.save(GroupRow(topic_id, "workers", 1, topic_id, {}, 5, 3))
+    await catalog.redrives.save(RedriveRow(topic_id, topic_id, [(0, 5)], "ab", [7], 1, topic_id))
     await catalog.runs.save([PipelineRun("run", "stats", [catalog.tenant], DONE, 1, 2)])
     sessions = catalog.sessions
     await sessions.begin("client", f"owner of {catalog.tenant}", 60, is_clean=False)
@@ -77,7 +79,10 @@ async def check(catalog: Catalog, topic_id: TopicId) -> None:
     assert [row.topic_id for row in bindings] == [topic_id]
     assert [row.next_offset for row in consumers] == [topic_id]
     assert [(row.topic_id, row.producers) for row in await catalog.queue.load()] == [(topic_id, 1)]
-    assert [row.topic_id for row in await catalog.groups.load()] == [topic_id]
+    (group,) = await catalog.groups.load()
+    assert (group.topic_id, group.lease_us, group.deliveries_max) == (topic_id, 5, 3)
+    (redrive,) = await catalog.redrives.load()
+    assert redrive == RedriveRow(topic_id, topic_id, [(0, 5)], "ab", [7], 1, topic_id)
     assert [run.arguments for run in await catalog.runs.load()] == [[catalog.tenant]]
     (row,) = (await catalog.session_list.find(["client"])).values()
     assert row.owner == f"owner of {catalog.tenant}"

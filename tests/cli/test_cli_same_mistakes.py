@@ -67,7 +67,17 @@ COMMANDS: tuple[tuple[str, ...], ...] = (
     *[("consumer", "remove", "t", consumer) for consumer in CONSUMERS],
     *[("group", "list", topic) for topic in TOPICS],
     *[("group", "show", topic, "g") for topic in TOPICS],
-    *[("group", "remove", topic, "g") for topic in TOPICS],
+    *[
+        ("group", action, topic, "g")
+        for topic in TOPICS
+        for action in ("remove", "create", "redrive")
+    ],
+    ("group", "alter", "t", "nobody", "--lease", "5"),
+    ("group", "alter", "t", "g"),
+    *[("group", "create", "t", "g", "--lease", lease) for lease in ("0", "-1", "nan", "x")],
+    *[("group", "create", "t", "g", "--deliveries", count) for count in ("-1", "x")],
+    *[("group", "redrive", "t", "g", "--where", where) for where in WHERES],
+    ("group", "redrive", "t", "g", "--limit", "0"),
     *[("group", action, "t", group) for group in CONSUMERS for action in ("show", "remove")],
     *[("user", "add", user) for user in ("", "a:b", " a", LONG)],
     ("user", "passwd", "nobody"),

@@ -143,6 +143,18 @@ def calls() -> dict[str, Act]:
 
     add("consumers", BAD_TOPICS, lambda b, v: b.consumers(v))
     add("groups", BAD_TOPICS, lambda b, v: b.groups(v))
+    for name in ("create_group", "alter_group", "redrive"):
+        add(f"{name} in", BAD_TOPICS, lambda b, v, name=name: getattr(b, name)("g", v))
+    for name in ("create_group", "redrive"):
+        invalid = [one for one in BAD_CONSUMERS if one != "nobody"]
+        add(name, invalid, lambda b, v, name=name: getattr(b, name)(v, "t"))
+    add("alter_group", BAD_CONSUMERS, lambda b, v: b.alter_group(v, "t"))
+    leases = [0, -1, 86_401, "1", True, b"1", float("nan")]
+    add("create_group lease_s", leases, lambda b, v: b.create_group("g", "t", lease_s=v))
+    counts = [-1, 1.5, "1", True, HUGE]
+    add("create_group deliveries", counts, lambda b, v: b.create_group("g", "t", deliveries_max=v))
+    add("redrive limit", BAD_LIMITS, lambda b, v: b.redrive("g", "t", limit=v))
+    add("redrive where", BAD_WHERES, lambda b, v: b.redrive("g", "t", where=v))
     add("remove_group", BAD_CONSUMERS, lambda b, v: b.remove_group(v, "t"))
     add("remove_group in", BAD_TOPICS, lambda b, v: b.remove_group("g", v))
     for name in ("read", "stream"):

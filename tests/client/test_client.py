@@ -16,6 +16,7 @@ import penstock
 from penstock import (
     AlreadySubscribed,
     Broker,
+    HandlerError,
     InvalidExpression,
     InvalidFilter,
     InvalidName,
@@ -365,6 +366,14 @@ def test_readers_of_a_group_share_its_records(client: Client, topic: str) -> Non
     assert info["next_offset"] == 10 and len(info["pending"]) == 6
     (told,) = client.groups(topic)
     assert (told.group, told.next_offset, len(told.pending)) == ("workers", 10, 6)
+    assert first.extend(theirs[1:2], lease_s=600) == 1
+    client.alter_group("workers", topic, lease_s=60, deliveries_max=1)
+    assert (first.info()["lease_s"], first.info()["deliveries_max"]) == (60, 1)
+    first.nack([again], reason="never")
+    assert client.redrive("workers", topic, dry_run=True) == 1
+    assert client.redrive("workers", topic) == 1
+    (back,) = first.fetch(lease_s=5, deliveries_max=3)
+    assert (back.record.value, back.deliveries) == (4, 1)
     client.remove_group("workers", topic)
     assert client.groups(topic) == []
     with pytest.raises(NotSubscribed):
@@ -416,6 +425,23 @@ def test_a_handler_may_say_which_topic_holds_its_names(
 
 def _run_until_closed(client: Client) -> None:
     client.run(start="earliest")
+
+
+def test_what_a_handler_raises_reaches_who_asked(
+    served: Served, client: Client, topic: str
+) -> None:
+    worker = penstock.connect(url(served))
+
+    @worker.handler(f"{topic}/+", model=Reading)
+    def fail(reading: Reading) -> float:
+        raise ValueError(f"too hot: {reading.celsius}")
+
+    threading.Thread(target=_run_until_closed, args=(worker,), daemon=True).start()
+    with pytest.raises(HandlerError, match="ValueError: too hot: 100") as failed:
+        client.request({"celsius": 100}, topic, name=f"{topic}/2", timeout_s=WAIT_S)
+    assert failed.value.kind == "ValueError"
+    with pytest.raises(HandlerError, match=r"ValidationError: Expected `float`"):
+        client.request({"celsius": "warm"}, topic, name=f"{topic}/2", timeout_s=WAIT_S)
 
 
 def test_a_request_that_nobody_answers_says_so(client: Client, topic: str) -> None:

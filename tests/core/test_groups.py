@@ -8,11 +8,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.core.groups import NEVER_DEAD, NO_LEASE, NOTHING_WAITS, Group, deal
+from penstock.core.groups import NEVER_DEAD, NO_LEASE, NOTHING_WAITS, Group, Terms, deal
 
 MEMBERS = ["anna", "ben", "cleo"]
 OPERATIONS = ["take", "take", "take", "pinned", "retake", "ack", "ack", "nack", "leave", "forget"]
-OPERATIONS += ["expire", "discard", "bury", "pass_over", "trim", "crash", "put_by", "pick_up"]
+OPERATIONS += [
+    "extend",
+    "expire",
+    "discard",
+    "bury",
+    "pass_over",
+    "trim",
+    "crash",
+    "put_by",
+    "pick_up",
+]
 STEPS = st.lists(
     st.tuples(st.sampled_from(OPERATIONS), st.integers(0, 2), st.integers(0, 12)), max_size=60
 )
@@ -128,6 +138,15 @@ class GroupAndModel:
         assert self.group.nack(member, number) == is_held
         if is_held:
             self.give_back(number)
+
+    def extend(self, member: str, number: int) -> None:
+        if not self.lease_us:
+            return
+        some = self.model.held(member)[number % 2 :: 2]
+        if some:
+            self.group.extend(member, some, self.now_us, number + 1)
+        for offset in some:
+            self.model.fates[offset].deadline_us = self.now_us + number + 1
 
     def give_back(self, offset: int) -> None:
         fate = self.model.fates[offset]
@@ -254,6 +273,29 @@ def test_everything_is_done_once_somebody_acknowledges_all(
         world.group.retake("anna", offset)
         assert world.group.ack("anna", offset)
     assert (world.group.count, world.group.first_open) == (0, world.group.next_offset)
+
+
+def test_what_is_given_out_on_its_own_terms_comes_back_on_them() -> None:
+    group = Group(0, 10, lease_us=5, deliveries_max=3)
+    group.take("anna", 0, 1, 100, terms=Terms(lease_us=50, deliveries_max=1))
+    group.take("ben", 1, 1, 100, terms=Terms(deliveries_max=NEVER_DEAD))
+    assert group.expire(105) == 1 and group.waiting() == [1]
+    assert group.expire(150) == 1 and group.dead() == {0: 1}
+    for deliveries in range(2, 10):
+        assert group.retake("ben", 1, 200, terms=Terms(deliveries_max=NEVER_DEAD)) == deliveries
+        assert group.nack("ben", 1)
+    group.retake("ben", 1, 200)
+    group.nack("ben", 1, until_us=300)
+    assert group.dead() == {0: 1, 1: 10}
+
+
+def test_settings_that_change_hold_from_then_on() -> None:
+    group = Group(0, 10, lease_us=5, deliveries_max=3)
+    group.take("anna", 0, 1, 100)
+    group.lease_us, group.deliveries_max = 50, 1
+    group.take("anna", 1, 1, 100)
+    assert group.expire(105) == 1 and group.dead() == {0: 1}
+    assert group.next_deadline_us == 150
 
 
 def test_a_member_that_never_answers_stalls_nobody() -> None:

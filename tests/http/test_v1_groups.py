@@ -62,6 +62,52 @@ def test_what_nobody_can_handle_lies_in_the_dead_letter_topic(client: Asking, na
     assert (headers["penstock.dead.topic"], headers["penstock.dead.group"]) == (name, "packers")
 
 
+def test_leases_and_deliveries_are_settings_of_the_group_and_of_a_fetch(
+    client: Asking, name: str
+) -> None:
+    topic, group = f"/v1/topics/{name}", f"/v1/topics/{name}/groups/packers"
+    client.ask("PUT", topic)
+    client.ask("POST", f"{topic}/records", [{"payload": n} for n in range(3)])
+    made = client.ask("PUT", group, {"from": 1, "lease_s": 60, "deliveries_max": 2})
+    assert made.status == 201 and made.json["next_offset"] == 1
+    assert client.ask("PUT", group, {"from": 0, "lease_s": 90}).status == 200
+    shown = client.ask("PATCH", group, {"deliveries_max": 0})
+    assert (shown.json["lease_s"], shown.json["deliveries_max"]) == (90, 0)
+    assert client.ask("PATCH", f"{topic}/groups/none", {"lease_s": 5}).status == 404
+    assert client.ask("PATCH", group, {"lease_s": 0}).status == 400
+
+    own = client.ask("POST", f"{group}/fetch", {"limit": 1, "lease_s": 600}).json
+    assert own["lease_s"] == 600 and own["records"][0]["offset"] == 1
+    other = client.ask("POST", f"{group}/fetch", {"limit": 1}).json
+    assert other["lease_s"] == 90
+    asked = {"receipt": other["receipt"], "offsets": [2], "lease_s": 5_000}
+    assert client.ask("POST", f"{group}/extend", asked).json == {"records": 1, "lease_s": 5000}
+    until = {one["offset"]: one["expires_at"] for one in client.ask("GET", group).json["pending"]}
+    assert until[2] > until[1] + 4_000_000_000
+    told = client.ask("POST", f"{group}/extend", {"receipt": other["receipt"], "offsets": [1]})
+    assert told.status == 409 and "does not hold 1" in told.detail
+
+
+def test_a_redrive_puts_dead_letters_back_once(client: Asking, name: str) -> None:
+    topic, group = f"/v1/topics/{name}", f"/v1/topics/{name}/groups/packers"
+    client.ask("PUT", topic)
+    client.ask("PUT", group, {"deliveries_max": 1})
+    sent = {"payload": "broken", "name": f"{name}/7", "headers": [["k", "v"]]}
+    client.ask("POST", f"{topic}/records", sent)
+    receipt = client.ask("POST", f"{group}/fetch").json["receipt"]
+    client.ask("POST", f"{group}/nack", {"receipt": receipt, "reason": "no boxes"})
+    dry = client.ask("POST", f"{group}/redrive", {"dry_run": True}).json
+    assert (dry["dead_topic"], dry["records"], dry["is_dry_run"]) == (f"{name}.dead", 1, True)
+    other = {"where": "headers['penstock.dead.reason'] = 'other'"}
+    assert client.ask("POST", f"{group}/redrive", other).json["records"] == 0
+    done = client.ask("POST", f"{group}/redrive").json
+    assert (done["records"], done["next_offset"], done["is_complete"]) == (1, 1, True)
+    assert client.ask("POST", f"{group}/redrive").json["records"] == 0
+    before, after = client.ask("GET", f"{topic}/records").json["records"]
+    for what in ("name", "payload", "headers"):
+        assert before[what] == after[what]
+
+
 class Waiting:
     """A request that waits, on a connection of its own."""
 

@@ -14,6 +14,7 @@ SHOWS: Final = "shows what there is, and no record"
 TOPICS: Final = "declares, changes or removes topics or bindings"
 POSITIONS: Final = "moves or removes a position"
 PEOPLE: Final = "is about tenants, users, keys, roles and rules"
+REDRIVES: Final = ("redrive",)
 SESSIONS: Final = "is about sessions, and no record"
 OPENS: Final = "opens, closes or describes the thing itself"
 ALONE: Final = (
@@ -75,7 +76,11 @@ ROUTES: Final[Listed] = {
     "POST /v1/topics/{topic}/consumers/{consumer}/seek": POSITIONS,
     "GET /v1/topics/{topic}/groups": SHOWS,
     "GET /v1/topics/{topic}/groups/{group}": SHOWS,
+    "PUT /v1/topics/{topic}/groups/{group}": POSITIONS,
+    "PATCH /v1/topics/{topic}/groups/{group}": POSITIONS,
     "DELETE /v1/topics/{topic}/groups/{group}": POSITIONS,
+    "POST /v1/topics/{topic}/groups/{group}/extend": POSITIONS,
+    "POST /v1/topics/{topic}/groups/{group}/redrive": REDRIVES,
     "POST /v1/topics/{topic}/groups/{group}/fetch": ("group-fetch",),
     "POST /v1/topics/{topic}/groups/{group}/ack": POSITIONS,
     "POST /v1/topics/{topic}/groups/{group}/nack": ("dead-letter",),
@@ -135,6 +140,9 @@ COMMANDS: Final[Listed] = {
     "penstock consumer remove": POSITIONS,
     "penstock group list": SHOWS,
     "penstock group show": SHOWS,
+    "penstock group create": POSITIONS,
+    "penstock group alter": POSITIONS,
+    "penstock group redrive": REDRIVES,
     "penstock group remove": POSITIONS,
     "penstock session list": SESSIONS,
     "penstock session show": SESSIONS,
@@ -202,6 +210,9 @@ METHODS: Final[Listed] = {
     "notes": SHOWS,
     "open": OPENS,
     "pipeline_runs": SHOWS,
+    "alter_group": POSITIONS,
+    "create_group": POSITIONS,
+    "redrive": REDRIVES,
     "remove_group": POSITIONS,
     "seek": POSITIONS,
     "shut": OPENS,
@@ -229,6 +240,7 @@ METHODS: Final[Listed] = {
     "AsyncClient.stream": ("aio-client-stream",),
     "AsyncGroup.ack": POSITIONS,
     "AsyncGroup.delete": POSITIONS,
+    "AsyncGroup.extend": POSITIONS,
     "AsyncGroup.fetch": ("client-group",),
     "AsyncGroup.info": SHOWS,
     "AsyncGroup.nack": ("dead-letter",),
@@ -251,6 +263,7 @@ METHODS: Final[Listed] = {
     "Client.stream": ("client-stream",),
     "Group.ack": POSITIONS,
     "Group.delete": POSITIONS,
+    "Group.extend": POSITIONS,
     "Group.fetch": ("client-group",),
     "Group.info": SHOWS,
     "Group.nack": SAME,
@@ -297,6 +310,7 @@ CALLERS: Final[Listed] = {
     "Publishing.publish": ("mqtt-",),
     "Publishing.store_mixed": ("mqtt-in-one-write",),
     "QueueDoor.produce": ("seed-produce",),
+    "Redrives._put_back": REDRIVES,
     "RecordsDoor._store_large": ("v1-json",),
     "RecordsDoor.store": ("v1-json",),
     "StoringOnce._submit": ("v1-idempotent", "client-publish"),

@@ -20,7 +20,7 @@ from pyspark.sql.types import StructType
 import penstock
 from penstock import Bus
 from penstock.app.server import Server
-from penstock.client.aio import REPLY_HEADER
+from penstock.client.handlers import REPLY_HEADER
 from penstock.core.bus import join_id
 from penstock.mqtt.kinds import MQTT_3_1_1, MQTT_5
 from penstock.mqtt.packets import Publish as PublishPacket
@@ -47,6 +47,7 @@ from tests.pipeline.reading import read_batches, reader_of, travelled
 from tests.scenarios.test_bus_and_dead_letters import bury
 
 BUS_GROUP: Final = 3
+DEAD: Final = ("reason", "topic", "name", "offset", "group", "deliveries")
 VERSIONS: Final = {"3.1.1": MQTT_3_1_1, "5": MQTT_5}
 WAYS: Final = ("tcp", "websocket")
 REPLAYED: Final = StructType(
@@ -354,6 +355,21 @@ def dead_letters(house: House, place: Place, messages: Sequence[Message]) -> Non
 
 for _qos in range(3):
     add(f"dead-letter-qos{_qos}", dead_letters, qos=_qos, place=dead_place)
+
+
+@way("redrive")
+def redriven(house: House, place: Place, messages: Sequence[Message]) -> None:
+    """Dead letters go back to the topic they came from."""
+    dead = f"{place.topic}.dead"
+    with penstock.connect(house.url) as client:
+        client.create_topic(dead, exist_ok=True)
+        for one in messages:
+            facts = ("no", place.topic, one.name, "0", "packers", "5")
+            headers = [
+                (f"penstock.dead.{key}", value) for key, value in zip(DEAD, facts, strict=True)
+            ]
+            client.publish(one.payload, dead, headers=headers)
+        assert client.redrive("packers", place.topic) == len(messages)
 
 
 # Spark, without a Java: what its tasks and its driver do

@@ -31,7 +31,13 @@ from penstock.core.where import Where, compile_where
 from penstock.log.files.commit import ThreadWorkers
 from penstock.log.files.sealer import ServingWorkers
 from penstock.model.errors import Gap, NotAuthorized, UnavailableError
-from penstock.model.groups import GroupInfo
+from penstock.model.groups import (
+    GroupInfo,
+    Redriven,
+    check_deliveries_max,
+    check_lease_s,
+    redrive_all,
+)
 from penstock.model.messages import check_headers, encode_message
 from penstock.model.record import (
     DEFAULT_TENANT,
@@ -260,6 +266,65 @@ class AsyncBroker:
         """The groups of a topic: how far they are, and what is not done."""
         engine = self.engine
         return engine.groups.of(engine.topics.get(topic))
+
+    async def create_group(
+        self,
+        group: str,
+        topic: str,
+        *,
+        start: PositionLike = "earliest",
+        lease_s: float | None = None,
+        deliveries_max: int | None = None,
+    ) -> None:
+        """Make a group at a position, unless it is there; then set what is given."""
+        engine = self.engine
+        target = engine.topics.get(topic)
+        position = parse_position(start, engine.clock.now_us())
+        check_lease_s(lease_s), check_deliveries_max(deliveries_max)
+        await engine.groups.create(target, group, position)
+        await engine.groups.alter(target, group, lease_s, deliveries_max)
+
+    async def alter_group(
+        self,
+        group: str,
+        topic: str,
+        *,
+        lease_s: float | None = None,
+        deliveries_max: int | None = None,
+    ) -> None:
+        """Change settings of a group; those not named stay as they are."""
+        engine = self.engine
+        await engine.groups.alter(engine.topics.get(topic), group, lease_s, deliveries_max)
+
+    async def redrive(
+        self,
+        group: str,
+        topic: str,
+        *,
+        limit: int | None = None,
+        where: str | None = None,
+        dry_run: bool = False,
+    ) -> int:
+        """Put dead letters of a group back into their topic, each once; how many.
+
+        `where` filters them as they lie in the dead-letter topic. A dry run only counts them.
+        """
+        check_limit(limit)
+        engine = self.engine
+        target, wanted = engine.topics.get(topic), _where(where)
+
+        async def step(start: int, limit: int) -> Redriven:
+            return await engine.redrives.redrive(
+                target,
+                group,
+                _CALLER,
+                start=start,
+                limit=limit,
+                where=wanted,
+                is_dry_run=dry_run,
+            )
+
+        return await redrive_all(step, limit)
 
     async def remove_group(self, group: str, topic: str) -> None:
         """Forget a group and its position; what was given out belongs to nobody."""

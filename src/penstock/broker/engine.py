@@ -22,6 +22,7 @@ from penstock.broker.metrics import Metrics
 from penstock.broker.pipelines import PipelineRuns
 from penstock.broker.queue.consumers import Consumers, resolve
 from penstock.broker.queue.leases import Groups
+from penstock.broker.queue.redrives import Redrives
 from penstock.broker.queue.seed_ids import Queue
 from penstock.broker.quotas import Quotas
 from penstock.broker.settings import topic_settings
@@ -87,6 +88,7 @@ class Engine:
         self.groups = Groups(
             self.topics, catalog.groups, clock, self.metrics, self.publish, quotas=self.quotas
         )
+        self.redrives = Redrives(self.topics, catalog.redrives, self.metrics, self.check)
         self.upkeep = Upkeep(
             self.topics,
             clock,
@@ -131,6 +133,7 @@ class Engine:
         await self.consumers.load(consumers, logs)
         await self.queue.load()
         await self.groups.load(logs)
+        await self.redrives.load(logs)
         self._tasks.append(asyncio.create_task(self.upkeep.run(), name="penstock-upkeep"))
         if self.shared.store.has_history:
             self._tasks.append(asyncio.create_task(self.tiering.run(), name="penstock-tiering"))
@@ -268,6 +271,7 @@ class Engine:
         self.metrics.chunks_read += topic.log.loads
         self.consumers.forget(topic)
         self.groups.forget(topic)
+        self.redrives.forget(topic)
         self.queue.forget(topic)
         if self.on_forget is not None:
             self.on_forget(topic)

@@ -66,6 +66,8 @@ FAMILIES: Final = {
         "Records published with their topic, as HTTP does.",
     ),
     "penstock_read_records_total": (COUNTER, "Records handed to readers other than MQTT clients."),
+    "penstock_dead_records_total": (COUNTER, "Records of groups that became dead letters."),
+    "penstock_redriven_records_total": (COUNTER, "Dead letters that were put back."),
     "penstock_mqtt_received_bytes_total": (COUNTER, "Bytes received by the MQTT door."),
     "penstock_mqtt_received_messages_total": (COUNTER, "PUBLISH packets received."),
     "penstock_mqtt_received_packets_total": (COUNTER, "MQTT packets received."),
@@ -147,6 +149,8 @@ class Metrics:
         self.records_delivered = 0
         self.records_submitted = 0  # published with the name of their topic, as over HTTP
         self.records_read = 0  # given to readers other than MQTT clients
+        self.records_dead = 0  # of groups
+        self.records_redriven = 0
         self.chunks_read = 0  # of topics that are gone
         self.traffic = Traffic()  # of the MQTT door
         self.commit_records = Histogram(RECORD_BOUNDS)  # records that shared a commit
@@ -169,6 +173,8 @@ class Metrics:
             "penstock_delivered_records_total": self.records_delivered,
             "penstock_submitted_records_total": self.records_submitted,
             "penstock_read_records_total": self.records_read,
+            "penstock_dead_records_total": self.records_dead,
+            "penstock_redriven_records_total": self.records_redriven,
             "penstock_mqtt_received_bytes_total": traffic.bytes_received,
             "penstock_mqtt_received_messages_total": traffic.publishes_received,
             "penstock_mqtt_received_packets_total": traffic.packets_received,

@@ -17,6 +17,7 @@ from penstock.catalog.database import Database
 from penstock.catalog.groups import GroupCatalog
 from penstock.catalog.migrations import migrate
 from penstock.catalog.queue import QueueCatalog
+from penstock.catalog.redrives import RedriveCatalog
 from penstock.catalog.runs import RunCatalog
 from penstock.catalog.session_list import SessionList
 from penstock.catalog.sessions import SessionCatalog
@@ -93,6 +94,7 @@ class Catalog:
         self.session_list = SessionList(runner, tenant)
         self.queue = QueueCatalog(runner, clock, tenant)
         self.groups = GroupCatalog(runner, clock, tenant)
+        self.redrives = RedriveCatalog(runner, tenant)
         self.wills = WillCatalog(runner, tenant)
         self.runs = RunCatalog(runner, tenant)
 

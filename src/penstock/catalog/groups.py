@@ -24,6 +24,8 @@ class GroupRow:
     epoch: int
     next_offset: int
     open: dict[int, int]  # below next_offset and not done: offset -> how often it was given out
+    lease_us: int
+    deliveries_max: int  # 0: no bound
 
 
 class GroupCatalog:
@@ -37,13 +39,20 @@ class GroupCatalog:
     async def load(self) -> list[GroupRow]:
         def work(database: Database) -> list[GroupRow]:
             rows = database.fetch(
-                "select topic_id, group_name, epoch, next_offset, open_offsets from groups"
-                " where tenant = $1",
+                "select topic_id, group_name, epoch, next_offset, open_offsets, lease_us,"
+                " deliveries_max from groups where tenant = $1",
                 self._tenant,
             )
             return [
-                GroupRow(topic_id, name, epoch, next_offset, dict(msgspec.json.decode(opened)))
-                for topic_id, name, epoch, next_offset, opened in rows
+                GroupRow(
+                    topic_id,
+                    name,
+                    epoch,
+                    next_offset,
+                    dict(msgspec.json.decode(opened)),
+                    *settings,
+                )
+                for topic_id, name, epoch, next_offset, opened, *settings in rows
             ]
 
         return await self._runner.run(work)
@@ -56,11 +65,13 @@ class GroupCatalog:
         def work(database: Database) -> None:
             database.execute(
                 "insert into groups"
-                " (tenant, topic_id, group_name, epoch, next_offset, open_offsets, saved_at)"
-                " values ($1, $2, $3, $4, $5, $6, $7)"
+                " (tenant, topic_id, group_name, epoch, next_offset, open_offsets, saved_at,"
+                " lease_us, deliveries_max)"
+                " values ($1, $2, $3, $4, $5, $6, $7, $8, $9)"
                 " on conflict (tenant, topic_id, group_name) do update set"
                 " epoch = excluded.epoch, next_offset = excluded.next_offset,"
-                " open_offsets = excluded.open_offsets, saved_at = excluded.saved_at",
+                " open_offsets = excluded.open_offsets, saved_at = excluded.saved_at,"
+                " lease_us = excluded.lease_us, deliveries_max = excluded.deliveries_max",
                 self._tenant,
                 row.topic_id,
                 row.name,
@@ -68,6 +79,8 @@ class GroupCatalog:
                 row.next_offset,
                 opened,
                 now_us,
+                row.lease_us,
+                row.deliveries_max,
             )
 
         await self._runner.run(work)

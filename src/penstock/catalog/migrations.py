@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Final
 
 from penstock.catalog.client_tables import CLIENT_TABLES
 from penstock.catalog.database import Database
+from penstock.catalog.group_tables import GROUP_SETTINGS, GROUP_TABLE
 from penstock.catalog.login_columns import LOGIN_COLUMNS
 from penstock.catalog.role_tables import ROLE_TABLES
 from penstock.model.errors import RefusedError
@@ -349,25 +350,7 @@ MIGRATIONS: Final = (
             """,
         ),
     ),
-    Migration(
-        8,
-        (
-            """
-            create table groups (
-                tenant text not null,
-                topic_id bigint not null,
-                group_name text not null,
-                epoch bigint not null,
-                next_offset bigint not null,
-                open_offsets text not null,
-                saved_at bigint not null,
-                primary key (tenant, topic_id, group_name),
-                foreign key (tenant, topic_id) references topics (tenant, topic_id)
-                    on delete cascade
-            )
-            """,
-        ),
-    ),
+    Migration(8, GROUP_TABLE),
     Migration(
         9,
         (
@@ -476,6 +459,7 @@ MIGRATIONS: Final = (
     Migration(15, ROLE_TABLES),
     Migration(16, CLIENT_TABLES),
     Migration(17, LOGIN_COLUMNS),
+    Migration(18, GROUP_SETTINGS),
 )
 
 

@@ -1,4 +1,4 @@
-"""`penstock group list|show|remove`: readers over HTTP that share one position."""
+"""`penstock group list|show|create|alter|redrive|remove`: readers that share one position."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import argparse
 from dataclasses import asdict
 from typing import Any
 
-from penstock.cli.output import counted, show_facts, show_json, show_table
+from penstock.cli.output import UsageError, counted, show_facts, show_json, show_table
 from penstock.cli.remote import AnyBroker, add_remote, reach_broker
 from penstock.model.errors import NotSubscribed
 from penstock.model.groups import GroupInfo
@@ -16,9 +16,9 @@ from penstock.model.record import shown_time
 def add_commands(commands: Any) -> None:
     parser = commands.add_parser(
         "group",
-        description="List, show and remove groups. A group is several readers of a topic that "
-        "share one position. The first fetch over HTTP creates it. For MQTT clients with $share "
-        "see `penstock session`.",
+        description="List, show, create, alter and remove groups, and redrive their dead letters. "
+        "A group is several readers of a topic that share one position. The first fetch creates "
+        "it. For MQTT clients with $share see `penstock session`.",
     )
     actions = parser.add_subparsers(title="actions", metavar="ACTION")
     listing = actions.add_parser(
@@ -29,12 +29,63 @@ def add_commands(commands: Any) -> None:
     show.set_defaults(run=show_group)
     remove = actions.add_parser("remove", help="remove a group and its position")
     remove.set_defaults(run=remove_group)
-    for action in (listing, show, remove):
+    create = actions.add_parser(
+        "create",
+        help="create a group at a position",
+        description="Create a group. If it exists, its position stays and its settings change.",
+    )
+    create.add_argument(
+        "--from",
+        dest="start",
+        metavar="POSITION",
+        default="earliest",
+        help="where to start: earliest, latest, an offset, a time or a duration back such as -24h "
+        "(default: earliest)",
+    )
+    create.set_defaults(run=create_group)
+    alter = actions.add_parser("alter", help="change the settings of a group")
+    alter.set_defaults(run=alter_group)
+    redrive = actions.add_parser(
+        "redrive",
+        help="put dead letters of a group back into their topic",
+        description="Put dead letters of a group back into their topic, under their original "
+        "names. Each is put back once, also if the broker crashes meanwhile. They stay in the "
+        "dead-letter topic until retention removes them. "
+        "Example: penstock group redrive orders packers --where "
+        "\"headers['penstock.dead.reason'] = 'no boxes'\" --dry-run",
+    )
+    redrive.set_defaults(run=redrive_group)
+    actions_of_a_group = (show, create, alter, redrive, remove)
+    for action in (listing, *actions_of_a_group):
         action.add_argument("topic", help="name of the topic (not case-sensitive)")
-    for action in (show, remove):
+    for action in actions_of_a_group:
         action.add_argument("group", help="name of the group (case-sensitive)")
-    for action in (listing, show, remove):
+    for action in (create, alter):
+        _add_settings(action)
+    redrive.add_argument("--limit", type=int, metavar="N", help="put back at most N (default: all)")
+    redrive.add_argument(
+        "--where", metavar="EXPRESSION", help="put back only those that match the expression"
+    )
+    redrive.add_argument("--dry-run", action="store_true", help="count them, and change nothing")
+    for action in (listing, *actions_of_a_group):
         add_remote(action)
+
+
+def _add_settings(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--lease",
+        dest="lease_s",
+        metavar="SECONDS",
+        type=float,
+        help="seconds after which an unacknowledged record goes to another reader (default: 30)",
+    )
+    parser.add_argument(
+        "--deliveries",
+        dest="deliveries_max",
+        metavar="N",
+        type=int,
+        help="deliveries of a record before it becomes a dead letter; 0: no limit (default: 5)",
+    )
 
 
 def list_groups(options: argparse.Namespace) -> None:
@@ -60,6 +111,11 @@ def show_group(options: argparse.Namespace) -> None:
             ("group", found.group),
             ("next", found.next_offset),
             ("waiting", f"{counted(found.lag, 'record')} not yet delivered"),
+            ("lease", f"{found.lease_s:g} s"),
+            (
+                "deliveries",
+                f"at most {found.deliveries_max}" if found.deliveries_max else "no limit",
+            ),
         ]
     )
     if found.pending:
@@ -71,6 +127,58 @@ def show_group(options: argparse.Namespace) -> None:
                 for one in found.pending
             ],
         )
+
+
+def create_group(options: argparse.Namespace) -> None:
+    with reach_broker(options) as broker:
+        broker.create_group(
+            options.group,
+            options.topic,
+            start=options.start,
+            lease_s=options.lease_s,
+            deliveries_max=options.deliveries_max,
+        )
+        _answer(options, _find(broker, options), "created")
+
+
+def alter_group(options: argparse.Namespace) -> None:
+    if options.lease_s is None and options.deliveries_max is None:
+        raise UsageError("nothing to alter: give --lease or --deliveries")
+    with reach_broker(options) as broker:
+        broker.alter_group(
+            options.group,
+            options.topic,
+            lease_s=options.lease_s,
+            deliveries_max=options.deliveries_max,
+        )
+        _answer(options, _find(broker, options), "altered")
+
+
+def _answer(options: argparse.Namespace, found: GroupInfo, what: str) -> None:
+    if options.json:
+        show_json(asdict(found))
+        return
+    most = f"at most {found.deliveries_max} deliveries" if found.deliveries_max else "no limit"
+    print(
+        f"{what} group {found.group}: next {found.next_offset}, lease {found.lease_s:g} s, {most}"
+    )
+
+
+def redrive_group(options: argparse.Namespace) -> None:
+    with reach_broker(options) as broker:
+        count = broker.redrive(
+            options.group,
+            options.topic,
+            limit=options.limit,
+            where=options.where,
+            dry_run=options.dry_run,
+        )
+    if options.json:
+        show_json({"records": count, "dry_run": options.dry_run})
+    elif options.dry_run:
+        print(f"would put back {counted(count, 'dead letter')} into topic {options.topic}")
+    else:
+        print(f"put back {counted(count, 'dead letter')} into topic {options.topic}")
 
 
 def remove_group(options: argparse.Namespace) -> None:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable, Iterable
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 from urllib.parse import urlencode
@@ -14,7 +13,8 @@ from uuid import uuid4
 import msgspec
 
 from penstock.client.answer import ANSWER_S_MAX, check, decode_topics
-from penstock.client.groups import AsyncGroup
+from penstock.client.groups import AsyncGroup, group_settings, redrive_steps
+from penstock.client.handlers import Handler, Handlers, request
 from penstock.client.publishing import TopicPublisher
 from penstock.client.reading import READ_MAX, StreamPages, fetch_batch, read_page
 from penstock.client.repeating import PATIENCE_S
@@ -33,12 +33,9 @@ from penstock.client.wire import (
 from penstock.core.names import check_filter, check_topic
 from penstock.core.position import check_offset_type
 from penstock.model.errors import (
-    InvalidFilter,
     OutcomeUnknown,
-    PenstockError,
     RefusedError,
     TopicExists,
-    UnavailableError,
 )
 from penstock.model.groups import GroupInfo
 from penstock.model.limits import HEARTBEAT_S
@@ -58,10 +55,6 @@ T = TypeVar("T")
 REPEAT: Final = "repeat the call; doing it twice does no harm"
 # What a request is answered that was sent twice and carried out the first time.
 SELF_REFUSED: Final = {("PUT", 409), ("DELETE", 404)}
-REPLY_HEADER: Final = "reply-to"
-CORRELATION_HEADER: Final = "correlation-id"
-
-Handler = Callable[[Any], Any]
 
 
 class _Consumers(msgspec.Struct):
@@ -103,7 +96,7 @@ class AsyncClient:
         self._heartbeat_s = heartbeat_s
         self._publishers: dict[str, TopicPublisher] = {}
         self._openings: set[asyncio.Task[RecordsIn]] = set()  # streams without a position yet
-        self._handlers: list[tuple[str, str, Handler, Any]] = []
+        self._handlers = Handlers(self)
 
     async def open(self) -> Self:
         """See that the broker is there and lets us in."""
@@ -313,6 +306,47 @@ class AsyncClient:
         data = await self._ask("GET", f"{topic_path(topic)}/groups")
         return msgspec.json.decode(data, type=_Groups).groups
 
+    async def create_group(
+        self,
+        group: str,
+        topic: str,
+        *,
+        start: PositionLike = "earliest",
+        lease_s: float | None = None,
+        deliveries_max: int | None = None,
+    ) -> None:
+        """Make a group at a position, unless it is there; then set what is given."""
+        body = {"from": encode_position(start)} | group_settings(lease_s, deliveries_max)
+        await self._ask("PUT", group_path(topic, group), body)
+
+    async def alter_group(
+        self,
+        group: str,
+        topic: str,
+        *,
+        lease_s: float | None = None,
+        deliveries_max: int | None = None,
+    ) -> None:
+        """Change settings of a group; those not named stay as they are."""
+        await self._ask("PATCH", group_path(topic, group), group_settings(lease_s, deliveries_max))
+
+    async def redrive(
+        self,
+        group: str,
+        topic: str,
+        *,
+        limit: int | None = None,
+        where: str | None = None,
+        dry_run: bool = False,
+    ) -> int:
+        """Put dead letters of a group back into their topic, each once; how many.
+
+        `where` filters them as they lie in the dead-letter topic. A dry run only counts them.
+        """
+        check_limit(limit)
+        check_filters(where, None)
+        return await redrive_steps(self._transport, topic, group, limit, where, dry_run)
+
     async def remove_group(self, group: str, topic: str) -> None:
         """Forget a group and its position; what was given out belongs to nobody."""
         way_out = "repeat the call; NotSubscribed then means that the group is removed"
@@ -413,40 +447,11 @@ class AsyncClient:
         With a `model` (a msgspec Struct, a dataclass, a TypedDict) it is given the payload, decoded
         and checked. The topic is the first level of the filter unless it is named.
         """
-        found = topic or names.partition("/")[0]
-        if found in ("+", "#"):
-            raise InvalidFilter(
-                f"filter {names!r} begins with {found!r}, which is not a topic: name the topic "
-                "that the handler reads with topic="
-            )
-
-        def register(function: Handler) -> Handler:
-            self._handlers.append((found, names, function, model))
-            return function
-
-        return register
+        return self._handlers.add(names, model, topic)
 
     async def run(self, *, start: PositionLike = "latest") -> None:
-        """Call the handlers until it is cancelled; one that raises is told and harms nobody."""
-        if not self._handlers:
-            raise RefusedError("there is nothing to run: decorate a function with client.handler")
-        works = [self._handle(*one, start=start) for one in self._handlers]
-        await asyncio.gather(*works)
-
-    async def _handle(
-        self, topic: str, names: str, function: Handler, model: Any, start: PositionLike
-    ) -> None:
-        async for record in self.stream(topic, start=start, names=names):
-            try:
-                given = record if model is None else msgspec.json.decode(record.payload, type=model)
-                result = function(given)
-                if isinstance(result, Coroutine):
-                    result = await result
-            except Exception as mistake:
-                context = {"message": f"a handler of {names!r} failed", "exception": mistake}
-                asyncio.get_running_loop().call_exception_handler(context)
-                continue
-            await self._reply(record, result)
+        """Call the handlers until it is cancelled; one that raises does not end it."""
+        await self._handlers.run(start)
 
     # Requests
 
@@ -455,30 +460,8 @@ class AsyncClient:
     ) -> Record:
         """Publish, and wait for the record that answers; a handler's return value is one.
 
-        The answer comes in the same topic, under `<topic>/_reply/<id>`.
+        The answer comes in the same topic, under `<topic>/_reply/<id>`. HandlerError has what the
+        handler raised.
         """
-        correlation = uuid4().hex
-        reply_to = f"{topic}/_reply/{correlation}"
         end = (await self._topic_info(topic)).end_offset
-        headers = {REPLY_HEADER: reply_to, CORRELATION_HEADER: correlation}
-        await self.publish(message, topic, name=name, headers=headers)
-        try:
-            async with asyncio.timeout(timeout_s):
-                async for record in self.stream(topic, start=end, names=reply_to):
-                    return record
-        except TimeoutError:
-            raise UnavailableError(f"no reply within {timeout_s:g} s") from None
-        raise AssertionError("a stream does not end")
-
-    async def _reply(self, record: Record, result: Any) -> None:
-        headers = dict(record.headers)
-        reply_to = headers.get(REPLY_HEADER)
-        if reply_to is None or result is None:
-            return
-        with suppress(PenstockError):  # the requester gave up, or asks again
-            await self.publish(
-                result,
-                record.topic,
-                name=reply_to,
-                headers={CORRELATION_HEADER: headers.get(CORRELATION_HEADER, "")},
-            )
+        return await request(self, message, topic, name, end, timeout_s)

@@ -11,12 +11,19 @@ import msgspec
 from penstock.client.answer import ANSWER_S_MAX, check
 from penstock.client.transport import Transport
 from penstock.client.wire import RecordsIn, encode_position, group_path
+from penstock.model.groups import (
+    Redriven,
+    check_deliveries_max,
+    check_lease_s,
+    redrive_all,
+)
 from penstock.model.record import PositionLike, Record
 
 ANSWER_WAY_OUT: Final = (
     "repeat the call; if it is refused because the records are not held, either it was carried out "
     "or their lease has ended"
 )
+REDRIVE_WAY_OUT: Final = "repeat the call; what was put back is not put back again"
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,10 +43,20 @@ class AsyncGroup:
         self._path = group_path(topic, group)
 
     async def fetch(
-        self, limit: int = 100, *, wait_s: float = 0.0, start: PositionLike = "earliest"
+        self,
+        limit: int = 100,
+        *,
+        wait_s: float = 0.0,
+        start: PositionLike = "earliest",
+        lease_s: float | None = None,
+        deliveries_max: int | None = None,
     ) -> list[Delivery]:
-        """Records for this reader alone; waits up to `wait_s` for a first one."""
-        body = {"limit": limit, "wait": wait_s, "from": encode_position(start)}
+        """Records for this reader alone; waits up to `wait_s` for a first one.
+
+        `lease_s` and `deliveries_max` hold for these records, else those of the group.
+        """
+        body: dict[str, Any] = {"limit": limit, "wait": wait_s, "from": encode_position(start)}
+        body |= group_settings(lease_s, deliveries_max)
         answer = await self._transport.ask(
             "POST",
             f"{self._path}/fetch",
@@ -63,6 +80,10 @@ class AsyncGroup:
         """Give them back, for others at once or after a delay."""
         return await self._answer("nack", deliveries, {"delay": delay_s, "reason": reason})
 
+    async def extend(self, deliveries: Sequence[Delivery], *, lease_s: float | None = None) -> int:
+        """Their leases end `lease_s` from now, else after the lease of the group. How many."""
+        return await self._answer("extend", deliveries, group_settings(lease_s, None))
+
     async def _answer(self, verb: str, deliveries: Sequence[Delivery], more: dict[str, Any]) -> int:
         by_receipt: dict[str, list[int]] = {}
         for one in deliveries:
@@ -78,7 +99,7 @@ class AsyncGroup:
         return done
 
     async def info(self) -> dict[str, Any]:
-        """How the group stands: next_offset, lag, pending."""
+        """How the group stands: next_offset, lag, pending, lease_s, deliveries_max."""
         answer = await self._transport.ask("GET", self._path, may_repeat=True)
         found: dict[str, Any] = msgspec.json.decode(check(answer))
         return found
@@ -90,3 +111,33 @@ class AsyncGroup:
                 "DELETE", self._path, way_out="repeat the call; NotSubscribed means it is deleted"
             )
         )
+
+
+def group_settings(lease_s: float | None, deliveries_max: int | None) -> dict[str, Any]:
+    """Settings as `/v1` takes them; InvalidSetting for values outside their range."""
+    values = {
+        "lease_s": check_lease_s(lease_s),
+        "deliveries_max": check_deliveries_max(deliveries_max),
+    }
+    return {key: value for key, value in values.items() if value is not None}
+
+
+async def redrive_steps(
+    transport: Transport,
+    topic: str,
+    group: str,
+    limit: int | None,
+    where: str | None,
+    is_dry_run: bool,
+) -> int:
+    """One request after another until all dead letters that are wanted are put back."""
+    path = f"{group_path(topic, group)}/redrive"
+
+    async def step(start: int, limit: int) -> Redriven:
+        body = {"from": start, "limit": limit, "dry_run": is_dry_run, "where": where}
+        answer = await transport.ask(
+            "POST", path, msgspec.json.encode(body), may_repeat=is_dry_run, way_out=REDRIVE_WAY_OUT
+        )
+        return msgspec.json.decode(check(answer), type=Redriven)
+
+    return await redrive_all(step, limit)

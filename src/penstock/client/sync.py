@@ -6,8 +6,9 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterat
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 
-from penstock.client.aio import AsyncClient, Handler
+from penstock.client.aio import AsyncClient
 from penstock.client.groups import AsyncGroup, Delivery
+from penstock.client.handlers import Handler
 from penstock.model.blocking import Blocking, LoopThread
 from penstock.model.record import HeadersLike, PositionLike, Record
 
@@ -157,10 +158,22 @@ class Group:
         self._call = call
 
     def fetch(
-        self, limit: int = 100, *, wait_s: float = 0.0, start: PositionLike = "earliest"
+        self,
+        limit: int = 100,
+        *,
+        wait_s: float = 0.0,
+        start: PositionLike = "earliest",
+        lease_s: float | None = None,
+        deliveries_max: int | None = None,
     ) -> list[Delivery]:
-        """Records for this reader alone; waits up to `wait_s` for a first one."""
-        found: list[Delivery] = self._call(self._group.fetch(limit, wait_s=wait_s, start=start))
+        """Records for this reader alone; waits up to `wait_s` for a first one.
+
+        `lease_s` and `deliveries_max` hold for these records, else those of the group.
+        """
+        work = self._group.fetch(
+            limit, wait_s=wait_s, start=start, lease_s=lease_s, deliveries_max=deliveries_max
+        )
+        found: list[Delivery] = self._call(work)
         return found
 
     def ack(self, deliveries: Sequence[Delivery]) -> int:
@@ -173,8 +186,12 @@ class Group:
         """Give them back, for others at once or after a delay."""
         return int(self._call(self._group.nack(deliveries, delay_s=delay_s, reason=reason)))
 
+    def extend(self, deliveries: Sequence[Delivery], *, lease_s: float | None = None) -> int:
+        """Their leases end `lease_s` from now, else after the lease of the group. How many."""
+        return int(self._call(self._group.extend(deliveries, lease_s=lease_s)))
+
     def info(self) -> dict[str, Any]:
-        """How the group stands: next_offset, lag, pending."""
+        """How the group stands: next_offset, lag, pending, lease_s, deliveries_max."""
         found: dict[str, Any] = self._call(self._group.info())
         return found
 

@@ -6,7 +6,7 @@ Invariant: a record below `next_offset` that the group wants is in exactly one s
     delayed    its member gave it back and asked that nobody gets it for a while
     waiting    its member left, refused it or was too slow: it is given out again, before new ones
     left       a member may not have it: it is given to the next one that may
-    dead       given out `deliveries_max` times: nobody gets it again, until somebody buries it
+    dead       given out as often as allowed: nobody gets it again, until somebody buries it
     done       acknowledged or discarded, and remembered no longer
 
 So a member that never answers keeps what it holds and stalls nobody; nor does one that may not have
@@ -23,33 +23,53 @@ from typing import Final
 NO_LEASE: Final = 0  # held until the member answers or leaves
 NEVER_DEAD: Final = 0  # as a number of deliveries: no bound
 NOTHING_WAITS: Final = -1
+AS_GROUP: Final = -1  # as a lease or a number of deliveries: that of the group
 
 
 class Hold:
     """What records that one member was given together have in common."""
 
-    __slots__ = ("deadline_us", "deliveries", "is_pinned")
+    __slots__ = ("deadline_us", "deliveries", "deliveries_max", "is_pinned")
 
-    def __init__(self, deliveries: int, deadline_us: int, is_pinned: bool) -> None:
+    def __init__(
+        self, deliveries: int, deadline_us: int, is_pinned: bool, deliveries_max: int = AS_GROUP
+    ) -> None:
         self.deliveries = deliveries  # this one included
         self.deadline_us = deadline_us  # NO_LEASE: none
         self.is_pinned = is_pinned  # nobody else gets it, whatever becomes of the member
+        self.deliveries_max = deliveries_max
+
+
+class Terms:
+    """How long what is given out now is leased, and how often it may be given out in all."""
+
+    __slots__ = ("deliveries_max", "lease_us")
+
+    def __init__(self, lease_us: int = AS_GROUP, deliveries_max: int = AS_GROUP) -> None:
+        self.lease_us = lease_us
+        self.deliveries_max = deliveries_max
+
+
+_GROUPS_OWN: Final = Terms()
 
 
 class Group:
-    """One position of several readers. Read its attributes; only methods change them."""
+    """One position of several readers. Read its attributes; only methods change them.
+
+    Except `lease_us` and `deliveries_max`: set, they hold for what is given out or given back next.
+    """
 
     __slots__ = (
         "_ahead",
         "_dead",
         "_delayed",
         "_deliveries",
-        "_deliveries_max",
         "_held",
         "_held_count",
-        "_lease_us",
         "_left",
         "_waiting",
+        "deliveries_max",
+        "lease_us",
         "next_offset",
         "records_max",
     )
@@ -65,9 +85,9 @@ class Group:
         assert records_max >= 1, f"room for {records_max}"
         self.next_offset = next_offset
         self.records_max = records_max
-        self._lease_us = lease_us  # a group either leases all it gives out, or nothing
-        self._deliveries_max = deliveries_max
-        # Of each member in the order of giving, which is the order of the deadlines.
+        self.lease_us = lease_us  # a group either leases all it gives out, or nothing
+        self.deliveries_max = deliveries_max
+        # Of each member in the order of the deadlines, which is that of giving until it extends.
         self._held: dict[str, dict[int, Hold]] = {}
         self._held_count = 0
         self._waiting: list[int] = []  # ascending
@@ -148,24 +168,39 @@ class Group:
     # Giving out
 
     def take(
-        self, member: str, offset: int, count: int, now_us: int = 0, *, is_pinned: bool = False
+        self,
+        member: str,
+        offset: int,
+        count: int,
+        now_us: int = 0,
+        *,
+        is_pinned: bool = False,
+        terms: Terms | None = None,
     ) -> None:
         """Give [offset, offset + count) to a member; what lies before is passed over."""
         assert offset >= self.next_offset, f"{offset} lies before {self.next_offset}"
         assert 1 <= count <= self.room, f"{count} taken, room for {self.room}"
         if self._ahead:
             assert self._ahead.isdisjoint(range(offset, offset + count)), "given out before"
-        hold = self._hold(1, now_us, is_pinned)
+        hold = self._hold(1, now_us, is_pinned, terms)
         held = self._held.setdefault(member, {})
         for one in range(offset, offset + count):
             held[one] = hold
         self._held_count += count
         self.pass_to(offset + count)
 
-    def retake(self, member: str, offset: int, now_us: int = 0, *, is_pinned: bool = False) -> int:
+    def retake(
+        self,
+        member: str,
+        offset: int,
+        now_us: int = 0,
+        *,
+        is_pinned: bool = False,
+        terms: Terms | None = None,
+    ) -> int:
         """Give a record that waits or is left to a member; how often it was given out by now."""
         deliveries = self._stop_waiting(offset) + 1
-        hold = self._hold(deliveries, now_us, is_pinned)
+        hold = self._hold(deliveries, now_us, is_pinned, terms)
         self._held.setdefault(member, {})[offset] = hold
         self._held_count += 1
         return deliveries
@@ -194,10 +229,13 @@ class Group:
         if self._ahead:
             self._ahead = {one for one in self._ahead if one >= offset}
 
-    def _hold(self, deliveries: int, now_us: int, is_pinned: bool) -> Hold:
-        assert not is_pinned or self._lease_us == NO_LEASE, "what is leased comes back"
-        deadline_us = now_us + self._lease_us if self._lease_us else NO_LEASE
-        return Hold(deliveries, deadline_us, is_pinned)
+    def _hold(self, deliveries: int, now_us: int, is_pinned: bool, terms: Terms | None) -> Hold:
+        assert not is_pinned or self.lease_us == NO_LEASE, "what is leased comes back"
+        if self.lease_us == NO_LEASE:
+            return Hold(deliveries, NO_LEASE, is_pinned)
+        own = _GROUPS_OWN if terms is None else terms
+        lease_us = self.lease_us if own.lease_us == AS_GROUP else own.lease_us
+        return Hold(deliveries, now_us + lease_us, is_pinned, own.deliveries_max)
 
     # Answers
 
@@ -213,19 +251,28 @@ class Group:
         hold = self._let_go(member, offset)
         if hold is None:
             return False
-        if until_us and hold.deliveries != self._deliveries_max:
+        if until_us and not self._is_last(hold.deliveries, hold.deliveries_max):
             self._delayed[offset] = (until_us, hold.deliveries)
         else:
-            self._give_back(offset, hold.deliveries)
+            self._give_back(offset, hold.deliveries, hold.deliveries_max)
         return True
+
+    def extend(self, member: str, offsets: Sequence[int], now_us: int, lease_us: int) -> None:
+        """The member needs longer: its leases of these records end `lease_us` from now."""
+        assert lease_us > 0 and self.lease_us != NO_LEASE, "only a lease can be extended"
+        held = self._held[member]
+        for offset in offsets:
+            hold = held[offset]
+            held[offset] = Hold(hold.deliveries, now_us + lease_us, False, hold.deliveries_max)
+        self._held[member] = dict(sorted(held.items(), key=_by_deadline))
 
     def leave(self, member: str) -> int:
         """The member is away: what it holds goes back, except what is pinned; how many."""
         held = self._held.get(member, {})
-        given = [(offset, hold.deliveries) for offset, hold in held.items() if not hold.is_pinned]
-        for offset, deliveries in given:
+        given = [(offset, hold) for offset, hold in held.items() if not hold.is_pinned]
+        for offset, hold in given:
             self._let_go(member, offset)
-            self._give_back(offset, deliveries)
+            self._give_back(offset, hold.deliveries, hold.deliveries_max)
         return len(given)
 
     def forget(self, member: str) -> int:
@@ -240,19 +287,19 @@ class Group:
         """Leases and delays that ran out: their records go back; how many."""
         due = [offset for offset, (until_us, _) in self._delayed.items() if until_us <= now_us]
         for offset in due:
-            self._give_back(offset, self._delayed.pop(offset)[1])
+            self._give_back(offset, self._delayed.pop(offset)[1], NEVER_DEAD)
         given = len(due)
-        if self._lease_us == NO_LEASE:
+        if self.lease_us == NO_LEASE:
             return given
         for member, held in list(self._held.items()):
             late = []
             for offset, hold in held.items():
                 if hold.deadline_us > now_us:
                     break
-                late.append((offset, hold.deliveries))
-            for offset, deliveries in late:
+                late.append((offset, hold))
+            for offset, hold in late:
                 self._let_go(member, offset)
-                self._give_back(offset, deliveries)
+                self._give_back(offset, hold.deliveries, hold.deliveries_max)
             given += len(late)
         return given
 
@@ -265,8 +312,12 @@ class Group:
                 del self._held[member]
         return hold
 
-    def _give_back(self, offset: int, deliveries: int) -> None:
-        if self._deliveries_max != NEVER_DEAD and deliveries >= self._deliveries_max:
+    def _is_last(self, deliveries: int, deliveries_max: int) -> bool:
+        bound = self.deliveries_max if deliveries_max == AS_GROUP else deliveries_max
+        return bound != NEVER_DEAD and deliveries >= bound
+
+    def _give_back(self, offset: int, deliveries: int, deliveries_max: int) -> None:
+        if self._is_last(deliveries, deliveries_max):
             self._dead[offset] = deliveries
         else:
             insort(self._waiting, offset)
@@ -318,7 +369,7 @@ class Group:
     def put_waiting(self, offset: int, deliveries: int = 1) -> None:
         """A record that was held or waited when the group was saved."""
         self._note_ahead(offset)
-        self._give_back(offset, deliveries)
+        self._give_back(offset, deliveries, AS_GROUP)
 
     def put_pinned(self, member: str, offset: int) -> None:
         """A record that only this member may have."""
@@ -333,6 +384,10 @@ class Group:
     def _note_ahead(self, offset: int) -> None:
         if offset >= self.next_offset:
             self._ahead.add(offset)
+
+
+def _by_deadline(held: tuple[int, Hold]) -> int:
+    return held[1].deadline_us
 
 
 def deal(count: int, rooms: Sequence[int]) -> list[int]:

@@ -106,6 +106,32 @@ class Awaitable(Protocol):
     async def seek(self, consumer: str, topic: str, position: PositionLike) -> int: ...
     async def consumers(self, topic: str) -> list[ConsumerInfo]: ...
     async def groups(self, topic: str) -> list[GroupInfo]: ...
+    async def create_group(
+        self,
+        group: str,
+        topic: str,
+        *,
+        start: PositionLike = ...,
+        lease_s: float | None = ...,
+        deliveries_max: int | None = ...,
+    ) -> None: ...
+    async def alter_group(
+        self,
+        group: str,
+        topic: str,
+        *,
+        lease_s: float | None = ...,
+        deliveries_max: int | None = ...,
+    ) -> None: ...
+    async def redrive(
+        self,
+        group: str,
+        topic: str,
+        *,
+        limit: int | None = ...,
+        where: str | None = ...,
+        dry_run: bool = ...,
+    ) -> int: ...
     async def remove_group(self, group: str, topic: str) -> None: ...
     async def read(
         self,
@@ -218,6 +244,54 @@ class Blocking:
     def groups(self, topic: str) -> list[GroupInfo]:
         """The groups of a topic: how far they are, and what is not done."""
         return self._call(self._awaitable.groups(topic))
+
+    def create_group(
+        self,
+        group: str,
+        topic: str,
+        *,
+        start: PositionLike = "earliest",
+        lease_s: float | None = None,
+        deliveries_max: int | None = None,
+    ) -> None:
+        """Make a group at a position, unless it is there; then set what is given."""
+        self._call(
+            self._awaitable.create_group(
+                group, topic, start=start, lease_s=lease_s, deliveries_max=deliveries_max
+            )
+        )
+
+    def alter_group(
+        self,
+        group: str,
+        topic: str,
+        *,
+        lease_s: float | None = None,
+        deliveries_max: int | None = None,
+    ) -> None:
+        """Change settings of a group; those not named stay as they are."""
+        self._call(
+            self._awaitable.alter_group(
+                group, topic, lease_s=lease_s, deliveries_max=deliveries_max
+            )
+        )
+
+    def redrive(
+        self,
+        group: str,
+        topic: str,
+        *,
+        limit: int | None = None,
+        where: str | None = None,
+        dry_run: bool = False,
+    ) -> int:
+        """Put dead letters of a group back into their topic, each once; how many.
+
+        `where` filters them as they lie in the dead-letter topic. A dry run only counts them.
+        """
+        return self._call(
+            self._awaitable.redrive(group, topic, limit=limit, where=where, dry_run=dry_run)
+        )
 
     def remove_group(self, group: str, topic: str) -> None:
         """Forget a group and its position; what was given out belongs to nobody."""

@@ -114,5 +114,13 @@ class TooLarge(RefusedError):
     """The message is larger than the limit."""
 
 
+class HandlerError(RefusedError):
+    """A handler raised an error for a request; `kind` is the name of its class."""
+
+    def __init__(self, message: str, kind: str = "") -> None:
+        super().__init__(message)
+        self.kind = kind
+
+
 class NotAuthorized(RefusedError):
     """The user has no permission for this."""

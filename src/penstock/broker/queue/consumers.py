@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import AbstractContextManager
-from typing import Final
+from typing import Final, Protocol
 
 from penstock.broker.metrics import Metrics
 from penstock.broker.quotas import Quotas
@@ -253,12 +253,18 @@ class Consumers:
         await self._saver.close()
 
 
+class Wanted(Protocol):
+    """Says which records are wanted; a filter expression is one."""
+
+    def passes(self, record: Record) -> bool: ...
+
+
 async def read_matching(
     topic: Topic,
     start: int,
     end: int,
     limit: int | None,
-    where: Where | None,
+    where: Wanted | None,
     names: str | None = None,
     bytes_max: int | None = None,
     scan_bytes_max: int | None = None,
@@ -316,7 +322,7 @@ def names_in(batch: Batch) -> list[str]:
     return strings[:1] if ids is None else [strings[at] for at in set(ids)]
 
 
-async def _passing(records: list[Record], where: Where) -> list[Record]:
+async def _passing(records: list[Record], where: Wanted) -> list[Record]:
     """Those that pass. Others get their turn meanwhile, however much there is to look at."""
     passing: list[Record] = []
     looked_bytes = 0

@@ -13,7 +13,7 @@ from typing import Final
 from penstock.broker.queue.consumers import names_in, read_batches
 from penstock.broker.topics import Topic
 from penstock.core.access import Gate
-from penstock.core.groups import Group
+from penstock.core.groups import Group, Terms
 from penstock.log.format.batch import Batch
 from penstock.model.errors import Gap
 from penstock.model.limits import MIB
@@ -37,13 +37,20 @@ class Handout:
     """One fetch of one reader, who is known by the receipt."""
 
     def __init__(
-        self, topic: Topic, group: Group, receipt: str, limit: int, gate: Gate | None
+        self,
+        topic: Topic,
+        group: Group,
+        receipt: str,
+        limit: int,
+        gate: Gate | None,
+        terms: Terms | None = None,
     ) -> None:
         self._topic = topic
         self._group = group
         self._receipt = receipt
         self._limit = limit
         self._gate = gate
+        self._terms = terms
         self._bytes_left = GIVE_BYTES_MAX
         self._reads_left = READS_MAX
         self._looks_left = LOOKS_MAX
@@ -99,7 +106,7 @@ class Handout:
                         record = batch.records(self._topic.declared, offset, offset + 1)[0]
                         if not self._fits(record):
                             return offset
-                        deliveries = group.retake(self._receipt, offset, now_us)
+                        deliveries = group.retake(self._receipt, offset, now_us, terms=self._terms)
                         self.given.append(Given(record, deliveries))
                     else:
                         await self._leave(offset)
@@ -135,7 +142,7 @@ class Handout:
             self.given.append(Given(record, 1))
             taken += 1
         if taken:
-            self._group.take(self._receipt, first, taken, now_us)
+            self._group.take(self._receipt, first, taken, now_us, terms=self._terms)
 
     async def _take_some(self, batch: Batch, first: int, now_us: int) -> None:
         base = batch.base_offset
@@ -148,7 +155,7 @@ class Handout:
             record = batch.records(self._topic.declared, offset, offset + 1)[0]
             if not self._fits(record):
                 return
-            self._group.take(self._receipt, offset, 1, now_us)
+            self._group.take(self._receipt, offset, 1, now_us, terms=self._terms)
             self.given.append(Given(record, 1))
 
 

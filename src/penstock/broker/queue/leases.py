@@ -11,56 +11,46 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from hashlib import blake2b
 from typing import Any, Final
 from uuid import uuid4
 
 from penstock.broker.metrics import Metrics
 from penstock.broker.queue.consumers import read_batches, resolve
+from penstock.broker.queue.dead import dead_letter, dead_topic
 from penstock.broker.queue.handout import Given, Handout, expected_bytes
 from penstock.broker.quotas import Quotas
 from penstock.broker.topics import Topic, Topics
 from penstock.catalog.groups import GroupCatalog, GroupRow
 from penstock.core.access import Gate
-from penstock.core.groups import NO_LEASE, Group
-from penstock.core.names import check_group, quoted, topic_key
+from penstock.core.groups import AS_GROUP, NO_LEASE, Group, Terms
+from penstock.core.names import check_group, quoted
 from penstock.core.position import Position
 from penstock.core.quotas import GROUPS
-from penstock.core.run import Run, run_of
+from penstock.core.run import Run
 from penstock.log.interface import KeptLog
 from penstock.model.clock import Clock
 from penstock.model.errors import Gap, InvalidSetting, NotSubscribed, RefusedError
-from penstock.model.groups import GroupInfo, Pending
-from penstock.model.limits import NAME_BYTES_MAX, NAME_LEVELS_MAX, TOPIC_CHARS_MAX
+from penstock.model.groups import (
+    DELIVERIES,
+    LEASE_S,
+    GroupInfo,
+    Pending,
+    check_deliveries_max,
+    check_lease_s,
+)
 from penstock.model.record import Record, TopicId
 
-LEASE_S: Final = 30.0
-DELIVERIES_MAX: Final = 5
 OPEN_MAX: Final = 1_000  # records of a group that are given out or wait to be given out again
 GROUPS_MAX: Final = 1_000  # of one topic
 DELAY_S_MAX: Final = 24 * 3600.0
-DEAD_SUFFIX: Final = ".dead"
 REASON_CHARS_MAX: Final = 500
 _US: Final = 1_000_000
 
+_WHY_GONE: Final = (
+    "its lease has ended, it was already answered, or it comes from another fetch; fetch again"
+)
+
 Publish = Callable[[Topic, Run], Awaitable[int]]
-
-
-def dead_topic(topic: str) -> str:
-    """Where records of a topic go that nobody can handle; a long name is cut and told apart."""
-    if len(topic) + len(DEAD_SUFFIX) <= TOPIC_CHARS_MAX:
-        return topic + DEAD_SUFFIX
-    ending = f"~{blake2b(topic_key(topic).encode(), digest_size=8).hexdigest()}{DEAD_SUFFIX}"
-    return topic[: TOPIC_CHARS_MAX - len(ending)] + ending
-
-
-def dead_name(dead: str, name: str) -> str:
-    """The name of a dead letter: below its topic's, so who reads the original name is not told.
-
-    What would be longer than a name may be is cut; a header has all of the original name.
-    """
-    levels = f"{dead}/{name}".split("/", NAME_LEVELS_MAX)[:NAME_LEVELS_MAX]
-    return "/".join(levels).encode()[:NAME_BYTES_MAX].decode(errors="ignore")
 
 
 class KeptGroup:
@@ -73,6 +63,10 @@ class KeptGroup:
         self.changed = asyncio.Event()  # something was given back, or there is room again
         self.reasons: dict[int, str] = {}  # of records that were given back: why
         self.look_from = 0  # where a fetch goes on among the records that others left
+
+    @property
+    def lease_s(self) -> float:
+        return self.group.lease_us / _US
 
 
 class Groups:
@@ -89,7 +83,6 @@ class Groups:
         quotas: Quotas,
     ) -> None:
         self._quotas = quotas
-        self.lease_s = LEASE_S
         self._topics = topics
         self._catalog = catalog
         self._clock = clock
@@ -104,14 +97,11 @@ class Groups:
             if log is None:
                 continue
             offset = await log.clamp(row.epoch, row.next_offset)
-            group = self._make(offset)
+            group = Group(offset, OPEN_MAX, row.lease_us, row.deliveries_max)
             for one, deliveries in row.open.items():
                 if one < offset:
                     group.put_waiting(one, deliveries)
             self._groups[row.topic_id, row.name] = KeptGroup(row.name, group)
-
-    def _make(self, offset: int) -> Group:
-        return Group(offset, OPEN_MAX, round(self.lease_s * _US), DELIVERIES_MAX)
 
     def get(self, topic: Topic, name: str) -> KeptGroup:
         kept = self._groups.get((topic.id, name))
@@ -151,14 +141,18 @@ class Groups:
         start: Position,
         *,
         gate: Gate | None = None,
+        lease_s: float | None = None,
+        deliveries_max: int | None = None,
     ) -> tuple[str, list[Given]]:
         """Records for one reader and the receipt it answers with; a new group begins at `start`.
 
-        What this reader may not read waits for another one.
+        What this reader may not read waits for another one. `lease_s` and `deliveries_max` hold
+        for what this fetch gives out, else those of the group.
 
         Waits up to `wait_s` for a first one; then there may be none. NotSubscribed if the group or
         its topic was deleted meanwhile.
         """
+        terms = _terms(lease_s, deliveries_max)
         kept = await self._get_or_make(topic, name, start)
         receipt = uuid4().hex
         clock = self._clock
@@ -167,7 +161,7 @@ class Groups:
             async with kept.lock:
                 await self._tidy(topic, kept)
                 kept.changed.clear()
-                given = await self._give(topic, kept, receipt, limit, gate)
+                given = await self._give(topic, kept, receipt, limit, gate, terms)
             left_s = until_s - clock.monotonic_s()
             if given or left_s <= 0:
                 self._metrics.note_read(len(given))
@@ -181,6 +175,25 @@ class Groups:
         await self._wait(topic, self.get(topic, name), left_s)
         self.get(topic, name)
 
+    async def create(self, topic: Topic, name: str, start: Position) -> bool:
+        """Make a group that is not there, durably; False if it is."""
+        is_there = (topic.id, name) in self._groups
+        await self._get_or_make(topic, name, start)
+        return not is_there
+
+    async def alter(
+        self, topic: Topic, name: str, lease_s: float | None, deliveries_max: int | None
+    ) -> None:
+        """Change settings of a group, durably; None stays as it is."""
+        terms = _terms(lease_s, deliveries_max)
+        kept = self.get(topic, name)
+        async with kept.lock:
+            if terms.lease_us != AS_GROUP:
+                kept.group.lease_us = terms.lease_us
+            if terms.deliveries_max != AS_GROUP:
+                kept.group.deliveries_max = terms.deliveries_max
+            await self._save(topic, kept)
+
     async def _get_or_make(self, topic: Topic, name: str, start: Position) -> KeptGroup:
         kept = self._groups.get((topic.id, name))
         if kept is not None:
@@ -191,17 +204,23 @@ class Groups:
                 f"topic {quoted(topic.declared)} has {GROUPS_MAX} groups: delete one first"
             )
         offset = await resolve(topic, start)
-        kept = KeptGroup(name, self._make(offset))
+        kept = KeptGroup(name, Group(offset, OPEN_MAX, round(LEASE_S * _US), DELIVERIES))
         with self._quotas.making(GROUPS, len(self._groups)):
             await self._save(topic, kept)
             return self._groups.setdefault((topic.id, name), kept)
 
     async def _give(
-        self, topic: Topic, kept: KeptGroup, receipt: str, limit: int, gate: Gate | None
+        self,
+        topic: Topic,
+        kept: KeptGroup,
+        receipt: str,
+        limit: int,
+        gate: Gate | None,
+        terms: Terms,
     ) -> list[Given]:
         """What others left first, then new ones."""
         now_us = self._clock.steady_us()
-        handout = Handout(topic, kept.group, receipt, limit, gate)
+        handout = Handout(topic, kept.group, receipt, limit, gate, terms)
         kept.look_from = await handout.give_again(now_us, kept.look_from)
         await handout.give_new(now_us)
         self._metrics.dropped["retention"] += handout.expired
@@ -285,32 +304,45 @@ class Groups:
             kept.changed.set()
         return len(wanted)
 
+    async def extend(
+        self,
+        topic: Topic,
+        name: str,
+        receipt: str,
+        offsets: Sequence[int] | None,
+        lease_s: float | None,
+    ) -> tuple[int, float]:
+        """A reader needs longer: its leases end `lease_s` from now, else that of the group.
+
+        How many records, and for how many seconds. Leases do not outlive the broker.
+        """
+        wanted_s = check_lease_s(lease_s)
+        kept = self.get(topic, name)
+        async with kept.lock:
+            await self._tidy(topic, kept)
+            wanted = self._held(kept, receipt, offsets)
+            length_s = kept.lease_s if wanted_s is None else wanted_s
+            now_us = self._clock.steady_us()
+            kept.group.extend(receipt, wanted, now_us, round(length_s * _US))
+            kept.changed.set()
+        return len(wanted), length_s
+
     def _held(self, kept: KeptGroup, receipt: str, offsets: Sequence[int] | None) -> Sequence[int]:
         held = kept.group.held(receipt)
         if offsets is None:
             offsets = list(held)
             if not offsets:
-                raise RefusedError(
-                    f"receipt {quoted(receipt)} holds no records: {self._why_gone()}"
-                )
+                raise RefusedError(f"receipt {quoted(receipt)} holds no records: {_WHY_GONE}")
         missing = [offset for offset in offsets if offset not in held]
         if missing:
             shown = ", ".join(map(str, missing[:10]))
-            raise RefusedError(
-                f"receipt {quoted(receipt)} does not hold {shown}: {self._why_gone()}"
-            )
+            raise RefusedError(f"receipt {quoted(receipt)} does not hold {shown}: {_WHY_GONE}")
         if not offsets:
             raise InvalidSetting(
                 "offsets [] names no record: name at least one, or omit the field for all "
                 "records of the receipt"
             )
         return list(dict.fromkeys(offsets))
-
-    def _why_gone(self) -> str:
-        return (
-            f"its lease of {self.lease_s:g} s has ended, it was already answered, or it comes "
-            "from another fetch; fetch again"
-        )
 
     # Keeping house
 
@@ -338,23 +370,23 @@ class Groups:
         target = await self._topics.create(
             dead_topic(topic.declared), topic.log.settings, exist_ok=True
         )
-        facts = (
-            ("penstock.dead.reason", kept.reasons.get(record.offset, "the lease has ended")),
-            ("penstock.dead.topic", topic.declared),
-            ("penstock.dead.name", record.name),
-            ("penstock.dead.offset", str(record.offset)),
-            ("penstock.dead.group", kept.name),
-            ("penstock.dead.deliveries", str(deliveries)),
-        )
-        name = dead_name(target.declared, record.name)
-        headers = (*record.headers, *facts)
-        run = run_of(name, [record.payload], record.kind, record.publisher, headers, qos=record.qos)
+        reason = kept.reasons.get(record.offset, "the lease has ended")
+        run = dead_letter(record, target.declared, topic.declared, kept.name, deliveries, reason)
         await self._publish(target, run)
+        self._metrics.records_dead += 1
 
     async def _save(self, topic: Topic, kept: KeptGroup) -> None:
         group = kept.group
         await self._catalog.save(
-            GroupRow(topic.id, kept.name, topic.log.epoch, group.next_offset, group.to_give_again())
+            GroupRow(
+                topic.id,
+                kept.name,
+                topic.log.epoch,
+                group.next_offset,
+                group.to_give_again(),
+                group.lease_us,
+                group.deliveries_max,
+            )
         )
 
     async def delete(self, topic: Topic, name: str) -> None:
@@ -389,4 +421,13 @@ class Groups:
             )
         ]
         lag = topic.log.bounds().end - max(group.next_offset, topic.log.bounds().first)
-        return GroupInfo(name, group.next_offset, lag, pending)
+        return GroupInfo(name, group.next_offset, lag, pending, kept.lease_s, group.deliveries_max)
+
+
+def _terms(lease_s: float | None, deliveries_max: int | None) -> Terms:
+    """InvalidSetting for values outside their range; None stands for that of the group."""
+    lease_s, deliveries_max = check_lease_s(lease_s), check_deliveries_max(deliveries_max)
+    return Terms(
+        AS_GROUP if lease_s is None else round(lease_s * _US),
+        AS_GROUP if deliveries_max is None else deliveries_max,
+    )

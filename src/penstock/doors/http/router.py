@@ -34,6 +34,7 @@ class Route:
     facts: Facts | None = None  # for the OpenAPI document
     changes: bool = False  # although it is GET
     creates_topic: bool = False  # the one in its path, which need not exist
+    administers: bool = False  # although its path is one of data
     needs: Needs | None = None  # of whoever asks; None only where it is answered without a login
 
     @property
@@ -49,7 +50,8 @@ class Route:
             return False
         if levels[0] != "v1":
             return self.pattern == "/topics"  # the seed's other paths publish and read
-        return levels[1] not in _DATA or (levels[1] == "topics" and len(levels) == 3)
+        is_of_data = levels[1] in _DATA and not self.administers
+        return not is_of_data or (levels[1] == "topics" and len(levels) == 3)
 
 
 @dataclass(slots=True)

@@ -22,6 +22,7 @@ MARK_QOS2_RELEASED: Final = 2
 MARK_IDEMPOTENCY_KEY: Final = 3
 MARK_SPARK_BATCH: Final = 4  # key: query, batch
 MARK_WILL: Final = 5  # key: will id
+MARK_REDRIVE: Final = 6  # key: number of a redrive of dead letters
 
 NO_RECORD: Final = 0xFFFF_FFFF  # a mark that belongs to no record of its batch
 

@@ -1,7 +1,8 @@
 """`/v1/topics/{topic}/groups/{group}`: readers that share a position, with leases.
 
 A fetch is answered with a receipt; whoever has it says which of its records are done, or gives them
-back. What is not answered in time goes to another reader.
+back. What is not answered in time goes to another reader, and what nobody can handle becomes a dead
+letter, which a redrive puts back.
 """
 
 from __future__ import annotations
@@ -14,9 +15,11 @@ from msgspec import Meta, Struct
 
 from penstock.broker.queue.handout import Given
 from penstock.broker.queue.leases import DELAY_S_MAX, OPEN_MAX
+from penstock.broker.queue.redrives import REDRIVE_MAX
 from penstock.broker.topics import Topic
 from penstock.core.access import Gate
 from penstock.core.position import parse_position
+from penstock.core.where import compile_where
 from penstock.doors.http.endpoints import Endpoints
 from penstock.doors.http.messages import (
     JSON,
@@ -29,18 +32,46 @@ from penstock.doors.http.messages import (
 from penstock.doors.http.needs import Needs
 from penstock.doors.http.pieces import LongRecord, page_pieces
 from penstock.doors.http.router import Route
-from penstock.doors.http.schemas import OFFSET, shown_as
+from penstock.doors.http.schemas import OFFSET, WHERE, shown_as
 from penstock.doors.http.v1.describing import Facts
 from penstock.doors.http.v1.page import records_size
 from penstock.doors.http.v1.reading import WAIT_S_MAX, long_or_short, read_body, record_out
 from penstock.doors.http.v1.types import Position, RecordOut
 from penstock.model.errors import PenstockError, RefusedError
-from penstock.model.groups import GroupInfo
+from penstock.model.groups import DELIVERIES_MAX, LEASE_S_MAX, LEASE_S_MIN, GroupInfo, Redriven
 
 GROUPS = "/v1/topics/{topic}/groups"
 GROUP = GROUPS + "/{group}"
 
 _encode: Final = msgspec.json.Encoder().encode
+
+
+LeaseS = Annotated[
+    float, Meta(ge=LEASE_S_MIN, le=LEASE_S_MAX, description="length of a lease in seconds")
+]
+DeliveriesMax = Annotated[
+    int,
+    Meta(
+        ge=0,
+        le=DELIVERIES_MAX,
+        description="deliveries of a record before it becomes a dead letter; 0: no limit",
+    ),
+]
+
+
+class GroupSettings(Struct, omit_defaults=True, forbid_unknown_fields=True):
+    """Settings of a group; those not named stay as they are."""
+
+    lease_s: LeaseS | None = None
+    deliveries_max: DeliveriesMax | None = None
+
+
+class NewGroup(
+    GroupSettings, omit_defaults=True, forbid_unknown_fields=True, rename={"start": "from"}
+):
+    """Where a new group begins, and its settings."""
+
+    start: Position = "earliest"
 
 
 class GroupFetch(Struct, omit_defaults=True, forbid_unknown_fields=True, rename={"start": "from"}):
@@ -51,6 +82,8 @@ class GroupFetch(Struct, omit_defaults=True, forbid_unknown_fields=True, rename=
         float, Meta(ge=0, le=WAIT_S_MAX, description="seconds to wait for a record")
     ] = 0.0
     start: Position = "earliest"
+    lease_s: LeaseS | None = None
+    deliveries_max: DeliveriesMax | None = None
 
 
 class GivenOut(RecordOut, omit_defaults=True, gc=False, kw_only=True):
@@ -88,10 +121,32 @@ class Nack(Ack, omit_defaults=True, forbid_unknown_fields=True):
     reason: str = ""
 
 
+class Extend(Ack, omit_defaults=True, forbid_unknown_fields=True):
+    """Keep offsets for `lease_s` from now; without it, for the lease of the group."""
+
+    lease_s: LeaseS | None = None
+
+
 class Answered(Struct):
     """How many records it was about."""
 
     records: int
+
+
+class Extended(Struct):
+    """How many records it was about, and for how long they are leased from now."""
+
+    records: int
+    lease_s: float
+
+
+class Redrive(Struct, omit_defaults=True, forbid_unknown_fields=True, rename={"start": "from"}):
+    """Which dead letters of the group go back; `from` is an offset of the dead-letter topic."""
+
+    limit: Annotated[int, Meta(ge=1, le=REDRIVE_MAX)] = 1_000
+    where: Annotated[str, shown_as(WHERE)] | None = None
+    dry_run: bool = False
+    start: Annotated[int, Meta(ge=0), shown_as(OFFSET)] = 0
 
 
 class GroupList(Struct):
@@ -103,6 +158,23 @@ def add_routes(door: Endpoints) -> None:
     for method, path, handler, facts in (
         ("GET", GROUPS, groups.list, Facts("list the groups of a topic", GroupList)),
         ("GET", GROUP, groups.show, Facts("show a group and its open records", GroupInfo)),
+        (
+            "PUT",
+            GROUP,
+            groups.create,
+            Facts(
+                "create a group, or change its settings",
+                GroupInfo,
+                takes=NewGroup,
+                statuses=(200, 201),
+            ),
+        ),
+        (
+            "PATCH",
+            GROUP,
+            groups.alter,
+            Facts("change settings of a group", GroupInfo, takes=GroupSettings),
+        ),
         (
             "DELETE",
             GROUP,
@@ -132,8 +204,20 @@ def add_routes(door: Endpoints) -> None:
             groups.nack,
             Facts("reject records, for another reader", Answered, takes=Nack, errors=(409,)),
         ),
+        (
+            "POST",
+            GROUP + "/extend",
+            groups.extend,
+            Facts("extend the leases of records", Extended, takes=Extend, errors=(409,)),
+        ),
+        (
+            "POST",
+            GROUP + "/redrive",
+            groups.redrive,
+            Facts("put dead letters back into their topic, each once", Redriven, takes=Redrive),
+        ),
     ):
-        is_patient = handler == groups.fetch
+        is_patient, is_redrive = handler == groups.fetch, handler == groups.redrive
         door.router.add(
             Route(
                 method,
@@ -141,7 +225,8 @@ def add_routes(door: Endpoints) -> None:
                 handler,
                 ends_with_client=is_patient,
                 facts=facts,
-                needs=Needs.READ_TOPIC,
+                administers=is_redrive,
+                needs=Needs.MANAGE_TOPIC if is_redrive else Needs.READ_TOPIC,
             )
         )
 
@@ -158,6 +243,22 @@ class GroupsDoor:
         topic, group = self._topic(request), request.params["group"]
         return json_response(self._engine.groups.describe(topic, group))
 
+    async def create(self, request: Request) -> Response:
+        topic, name = self._topic(request), request.params["group"]
+        asked = read_body(request, NewGroup)
+        start = parse_position(asked.start, self._engine.clock.now_us())
+        is_new = await self._engine.groups.create(topic, name, start)
+        return await self._set(topic, name, asked, 201 if is_new else 200)
+
+    async def alter(self, request: Request) -> Response:
+        asked = read_body(request, GroupSettings)
+        return await self._set(self._topic(request), request.params["group"], asked, 200)
+
+    async def _set(self, topic: Topic, name: str, asked: GroupSettings, status: int) -> Response:
+        groups = self._engine.groups
+        await groups.alter(topic, name, asked.lease_s, asked.deliveries_max)
+        return json_response(groups.describe(topic, name), status)
+
     async def delete(self, request: Request) -> Response:
         await self._engine.groups.delete(self._topic(request), request.params["group"])
         return Response(204)
@@ -171,9 +272,20 @@ class GroupsDoor:
         groups, room = self._engine.groups, self._door.room
         name = request.params["group"]
         gate = Gate(request.principal, topic.key)
+        fetch = partial(
+            groups.fetch,
+            topic,
+            name,
+            asked.limit,
+            0.0,
+            start,
+            gate=gate,
+            lease_s=asked.lease_s,
+            deliveries_max=asked.deliveries_max,
+        )
         while True:
             (receipt, given), place = await room.read(
-                partial(groups.fetch, topic, name, asked.limit, 0.0, start, gate=gate),
+                fetch,
                 _given_size,
                 partial(groups.expected_bytes, topic, name, asked.limit),
             )
@@ -181,8 +293,9 @@ class GroupsDoor:
             if given or left_s <= 0 or self._door.is_stopping:
                 break
             await self._door.wait(groups.wait(topic, name, left_s), left_s)
-        next_offset = groups.get(topic, name).group.next_offset
-        body = GroupRecords(topic.declared, receipt, groups.lease_s, next_offset, [])
+        kept = groups.get(topic, name)
+        lease_s = kept.lease_s if asked.lease_s is None else asked.lease_s
+        body = GroupRecords(topic.declared, receipt, lease_s, kept.group.next_offset, [])
         if place is None:
             body.records = [_given_out(one) for one in given]
             return json_response(body)
@@ -213,6 +326,33 @@ class GroupsDoor:
             return json_response(Answered(await work))
         except RefusedError as refused:
             raise _conflict(refused) from None
+
+    async def extend(self, request: Request) -> Response:
+        topic = self._topic(request)
+        asked = read_body(request, Extend)
+        work = self._engine.groups.extend(
+            topic, request.params["group"], asked.receipt, asked.offsets, asked.lease_s
+        )
+        try:
+            return json_response(Extended(*await work))
+        except RefusedError as refused:
+            raise _conflict(refused) from None
+
+    async def redrive(self, request: Request) -> Response:
+        topic = self._topic(request)
+        asked = read_body(request, Redrive)
+        where = None if asked.where is None else compile_where(asked.where)
+        return json_response(
+            await self._engine.redrives.redrive(
+                topic,
+                request.params["group"],
+                request.principal,
+                start=asked.start,
+                limit=asked.limit,
+                where=where,
+                is_dry_run=asked.dry_run,
+            )
+        )
 
     def _topic(self, request: Request) -> Topic:
         return self._engine.topics.get(request.params["topic"])
