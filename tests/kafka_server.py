@@ -96,8 +96,9 @@ class KafkaBroker:
         self._java: subprocess.Popen[bytes] | None = None
 
     def format(self, cluster: str) -> None:
+        # Not `-t ID`: one ID in 64 begins with a dash and would be taken for an option.
         scram = f"SCRAM-SHA-256=[name={SCRAM_USER},password={PASSWORD}]"
-        command = [*self._command("kafka.tools.StorageTool"), "format", "-t", cluster]
+        command = [*self._command("kafka.tools.StorageTool"), "format", f"--cluster-id={cluster}"]
         command += ["-c", str(self._properties), "--add-scram", scram]
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
 
