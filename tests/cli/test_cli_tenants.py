@@ -15,6 +15,7 @@ from tests.doors.users import add_users
 
 # Commands with --at that are about the whole broker.
 OF_ALL = {
+    "backup",
     "doctor",
     *("history drop", "history list", "history show", "history verify"),
     *("tenant add", "tenant list", "tenant remove", "tenant show"),

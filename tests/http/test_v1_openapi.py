@@ -71,6 +71,8 @@ OPERATIONS = [
     "DELETE /v1/traces/{trace}",
     "GET /v1/topics/{topic}/records/{offset}/trace",
     "POST /v1/reload",
+    "POST /v1/snapshots",
+    "DELETE /v1/snapshots/{snapshot}",
     "GET /v1/sessions",
     "GET /v1/sessions/{client_id}",
     "POST /v1/sessions/{client_id}/kick",
@@ -182,7 +184,7 @@ EXCLUDED = {one: ["not_a_server_error"] for one in QUEUE} | {
     STAGING: ["positive_data_acceptance"],
 }
 POSITIVE, NEGATIVE = GenerationMode.POSITIVE, GenerationMode.NEGATIVE
-NO_BODY = ("POST /v1/reload",)
+NO_BODY = ("POST /v1/reload", "POST /v1/snapshots")
 HAS_BODY = [
     one for one in OPERATIONS if one.startswith(("PUT", "PATCH", "POST")) and one not in NO_BODY
 ]
@@ -228,7 +230,7 @@ def test_requests_made_from_the_document_are_answered_as_it_says(
                 client.ask(method, path, **login)
             real = {"topic": "t", "consumer": "c", "group": "g", "client_id": "m"}
             real |= {"user": "u", "key_id": "k", "role": "r", "rule_id": "1", "trace": "1"}
-            real |= {"offset": "0"}
+            real |= {"offset": "0", "snapshot": "s"}
             case.path_parameters = {key: real[key] for key in case.path_parameters}
             ask(case)
 

@@ -16,6 +16,7 @@ POSITIONS: Final = "moves or removes a position"
 PEOPLE: Final = "is about tenants, users, keys, roles and rules"
 REDRIVES: Final = ("redrive",)
 SESSIONS: Final = "is about sessions, and no record"
+COPIES: Final = "copies all files as they are"
 OPENS: Final = "opens, closes or describes the thing itself"
 ALONE: Final = (
     "has its directory for itself, so no door is open beside it; the code is AsyncBroker's"
@@ -85,6 +86,8 @@ ROUTES: Final[Listed] = {
     "POST /v1/topics/{topic}/groups/{group}/ack": POSITIONS,
     "POST /v1/topics/{topic}/groups/{group}/nack": ("dead-letter",),
     "POST /v1/reload": OPENS,
+    "POST /v1/snapshots": COPIES,
+    "DELETE /v1/snapshots/{snapshot}": COPIES,
     "GET /v1/sessions": SESSIONS,
     "GET /v1/sessions/{client_id}": SESSIONS,
     "GET /v1/subscriptions": SESSIONS,
@@ -151,6 +154,8 @@ COMMANDS: Final[Listed] = {
     "penstock client show": SESSIONS,
     "penstock client forget": SESSIONS,
     "penstock reload": OPENS,
+    "penstock backup": COPIES,
+    "penstock restore": COPIES,
     "penstock tenant add": PEOPLE,
     "penstock tenant list": PEOPLE,
     "penstock tenant remove": PEOPLE,

@@ -15,21 +15,23 @@ from typing import Final
 
 from penstock.catalog.outside import CATALOG_NAME
 from penstock.catalog.reports import REPORTS
+from penstock.catalog.upgrade import COPY_PATTERN
 from penstock.log.files.directory import LOCK_NAME, RESERVE_NAME, STORAGE_NAME
 from penstock.log.files.disk import RealDisk
 from penstock.log.files.layout import AREA, find_logs, log_directory
+from penstock.log.files.moment import SNAPSHOTS
 
 OTHERS: Final = stat.S_IRWXG | stat.S_IRWXO
 FILES: Final = (
     *(LOCK_NAME, RESERVE_NAME, STORAGE_NAME),
     *(CATALOG_NAME, f"{CATALOG_NAME}-wal", f"{CATALOG_NAME}-shm"),
 )
-TREES: Final = (AREA, REPORTS)
+TREES: Final = (AREA, REPORTS, SNAPSHOTS)
 
 
 def keep_private(root: Path) -> None:
     """Close a data directory, which is locked, to everybody but its owner, if that is us."""
-    ours = {root / name for name in FILES}
+    ours = {root / name for name in FILES} | set(root.glob(COPY_PATTERN))
     if root.stat().st_mode & OTHERS:  # else nobody gets at what is below
         for log in find_logs(RealDisk(), root):
             directory = log_directory(root, log)

@@ -26,8 +26,9 @@ from penstock.broker.tenants import Tenants
 from penstock.catalog.catalog import Catalog
 from penstock.catalog.sqlite import SqliteDatabase
 from penstock.catalog.thread import CatalogThread, InlineRunner
+from penstock.catalog.upgrade import copy_before_upgrade
 from penstock.log.files.commit import ThreadWorkers
-from penstock.log.files.directory import FILES, KAFKA, DataDirectory
+from penstock.log.files.directory import FILES, KAFKA, SQLITE, DataDirectory, check_restored
 from penstock.log.files.disk import RealDisk
 from penstock.log.files.store import EmbeddedStore
 from penstock.log.history.place import history_root, note_root
@@ -81,6 +82,7 @@ async def open_directory(
         parts.callback(directory.release)
         unless_opened = parts.enter_context(ExitStack())
         unless_opened.callback(directory.give_up)
+        check_restored(path)
         keep_private(path)
         check_backends(path, chosen)
         store: EmbeddedStore | PostgresStore | KafkaStore
@@ -109,6 +111,8 @@ async def open_directory(
             catalog_opener(path, settings, giving_up), on_full=directory.free_reserve
         )
         parts.push_async_callback(runner.close)
+        if chosen.catalog == SQLITE:
+            store.notes += await asyncio.to_thread(copy_before_upgrade, path)
         catalog = await Catalog.open(runner, clock)
         keep_backends(path, chosen)
 

@@ -14,6 +14,7 @@ from typing import Protocol
 
 from penstock.broker.engine import Engine
 from penstock.broker.shared import Shared
+from penstock.broker.snapshots import Snapshots
 from penstock.catalog.reports import REPORTS
 from penstock.core.names import check_tenant
 from penstock.log.files.layout import AREA
@@ -44,10 +45,12 @@ class Tenants:
         self._catalog = shared.catalog.tenants
         self._rows: dict[TenantId, TenantInfo] = {}
         self._turn = asyncio.Lock()
+        self.snapshots = Snapshots(shared, self.engines)
         shared.access.tenants = self._rows
 
     async def open(self) -> None:
         """Open the engines of all tenants; `close` closes those that were opened."""
+        await self.snapshots.clean()
         await self.shared.open()
         rows = {row.tenant: row for row in await self._catalog.load()}
         self._rows |= {DEFAULT_TENANT: rows.pop(DEFAULT_TENANT), **rows}
@@ -62,6 +65,7 @@ class Tenants:
     async def close(self, *, is_clean: bool = True) -> None:
         """Close all engines, then what they share. Safe to call twice."""
         try:
+            await self.snapshots.clean()
             for engine in self.engines.values():
                 await engine.close(is_clean=is_clean)
         finally:

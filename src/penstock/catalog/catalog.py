@@ -7,9 +7,9 @@ whole of it at boot, and the broker keeps what it needs.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeVar
 
 from penstock.catalog.clock import ClockCatalog
 from penstock.catalog.credentials import Credentials
@@ -34,6 +34,7 @@ from penstock.model.errors import (
 )
 from penstock.model.record import DEFAULT_TENANT, TenantId, TopicId
 
+T = TypeVar("T")
 Position = tuple[TenantId, TopicId, str, int, int]  # …, consumer, epoch, next offset
 
 
@@ -113,6 +114,10 @@ class Catalog:
     async def close(self) -> None:
         """Finish what was asked for and close the database."""
         await self._runner.close()
+
+    async def stand_still(self, work: Callable[[], T]) -> T:
+        """Run `work` on the catalog's thread: nothing is committed meanwhile. May run twice."""
+        return await self._runner.run(lambda database: work())
 
     async def load(self) -> Snapshot:
         """All of the tenant, as of one moment; bindings in the order in which they are tried."""

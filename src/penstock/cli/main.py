@@ -57,6 +57,8 @@ COMMANDS: Final = {
     "rule": Command("access", "add, list and remove rules of roles, users or everybody"),
     "access": Command("access", "say whether a user may do something, and by which rule"),
     "log": Command("logs", "verify, dump, export and import the stored logs"),
+    "backup": Command("backup", "copy the catalog and all topics at one moment"),
+    "restore": Command("backup", "make a data directory of a backup"),
     "history": Command("histories", "list, show, verify and drop the histories of topics"),
     "pipeline": Command("pipeline", "run jobs on Spark and show their results"),
     "config": Command("settings", "write a settings file"),

@@ -22,6 +22,7 @@ from penstock.doors.http.v1 import (
     reloading,
     retained,
     sessions,
+    snapshots,
     staging,
     streams,
     tenants,
@@ -53,6 +54,7 @@ def add_all(
     staging.add_routes(door, exchange)
     reloading.add_routes(door, reload)
     tenants.add_routes(door, all_tenants)
+    snapshots.add_routes(door, all_tenants.snapshots)
     me.add_routes(door)
     overview.add_routes(door)
     retained.add_routes(door, exchange.store.retained)

@@ -33,6 +33,7 @@ SOCKET_NAME: Final = "commands.sock"  # on which a broker takes the commands of 
 LOCK_TRIES: Final = 20
 LOCK_TRY_S: Final = 0.005  # a look at the lock takes microseconds
 RESERVE_NAME: Final = "reserve"
+RESTORING_NAME: Final = "restoring"  # there until a backup is restored completely
 RESERVE_BYTES_MAX: Final = 4 * MIB  # a catalog transaction with thousands of positions
 RESERVE_FREE_SHARE: Final = 16  # shrinks with free space, so that a tiny disk stays usable
 RESERVE_STEP: Final = 64 * KIB
@@ -77,6 +78,15 @@ def check_has_files(path: Path) -> None:
         raise RefusedError(
             f"the topics of {path} are tables in PostgreSQL and have no files: read them with SQL "
             "(schema topics) or through the broker; verify them with pg_amcheck and data checksums"
+        )
+
+
+def check_restored(path: Path) -> None:
+    """Refuse a directory to which a backup was restored in part."""
+    if (path / RESTORING_NAME).exists():
+        raise RefusedError(
+            f"{path} was not restored completely: the restore was interrupted; delete what is in "
+            "it and run `penstock restore` again"
         )
 
 

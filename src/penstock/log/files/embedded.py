@@ -20,6 +20,8 @@ from penstock.log.cache import WHOLE, ChunkCache
 from penstock.log.files.active import finish_log
 from penstock.log.files.commit import CommitJob, Workers
 from penstock.log.files.disk import Disk, File, SyncError
+from penstock.log.files.endfile import End
+from penstock.log.files.moment import LogFiles
 from penstock.log.files.recovery import Recovered
 from penstock.log.files.segment import (
     CHUNK_BYTES,
@@ -398,6 +400,13 @@ class EmbeddedLog(AppendingLog[CommitJob]):
             is_due = is_due and facts[due - 1].end_offset > history.end
         if self._cold is not None and self._cold.end < history.end:
             await self._cold.refresh()
+
+    def files(self) -> LogFiles:
+        """The segments and the end of this moment."""
+        newest = self._segments[-1]
+        end = End(self.epoch, self._end, newest.base_offset, self._newest.length)
+        bases = [segment.base_offset for segment in self._segments]
+        return LogFiles(self._active.path.parent, bases, end)
 
     async def stored_bytes(self) -> int:
         """What the segments take on disk, preallocated space aside."""

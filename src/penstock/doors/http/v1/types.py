@@ -375,6 +375,10 @@ class Reloaded(Struct):
     problems: list[str]  # what could not be used; it stays as it was
 
 
+class SnapshotOut(Struct):
+    snapshot: str  # its name in the directory `.snapshots`
+
+
 RULES_MAX: Final = 10_000  # in one request
 RuleText = Annotated[str, shown_as(RULE)]
 RuleTexts = Annotated[list[RuleText], Meta(max_length=RULES_MAX)]
