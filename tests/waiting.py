@@ -1,11 +1,11 @@
-"""Waiting for something that a test cannot be told of: it is looked at until it holds."""
+"""How long tests wait for what must come, and how they wait for what nobody tells them."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
 
-WAIT_S = 20.0
+WAIT_S = 60.0  # what has not come by then does not come, however busy the machine is
 
 
 def wait_until(is_true: Callable[[], object]) -> None:

@@ -14,10 +14,10 @@ from types import TracebackType
 from typing import Self, TypeVar
 
 from tests.doors.served import Served
+from tests.waiting import WAIT_S
 
 T = TypeVar("T")
 
-WAIT_S = 30.0
 IP_BIND_ADDRESS_NO_PORT = 24  # ports are chosen with `connect`: thousands stay quick
 
 

@@ -21,9 +21,9 @@ from tests.http.asking import Asking
 from tests.http.events import Events, Frames
 from tests.http.framed import Framed, open_websocket
 from tests.http.test_http_access import basic
+from tests.waiting import WAIT_S
 
 TOPIC = "/v1/topics/live"
-WAIT_S = 20
 _numbers = itertools.count()
 
 
@@ -138,7 +138,7 @@ class LongPoll:
             assert time.monotonic() < deadline_s
 
     def ask(self, login: Login) -> None:
-        path = f"{TOPIC}/records?from=latest&wait={WAIT_S}"
+        path = f"{TOPIC}/records?from=latest&wait={WAIT_S:.0f}"
         head = f"GET {path} HTTP/1.1\r\nHost: localhost\r\nAuthorization: {login.header}\r\n\r\n"
         self._client.send(head.encode())
 

@@ -37,6 +37,7 @@ from tests.access.matrix_world import RulesWorld
 from tests.access.rule_model import END, TOPICS, USERS, Policy, Rule, Spot, place
 from tests.doors.hosted import Hosted
 from tests.doors.wire import Wire, kept
+from tests.waiting import WAIT_S
 
 pytestmark = pytest.mark.slow
 
@@ -45,7 +46,6 @@ TRIED = 6  # names that each user publishes to in each way
 UNACKED = 12  # names that are sent to a session which does not acknowledge
 WILLS = 3  # of each user at a moment
 DECISIONS_MIN = 20_000
-WAIT_S = 20.0
 
 
 class Matrix:

@@ -24,8 +24,7 @@ from penstock.log.interface import LogSettings
 from penstock.model.record import DEFAULT_TENANT
 from tests.appends import Told
 from tests.broker.model_broker import Message, Wanted
-
-WAIT_S = 20.0
+from tests.waiting import WAIT_S
 
 
 class FakeEncoding:

@@ -23,8 +23,7 @@ from penstock.model.clock import ManualClock
 from penstock.model.errors import UnavailableError
 from penstock.model.will import Will
 from tests.broker.exchange_world import Client
-
-WAIT_S = 20.0
+from tests.waiting import WAIT_S
 
 
 class Life:

@@ -20,8 +20,7 @@ from penstock.core.bus import RING_MAX, join_id
 from penstock.doors.bus.wire import CALL, PUBLISH, FrameReader, encode_frame
 from penstock.model.errors import PeerError
 from tests.doors.served import Served
-
-WAIT_S = 30
+from tests.waiting import WAIT_S
 
 SUBSCRIBER = """
 import sys

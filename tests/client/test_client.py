@@ -39,8 +39,7 @@ from penstock.model.limits import HEARTBEAT_S, SILENCE_HEARTBEATS_MAX
 from tests.cutting_proxy import CuttingProxy
 from tests.doors.served import Served
 from tests.doors.users import add_users
-
-WAIT_S = 30
+from tests.waiting import WAIT_S
 
 
 @pytest.fixture(scope="module")

@@ -18,10 +18,10 @@ from tests.crash.test_mqtt_kill import verify
 from tests.doors.served import Served
 from tests.doors.test_mqtt_wills import stored_wills
 from tests.doors.wire import Wire, kept
+from tests.waiting import WAIT_S
 
 SEED = int(os.environ.get("PENSTOCK_SEED", random.SystemRandom().randrange(1 << 32)))
 DYING = Path(__file__).with_name("dying_will_child.py")
-WAIT_S = 30.0
 
 VERSIONS = pytest.mark.parametrize("version", [MQTT_3_1_1, MQTT_5])
 

@@ -26,7 +26,7 @@ from penstock.doors.selector import DoorSelector
 
 T = TypeVar("T")
 
-START_S = 30.0
+START_S = 60.0
 
 
 class Hosted:

@@ -21,8 +21,8 @@ from penstock.mqtt.packets import Disconnect
 from penstock.mqtt.reasons import Reason
 from tests.doors.served import Served
 from tests.doors.wire import Wire
+from tests.waiting import WAIT_S
 
-WAIT_S = 20.0
 VERSIONS = pytest.mark.parametrize("version", [paho.MQTTv31, paho.MQTTv311, paho.MQTTv5])
 
 

@@ -30,10 +30,9 @@ from penstock.mqtt.packets import (
 from penstock.mqtt.properties import NO_PROPERTIES, Properties
 from penstock.mqtt.scanner import Intake
 from penstock.mqtt.unpacking import unpack
+from tests.waiting import WAIT_S
 
 P = TypeVar("P", bound=Packet)
-
-WAIT_S = 10.0  # a packet that has not come by then does not come
 
 
 class Wire:

@@ -7,7 +7,7 @@ import socket
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
-WAIT_S = 20.0
+from tests.waiting import WAIT_S
 
 
 class Answer(NamedTuple):

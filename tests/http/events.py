@@ -9,8 +9,7 @@ from typing import Any, NamedTuple
 from websockets.sync.client import ClientConnection
 
 from tests.http.asking import Asking
-
-WAIT_S = 20.0
+from tests.waiting import WAIT_S
 
 
 class Event(NamedTuple):

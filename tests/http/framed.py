@@ -9,7 +9,7 @@ from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import ClientConnection, connect
 from websockets.typing import Origin, Subprotocol
 
-WAIT_S = 20.0
+from tests.waiting import WAIT_S
 
 
 class Framed:

@@ -22,8 +22,8 @@ from tests.doors.users import add_users
 from tests.doors.wire import Wire
 from tests.http.asking import Asking
 from tests.http.framed import Framed, open_websocket
+from tests.waiting import WAIT_S
 
-WAIT_S = 20.0
 VERSIONS = pytest.mark.parametrize("version", [paho.MQTTv31, paho.MQTTv311, paho.MQTTv5])
 
 

@@ -13,8 +13,8 @@ from paho.mqtt.enums import CallbackAPIVersion
 from tests.doors.hosted import Hosted
 from tests.doors.wire import Wire
 from tests.http.asking import Asking
+from tests.waiting import WAIT_S
 
-WAIT_S = 20.0
 PING_S = 1  # so short that a quiet client would be pinged between its own pings
 KEEP_ALIVE_S = 2
 

@@ -11,8 +11,7 @@ import pytest
 from tests.doors.hosted import Hosted
 from tests.doors.served import Served
 from tests.http.asking import Answer, Asking
-
-WAIT_S = 30
+from tests.waiting import WAIT_S
 
 
 def payloads(answer: Answer) -> list[Any]:

@@ -25,12 +25,12 @@ from tests.doors.ways import BareWebSocket
 from tests.doors.wire import Wire, kept
 from tests.http.asking import Asking
 from tests.pipeline.reading import address
+from tests.waiting import WAIT_S
 
 PAYLOADS: Final = (b"plain", b'{"n":1}', "grüße".encode(), b"\xff\x00\n\xfe", b"x" * 300)
 TEXTS: Final = (*PAYLOADS[:3], b"more text", *PAYLOADS[4:])
 TURNS: Final = (0, 0, 1, 0, 1)  # which of the names each payload has: neighbours and not
 END: Final = b"the end"
-WAIT_S: Final = 10.0  # what has not come by then does not come
 BUS: Final = "bus"
 
 

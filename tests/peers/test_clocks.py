@@ -21,7 +21,6 @@ from tests.http.asking import Answer, Asking
 from tests.peers.faked import DAY_S, JUMPS, Faked, compile_faked_clock
 from tests.waiting import wait_until
 
-WAIT_S = 30.0
 EXPIRY_S = 7200
 HOURS = 3600
 

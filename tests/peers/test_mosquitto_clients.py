@@ -16,9 +16,9 @@ from tests.doors.certificates import Authority
 from tests.doors.served import Served
 from tests.doors.test_mqtt_tls import tls_port
 from tests.doors.users import add_users
+from tests.waiting import WAIT_S
 from tools.peers import SEARCH
 
-WAIT_S = 60
 VERSIONS = pytest.mark.parametrize("version", ["mqttv31", "mqttv311", "mqttv5"])
 QOS = pytest.mark.parametrize("qos", ["0", "1", "2"])
 
