@@ -13,7 +13,7 @@ export PYTHONDONTWRITEBYTECODE :=
 ENGINE_TESTS := tests/model tests/core tests/mqtt tests/log tests/broker
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test test-peers test-cluster nightly check format bench demo constraints hashes clean
+.PHONY: help setup run test test-peers test-cluster nightly lint check format bench demo constraints hashes clean
 
 help: ## list the targets
 	@printf '\n  Penstock: MQTT and HTTP in, one fsynced log, Spark tables and streams out\n\n'
@@ -35,7 +35,7 @@ test: setup ## run all tests that need only Python packages and a JDK; a skipped
 	@$(VENV)/python tools/engine.py --require-compiled --if-compiler
 	@printf '\n== the whole suite\n'
 	@PENSTOCK_EXPECT_ENGINE=$$($(VENV)/python tools/engine.py --word) \
-		$(PYTEST) -n $(JOBS) --dist loadgroup --durations=25 --no-skips tests
+		$(PYTEST) -n $(JOBS) --dist loadgroup --no-loadscope-reorder --durations=25 --no-skips tests
 	@printf '\n== the engine again, interpreted\n'
 	@tests=$$($(VENV)/python tools/engine.py --tests $(ENGINE_TESTS)) && \
 		$(VENV)/python -m tools.interpreted $(PYTEST) -n $(JOBS) --dist worksteal --durations=10 \
@@ -44,10 +44,10 @@ test: setup ## run all tests that need only Python packages and a JDK; a skipped
 
 test-peers: setup ## run tests that need other programs; installs missing ones (Debian packages)
 	@$(PYTHON) -m tools.peers
-	@$(PYTEST) --no-skips tests/peers
+	@$(PYTEST) -n 3 --dist loadgroup --no-loadscope-reorder --durations=10 --no-skips tests/peers
 
 test-cluster: setup ## run tests with a real Kafka, which Maven resolves once; needs Maven and Java
-	@$(PYTEST) --no-skips tests/cluster
+	@$(PYTEST) -n 2 --dist loadfile --durations=10 --no-skips tests/cluster
 
 nightly: setup ## run long tests: a million malformed packets, random traffic, memory, killed Spark drivers
 	@$(VENV)/python -m tests.abuse.fuzz 1_000_000
@@ -55,14 +55,16 @@ nightly: setup ## run long tests: a million malformed packets, random traffic, m
 	@$(VENV)/python -m tests.longrun.level 30
 	@PENSTOCK_ROUNDS=20 $(PYTEST) --no-skips -k kill tests/pipeline
 
-check: setup ## run ruff, mypy --strict, import rules, fast tests; under a minute
+lint: setup ## run ruff, mypy --strict and the import rules
 	@$(VENV)/ruff check .
 	@$(VENV)/ruff format --check .
 	@$(VENV)/mypy
 	@$(VENV)/lint-imports
+
+check: lint ## run what lint runs and the fast tests; under a minute
 	@HYPOTHESIS_PROFILE=$${HYPOTHESIS_PROFILE:-quick} \
 		$(PYTEST) -q -n 2 --dist worksteal -p no:schemathesis --durations=5 \
-		-m 'not slow' tests
+		-m 'not slow and not over_a_second' tests
 
 format: setup ## format the sources and sort imports
 	@$(VENV)/ruff check --fix .

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -36,6 +37,7 @@ PROCESS_TESTS = {
     *("abuse", "access", "app", "bus", "cli", "client", "conformance", "crash", "doors", "http"),
     *("history", "longrun", "quotas", "scenarios", "tenants"),
 }
+ALL_SLOW = re.compile(rb"^pytestmark = .*mark\.(slow|java)\b", re.MULTILINE)
 
 
 def starts_brokers(path: Path) -> bool:
@@ -46,14 +48,49 @@ def starts_brokers(path: Path) -> bool:
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """Importing what `make check` leaves out anyway would take seconds in each worker."""
-    is_left_out = config.getoption("markexpr") == "not slow" and starts_brokers(collection_path)
-    return is_left_out or None
+    if config.getoption("markexpr").startswith("not slow"):
+        return starts_brokers(collection_path) or is_all_slow(collection_path) or None
+    return None
 
 
+def is_all_slow(path: Path) -> bool:
+    return path.match("test_*.py") and ALL_SLOW.search(path.read_bytes()) is not None
+
+
+@pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     for item in items:
         if starts_brokers(item.path):
             item.add_marker(pytest.mark.slow)
+        if uses_postgres(item):
+            item.add_marker(pytest.mark.over_a_second)
+        if shares_in_its_file(item) and item.get_closest_marker("xdist_group") is None:
+            item.add_marker(pytest.mark.xdist_group(item.nodeid.partition("::")[0]))
+    if config.getoption("loadgroup", False):
+        items.sort(key=its_turn)
+
+
+def uses_postgres(item: pytest.Item) -> bool:
+    call = getattr(item, "callspec", None)
+    backends = [] if call is None else [one for one in call.params.values() if isinstance(one, str)]
+    return "postgres" in (*backends, *getattr(item, "fixturenames", ()))
+
+
+def shares_in_its_file(item: pytest.Item) -> bool:
+    """Whether it uses a fixture of its file, such as a broker: one worker starts that, not five."""
+    found: dict[str, Sequence[pytest.FixtureDef[object]]] = {}
+    if isinstance(item, pytest.Function):
+        found = item._fixtureinfo.name2fixturedefs
+    return any(one.scope == "module" for chain in found.values() for one in chain)
+
+
+def its_turn(item: pytest.Item) -> int:
+    """Groups with a name of their own take longest and come first, then files that share a broker.
+
+    The short tests fill the last seconds of each worker.
+    """
+    mark = item.get_closest_marker("xdist_group")
+    return 2 if mark is None else 1 if "/" in mark.args[0] else 0
 
 
 @pytest.hookimpl(wrapper=True)

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import pytest
 
+FUNCTION = ast.FunctionDef | ast.AsyncFunctionDef
 ROOT = Path(__file__).parent.parent
 DOCUMENT = ROOT / "docs" / "CONFORMANCE.md"
 CITED_MAX = 5  # statements that one test may answer
@@ -86,7 +87,7 @@ def functions(file: str) -> dict[str, bool]:
     return {
         node.name: bool(node.decorator_list)
         for node in ast.walk(ast.parse(path.read_text()))
-        if isinstance(node, ast.FunctionDef) and node.name.startswith("test_")
+        if isinstance(node, FUNCTION) and node.name.startswith("test_")
     }
 
 
@@ -162,5 +163,5 @@ def test_check_notices_what_is_wrong() -> None:
 def test_tests_open_with_the_question_they_answer(directory: str) -> None:
     for path in sorted((ROOT / "tests" / directory).glob("test_*.py")):
         for node in ast.parse(path.read_text()).body:
-            if isinstance(node, ast.FunctionDef) and node.name.startswith("test_"):
+            if isinstance(node, FUNCTION) and node.name.startswith("test_"):
                 assert "?" in (ast.get_docstring(node) or ""), f"{path.name}::{node.name}"

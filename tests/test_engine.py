@@ -95,6 +95,7 @@ def test_a_test_reaches_the_engine_through_its_helpers_and_its_conftest(
     assert [path.stem for path in found] == ["test_fixture", "test_helped"]
 
 
+@pytest.mark.over_a_second
 def test_every_module_of_the_engine_is_reached_by_a_test_that_runs_interpreted() -> None:
     (line,) = re.findall(r"(?m)^ENGINE_TESTS := (.+)$", (engine.ROOT / "Makefile").read_text())
     tests = engine.tests_in([engine.ROOT / directory for directory in line.split()])

@@ -231,6 +231,7 @@ def try_wheel(steps: Steps, clone: Place, place: Place) -> None:
 
 
 def main() -> int:
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(1))  # leaves nothing behind either
     steps, started_s = Steps(), time.monotonic()
     environment = empty_environment()
     with tempfile.TemporaryDirectory(prefix="penstock-stranger-") as directory:

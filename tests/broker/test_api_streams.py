@@ -109,6 +109,7 @@ async def test_streams_end_when_their_topic_is_deleted(kind: str, tmp_path: Path
         assert (await anext(fresh)).value == "new"
 
 
+@pytest.mark.over_a_second
 @kinds
 @pytest.mark.parametrize("number", range(4))
 async def test_streams_started_at_any_moment_see_every_record_once(

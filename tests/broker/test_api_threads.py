@@ -81,6 +81,7 @@ def test_threads_that_create_the_same_topic_make_one(broker: Broker) -> None:
     assert len(broker.topics()) == 1
 
 
+@pytest.mark.over_a_second
 def test_closing_while_threads_work_loses_nothing_that_was_acknowledged(tmp_path: Path) -> None:
     for round_number in range(5):
         path = tmp_path / str(round_number)
@@ -119,6 +120,7 @@ def test_closing_while_threads_work_loses_nothing_that_was_acknowledged(tmp_path
         assert acknowledged and all(stored[offset] == text for offset, text in acknowledged)
 
 
+@pytest.mark.over_a_second
 def test_calls_that_meet_the_closing_are_answered(tmp_path: Path) -> None:
     """What is handed over in the last moment is done or refused; nothing hangs or breaks."""
     for round_number in range(4):

@@ -38,6 +38,7 @@ async def test_records_that_are_decoded_for_many_readers_take_bounded_memory(
     assert 0.5 * kept.bytes < held < 1.2 * decoded.BYTES_MAX
 
 
+@pytest.mark.over_a_second
 def test_lines_of_streams_take_bounded_memory() -> None:
     lines = Lines()
     model = ModelLog()

@@ -219,6 +219,7 @@ async def test_exchange_agrees_with_the_model_in_memory(number: int, keeps_qos0:
     await opened.close(True)
 
 
+@pytest.mark.over_a_second
 @KEEPS_QOS0
 async def test_exchange_agrees_with_the_model_on_files(tmp_path: Path, keeps_qos0: bool) -> None:
     print(f"PENSTOCK_SEED={SEED}")

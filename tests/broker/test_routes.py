@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import tracemalloc
 
+import pytest
+
 from penstock.broker.deliver import routes
 from penstock.core.access import FULL, Principal
 from penstock.model.record import DEFAULT_TENANT
@@ -28,6 +30,7 @@ async def test_names_with_the_same_readers_share_them(world: ExchangeWorld) -> N
     assert router.find("a/b/3", ALICE).members
 
 
+@pytest.mark.over_a_second
 async def test_routes_of_ever_new_names_take_bounded_memory_and_stay_true(
     world: ExchangeWorld,
 ) -> None:
@@ -53,6 +56,7 @@ async def test_routes_of_ever_new_names_take_bounded_memory_and_stay_true(
     assert router.edition == edition  # what others keep at hand is as good as before
 
 
+@pytest.mark.over_a_second
 async def test_what_routes_say_they_take_is_about_what_they_take(world: ExchangeWorld) -> None:
     await world.connect("reader", clean=True, is_kept=False, window=10)
     await world.subscribe("reader", "plant/#", Wanted(1))

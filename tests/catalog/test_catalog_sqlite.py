@@ -230,6 +230,7 @@ def test_a_reader_stops_no_write_but_the_opening_of_an_unfinished_wal(path: Path
     database.close()
 
 
+@pytest.mark.over_a_second
 def test_the_wal_stays_within_its_bound(path: Path) -> None:
     database = SqliteDatabase(path)
     create(database)

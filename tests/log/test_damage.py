@@ -133,6 +133,7 @@ def flipped(data: bytes, at: int, bit: int) -> bytes:
     return data[:at] + bytes([data[at] ^ 1 << bit]) + data[at + 1 :]
 
 
+@pytest.mark.over_a_second
 def test_cutting_the_active_segment_anywhere_leaves_a_prefix(
     files: Files, records: dict[int, Record]
 ) -> None:

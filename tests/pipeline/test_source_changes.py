@@ -26,6 +26,8 @@ from tests.pipeline.reading import (
     travelled,
 )
 
+pytestmark = pytest.mark.over_a_second  # a log is filled for each
+
 SEED = int(os.environ.get("PENSTOCK_SEED", random.SystemRandom().randrange(1 << 32)))
 SMALL: dict[str, Any] = {"segment_bytes": "64 KiB"}
 

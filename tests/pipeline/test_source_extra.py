@@ -16,6 +16,8 @@ from tests.doors.hosted import Hosted
 from tests.doors.wire import Wire
 from tests.pipeline.reading import address, rows
 
+pytestmark = pytest.mark.over_a_second  # a log is filled for each
+
 ASKED = StructType([*EXTRA, SCHEMA["offset"]])
 
 

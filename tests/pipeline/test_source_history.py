@@ -19,6 +19,8 @@ from penstock.pipeline.source.stream import StreamReader
 from tests.pipeline.reading import offsets, only, ranges, read_batches, reader_of, rows
 from tests.pipeline.tiering import fill, records, tier
 
+pytestmark = pytest.mark.over_a_second  # a log is filled for each
+
 COUNT = 400
 ALL = StructType([*SCHEMA, *EXTRA])
 FILTERS: list[dict[str, str]] = [

@@ -18,6 +18,8 @@ from penstock.pipeline.source.source import SCHEMA, PenstockSource
 from tests.doors.hosted import Hosted
 from tests.pipeline.reading import At, offsets, only, payloads, ranges, reader_of, rows
 
+pytestmark = pytest.mark.over_a_second  # a log is filled for each
+
 DOCUMENTED = [
     "topic",
     "subscribe",

@@ -149,6 +149,7 @@ def test_slices_of_arrow_arrays_are_written_as_their_rows(data: Path) -> None:
     ]
 
 
+@pytest.mark.over_a_second
 @examples(25)
 @given(
     st.lists(
