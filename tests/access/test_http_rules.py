@@ -110,6 +110,10 @@ def test_a_refusal_names_user_action_and_name(client: Asking) -> None:
         ("GET", "/v1/clients/x"),
         ("DELETE", "/v1/clients/x"),
         ("POST", "/v1/sessions/x/kick"),
+        ("DELETE", "/v1/sessions/x"),
+        ("GET", "/v1/users/alice"),
+        ("GET", "/v1/keys/x"),
+        ("GET", "/v1/rules/1"),
     ],
 )
 @pytest.mark.parametrize("user", ["bob", "carl", "dora"])
@@ -163,6 +167,38 @@ def test_consumers_and_groups_give_only_what_may_be_read(client: Asking) -> None
     others = [name for name in ALL if name not in EUROPE]
     assert names(client.ask("POST", group, {}, **as_user("bob"))) == others
     assert client.ask("POST", group, {}, **as_user("dora")).status == 403
+
+
+def test_nobody_moves_or_removes_the_consumer_or_group_of_another_user(client: Asking) -> None:
+    """Who may read less would else move it over what its owner has not seen."""
+
+    def asked(user: str, method: str, path: str, body: object = b"") -> Answer:
+        return client.ask(method, f"/v1/topics/orders/{path}", body, **as_user(user))
+
+    assert asked("bob", "PUT", "consumers/mine", {}).status == 201
+    assert asked("bob", "POST", "groups/ours/fetch", {"limit": 1}).status == 200
+    for method, path, body in (
+        ("POST", "consumers/mine/fetch", {}),
+        ("POST", "consumers/mine/commit", {"offset": 3}),
+        ("POST", "consumers/mine/seek", {"from": "latest"}),
+        ("DELETE", "consumers/mine", b""),
+        ("DELETE", "groups/ours", b""),
+    ):
+        refused = asked("carl", method, path, body)
+        assert refused.status == 403 and "belongs to another user" in refused.detail
+    assert asked("carl", "PUT", "consumers/mine", {}).json["next_offset"] == 0
+    assert names(asked("bob", "POST", "consumers/mine/fetch", {})) == ALL
+    assert asked("carl", "POST", "groups/ours/fetch", {}).status == 200, "a group is shared"
+    assert asked("alice", "POST", "consumers/mine/seek", {"from": "earliest"}).status == 200
+    assert asked("alice", "DELETE", "groups/ours").status == 204
+
+    fields = {"topic": "orders"}
+    fields |= client.ask("POST", "/consumer/register", fields, **as_user("bob")).json
+    for path in ("/consumer/consume", "/size"):
+        refused = client.ask("GET", path, fields, **as_user("carl"))
+        assert refused.status == 403 and "belongs to another user" in refused.json["message"]
+    answer = client.ask("GET", "/consumer/consume", fields, **as_user("bob"))
+    assert answer.json["message"] == ALL[0]
 
 
 def test_a_group_goes_on_behind_thousands_of_records_that_its_reader_may_not_read(

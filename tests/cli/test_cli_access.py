@@ -71,6 +71,10 @@ def test_rules_are_for_a_role_a_user_or_everybody(run: Command) -> None:
         "role": "",
         "user": "bob",
     }
+    shown = [line.split(None, 1) for line in run("rule", "show", "2").out.splitlines()]
+    assert shown == [["id", "2"], ["for", "user bob"], ["rule", "deny read hr/#"]]
+    missing = run("rule", "show", "77")
+    assert missing.code == 1 and "there is no rule" in missing.err
     denied = run("access", "check", "bob", "read", "hr/pay", "--json")
     assert denied.code == 1
     assert denied.json == {"allowed": False, "rule": "deny read hr/#", "source": "user bob"}
@@ -131,6 +135,11 @@ def test_a_key_has_all_roles_of_its_user_or_those_that_were_given(run: Command) 
     assert len(rows) == 2 and rows[made["key_id"]] == "reader"
     refused = run("user", "key", "bob", "--role", "admin")
     assert refused.code == 1 and "'bob' does not have the role 'admin'" in refused.err
+    shown = run("key", "show", made["key_id"])
+    assert shown.code == 0 and made["key"] not in shown.out
+    assert run("key", "show", made["key_id"], "--json").json["user"] == made["user"]
+    missing = run("key", "show", "nothing")
+    assert missing.code == 1 and "there is no key 'nothing': see `penstock key list`" in missing.err
     assert run("key", "revoke", made["key_id"]).out == f"revoked key {made['key_id']}\n"
     assert len(run("key", "list", "--json").json) == 1
 

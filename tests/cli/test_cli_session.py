@@ -52,6 +52,12 @@ def test_sessions_are_listed_shown_and_kicked(data: Path, run: Command) -> None:
         refused = run("session", "kick", "away")
         assert refused.code == 1 and "use --forget to delete its session" in refused.err
         assert run("session", "kick", "away", "--forget").out == "deleted the session of away\n"
+        with Wire(broker.port, "again") as wire:
+            wire.connect(clean=False)
+            removed = run("session", "remove", "again")
+            assert removed.out == "deleted the session of again\n" and wire.is_closed()
+        missing = run("session", "remove", "again")
+        assert missing.code == 1 and "no client 'again'" in missing.err
         gone = run("session", "show", "away")
         assert gone.code == 1 and "no client 'away'" in gone.err
 

@@ -38,7 +38,9 @@ ARGUMENTS = {
     "group show": ("t", "g"),
     "key add": ("bob",),
     "key list": (),
+    "key remove": ("1",),
     "key revoke": ("1",),
+    "key show": ("1",),
     "log dump": ("t",),
     "log export": ("--lines", "TMP/out"),
     "log import": ("--lines", "TMP/in"),
@@ -52,8 +54,10 @@ ARGUMENTS = {
     "rule add": ("deny read x",),
     "rule list": (),
     "rule remove": ("1",),
+    "rule show": ("1",),
     "session kick": ("c",),
     "session list": (),
+    "session remove": ("c",),
     "session show": ("c",),
     "topic create": ("t",),
     "topic delete": ("t", "--yes"),
@@ -74,7 +78,14 @@ ARGUMENTS = {
     "user show": ("bob",),
 }
 NEED_A_BROKER = {
-    *("reload", "session kick", "session list", "session show", "status", "top", "trace"),
+    "reload",
+    "session kick",
+    "session list",
+    "session remove",
+    "session show",
+    "status",
+    "top",
+    "trace",
 }
 
 
@@ -143,10 +154,10 @@ def test_tenants_are_added_listed_shown_and_removed(run: Command, where: str) ->
     assert [line[0] for line in listed[1:]] == ["default", "acme", "globex"]
     shown = run("tenant", "show", "acme").out.splitlines()
     assert shown[:4] == [
-        "tenant: acme",
-        "first name: Wile E.",
-        "last name: Coyote",
-        "email: c@acme.example",
+        "tenant      acme",
+        "first name  Wile E.",
+        "last name   Coyote",
+        "email       c@acme.example",
     ]
     fields = {"tenant", "first_name", "last_name", "email", "created_at"}
     assert set(run("tenant", "show", "acme", "--json").json) == fields
@@ -155,6 +166,13 @@ def test_tenants_are_added_listed_shown_and_removed(run: Command, where: str) ->
         assert missing.code == 1 and "there is no tenant 'nobody'" in missing.err
     kept = run("tenant", "remove", "default")
     assert kept.code == 1 and "'default' cannot be removed" in kept.err
+    added = run("user", "add", "eve", "--tenant", "globex", stdin="secret\n").out
+    assert "eve logs in as globex/eve\n" in added
+    refused = run("tenant", "remove", "globex")
+    assert refused.code == 1 and "tenant 'globex' has 1 user: remove them first" in refused.err
+    removed = run("user", "remove", "eve", "--tenant", "globex").out
+    assert removed == "removed user eve\n", "other tenants have users"
+    # What a running broker has recorded in $audit goes with the tenant.
     assert run("tenant", "remove", "globex").out == "removed tenant globex\n"
 
 

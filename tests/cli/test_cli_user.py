@@ -113,8 +113,8 @@ def test_answers_in_json(data: Path, run: Command) -> None:
         (("add", "alice"), "x", "user 'alice' already exists"),
         (("passwd", "bob"), "x", "there is no user 'bob'"),
         (("remove", "bob"), "", "there is no user 'bob'"),
-        (("add", "bob"), "", "a password of 0 bytes"),
-        (("add", "bob"), "x" * 1025, "a password of 1025 bytes"),
+        (("add", "bob"), "", "the password has 0 bytes: use 1 to"),
+        (("add", "bob"), "x" * 1025, "the password has 1,025 bytes"),
         (("add", "b:b"), "x", "contains ':'"),
         (("add", "bob", "--password-file", "/nonexistent"), "", "No such file"),
     ],
@@ -171,6 +171,11 @@ def test_users_and_keys_of_a_running_broker_change_at_once(
         assert second.out == "added user bob with the role client\n"
         changed = run("user", "role", "bob", "reader", "client")
         assert changed.out == "user bob has the roles client, reader\n"
+        lonely = run("user", "role", "alice", "client").out.splitlines()
+        assert lonely[0] == "user alice has the role client"
+        assert lonely[1].startswith("no administrator is left: only commands on the data directory")
+        restored = run("user", "role", "alice", "admin", "--at", str(data))
+        assert restored.out == "user alice has the role admin\n"
         unknown = run("user", "role", "bob", "nurse")
         assert unknown.code == 1 and "no role 'nurse'" in unknown.err
         again = run("user", "add", "bob", stdin="builder")
@@ -189,7 +194,7 @@ def test_users_and_keys_of_a_running_broker_change_at_once(
         last = run("user", "remove", "alice")
         assert last.code == 1 and "is the last one" in last.err
         refused = run("user", "revoke", "zzz")
-        assert refused.code == 1 and "no key 'zzz': see `penstock user keys`" in refused.err
+        assert refused.code == 1 and "no key 'zzz': see `penstock key list`" in refused.err
         assert run("user", "revoke", listed["key_id"]).code == 0
         assert run("user", "list").code == 1
     monkeypatch.delenv("PENSTOCK_KEY")

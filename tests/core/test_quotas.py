@@ -87,7 +87,7 @@ def test_one_tenant_may_have_other_quotas_than_the_others() -> None:
         ({"topics": True}, "topics True is not a quota"),
         ({"topics": "many"}, "topics 'many' is not a quota"),
         ({"stored_bytes": "a lot"}, "stored_bytes 'a lot' is not a size"),
-        ({"user": {"topics": 3}}, "setting 'topics' is unknown"),
+        ({"user": {"producers": 3}}, "setting 'producers' is unknown"),
         ({"user": 3}, "quotas.user 3 is not a table"),
         ({"tenant": {"acme": 3}}, "quotas.tenant.acme 3 is not a table"),
     ],

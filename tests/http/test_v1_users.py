@@ -48,6 +48,8 @@ def test_a_user_is_added_changed_listed_and_removed(admin: Admin) -> None:
     users = admin.ask("GET", "/v1/users").json["users"]
     assert [one["user"] for one in users] == ["alice", "bob"]
     assert users[1]["changed_at"] > users[1]["created_at"]
+    assert admin.ask("GET", "/v1/users/bob").json == users[1]
+    assert admin.ask("GET", "/v1/users/Bob").status == 404
     assert admin.ask("DELETE", "/v1/users/bob").status == 204
     assert admin.ask("GET", "/v1/topics", Authorization=basic("bob", "other")).status == 401
 

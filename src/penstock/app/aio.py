@@ -207,7 +207,7 @@ class AsyncBroker:
             end = target.log.bounds().end
             return range(end, end)
         for run in runs:
-            engine.check(run)
+            engine.check(target, run)
         pending = [engine.publish(target, run) for run in runs]
         await asyncio.wait([asyncio.ensure_future(one) for one in pending])
         offsets = [await one for one in pending]

@@ -40,7 +40,7 @@ from penstock.core.where import Where
 from penstock.log.files.layout import tenant_root
 from penstock.log.format.batch import Batch
 from penstock.log.waiting import append_durably
-from penstock.model.errors import TopicNotFound, UnavailableError
+from penstock.model.errors import QuotaExceeded, TopicNotFound, UnavailableError
 from penstock.model.limits import MIB
 from penstock.model.messages import check_payload_size
 from penstock.model.record import DEFAULT_TENANT, TenantId, TopicInfo
@@ -95,6 +95,7 @@ class Engine:
             settings.upkeep_s,
             self.log,
             shared.space,
+            self.quotas,
         )
         self.pipelines = PipelineRuns(catalog.runs, clock, self.directory)
         self.upkeep.errands.append(self.pipelines.take_reports)
@@ -105,7 +106,6 @@ class Engine:
             self.metrics,
             self.log,
         )
-        self.upkeep.stored_bytes_max = self.quotas.stored_bytes_max
         self.upkeep.errands.append(self.topics.remove_leftovers)
         # Hear every commit, in this order, before those who wait for it are answered.
         self.followers: list[Follower] = []
@@ -164,19 +164,27 @@ class Engine:
 
     def publish(self, topic: Topic, run: Run) -> Awaitable[int]:
         """Resolves with the first offset once every message of the run is durable."""
-        self.check(run)
+        self.check(topic, run)
         return append_durably(topic.log, [run])
 
-    def check(self, run: Run) -> None:
+    def check(self, topic: Topic, run: Run) -> None:
         """Refuse what cannot be stored; what passes may be published in the same tick."""
         self._check_open()
-        if self.upkeep.refusal:
-            self.metrics.refused["disk"] += run.count
-            raise self.upkeep.refused()
+        self.check_room(topic, run.count)
         bytes_max = self.settings.payload_bytes_max
         if len(run.data) > bytes_max:
             for length in run.lengths:
                 check_payload_size(length, bytes_max)
+
+    def check_room(self, topic: Topic, count: int) -> None:
+        """Refuse so many records for a topic while there is no room for them."""
+        refused = self.upkeep.refused(topic)
+        if isinstance(refused, QuotaExceeded):
+            self.quotas.count(refused.kind)
+        elif refused is not None:
+            self.metrics.refused["disk"] += count
+        if refused is not None:
+            raise refused
 
     def watch_all(self) -> None:
         """Somebody waits for every commit, of all topics that are there or will be."""
@@ -252,9 +260,9 @@ class Engine:
             self._streams.pop(stream.topic.id, None)
             stream.topic.log.is_watched = self._watches_all
 
-    async def create_wanted(self, name: str) -> None:
-        """A topic that a publish asks for; see Topics.wanted_by."""
-        await self.topics.create_wanted(name, topic_settings(self.settings, {}))
+    async def create_wanted(self, name: str, owner: str | None) -> None:
+        """A topic that a publish of this user asks for; see Topics.wanted_by."""
+        await self.topics.create_wanted(name, topic_settings(self.settings, {}), owner)
 
     async def delete_topic(self, name: str) -> None:
         """The topic's streams end, its consumers and records go."""

@@ -56,6 +56,7 @@ class Exchange:
         )
         self.retained_delivery = RetainedDelivery(engine, store.retained, authorise, self.feeds)
         engine.access.on_change.append(self._rules_changed)
+        engine.upkeep.on_quota.append(self.router.rules_changed)
         engine.caches.by_name["routes"] = self.router
         engine.caches.by_name["retained"] = store.retained
 
@@ -72,4 +73,5 @@ class Exchange:
     def close(self) -> None:
         """Nothing is delivered any more."""
         self.engine.access.on_change.remove(self._rules_changed)
+        self.engine.upkeep.on_quota.remove(self.router.rules_changed)
         self.router.close()

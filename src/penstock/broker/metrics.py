@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from penstock.broker.traffic import Traffic
-from penstock.core.quotas import PUBLISH_BYTES_RATE, TENANT_KINDS
+from penstock.core.quotas import TENANT_KINDS
 
 RECORD_BOUNDS: Final = (1, 10, 100, 1_000, 10_000, 100_000)
 # A list: mypyc takes a tuple of floats for one that was never set.
@@ -45,7 +45,7 @@ REFUSALS: Final = (
     "login_busy",
     "packet_size",
     "page",
-    *(f"quota_{kind}" for kind in TENANT_KINDS if kind != PUBLISH_BYTES_RATE),
+    *(f"quota_{kind}" for kind in TENANT_KINDS),
     "proxy",
     "strangers",
     "unavailable",

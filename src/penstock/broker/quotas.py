@@ -44,6 +44,7 @@ class Quotas:
         self._byte_bucket = self._bucket(self._tenant, PUBLISH_BYTES_RATE)
         self._meters: dict[str, Meter] = {}  # of users who have published
         self.stored_bytes_max = self._tenant.get(STORED_BYTES)
+        self.user_stored_bytes_max = self._user.get(STORED_BYTES)
 
     def check(self, kind: str, held: int, more: int = 1) -> None:
         """QuotaExceeded if the tenant, which holds so many, may not have more."""
@@ -72,8 +73,14 @@ class Quotas:
             self._made[kind] -= 1
 
     @contextmanager
-    def making_own(self, kind: str, held: int, user: str, held_by_user: int) -> Iterator[None]:
-        """As `making`, for something that belongs to a user."""
+    def making_own(
+        self, kind: str, held: int, user: str | None, held_by_user: int
+    ) -> Iterator[None]:
+        """As `making`, for something that belongs to a user; None: to nobody."""
+        if user is None:
+            with self.making(kind, held):
+                yield
+            return
         own = f"{kind} {user}"
         self.check_user(kind, held_by_user + self._made[own])
         with self.making(kind, held):
@@ -137,7 +144,7 @@ class Quotas:
         """Count what was published; for how many seconds its sender has to wait, or 0."""
         wait_s = meter.take(messages, size, self._now_us())
         if wait_s > 0:
-            self.count(PUBLISH_RATE)
+            self.count(meter.slowest)
         return wait_s
 
     def check_rate(self, user: str, messages: int, size: int) -> None:
@@ -148,11 +155,11 @@ class Quotas:
         now_us = self._now_us()
         wait_s = meter.look(now_us)
         if wait_s > 0:
-            self.count(PUBLISH_RATE)
+            self.count(meter.slowest)
             raise QuotaExceeded(
-                "messages are published faster than the quota allows ([quotas] publish_rate, "
-                f"publish_bytes_rate): nothing was stored; try again in {wait_s:.1f} s",
-                PUBLISH_RATE,
+                f"messages are published faster than the quota allows ([quotas] {meter.slowest}): "
+                f"nothing was stored; try again in {wait_s:.1f} s",
+                meter.slowest,
                 wait_s,
             )
         meter.take(messages, size, now_us)

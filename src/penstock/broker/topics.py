@@ -14,6 +14,7 @@ from typing import Final
 
 import msgspec
 
+from penstock.broker.owners import Owners
 from penstock.broker.quotas import Quotas
 from penstock.catalog.catalog import BindingRow, Catalog, TopicRow
 from penstock.core.names import (
@@ -55,6 +56,8 @@ class Topic:
         self.identity = identity_of(row)
         self.log = log
         self.refusal = refusal
+        self.owner = row.owner  # the user who made it; None: nobody
+        self.over_quota = ""  # why its owner's quota of stored bytes refuses publishes
         self.is_gone = False  # deleted, or closed with the broker
         self.is_built_in = row.declared == AUDIT_TOPIC  # only the broker itself writes to it
 
@@ -100,11 +103,12 @@ def topic_row(
     created_at: int,
     *,
     is_automatic: bool = False,
+    owner: str | None = None,
 ) -> TopicRow:
     """The row of a topic that is declared now."""
     text = msgspec.json.encode(asdict(settings)).decode()
     key = topic_key(declared)
-    return TopicRow(tenant, topic_id, key, declared, text, created_at, int(is_automatic))
+    return TopicRow(tenant, topic_id, key, declared, text, created_at, int(is_automatic), owner)
 
 
 class Topics:
@@ -133,6 +137,7 @@ class Topics:
         self._on_delete = on_delete
         self._by_key: dict[str, Topic] = {}
         self._by_id: dict[int, Topic] = {}
+        self._owners: Owners[int] = Owners()  # by topic id
         self.notes: list[str] = []  # what was found at the start, for people
         self._leftovers: set[LogIdentity] = set()  # logs of no topic, whose files could not go yet
         self._turn = asyncio.Lock()
@@ -167,6 +172,7 @@ class Topics:
     def _add(self, topic: Topic) -> None:
         self._by_key[topic.key] = topic
         self._by_id[topic.id] = topic
+        self._owners.put(topic.id, topic.owner)
         self.placement.add_topic(topic.declared)
         self._on_open(topic)
 
@@ -220,8 +226,13 @@ class Topics:
         """The end of every topic, by its id."""
         return {topic.id: topic.log.bounds().end for topic in self._by_key.values()}
 
-    async def create(self, name: str, settings: LogSettings, *, exist_ok: bool) -> Topic:
-        """Declare a topic; with `exist_ok` an existing one is left as it is."""
+    async def create(
+        self, name: str, settings: LogSettings, *, exist_ok: bool, owner: str | None = None
+    ) -> Topic:
+        """Declare a topic; with `exist_ok` an existing one is left as it is.
+
+        `owner` is the user whose quotas count it.
+        """
         key = topic_key(check_topic(name))
         async with self._changing():
             existing = self._by_key.get(key)
@@ -232,20 +243,31 @@ class Topics:
                     f"topic {quoted(existing.declared)} already exists: use it, or choose a name "
                     "that differs by more than letter case"
                 )
-            return await self._create(name, settings, is_automatic=False)
+            return await self._create(name, settings, owner, is_automatic=False)
 
     async def create_built_in(self, name: str, settings: LogSettings) -> Topic:
         """The broker's own topic of this name, made if it is missing; no quota counts it."""
         async with self._changing():
             existing = self._by_key.get(name)
-            return existing or await self._make(name, settings, is_automatic=False)
+            return existing or await self._make(name, settings)
 
-    async def _create(self, name: str, settings: LogSettings, *, is_automatic: bool) -> Topic:
+    async def _create(
+        self, name: str, settings: LogSettings, owner: str | None, *, is_automatic: bool
+    ) -> Topic:
         check_new_topic(name)
         self._quotas.check(TOPICS, len(self.declared()))
-        return await self._make(name, settings, is_automatic=is_automatic)
+        if owner is not None:
+            self._quotas.check_user(TOPICS, self._owners.count_of(owner))
+        return await self._make(name, settings, owner, is_automatic=is_automatic)
 
-    async def _make(self, name: str, settings: LogSettings, *, is_automatic: bool) -> Topic:
+    async def _make(
+        self,
+        name: str,
+        settings: LogSettings,
+        owner: str | None = None,
+        *,
+        is_automatic: bool = False,
+    ) -> Topic:
         self._check_history(settings)
         self._check_durability(settings)
         topic_id = await self._catalog.reserve_topic_id()
@@ -256,6 +278,7 @@ class Topics:
             settings,
             self._clock.now_us(),
             is_automatic=is_automatic,
+            owner=owner,
         )
         identity = identity_of(row)
         try:
@@ -283,11 +306,13 @@ class Topics:
         except InvalidTopic:
             return ""  # a fine name for messages: `default` takes them
 
-    async def create_wanted(self, name: str, settings: LogSettings) -> None:
+    async def create_wanted(
+        self, name: str, settings: LogSettings, owner: str | None = None
+    ) -> None:
         """Create what `wanted_by` said, unless it is there by now or there are enough."""
         async with self._changing():
             if self._automatic_room > 0 and topic_key(name) not in self._by_key:
-                await self._create(name, settings, is_automatic=True)
+                await self._create(name, settings, owner, is_automatic=True)
 
     @property
     def _automatic_room(self) -> int:
@@ -355,6 +380,7 @@ class Topics:
     async def _forget(self, topic: Topic) -> None:
         """Its row is gone: its files go."""
         del self._by_key[topic.key], self._by_id[topic.id]
+        self._owners.pop(topic.id)
         topic.is_gone = True
         self._on_delete(topic)
         await topic.log.close()

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Final
 
 from penstock.broker.limited_log import LimitedLog
+from penstock.broker.quotas import Quotas
 from penstock.broker.space import Space
 from penstock.broker.topics import Topic, Topics
+from penstock.core.names import quoted
 from penstock.core.quotas import STORED_BYTES
 from penstock.log.interface import KeptLog
 from penstock.model.errors import PenstockError, QuotaExceeded, UnavailableError
@@ -36,10 +39,12 @@ class Upkeep:
         period_s: float,
         log: LimitedLog,
         space: Space,
+        quotas: Quotas,
     ) -> None:
         self.refusal = ""  # why publishes are refused; empty while they are accepted
-        self.stored_bytes_max: int | None = None  # a quota of the tenant
-        self._over_quota = ""  # why its quota of stored bytes refuses publishes
+        self._over_quota = ""  # why the tenant's quota of stored bytes refuses publishes
+        self._quotas = quotas
+        self.on_quota: list[Callable[[], None]] = []  # topics are over a user's quota, or no longer
         # What is wrong now, by the part of the broker that has the trouble: DELIVERY, SESSIONS,
         # WILLS, or a topic (`topic_part`).
         self.troubles: dict[str, str] = {}
@@ -64,24 +69,45 @@ class Upkeep:
         """The quota or the space of the disk has changed."""
         self.refusal = self._over_quota or self._space.refusal
 
-    def refused(self) -> UnavailableError:
-        """The error for whoever publishes while there is a refusal."""
-        if self._over_quota:
-            return QuotaExceeded(self.refusal, STORED_BYTES, self._period_s)
-        return UnavailableError(self.refusal)
+    def refused(self, topic: Topic) -> UnavailableError | None:
+        """The error for whoever publishes to a topic while it is refused."""
+        over_quota = self._over_quota or topic.over_quota
+        if over_quota:
+            return QuotaExceeded(over_quota, STORED_BYTES, self._period_s)
+        return UnavailableError(self.refusal) if self.refusal else None
 
-    async def look_at_quota(self) -> None:
-        """Refuse publishes while the topics hold more than the tenant's quota."""
-        if self.stored_bytes_max is None:
+    async def look_at_quotas(self) -> None:
+        """Refuse publishes while topics hold more than the quota of the tenant or a user."""
+        quotas = self._quotas
+        if quotas.stored_bytes_max is None and quotas.user_stored_bytes_max is None:
             return
-        stored = sum([await topic.log.stored_bytes() for topic in self._topics.working()])
+        topics = self._topics.working()
+        sizes = [await topic.log.stored_bytes() for topic in topics]
+        if quotas.stored_bytes_max is not None:
+            self._look_at_tenant(sum(sizes), quotas.stored_bytes_max)
+        if quotas.user_stored_bytes_max is not None:
+            self._look_at_users(topics, sizes, quotas.user_stored_bytes_max)
+
+    def _look_at_users(self, topics: list[Topic], sizes: list[int], bytes_max: int) -> None:
+        stored: Counter[str | None] = Counter()
+        for topic, size in zip(topics, sizes, strict=True):
+            stored[topic.owner] += size
+        is_changed = False
+        for topic in topics:
+            held = 0 if topic.owner is None else stored[topic.owner]
+            whose = f"user {quoted(topic.owner)}" if topic.owner else "anonymous clients"
+            text = _full(f"the topics of {whose} hold", held, bytes_max)
+            is_over = held > bytes_max
+            is_changed |= is_over != bool(topic.over_quota)
+            topic.over_quota = text if is_over else ""
+        if is_changed:
+            for tell in self.on_quota:
+                tell()
+
+    def _look_at_tenant(self, stored: int, bytes_max: int) -> None:
         was_over, self._over_quota = self._over_quota, ""
-        if stored > self.stored_bytes_max:
-            self._over_quota = (
-                f"the topics hold {stored:,} bytes and the quota is {self.stored_bytes_max:,}: "
-                "nothing was stored; delete a topic, shorten its retention, or ask the operator "
-                "for a higher quota ([quotas] stored_bytes)"
-            )
+        if stored > bytes_max:
+            self._over_quota = _full("the topics hold", stored, bytes_max)
             if not was_over:
                 text = "publishes are refused: the topics hold %(stored)d bytes, above the quota"
                 self._log.warning("quota refusal begins", text, {"stored": stored})
@@ -110,7 +136,7 @@ class Upkeep:
             else:
                 self._note_damage(topic)
         with suppress(OSError, PenstockError):  # the next round tries again
-            await self.look_at_quota()
+            await self.look_at_quotas()
         for errand in self.errands:
             with suppress(OSError, PenstockError):  # the next round tries again
                 await errand()
@@ -138,6 +164,14 @@ class Upkeep:
         gone = await log.trim(before_us, settings.retention_bytes)
         await log.seal_closed()
         return gone
+
+
+def _full(who_holds: str, stored: int, bytes_max: int) -> str:
+    return (
+        f"{who_holds} {stored:,} bytes and the quota is {bytes_max:,}: nothing was stored; delete "
+        "a topic, shorten its retention, or ask the operator for a higher quota ([quotas] "
+        "stored_bytes)"
+    )
 
 
 def stamp_before(clock: Timeline, age_s: float | None) -> int | None:

@@ -89,6 +89,6 @@ class AccessKeys:
             if not database.execute(
                 "delete from access_keys where tenant = $1 and key_id = $2", tenant, key_id
             ):
-                raise RefusedError(f"there is no key {key_id!r}: see `penstock user keys`")
+                raise RefusedError(f"there is no key {key_id!r}: see `penstock key list`")
 
         await self._runner.run(work)

@@ -49,6 +49,7 @@ class TopicRow:
     settings: str  # JSON, which the catalog does not read
     created_at: int  # µs since 1970, UTC
     is_automatic: int = 0  # 1: made by a publish, and not by somebody who asked for it
+    owner: str | None = None  # the user who made it; None: nobody
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,10 +71,11 @@ class ConsumerRow:
     consumer: str
     epoch: int
     next_offset: int
+    owner: str | None = None  # the user who made it; None: nobody
 
 
 _TOPICS: Final = (
-    "select tenant, topic_id, key, declared, settings, created_at, is_automatic from topics"
+    "select tenant, topic_id, key, declared, settings, created_at, is_automatic, owner from topics"
 )
 Snapshot = tuple[list[TopicRow], list[BindingRow], list[ConsumerRow]]
 
@@ -246,7 +248,12 @@ class Catalog:
         await self._runner.run(work)
 
     async def insert_consumer(
-        self, topic_id: TopicId, consumer: str, epoch: int, next_offset: int
+        self,
+        topic_id: TopicId,
+        consumer: str,
+        epoch: int,
+        next_offset: int,
+        owner: str | None = None,
     ) -> None:
         """Subscribe with a first position. Raises AlreadySubscribed or TopicNotFound."""
         tenant = self.tenant
@@ -255,12 +262,13 @@ class Catalog:
         def work(database: Database) -> None:
             _check_topic(database, tenant, topic_id)
             inserted = database.execute(
-                "insert into consumers (tenant, topic_id, consumer, created_at)"
-                " values ($1, $2, $3, $4) on conflict (tenant, topic_id, consumer) do nothing",
+                "insert into consumers (tenant, topic_id, consumer, created_at, owner)"
+                " values ($1, $2, $3, $4, $5) on conflict (tenant, topic_id, consumer) do nothing",
                 tenant,
                 topic_id,
                 consumer,
                 now_us,
+                owner,
             )
             if not inserted:
                 raise AlreadySubscribed(
@@ -319,7 +327,8 @@ def _load(database: Database, tenant: TenantId) -> Snapshot:
         tenant,
     )
     consumers = database.fetch(
-        "select tenant, topic_id, consumer, epoch, next_offset from positions"
+        "select tenant, topic_id, consumer, epoch, next_offset, owner"
+        " from positions join consumers using (tenant, topic_id, consumer)"
         " where tenant = $1 order by topic_id",
         tenant,
     )
@@ -333,8 +342,8 @@ def _load(database: Database, tenant: TenantId) -> Snapshot:
 def _insert_topic(database: Database, row: TopicRow) -> None:
     inserted = database.execute(
         "insert into topics"
-        " (tenant, topic_id, key, declared, settings, created_at, is_automatic)"
-        " values ($1, $2, $3, $4, $5, $6, $7) on conflict (tenant, key) do nothing",
+        " (tenant, topic_id, key, declared, settings, created_at, is_automatic, owner)"
+        " values ($1, $2, $3, $4, $5, $6, $7, $8) on conflict (tenant, key) do nothing",
         row.tenant,
         row.topic_id,
         row.key,
@@ -342,6 +351,7 @@ def _insert_topic(database: Database, row: TopicRow) -> None:
         row.settings,
         row.created_at,
         row.is_automatic,
+        row.owner,
     )
     if not inserted:
         raise TopicExists(

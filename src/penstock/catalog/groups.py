@@ -26,6 +26,7 @@ class GroupRow:
     open: dict[int, int]  # below next_offset and not done: offset -> how often it was given out
     lease_us: int
     deliveries_max: int  # 0: no bound
+    owner: str | None = None  # the user who made it; None: nobody
 
 
 class GroupCatalog:
@@ -40,7 +41,7 @@ class GroupCatalog:
         def work(database: Database) -> list[GroupRow]:
             rows = database.fetch(
                 "select topic_id, group_name, epoch, next_offset, open_offsets, lease_us,"
-                " deliveries_max from groups where tenant = $1",
+                " deliveries_max, owner from groups where tenant = $1",
                 self._tenant,
             )
             return [
@@ -66,8 +67,8 @@ class GroupCatalog:
             database.execute(
                 "insert into groups"
                 " (tenant, topic_id, group_name, epoch, next_offset, open_offsets, saved_at,"
-                " lease_us, deliveries_max)"
-                " values ($1, $2, $3, $4, $5, $6, $7, $8, $9)"
+                " lease_us, deliveries_max, owner)"
+                " values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)"
                 " on conflict (tenant, topic_id, group_name) do update set"
                 " epoch = excluded.epoch, next_offset = excluded.next_offset,"
                 " open_offsets = excluded.open_offsets, saved_at = excluded.saved_at,"
@@ -81,6 +82,7 @@ class GroupCatalog:
                 now_us,
                 row.lease_us,
                 row.deliveries_max,
+                row.owner,
             )
 
         await self._runner.run(work)

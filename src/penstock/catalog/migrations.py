@@ -17,9 +17,11 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from penstock.catalog.client_tables import CLIENT_TABLES
+from penstock.catalog.clock_tables import CLOCK_TABLES
 from penstock.catalog.database import Database
 from penstock.catalog.group_tables import GROUP_SETTINGS, GROUP_TABLE
 from penstock.catalog.login_columns import LOGIN_COLUMNS
+from penstock.catalog.owner_columns import OWNER_COLUMNS
 from penstock.catalog.role_tables import ROLE_TABLES
 from penstock.model.errors import RefusedError
 
@@ -412,21 +414,7 @@ MIGRATIONS: Final = (
         ),
     ),
     Migration(12, ("alter table topics add column is_automatic bigint not null default 0",)),
-    Migration(
-        13,
-        (
-            """
-            create table clock_reading (
-                reading_id bigint not null primary key,
-                boot_id text not null,
-                machine_us bigint not null,
-                steady_us bigint not null,
-                wall_us bigint not null,
-                pieces text not null
-            )
-            """,
-        ),
-    ),
+    Migration(13, CLOCK_TABLES),
     Migration(
         14,
         (
@@ -460,6 +448,7 @@ MIGRATIONS: Final = (
     Migration(16, CLIENT_TABLES),
     Migration(17, LOGIN_COLUMNS),
     Migration(18, GROUP_SETTINGS),
+    Migration(19, OWNER_COLUMNS),
 )
 
 

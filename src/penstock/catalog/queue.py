@@ -63,6 +63,7 @@ class QueueCatalog:
         name_of: Callable[[int], str],
         epoch: int,
         next_offset: int,
+        owner: str | None = None,
     ) -> int:
         """The number of a new consumer, which is stored under its name with a first position.
 
@@ -73,12 +74,13 @@ class QueueCatalog:
         def work(database: Database) -> int:
             ordinal = _ordinals(database, self._tenant, topic_id).consumers
             while not database.execute(
-                "insert into consumers (tenant, topic_id, consumer, created_at)"
-                " values ($1, $2, $3, $4) on conflict (tenant, topic_id, consumer) do nothing",
+                "insert into consumers (tenant, topic_id, consumer, created_at, owner)"
+                " values ($1, $2, $3, $4, $5) on conflict (tenant, topic_id, consumer) do nothing",
                 self._tenant,
                 topic_id,
                 name_of(ordinal),
                 now_us,
+                owner,
             ):
                 ordinal += 1
             database.execute(

@@ -29,6 +29,7 @@ class RetainedRow:
     publisher: str
     headers: Headers
     payload: bytes
+    owner: str | None = None  # the user who published it; None: nobody
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +43,7 @@ class RetainedHead:
     expires_at: int  # 0: never
     publisher: str
     payload_bytes: int
+    owner: str | None = None
 
 
 def head_of(row: RetainedRow) -> RetainedHead:
@@ -53,13 +55,14 @@ def head_of(row: RetainedRow) -> RetainedHead:
         row.expires_at,
         row.publisher,
         len(row.payload),
+        row.owner,
     )
 
 
 def load_retained(database: Database, tenant: TenantId) -> list[RetainedHead]:
     rows = database.fetch(
-        "select name, topic_id, message_offset, timestamp, expires_at, publisher, length(payload)"
-        " from retained where tenant = $1",
+        "select name, topic_id, message_offset, timestamp, expires_at, publisher, length(payload),"
+        " owner from retained where tenant = $1",
         tenant,
     )
     return [RetainedHead(*row) for row in rows]
@@ -71,7 +74,7 @@ def fetch_retained(database: Database, tenant: TenantId, names: Sequence[str]) -
     for name in names:
         found += database.fetch(
             "select name, topic_id, message_offset, timestamp, expires_at, qos, kind,"
-            " publisher, headers, payload from retained where tenant = $1 and name = $2",
+            " publisher, headers, payload, owner from retained where tenant = $1 and name = $2",
             tenant,
             name,
         )
@@ -91,13 +94,14 @@ def save_retained(
     )
     database.execute_many(
         "insert into retained (tenant, name, topic_id, message_offset, timestamp, expires_at, qos,"
-        " kind, publisher, headers, payload)"
-        " select $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11"
+        " kind, publisher, headers, payload, owner)"
+        " select $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12"
         " where exists (select 1 from topics where topic_id = $3)"
         " on conflict (tenant, name) do update set topic_id = excluded.topic_id,"
         " message_offset = excluded.message_offset, timestamp = excluded.timestamp,"
         " expires_at = excluded.expires_at, qos = excluded.qos, kind = excluded.kind,"
-        " publisher = excluded.publisher, headers = excluded.headers, payload = excluded.payload",
+        " publisher = excluded.publisher, headers = excluded.headers, payload = excluded.payload,"
+        " owner = excluded.owner",
         [
             (
                 tenant,
@@ -111,6 +115,7 @@ def save_retained(
                 row.publisher,
                 msgspec.json.encode(row.headers).decode(),
                 row.payload,
+                row.owner,
             )
             for row in rows
         ],
@@ -118,8 +123,7 @@ def save_retained(
 
 
 def _retained(row: Row) -> RetainedRow:
-    name, topic_id, offset, timestamp, expires_at, qos, kind, publisher, headers, payload = row
+    name, topic_id, offset, timestamp, expires_at, qos, kind, publisher, headers, payload, own = row
     pairs = msgspec.json.decode(headers, type=Headers)
-    return RetainedRow(
-        name, topic_id, offset, timestamp, expires_at, qos, kind, publisher, pairs, bytes(payload)
-    )
+    facts = (name, topic_id, offset, timestamp, expires_at, qos, kind, publisher)
+    return RetainedRow(*facts, pairs, bytes(payload), own)

@@ -6,6 +6,7 @@ from typing import Final
 
 from penstock.catalog.database import Database
 from penstock.catalog.thread import Runner
+from penstock.core.names import AUDIT_TOPIC
 from penstock.model.clock import Clock
 from penstock.model.errors import RefusedError
 from penstock.model.record import TenantId
@@ -22,11 +23,12 @@ _TABLES: Final = (
     "topics",
     "credentials",
 )
-# What keeps a tenant from being removed without `purge`, as people call it.
+# What keeps a tenant from being removed without `purge`, as people call it. The audit topic does
+# not: nobody can delete it.
 _DATA: Final = (
-    ("topic", "topics"),
-    ("session", "sessions"),
-    ("user", "credentials"),
+    ("topic", f"topics where declared <> '{AUDIT_TOPIC}' and"),
+    ("session", "sessions where"),
+    ("user", "credentials where"),
 )
 
 
@@ -96,8 +98,8 @@ def _insert(database: Database, row: TenantInfo) -> int:
 
 def _check_empty(database: Database, tenant: TenantId) -> None:
     found = []
-    for noun, table in _DATA:
-        ((count,),) = database.fetch(f"select count(*) from {table} where tenant = $1", tenant)
+    for noun, rows in _DATA:
+        ((count,),) = database.fetch(f"select count(*) from {rows} tenant = $1", tenant)
         if count:
             found.append(f"{count} {noun}{'s' if count > 1 else ''}")
     if found:

@@ -68,13 +68,16 @@ def _add_rule(parser: argparse.ArgumentParser) -> None:
     owner.add_argument("--user", default="", help="for this user (default: for everybody)")
     add.set_defaults(run=add_rules)
     remove = actions.add_parser("remove", help="remove a rule")
-    remove.add_argument(
-        "rule_id", metavar="ID", type=whole_number, help="number in `penstock rule list`"
-    )
     remove.set_defaults(run=remove_rule)
+    show = actions.add_parser("show", help="show a rule and whom it is for")
+    show.set_defaults(run=show_rule)
+    for action in (remove, show):
+        action.add_argument(
+            "rule_id", metavar="ID", type=whole_number, help="number in `penstock rule list`"
+        )
     listing = actions.add_parser("list", help="list all rules that are not built in")
     listing.set_defaults(run=list_rules)
-    for action in (add, remove, listing):
+    for action in (add, remove, listing, show):
         add_remote(action)
         add_config(action)
 
@@ -161,6 +164,14 @@ def list_rules(options: argparse.Namespace) -> None:
         show_table(("id", "for", "rule"), rows)
     else:
         print("no rules yet: add one with `penstock rule add RULE`, or a role with them")
+
+
+def show_rule(options: argparse.Namespace) -> None:
+    found = _rights(options).rule(options.rule_id)
+    if options.json:
+        show_json(_shown(found))
+    else:
+        show_facts([("id", str(found.rule_id)), ("for", _owner(found)), ("rule", found.rule)])
 
 
 def check_access(options: argparse.Namespace) -> int:

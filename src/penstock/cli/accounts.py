@@ -47,6 +47,10 @@ class Accounts(Protocol):
 
     def users(self) -> list[User]: ...
 
+    def has_users(self) -> bool:
+        """Whether some tenant has users, so that clients have to log in."""
+        ...
+
     def add(self, user: str, password: bytes, roles: Sequence[str]) -> User: ...
 
     def set_roles(self, user: str, roles: Sequence[str]) -> User: ...
@@ -117,6 +121,12 @@ class DirectoryAccounts:
 
         return self._with(work)
 
+    def has_users(self) -> bool:
+        async def work(access: Access) -> bool:
+            return bool(access.users(None))
+
+        return self._with(work)
+
     def add(self, user: str, password: bytes, roles: Sequence[str]) -> User:
         tenant = self._tenant
         return _user(self._with(lambda access: access.add_user(user, password, roles, tenant)))
@@ -163,6 +173,9 @@ class BrokerAccounts:
         found = self._ask("GET", "/v1/users")["users"]
         return [_told(one) for one in found]
 
+    def has_users(self) -> bool:
+        return True  # a running broker keeps its last user
+
     def add(self, user: str, password: bytes, roles: Sequence[str]) -> User:
         body = {"password": _text(password), "roles": list(roles)}
         return _told(self._ask("PUT", _path(user), body, **{"If-None-Match": "*"}))
@@ -195,8 +208,12 @@ class BrokerAccounts:
 
     def revoke(self, key_id: str) -> None:
         if key_id not in [one.key_id for one in self.access_keys()]:
-            raise RefusedError(f"there is no key {key_id!r}: see `penstock user keys`")
+            raise no_such_key(key_id)
         self._ask("DELETE", f"/v1/keys/{quote(key_id, safe='')}")
+
+
+def no_such_key(key_id: str) -> RefusedError:
+    return RefusedError(f"there is no key {key_id!r}: see `penstock key list`")
 
 
 def no_such_user(user: str) -> RefusedError:

@@ -6,7 +6,14 @@ from typing import Any
 
 from penstock.cli.accounts import add_config
 from penstock.cli.remote import add_remote
-from penstock.cli.users import add_key_arguments, add_key_id, list_keys, make_key, revoke_key
+from penstock.cli.users import (
+    add_key_arguments,
+    add_key_id,
+    list_keys,
+    make_key,
+    revoke_key,
+    show_key,
+)
 
 
 def add_commands(commands: Any) -> None:
@@ -24,9 +31,14 @@ def add_commands(commands: Any) -> None:
     add_key_arguments(add)
     listing = actions.add_parser("list", help="list the ids of all keys")
     listing.set_defaults(run=list_keys)
+    show = actions.add_parser("show", help="show whose a key is, its roles and its age")
+    show.set_defaults(run=show_key)
     revoke = actions.add_parser("revoke", help="revoke a key")
-    revoke.set_defaults(run=revoke_key)
-    add_key_id(revoke)
-    for action in (add, listing, revoke):
+    remove = actions.add_parser("remove", help="revoke a key, like `penstock key revoke`")
+    for action in (revoke, remove):
+        action.set_defaults(run=revoke_key)
+    for action in (show, revoke, remove):
+        add_key_id(action)
+    for action in (add, listing, show, revoke, remove):
         add_remote(action)
         add_config(action)

@@ -15,6 +15,7 @@ from penstock.cli.accounts import ClosedDirectory
 from penstock.cli.remote import ask_at
 from penstock.config import storage_settings
 from penstock.core.access import parse_rule
+from penstock.model.errors import RefusedError
 
 
 class OneRole(NamedTuple):
@@ -50,6 +51,8 @@ class Rights(Protocol):
     def remove_role(self, name: str) -> None: ...
 
     def rules(self) -> list[OneRule]: ...
+
+    def rule(self, rule_id: int) -> OneRule: ...
 
     def add_rules(self, rules: Sequence[str], role: str, user: str) -> list[OneRule]: ...
 
@@ -90,6 +93,12 @@ class DirectoryRights:
             return [_rule(one) for one in access.roles.rules(self._tenant)]
 
         return self._with(work)
+
+    def rule(self, rule_id: int) -> OneRule:
+        for one in self.rules():
+            if one.rule_id == rule_id:
+                return one
+        raise RefusedError(f"there is no rule {rule_id}: see `penstock rule list`")
 
     def add_rules(self, rules: Sequence[str], role: str, user: str) -> list[OneRule]:
         parsed = [parse_rule(text) for text in rules]
@@ -145,6 +154,9 @@ class BrokerRights:
 
     def rules(self) -> list[OneRule]:
         return [_told_rule(one) for one in self._ask("GET", "/v1/rules")["rules"]]
+
+    def rule(self, rule_id: int) -> OneRule:
+        return _told_rule(self._ask("GET", f"/v1/rules/{rule_id}"))
 
     def add_rules(self, rules: Sequence[str], role: str, user: str) -> list[OneRule]:
         body = {"rules": list(rules), "role": role, "user": user}

@@ -1,4 +1,4 @@
-"""`penstock session list|show|kick`: the MQTT clients of a running broker."""
+"""`penstock session list|show|kick|remove`: the MQTT clients of a running broker."""
 
 from __future__ import annotations
 
@@ -29,11 +29,15 @@ def add_commands(commands: Any) -> None:
         "--forget", action="store_true", help="also delete the session and its waiting messages"
     )
     kick.set_defaults(run=kick_client)
-    for action in (show, kick):
+    remove = actions.add_parser(
+        "remove", help="close the connection of a client and delete its session"
+    )
+    remove.set_defaults(run=remove_session)
+    for action in (show, kick, remove):
         action.add_argument(
             "client_id", help="client id, as in `penstock session list` (case-sensitive)"
         )
-    for action in (listing, show, kick):
+    for action in (listing, show, kick, remove):
         add_remote(action)
 
 
@@ -101,6 +105,14 @@ def _path(client_id: str) -> str:
     if not client_id:
         raise RefusedError("the client id is empty: `penstock session list` lists all client ids")
     return f"/v1/sessions/{quote(client_id, safe='')}"
+
+
+def remove_session(options: argparse.Namespace) -> None:
+    ask(options, "DELETE", _path(options.client_id))
+    if options.json:
+        show_json({"removed": options.client_id})
+    else:
+        print(f"deleted the session of {printable(options.client_id)}")
 
 
 def kick_client(options: argparse.Namespace) -> None:

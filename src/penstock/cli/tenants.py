@@ -5,16 +5,17 @@ from __future__ import annotations
 import argparse
 import asyncio
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 from urllib.parse import quote
 
-from penstock.cli.output import show_json, show_table, shown_time
+from penstock.cli.output import show_facts, show_json, show_table, shown_time
 from penstock.cli.remote import add_remote, ask_at, read_key, served_at
 from penstock.cli.target import filled_path, target_path
 from penstock.config import storage_settings
 from penstock.model.errors import RefusedError
 
 Tenant = dict[str, Any]
+_HEADINGS: Final = ("tenant", "first name", "last name", "email", "created")
 
 
 def add_commands(commands: Any) -> None:
@@ -60,8 +61,7 @@ def list_tenants(options: argparse.Namespace) -> None:
     if options.json:
         show_json(found)
         return
-    headings = ("tenant", "first name", "last name", "email", "created")
-    show_table(headings, [tuple(_shown(one).values()) for one in found])
+    show_table(_HEADINGS, [tuple(_shown(one).values()) for one in found])
 
 
 def show_tenant(options: argparse.Namespace) -> None:
@@ -70,8 +70,8 @@ def show_tenant(options: argparse.Namespace) -> None:
             if options.json:
                 show_json(one)
             else:
-                for name, value in _shown(one).items():
-                    print(f"{name.replace('_', ' ')}: {value}")
+                headed = zip(_HEADINGS, _shown(one).values(), strict=True)
+                show_facts((heading, value or "-") for heading, value in headed)
             return
     raise RefusedError(f"there is no tenant {options.tenant!r}: see `penstock tenant list`")
 

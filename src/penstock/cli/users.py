@@ -17,15 +17,19 @@ from penstock.cli.accounts import (
     Accounts,
     BrokerAccounts,
     DirectoryAccounts,
+    User,
     add_config,
     closed_directory,
+    no_such_key,
     no_such_user,
 )
 from penstock.cli.mqtt_options import read_password
 from penstock.cli.output import show_facts, show_json, show_table
 from penstock.cli.remote import add_remote, read_key, served_at, tenant_header
-from penstock.core.access import ADMIN, check_user
+from penstock.core.access import ADMIN, OPERATOR, check_user
 from penstock.model.errors import RefusedError
+from penstock.model.limits import PASSWORD_BYTES_MAX
+from penstock.model.record import DEFAULT_TENANT
 
 
 def add_commands(commands: Any) -> None:
@@ -115,20 +119,26 @@ def add_user(options: argparse.Namespace) -> None:
         show_json({"added": user, "roles": list(added.roles)})
         return
     print(f"added user {user} with {_shown_roles(added.roles)}")
-    if is_first:
-        if added.roles == (ADMIN,):
-            print(f"{user} is the first user and therefore an administrator")
-        start = "now" if is_running else "the next start"
-        print(f"from {start} on, every client must log in")
+    tenant = options.of_tenant
+    if tenant and tenant != DEFAULT_TENANT:
+        print(f"{user} logs in as {tenant}/{user}")
+    if not is_first:
+        return
+    if added.roles == (ADMIN,):
+        print(f"{user} is the first user and therefore an administrator")
+    start = "now" if is_running else "the next start"
+    print(f"from {start} on, every client must log in")
 
 
 def set_roles(options: argparse.Namespace) -> None:
     accounts, _ = _accounts(options)
+    others = [one for one in accounts.users() if one.user != options.user]
     changed = accounts.set_roles(options.user, options.roles)
     if options.json:
         show_json({"changed": options.user, "roles": list(changed.roles)})
     else:
         print(f"user {options.user} has {_shown_roles(changed.roles)}")
+        _warn_without_admin([*others, changed])
 
 
 def _shown_roles(roles: tuple[str, ...]) -> str:
@@ -148,14 +158,24 @@ def set_password(options: argparse.Namespace) -> None:
 
 def remove_user(options: argparse.Namespace) -> None:
     accounts, _ = _accounts(options)
-    is_last = [one.user for one in accounts.users()] == [options.user]
+    others = [one for one in accounts.users() if one.user != options.user]
     accounts.remove(options.user)
     if options.json:
         show_json({"removed": options.user})
         return
     print(f"removed user {options.user}")
-    if is_last:
+    if not others and not accounts.has_users():
         print("no users are left: clients on this machine need no login")
+    _warn_without_admin(others)
+
+
+def _warn_without_admin(users: list[User]) -> None:
+    """Say so if a tenant has users, and none of them can change users any more."""
+    if users and not any({ADMIN, OPERATOR} & set(one.roles) for one in users):
+        print(
+            "no administrator is left: only commands on the data directory (--at DIR) can change "
+            "users now"
+        )
 
 
 def list_users(options: argparse.Namespace) -> None:
@@ -210,6 +230,21 @@ def list_keys(options: argparse.Namespace) -> None:
     )
 
 
+def show_key(options: argparse.Namespace) -> None:
+    accounts, _ = _accounts(options)
+    found = [one for one in accounts.access_keys() if one.key_id == options.key_id]
+    if not found:
+        raise no_such_key(options.key_id)
+    (one,) = found
+    if options.json:
+        facts = {"key_id": one.key_id, "user": one.user, "roles": list(one.roles)}
+        show_json({**facts, "created": _time(one.created_at)})
+        return
+    roles = ", ".join(one.roles) or f"those of {one.user}"
+    show_facts([("key", one.key_id), ("user", one.user), ("roles", roles)])
+    show_facts([("created", _time(one.created_at))])
+
+
 def revoke_key(options: argparse.Namespace) -> None:
     accounts, _ = _accounts(options)
     accounts.revoke(options.key_id)
@@ -248,6 +283,15 @@ def _time(timestamp_us: int) -> str:
 
 def _password(options: argparse.Namespace) -> bytes:
     """From the file, from standard input, or asked for twice at the terminal."""
+    password = _given_password(options)
+    if not 1 <= len(password) <= PASSWORD_BYTES_MAX:
+        raise RefusedError(
+            f"the password has {len(password):,} bytes: use 1 to {PASSWORD_BYTES_MAX:,} bytes"
+        )
+    return password
+
+
+def _given_password(options: argparse.Namespace) -> bytes:
     if options.password_file not in (None, "-"):
         return read_password(options.password_file)
     if options.password_file == "-" or not sys.stdin.isatty():

@@ -44,16 +44,8 @@ WORDS: Final = {
     PUBLISH_BYTES_RATE: "bytes a second",
 }
 TENANT_KINDS: Final = tuple(WORDS)
-# A topic, a group or a consumer belongs to a tenant: which user made it is not kept.
-USER_KINDS: Final = (
-    CONNECTIONS,
-    SESSIONS,
-    SUBSCRIPTIONS,
-    WILLS,
-    KEYS,
-    PUBLISH_RATE,
-    PUBLISH_BYTES_RATE,
-)
+# Ids of producers are only counted: which user has one is not kept.
+USER_KINDS: Final = tuple(kind for kind in WORDS if kind != PRODUCERS)
 
 # High enough for honest work on one machine, low enough that nobody fills a catalog by mistake.
 TENANT_DEFAULTS: Final = {
@@ -66,7 +58,14 @@ TENANT_DEFAULTS: Final = {
     PRODUCERS: 100_000,
     KEYS: 100_000,
 }
-USER_DEFAULTS: Final = {SESSIONS: 250_000, WILLS: 50_000, KEYS: 1_000}
+USER_DEFAULTS: Final = {
+    SESSIONS: 250_000,
+    RETAINED: 500_000,
+    WILLS: 50_000,
+    GROUPS: 5_000,
+    CONSUMERS: 50_000,
+    KEYS: 1_000,
+}
 
 BURST_S: Final = 1.0  # a publisher that was quiet may send this much of its rate at once
 
@@ -131,21 +130,29 @@ class Meter:
     def __init__(self, message_buckets: list[Bucket], byte_buckets: list[Bucket]) -> None:
         self._message_buckets = message_buckets
         self._byte_buckets = byte_buckets
+        self.slowest = PUBLISH_RATE  # the quota for which a sender had to be quiet last
 
     def take(self, messages: int, bytes: int, now_us: int) -> float:
         """Count what was sent; for how many seconds its sender has to be quiet, 0 if not at all."""
-        wait_s = 0.0
+        count_s = bytes_s = 0.0
         for bucket in self._message_buckets:
-            wait_s = max(wait_s, bucket.take(messages, now_us))
+            count_s = max(count_s, bucket.take(messages, now_us))
         for bucket in self._byte_buckets:
-            wait_s = max(wait_s, bucket.take(bytes, now_us))
-        return wait_s
+            bytes_s = max(bytes_s, bucket.take(bytes, now_us))
+        return self._longer(count_s, bytes_s)
 
     def look(self, now_us: int) -> float:
         """For how many seconds a sender has to be quiet, because of what was sent before."""
-        wait_s = 0.0
+        count_s = bytes_s = 0.0
         for bucket in self._message_buckets:
-            wait_s = max(wait_s, bucket.look(now_us))
+            count_s = max(count_s, bucket.look(now_us))
         for bucket in self._byte_buckets:
-            wait_s = max(wait_s, bucket.look(now_us))
-        return wait_s
+            bytes_s = max(bytes_s, bucket.look(now_us))
+        return self._longer(count_s, bytes_s)
+
+    def _longer(self, count_s: float, bytes_s: float) -> float:
+        if count_s < bytes_s:
+            self.slowest = PUBLISH_BYTES_RATE
+            return bytes_s
+        self.slowest = PUBLISH_RATE
+        return count_s

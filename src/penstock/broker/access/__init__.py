@@ -21,6 +21,7 @@ from penstock.broker.access.roles import (
     KnownRule,
     Roles,
 )
+from penstock.catalog.access_keys import AccessKeyRow
 from penstock.catalog.credentials import CredentialRow
 
 __all__ = [
@@ -37,6 +38,7 @@ __all__ = [
     "PASSWORD",
     "TOKEN",
     "Access",
+    "AccessKeyRow",
     "Admission",
     "CertificateRules",
     "CredentialRow",

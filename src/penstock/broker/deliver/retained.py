@@ -17,6 +17,7 @@ from heapq import heapify, heappop, heappush
 from typing import Final
 
 from penstock.broker.deliver.admitted import Admitted
+from penstock.broker.owners import Amounts
 from penstock.broker.quotas import Quotas
 from penstock.catalog.retained import RetainedHead, RetainedRow, head_of
 from penstock.catalog.sessions import Checkpoint
@@ -57,6 +58,7 @@ class Retained:
         self._cache: OrderedDict[str, RetainedRow] = OrderedDict()  # saved; oldest use goes first
         self._cache_bytes = 0
         self._admitted = Admitted()
+        self._amounts = Amounts()  # of those who published them
         self._is_used = False  # the cache, since `release_unused` was called last
         self._fetching = asyncio.Semaphore(FETCHES_MAX)
         self._changed: set[str] = set()  # since the last checkpoint was taken
@@ -81,7 +83,7 @@ class Retained:
         for head in heads:
             self._put(head)
 
-    def exceeded(self, quotas: Quotas, run: Run) -> QuotaExceeded | None:
+    def exceeded(self, quotas: Quotas, run: Run, owner: str | None) -> QuotaExceeded | None:
         """Why a run may not be retained; None if there is room for it, or it deletes.
 
         What is admitted counts from now on, so that many at once cannot exceed the quota.
@@ -89,16 +91,37 @@ class Retained:
         size = run.lengths[-1]
         if not size:
             return None
-        admitted = self._admitted
-        admitted.forget_old(self._clock.steady_us())
+        now_us = self._clock.steady_us()
+        self._admitted.forget_old(now_us)
         try:
-            if run.name not in self._messages and run.name not in admitted.names:
-                quotas.check(RETAINED, len(self._messages) + len(admitted.names))
-            quotas.check(RETAINED_BYTES, self.payload_bytes + admitted.bytes, size)
+            self._check(quotas, run.name, size)
+            if owner is not None:
+                self._check_owner(quotas, run.name, size, owner)
         except QuotaExceeded as exceeded:
             return exceeded
-        admitted.add(run.name, size, self._clock.steady_us(), self._messages)
+        self._admitted.add(run.name, size, owner, now_us, self._messages.get(run.name))
         return None
+
+    def _check(self, quotas: Quotas, name: str, size: int) -> None:
+        """Of the tenant. What is replaced makes room."""
+        admitted, head, waiting = self._admitted, self._messages.get(name), self._admitted.get(name)
+        if head is None and waiting is None:
+            quotas.check(RETAINED, len(self._messages) + len(admitted.names))
+        replaced = (head.payload_bytes if head else 0) + (waiting.size if waiting else 0)
+        quotas.check(RETAINED_BYTES, self.payload_bytes + admitted.bytes - replaced, size)
+
+    def _check_owner(self, quotas: Quotas, name: str, size: int, owner: str) -> None:
+        held, on_way = self._amounts, self._admitted.amounts
+        head, waiting = self._messages.get(name), self._admitted.get(name)
+        replaced, is_more = 0, True
+        if head is not None and head.owner == owner:
+            replaced, is_more = head.payload_bytes, False
+        if waiting is not None and waiting.owner == owner:
+            replaced, is_more = replaced + waiting.size, False
+        if is_more:
+            quotas.check_user(RETAINED, held.count_of(owner) + on_way.count_of(owner))
+        has = held.bytes_of(owner) + on_way.bytes_of(owner) - replaced
+        quotas.check_user(RETAINED_BYTES, has, size)
 
     def give_up(self, name: str) -> None:
         """What was admitted under this name is not published after all."""
@@ -113,9 +136,11 @@ class Retained:
             if not record.retain:
                 continue
             self._changed.add(record.name)
-            self._admitted.remove(record.name)
+            waiting, head = self._admitted.remove(record.name), self._messages.get(record.name)
+            # Of several on their way, the first to arrive brings the newest owner along.
+            owner = waiting.owner if waiting is not None else head.owner if head else None
             if not record.payload:
-                if record.name in self._messages:
+                if head is not None:
                     self._remove(record.name)
                 continue
             row = RetainedRow(
@@ -129,6 +154,7 @@ class Retained:
                 record.publisher,
                 record.headers,
                 record.payload,
+                owner,
             )
             self._put(head_of(row))
             self._unsaved[row.name] = row
@@ -145,6 +171,7 @@ class Retained:
         self._messages[head.name] = head
         self._head_bytes += _head_bytes(head)
         self.payload_bytes += head.payload_bytes
+        self._amounts.add(head.owner, 1, head.payload_bytes)
         if head.expires_at:
             heappush(self._terms, (self._until_us(head), head.name))
             if len(self._terms) > 2 * len(self._messages) + TERMS_SPARE:
@@ -156,6 +183,7 @@ class Retained:
         """It is deleted or replaced: neither it nor what is held of its payload counts any more."""
         self._head_bytes -= _head_bytes(head)
         self.payload_bytes -= head.payload_bytes
+        self._amounts.add(head.owner, -1, -head.payload_bytes)
         unsaved = self._unsaved.pop(head.name, None)
         if unsaved is not None:
             self._unsaved_bytes -= _body_bytes(unsaved)

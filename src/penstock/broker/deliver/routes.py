@@ -420,7 +420,7 @@ class Router:
     def _make(self, name: str, may_publish: bool, topic: Topic) -> Route:
         shares = [self._sharers(share, name, topic.key) for share in self._shares.match(name)]
         shares = [one for one in shares if one.members] or _NO_SHARES
-        may_publish = may_publish and not topic.refusal
+        may_publish = may_publish and not topic.refusal and not topic.over_quota
         readers = self._readers(name, topic.key)
         self.work_left -= ROUTE_WORK + len(readers.subscriptions)
         return Route(name, topic, readers, shares, may_publish, self._keeps_qos0)

@@ -24,7 +24,12 @@ from penstock.core.names import quoted
 from penstock.core.run import MixedRun, Run
 from penstock.log.format.marks import Mark
 from penstock.log.interface import Waiter
-from penstock.model.errors import NotAuthorized, PenstockError, UnavailableError
+from penstock.model.errors import (
+    NotAuthorized,
+    PenstockError,
+    QuotaExceeded,
+    UnavailableError,
+)
 
 
 class Opening:
@@ -112,18 +117,23 @@ class Publisher:
         self._retained = retained
 
     def publish(
-        self, route: Route, run: Run, waiter: Waiter | None, marks: Sequence[Mark] = ()
+        self,
+        route: Route,
+        run: Run,
+        waiter: Waiter | None,
+        marks: Sequence[Mark] = (),
+        owner: str | None = None,
     ) -> bool:
         """Store a run, whose commit delivers it; the waiter hears when it is durable, or why not.
 
+        `owner` is the user whose quotas count what is retained.
         True when so much waits for its commit that the caller should stop reading for a while.
         """
-        refusal = self._upkeep.refusal
-        if refusal or not route.may_publish:
-            self._refuse(run, refusal or route.topic.refusal, waiter)
+        if self._upkeep.refusal or not route.may_publish:
+            self._refuse(route.topic, run, waiter)
             return False
         if run.retain:
-            exceeded = self._retained.exceeded(self.quotas, run)
+            exceeded = self._retained.exceeded(self.quotas, run, owner)
             if exceeded is not None:
                 self._refuse_for(run, exceeded, "quota", waiter)
                 return False
@@ -161,7 +171,13 @@ class Publisher:
         )
 
     def publish_once(
-        self, route: Route, run: Run, session: Session, packet_ids: list[int], waiter: Waiter
+        self,
+        route: Route,
+        run: Run,
+        session: Session,
+        packet_ids: list[int],
+        waiter: Waiter,
+        owner: str | None = None,
     ) -> bool:
         """As `publish`, for QoS 2: what was taken before is answered and not stored again."""
         opened = session.opened
@@ -182,7 +198,7 @@ class Publisher:
             self._inbound.begin_opening(session, taken)
             marks = [opened_mark(session, packet_id, at) for at, packet_id in enumerate(taken)]
         opening = Opening(self._inbound, session, topic, taken, waiter)
-        return self.publish(route, run, opening, marks)
+        return self.publish(route, run, opening, marks, owner)
 
     def release(self, session: Session, packet_ids: list[int], waiter: Waiter) -> None:
         """The client will not send these QoS 2 messages again; heard once that is durable."""
@@ -193,10 +209,14 @@ class Publisher:
             session.opened.pop(packet_id, None)
         waiter.committed(0)
 
-    def _refuse(self, run: Run, refusal: str, waiter: Waiter | None) -> None:
-        if refusal:
-            error = self._upkeep.refused() if self._upkeep.refusal else UnavailableError(refusal)
-            self._refuse_for(run, error, "log_unavailable", waiter)
+    def _refuse(self, topic: Topic, run: Run, waiter: Waiter | None) -> None:
+        error = self._upkeep.refused(topic)
+        if isinstance(error, QuotaExceeded):
+            self.quotas.count(error.kind)
+            self._refuse_for(run, error, "quota", waiter)
+        elif error is not None or topic.refusal:
+            unavailable = error or UnavailableError(topic.refusal)
+            self._refuse_for(run, unavailable, "log_unavailable", waiter)
         elif self.states.take(run):
             if waiter is not None:
                 waiter.committed(0)

@@ -64,7 +64,7 @@ class Staged:
     ) -> StagedFile:
         """Keep a file of batches, durably; RefusedError says what is wrong with it."""
         area = self._area()
-        self._check_space()
+        self._check_space(topic)
         check_source(source)
         check_part(part)
         if topic.is_built_in:
@@ -93,9 +93,9 @@ class Staged:
     ) -> bool:
         """All of them come into their topics, once; False when that number had done so before."""
         area = self._area()
-        self._check_space()
         for file in files:
             check_kept(number, file)
+            self._check_space(self._engine.topics.by_id(file.topic_id))
         own = _own(principal, check_source(source))
         async with self._turn(own):
             # A job that opened the directory itself, or an older release, has no owner.
@@ -139,9 +139,9 @@ class Staged:
             turn = self._turns[source] = _Turn(self._turns, source)
         return turn
 
-    def _check_space(self) -> None:
-        if self._engine.upkeep.refusal:
-            raise self._engine.upkeep.refused()
+    def _check_space(self, topic: Topic | None) -> None:
+        if topic is not None:
+            self._engine.check_room(topic, 1)
 
     async def _look_after(self) -> None:
         """Finish what was decided and then interrupted, by a full disk perhaps."""

@@ -79,20 +79,20 @@ class Submissions:
                 if not self._authorise(principal, PUBLISH, run.name, topic.key):
                     engine.metrics.dropped["not_authorized"] += run.count
                     raise NotAuthorized(denial(principal, PUBLISH, run.name))
-                engine.check(run)
+                engine.check(topic, run)
             except PenstockError as error:
                 if engine.watch is not None:
                     engine.watch.refused(principal.user, run, type(error).__name__, error)
                 raise
         count = sum(run.count for run in runs)
         engine.quotas.check_rate(principal.user, count, sum(len(run.data) for run in runs))
-        self._admit_retained([run for run in runs if run.retain])
+        self._admit_retained([run for run in runs if run.retain], principal.owner)
         engine.metrics.records_submitted += count
 
-    def _admit_retained(self, runs: Sequence[Run]) -> None:
+    def _admit_retained(self, runs: Sequence[Run], owner: str | None) -> None:
         """QuotaExceeded if one of them may not be retained: then none is stored."""
         for at, run in enumerate(runs):
-            exceeded = self._retained.exceeded(self._engine.quotas, run)
+            exceeded = self._retained.exceeded(self._engine.quotas, run, owner)
             if exceeded is not None:
                 for admitted in runs[:at]:
                     self._retained.give_up(admitted.name)

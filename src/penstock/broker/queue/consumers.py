@@ -12,6 +12,7 @@ from contextlib import AbstractContextManager
 from typing import Final, Protocol
 
 from penstock.broker.metrics import Metrics
+from penstock.broker.owners import Owners
 from penstock.broker.quotas import Quotas
 from penstock.broker.topics import Topic
 from penstock.catalog.catalog import Catalog, ConsumerRow
@@ -42,8 +43,9 @@ RECORD_WORK_BYTES: Final = 256  # looking at a record costs as much as that, how
 class Consumer:
     """One consumer of one topic. `next_offset` is what it reads next."""
 
-    def __init__(self, name: str, next_offset: int) -> None:
+    def __init__(self, name: str, next_offset: int, owner: str | None = None) -> None:
         self.name = name
+        self.owner = owner  # the user who made it; None: nobody
         self.next_offset = next_offset
         self.confirmed = next_offset  # handled up to here: what may be saved
         # The newest batch counts as handled at the next consume, or at a clean close.
@@ -72,6 +74,7 @@ class Consumers:
         self._saver = saver
         self._metrics = metrics
         self._consumers: dict[tuple[int, str], Consumer] = {}
+        self._owners: Owners[tuple[int, str]] = Owners()
 
     async def load(self, rows: list[ConsumerRow], logs: dict[TopicId, KeptLog]) -> None:
         """Take over saved positions; one past what the log still holds is moved back, counted."""
@@ -80,7 +83,9 @@ class Consumers:
             offset = await log.clamp(row.epoch, row.next_offset)
             if offset < row.next_offset:
                 self._metrics.dropped["epoch"] += row.next_offset - offset
-            self._consumers[row.topic_id, row.consumer] = Consumer(row.consumer, offset)
+            consumer = Consumer(row.consumer, offset, row.owner)
+            self._consumers[row.topic_id, row.consumer] = consumer
+            self._owners.put((row.topic_id, row.consumer), row.owner)
 
     def get(self, topic: Topic, name: str) -> Consumer:
         consumer = self._consumers.get((topic.id, name))
@@ -111,8 +116,10 @@ class Consumers:
             for one in self.of(topic)
         ]
 
-    async def subscribe(self, topic: Topic, name: str, start: Position) -> None:
-        """Durable on return."""
+    async def subscribe(
+        self, topic: Topic, name: str, start: Position, owner: str | None = None
+    ) -> None:
+        """Durable on return. `owner` is the user whose consumer it is; None: everybody's."""
         check_consumer(name)
         offset = await resolve(topic, start)
         if (topic.id, name) in self._consumers:
@@ -120,29 +127,33 @@ class Consumers:
                 f"consumer {quoted(name)} already reads topic {quoted(topic.declared)}: "
                 "unsubscribe it first, or seek"
             )
-        with self.making():
-            await self._catalog.insert_consumer(topic.id, name, topic.log.epoch, offset)
-            self._consumers[topic.id, name] = Consumer(name, offset)
+        with self.making(owner):
+            await self._catalog.insert_consumer(topic.id, name, topic.log.epoch, offset, owner)
+            self.admit(topic, name, offset, owner)
 
-    def making(self) -> AbstractContextManager[None]:
-        """Around making a consumer; QuotaExceeded if the tenant has all that it may have."""
-        return self._quotas.making(CONSUMERS, len(self._consumers))
+    def making(self, owner: str | None) -> AbstractContextManager[None]:
+        """Around making a consumer; QuotaExceeded if the tenant or user may not have another."""
+        held_by_user = 0 if owner is None else self._owners.count_of(owner)
+        return self._quotas.making_own(CONSUMERS, len(self._consumers), owner, held_by_user)
 
-    def admit(self, topic: Topic, name: str, next_offset: int) -> None:
-        """A consumer that was stored together with something else."""
-        self._consumers[topic.id, name] = Consumer(name, next_offset)
+    def admit(self, topic: Topic, name: str, next_offset: int, owner: str | None) -> None:
+        """A consumer that is stored."""
+        self._consumers[topic.id, name] = Consumer(name, next_offset, owner)
+        self._owners.put((topic.id, name), owner)
 
     async def unsubscribe(self, topic: Topic, name: str) -> None:
         self.get(topic, name)
         self._saver.forget((self._catalog.tenant, topic.id, name))
         await self._catalog.delete_consumer(topic.id, name)
         self._consumers.pop((topic.id, name), None)
+        self._owners.pop((topic.id, name))
 
     def forget(self, topic: Topic) -> None:
         """The topic is gone, and its consumers with it."""
         for consumer in self.of(topic):
             self._saver.forget((self._catalog.tenant, topic.id, consumer.name))
             del self._consumers[topic.id, consumer.name]
+            self._owners.pop((topic.id, consumer.name))
 
     async def consume(
         self,

@@ -15,6 +15,7 @@ from typing import Any, Final
 from uuid import uuid4
 
 from penstock.broker.metrics import Metrics
+from penstock.broker.owners import Owners
 from penstock.broker.queue.consumers import read_batches, resolve
 from penstock.broker.queue.dead import dead_letter, dead_topic
 from penstock.broker.queue.handout import Given, Handout, expected_bytes
@@ -56,8 +57,9 @@ Publish = Callable[[Topic, Run], Awaitable[int]]
 class KeptGroup:
     """A group at work."""
 
-    def __init__(self, name: str, group: Group) -> None:
+    def __init__(self, name: str, group: Group, owner: str | None) -> None:
         self.name = name
+        self.owner = owner  # the user who made it; None: nobody
         self.group = group
         self.lock = asyncio.Lock()
         self.changed = asyncio.Event()  # something was given back, or there is room again
@@ -89,6 +91,7 @@ class Groups:
         self._metrics = metrics
         self._publish = publish
         self._groups: dict[tuple[TopicId, str], KeptGroup] = {}
+        self._owners: Owners[tuple[int, str]] = Owners()
 
     async def load(self, logs: dict[TopicId, KeptLog]) -> None:
         """Take over what is stored; whatever was given out waits to be given out again."""
@@ -101,7 +104,8 @@ class Groups:
             for one, deliveries in row.open.items():
                 if one < offset:
                     group.put_waiting(one, deliveries)
-            self._groups[row.topic_id, row.name] = KeptGroup(row.name, group)
+            self._groups[row.topic_id, row.name] = KeptGroup(row.name, group, row.owner)
+            self._owners.put((row.topic_id, row.name), row.owner)
 
     def get(self, topic: Topic, name: str) -> KeptGroup:
         kept = self._groups.get((topic.id, name))
@@ -129,6 +133,7 @@ class Groups:
         """The topic is gone, and its groups with it."""
         for key in [key for key in self._groups if key[0] == topic.id]:
             self._groups.pop(key).changed.set()
+            self._owners.pop(key)
 
     # Reading
 
@@ -143,17 +148,18 @@ class Groups:
         gate: Gate | None = None,
         lease_s: float | None = None,
         deliveries_max: int | None = None,
+        owner: str | None = None,
     ) -> tuple[str, list[Given]]:
         """Records for one reader and the receipt it answers with; a new group begins at `start`.
 
         What this reader may not read waits for another one. `lease_s` and `deliveries_max` hold
-        for what this fetch gives out, else those of the group.
+        for what this fetch gives out, else those of the group. A new group counts for `owner`.
 
         Waits up to `wait_s` for a first one; then there may be none. NotSubscribed if the group or
         its topic was deleted meanwhile.
         """
         terms = _terms(lease_s, deliveries_max)
-        kept = await self._get_or_make(topic, name, start)
+        kept = await self._get_or_make(topic, name, start, owner)
         receipt = uuid4().hex
         clock = self._clock
         until_s = clock.monotonic_s() + wait_s
@@ -168,17 +174,19 @@ class Groups:
                 return receipt, given
             await self._wait(topic, kept, left_s)
             if self.get(topic, name) is not kept:  # deleted, and made anew
-                kept = await self._get_or_make(topic, name, start)
+                kept = await self._get_or_make(topic, name, start, owner)
 
     async def wait(self, topic: Topic, name: str, left_s: float) -> None:
         """Until there may be something to give, or the time is up; NotSubscribed as `fetch`."""
         await self._wait(topic, self.get(topic, name), left_s)
         self.get(topic, name)
 
-    async def create(self, topic: Topic, name: str, start: Position) -> bool:
+    async def create(
+        self, topic: Topic, name: str, start: Position, owner: str | None = None
+    ) -> bool:
         """Make a group that is not there, durably; False if it is."""
         is_there = (topic.id, name) in self._groups
-        await self._get_or_make(topic, name, start)
+        await self._get_or_make(topic, name, start, owner)
         return not is_there
 
     async def alter(
@@ -194,7 +202,9 @@ class Groups:
                 kept.group.deliveries_max = terms.deliveries_max
             await self._save(topic, kept)
 
-    async def _get_or_make(self, topic: Topic, name: str, start: Position) -> KeptGroup:
+    async def _get_or_make(
+        self, topic: Topic, name: str, start: Position, owner: str | None
+    ) -> KeptGroup:
         kept = self._groups.get((topic.id, name))
         if kept is not None:
             return kept
@@ -204,10 +214,13 @@ class Groups:
                 f"topic {quoted(topic.declared)} has {GROUPS_MAX} groups: delete one first"
             )
         offset = await resolve(topic, start)
-        kept = KeptGroup(name, Group(offset, OPEN_MAX, round(LEASE_S * _US), DELIVERIES))
-        with self._quotas.making(GROUPS, len(self._groups)):
+        kept = KeptGroup(name, Group(offset, OPEN_MAX, round(LEASE_S * _US), DELIVERIES), owner)
+        held_by_user = 0 if owner is None else self._owners.count_of(owner)
+        with self._quotas.making_own(GROUPS, len(self._groups), owner, held_by_user):
             await self._save(topic, kept)
-            return self._groups.setdefault((topic.id, name), kept)
+            kept = self._groups.setdefault((topic.id, name), kept)
+            self._owners.put((topic.id, name), kept.owner)
+            return kept
 
     async def _give(
         self,
@@ -386,6 +399,7 @@ class Groups:
                 group.to_give_again(),
                 group.lease_us,
                 group.deliveries_max,
+                kept.owner,
             )
         )
 
@@ -393,6 +407,7 @@ class Groups:
         """Durable on return; what was given out belongs to nobody."""
         self.get(topic, name)
         await self._catalog.delete(topic.id, name)
+        self._owners.pop((topic.id, name))
         gone = self._groups.pop((topic.id, name), None)
         if gone is not None:
             gone.changed.set()

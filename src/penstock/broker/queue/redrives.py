@@ -92,7 +92,7 @@ class Redrives:
         topics: Topics,
         catalog: RedriveCatalog,
         metrics: Metrics,
-        check: Callable[[Run], None],
+        check: Callable[[Topic, Run], None],
     ) -> None:
         self._topics = topics
         self._catalog = catalog
@@ -192,7 +192,7 @@ class Redrives:
         for run in runs:
             if not authorise(principal, PUBLISH, run.name, topic.key):
                 raise NotAuthorized(denial(principal, PUBLISH, run.name))
-            self._check(run)
+            self._check(topic, run)
         if len(redrive.done) + len(found) > RANGES_MAX:
             raise RefusedError(
                 f"too many separate dead letters of topic {quoted(topic.declared)} were redriven "

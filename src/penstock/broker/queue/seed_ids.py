@@ -63,21 +63,22 @@ class Queue:
             counts.producers = max(counts.producers, ordinal + 1)
         return make_id(topic.id, ordinal, PRODUCER)
 
-    async def register_consumer(self, topic: Topic) -> str:
+    async def register_consumer(self, topic: Topic, owner: str | None) -> str:
         """The new consumer's id; it begins with the first record there is. Durable on return."""
         _check_topic_id(topic)
         first = topic.log.bounds().first
-        with self._consumers.making():
+        with self._consumers.making(owner):
             ordinal = await self._catalog.register_consumer(
                 topic.id,
                 lambda ordinal: make_id(topic.id, ordinal, CONSUMER),
                 topic.log.epoch,
                 first,
+                owner,
             )
             counts = self._counts.setdefault(topic.id, _Counts())
             counts.consumers = max(counts.consumers, ordinal + 1)
             consumer_id = make_id(topic.id, ordinal, CONSUMER)
-            self._consumers.admit(topic, consumer_id, first)
+            self._consumers.admit(topic, consumer_id, first, owner)
         return consumer_id
 
     def check_producer(self, topic: Topic, producer_id: str) -> None:

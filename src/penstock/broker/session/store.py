@@ -14,12 +14,12 @@ from contextlib import AbstractContextManager, nullcontext, suppress
 
 from penstock.broker.deliver.retained import Retained
 from penstock.broker.engine import Engine
+from penstock.broker.owners import Owners
 from penstock.broker.publish.used_keys import Keys
 from penstock.broker.session.checkpoint import CHECKPOINT_S, BusySessions, Checkpoints, Levels
 from penstock.broker.session.endings import Endings
 from penstock.broker.session.inbound_qos2 import InboundQos2
 from penstock.broker.session.known_clients import KnownClients
-from penstock.broker.session.owners import Owners
 from penstock.broker.session.rows import (
     feed_rows,
     outstanding_row,

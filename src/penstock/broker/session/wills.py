@@ -20,7 +20,7 @@ from typing import Any, Final
 
 from penstock.broker.deliver.routes import TopicWanted
 from penstock.broker.exchange import Exchange
-from penstock.broker.session.owners import Owners
+from penstock.broker.owners import Owners
 from penstock.broker.session.session import Session
 from penstock.broker.session.will_marks import will_mark
 from penstock.broker.upkeep import WILLS
@@ -334,7 +334,7 @@ class Wills:
         try:
             exchange.router.find(stored.will.name, self._owner(stored))
         except TopicWanted as wanted:
-            await exchange.engine.create_wanted(wanted.topic)
+            await exchange.engine.create_wanted(wanted.topic, stored.owner)
 
     def _owner(self, stored: StoredWill) -> Principal:
         """Who left it: what that login may publish counts when it is published."""
@@ -346,9 +346,6 @@ class Wills:
         """Append the message with its mark; why it has to be tried again, if it has to."""
         exchange, will = self._exchange, stored.will
         done: asyncio.Future[Exception | None] = self._loop.create_future()
-        if exchange.engine.upkeep.refusal:
-            done.set_result(exchange.engine.upkeep.refused())
-            return done
         flags = record_flags(will.qos, will.retain)
         run = Run(will.name, will.payload, [0], [len(will.payload)], flags)
         run.publisher = stored.client_id
@@ -360,8 +357,13 @@ class Wills:
         except TopicWanted as wanted:  # its topic was deleted just now
             done.set_result(wanted)
             return done
+        refused = exchange.engine.upkeep.refused(route.topic)
+        if refused is not None:
+            done.set_result(refused)
+            return done
         waiter = Firing(exchange, stored.will_id, done)
-        exchange.publisher.publish(route, run, waiter, [will_mark(stored.will_id)])
+        marks = [will_mark(stored.will_id)]
+        exchange.publisher.publish(route, run, waiter, marks, stored.owner)
         return done
 
 

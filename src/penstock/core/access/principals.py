@@ -65,6 +65,11 @@ class Principal:
         """Whether it may manage all tenants."""
         return self.grants.is_operator
 
+    @property
+    def owner(self) -> str | None:
+        """The user whose quotas count what it makes; None for the broker and its own directory."""
+        return None if self.is_anonymous and self.is_operator else self.user
+
     def is_same_user(self, other: Principal) -> bool:
         """Whether both are the same user, however each of them logged in."""
         return self.user == other.user and self.tenant == other.tenant

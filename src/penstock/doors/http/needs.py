@@ -63,6 +63,14 @@ def check_manage(principal: Principal, topic: str) -> None:
         raise NotAuthorized(denial(principal, MANAGE, topic))
 
 
+def check_owner(principal: Principal, owner: str | None, what: str) -> None:
+    """Only its owner and admins move or remove it; what anonymous clients made is everybody's."""
+    if owner and owner != principal.user and not principal.grants.is_admin:
+        raise NotAuthorized(
+            f"{what} belongs to another user: use one of your own, or ask an administrator"
+        )
+
+
 def may_manage(principal: Principal, topic: str) -> bool:
     return authorise(principal, MANAGE, topic, topic_key(topic))
 

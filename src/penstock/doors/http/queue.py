@@ -24,7 +24,7 @@ from penstock.core.names import check_topic, quoted, topic_key
 from penstock.core.run import run_of
 from penstock.doors.http.counting import check_values
 from penstock.doors.http.endpoints import Endpoints
-from penstock.doors.http.errors import problem_of
+from penstock.doors.http.errors import problem_of, status_of
 from penstock.doors.http.messages import (
     JSON,
     Answer,
@@ -33,7 +33,7 @@ from penstock.doors.http.messages import (
     Response,
     json_response,
 )
-from penstock.doors.http.needs import Needs, check_manage, check_read, may_see
+from penstock.doors.http.needs import Needs, check_manage, check_owner, check_read, may_see
 from penstock.doors.http.pieces import base64_pieces, cut, is_text, text_pieces
 from penstock.doors.http.room import Room
 from penstock.doors.http.router import Route
@@ -41,7 +41,14 @@ from penstock.doors.http.schemas import TOPIC, shown_as
 from penstock.doors.http.v1.describing import Facts, Field
 from penstock.doors.http.v1.page import records_size
 from penstock.doors.http.v1.reading import READ_BYTES_MAX
-from penstock.model.errors import InvalidTopic, NotAuthorized, PenstockError, RefusedError, TooLarge
+from penstock.model.errors import (
+    InvalidTopic,
+    NotAuthorized,
+    PenstockError,
+    QuotaExceeded,
+    RefusedError,
+    TooLarge,
+)
 from penstock.model.record import KIND_JSON, KIND_TEXT, Record
 
 SHOWN_CHARS_MAX: Final = 200  # of a value that is told back
@@ -50,7 +57,7 @@ _encode: Final = msgspec.json.Encoder().encode
 
 
 class Failure(msgspec.Struct):
-    """400: the request is invalid. 500: it cannot be done, as the message says."""
+    """400: the request is invalid. 403, 429, 500: it cannot be done, as the message says."""
 
     status: Literal["failure"]
     message: str
@@ -191,7 +198,8 @@ class QueueDoor:
             )
         engine = self._engine
         check_manage(request.principal, name)
-        await engine.topics.create(name, topic_settings(engine.settings, {}), exist_ok=False)
+        settings, owner = topic_settings(engine.settings, {}), request.principal.owner
+        await engine.topics.create(name, settings, exist_ok=False, owner=owner)
         return SUCCESS
 
     def list_topics(self, request: Request) -> Response:
@@ -203,7 +211,8 @@ class QueueDoor:
         name = topic_name(read_fields(request), "topic")
         check_read(request.principal, name)
         topic = self._engine.topics.get(name)
-        consumer_id = await self._engine.queue.register_consumer(topic)
+        owner = request.principal.owner
+        consumer_id = await self._engine.queue.register_consumer(topic, owner)
         return json_response({"status": "success", "consumer_id": consumer_id})
 
     async def register_producer(self, request: Request) -> Response:
@@ -214,7 +223,8 @@ class QueueDoor:
         if not engine.topics.has(name):
             check_manage(request.principal, name)
         settings = topic_settings(engine.settings, {})
-        topic = await engine.topics.create(name, settings, exist_ok=True)
+        owner = request.principal.owner
+        topic = await engine.topics.create(name, settings, exist_ok=True, owner=owner)
         producer_id = await engine.queue.register_producer(topic)
         return json_response({"status": "success", "producer_id": producer_id})
 
@@ -277,6 +287,8 @@ class QueueDoor:
         check_read(request.principal, name)
         topic = self._engine.topics.get(name)
         self._engine.queue.check_consumer(topic, consumer_id)
+        consumer = self._engine.consumers.get(topic, consumer_id)
+        check_owner(request.principal, consumer.owner, f"consumer {consumer_id}")
         return topic, consumer_id
 
 
@@ -374,14 +386,14 @@ def read_id(fields: dict[str, Any], key: str) -> str:
 
 
 def failure_of(error: Exception) -> Response:
-    """400 for what is wrong in the request, 500 for what cannot be done."""
+    """400 for what is wrong in the request, 403 and 429 as /v1 says them, 500 for all else."""
     response = problem_of(error)
     if isinstance(error, HttpError):
         status = error.status
     elif isinstance(error, InvalidTopic | TooLarge):
         status = 400
     else:
-        status = 403 if isinstance(error, NotAuthorized) else 500
+        status = status_of(error) if isinstance(error, NotAuthorized | QuotaExceeded) else 500
     told = (
         str(error)
         if isinstance(error, PenstockError)

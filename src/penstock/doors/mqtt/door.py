@@ -272,7 +272,8 @@ class MqttDoor:
 
     async def _create_topic(self, connection: Connection, topic: str) -> None:
         try:
-            await self._world_of(connection).exchange.engine.create_wanted(topic)
+            engine = self._world_of(connection).exchange.engine
+            await engine.create_wanted(topic, connection.principal.owner)
         except PenstockError as failed:  # nothing was acknowledged: the client sends it again
             connection.end(reason_of(failed), str(failed))
         else:

@@ -76,6 +76,7 @@ class Publishing:
         "_first",
         "_last",
         "_opened_before",
+        "_owner",
         "_plain",
         "_pubacks",
         "_publisher",
@@ -107,6 +108,7 @@ class Publishing:
         self._route: Route | None = None  # of the last message: most clients keep to one name
         self._route_name = b""  # its name, as it is sent
         self._route_edition = -1  # of the router, when it was found
+        self._owner = connection.principal.owner
         self.meter = publisher.quotas.meter(connection.principal.user)
         self.stopped_at: PublishRun | None = None  # the run that had to wait last
 
@@ -134,7 +136,7 @@ class Publishing:
             self._route_name = run.name.encode()
             self._route_edition = publisher.router.edition
         if run.qos == 0:
-            if publisher.publish(route, run, None):
+            if publisher.publish(route, run, None, (), self._owner):
                 self._hold(route.topic)
             return
         if self._connection.version == MQTT_5:
@@ -142,9 +144,9 @@ class Publishing:
         ids = chunk.packet_ids[item.first_id : item.first_id + run.count]
         receipt = self._receipt(PUBACK if run.qos == 1 else PUBREC, ids)
         if run.qos == 1:
-            is_much = publisher.publish(route, run, receipt)
+            is_much = publisher.publish(route, run, receipt, (), self._owner)
         else:
-            is_much = publisher.publish_once(route, run, session, ids, receipt)
+            is_much = publisher.publish_once(route, run, session, ids, receipt, self._owner)
         if is_much or self._unacked > UNACKED_MAX:
             self._hold(route.topic)
 

@@ -83,6 +83,7 @@ def add_routes(door: Endpoints) -> None:
                 errors=(404, 409),
             ),
         ),
+        ("GET", RULE, access.show_rule, Facts("show a rule and whom it is for", RuleOut)),
         (
             "DELETE",
             RULE,
@@ -175,16 +176,23 @@ class AccessDoor:
         return json_response(RuleList([_rule(one) for one in added]), 201)
 
     async def remove_rule(self, request: Request) -> Response:
-        text, tenant = request.params["rule_id"], self._tenant
-        rule_id = read_number(text, RULE_ID_END)
-        if not any(one.rule_id == rule_id for one in self._roles.rules(tenant)):
-            raise HttpError(404, f"there is no rule {quoted(text)}: GET {RULES} lists all rules")
-        assert rule_id is not None
+        rule_id = self._known_rule(request).rule_id
         try:
-            await self._roles.remove_rule(rule_id, tenant)
+            await self._roles.remove_rule(rule_id, self._tenant)
         except RefusedError as refused:
             raise with_status(refused, 409) from None
         return Response(204)
+
+    def show_rule(self, request: Request) -> Response:
+        return json_response(_rule(self._known_rule(request)))
+
+    def _known_rule(self, request: Request) -> KnownRule:
+        text = request.params["rule_id"]
+        rule_id = read_number(text, RULE_ID_END)
+        for one in self._roles.rules(self._tenant):
+            if one.rule_id == rule_id:
+                return one
+        raise HttpError(404, f"there is no rule {quoted(text)}: see `penstock rule list`")
 
     # Questions
 

@@ -9,11 +9,12 @@ from penstock.broker.queue.consumers import Consumer
 from penstock.broker.reading import SCAN_BYTES_MAX, Found, Selection
 from penstock.broker.topics import Topic
 from penstock.core.access import Gate
+from penstock.core.names import quoted
 from penstock.core.position import parse_position
 from penstock.core.where import compile_where
 from penstock.doors.http.endpoints import Endpoints
 from penstock.doors.http.messages import JSON, Answer, Request, Response, json_response
-from penstock.doors.http.needs import Needs
+from penstock.doors.http.needs import Needs, check_owner
 from penstock.doors.http.router import Route
 from penstock.doors.http.v1.describing import Facts
 from penstock.doors.http.v1.page import Page, read_form, records_size
@@ -99,6 +100,11 @@ class ConsumersDoor:
         topic = self._engine.topics.get(request.params["topic"])
         return topic, self._engine.consumers.get(topic, request.params["consumer"])
 
+    def _find_own(self, request: Request) -> tuple[Topic, Consumer]:
+        topic, consumer = self._find(request)
+        check_owner(request.principal, consumer.owner, f"consumer {quoted(consumer.name)}")
+        return topic, consumer
+
     def list(self, request: Request) -> Response:
         topic = self._engine.topics.get(request.params["topic"])
         found = self._engine.consumers.describe(topic)
@@ -115,7 +121,8 @@ class ConsumersDoor:
         position = parse_position(start, engine.clock.now_us())
         status = 201
         try:
-            await engine.consumers.subscribe(topic, request.params["consumer"], position)
+            owner = request.principal.owner
+            await engine.consumers.subscribe(topic, request.params["consumer"], position, owner)
         except AlreadySubscribed:
             if request.header(b"if-none-match") == "*":
                 raise
@@ -123,14 +130,14 @@ class ConsumersDoor:
         return json_response(_out(*self._find(request)), status)
 
     async def unsubscribe(self, request: Request) -> Response:
-        topic, consumer = self._find(request)
+        topic, consumer = self._find_own(request)
         await self._engine.consumers.unsubscribe(topic, consumer.name)
         return Response(204)
 
     async def fetch(self, request: Request) -> Answer:
         engine = self._engine
         asked = read_body(request, Fetch)
-        topic, consumer = self._find(request)
+        topic, consumer = self._find_own(request)
         where = None if asked.where is None else compile_where(asked.where)
         deadline_s = engine.clock.monotonic_s() + asked.wait
         offset = asked.offset
@@ -172,14 +179,14 @@ class ConsumersDoor:
 
     async def commit(self, request: Request) -> Response:
         asked = read_body(request, Commit)
-        topic, consumer = self._find(request)
+        topic, consumer = self._find_own(request)
         await self._engine.consumers.commit(topic, consumer.name, asked.offset)
         return json_response(Committed(consumer.confirmed))
 
     async def seek(self, request: Request) -> Response:
         engine = self._engine
         position = parse_position(read_body(request, Seek).start, engine.clock.now_us())
-        topic, consumer = self._find(request)
+        topic, consumer = self._find_own(request)
         return json_response(Committed(await engine.consumers.seek(topic, consumer.name, position)))
 
 

@@ -18,6 +18,7 @@ from penstock.broker.queue.leases import DELAY_S_MAX, OPEN_MAX
 from penstock.broker.queue.redrives import REDRIVE_MAX
 from penstock.broker.topics import Topic
 from penstock.core.access import Gate
+from penstock.core.names import quoted
 from penstock.core.position import parse_position
 from penstock.core.where import compile_where
 from penstock.doors.http.endpoints import Endpoints
@@ -29,7 +30,7 @@ from penstock.doors.http.messages import (
     Response,
     json_response,
 )
-from penstock.doors.http.needs import Needs
+from penstock.doors.http.needs import Needs, check_owner
 from penstock.doors.http.pieces import LongRecord, page_pieces
 from penstock.doors.http.router import Route
 from penstock.doors.http.schemas import OFFSET, WHERE, shown_as
@@ -247,21 +248,32 @@ class GroupsDoor:
         topic, name = self._topic(request), request.params["group"]
         asked = read_body(request, NewGroup)
         start = parse_position(asked.start, self._engine.clock.now_us())
-        is_new = await self._engine.groups.create(topic, name, start)
-        return await self._set(topic, name, asked, 201 if is_new else 200)
+        owner = request.principal.owner
+        is_new = await self._engine.groups.create(topic, name, start, owner)
+        return await self._set(request, topic, asked, 201 if is_new else 200)
 
     async def alter(self, request: Request) -> Response:
         asked = read_body(request, GroupSettings)
-        return await self._set(self._topic(request), request.params["group"], asked, 200)
+        return await self._set(request, self._topic(request), asked, 200)
 
-    async def _set(self, topic: Topic, name: str, asked: GroupSettings, status: int) -> Response:
-        groups = self._engine.groups
+    async def _set(
+        self, request: Request, topic: Topic, asked: GroupSettings, status: int
+    ) -> Response:
+        groups, name = self._engine.groups, request.params["group"]
+        if asked.lease_s is not None or asked.deliveries_max is not None:
+            self._check_owner(request, topic)
         await groups.alter(topic, name, asked.lease_s, asked.deliveries_max)
         return json_response(groups.describe(topic, name), status)
 
     async def delete(self, request: Request) -> Response:
-        await self._engine.groups.delete(self._topic(request), request.params["group"])
+        topic = self._topic(request)
+        self._check_owner(request, topic)
+        await self._engine.groups.delete(topic, request.params["group"])
         return Response(204)
+
+    def _check_owner(self, request: Request, topic: Topic) -> None:
+        kept = self._engine.groups.get(topic, request.params["group"])
+        check_owner(request.principal, kept.owner, f"group {quoted(kept.name)}")
 
     async def fetch(self, request: Request) -> Answer:
         topic = self._topic(request)
@@ -282,6 +294,7 @@ class GroupsDoor:
             gate=gate,
             lease_s=asked.lease_s,
             deliveries_max=asked.deliveries_max,
+            owner=request.principal.owner,
         )
         while True:
             (receipt, given), place = await room.read(

@@ -60,6 +60,12 @@ def add_routes(door: Endpoints, exchange: Exchange) -> None:
             sessions.kick,
             Facts("close a connection; with forget also delete the session", Kicked, takes=Kick),
         ),
+        (
+            "DELETE",
+            SESSION,
+            sessions.remove,
+            Facts("close the connection and delete the session", statuses=(204,)),
+        ),
     ):
         door.router.add(Route(method, path, handler, facts=facts, needs=Needs.ADMIN))
 
@@ -90,22 +96,31 @@ class SessionsDoor:
     async def kick(self, request: Request) -> Response:
         asked = read_body(request, Kick)
         client_id = request.params["client_id"]
+        was_connected = await self._end(client_id, is_forgotten=asked.forget)
+        return json_response(Kicked(client_id, was_connected, asked.forget))
+
+    async def remove(self, request: Request) -> Response:
+        await self._end(request.params["client_id"], is_forgotten=True)
+        return Response(204)
+
+    async def _end(self, client_id: str, *, is_forgotten: bool) -> bool:
+        """Whether it was connected; HttpError 404 if there is nothing to end."""
         exchange = self._exchange
         session = exchange.sessions.connected.get(client_id)
         if session is None and client_id not in exchange.store.stored:
             raise _unknown(client_id)
         was_connected = session is not None
         if session is not None:
-            if asked.forget:
+            if is_forgotten:
                 session.expiry_s = 0  # it ends with its connection
             outbox = session.outbox
             if isinstance(outbox, Connection):
                 outbox.end(Reason.ADMINISTRATIVE_ACTION, "an administrator closed the connection")
             elif outbox is not None:
                 outbox.close()
-        elif asked.forget:
+        elif is_forgotten:
             await exchange.store.forget(client_id)
-        return json_response(Kicked(client_id, was_connected, asked.forget))
+        return was_connected
 
     async def _find(self, client_id: str) -> list[Standing]:
         found = await describe_sessions(self._exchange, [client_id])

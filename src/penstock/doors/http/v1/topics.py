@@ -116,7 +116,8 @@ class TopicsDoor:
         given = read_settings(request)
         settings = topic_settings(engine.settings, given)
         try:
-            topic = await engine.topics.create(name, settings, exist_ok=False)
+            owner = request.principal.owner
+            topic = await engine.topics.create(name, settings, exist_ok=False, owner=owner)
         except TopicExists:
             if request.header(b"if-none-match") == "*":
                 raise

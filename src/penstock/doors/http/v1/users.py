@@ -9,7 +9,7 @@ from typing import Final
 
 from msgspec import UNSET
 
-from penstock.broker.access import CredentialRow
+from penstock.broker.access import AccessKeyRow, CredentialRow
 from penstock.broker.exchange import Exchange
 from penstock.core.access import OPERATOR, check_user
 from penstock.core.names import quoted
@@ -34,6 +34,7 @@ def add_routes(door: Endpoints, exchange: Exchange) -> None:
     users = UsersDoor(exchange)
     for method, path, handler, facts in (
         ("GET", USERS, users.show_all, Facts("list the users", UserList)),
+        ("GET", USER, users.show, Facts("show a user", UserOut)),
         (
             "PUT",
             USER,
@@ -71,6 +72,7 @@ def add_routes(door: Endpoints, exchange: Exchange) -> None:
             ),
         ),
         ("GET", KEYS, users.show_keys, Facts("list the ids of all keys", KeyList)),
+        ("GET", KEY, users.show_key, Facts("show whose a key is, and its roles", KeyOut)),
         ("DELETE", KEY, users.revoke, Facts("revoke a key", statuses=(204,))),
     ):
         door.router.add(Route(method, path, handler, facts=facts, needs=Needs.ADMIN))
@@ -84,6 +86,9 @@ class UsersDoor:
 
     def show_all(self, request: Request) -> Response:
         return json_response(UserList([_out(row) for row in self._access.users(self._tenant)]))
+
+    def show(self, request: Request) -> Response:
+        return json_response(_out(self._access.user(self._known(request), self._tenant)))
 
     async def put(self, request: Request) -> Response:
         user = check_user(request.params["user"])
@@ -143,31 +148,40 @@ class UsersDoor:
 
     def show_keys(self, request: Request) -> Response:
         rows = self._access.access_keys(self._tenant)
-        return json_response(
-            KeyList([KeyOut(row.key_id, row.user, row.created_at, [*row.roles]) for row in rows])
-        )
+        return json_response(KeyList([_key_out(row) for row in rows]))
+
+    def show_key(self, request: Request) -> Response:
+        return json_response(_key_out(self._key(request)))
 
     async def revoke(self, request: Request) -> Response:
-        key_id = request.params["key_id"]
-        tenant = self._tenant
-        if not any(row.key_id == key_id for row in self._access.access_keys(tenant)):
-            raise HttpError(404, f"there is no key {quoted(key_id)}: GET {KEYS} lists all keys")
-        await self._access.revoke_key(key_id, tenant)
+        await self._access.revoke_key(self._key(request).key_id, self._tenant)
         return Response(204)
+
+    def _key(self, request: Request) -> AccessKeyRow:
+        key_id = request.params["key_id"]
+        for row in self._access.access_keys(self._tenant):
+            if row.key_id == key_id:
+                return row
+        raise HttpError(404, f"there is no key {quoted(key_id)}: see `penstock key list`")
 
     def _is_known(self, user: str, tenant: TenantId) -> bool:
         return any(row.user == user for row in self._access.users(tenant))
 
-    def _find(self, request: Request) -> str:
-        """The user of the path, whom the one who asks may change."""
-        user, tenant = request.params["user"], self._tenant
-        if not self._is_known(user, tenant):
+    def _known(self, request: Request) -> str:
+        """The user of the path."""
+        user = request.params["user"]
+        if not self._is_known(user, self._tenant):
             raise HttpError(
                 404,
                 f"there is no user {quoted(user)} (names are case-sensitive): see "
                 "`penstock user list`",
             )
-        if OPERATOR in self._access.user(user, tenant).roles:
+        return user
+
+    def _find(self, request: Request) -> str:
+        """The user of the path, whom the one who asks may change."""
+        user = self._known(request)
+        if OPERATOR in self._access.user(user, self._tenant).roles:
             _check_operator(request)
         return user
 
@@ -175,6 +189,10 @@ class UsersDoor:
 def _check_operator(request: Request) -> None:
     if not request.principal.grants.is_operator:
         raise NotAuthorized("only an operator adds or changes users with the role operator")
+
+
+def _key_out(row: AccessKeyRow) -> KeyOut:
+    return KeyOut(row.key_id, row.user, row.created_at, [*row.roles])
 
 
 def _out(row: CredentialRow) -> UserOut:

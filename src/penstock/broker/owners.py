@@ -9,8 +9,33 @@ from typing import Generic, TypeVar
 Key = TypeVar("Key", bound=Hashable)
 
 
+class Amounts:
+    """How many things, and how many bytes of them, each owner has. Nobody's are not counted."""
+
+    __slots__ = ("_bytes", "_counts")
+
+    def __init__(self) -> None:
+        self._counts: Counter[str] = Counter()
+        self._bytes: Counter[str] = Counter()
+
+    def add(self, owner: str | None, count: int, size: int) -> None:
+        """Negative numbers take away."""
+        if owner is None:
+            return
+        self._counts[owner] += count
+        self._bytes[owner] += size
+        if not self._counts[owner] and not self._bytes[owner]:
+            del self._counts[owner], self._bytes[owner]
+
+    def count_of(self, owner: str) -> int:
+        return self._counts[owner]
+
+    def bytes_of(self, owner: str) -> int:
+        return self._bytes[owner]
+
+
 class Owners(Generic[Key]):
-    """The owners by what they own: sessions by their client ids, wills by their ids."""
+    """The owners by what they own: sessions by client id, wills and topics by their ids."""
 
     def __init__(self, owners: dict[Key, str] | None = None) -> None:
         self._owners: dict[Key, str] = owners or {}
@@ -24,6 +49,11 @@ class Owners(Generic[Key]):
 
     def __contains__(self, key: object) -> bool:
         return key in self._owners
+
+    def put(self, key: Key, owner: str | None) -> None:
+        """One of them, unless nobody owns it."""
+        if owner is not None:
+            self[key] = owner
 
     def __setitem__(self, key: Key, owner: str) -> None:
         self.pop(key)
