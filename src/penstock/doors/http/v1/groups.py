@@ -168,6 +168,7 @@ def add_routes(door: Endpoints) -> None:
                 GroupInfo,
                 takes=NewGroup,
                 statuses=(200, 201),
+                errors=(409,),
             ),
         ),
         (
