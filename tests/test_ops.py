@@ -55,5 +55,11 @@ def test_every_alert_says_what_happened_and_how_bad_it_is() -> None:
 def test_the_unit_runs_the_command_without_privileges() -> None:
     unit = (OPS / "penstock.service").read_text()
     assert re.search(r"^ExecStart=\S+/penstock serve ", unit, re.MULTILINE)
-    for line in ("NoNewPrivileges=yes", "ProtectSystem=strict", "DynamicUser=yes"):
+    for line in (
+        "Type=notify",
+        "WatchdogSec=60",
+        "NoNewPrivileges=yes",
+        "ProtectSystem=strict",
+        "DynamicUser=yes",
+    ):
         assert line in unit

@@ -23,6 +23,7 @@ PROGRAMS = {
     "mosquitto_pub": "mosquitto-clients",
     "mosquitto_sub": "mosquitto-clients",
     "redis-server": "redis-server",
+    "systemd-analyze": "systemd",
 }
 # Daemons lie in sbin, which is not on everybody's path.
 SEARCH = os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/local/sbin", "/usr/sbin"])

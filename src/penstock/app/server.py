@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from penstock.app.aio import serving_broker
+from penstock.app.first_user import add_first_user
 from penstock.app.schedule import Schedule
 from penstock.broker.access import check_exposure
 from penstock.broker.engine import Engine
@@ -103,6 +104,7 @@ class Server:
         access.allow_anonymous = settings.allow_anonymous
         access.certificates = settings.certificates
         access.roles.declare(settings.roles, settings.rules)
+        await add_first_user(access, settings.first_user)
         if settings.tokens is not None:
             access.tokens = Tokens(settings.tokens, self.broker.engine.clock)
         for one in listeners:

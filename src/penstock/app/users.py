@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Final
 
 from penstock.app.private import keep_private
 from penstock.app.storage import backends, catalog_opener, check_backends, keep_backends
@@ -13,9 +15,12 @@ from penstock.broker.metrics import Metrics
 from penstock.broker.settings import BrokerSettings
 from penstock.catalog.catalog import Catalog
 from penstock.catalog.thread import InlineRunner
-from penstock.log.files.directory import DataDirectory, read_holder
+from penstock.catalog.upgrade import copy_before_upgrade
+from penstock.log.files.directory import SQLITE, DataDirectory, check_restored, read_holder
 from penstock.model.clock import SystemClock
 from penstock.model.errors import UnavailableError
+
+LOG: Final = logging.getLogger("penstock.catalog")
 
 
 @asynccontextmanager
@@ -35,9 +40,13 @@ async def open_users(path: Path, settings: BrokerSettings | None = None) -> Asyn
             "its users: stop that broker, run this command, and start it again"
         ) from None
     try:
+        check_restored(path)
         keep_private(path)
         check_backends(path, chosen)
         runner = InlineRunner(catalog_opener(path, settings)())
+        if chosen.catalog == SQLITE:
+            for note in copy_before_upgrade(path):
+                LOG.warning(note)
         catalog = await Catalog.open(runner, SystemClock())
         keep_backends(path, chosen)
         access = Access(catalog.credentials, Metrics())

@@ -11,12 +11,21 @@ from typing import Any, Final
 from penstock.app.heap import keep_trimmed
 from penstock.app.server import Server, tls_contexts
 from penstock.app.storage import backends
+from penstock.app.systemd import READY, STOPPING, ServiceManager
 from penstock.broker.settings import make_settings, mask_password
 from penstock.broker.tokens import Tokens
 from penstock.cli.log_output import LogOutput
 from penstock.cli.output import UsageError, counted, human_bytes, human_duration
 from penstock.cli.settings import show_effective
-from penstock.config import OFF, OPTIONAL, REQUIRED, ServerSettings, load, server_settings
+from penstock.config import (
+    OFF,
+    OPTIONAL,
+    REQUIRED,
+    ServerSettings,
+    environment,
+    load,
+    server_settings,
+)
 from penstock.core.engine_kind import engine_kind
 from penstock.doors.descriptors import raise_limit
 from penstock.doors.loop import DoorLoop
@@ -150,16 +159,21 @@ async def _serve(server: Server, settings: ServerSettings) -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop.set)
     loop.add_signal_handler(signal.SIGHUP, lambda: None)  # until there is something to reload
+    manager = ServiceManager(environment())
+    feeding = asyncio.create_task(manager.feed_watchdog(), name="penstock-watchdog")
     await server.open()
     loop.add_signal_handler(signal.SIGHUP, server.reload)
     trimming = asyncio.create_task(keep_trimmed(), name="penstock-heap")
     try:
         await _greet(server, settings)
+        manager.tell(READY)
         await stop.wait()
+        manager.tell(STOPPING)
         print("stopping: saving positions and closing files", flush=True)
     finally:
         trimming.cancel()
         await server.close()
+        feeding.cancel()
 
 
 async def _greet(server: Server, settings: ServerSettings) -> None:

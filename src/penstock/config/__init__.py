@@ -32,7 +32,7 @@ if TYPE_CHECKING:
         spark_master,
         spark_variables,
     )
-    from penstock.config.server import ServerSettings, server_settings
+    from penstock.config.server import FirstUser, ServerSettings, server_settings
 
 __all__ = [
     "DEFAULT_DATA",
@@ -43,6 +43,7 @@ __all__ = [
     "SETTINGS",
     "Binding",
     "Effective",
+    "FirstUser",
     "ServerSettings",
     "Setting",
     "default_key",
@@ -61,6 +62,7 @@ __all__ = [
 _LATE = {
     "Binding": "penstock.config.reading",
     "Effective": "penstock.config.reading",
+    "FirstUser": "penstock.config.server",
     "OFF": "penstock.config.checks",
     "OPTIONAL": "penstock.config.checks",
     "REQUIRED": "penstock.config.checks",

@@ -320,6 +320,18 @@ SETTINGS: Final = (
         "accept clients without a login, from every address",
     ),
     Setting(
+        "access.first_user",
+        "",
+        optional_text,
+        "add this administrator at the start if no user exists; needs first_password_file",
+    ),
+    Setting(
+        "access.first_password_file",
+        "",
+        file,
+        "file whose first line is the password of that user",
+    ),
+    Setting(
         "access.certificate_user",
         COMMON_NAME,
         one_of(COMMON_NAME, FINGERPRINT),

@@ -28,6 +28,14 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
+class FirstUser:
+    """The user that a broker without users begins with."""
+
+    name: str
+    password_file: Path
+
+
+@dataclass(frozen=True, slots=True)
 class ServerSettings:
     """Everything `penstock serve` can be told. `off` leaves a listener closed."""
 
@@ -53,6 +61,7 @@ class ServerSettings:
     tokens: TokenSettings | None  # None: tokens are not accepted
     proxies: TrustedProxies
     certificates: CertificateRules
+    first_user: FirstUser | None = None
     roles: tuple[DeclaredRole, ...] = ()
     rules: tuple[DeclaredRule, ...] = ()
 
@@ -109,9 +118,18 @@ def server_settings(effective: Effective) -> ServerSettings:
             values["access.certificate_tenant"],
             values["access.certificate_unknown_users"],
         ),
+        _first_user(values),
         effective.roles,
         effective.rules,
     )
+
+
+def _first_user(values: dict[str, Any]) -> FirstUser | None:
+    name, password_file = values["access.first_user"], values["access.first_password_file"]
+    if bool(name) != bool(password_file):
+        given, missing = ("first_user", "first_password_file")[:: 1 if name else -1]
+        raise InvalidSetting(f"[access] {given} needs {missing}: set both, or neither")
+    return FirstUser(name, Path(password_file)) if name else None
 
 
 def _token_settings(values: dict[str, Any]) -> TokenSettings | None:
