@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from datetime import UTC, datetime
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +12,11 @@ import pytest
 
 from penstock import Broker, InvalidName, RefusedError, TooLarge, TopicNotFound
 from penstock.model.limits import HEADERS_BYTES_MAX, MIB, PAYLOAD_BYTES_MAX
+
+
+@dataclass
+class Infinite:
+    celsius: float
 
 
 @pytest.mark.parametrize(
@@ -52,8 +59,22 @@ def test_bytes_like_messages_are_bytes(broker: Broker) -> None:
 
 @pytest.mark.parametrize(
     "value",
-    [object(), {1, object()}, float("nan"), [float("inf")], {"a": (None, -float("inf"))}],
-    ids=["object", "object inside", "nan", "infinity", "infinity inside"],
+    [
+        object(),
+        {1, object()},
+        float("nan"),
+        [float("inf")],
+        {"a": (None, -float("inf"))},
+        {1, 2},
+        {"a": frozenset("b")},
+        {1: "one"},
+        {"a": [{None: 1}]},
+        [b"bytes"],
+        datetime(2026, 1, 2, tzinfo=UTC),
+        [Decimal("1.5")],
+        Infinite(float("nan")),
+    ],
+    ids=repr,
 )
 def test_a_value_without_a_json_form_is_refused(broker: Broker, value: Any) -> None:
     broker.create_topic("t")
@@ -192,3 +213,25 @@ def test_what_publish_returned_is_there_for_the_next_process(tmp_path: Path) -> 
         (record,) = broker.read("t", start=offset)
         assert (record.value, record.name, record.headers) == ("kept", "a/b", (("k", "v"),))
         assert broker.notes == ()
+
+
+def test_an_object_with_declared_fields_is_published_by_its_fields(broker: Broker) -> None:
+    broker.create_topic("t")
+    broker.publish(Infinite(21.5), "t")
+    assert broker.read("t")[0].value == {"celsius": 21.5}
+
+
+@pytest.mark.parametrize("one", ["abc", b"abc", bytearray(b"abc"), {"a": 1}, 5, None], ids=repr)
+def test_one_message_is_not_a_list_of_messages(broker: Broker, one: Any) -> None:
+    broker.create_topic("t")
+    with pytest.raises(RefusedError, match="give a list of messages"):
+        broker.publish_many(one, "t")
+    assert broker.size("t") == 0
+
+
+def test_a_retained_message_is_stored_as_such(broker: Broker) -> None:
+    broker.create_topic("t")
+    broker.publish("on", "t", retain=True)
+    broker.publish_many(["a", "b"], "t", retain=True)
+    broker.publish("off", "t")
+    assert [one.retain for one in broker.read("t")] == [True, True, True, False]

@@ -108,7 +108,7 @@ def test_groups_are_listed_shown_and_removed(data: Path, run: Command) -> None:
         with penstock.connect(url) as client:
             client.create_topic("orders")
             client.publish_many(["a", "b", "c"], "orders")
-            group = client.group("orders", "packers")
+            group = client.join_group("packers", "orders")
             first, second = group.fetch(2)
             group.ack([first])
         shown = [run("group", "list", "orders", "--at", at).out for at in (url, str(data))]

@@ -124,6 +124,8 @@ def calls() -> dict[str, Act]:
     add("publish_many to", BAD_TOPICS, lambda b, v: b.publish_many(["x"], v))
     add("publish_many nothing to", BAD_TOPICS, lambda b, v: b.publish_many([], v))
     add("publish_many", BAD_MESSAGES, lambda b, v: b.publish_many(["x", v], "t"))
+    lists = ["abc", b"abc", {"a": 1}, 5, None]
+    add("publish_many of", lists, lambda b, v: b.publish_many(v, "t"))
     add("publish_many name", BAD_NAMES, lambda b, v: b.publish_many(["x", 1], "t", name=v))
 
     add("subscribe", ["c", *BAD_CONSUMERS[1:]], lambda b, v: b.subscribe(v, "t"))

@@ -36,9 +36,11 @@ from penstock import (
 from penstock.client.sync import Client
 from penstock.doors.http.v1 import streams
 from penstock.model.limits import HEARTBEAT_S, SILENCE_HEARTBEATS_MAX
+from penstock.mqtt.kinds import MQTT_5
 from tests.cutting_proxy import CuttingProxy
 from tests.doors.served import Served
 from tests.doors.users import add_users
+from tests.doors.wire import Wire
 from tests.waiting import WAIT_S
 
 
@@ -351,7 +353,7 @@ def test_a_stream_filters_where_the_broker_is(client: Client, topic: str) -> Non
 
 def test_readers_of_a_group_share_its_records(client: Client, topic: str) -> None:
     client.publish_many(range(10), topic)
-    first, second = client.group(topic, "workers"), client.group(topic, "workers")
+    first, second = client.join_group("workers", topic), client.join_group("workers", topic)
     mine = first.fetch(4)
     theirs = second.fetch(100)
     assert [one.record.value for one in mine + theirs] == list(range(10))
@@ -377,6 +379,31 @@ def test_readers_of_a_group_share_its_records(client: Client, topic: str) -> Non
     assert client.groups(topic) == []
     with pytest.raises(NotSubscribed):
         first.info()
+
+
+def test_the_old_way_to_join_a_group_works_and_says_what_replaces_it(
+    client: Client, topic: str
+) -> None:
+    client.publish("x", topic)
+    with pytest.warns(DeprecationWarning, match=r"join_group\(group, topic\)"):
+        group = client.group(topic, "workers")
+    assert len(group.fetch()) == 1
+
+
+# Retained messages
+
+
+def test_a_retained_message_reaches_a_subscriber_that_comes_later(
+    served: Served, client: Client, topic: str
+) -> None:
+    client.publish("on", topic, name=f"{topic}/lamp", retain=True)
+    client.publish_many(["a", "b"], topic, name=f"{topic}/many", retain=True)
+    with Wire(served.port, f"late-{topic}", MQTT_5) as wire:
+        wire.connect()
+        wire.subscribe(f"{topic}/#", qos=1)
+        got = {one.name: one for one in (wire.receive(), wire.receive())}
+    assert [got[f"{topic}/lamp"].payload, got[f"{topic}/many"].payload] == [b"on", b"b"]
+    assert all(one.retain for one in got.values())
 
 
 # Handlers and requests

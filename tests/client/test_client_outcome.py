@@ -274,7 +274,7 @@ def test_calls_that_are_lost_say_so_and_were_carried_out(
 ) -> None:
     name = f"{topic}-new"
     direct.publish_many(range(5), topic)
-    group = client.group(topic, "workers")
+    group = client.join_group("workers", topic)
     calls: list[tuple[Callable[[], Any], int]] = [
         (lambda: client.create_topic(name), ATTEMPTS),
         (lambda: client.alter_topic(name, durability="os"), ATTEMPTS),
@@ -302,11 +302,11 @@ def test_an_ack_whose_answer_is_lost_was_carried_out(
     proxy: CuttingProxy, client: Client, direct: Client, topic: str
 ) -> None:
     direct.publish_many(range(2), topic)
-    group = client.group(topic, "workers")
+    group = client.join_group("workers", topic)
     first, second = group.fetch(2)
     lost(proxy, lambda: group.ack([first]), 1)
     lost(proxy, lambda: group.nack([second]), 1)
-    (again,) = direct.group(topic, "workers").fetch(2)
+    (again,) = direct.join_group("workers", topic).fetch(2)
     assert again.record.value == 1
     with pytest.raises(RefusedError, match="does not hold"):
         group.ack([first])

@@ -158,7 +158,7 @@ def test_groups_pages_streams_and_feeds_pass_over_offsets_without_messages(
         assert [one.offset for one in records] == [0, 2, 4, 6, 8, 10]
         stream = client.stream(topic, start="earliest")
         assert [next(stream).payload for _ in range(6)] == expected
-        group = client.group(topic, "workers")
+        group = client.join_group("workers", topic)
         given: list[bytes] = []
         while len(given) < 6:
             leased = group.fetch(limit=1)

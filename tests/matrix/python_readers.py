@@ -160,7 +160,7 @@ def aio_client_consume(house: House, place: Place) -> list[Got]:
 
 @late("client-group")
 def client_group(house: House, place: Place) -> list[Got]:
-    group = house.client.group(place.topic, f"client-{place.key}")
+    group = house.client.join_group(f"client-{place.key}", place.topic)
     found: list[Got] = []
     while given := group.fetch(2, start=place.base):
         found += [got_record(one.record) for one in given]

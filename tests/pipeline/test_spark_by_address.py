@@ -82,7 +82,7 @@ def test_statistics_of_a_running_broker_have_the_places_of_its_readers(
 ) -> None:
     client.subscribe("reader", "orders")
     client.consume("reader", "orders", limit=3)
-    client.group("orders", "packers").fetch(limit=2)
+    client.join_group("packers", "orders").fetch(limit=2)
     to = tmp_path / "stats"
     assert main(["pipeline", "run", "stats", "--to", str(to), "--no-chart", "--at", at]) == 0
     counted = [(row["topic"], row["name"], row["messages"]) for row in rows_of(to / "minutes")]

@@ -38,7 +38,7 @@ from penstock.model.groups import (
     check_lease_s,
     redrive_all,
 )
-from penstock.model.messages import check_headers, encode_message
+from penstock.model.messages import check_headers, check_messages, encode_message
 from penstock.model.record import (
     DEFAULT_TENANT,
     ConsumerInfo,
@@ -179,12 +179,21 @@ class AsyncBroker:
     # Publishing
 
     async def publish(
-        self, message: Any, topic: str, *, name: str | None = None, headers: HeadersLike = None
+        self,
+        message: Any,
+        topic: str,
+        *,
+        name: str | None = None,
+        headers: HeadersLike = None,
+        retain: bool = False,
     ) -> int:
-        """Store one message; its offset, once it is durable."""
+        """Store one message; its offset, once it is durable.
+
+        With `retain` new MQTT subscribers receive it, until another one under its name is retained.
+        """
         engine = self.engine
         target = engine.topics.get(topic)
-        (run,) = _runs(target, name, [message], headers)
+        (run,) = _runs(target, name, [message], headers, retain)
         return await engine.publish(target, run)
 
     async def publish_many(
@@ -194,6 +203,7 @@ class AsyncBroker:
         *,
         name: str | None = None,
         headers: HeadersLike = None,
+        retain: bool = False,
     ) -> range:
         """Store messages in order, next to each other; their offsets, once all are durable.
 
@@ -202,7 +212,7 @@ class AsyncBroker:
         """
         engine = self.engine
         target = engine.topics.get(topic)
-        runs = _runs(target, name, messages, headers)
+        runs = _runs(target, name, check_messages(messages), headers, retain)
         if not runs:
             end = target.log.bounds().end
             return range(end, end)
@@ -428,7 +438,7 @@ def _where(text: str | None) -> Where | None:
 
 
 def _runs(
-    topic: Topic, name: str | None, messages: Iterable[Any], headers: HeadersLike
+    topic: Topic, name: str | None, messages: Iterable[Any], headers: HeadersLike, retain: bool
 ) -> list[Run]:
     """Messages of one kind in runs, each small enough to be handed over at once."""
     published_as = topic.declared if name is None else check_name(name)
@@ -444,4 +454,7 @@ def _runs(
             alike.append((kind, []))
             size = len(payload)
         alike[-1][1].append(payload)
-    return [run_of(published_as, payloads, kind, headers=checked) for kind, payloads in alike]
+    return [
+        run_of(published_as, payloads, kind, headers=checked, retain=bool(retain))
+        for kind, payloads in alike
+    ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+import warnings
 from collections.abc import AsyncIterator, Callable, Iterable
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
@@ -38,8 +39,8 @@ from penstock.model.errors import (
     TopicExists,
 )
 from penstock.model.groups import GroupInfo
-from penstock.model.limits import HEARTBEAT_S
-from penstock.model.messages import check_key
+from penstock.model.limits import HEARTBEAT_S as HEARTBEAT_S
+from penstock.model.messages import check_key, check_messages
 from penstock.model.record import (
     ConsumerInfo,
     HeadersLike,
@@ -52,6 +53,9 @@ from penstock.model.record import (
 
 T = TypeVar("T")
 
+GROUP_IS_DEPRECATED: Final = (
+    "client.group(topic, group) is deprecated: use client.join_group(group, topic)"
+)
 REPEAT: Final = "repeat the call; doing it twice does no harm"
 # What a request is answered that was sent twice and carried out the first time.
 SELF_REFUSED: Final = {("PUT", 409), ("DELETE", 404)}
@@ -201,6 +205,7 @@ class AsyncClient:
         *,
         name: str | None = None,
         headers: HeadersLike = None,
+        retain: bool = False,
         key: str | None = None,
     ) -> int:
         """Store one message; its offset, once it is durable.
@@ -208,7 +213,7 @@ class AsyncClient:
         What is published at the same time goes to the broker together. The same call with the same
         `key` stores the message once, within 24 hours; OutcomeUnknown has the key to repeat with.
         """
-        body = message_body(message, name, headers)
+        body = message_body(message, name, headers, retain)
         if self._openings:
             await asyncio.wait(self._openings)
         return await self._publisher(topic).publish(body, key)
@@ -220,13 +225,16 @@ class AsyncClient:
         *,
         name: str | None = None,
         headers: HeadersLike = None,
+        retain: bool = False,
         key: str | None = None,
     ) -> range:
         """Store messages in order, next to each other; their offsets, once all are durable.
 
         The same call with the same `key` stores them once, as in `publish`.
         """
-        bodies = [message_body(message, name, headers) for message in messages]
+        bodies = [
+            message_body(message, name, headers, retain) for message in check_messages(messages)
+        ]
         if not bodies:
             end = (await self._topic_info(topic)).end_offset
             return range(end, end)
@@ -433,9 +441,14 @@ class AsyncClient:
 
     # Groups
 
-    def group(self, topic: str, group: str) -> AsyncGroup:
+    def join_group(self, group: str, topic: str) -> AsyncGroup:
         """One reader of a group."""
         return AsyncGroup(self._transport, topic, group)
+
+    def group(self, topic: str, group: str) -> AsyncGroup:
+        """Deprecated: `join_group(group, topic)`, whose arguments have the order of all others."""
+        warnings.warn(GROUP_IS_DEPRECATED, DeprecationWarning, stacklevel=2)
+        return self.join_group(group, topic)
 
     # Handlers
 

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import ssl
+import warnings
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Sequence
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 
-from penstock.client.aio import AsyncClient
+from penstock.client.aio import GROUP_IS_DEPRECATED, AsyncClient
 from penstock.client.groups import AsyncGroup, Delivery
 from penstock.client.handlers import Handler
+from penstock.client.repeating import PATIENCE_S
 from penstock.model.blocking import Blocking, LoopThread
+from penstock.model.limits import HEARTBEAT_S
+from penstock.model.messages import check_messages
 from penstock.model.record import HeadersLike, PositionLike, Record
 
 T = TypeVar("T")
@@ -22,7 +27,25 @@ Call = Callable[[Coroutine[Any, Any, Any]], Any]
 class Client(Blocking):
     """A broker elsewhere, with the names of Broker; `penstock.connect(url)` makes it."""
 
-    def __init__(self, url: str, **options: Any) -> None:
+    def __init__(
+        self,
+        url: str,
+        *,
+        user: str = "",
+        password: str = "",
+        token: str = "",
+        tenant: str = "",
+        tls: ssl.SSLContext | None = None,
+        patience_s: float = PATIENCE_S,
+        heartbeat_s: float = HEARTBEAT_S,
+    ) -> None:
+        options: dict[str, Any] = {
+            "user": user,
+            "password": password,
+            "token": token,
+            "tenant": tenant,
+        }
+        options |= {"tls": tls, "patience_s": patience_s, "heartbeat_s": heartbeat_s}
         self._thread = LoopThread("penstock-client", CLOSED)
         try:
             self._client = self._awaitable = self._call(_make(url, options))
@@ -58,6 +81,7 @@ class Client(Blocking):
         *,
         name: str | None = None,
         headers: HeadersLike = None,
+        retain: bool = False,
         key: str | None = None,
     ) -> int:
         """Store one message; its offset, once it is durable.
@@ -65,7 +89,9 @@ class Client(Blocking):
         The same call with the same `key` stores the message once, within 24 hours; OutcomeUnknown
         has the key to repeat with.
         """
-        work = self._client.publish(message, topic, name=name, headers=headers, key=key)
+        work = self._client.publish(
+            message, topic, name=name, headers=headers, retain=retain, key=key
+        )
         return self._call(work)
 
     def publish_many(
@@ -75,13 +101,17 @@ class Client(Blocking):
         *,
         name: str | None = None,
         headers: HeadersLike = None,
+        retain: bool = False,
         key: str | None = None,
     ) -> range:
         """Store messages in order, next to each other; their offsets, once all are durable.
 
         The same call with the same `key` stores them once, as in `publish`.
         """
-        work = self._client.publish_many(list(messages), topic, name=name, headers=headers, key=key)
+        together = list(check_messages(messages))
+        work = self._client.publish_many(
+            together, topic, name=name, headers=headers, retain=retain, key=key
+        )
         return self._call(work)
 
     def consume(
@@ -129,9 +159,14 @@ class Client(Blocking):
 
     # Groups, handlers, requests
 
-    def group(self, topic: str, group: str) -> Group:
+    def join_group(self, group: str, topic: str) -> Group:
         """One reader of a group."""
-        return Group(self._client.group(topic, group), self._call)
+        return Group(self._client.join_group(group, topic), self._call)
+
+    def group(self, topic: str, group: str) -> Group:
+        """Deprecated: `join_group(group, topic)`, whose arguments have the order of all others."""
+        warnings.warn(GROUP_IS_DEPRECATED, DeprecationWarning, stacklevel=2)
+        return self.join_group(group, topic)
 
     def handler(
         self, names: str, *, model: Any = None, topic: str = ""
@@ -208,9 +243,29 @@ async def _next(records: AsyncIterator[Record]) -> Record:
     return await anext(records)
 
 
-def connect(url: str, **options: Any) -> Client:
-    """A client of the broker at `url`.
+def connect(
+    url: str,
+    *,
+    user: str = "",
+    password: str = "",
+    token: str = "",
+    tenant: str = "",
+    tls: ssl.SSLContext | None = None,
+    patience_s: float = PATIENCE_S,
+    heartbeat_s: float = HEARTBEAT_S,
+) -> Client:
+    """A client of the broker at `url`, which it asks once, to see that it is there.
 
-    Options: user, password, token, tenant, tls, patience_s, heartbeat_s.
+    `tenant`: which one an operator means. `patience_s`: how long calls with a key are repeated
+    before they fail. `heartbeat_s`: how long the broker may be silent in a stream.
     """
-    return Client(url, **options)
+    return Client(
+        url,
+        user=user,
+        password=password,
+        token=token,
+        tenant=tenant,
+        tls=tls,
+        patience_s=patience_s,
+        heartbeat_s=heartbeat_s,
+    )

@@ -86,7 +86,9 @@ class RecordsIn(msgspec.Struct):
         return [one.record(self.topic) for one in self.records]
 
 
-def message_body(message: Any, name: str | None, headers: HeadersLike) -> bytes:
+def message_body(
+    message: Any, name: str | None, headers: HeadersLike, retain: bool = False
+) -> bytes:
     """One message for `POST …/records`, refused here for what a Broker would refuse it for."""
     payload, kind = encode_message(message)
     body: dict[str, Any] = {}
@@ -98,6 +100,8 @@ def message_body(message: Any, name: str | None, headers: HeadersLike) -> bytes:
         body["name"] = check_name(name)
     if headers:
         body["headers"] = check_headers(headers)
+    if retain:
+        body["retain"] = True
     return _encode(body)
 
 

@@ -14,6 +14,7 @@ from typing import Any, Protocol, TypeVar
 
 from penstock.model.errors import UnavailableError
 from penstock.model.groups import GroupInfo
+from penstock.model.messages import check_messages
 from penstock.model.record import ConsumerInfo, HeadersLike, PositionLike, Record, TopicInfo
 
 T = TypeVar("T")
@@ -80,7 +81,13 @@ class Awaitable(Protocol):
     async def bind(self, filter: str, topic: str) -> None: ...
     async def unbind(self, filter: str) -> None: ...
     async def publish(
-        self, message: Any, topic: str, *, name: str | None = ..., headers: HeadersLike = ...
+        self,
+        message: Any,
+        topic: str,
+        *,
+        name: str | None = ...,
+        headers: HeadersLike = ...,
+        retain: bool = ...,
     ) -> int: ...
     async def publish_many(
         self,
@@ -89,6 +96,7 @@ class Awaitable(Protocol):
         *,
         name: str | None = ...,
         headers: HeadersLike = ...,
+        retain: bool = ...,
     ) -> range: ...
     async def subscribe(self, consumer: str, topic: str, *, start: PositionLike = ...) -> None: ...
     async def unsubscribe(self, consumer: str, topic: str) -> None: ...
@@ -181,10 +189,21 @@ class Blocking:
     # Publishing
 
     def publish(
-        self, message: Any, topic: str, *, name: str | None = None, headers: HeadersLike = None
+        self,
+        message: Any,
+        topic: str,
+        *,
+        name: str | None = None,
+        headers: HeadersLike = None,
+        retain: bool = False,
     ) -> int:
-        """Store one message; its offset, once it is durable."""
-        return self._call(self._awaitable.publish(message, topic, name=name, headers=headers))
+        """Store one message; its offset, once it is durable.
+
+        With `retain` new MQTT subscribers receive it, until another one under its name is retained.
+        """
+        return self._call(
+            self._awaitable.publish(message, topic, name=name, headers=headers, retain=retain)
+        )
 
     def publish_many(
         self,
@@ -193,14 +212,16 @@ class Blocking:
         *,
         name: str | None = None,
         headers: HeadersLike = None,
+        retain: bool = False,
     ) -> range:
         """Store messages in order, next to each other; their offsets, once all are durable.
 
         A message that cannot be stored refuses them all. When the disk fails half-way, some of
         several megabytes may be stored although UnavailableError is raised.
         """
+        together = list(check_messages(messages))
         return self._call(
-            self._awaitable.publish_many(list(messages), topic, name=name, headers=headers)
+            self._awaitable.publish_many(together, topic, name=name, headers=headers, retain=retain)
         )
 
     # Consuming

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
 from penstock.model.errors import RefusedError, TooLarge
 from penstock.model.limits import HEADERS_BYTES_MAX, KEY_CHARS_MAX
 from penstock.model.record import KIND_BYTES, KIND_JSON, KIND_TEXT, Headers, HeadersLike
+
+_DECLARED: Final = ("__dataclass_fields__", "__struct_fields__", "__attrs_attrs__")
 
 
 def encode_message(message: Any) -> tuple[bytes, int]:
@@ -25,15 +27,59 @@ def encode_message(message: Any) -> tuple[bytes, int]:
     if isinstance(message, bytearray | memoryview):
         return bytes(message), KIND_BYTES
     try:
+        check_json(message)
         payload = msgspec.json.encode(message)
-        if b"null" in payload:
-            check_numbers(message)
+        if b"null" in payload and not isinstance(message, dict | list | tuple):
+            check_numbers(msgspec.to_builtins(message))
         return payload, KIND_JSON
     except (TypeError, ValueError, RecursionError, OverflowError) as broken:
         raise RefusedError(
-            f"a {type(message).__name__} cannot be published: give str, bytes, "
-            f"or a value that can be converted to JSON ({broken})"
+            f"a {type(message).__name__} cannot be published: give str, bytes, or a value that "
+            f"JSON can hold ({broken})"
         ) from None
+
+
+def encode_parsed(value: Any) -> tuple[bytes, int]:
+    """As `encode_message`, for a value that was read from JSON."""
+    if isinstance(value, str):
+        return encode_message(value)
+    return msgspec.json.encode(value), KIND_JSON
+
+
+def check_messages(messages: Iterable[Any]) -> Iterable[Any]:
+    """RefusedError for one message where several are wanted: its characters are not messages."""
+    if isinstance(messages, str | bytes | bytearray | memoryview | Mapping):
+        raise RefusedError(
+            f"messages is one {type(messages).__name__}: give a list of messages, or publish it "
+            "with publish()"
+        )
+    if not isinstance(messages, Iterable):
+        raise RefusedError(f"messages is a {type(messages).__name__}: give a list of messages")
+    return messages
+
+
+def check_json(value: Any) -> None:
+    """TypeError or ValueError for what JSON cannot hold, or would give back as something else.
+
+    Objects with declared fields (dataclasses, msgspec Structs) are left to the encoder.
+    """
+    if isinstance(value, str | int) or value is None:
+        return
+    if isinstance(value, float):
+        check_numbers(value)
+    elif isinstance(value, dict):
+        for key, part in value.items():
+            if not isinstance(key, str):
+                raise TypeError(f"the key {key!r} is not text")
+            check_json(part)
+    elif isinstance(value, list | tuple):
+        for part in value:
+            check_json(part)
+    elif not any(hasattr(type(value), mark) for mark in _DECLARED):
+        raise TypeError(
+            f"a {type(value).__name__} is not a JSON value: convert it to text, a "
+            "number, a list or a dict"
+        )
 
 
 def check_numbers(value: Any) -> None:

@@ -23,7 +23,7 @@ from penstock.doors.http.v1.reading import check_query, decode_base64
 from penstock.doors.http.v1.types import Message
 from penstock.model.errors import RefusedError
 from penstock.model.limits import KIB
-from penstock.model.messages import check_headers, encode_message
+from penstock.model.messages import check_headers, encode_parsed
 from penstock.model.record import KIND_BYTES, KIND_TEXT, Headers
 
 NDJSON: Final = ("application/x-ndjson", "application/ndjson", "application/jsonl")
@@ -189,7 +189,7 @@ def read_payload(message: Message, at: int) -> tuple[bytes, int]:
         )
     if coded is not UNSET:
         return decode_base64(coded, at), KIND_BYTES
-    return encode_message(payload)
+    return encode_parsed(payload)
 
 
 def _run(topic: Topic, like: Message, payloads: list[bytes], kind: int, end: int) -> Run:
