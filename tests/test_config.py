@@ -87,7 +87,7 @@ def test_defaults_are_those_of_the_parts_they_go_to() -> None:
         ('[server]\nlisten = "x"', "'server.listen' is unknown: did you mean "),
         (
             "[zzz]\nq = 1",
-            "'zzz' is unknown: tables are access, bindings, bus, catalog, history, http, kafka, ",
+            "'zzz' is unknown: tables are access, bindings, bridges, bus, catalog, history, http, ",
         ),
         ("mqtt = 1", "mqtt 1 is not a table: write [mqtt]"),
         ("[mqtt]\nlisten = 1883", "[mqtt] listen 1883 is not a string: write it in quotes"),

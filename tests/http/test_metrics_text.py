@@ -98,7 +98,8 @@ def value(broker: Hosted, name: str, labels: str = "") -> float:
 
 def test_every_metric_has_help_and_type_and_parses(broker: Hosted) -> None:
     found = ask(broker)
-    assert set(found) == set(FAMILIES)
+    bridges = {name for name in FAMILIES if name.startswith("penstock_bridge_")}
+    assert set(found) == set(FAMILIES) - bridges, "those of bridges come with the first bridge"
     for name, family in found.items():
         assert (family.kind, family.says) == FAMILIES[name]
         assert len(family.says) > 10 and family.says.endswith("."), name

@@ -63,6 +63,7 @@ OPERATIONS = [
     "DELETE /v1/bindings",
     "GET /v1/me",
     "GET /v1/overview",
+    "GET /v1/bridges",
     "GET /v1/pipelines",
     "GET /v1/retained",
     "GET /v1/traces",

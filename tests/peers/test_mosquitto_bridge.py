@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import shutil
 import socket
-import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,7 +14,7 @@ from penstock.mqtt.packets import Connect, Publish
 from tests.doors.served import Served
 from tests.doors.users import add_users
 from tests.doors.wire import WAIT_S, Wire
-from tools.peers import SEARCH
+from tests.peers.mosquitto_server import Mosquitto
 
 SETUPS = {
     "defaults": "",
@@ -28,45 +26,21 @@ STATE = f"$SYS/broker/connection/{CLIENT_ID}/state"
 BACK_S = 60  # for Mosquitto to try again, and for a keep alive
 
 
-class Mosquitto:
-    """A broker of theirs with a bridge to ours."""
-
-    def __init__(self, directory: Path, remote_port: int, more: str) -> None:
-        with socket.socket() as sock:
-            sock.bind(("127.0.0.1", 0))
-            self.port = sock.getsockname()[1]
-        self._config = directory / "mosquitto.conf"
-        self._config.write_text(
-            f"listener {self.port} 127.0.0.1\n"
-            "allow_anonymous true\n"
-            "connection plant\n"
-            f"address 127.0.0.1:{remote_port}\n"
-            "topic up/# out 1\n"
-            "topic down/# in 1\n"
-            "topic both/# both 1\n" + more
-        )
-        self._process: subprocess.Popen[bytes] | None = None
-
-    def start(self) -> None:
-        path = shutil.which("mosquitto", path=SEARCH)
-        assert path is not None, "mosquitto is missing: make test-peers installs it"
-        self._process = subprocess.Popen([path, "-c", str(self._config)], stderr=subprocess.DEVNULL)
-
-    def stop(self) -> None:
-        assert self._process is not None
-        self._process.terminate()
-        self._process.wait(WAIT_S)
-
-    def kill(self) -> None:
-        assert self._process is not None
-        self._process.kill()
-        self._process.wait(WAIT_S)
+def bridge_to(port: int, more: str) -> str:
+    """Settings of theirs for a bridge to ours."""
+    return (
+        "connection plant\n"
+        f"address 127.0.0.1:{port}\n"
+        "topic up/# out 1\n"
+        "topic down/# in 1\n"
+        "topic both/# both 1\n" + more
+    )
 
 
 @contextmanager
 def joined(tmp_path: Path, served: Served, more: str = "") -> Iterator[Mosquitto]:
     """Theirs is running, and its bridge has said so to a subscriber of ours."""
-    mosquitto = Mosquitto(tmp_path, served.port, more)
+    mosquitto = Mosquitto(tmp_path, bridge_to(served.port, more))
     mosquitto.start()
     try:
         with reader(served.port, "watch", STATE) as watch:
@@ -193,7 +167,7 @@ def test_a_bridge_logs_in(tmp_path: Path) -> None:
     add_users(tmp_path / "data", plant="secret")
     with Served(tmp_path / "data") as served:
         login = "remote_username plant\nremote_password secret\n"
-        mosquitto = Mosquitto(tmp_path, served.port, login)
+        mosquitto = Mosquitto(tmp_path, bridge_to(served.port, login))
         mosquitto.start()
         try:
             with Wire(served.port, "watch", MQTT_3_1_1) as watch:

@@ -26,6 +26,7 @@ from penstock.config import (
     storage_variables,
 )
 from penstock.core.engine_kind import engine_kind
+from penstock.doors.bridge.bridges import Bridges
 from penstock.doors.budget import STRANGERS_BYTES_MAX, Budget
 from penstock.doors.bus.door import BusDoor
 from penstock.doors.descriptors import Descriptors
@@ -72,6 +73,7 @@ class Server:
         self._mqtt: MqttDoor | None = None
         self._http: HttpDoor | None = None
         self._bus: BusDoor | None = None
+        self._bridges: Bridges | None = None
         self._worlds: dict[TenantId, World] = {}
         self._schedule: Schedule | None = None
         self._contexts: dict[str, TlsContext] = {}  # by scheme
@@ -119,7 +121,8 @@ class Server:
             await self._bus.open(Path(settings.bus))
         if access.asks_login:
             await access.prepare_logins()
-        await self._open_doors()
+        bridges = await self._open_doors()
+        await bridges.prepare()
         for one in listeners:  # without an await: nobody is served before all are bound
             self._listen(one)
         self._follow_revocations()
@@ -132,6 +135,8 @@ class Server:
         self.broker.announce(self.addresses, SOCKET_NAME)
         if self._settings.schedule:
             self._start_schedule()
+        if self._bridges is not None:
+            self._bridges.start()
         values = {
             "event": "started",
             "version": VERSION,
@@ -153,7 +158,7 @@ class Server:
             await self.broker.create_topic(binding.topic, exist_ok=True)
             await self.broker.bind(binding.filter, binding.topic)
 
-    async def _open_doors(self) -> None:
+    async def _open_doors(self) -> Bridges:
         settings = self._settings
         tenants = self.broker.tenants
         for engine in tenants.engines.values():
@@ -167,7 +172,8 @@ class Server:
             *(default, self._selector, loop, descriptors, settings.mqtt_limits, proxies),
             strangers_budget=strangers,
         )
-        build = partial(add_all, self._mqtt, tenants, self.reload)
+        bridges = self._bridges = Bridges(settings.bridges, self._mqtt)
+        build = partial(add_all, self._mqtt, tenants, self.reload, bridges)
         self._http = HttpDoor(
             *(default, build, self._selector, loop, descriptors, settings.http_limits, proxies),
             strangers=strangers,
@@ -176,6 +182,7 @@ class Server:
             if world is not default:
                 self._admit(world)
         tenants.listeners.append(self)
+        return bridges
 
     async def _open_world(self, engine: Engine) -> World:
         limits = self._settings.mqtt_limits
@@ -286,6 +293,9 @@ class Server:
         schedule, self._schedule = self._schedule, None
         if schedule is not None:
             await schedule.close()
+        bridges, self._bridges = self._bridges, None
+        if bridges is not None:
+            await bridges.stop()
         for world in self._worlds.values():
             world.wills.stop()
         mqtt, self._mqtt = self._mqtt, None

@@ -100,6 +100,21 @@ FAMILIES: Final = {
     "penstock_mqtt_sessions": (GAUGE, "MQTT sessions: connected, and kept for clients away."),
     "penstock_mqtt_subscriptions": (GAUGE, "Subscriptions of connected clients; shared groups."),
     "penstock_retained_messages": (GAUGE, "Retained messages."),
+    # Of bridges, by their names; without a bridge there are none.
+    "penstock_bridge_connections": (GAUGE, "1 while a bridge is connected to its other broker."),
+    "penstock_bridge_lag_records": (GAUGE, "Records that a bridge still has to pass."),
+    "penstock_bridge_forwarded_messages_total": (
+        COUNTER,
+        "Messages that a bridge has brought to the other broker.",
+    ),
+    "penstock_bridge_received_messages_total": (
+        COUNTER,
+        "Messages of the other broker that a bridge has stored here.",
+    ),
+    "penstock_bridge_refused_messages_total": (
+        COUNTER,
+        "Messages that a bridge dropped because a broker does not accept them.",
+    ),
     "penstock_lag_records": (GAUGE, "Records that readers of a kind still have to pass, summed."),
     "penstock_longest_lag_records": (GAUGE, "The same, of the reader that is furthest behind."),
     "penstock_lagging_readers": (GAUGE, "Readers of a kind that are behind the end of a topic."),

@@ -45,6 +45,7 @@ COMMANDS: Final = {
     "group": Command("groups", "list, show and remove groups of readers"),
     "session": Command("sessions", "list, show, kick and remove MQTT clients of a running broker"),
     "client": Command("clients", "list, show and forget MQTT clients that connected at any time"),
+    "bridge": Command("bridges", "list the bridges to other MQTT brokers, and their state"),
     "status": Command("status", "show how a running broker is doing"),
     "top": Command("status", "show the same again and again, like top"),
     "trace": Command("trace", "show where a message is: received, stored, sent, acknowledged"),

@@ -8,7 +8,6 @@ maximum and by IN_FLIGHT_MAX. A message of QoS 2 is handed out once, when it fir
 from __future__ import annotations
 
 import asyncio
-import os
 import ssl
 import sys
 from collections.abc import AsyncIterator
@@ -16,12 +15,14 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, NamedTuple, TypeVar
 
-from penstock.cli.offers import Offers
+from penstock.doors.unreachable import unreachable
 from penstock.model.errors import PeerError, RefusedError, UnavailableError
 from penstock.model.limits import KIB, MIB
 from penstock.mqtt.encode import encode
+from penstock.mqtt.endings import ended, lost
 from penstock.mqtt.errors import ProtocolViolation, protocol_error
 from penstock.mqtt.kinds import MQTT_5, PACKET_ID_MAX, PacketType, Role
+from penstock.mqtt.offers import Offers
 from penstock.mqtt.packets import (
     PACKET_TYPES,
     Ack,
@@ -43,7 +44,7 @@ from penstock.mqtt.packets import (
     Unsubscribe,
 )
 from penstock.mqtt.properties import NO_PROPERTIES, Properties
-from penstock.mqtt.reasons import FAILURE, Reason, describe
+from penstock.mqtt.reasons import FAILURE, Reason
 from penstock.mqtt.scanner import Intake
 from penstock.mqtt.state import (
     Answer,
@@ -65,16 +66,6 @@ MESSAGES_MAX: Final = 1_000  # received and not yet taken; then nothing more is 
 ANSWER_S_MAX: Final = 30.0  # for CONNACK, SUBACK, UNSUBACK
 CLOSE_S_MAX: Final = 5.0  # for the last bytes to leave
 _NOT_FOUND: Final = Reason.PACKET_IDENTIFIER_NOT_FOUND
-PASSING: Final = frozenset(  # reasons that will be gone by themselves
-    {
-        Reason.SERVER_UNAVAILABLE,
-        Reason.SERVER_BUSY,
-        Reason.SERVER_SHUTTING_DOWN,
-        Reason.KEEP_ALIVE_TIMEOUT,
-        Reason.CONNECTION_RATE_EXCEEDED,
-        Reason.MAXIMUM_CONNECT_TIME,
-    }
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -452,20 +443,10 @@ async def open_client(target: Target, before: MqttClient | None = None) -> MqttC
         raise UnavailableError(
             f"cannot connect to {where}: no answer within {target.wait_s_max:g} s"
         ) from None
-    except ssl.SSLCertVerificationError as failed:
-        raise UnavailableError(
-            f"cannot connect to {where}: its certificate is not trusted "
-            f"({failed.verify_message}); give its CA with --cafile"
-        ) from failed
     except OSError as failed:
-        is_broken = isinstance(failed, ssl.SSLError | ConnectionResetError | ConnectionAbortedError)
-        if target.tls is not None and is_broken:
-            raise UnavailableError(
-                f"cannot connect to {where}: the TLS handshake failed "
-                f"({_why(failed) or 'closed by the server'}); check that this port uses TLS"
-            ) from failed
-        why = f"{_why(failed)}; check that a broker is listening there"
-        raise UnavailableError(f"cannot connect to {where}: {why}") from failed
+        is_tls = target.tls is not None
+        hint = "give its CA with --cafile"
+        raise unreachable(where, failed, is_tls=is_tls, ca_hint=hint) from failed
     client = MqttClient(target, reader, writer)
     try:
         await client.start(before)
@@ -473,27 +454,6 @@ async def open_client(target: Target, before: MqttClient | None = None) -> MqttC
         await client.drop()
         raise
     return client
-
-
-def refused(what: str, reason: Reason, properties: Properties = NO_PROPERTIES) -> RefusedError:
-    """The server understood and said no."""
-    text = f": {properties.reason_string}" if properties.reason_string else ""
-    return RefusedError(f"{what} {describe(reason)}{text}")
-
-
-def ended(what: str, reason: Reason, properties: Properties) -> RefusedError | UnavailableError:
-    """The server does not want us, now or at all."""
-    error = refused(what, reason, properties)
-    return UnavailableError(str(error)) if reason in PASSING else error
-
-
-def lost(failed: OSError | None) -> UnavailableError:
-    why = "closed by the server" if failed is None else str(failed.strerror or failed)
-    return UnavailableError(f"the connection was lost: {why}")
-
-
-def _why(failed: OSError) -> str:
-    return os.strerror(failed.errno) if failed.errno and failed.errno > 0 else str(failed)
 
 
 def is_failure(reason: Reason) -> bool:

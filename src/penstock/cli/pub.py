@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from penstock.cli.line import Line
-from penstock.cli.mqtt_client import Outcome, Target, is_failure, refused
+from penstock.cli.mqtt_client import Outcome, Target, is_failure
 from penstock.cli.mqtt_options import (
     add_connection,
     make_parser,
@@ -25,6 +25,7 @@ from penstock.cli.mqtt_options import (
 from penstock.cli.output import naming, show_json
 from penstock.core.names import check_name
 from penstock.model.limits import KIB
+from penstock.mqtt.endings import refused
 from penstock.mqtt.kinds import MQTT_5
 from penstock.mqtt.properties import Properties
 

@@ -27,6 +27,7 @@ from penstock.config import (
     server_settings,
 )
 from penstock.core.engine_kind import engine_kind
+from penstock.doors.bridge.bridges import check_files
 from penstock.doors.descriptors import raise_limit
 from penstock.doors.loop import DoorLoop
 from penstock.doors.selector import DoorSelector
@@ -138,6 +139,7 @@ def serve(options: argparse.Namespace) -> None:
     settings = server_settings(effective)
     if options.check:
         tls_contexts(settings)
+        check_files(settings.bridges)
         backends(make_settings(settings.broker))
         if settings.tokens is not None:
             Tokens(settings.tokens, SystemClock())

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from penstock.broker.settings import mask_password
 from penstock.cli.output import show_json
 from penstock.config import SETTINGS, Effective, Setting
+from penstock.config.bridges import shown_bridge
 from penstock.model.errors import RefusedError
 from penstock.model.record import DEFAULT_TENANT
 
@@ -41,6 +42,17 @@ _BINDINGS: Final = """\
 # [[rules]]
 # rule = "deny receive,read hr/#"
 # user = "alice"
+
+# Other MQTT brokers to exchange messages with: see docs/MQTT.md.
+# [[bridges]]
+# name = "plant"
+# address = "mqtts://plant.example:8883"
+# user = "penstock"
+# password_file = "/etc/penstock/plant.password"
+#
+# [[bridges.topics]]
+# filter = "sensors/#"
+# direction = "out"
 
 # What each tenant may hold, [quotas.user] each user, [quotas.tenant.NAME] one tenant.
 # [quotas]
@@ -102,6 +114,7 @@ def show_effective(effective: Effective, *, as_json: bool) -> None:
                 "settings": {path: _shown(value) for path, value in effective.values.items()},
                 "origins": effective.origins,
                 "bindings": bindings,
+                "bridges": [shown_bridge(one) for one in effective.bridges],
                 "quotas": effective.quotas,
                 "roles": [_shown_role(one) for one in effective.roles],
                 "rules": [_shown_rule(one) for one in effective.rules],
@@ -127,6 +140,8 @@ def show_effective(effective: Effective, *, as_json: bool) -> None:
         for key, value in row.items():
             print(f"{key} = {toml_value(value)}")
         print()
+    for bridge in effective.bridges:
+        _print_bridge(shown_bridge(bridge))
     for name, limits in quota_tables(effective.quotas):
         print(f"[{name}]")
         for key, value in limits.items():
@@ -137,6 +152,15 @@ def show_effective(effective: Effective, *, as_json: bool) -> None:
     for one in effective.schedule:
         pairs = [f"{key} = {toml_value(value)}" for key, value in shown_entry(one).items()]
         print(f"{toml_value(one.name)} = {{ {', '.join(pairs)} }}")
+
+
+def _print_bridge(keys: dict[str, Any]) -> None:
+    topics = keys.pop("topics")
+    for name, row in (("bridges", keys), *(("bridges.topics", topic) for topic in topics)):
+        print(f"[[{name}]]")
+        for key, value in row.items():
+            print(f"{key} = {toml_value(value)}")
+        print()
 
 
 def quota_tables(table: dict[str, Any], name: str = "quotas") -> Iterator[tuple[str, Any]]:

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from penstock.cli.history import History, place_of
 from penstock.cli.line import Line
-from penstock.cli.mqtt_client import MqttClient, is_failure, refused
+from penstock.cli.mqtt_client import MqttClient, is_failure
 from penstock.cli.mqtt_options import (
     add_connection,
     make_parser,
@@ -23,6 +23,7 @@ from penstock.cli.showing import make_show, show
 from penstock.cli.target import allow_negative_positions
 from penstock.core.names import check_filter, matches
 from penstock.model.errors import UnavailableError
+from penstock.mqtt.endings import refused
 from penstock.mqtt.kinds import MQTT_5
 from penstock.mqtt.packets import Publish, Suback, Subscription, Unsuback
 

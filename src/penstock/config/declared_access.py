@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from penstock.broker.access import DeclaredRole, DeclaredRule
+from penstock.config.rows import check_keys, tables
 from penstock.core.access import BUILT_IN, Rule, check_role_name, check_user, parse_rule
 from penstock.core.names import check_tenant, quoted
 from penstock.model.errors import InvalidSetting, RefusedError
@@ -17,8 +18,8 @@ from penstock.model.record import DEFAULT_TENANT, TenantId
 
 def read_roles(rows: Any, origin: str) -> tuple[DeclaredRole, ...]:
     found: dict[tuple[TenantId, str], DeclaredRole] = {}
-    for row in _tables(rows, "roles", origin):
-        _check_keys(row, "roles", {"name", "rules"}, {"tenant"}, origin)
+    for row in tables(rows, "roles", origin):
+        check_keys(row, "roles", {"name", "rules"}, {"tenant"}, origin)
         try:
             role = DeclaredRole(check_role_name(row["name"]), _rules(row["rules"]), _tenant(row))
             if role.name in BUILT_IN:
@@ -35,8 +36,8 @@ def read_rules(rows: Any, roles: tuple[DeclaredRole, ...], origin: str) -> tuple
     """`roles` are those of the same file; a rule may belong to one of them."""
     declared = {(role.tenant, role.name) for role in roles}
     found = []
-    for row in _tables(rows, "rules", origin):
-        _check_keys(row, "rules", {"rule"}, {"role", "user", "tenant"}, origin)
+    for row in tables(rows, "rules", origin):
+        check_keys(row, "rules", {"rule"}, {"role", "user", "tenant"}, origin)
         try:
             one = _declared_rule(row)
             if one.role and (one.tenant, one.role) not in declared:
@@ -69,23 +70,3 @@ def _rules(texts: Any) -> tuple[Rule, ...]:
 
 def _tenant(row: dict[str, Any]) -> TenantId:
     return TenantId(check_tenant(row.get("tenant", DEFAULT_TENANT)))
-
-
-def _tables(rows: Any, name: str, origin: str) -> list[dict[str, Any]]:
-    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
-        raise InvalidSetting(f"{origin}: {name} {rows!r} is not a list: write [[{name}]]")
-    return rows
-
-
-def _check_keys(
-    row: dict[str, Any], name: str, needed: set[str], optional: set[str], origin: str
-) -> None:
-    missing = sorted(needed - row.keys())
-    unknown = sorted(row.keys() - needed - optional)
-    if missing:
-        raise InvalidSetting(f"{origin}: [[{name}]] {row!r} has no key {missing[0]!r}: add it")
-    if unknown:
-        known = ", ".join(map(repr, sorted(needed | optional)))
-        raise InvalidSetting(
-            f"{origin}: [[{name}]] {row!r} has the unknown key {unknown[0]!r}: use {known}"
-        )

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.broker.settings import make_settings
+from penstock.config.bridges import read_bridges
 from penstock.config.checks import Setting
 from penstock.config.declared_access import read_roles, read_rules
 from penstock.config.defaults import PREFIX, environment
@@ -27,11 +28,12 @@ from penstock.model.errors import InvalidSetting, RefusedError
 
 if TYPE_CHECKING:
     from penstock.broker.access import DeclaredRole, DeclaredRule
+    from penstock.doors.bridge.settings import BridgeSettings
     from penstock.pipeline.schedule import Scheduled
 
 
 DEFAULT: Final = "default"  # where a value comes from that nobody gave
-_LISTS: Final = ("bindings", "roles", "rules")  # tables that the file may have several of
+_LISTS: Final = ("bindings", "bridges", "roles", "rules")  # of each, the file may have several
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +56,7 @@ class Effective:
     roles: tuple[DeclaredRole, ...] = ()
     rules: tuple[DeclaredRule, ...] = ()
     history_options: dict[str, str] = field(default_factory=dict)
+    bridges: tuple[BridgeSettings, ...] = ()
 
 
 def spark_master(variables: Mapping[str, str] | None = None) -> str:
@@ -97,10 +100,12 @@ def load(
     roles: tuple[DeclaredRole, ...] = ()
     rules: tuple[DeclaredRule, ...] = ()
     history_options: dict[str, str] = {}
+    bridges: tuple[BridgeSettings, ...] = ()
     given: list[tuple[str, Any, str]] = []
     if file is not None:
         document = _read(file)
         bindings = _read_bindings(document.pop("bindings", []), str(file))
+        bridges = read_bridges(document.pop("bridges", []), str(file))
         quotas = _read_quotas(document.pop("quotas", {}), str(file))
         roles = read_roles(document.pop("roles", []), str(file))
         rules = read_rules(document.pop("rules", []), roles, str(file))
@@ -127,7 +132,9 @@ def load(
         except InvalidSetting as wrong:
             raise InvalidSetting(f"{origin}: [{setting.table}] {wrong}") from None
         origins[path] = origin
-    return Effective(values, origins, bindings, schedule, quotas, roles, rules, history_options)
+    return Effective(
+        values, origins, bindings, schedule, quotas, roles, rules, history_options, bridges
+    )
 
 
 def _from_text(path: str, text: str) -> Any:

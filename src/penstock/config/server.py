@@ -24,6 +24,7 @@ from penstock.model.errors import InvalidSetting
 
 if TYPE_CHECKING:
     from penstock.broker.access import DeclaredRole, DeclaredRule
+    from penstock.doors.bridge.settings import BridgeSettings
     from penstock.pipeline.schedule import Scheduled
 
 
@@ -64,6 +65,7 @@ class ServerSettings:
     first_user: FirstUser | None = None
     roles: tuple[DeclaredRole, ...] = ()
     rules: tuple[DeclaredRule, ...] = ()
+    bridges: tuple[BridgeSettings, ...] = ()
 
 
 def server_settings(effective: Effective) -> ServerSettings:
@@ -121,6 +123,7 @@ def server_settings(effective: Effective) -> ServerSettings:
         _first_user(values),
         effective.roles,
         effective.rules,
+        effective.bridges,
     )
 
 

@@ -11,7 +11,15 @@ from penstock.broker.access.certificates import (
     CertificateRules,
 )
 from penstock.broker.access.exposure import check_exposure
-from penstock.broker.access.identities import CERTIFICATE, KEY, PASSWORD, TOKEN, Admission
+from penstock.broker.access.identities import (
+    BRIDGE,
+    CERTIFICATE,
+    KEY,
+    PASSWORD,
+    TOKEN,
+    Admission,
+    Identity,
+)
 from penstock.broker.access.keys import KEY_PREFIX, KEY_USER, key_id_of
 from penstock.broker.access.roles import (
     DECLARED,
@@ -25,6 +33,7 @@ from penstock.catalog.access_keys import AccessKeyRow
 from penstock.catalog.credentials import CredentialRow
 
 __all__ = [
+    "BRIDGE",
     "BY_USER",
     "CERTIFICATE",
     "COMMON_NAME",
@@ -44,6 +53,7 @@ __all__ = [
     "CredentialRow",
     "DeclaredRole",
     "DeclaredRule",
+    "Identity",
     "KnownRole",
     "KnownRule",
     "Question",

@@ -25,6 +25,7 @@ from typing import Final
 
 from penstock.broker.access.certificates import CertificateRules
 from penstock.broker.access.identities import (
+    BRIDGE,
     CERTIFICATE,
     DIRECTORY,
     KEY,
@@ -289,6 +290,8 @@ class Access:
         if not user:
             is_let_in = self._allow_anonymous or (proof == LOCAL and not self.asks_login)
             return "" if is_let_in or proof == DIRECTORY else "every client has to log in now"
+        if proof == BRIDGE:
+            return ""
         row = self._users.get((tenant, user))
         if proof == TOKEN:
             return "" if self.tokens is not None else "tokens are no longer accepted"

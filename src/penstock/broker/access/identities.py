@@ -23,6 +23,7 @@ PASSWORD: Final = "password"
 KEY: Final = "key"
 CERTIFICATE: Final = "certificate"  # of somebody who may not be a user
 TOKEN: Final = "token"  # whose roles hold as they are
+BRIDGE: Final = "bridge"  # one of this broker's bridges, whose role is in the settings
 REMOVED: Final = REMOVED_PROOF  # the user is gone; one of the same name is somebody else
 
 
@@ -83,7 +84,7 @@ def held_roles(
         if proof == DIRECTORY:
             return (OPERATOR,)
         return (ADMIN,) if proof == LOCAL and is_trusting else (CLIENT,)
-    if proof == TOKEN:
+    if proof in (TOKEN, BRIDGE):
         return roles
     if given is None:
         return (CLIENT,)

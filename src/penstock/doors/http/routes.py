@@ -6,11 +6,13 @@ from collections.abc import Callable
 
 from penstock.broker.publish.submissions import Submissions
 from penstock.broker.tenants import Tenants
+from penstock.doors.bridge.bridges import Bridges
 from penstock.doors.http import home, mqtt, queue, status
 from penstock.doors.http.endpoints import Endpoints
 from penstock.doors.http.v1 import (
     access,
     bindings,
+    bridges,
     clients,
     consumers,
     groups,
@@ -34,11 +36,15 @@ from penstock.doors.mqtt.door import MqttDoor
 
 
 def add_all(
-    mqtt_door: MqttDoor, all_tenants: Tenants, reload: Callable[[], list[str]], door: Endpoints
+    mqtt_door: MqttDoor,
+    all_tenants: Tenants,
+    reload: Callable[[], list[str]],
+    all_bridges: Bridges,
+    door: Endpoints,
 ) -> None:
     exchange = door.world.exchange
     submissions = Submissions(exchange.engine, exchange.authorise, exchange.store.retained)
-    status.add_routes(door, exchange, mqtt_door)
+    status.add_routes(door, exchange, mqtt_door, all_bridges)
     mqtt.add_routes(door, mqtt_door)
     queue.add_routes(door, submissions)
     topics.add_routes(door)
@@ -60,5 +66,6 @@ def add_all(
     retained.add_routes(door, exchange.store.retained)
     pipelines.add_routes(door)
     traces.add_routes(door)
+    bridges.add_routes(door, all_bridges)
     home.add_routes(door)
     openapi.add_routes(door)

@@ -9,6 +9,7 @@ from penstock.broker.engine import Engine
 from penstock.broker.exchange import Exchange
 from penstock.broker.gauges import measure, measure_process
 from penstock.broker.metrics import FAMILIES
+from penstock.doors.bridge.bridges import Bridges
 from penstock.doors.http.endpoints import TENANT_HEADER, Endpoints
 from penstock.doors.http.limits import ADMIN, LOGIN, OPEN
 from penstock.doors.http.messages import TEXT, Request, Response, json_response
@@ -23,8 +24,8 @@ METRICS: Final = "text/plain; version=0.0.4; charset=utf-8"
 _METRICS_NEED: Final = {LOGIN: Needs.LOGIN, ADMIN: Needs.ADMIN, OPEN: None}
 
 
-def add_routes(door: Endpoints, exchange: Exchange, mqtt: MqttDoor) -> None:
-    status = Status(door, exchange, mqtt)
+def add_routes(door: Endpoints, exchange: Exchange, mqtt: MqttDoor, bridges: Bridges) -> None:
+    status = Status(door, exchange, mqtt, bridges)
     for path, handler, needs in (
         ("/healthz", status.health, None),
         ("/readyz", status.readiness, None),
@@ -34,8 +35,11 @@ def add_routes(door: Endpoints, exchange: Exchange, mqtt: MqttDoor) -> None:
 
 
 class Status:
-    def __init__(self, door: Endpoints, exchange: Exchange, mqtt: MqttDoor) -> None:
+    def __init__(
+        self, door: Endpoints, exchange: Exchange, mqtt: MqttDoor, bridges: Bridges
+    ) -> None:
         self._door = door
+        self._bridges = bridges
         self._exchange = exchange
         self._mqtt = mqtt
         self._engine = door.engine
@@ -58,16 +62,16 @@ class Status:
         worlds = self._door.worlds
         is_of_all = request.principal.is_operator and TENANT_HEADER not in request.headers
         if is_of_all and len(worlds) > 1:
-            values |= by_tenant({world.tenant: _counted(world.exchange) for world in worlds})
+            values |= by_tenant({world.tenant: self._counted(world.exchange) for world in worlds})
         else:
-            values |= _counted(self._exchange)
+            values |= self._counted(self._exchange)
         for name, door in (("mqtt", self._mqtt), ("http", self._door)):
             values[f'penstock_open_connections{{door="{name}"}}'] = door.connection_count
         return Response(200, prometheus(values), METRICS)
 
-
-def _counted(exchange: Exchange) -> dict[str, float]:
-    return exchange.engine.counters() | measure(exchange)
+    def _counted(self, exchange: Exchange) -> dict[str, float]:
+        engine = exchange.engine
+        return engine.counters() | measure(exchange) | self._bridges.export(engine.tenant)
 
 
 def by_tenant(counted: Mapping[str, dict[str, float]]) -> dict[str, float]:

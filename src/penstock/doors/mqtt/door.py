@@ -179,6 +179,13 @@ class MqttDoor:
         self._unknown[connection] = stranger or self._strangers.enter(source, connection.close)
         return connection
 
+    def begin_known(self, link: Link, principal: Principal) -> Connection:
+        """A client of ours inside this process: it does not log in."""
+        connection = Connection(self, link)
+        connection.principal = principal
+        self._connections.add(connection)
+        return connection
+
     def _know(self, connection: Connection) -> None:
         """Its client has logged in."""
         stranger = self._unknown.pop(connection, None)

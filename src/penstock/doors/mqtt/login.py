@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import Final
 
 from penstock.broker.access import (
+    BRIDGE,
     CERTIFICATE,
     KEY,
     KEY_PREFIX,
@@ -25,7 +26,7 @@ from penstock.broker.access import (
     key_id_of,
 )
 from penstock.broker.session.known_clients import Credential
-from penstock.core.access import Principal
+from penstock.core.access import NOBODY, Principal
 from penstock.core.names import quoted
 from penstock.doors.mqtt.connection import Connection
 from penstock.model.clock import Clock
@@ -66,7 +67,10 @@ class Logins:
         user, password = packet.username, packet.password or b""
         access = self._access
         certificate = connection.certificate
-        if certificate is not None:
+        if connection.principal is not NOBODY:  # a client inside this process
+            connection.proof = BRIDGE
+            self._admit(connection, packet)
+        elif certificate is not None:
             connection.proof = CERTIFICATE
             self._answer(connection, packet, access.certified(certificate))
         elif access.takes_token(password):

@@ -20,18 +20,18 @@ class Offers:
     def __init__(self, said: Properties = NO_PROPERTIES) -> None:
         self.receive_max = said.receive_maximum or PACKET_ID_MAX
         self.packet_bytes_max = said.maximum_packet_size or REMAINING_LENGTH_MAX + _HEAD_BYTES
-        self._qos_max = 2 if said.maximum_qos is None else said.maximum_qos
-        self._is_retaining = said.retain_available != 0
+        self.qos_max = 2 if said.maximum_qos is None else said.maximum_qos
+        self.is_retaining = said.retain_available != 0
         self._alias_max = said.topic_alias_maximum or 0
 
     def check(self, message: Publish) -> None:
         """RefusedError if the server said that it does not take this."""
-        if message.qos > self._qos_max:
+        if message.qos > self.qos_max:
             raise RefusedError(
-                f"QoS {message.qos} is higher than the server allows (QoS {self._qos_max}): "
+                f"QoS {message.qos} is higher than the server allows (QoS {self.qos_max}): "
                 "publish with a lower --qos"
             )
-        if message.retain and not self._is_retaining:
+        if message.retain and not self.is_retaining:
             raise RefusedError(
                 "the server does not support retained messages: publish without --retain"
             )
