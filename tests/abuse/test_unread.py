@@ -20,6 +20,7 @@ from penstock.mqtt.encode import encode
 from penstock.mqtt.kinds import MQTT_3_1_1
 from penstock.mqtt.packets import Connect, Pingreq, Pingresp
 from tests.abuse.conftest import MEMORY_BYTES_MAX, Patient
+from tests.abuse.healthy import BUSY_S_MAX, busy_s
 from tests.abuse.test_abuse import ends
 from tests.doors.served import Served
 from tests.doors.users import add_users
@@ -28,7 +29,6 @@ from tests.http.asking import Asking
 
 GROWN_BYTES_MAX = 24 * MIB  # of which the flood itself may hold a few
 HELD_S = 2.0  # not taken for so long: the broker does not read on
-WAIT_S_MAX = 3.0  # of a healthy client meanwhile: far above what it takes, far below a standstill
 
 
 def request(path: str, method: str = "GET") -> bytes:
@@ -186,7 +186,7 @@ def frame(data: bytes, opcode: int = 2) -> bytes:
 def test_one_byte_frames_behind_a_login_keep_nobody_waiting(guarded: Served) -> None:
     hello = encode(Connect("x", username="alice", password=b"wrong"), MQTT_3_1_1)
     watch = Watch(guarded)
-    worst_s = 0.0
+    worst_s = 0.0  # that the broker computed before it answered
     with Asking(guarded.http_port) as flooding, Asking(guarded.http_port) as healthy:
         answer = flooding.ask(
             "GET",
@@ -201,9 +201,9 @@ def test_one_byte_frames_behind_a_login_keep_nobody_waiting(guarded: Served) -> 
         flooding.send(frame(hello) + frame(b"\0") * 60_000)  # wrong logins wait for a second
         until_s = time.monotonic() + 2
         while time.monotonic() < until_s:
-            begin_s = time.monotonic()
+            begin_s = busy_s(guarded.pid)
             assert healthy.ask("GET", "/healthz").status == 200
-            worst_s = max(worst_s, time.monotonic() - begin_s)
-        assert worst_s < WAIT_S_MAX
+            worst_s = max(worst_s, busy_s(guarded.pid) - begin_s)
+        assert worst_s < BUSY_S_MAX
         assert watch.look() < GROWN_BYTES_MAX
         assert ends(flooding._socket)
