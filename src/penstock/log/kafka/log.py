@@ -9,7 +9,6 @@ are called on the event loop.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Final
 
@@ -40,6 +39,7 @@ from penstock.log.kafka.sizes import Sizes
 from penstock.log.kafka.work import KafkaJob, KafkaWork
 from penstock.log.loading import ChunkLoader
 from penstock.log.placing import place
+from penstock.log.refusing import find_refusal, tell_fenced
 from penstock.log.rounds import Committer
 from penstock.log.tail import Tail
 from penstock.model.clock import Clock
@@ -51,7 +51,6 @@ WRITING_S: Final = 0.05  # so long after a commit a log counts as writing
 NAMES_BYTES_MAX: Final = 32 * MIB  # of one append: every record carries its name
 INLINE_BYTES_MAX: Final = 32 * KIB  # what is decoded on the event loop
 READ_S_MAX: Final = 20.0  # how long a read outlasts brokers that move or restart
-LOG: Final = logging.getLogger("penstock.log")
 
 
 class KafkaLog(AppendingLog[KafkaJob]):
@@ -281,23 +280,10 @@ class KafkaLog(AppendingLog[KafkaJob]):
         """What is in Kafka cannot be continued."""
         self._fence = reason
         self._loader.forget(self)
-        error = self._refusal()
-        assert error is not None
-        self.refuse_waiting(error)
-        values = {"event": "log fenced", "problem": str(error)}
-        LOG.error("a topic rejects publishes from now on: %(problem)s", values)
+        self.refuse_waiting(tell_fenced(self._fence))
 
     def _refusal(self) -> UnavailableError | None:
-        if self._fence:
-            return UnavailableError(
-                f"{self._fence}; the stored records can still be read; restart the broker to "
-                "continue after them"
-            )
-        if self._is_closed:
-            return UnavailableError("the log is closed")
-        if self._work.trouble:
-            return UnavailableError(self._work.trouble)
-        return None
+        return find_refusal(self._fence, self._is_closed, self._work.trouble)
 
     @property
     def loads(self) -> int:

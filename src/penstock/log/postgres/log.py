@@ -8,7 +8,6 @@ threads of PostgresWork, one round at a time.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import AsyncIterator, Awaitable
 from contextlib import suppress
 from typing import Final
@@ -37,6 +36,7 @@ from penstock.log.postgres.tables import (
     topic_table,
 )
 from penstock.log.postgres.work import PostgresJob, PostgresWork
+from penstock.log.refusing import find_refusal, tell_fenced
 from penstock.log.rounds import Committer
 from penstock.log.tail import Tail
 from penstock.model.clock import Clock
@@ -44,7 +44,6 @@ from penstock.model.errors import CorruptError, Gap, UnavailableError
 from penstock.model.limits import MIB
 
 TAIL_BYTES_MAX: Final = 4 * MIB  # per log; readers that are almost live ask no server
-LOG: Final = logging.getLogger("penstock.log")
 
 
 class PostgresLog(AppendingLog[PostgresJob]):
@@ -119,23 +118,10 @@ class PostgresLog(AppendingLog[PostgresJob]):
             f"readers have seen records before offset {self._state.end_offset}"
         )
         self._loader.forget(self)
-        error = self._refusal()
-        assert error is not None
-        self.refuse_waiting(error)
-        values = {"event": "log fenced", "problem": str(error)}
-        LOG.error("a topic rejects publishes from now on: %(problem)s", values)
+        self.refuse_waiting(tell_fenced(self._fence))
 
     def _refusal(self) -> UnavailableError | None:
-        if self._fence:
-            return UnavailableError(
-                f"{self._fence}; the stored records can still be read; restart the broker to "
-                "continue after them"
-            )
-        if self._is_closed:
-            return UnavailableError("the log is closed")
-        if self._work.trouble:
-            return UnavailableError(self._work.trouble)
-        return None
+        return find_refusal(self._fence, self._is_closed, self._work.trouble)
 
     @property
     def loads(self) -> int:
