@@ -11,6 +11,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from tests.waiting import WAIT_S
+
 
 class Served:
     """A broker process on a data directory; `restart` opens the same directory again."""
@@ -88,7 +90,7 @@ class Served:
         assert process is not None and process.stdout is not None
         if how is not None:
             process.send_signal(how)
-        assert process.wait(30) == code
+        assert process.wait(WAIT_S) == code
         process.stdout.close()
 
     def __enter__(self) -> Self:
