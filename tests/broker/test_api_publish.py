@@ -25,6 +25,9 @@ class Opaque:
     def __repr__(self) -> str:
         return "Opaque()"
 
+    def __hash__(self) -> int:
+        return 2  # its place in a set, too
+
 
 @pytest.mark.parametrize(
     "value",
