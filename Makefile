@@ -13,7 +13,7 @@ export PYTHONDONTWRITEBYTECODE :=
 ENGINE_TESTS := tests/model tests/core tests/mqtt tests/log tests/broker
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test test-peers test-cluster nightly lint check format bench demo constraints hashes clean
+.PHONY: help setup run test test-peers test-cluster nightly lint check format bench demo docs constraints hashes clean
 
 help: ## list the targets
 	@printf '\n  Penstock: MQTT and HTTP in, one fsynced log, Spark tables and streams out\n\n'
@@ -76,6 +76,10 @@ bench: setup ## measure speed as ratios against a bare loop or a peer in the sam
 
 demo: setup ## run a demo: devices over MQTT, Spark, back over MQTT, a table and a chart; under two minutes
 	@$(VENV)/python -m demo $(ARGS)
+
+docs: setup ## build the documentation as a site in build/site/; a warning is an error
+	@NO_MKDOCS_2_WARNING=1 PYTHONPATH=. $(VENV)/python -m mkdocs build --strict --quiet
+	@printf 'open build/site/index.html\n'
 
 constraints: ## write the newest compatible versions to constraints.txt, and their hashes
 	@$(PYTHON) -m tools.constraints

@@ -1,0 +1,1 @@
+"""Five small programs; docs/EXAMPLES.md explains them, and tests run them."""
