@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,8 @@ from penstock.mqtt.reasons import Reason
 from tests.doors.served import Served
 from tests.doors.users import add_users
 from tests.doors.wire import Wire
-from tests.http.asking import Answer, Asking
+from tests.http.asking import WAIT_S, Answer, Asking
+from tests.waiting import wait_until
 
 AUDIT = "/v1/topics/$audit"
 SECRET = "correct horse battery"
@@ -145,3 +147,77 @@ def test_changes_of_roles_and_rules_are_recorded_and_questions_are_not(broker: S
     ask(broker, "GET", "/v1/access/check?user=root&action=read&name=a")
     acts = [entry["act"] for entry in entries(broker)]
     assert acts == ["PUT /v1/roles/sensor", "POST /v1/rules", "DELETE /v1/rules/2"]
+
+
+def as_user(user: str, password: str) -> dict[str, str]:
+    login = base64.b64encode(f"{user}:{password}".encode()).decode()
+    return {"Authorization": f"Basic {login}"}
+
+
+def connect(broker: Served, user: str, password: str, client_id: str = "client") -> Reason:
+    with Wire(broker.port, client_id, MQTT_5) as wire:
+        login = {"username": user, "password": password.encode()}
+        wire.send(Connect(client_id, True, 0, version=MQTT_5, **login))
+        return Reason(wire.expect(Connack).reason)
+
+
+def local(broker: Served) -> Asking:
+    """As commands on the data directory ask."""
+    opened = socket.socket(socket.AF_UNIX)
+    opened.settimeout(WAIT_S)
+    opened.connect(str(broker.data / "commands.sock"))
+    return Asking(0, opened)
+
+
+def test_a_refused_login_is_recorded_in_the_tenant_that_it_names(broker: Served) -> None:
+    with local(broker) as operator:
+        assert operator.ask("PUT", "/v1/tenants/acme", {}).status == 201
+        ann = {"password": SECRET}
+        assert operator.ask("PUT", "/v1/users/ann", ann, Penstock_Tenant="acme").status == 201
+    with Asking(broker.http_port) as client:
+        assert client.ask("GET", "/v1/topics", **as_user("acme/ann", "wrong")).status == 401
+        assert connect(broker, "acme/mallory", "x") == Reason.BAD_USER_NAME_OR_PASSWORD
+        assert client.ask("GET", "/v1/topics", **as_user("nowhere/ann", "x")).status == 401
+        answer = client.ask("GET", f"{AUDIT}/records?from=earliest", **as_user("acme/ann", SECRET))
+    found = [json.loads(record["payload"]) for record in answer.json["records"]]
+    assert [(one["who"], one["from"].partition(":")[0], one["act"]) for one in found] == [
+        ("", "data directory", "PUT /v1/users/ann"),
+        ("acme/ann", "127.0.0.1", "login http"),
+        ("acme/mallory", "127.0.0.1", "login mqtt"),
+    ]
+    logins = [one["who"] for one in entries(broker) if one["act"].startswith("login")]
+    assert logins == ["nowhere/ann"]
+
+
+def test_the_first_user_of_a_broker_is_recorded(tmp_path: Path) -> None:
+    with Served(tmp_path / "data") as broker:
+        with local(broker) as operator:
+            assert operator.ask("PUT", "/v1/users/root", {"password": SECRET}).status == 201
+        assert [one["act"] for one in entries(broker)] == ["PUT /v1/users/root"]
+
+
+def test_a_key_or_token_in_the_wrong_place_is_not_recorded(broker: Served) -> None:
+    key = ask(broker, "POST", "/v1/users/root/keys").json["key"]
+    token = "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiJib2IifQ.c2lnbmF0dXJl"
+    assert ask(broker, "DELETE", f"/v1/keys/{key}").status == 404
+    for secret in (key, token):
+        assert connect(broker, secret, "x") == Reason.BAD_USER_NAME_OR_PASSWORD
+        with Asking(broker.http_port) as client:
+            assert client.ask("GET", "/v1/topics", **as_user(secret, "x")).status == 401
+    wait_until(lambda: len(entries(broker)) == 6)
+    text = json.dumps(entries(broker))
+    assert key not in text and token not in text
+    assert "DELETE /v1/keys/psk_" in text and text.count("login http") == 2
+
+
+def test_who_wants_the_client_id_of_another_user_is_recorded(broker: Served) -> None:
+    assert ask(broker, "PUT", "/v1/users/bob", {"password": "builder"}).status == 201
+    with Wire(broker.port, "pump", MQTT_5) as wire:
+        login = Connect("pump", username="root", password=SECRET.encode(), version=MQTT_5)
+        wire.send(login)
+        assert wire.expect(Connack).reason == Reason.SUCCESS
+        assert connect(broker, "bob", "builder", "pump") == Reason.NOT_AUTHORIZED
+    wait_until(lambda: len(entries(broker)) == 2)
+    last = entries(broker)[-1]
+    assert (last["who"], last["act"], last["result"]) == ("bob", "login mqtt", "refused")
+    assert "client id 'pump' belongs to another user" in last["reason"]

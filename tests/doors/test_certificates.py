@@ -29,6 +29,7 @@ from tests.doors.users import add_users
 from tests.doors.wire import WAIT_S
 from tests.http.asking import Asking
 from tests.http.events import Events
+from tests.waiting import wait_until
 
 
 @pytest.fixture
@@ -303,6 +304,8 @@ def test_a_certificate_logs_in_over_https_as_over_mqtts(
         with Asking(0, https(broker, authority)) as asking:
             answer = asking.ask("GET", "/v1/users", Authorization=f"Basic {pair}")
             assert answer.status == 200, "without one, a password does"
+            recorded = ("GET", "/v1/topics/$audit")
+            wait_until(lambda: asking.ask(*recorded, Authorization=f"Basic {pair}").status == 200)
 
 
 def test_a_certificate_logs_in_mqtt_over_websocket_and_required_ones_are_required(

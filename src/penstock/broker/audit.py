@@ -9,7 +9,7 @@ token. While no user exists, everybody is the same administrator and nothing is 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from typing import Final
 
 import msgspec
@@ -18,11 +18,13 @@ from penstock.broker.limited_log import LimitedLog
 from penstock.broker.metrics import Metrics
 from penstock.broker.tasks import Tasks
 from penstock.broker.topics import Topics
+from penstock.core.masking import masked
 from penstock.core.names import AUDIT_TOPIC
 from penstock.core.run import Run, run_of
 from penstock.log.interface import LogSettings
 from penstock.log.waiting import append_durably
 from penstock.model.errors import PenstockError
+from penstock.model.record import DEFAULT_TENANT, TenantId
 
 ADMIN: Final = f"{AUDIT_TOPIC}/admin"  # names of the records
 LOGIN: Final = f"{AUDIT_TOPIC}/login"
@@ -35,10 +37,16 @@ class Entry(msgspec.Struct, frozen=True):
     """One record, as JSON."""
 
     who: str  # a user, as it logged in or tried to; '' for an anonymous client
-    source: str = msgspec.field(name="from")  # its address
+    source: str = msgspec.field(name="from")  # its address, or `data directory`
     act: str
     result: str
     reason: str = ""
+
+
+def claimed_tenant(login: str, tenants: Container[TenantId]) -> TenantId:
+    """The tenant that a login name says; the default one if it says none that exists."""
+    tenant, slash, _ = login.partition("/")
+    return TenantId(tenant) if slash and TenantId(tenant) in tenants else DEFAULT_TENANT
 
 
 class Audit:
@@ -61,18 +69,13 @@ class Audit:
         self._tasks = Tasks(asyncio.get_running_loop())
         self._writing: asyncio.Task[None] | None = None
 
-    @property
-    def is_on(self) -> bool:
-        """Whether there is somebody to tell apart."""
-        return self._is_on()
-
     def note_login(self, who: str, source: str, door: str, reason: str) -> None:
         """Somebody was refused a login."""
-        self._note(LOGIN, Entry(_short(who), source, f"login {door}", REFUSED, _short(reason)))
+        self._note(LOGIN, Entry(_told(who), source, f"login {door}", REFUSED, _told(reason)))
 
     async def note_act(self, who: str, source: str, act: str, result: str, reason: str) -> None:
         """Somebody administered something, or tried to; durable on return if the disk allows it."""
-        self._note(ADMIN, Entry(who, source, _short(act), result, _short(reason)))
+        self._note(ADMIN, Entry(who, source, _told(act), result, _told(reason)))
         if self._writing is not None:
             await asyncio.shield(self._writing)
 
@@ -107,5 +110,7 @@ class Audit:
         await self._tasks.wait_done()
 
 
-def _short(text: str) -> str:
+def _told(text: str) -> str:
+    """What a client said, short, and without a key or token that it put in the wrong place."""
+    text = masked(text)
     return text if len(text) <= TEXT_CHARS_MAX else text[: TEXT_CHARS_MAX - 1] + "…"

@@ -21,6 +21,7 @@ from penstock.core.access import Principal
 from penstock.core.proxies import NO_PROXIES, TrustedProxies
 from penstock.doors.budget import Budget
 from penstock.doors.descriptors import Descriptors
+from penstock.doors.http.auditing import note_act, note_login
 from penstock.doors.http.bodies import BodyStream
 from penstock.doors.http.connection import HttpConnection
 from penstock.doors.http.endpoints import Build, TenantEndpoints
@@ -34,7 +35,7 @@ from penstock.doors.http.limits import (
     HttpLimits,
 )
 from penstock.doors.http.lines import Lines
-from penstock.doors.http.login import Credentials, claimed_user, log_in, recall
+from penstock.doors.http.login import Credentials, log_in, recall
 from penstock.doors.http.messages import (
     Answer,
     Asker,
@@ -307,7 +308,7 @@ class HttpDoor:
         try:
             route, engine = self.tenants.choose(request, route)
             audit = engine.audit
-            if route.is_administrative and audit.is_on:
+            if route.is_administrative:
                 self.serving.tasks.spawn(self._handle_audited(request, route, audit))
                 return
             answer = _call(request, route)
@@ -330,11 +331,11 @@ class HttpDoor:
             if not isinstance(answer, Response | Streamed | Upgrade | None):
                 answer = await answer
         except Exception as wrong:
-            await _note_act(audit, request, status_of(wrong), str(wrong))
+            await note_act(audit, request, status_of(wrong), str(wrong))
             self._fail(request, wrong)
             return
         assert isinstance(answer, Response), "an administrative act is answered at once"
-        await _note_act(audit, request, answer.status, "")
+        await note_act(audit, request, answer.status, "")
         request.reply(answer)
 
     async def _finish(self, request: Request, work: Coroutine[Any, Any, Answer]) -> None:
@@ -384,9 +385,9 @@ class HttpDoor:
         if wrong.status != 401:
             self.engine.metrics.refused["page"] += 1
             self._log.warning("request refused", text, values)
-        elif b"authorization" in request.headers:
+        elif b"authorization" in request.headers or request.asker.certificate is not None:
             self._log.warning("login refused", text, values)
-            self.engine.audit.note_login(claimed_user(request), request.source, "http", str(wrong))
+            note_login(self.tenants, request, str(wrong))
         else:  # browsers and many tools ask without a login first
             self._log.info("login needed", text, values)
 
@@ -483,12 +484,6 @@ def _needs_topic(request: Request) -> bool:
     """Does it ask for something of a topic that has to exist?"""
     route: Route | None = request.route
     return "topic" in request.params and (route is None or not route.creates_topic)
-
-
-async def _note_act(audit: Audit, request: Request, status: int, reason: str) -> None:
-    act = f"{request.method} {request.path}"
-    who = request.principal.user
-    await audit.note_act(who, request.source, act, str(status), reason)
 
 
 def _call(request: Request, route: Route) -> Answer | Coroutine[Any, Any, Answer] | None:

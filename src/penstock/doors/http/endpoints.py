@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Final
 
+from penstock.broker.audit import Audit, claimed_tenant
 from penstock.broker.engine import Engine
 from penstock.broker.world import World
 from penstock.doors.http.limits import HttpLimits
@@ -98,6 +99,10 @@ class TenantEndpoints:
     def worlds(self) -> list[World]:
         first, *others = self._worlds.values()
         return [first, *sorted(others, key=lambda world: world.tenant)]
+
+    def audit_of(self, login: str) -> Audit:
+        """Where a refused login is recorded: in the tenant that it names, if there is one."""
+        return self._worlds[claimed_tenant(login, self._worlds)].engine.audit
 
     def get(self, tenant: TenantId) -> Endpoints:
         found = self._made.get(tenant)

@@ -98,7 +98,7 @@ class MqttDoor:
             connections_max=limits.connections_max,
         )
         self._log = LimitedLog("penstock.mqtt", loop)
-        self._events = ClientEvents(exchange.engine.metrics, self._log, exchange.engine.audit)
+        self._events = ClientEvents(exchange.engine.metrics, self._log, self.worlds)
         self._strangers = Strangers(loop.time, on_evict=self._events.evicted)
         self._unknown: dict[Connection, Stranger] = {}  # have not logged in
         self._listeners = Listeners(

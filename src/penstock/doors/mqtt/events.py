@@ -6,22 +6,29 @@ has no payload and no password.
 
 from __future__ import annotations
 
-from penstock.broker.audit import Audit
+from collections.abc import Mapping
+
+from penstock.broker.audit import claimed_tenant
 from penstock.broker.limited_log import LimitedLog
 from penstock.broker.metrics import Metrics
 from penstock.broker.session.session import Session
+from penstock.core.masking import masked
 from penstock.doors.link import Link
 from penstock.doors.mqtt.connection import Connection
+from penstock.doors.mqtt.world import MqttWorld
 from penstock.doors.strangers import CROWDED, EVICTED, FULL
+from penstock.model.record import TenantId
 from penstock.mqtt.packets import Connect
 
 
 class ClientEvents:
     """Used by the door and by those who let clients in."""
 
-    def __init__(self, metrics: Metrics, log: LimitedLog, audit: Audit) -> None:
+    def __init__(
+        self, metrics: Metrics, log: LimitedLog, worlds: Mapping[TenantId, MqttWorld]
+    ) -> None:
         self._metrics = metrics
-        self._audit = audit
+        self._worlds = worlds
         self._log = log
 
     def connected(self, connection: Connection, session: Session, *, is_present: bool) -> None:
@@ -48,19 +55,27 @@ class ClientEvents:
         """The broker's Access has counted it."""
         values = {
             "client": packet.client_id,
-            "user": packet.username or "",
+            "user": masked(packet.username or ""),
             "peer": connection.peer,
             "reason": why,
         }
         text = "login of user %(user)r, client %(client)r, from %(peer)s refused: %(reason)s"
         self._log.warning("login refused", text, values)
-        self._audit.note_login(packet.username or "", connection.peer, "mqtt", why)
+        login = packet.username or ""
+        self._note_login(claimed_tenant(login, self._worlds), login, connection, why)
+
+    def _note_login(self, tenant: TenantId, who: str, connection: Connection, why: str) -> None:
+        audit = self._worlds[tenant].exchange.engine.audit
+        audit.note_login(who, connection.peer, "mqtt", why)
 
     def refused(self, connection: Connection, packet: Connect, counted_as: str, why: str) -> None:
         self._metrics.refused[counted_as] += 1
         values = {"client": packet.client_id, "peer": connection.peer, "reason": why}
         text = "client %(client)r from %(peer)s refused: %(reason)s"
         self._log.warning("client refused", text, values)
+        principal = connection.principal
+        if counted_as == "client_id":  # somebody who logged in wants to be another client
+            self._note_login(principal.tenant, principal.user, connection, why)
 
     def too_many(self, link: Link, *, is_full: bool) -> None:
         self._metrics.refused["connections" if is_full else "strangers"] += 1
