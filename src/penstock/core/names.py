@@ -39,6 +39,7 @@ INVISIBLE: Final = (
 _VISIBLE: Final = re.compile(f"[^{INVISIBLE}]")
 SHARE_PREFIX: Final = "$share/"
 AUDIT_TOPIC: Final = "$audit"  # built in: only the broker writes to it
+DEAD_SUFFIX: Final = ".dead"  # of the topic for dead letters of another topic
 SHOWN_BITS_MAX: Final = 256  # Python refuses to print integers of more than some 4,000 digits
 
 

@@ -10,13 +10,12 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Final
 
-from penstock.core.names import check_name, topic_key
+from penstock.core.names import DEAD_SUFFIX, check_name, topic_key
 from penstock.core.run import Run, run_of
 from penstock.model.errors import InvalidName
 from penstock.model.limits import NAME_BYTES_MAX, NAME_LEVELS_MAX, TOPIC_CHARS_MAX
 from penstock.model.record import Record
 
-DEAD_SUFFIX: Final = ".dead"
 _FACTS: Final = tuple(
     f"penstock.dead.{fact}" for fact in ("reason", "topic", "name", "offset", "group", "deliveries")
 )

@@ -209,6 +209,15 @@ class Grants:
                     is_allowed = True
         return is_allowed
 
+    def denies(self, subject: Subject, action: str, name: str, topic: str) -> bool:
+        """Whether a rule denies it; not so if no rule says anything."""
+        bit = _BITS[action]
+        return any(
+            clause.bits & bit and not clause.rule.allows
+            for one in self.condensed
+            for clause in one.about(subject, action, name, topic)
+        )
+
     def may_read_some(self, topic: str) -> bool:
         """Whether a topic may hold something that can be read; its records are judged one by one.
 

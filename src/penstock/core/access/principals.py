@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from penstock.core.access.actions import PUBLISH, READ, SUBSCRIBE
+from penstock.core.access.actions import PUBLISH, READ, RECEIVE, SUBSCRIBE
 from penstock.core.access.grants import FULL, NOTHING, Decision, Grants
-from penstock.core.names import quoted
+from penstock.core.names import DEAD_SUFFIX, quoted
 from penstock.model.errors import InvalidName
 from penstock.model.limits import USER_CHARS_MAX
 from penstock.model.record import DEFAULT_TENANT, TenantId
@@ -107,14 +107,34 @@ def authorise(principal: Principal, action: str, name: str, topic: str) -> bool:
         return action != PUBLISH or not _is_own(name)
     if action == PUBLISH and _is_own(name):
         return False
-    return grants.allows(principal, action, name, topic)
+    if not grants.allows(principal, action, name, topic):
+        return False
+    return not topic.endswith(DEAD_SUFFIX) or not _denies_original(principal, action, name, topic)
 
 
 def decide(principal: Principal, action: str, name: str, topic: str) -> Decision:
     """As `authorise`, with the rule that decided."""
     if action == PUBLISH and _is_own(name):
         return Decision(False, None, "")
-    return principal.grants.decide(principal, action, name, topic)
+    found = principal.grants.decide(principal, action, name, topic)
+    if found.is_allowed and topic.endswith(DEAD_SUFFIX):
+        original = principal.grants.decide(principal, action, *_original(name, topic))
+        if original.rule is not None and not original.is_allowed and action in (READ, RECEIVE):
+            return original
+    return found
+
+
+def _denies_original(principal: Principal, action: str, name: str, topic: str) -> bool:
+    """Whether the record that a dead letter was may not be read: then the letter may not either."""
+    if action not in (READ, RECEIVE):
+        return False
+    return principal.grants.denies(principal, action, *_original(name, topic))
+
+
+def _original(name: str, topic: str) -> tuple[str, str]:
+    """The name that a dead letter had, and its topic."""
+    _, separator, original = name.partition(f"{DEAD_SUFFIX}/")
+    return original if separator else name, topic.removesuffix(DEAD_SUFFIX)
 
 
 def may_read_some(principal: Principal, topic: str) -> bool:

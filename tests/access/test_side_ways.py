@@ -1,0 +1,122 @@
+"""Ways around a rule that nobody thinks of first: does a denied record stay hidden there, too?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from urllib.parse import quote
+
+import pytest
+
+from penstock.core.access import parse_rule
+from penstock.mqtt.kinds import MQTT_5
+from penstock.mqtt.packets import Connack, Connect, Publish
+from penstock.mqtt.reasons import Reason
+from tests.access.test_http_rules import as_user, names
+from tests.doors.hosted import Hosted
+from tests.doors.users import add_users
+from tests.doors.wire import Wire
+from tests.http.asking import Answer, Asking
+from tests.waiting import wait_until
+
+JOBS = "/v1/topics/jobs"
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hosted]:
+    """alice is admin, bob and carl are clients; bob may not have what is under `hr`."""
+    data = tmp_path_factory.mktemp("data")
+    add_users(data, alice="alice", bob="bob", carl="carl")
+    with Hosted(data) as hosted:
+        access = hosted.exchange.engine.access
+        rule = parse_rule("deny receive,read hr/#")
+        hosted.run(lambda server: access.roles.add_rules([rule], user="bob"))
+        with Asking(hosted.ports["http"]) as client:
+            assert client.ask("PUT", JOBS, {}, **as_user("alice")).status == 201
+            messages = [{"payload": "5000", "name": name} for name in ("hr/pay", "it/print")]
+            assert client.ask("POST", f"{JOBS}/records", messages, **as_user("carl")).status == 200
+        yield hosted
+
+
+@pytest.fixture
+def client(broker: Hosted) -> Iterator[Asking]:
+    with Asking(broker.ports["http"]) as asking:
+        yield asking
+
+
+def login(broker: Hosted, user: str) -> Wire:
+    wire = Wire(broker.port, f"of-{user}", MQTT_5)
+    wire.send(Connect(wire.client_id, version=MQTT_5, username=user, password=user.encode()))
+    assert wire.expect(Connack).reason == Reason.SUCCESS
+    return wire
+
+
+def test_a_dead_letter_is_denied_to_whom_its_record_was_denied(
+    broker: Hosted, client: Asking
+) -> None:
+    given = client.ask("POST", f"{JOBS}/groups/g/fetch", {"deliveries_max": 1}, **as_user("carl"))
+    assert names(given) == ["hr/pay", "it/print"]
+    with login(broker, "bob") as bob, login(broker, "alice") as alice:
+        for wire in (bob, alice):
+            assert wire.subscribe("jobs.dead/#", qos=1).reasons == (1,)
+        back = {"receipt": given.json["receipt"]}
+        assert client.ask("POST", f"{JOBS}/groups/g/nack", back, **as_user("carl")).status == 200
+        client.ask("POST", f"{JOBS}/groups/g/fetch", {}, **as_user("carl"))  # buries them
+        both = ["jobs.dead/hr/pay", "jobs.dead/it/print"]
+        assert [alice.receive().name for _ in both] == both
+        assert [one.name for one in bob.settle() if isinstance(one, Publish)] == both[1:]
+    with login(broker, "bob") as bob:
+        bob.subscribe_feed("jobs.dead/#", **{"from": "earliest"})
+        assert bob.receive().name == both[1]
+    for user, expected in (("bob", both[1:]), ("carl", both)):
+        read = client.ask("GET", f"{JOBS}.dead/records?from=earliest", **as_user(user))
+        assert names(read) == expected
+    question = "user=bob&action=read&name=jobs.dead/hr/pay&topic=jobs.dead"
+    answer = client.ask("GET", f"/v1/access/check?{question}", **as_user("alice")).json
+    assert answer == {"allowed": False, "rule": "deny receive,read hr/#", "source": "user bob"}
+
+
+def test_an_expression_says_nothing_about_records_that_are_denied(client: Asking) -> None:
+    def asked(where: str) -> Answer:
+        path = f"{JOBS}/records?from=earliest&where={quote(where)}"
+        return client.ask("GET", path, **as_user("bob"))
+
+    found, missed, broken = (
+        asked("name = 'hr/pay'"),
+        asked("name = 'hr/play'"),
+        asked("payload / 0"),
+    )
+    assert names(found) == names(missed) == []
+    assert found.json["next_offset"] == missed.json["next_offset"]
+    assert broken.status == 400 or names(broken) == []
+
+
+def test_only_admins_are_shown_the_readers_of_others(client: Asking) -> None:
+    assert client.ask("PUT", f"{JOBS}/consumers/slow", {}, **as_user("carl")).status == 201
+    shown = client.ask("GET", "/v1/overview", **as_user("alice")).json["slowest"]
+    assert "slow" in [one["reader"] for one in shown]
+    assert client.ask("GET", "/v1/overview", **as_user("bob")).json["slowest"] == []
+
+
+def test_a_rule_that_comes_while_a_reader_waits_counts_for_what_it_is_given(
+    broker: Hosted, client: Asking
+) -> None:
+    access = broker.exchange.engine.access
+    assert client.ask("PUT", f"{JOBS}/consumers/late", {"from": "latest"}, **as_user("carl"))
+    paths = (f"{JOBS}/consumers/late/fetch", f"{JOBS}/groups/late/fetch")
+    client.ask("POST", paths[1], {"from": "latest"}, **as_user("carl"))
+
+    def wait(path: str) -> list[str]:
+        with Asking(broker.ports["http"]) as waiting:
+            return names(waiting.ask("POST", path, {"wait": 30}, **as_user("carl")))
+
+    with ThreadPoolExecutor(2) as pool:
+        waiting = [pool.submit(wait, path) for path in paths]
+        wait_until(lambda: len(broker.call(broker.http._principals)) >= 2)
+        rule = parse_rule("deny read late/#")
+        (added,) = broker.run(lambda server: access.roles.add_rules([rule], user="carl"))
+        for name in ("late/secret", "it/late"):
+            message = {"payload": "x", "name": name}
+            assert client.ask("POST", f"{JOBS}/records", message, **as_user("alice")).status == 200
+        assert [one.result() for one in waiting] == [["it/late"], ["it/late"]]
+    broker.run(lambda server: access.roles.remove_rule(added.rule_id))
