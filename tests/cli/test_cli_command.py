@@ -111,6 +111,11 @@ def test_usage_is_exit_code_2(run: Command, arguments: str) -> None:
     assert done.code == 2 and done.out == "" and done.err.startswith("usage: penstock")
 
 
+def test_a_command_that_does_not_exist_is_answered_with_the_nearest_one(run: Command) -> None:
+    assert run("topcs").err.endswith("unknown command 'topcs': did you mean 'topic'?\n")
+    assert run("xyzzy").err.endswith("unknown command 'xyzzy': see `penstock --help`\n")
+
+
 @pytest.mark.parametrize("arguments", ["topic list --colour", "serve --colour", "pipeline list x"])
 def test_what_a_command_does_not_know_is_answered_with_its_own_usage(
     run: Command, arguments: str

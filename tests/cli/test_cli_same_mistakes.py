@@ -72,6 +72,9 @@ COMMANDS: tuple[tuple[str, ...], ...] = (
         for topic in TOPICS
         for action in ("remove", "create", "redrive")
     ],
+    *[("binding", "add", "a/#", topic) for topic in TOPICS],
+    *[("binding", "add", names, "t") for names in FILTERS],
+    ("binding", "remove", "nothing/+"),
     ("group", "alter", "t", "nobody", "--lease", "5"),
     ("group", "alter", "t", "g"),
     *[("group", "create", "t", "g", "--lease", lease) for lease in ("0", "-1", "nan", "x")],

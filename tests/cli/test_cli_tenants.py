@@ -16,13 +16,18 @@ from tests.doors.users import add_users
 # Commands with --at that are about the whole broker.
 OF_ALL = {
     "backup",
+    "completion",
     "doctor",
+    "serve",
     *("history drop", "history list", "history show", "history verify"),
     *("tenant add", "tenant list", "tenant remove", "tenant show"),
 }
 # What a command needs to be parsed, and how it refuses a tenant that does not exist.
 ARGUMENTS = {
     "access check": ("bob", "read", "x"),
+    "binding add": ("a/#", "t"),
+    "binding list": (),
+    "binding remove": ("a/#",),
     "client forget": ("c",),
     "client list": (),
     "client show": ("c",),

@@ -41,6 +41,7 @@ from penstock.model.groups import (
 from penstock.model.messages import check_headers, check_messages, encode_message
 from penstock.model.record import (
     DEFAULT_TENANT,
+    BindingInfo,
     ConsumerInfo,
     HeadersLike,
     PositionLike,
@@ -175,6 +176,12 @@ class AsyncBroker:
 
     async def unbind(self, filter: str) -> None:
         await self.engine.topics.unbind(filter)
+
+    async def bindings(self) -> list[BindingInfo]:
+        """In the order in which they apply."""
+        topics = self.engine.topics
+        found = topics.placement.bindings
+        return [BindingInfo(one.filter, topics.find(one.topic).declared) for one in found]
 
     # Publishing
 

@@ -39,10 +39,11 @@ COMMANDS: Final = {
     "pub": Command("pub", "publish to an MQTT broker, with the options of mosquitto_pub"),
     "sub": Command("sub", "show messages of an MQTT broker, with the options of mosquitto_sub"),
     "topic": Command("topics", "create, show, change and delete topics"),
+    "binding": Command("bindings", "add, list and remove bindings: which topic holds which names"),
     "publish": Command("records", "store messages in a topic; needs no server"),
     "consume": Command("records", "show records of a topic; needs no server"),
     "consumer": Command("records", "list, move and remove consumers: durable positions in a topic"),
-    "group": Command("groups", "list, show and remove groups of readers"),
+    "group": Command("groups", "show, create and change groups of readers, redrive dead letters"),
     "session": Command("sessions", "list, show, kick and remove MQTT clients of a running broker"),
     "client": Command("clients", "list, show and forget MQTT clients that connected at any time"),
     "bridge": Command("bridges", "list the bridges to other MQTT brokers, and their state"),
@@ -62,6 +63,8 @@ COMMANDS: Final = {
     "restore": Command("backup", "make a data directory of a backup"),
     "history": Command("histories", "list, show, verify and drop the histories of topics"),
     "pipeline": Command("pipeline", "run jobs on Spark and show their results"),
+    "context": Command("contexts", "give names to brokers, and choose one"),
+    "completion": Command("completion", "print a script that lets a shell complete commands"),
     "config": Command("settings", "write a settings file"),
     "bench": Command("bench", "measure how fast a broker stores and reads"),
 }
@@ -146,15 +149,31 @@ def _show_usage(parser: argparse.ArgumentParser) -> int:
     return EXIT_USAGE
 
 
+def _unknown(name: str) -> str:
+    import difflib
+
+    near = difflib.get_close_matches(name, COMMANDS, 1)
+    hint = f"did you mean {near[0]!r}?" if near else "see `penstock --help`"
+    return f"unknown command {name!r}: {hint}"
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; the exit code."""
     typed = list(sys.argv[1:] if arguments is None else arguments)
     command = [one for one in typed if not one.startswith("-")][:1]  # only flags come before it
-    options, unknown = make_parser(COMMANDS.keys() & command).parse_known_args(typed)
+    parser = make_parser(COMMANDS.keys() & command)
+    for name in command:
+        if name not in COMMANDS:
+            parser.error(_unknown(name))
+    options, unknown = parser.parse_known_args(typed)
     if unknown:  # by the command itself, whose usage is shown; argparse would show all commands
         options.refuse_usage(f"unrecognized arguments: {' '.join(unknown)}")
     options.typed = typed
     try:
+        if "context" in options and "at" in options:
+            from penstock.cli.target import choose_target
+
+            choose_target(options)
         code = options.run(options) or EXIT_DONE
         sys.stdout.flush()  # here, where a closed pipe is understood
         return code

@@ -55,6 +55,11 @@ def _add_publish(commands: Any) -> None:
         help="add a header; repeatable, order and duplicates are kept",
     )
     publish.add_argument(
+        "--retain",
+        action="store_true",
+        help="retain the message: MQTT clients that subscribe later receive it",
+    )
+    publish.add_argument(
         "--lines", action="store_true", help="store each line of standard input as a message"
     )
     publish.set_defaults(run=publish_messages)
@@ -146,7 +151,9 @@ def publish_messages(options: argparse.Namespace) -> None:
         count = end = 0
         progress = Progress("publishing")
         for batch in _messages(options):
-            offsets = broker.publish_many(batch, options.topic, name=options.name, headers=headers)
+            offsets = broker.publish_many(
+                batch, options.topic, name=options.name, headers=headers, retain=options.retain
+            )
             first = offsets.start if first is None else first
             count += len(offsets)
             end = offsets.stop

@@ -1,4 +1,4 @@
-"""Which broker a command speaks to: `--at DIR|URL`, `$PENSTOCK_AT`, else ./penstock_data.
+"""Which broker a command speaks to: `--at DIR|URL`, `$PENSTOCK_AT`, a context, ./penstock_data.
 
 A URL is a running broker. A data directory that a broker has open means that broker: over the
 socket in the directory, where whoever can open it is an operator, else over HTTP. A directory that
@@ -16,9 +16,9 @@ from urllib.parse import unquote, urlsplit, urlunsplit
 import msgspec
 
 from penstock.cli.output import naming
-from penstock.cli.target import add_tenant, existing_path, open_broker
+from penstock.cli.target import add_context_option, add_tenant, existing_path, open_broker
 from penstock.client.target import Target
-from penstock.config import default_key, default_target
+from penstock.config import default_key
 from penstock.log.files.directory import read_holder
 from penstock.model import unix_socket
 from penstock.model.errors import NotAuthorized, RefusedError, UnavailableError
@@ -36,11 +36,13 @@ def add_remote(parser: argparse.ArgumentParser, *, has_tenant: bool = True) -> N
         add_tenant(parser)
     parser.add_argument(
         "--at",
+        "--data",
         metavar="DIR|URL",
-        default=default_target(),
         help="data directory, also while a broker has it open, or URL of a broker: "
-        "http://[USER:PASSWORD@]HOST:PORT (default: $PENSTOCK_AT, else ./penstock_data)",
+        "http://[USER:PASSWORD@]HOST:PORT (default: $PENSTOCK_AT, else the context, else "
+        "./penstock_data)",
     )
+    add_context_option(parser)
     add_key(parser)
     parser.add_argument("--json", action="store_true", help="print JSON")
 

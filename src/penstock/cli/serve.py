@@ -72,7 +72,9 @@ def add_commands(commands: Any) -> None:
         "--check", action="store_true", help="check and print the effective settings, then exit"
     )
     parser.add_argument("--json", action="store_true", help="with --check: print JSON")
-    parser.add_argument("--data", metavar="DIR", help="data directory (./penstock_data)")
+    parser.add_argument(
+        "--data", "--at", metavar="DIR", help="data directory (default: ./penstock_data)"
+    )
     parser.add_argument(
         "--mqtt",
         metavar="HOST:PORT",

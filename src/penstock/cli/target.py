@@ -1,4 +1,4 @@
-"""Which data directory a command opens: `--at DIR`, `$PENSTOCK_AT`, else ./penstock_data."""
+"""Which directory a command opens: `--at DIR`, `$PENSTOCK_AT`, a context, else ./penstock_data."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from penstock.cli.output import warn
+from penstock.cli.output import UsageError, warn
 from penstock.client.target import without_login
-from penstock.config import default_target, storage_settings
+from penstock.config import storage_settings
+from penstock.config.defaults import DEFAULT_DATA, chosen_target
 from penstock.model.errors import RefusedError
 from penstock.model.record import DEFAULT_TENANT
 
@@ -33,11 +34,43 @@ def add_target(parser: argparse.ArgumentParser, *, has_tenant: bool = True) -> N
         add_tenant(parser)
     parser.add_argument(
         "--at",
+        "--data",
         metavar="DIR",
-        default=default_target(),
-        help="data directory (default: $PENSTOCK_AT, else ./penstock_data)",
+        help="data directory (default: $PENSTOCK_AT, else the context, else ./penstock_data)",
     )
+    add_context_option(parser)
     parser.add_argument("--json", action="store_true", help="print JSON")
+
+
+def add_context_option(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--context",
+        metavar="NAME",
+        help="use this context (default: $PENSTOCK_CONTEXT, else that of `penstock context use`)",
+    )
+
+
+def choose_target(options: argparse.Namespace) -> None:
+    """Decide which broker or directory a command means, unless it was told with --at."""
+    if options.at is not None and options.context is not None:
+        raise UsageError("give --at or --context, not both")
+    if options.context is None:
+        options.at = chosen_target() if options.at is None else options.at
+        if options.at is not None:
+            return
+    from penstock.config.contexts import chosen_context, load_contexts
+
+    contexts = load_contexts()
+    name = options.context or chosen_context() or contexts.current
+    if not name:
+        options.at = DEFAULT_DATA
+        return
+    context = contexts.get(name)
+    options.at = context.at
+    if context.key_file and "key_file" in options and not options.key_file:
+        options.key_file = context.key_file
+    if context.tenant and "of_tenant" in options and not options.of_tenant:
+        options.of_tenant = context.tenant
 
 
 def allow_negative_positions(parser: argparse.ArgumentParser) -> None:

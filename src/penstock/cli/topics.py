@@ -165,6 +165,20 @@ def list_topics(options: argparse.Namespace) -> None:
             warn(one.trouble)
 
 
+def known_topics(options: argparse.Namespace) -> list[str]:
+    """Names of topics, as far as they are known without opening a directory; for completions."""
+    if served_at(options.at) is not None:
+        found, _ = _all_topics(options)
+    elif storage_chosen(environment()) or not Path(options.at).is_dir():
+        return []
+    else:
+        from penstock.app.closed import read_topics
+
+        tenant = TenantId(options.of_tenant or DEFAULT_TENANT)
+        found = read_topics(Path(options.at), tenant) or []
+    return sorted(one.topic for one in found)
+
+
 def _all_topics(options: argparse.Namespace) -> tuple[list[TopicInfo], Sequence[str]]:
     """All topics, and what was said about them already; a closed directory stays closed."""
     url = served_at(options.at)

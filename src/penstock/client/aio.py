@@ -42,6 +42,7 @@ from penstock.model.groups import GroupInfo
 from penstock.model.limits import HEARTBEAT_S as HEARTBEAT_S
 from penstock.model.messages import check_key, check_messages
 from penstock.model.record import (
+    BindingInfo,
     ConsumerInfo,
     HeadersLike,
     PositionLike,
@@ -63,6 +64,10 @@ SELF_REFUSED: Final = {("PUT", 409), ("DELETE", 404)}
 
 class _Consumers(msgspec.Struct):
     consumers: list[ConsumerInfo]
+
+
+class _Bindings(msgspec.Struct):
+    bindings: list[BindingInfo]
 
 
 class _Groups(msgspec.Struct):
@@ -192,6 +197,11 @@ class AsyncClient:
         way_out = "repeat the call; RefusedError then means that the filter is not bound"
         path = f"/v1/bindings?{urlencode({'filter': check_filter(filter)})}"
         await self._ask("DELETE", path, way_out=way_out)
+
+    async def bindings(self) -> list[BindingInfo]:
+        """In the order in which they apply."""
+        data = await self._ask("GET", "/v1/bindings")
+        return msgspec.json.decode(data, type=_Bindings).bindings
 
     async def _topic_info(self, topic: str) -> TopicInfo:
         return msgspec.json.decode(await self._ask("GET", topic_path(topic)), type=TopicInfo)

@@ -36,9 +36,9 @@ def variable_of(path: str) -> str:
     return PREFIX + path.replace(".", "__").upper()
 
 
-def default_target() -> str:
-    """The data directory of commands that are not told one."""
-    return os.environ.get("PENSTOCK_AT", DEFAULT_DATA)
+def chosen_target() -> str | None:
+    """The place of commands that are not told one, if the environment names it."""
+    return os.environ.get("PENSTOCK_AT")
 
 
 def default_key() -> str:

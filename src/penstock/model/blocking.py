@@ -15,7 +15,14 @@ from typing import Any, Protocol, TypeVar
 from penstock.model.errors import UnavailableError
 from penstock.model.groups import GroupInfo
 from penstock.model.messages import check_messages
-from penstock.model.record import ConsumerInfo, HeadersLike, PositionLike, Record, TopicInfo
+from penstock.model.record import (
+    BindingInfo,
+    ConsumerInfo,
+    HeadersLike,
+    PositionLike,
+    Record,
+    TopicInfo,
+)
 
 T = TypeVar("T")
 
@@ -80,6 +87,7 @@ class Awaitable(Protocol):
     async def topics(self) -> list[TopicInfo]: ...
     async def bind(self, filter: str, topic: str) -> None: ...
     async def unbind(self, filter: str) -> None: ...
+    async def bindings(self) -> list[BindingInfo]: ...
     async def publish(
         self,
         message: Any,
@@ -185,6 +193,10 @@ class Blocking:
 
     def unbind(self, filter: str) -> None:
         self._call(self._awaitable.unbind(filter))
+
+    def bindings(self) -> list[BindingInfo]:
+        """In the order in which they apply."""
+        return self._call(self._awaitable.bindings())
 
     # Publishing
 

@@ -129,6 +129,14 @@ class TopicInfo:
 
 
 @dataclass(frozen=True, slots=True)
+class BindingInfo:
+    """Names that match the filter are placed in the topic."""
+
+    filter: str
+    topic: str
+
+
+@dataclass(frozen=True, slots=True)
 class ConsumerInfo:
     """A consumer of a topic and how far it is."""
 
