@@ -13,7 +13,7 @@ export PYTHONDONTWRITEBYTECODE :=
 ENGINE_TESTS := tests/model tests/core tests/mqtt tests/log tests/broker
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test test-peers test-cluster nightly lint check format bench demo docs constraints hashes clean
+.PHONY: help setup run test test-peers test-cluster nightly lint check format bench demo wheel docs constraints hashes clean
 
 help: ## list the targets
 	@printf '\n  Penstock: MQTT and HTTP in, one fsynced log, Spark tables and streams out\n\n'
@@ -55,11 +55,12 @@ nightly: setup ## run long tests: a million malformed packets, random traffic, m
 	@$(VENV)/python -m tests.longrun.level 30
 	@PENSTOCK_ROUNDS=20 $(PYTEST) --no-skips -k kill tests/pipeline
 
-lint: setup ## run ruff, mypy --strict and the import rules
+lint: setup ## run ruff, mypy --strict, the import rules, and hadolint on the container file
 	@$(VENV)/ruff check .
 	@$(VENV)/ruff format --check .
 	@$(VENV)/mypy
 	@$(VENV)/lint-imports
+	@$(VENV)/hadolint ops/Containerfile
 
 check: lint ## run what lint runs and the fast tests; under a minute
 	@HYPOTHESIS_PROFILE=$${HYPOTHESIS_PROFILE:-quick} \
@@ -76,6 +77,9 @@ bench: setup ## measure speed as ratios against a bare loop or a peer in the sam
 
 demo: setup ## run a demo: devices over MQTT, Spark, back over MQTT, a table and a chart; under two minutes
 	@$(VENV)/python -m demo $(ARGS)
+
+wheel: ## build wheels, with the compiled engine and without, and try each on Python 3.11 to 3.13
+	@$(PYTHON) -m tools.wheels $(ARGS)
 
 docs: setup ## build the documentation as a site in build/site/; a warning is an error
 	@NO_MKDOCS_2_WARNING=1 PYTHONPATH=. $(VENV)/python -m mkdocs build --strict --quiet

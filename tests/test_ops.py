@@ -52,6 +52,16 @@ def test_every_alert_says_what_happened_and_how_bad_it_is() -> None:
         assert "$labels.instance" in rule["annotations"]["summary"]
 
 
+def test_the_container_runs_as_another_user_than_root_and_says_whether_it_is_healthy() -> None:
+    lines = (OPS / "Containerfile").read_text().partition("\nFROM ")[2].splitlines()
+    assert "USER 10001" in lines and "VOLUME /data" in lines
+    assert any(line.startswith("HEALTHCHECK ") for line in lines)
+    copied = re.findall(r"^COPY (?!--from)(.*) \S+$", (OPS / "Containerfile").read_text(), re.M)
+    allowed = (OPS.parent / ".dockerignore").read_text().splitlines()
+    for name in " ".join(copied).split():
+        assert (OPS.parent / name).exists() and f"!{name}" in allowed
+
+
 def test_the_unit_runs_the_command_without_privileges() -> None:
     unit = (OPS / "penstock.service").read_text()
     assert re.search(r"^ExecStart=\S+/penstock serve ", unit, re.MULTILINE)
