@@ -47,9 +47,7 @@ def build(place: Place, python: str, source: Path, *, is_compiled: bool) -> Path
     """The wheel, from a clone of its own: what another build left must not get into it."""
     clone = place.directory / ("compiled" if is_compiled else "pure")
     place.run("git", "clone", "--quiet", source, clone)
-    there = Place(
-        place.directory, {**place.environment, "PENSTOCK_COMPILE": str(int(is_compiled))}
-    )
+    there = Place(place.directory, {**place.environment, "PENSTOCK_COMPILE": str(int(is_compiled))})
     wheels = place.directory / f"{clone.name}-wheel"
     there.run(python, "-m", "pip", "wheel", "--no-deps", "--wheel-dir", wheels, clone)
     (wheel,) = wheels.glob("penstock-*.whl")

@@ -36,7 +36,9 @@ def export_lines(options: argparse.Namespace) -> None:
     made: list[Path] = []
     with reach_broker(options) as broker:
         known = {one.topic.casefold(): one.topic for one in broker.topics()}
-        wanted = [_declared(broker, known, topic) for topic in options.topics or known.values()]
+        wanted = [
+            declared_folder(broker, known, topic) for topic in options.topics or known.values()
+        ]
         try:
             for declared in wanted:
                 folder = target / declared
@@ -50,10 +52,10 @@ def export_lines(options: argparse.Namespace) -> None:
             for folder in made:
                 shutil.rmtree(folder, ignore_errors=True)
             raise
-    _answer(options, summary, "exported")
+    answer(options, summary, "exported")
 
 
-def _declared(broker: AnyBroker, known: dict[str, str], topic: str) -> str:
+def declared_folder(broker: AnyBroker, known: dict[str, str], topic: str) -> str:
     """A topic as it was declared; a broker that is not ours may call it anything."""
     declared = known.get(topic.casefold(), topic)
     is_name = declared == Path(declared).name and declared not in ("", "..")
@@ -136,7 +138,7 @@ def import_lines(options: argparse.Namespace) -> None:
                 broker.delete_topic(folder.name)
                 raise
             summary.append({"topic": folder.name, "messages": count})
-    _answer(options, summary, "imported")
+    answer(options, summary, "imported")
 
 
 def _import_topic(broker: AnyBroker, folder: Path, *, escape: bool) -> int:
@@ -207,7 +209,7 @@ def text_if_possible(data: bytes) -> str | bytes:
         return data
 
 
-def _answer(options: argparse.Namespace, summary: list[dict[str, Any]], what: str) -> None:
+def answer(options: argparse.Namespace, summary: list[dict[str, Any]], what: str) -> None:
     if options.json:
         show_json(summary)
     else:

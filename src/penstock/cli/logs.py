@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,6 +20,7 @@ from penstock.cli.output import (
     warn,
 )
 from penstock.cli.remote import add_remote
+from penstock.cli.tables import NDJSON, PARQUET, TIME_HEADER, export_tables, import_tables
 from penstock.cli.target import add_target, existing_path, whole_number
 from penstock.log.files.directory import check_has_files
 from penstock.log.files.disk import RealDisk
@@ -28,6 +30,11 @@ from penstock.log.files.verify import LogReport, verify_log
 from penstock.log.format.marks import NO_RECORD
 from penstock.model.errors import CorruptError, TopicNotFound
 from penstock.model.record import DEFAULT_TENANT
+
+FILES = (
+    "With ndjson or parquet every topic is one file with names, headers, times and payloads. "
+    f"With lines: {LAYOUT[0].lower()}{LAYOUT[1:]}"
+)
 
 
 def add_commands(commands: Any) -> None:
@@ -57,35 +64,52 @@ def add_commands(commands: Any) -> None:
     dump.add_argument("--limit", type=whole_number, metavar="N", help="at most N records")
     dump.add_argument("--batches", action="store_true", help="show only the headers of batches")
     dump.set_defaults(run=dump_log)
-    export = actions.add_parser(
-        "export", help="write topics as files with one message per line", description=LAYOUT
-    )
+    export = actions.add_parser("export", help="write topics as files", description=FILES)
     export.add_argument(
         "target", metavar="DIR", help="directory to write to; it must not contain these topics"
     )
     export.add_argument("topics", nargs="*", metavar="TOPIC", help="topics (default: all)")
-    export.set_defaults(run=export_lines)
-    import_ = actions.add_parser(
-        "import", help="read topics from files with one message per line", description=LAYOUT
+    export.set_defaults(run=lambda options: _by_format(options, export_lines, export_tables))
+    import_ = actions.add_parser("import", help="read topics from files", description=FILES)
+    import_.add_argument("source", metavar="DIR", help="directory that export wrote")
+    import_.add_argument(
+        "--keep-times",
+        action="store_true",
+        help=f"with ndjson and parquet: add the time of each record as header {TIME_HEADER}",
     )
-    import_.add_argument("source", metavar="DIR", help="directory with one folder per topic")
-    import_.set_defaults(run=import_lines)
+    import_.set_defaults(run=lambda options: _by_format(options, import_lines, import_tables))
     for action in (export, import_):
-        action.add_argument(
+        kind = action.add_mutually_exclusive_group(required=True)
+        kind.add_argument(
+            "--format",
+            choices=[NDJSON, PARQUET, "lines"],
+            help="ndjson or parquet: with names, headers and times; lines: payloads only",
+        )
+        kind.add_argument(
             "--lines",
-            action="store_true",
-            required=True,
-            help="one message per line (the only layout)",
+            dest="format",
+            action="store_const",
+            const="lines",
+            help="the same as --format lines: one message per line",
         )
         action.add_argument(
             "--escape",
             action="store_true",
-            help="write newlines, backslashes and bytes that are not UTF-8 as \\n, \\\\ and \\xNN",
+            help="with lines: write newlines, backslashes and bytes that are not UTF-8 as "
+            "\\n, \\\\ and \\xNN",
         )
     for action in (verify, dump):
         add_target(action)
     for action in (export, import_):
         add_remote(action)
+
+
+def _by_format(
+    options: argparse.Namespace,
+    lines: Callable[[argparse.Namespace], None],
+    tables: Callable[[argparse.Namespace], None],
+) -> None:
+    (lines if options.format == "lines" else tables)(options)
 
 
 def _offset(text: str) -> int:
