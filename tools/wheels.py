@@ -27,7 +27,7 @@ BYTES_MAX: Final = 50_000_000  # of all that `pip install penstock` installs
 
 def find_pythons() -> list[tuple[str, str]]:
     """(version, program) of each that works."""
-    found = []
+    found: list[tuple[str, str]] = []
     for version in VERSIONS:
         below = sorted(Path.home().glob(f".pyenv/versions/{version}*/bin/python"), reverse=True)
         for program in (shutil.which(f"python{version}"), *map(str, below)):
