@@ -6,6 +6,8 @@ import asyncio
 from dataclasses import replace
 from typing import Any
 
+import pytest
+
 from penstock.broker.session.resume import restore
 from penstock.broker.session.session import NEVER_EXPIRES, Session
 from penstock.catalog.stored_sessions import OutstandingRow, StoredSession
@@ -13,7 +15,9 @@ from penstock.core.access import RECEIVE, Principal
 from penstock.core.placement import DEFAULT_TOPIC
 from penstock.core.run import Run, record_flags, run_of
 from penstock.core.tags import make_tag, offset_of, topic_id_of
+from penstock.log.format.batch import Batch
 from penstock.log.interface import LogSettings
+from penstock.log.memory import MemoryLog
 from penstock.model.errors import UnavailableError
 from tests.appends import Told, append
 from tests.broker.exchange_world import ExchangeWorld, after_a_crash, kept
@@ -54,6 +58,31 @@ async def test_what_was_out_is_sent_again_in_its_order_whatever_ids_it_had(
     assert out == [(2, 1, 6), (1, 1, 9), (7, 2, 4)]
     assert session.released == {7}
     assert all(session.is_sent(row.topic_id, row.offset) for row in rows)
+
+
+async def test_messages_that_are_sent_again_are_read_together(
+    world: ExchangeWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A full window of neighbours: one read of the log is enough for all of them."""
+    await kept(world, "reader")
+    await kept(world, "writer")
+    await world.subscribe("reader", "a", Wanted(2))
+    payloads = [b"%d" % number for number in range(100)]
+    world.publish("writer", "a", payloads, 2, False)
+    await world.settle()
+    client = world.clients["reader"]
+    assert len(client.inbox) == 100
+    read, offsets = MemoryLog.read, []
+
+    async def count(log: MemoryLog, offset: int) -> list[Batch]:
+        offsets.append(offset)
+        return await read(log, offset)
+
+    monkeypatch.setattr(MemoryLog, "read", count)
+    await kept(world, "reader")
+    await world.settle()
+    assert [sent.message.payload for sent in client.inbox if sent.message and sent.dup] == payloads
+    assert offsets == [0]
 
 
 async def test_id_of_an_acknowledged_message_used_again_for_qos_2_stands_for_the_newer_one(

@@ -16,12 +16,14 @@ from penstock.broker.session.session import (
     Subscription,
 )
 from penstock.broker.share.share import Share
+from penstock.broker.topics import Topic
 from penstock.catalog.stored_sessions import NO_PACKET_ID, OutstandingRow, StoredSession
 from penstock.core.access import RECEIVE
 from penstock.core.names import SHARE_PREFIX
 from penstock.core.run import Encoding, Run
 from penstock.core.tags import NO_FEED, feed_id_of, is_retained, offset_of, topic_id_of
 from penstock.core.where import compile_where
+from penstock.log.format.batch import Batch
 from penstock.model.errors import PenstockError
 
 
@@ -78,6 +80,7 @@ def _is_newer(out: OutstandingRow, known: OutstandingRow) -> bool:
 async def go_on(exchange: Exchange, session: Session) -> None:
     """Send again what was out when the client went, then go on from the logs."""
     sent: set[int] = set()
+    last_read = LastRead()
     for packet_id, tag in session.window.items():
         outbox = session.outbox
         if outbox is None:
@@ -95,7 +98,7 @@ async def go_on(exchange: Exchange, session: Session) -> None:
                 return
             sent = {one for one in sent if session.window.tag_of(one) >= 0}
         sent.add(packet_id)
-        if reason := await _resend(exchange, session, tag, packet_id):
+        if reason := await _resend(exchange, session, tag, packet_id, last_read):
             if exchange.engine.watch is not None:
                 exchange.engine.watch.dropped(session, "", 1, reason, offset_of(tag))
             session.acknowledge([packet_id])
@@ -104,25 +107,45 @@ async def go_on(exchange: Exchange, session: Session) -> None:
     exchange.sessions.resume(session)
 
 
-async def _resend(exchange: Exchange, session: Session, tag: int, packet_id: int) -> str:
+class LastRead:
+    """What was read last from a log: messages that are sent again are mostly neighbours."""
+
+    def __init__(self) -> None:
+        self._topic: Topic | None = None
+        self._batches: list[Batch] = []
+
+    async def find(self, topic: Topic, offset: int) -> Batch | None:
+        """The batch with the offset; None if the topic has no such batch any more."""
+        if topic is self._topic:
+            for batch in self._batches:
+                if batch.base_offset <= offset < batch.end_offset:
+                    return batch
+        self._batches = await topic.read(offset)
+        self._topic = topic
+        return self._batches[0] if self._batches else None
+
+
+async def _resend(
+    exchange: Exchange, session: Session, tag: int, packet_id: int, last_read: LastRead
+) -> str:
     """Send one message again, with DUP; why it is dropped instead, if it is."""
     topic = exchange.engine.topics.by_id(topic_id_of(tag))
     offset = offset_of(tag)
     if topic is None:
         return "retention"
     try:
-        batches = await topic.read(offset)
+        batch = await last_read.find(topic, offset)
     except PenstockError:
         return "retention"
     outbox = session.outbox
     if outbox is None:
         return ""
-    if not batches:
+    if batch is None:
         return "retention"
     if feed_id_of(tag) == NO_FEED:
-        run = stored_run(batches[0], offset, exchange.engine.clock)
+        run = stored_run(batch, offset, exchange.engine.clock)
     else:
-        (record,) = batches[0].records(topic.declared, offset, offset + 1)
+        (record,) = batch.records(topic.declared, offset, offset + 1)
         run = feed_run(record, exchange.engine.clock)
     if not exchange.authorise(outbox.principal, RECEIVE, run.name, topic.key):
         return "not_authorized"
