@@ -67,6 +67,28 @@ def test_a_redrive_is_recorded_and_needs_the_right_to_manage_the_topic(broker: S
     assert acts == [("root", f"POST {path}", "200"), ("bob", f"POST {path}", "403")]
 
 
+def test_erasing_is_recorded_with_what_was_erased(broker: Served) -> None:
+    assert ask(broker, "PUT", "/v1/topics/orders", {}).status == 201
+    message = {"payload": "x", "name": "orders/7"}
+    assert ask(broker, "POST", "/v1/topics/orders/records", [message]).status == 200
+    erase = "/v1/topics/orders/erase"
+    assert (
+        ask(broker, "POST", erase, {"names": "orders/#", "dry_run": True}).json["log_records"] == 1
+    )
+    answer = ask(broker, "POST", erase, {"names": "orders/#", "before": "-1s"})
+    assert (answer.status, answer.json["log_records"]) == (200, 0), "it is newer"
+    answer = ask(broker, "POST", erase, {"names": "orders/#"})
+    assert (answer.status, answer.json["log_records"], answer.json["dry_run"]) == (200, 1, False)
+    (record,) = ask(broker, "GET", "/v1/topics/orders/records?from=0").json["records"]
+    assert (record["payload"], record["kind"]) == ("", "erased")
+    assert ask(broker, "POST", erase, {"names": "a#"}).status == 400
+    assert ask(broker, "POST", "/v1/topics/$audit/erase", {"names": "#"}).status == 403
+    acts = [(one["act"], one["result"], one["reason"]) for one in entries(broker)]
+    told = "1 records in the log, 0 in the history, 0 retained"
+    assert ("erase orders/# before now in orders", "200", told) in acts
+    assert [result for act, result, _ in acts if act == f"POST {erase}"] == ["200"] * 3 + ["400"]
+
+
 def test_no_record_holds_a_secret(broker: Served) -> None:
     assert ask(broker, "PUT", "/v1/users/bob", {"password": "another secret"}).status == 201
     key = ask(broker, "POST", "/v1/users/bob/keys").json["key"]

@@ -66,6 +66,7 @@ ARGUMENTS = {
     "session show": ("c",),
     "topic create": ("t",),
     "topic delete": ("t", "--yes"),
+    "topic erase": ("t", "--names", "t/#", "--yes"),
     "topic info": ("t",),
     "topic list": (),
     "status": (),

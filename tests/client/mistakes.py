@@ -108,6 +108,8 @@ def calls() -> dict[str, Act]:
     add("alter_topic", BAD_TOPICS, lambda b, v: b.alter_topic(v, durability="os"))
     add("alter_topic", BAD_SETTINGS, lambda b, v: b.alter_topic("t", **v))
     add("delete_topic", BAD_TOPICS, lambda b, v: b.delete_topic(v))
+    add("erase in", BAD_TOPICS, lambda b, v: b.erase("t/#", v))
+    add("erase", BAD_FILTERS, lambda b, v: b.erase(v, "t"))
     add("size", BAD_TOPICS, lambda b, v: b.size(v))
     add("size of", BAD_CONSUMERS[:-2], lambda b, v: b.size("t", v))
     add("size in", BAD_TOPICS, lambda b, v: b.size(v, "c"))

@@ -104,6 +104,7 @@ OPERATIONS = [
     "PUT /v1/topics/{topic}",
     "PATCH /v1/topics/{topic}",
     "DELETE /v1/topics/{topic}",
+    "POST /v1/topics/{topic}/erase",
     "POST /v1/topics/{topic}/records",
     "GET /v1/topics/{topic}/records",
     "GET /v1/topics/{topic}/consumers",

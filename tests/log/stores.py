@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TypeVar
 
+from penstock.core.erasure import Erasure
 from penstock.log.files.commit import CommitJob, ThreadWorkers
 from penstock.log.files.disk import RealDisk
 from penstock.log.files.embedded import EmbeddedLog
@@ -42,6 +43,11 @@ class CountingWorkers:
 
     def seal(self, segment: Segment) -> Awaitable[Segment]:
         return self.workers.seal(segment)
+
+    def erase(
+        self, segment: Segment, erasure: Erasure, *, dry_run: bool
+    ) -> Awaitable[tuple[Segment, int]]:
+        return self.workers.erase(segment, erasure, dry_run=dry_run)
 
     def close(self) -> None:
         self.workers.close()

@@ -11,15 +11,18 @@ from contextlib import suppress
 
 import pytest
 
+from penstock.app.server import Server
 from tests.history.cooling import cool
 from tests.matrix import http_readers, mqtt_readers, other_readers, python_readers
-from tests.matrix.house import Got, House, Message, Place, Printing, placed, topic_place
+from tests.matrix.house import END, Got, House, Message, Place, Printing, placed, topic_place
 from tests.matrix.publishers import PUBLISHERS
 from tests.matrix.reading import READERS, Reader, Reading, got_json
 
 assert http_readers and mqtt_readers and other_readers and python_readers  # each adds its own
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("matrix")]  # one worker has the broker
 STATES = ("hot", "border", "cold")
+ERASED = ("erased-hot", "erased-border")  # records of the first name
+MQTT = ("away-", "share-away-", "from-earliest-", "penstock-sub-from")  # pass over erased records
 EARLY = ("away-", "share-away-", "seed-consume")
 LATE = (
     *("records-", "arrow-page", "consumer-fetch", "group-fetch", "sse-history"),
@@ -72,9 +75,12 @@ class Outcome:
         self.got: dict[str, list[list[Got]] | Exception] = {}
         try:
             publisher.publish(house, place, messages)
-            if state == "border":
+            if state.endswith("border"):
                 house.wait_stored(place.topic, len(messages))
                 house.hosted.run(lambda server: cool(server, place.topic))
+            if state in ERASED:
+                house.wait_stored(place.topic, len(messages))
+                self.erase(house, place)
             end = house.finish(place, len(messages))
             if state == "cold":
                 house.hosted.run(lambda server: cool(server, place.topic))
@@ -90,11 +96,33 @@ class Outcome:
                 with suppress(OSError):
                     one.close()
         self.messages: list[Message] = [*placed(messages, 0), end]
+        self.name = place.names[0]
+
+    def erase(self, house: House, place: Place) -> None:
+        async def work(server: Server) -> int:
+            erased = await server.broker.erase(place.names[0], place.topic)
+            return erased.log_records + erased.history_records
+
+        house.hosted.run(work)
+
+    def is_erased(self, one: Message) -> bool:
+        return one.name == self.name and one.payload != END
+
+
+class Outcomes(dict[str, Outcome]):
+    """Each state is tried when it is first asked for."""
+
+    def __init__(self, house: House) -> None:
+        self._house = house
+
+    def __missing__(self, state: str) -> Outcome:
+        self[state] = Outcome(self._house, state)
+        return self[state]
 
 
 @pytest.fixture(scope="module")
 def outcomes(house: House) -> dict[str, Outcome]:
-    return {state: Outcome(house, state) for state in STATES}
+    return Outcomes(house)
 
 
 @pytest.mark.parametrize("state", STATES)
@@ -107,3 +135,22 @@ def test_a_reader_of_the_past_gets_every_message_once_and_in_order(
     if isinstance(found, Exception):
         raise found
     PAST[reader].check(found, outcome.messages)
+
+
+@pytest.mark.parametrize("state", ERASED)
+@pytest.mark.parametrize("reader", PAST)
+def test_a_reader_gets_nothing_of_erased_records_and_everything_else(
+    outcomes: dict[str, Outcome], reader: str, state: str
+) -> None:
+    outcome = outcomes[state]
+    found = outcome.got[reader]
+    if isinstance(found, Exception):
+        raise found
+    left = [one for one in outcome.messages if not outcome.is_erased(one)]
+    assert 1 < len(left) < len(outcome.messages)
+    kept = {one.payload for one in left}
+    others = [[got for got in stream if got.payload in kept] for stream in found]
+    PAST[reader].check(others, left)
+    empty = [got for stream in found for got in stream if got.payload not in kept]
+    assert {(got.payload, got.name or outcome.name) for got in empty} <= {(b"", outcome.name)}
+    assert not (empty and reader.startswith(MQTT)), "MQTT passes over them, as they have expired"

@@ -11,7 +11,9 @@ from collections.abc import Awaitable, Callable
 from random import Random
 from typing import Any, Final, TypeVar
 
+from penstock.core.erasure import Erasure
 from penstock.log.files.commit import CommitJob
+from penstock.log.files.erasing import count_erasable, erase_segment
 from penstock.log.files.seal import seal_segment
 from penstock.log.files.segment import Segment
 
@@ -90,6 +92,13 @@ class SimWorkers:
 
     def seal(self, segment: Segment) -> Awaitable[Segment]:
         return self.run(lambda: seal_segment(segment))
+
+    def erase(
+        self, segment: Segment, erasure: Erasure, *, dry_run: bool
+    ) -> Awaitable[tuple[Segment, int]]:
+        if dry_run:
+            return self.run(lambda: (segment, count_erasable(segment, erasure)))
+        return self.run(lambda: erase_segment(segment, erasure))
 
     def close(self) -> None:
         pass

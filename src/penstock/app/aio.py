@@ -25,7 +25,7 @@ from penstock.broker.topics import Topic
 from penstock.config import DEFAULT_DATA
 from penstock.core.access import FULL, PUBLISH, Principal, authorise, denial
 from penstock.core.names import check_filter, check_name
-from penstock.core.position import AtOffset, Latest, parse_position
+from penstock.core.position import AtOffset, Latest, parse_position, time_before
 from penstock.core.run import Run, run_of
 from penstock.core.where import Where, compile_where
 from penstock.log.files.commit import ThreadWorkers
@@ -43,6 +43,7 @@ from penstock.model.record import (
     DEFAULT_TENANT,
     BindingInfo,
     ConsumerInfo,
+    Erased,
     HeadersLike,
     PositionLike,
     Record,
@@ -166,6 +167,22 @@ class AsyncBroker:
     async def delete_topic(self, topic: str) -> None:
         """Delete a topic with all its records and consumers."""
         await self.engine.delete_topic(topic)
+
+    async def erase(
+        self,
+        names: str,
+        topic: str,
+        *,
+        before: PositionLike | None = None,
+        dry_run: bool = False,
+    ) -> Erased:
+        """Erase the payloads of records for good: those whose names match, or of these the older.
+
+        Offsets stay. A dry run only counts.
+        """
+        engine = self.engine
+        before_us = time_before(before, engine.clock.now_us())
+        return await engine.erasing.erase(topic, names, before_us, dry_run=dry_run)
 
     async def topics(self) -> list[TopicInfo]:
         return await self.engine.describe_all()

@@ -18,6 +18,7 @@ from typing import Final
 from penstock.broker.audit import Audit
 from penstock.broker.caches import Caches, Tails
 from penstock.broker.deliver.streams import Stream
+from penstock.broker.erasing import Erasing
 from penstock.broker.metrics import Metrics
 from penstock.broker.pipelines import PipelineRuns
 from penstock.broker.queue.consumers import Consumers, resolve
@@ -121,6 +122,8 @@ class Engine:
         self.caches = Caches(clock)
         self.caches.by_name["tails"] = Tails(self.topics)
         self.upkeep.errands.append(self.caches.look)
+        self.erasing = Erasing(self.topics, catalog.sessions, self.upkeep, self.log)
+        self.upkeep.errands.append(self.erasing.go_on)
         self.tiering = Tiering(self.topics, clock, settings.upkeep_s, self.upkeep)
         self._tasks: list[asyncio.Task[None]] = []  # upkeep and tiering
         self._is_closed = False
@@ -135,6 +138,7 @@ class Engine:
         await self.groups.load(logs)
         await self.redrives.load(logs)
         self._tasks.append(asyncio.create_task(self.upkeep.run(), name="penstock-upkeep"))
+        await self.erasing.go_on()
         if self.shared.store.has_history:
             self._tasks.append(asyncio.create_task(self.tiering.run(), name="penstock-tiering"))
 
@@ -154,6 +158,7 @@ class Engine:
         for streams in list(self._streams.values()):
             for stream in list(streams):
                 stream.close()
+        await self.erasing.close()
         await self.audit.close()
         try:
             await self.consumers.close(self.topics.all(), is_clean=is_clean)

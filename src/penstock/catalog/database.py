@@ -1,4 +1,4 @@
-"""What the catalog asks of a SQL database: four verbs, on one thread.
+"""What the catalog asks of a SQL database: five verbs, on one thread.
 
 SQL is written once for every backend, in the subset that SQLite and PostgreSQL read alike:
 parameters are `$1`, `$2`, …; `cast($1 as …)` where the type cannot be inferred; no LIKE, no JSON
@@ -41,6 +41,10 @@ class Database(Protocol):
 
     def transaction(self) -> AbstractContextManager[None]:
         """All or nothing. Nested, it is a savepoint: undoing it leaves what came before."""
+        ...
+
+    def scrub(self) -> None:
+        """Leave nothing in our own files of what was deleted, soon after this transaction."""
         ...
 
     def close(self) -> None: ...

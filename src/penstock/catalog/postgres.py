@@ -66,6 +66,9 @@ class PostgresDatabase:
     def transaction(self) -> AbstractContextManager[None]:
         return self._savepoint() if self._depth else self._outermost()
 
+    def scrub(self) -> None:
+        """Its files are the database's own to look after (`vacuum`)."""
+
     def close(self) -> None:
         assert self._depth == 0, "closed inside a transaction"
         self._hold.close()

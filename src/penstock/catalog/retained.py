@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import msgspec
 
 from penstock.catalog.database import Database, Row
+from penstock.core.erasure import Erasure
 from penstock.model.record import Headers, TenantId
 
 
@@ -120,6 +121,21 @@ def save_retained(
             for row in rows
         ],
     )
+
+
+def erase_retained(
+    database: Database, tenant: TenantId, topic_id: int, erasure: Erasure, *, dry_run: bool
+) -> int:
+    """Delete the messages of these records; how many there were."""
+    found = [
+        head.name
+        for head in load_retained(database, tenant)
+        if head.topic_id == topic_id and erasure.has(head.name, head.offset, head.timestamp)
+    ]
+    if not dry_run:
+        save_retained(database, tenant, (), found)
+        database.scrub()
+    return len(found)
 
 
 def _retained(row: Row) -> RetainedRow:

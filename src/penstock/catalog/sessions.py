@@ -30,6 +30,7 @@ from penstock.catalog.outside import SEE_LEVELS, fetch_sessions
 from penstock.catalog.retained import (
     RetainedHead,
     RetainedRow,
+    erase_retained,
     fetch_retained,
     load_retained,
     save_retained,
@@ -43,6 +44,7 @@ from penstock.catalog.stored_sessions import (
 )
 from penstock.catalog.thread import Runner
 from penstock.catalog.wills import delete_wills
+from penstock.core.erasure import Erasure
 from penstock.model.clock import Clock
 from penstock.model.record import TenantId
 from penstock.model.timeline import ClockReading
@@ -144,6 +146,13 @@ class SessionCatalog:
         """The retained messages of these names, as the newest checkpoint has them."""
         tenant = self._tenant
         return await self._runner.run(lambda database: fetch_retained(database, tenant, names))
+
+    async def erase_retained(self, topic_id: int, erasure: Erasure, *, dry_run: bool) -> int:
+        """Delete the retained messages of these records; how many there were."""
+        tenant = self._tenant
+        return await self._runner.run(
+            lambda database: erase_retained(database, tenant, topic_id, erasure, dry_run=dry_run)
+        )
 
     async def rows_as_json(self) -> bytes:
         """All sessions as they are stored now, for `see_sessions` elsewhere."""

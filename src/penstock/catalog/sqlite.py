@@ -36,6 +36,7 @@ _SETTINGS: Final = (
     "pragma synchronous = full",
     "pragma fullfsync = on",  # macOS: a plain fsync leaves the drive's cache; elsewhere no effect
     "pragma foreign_keys = on",
+    "pragma secure_delete = on",  # what was erased is overwritten, not only unlinked
     "pragma temp_store = memory",  # savepoints must not need temporary files on a full disk
     "pragma wal_autocheckpoint = 0",
     f"pragma journal_size_limit = {WAL_BYTES_MAX}",
@@ -49,6 +50,7 @@ class SqliteDatabase:
         self._file = None if str(path) == MEMORY else Path(path).absolute()
         self._depth = 0  # of nested transactions
         self._wrote = False  # in the current transaction
+        self._wants_scrub = False  # the WAL holds something that was deleted for good
         self._commits = 0  # since the last checkpoint
         self._is_cramped = False  # the last transaction found no space
         self._fence: PenstockError | None = None
@@ -82,6 +84,10 @@ class SqliteDatabase:
     def transaction(self) -> AbstractContextManager[None]:
         return self._savepoint() if self._depth else self._outermost()
 
+    def scrub(self) -> None:
+        self._check_writable()
+        self._wants_scrub = True
+
     def close(self) -> None:
         """Close the file. SQLite folds the WAL, as far as it was synced, into the database."""
         assert self._depth == 0, "closed inside a transaction"
@@ -112,6 +118,8 @@ class SqliteDatabase:
             self._depth = 0
         if self._wrote:
             self._commits += 1
+            if self._wants_scrub:
+                self._empty_wal()
             self._checkpoint_if_due()
 
     @contextmanager
@@ -186,6 +194,14 @@ class SqliteDatabase:
         self._commits = 0
         with suppress(PenstockError), self._judged():
             self._connection.execute("pragma wal_checkpoint(passive)").fetchall()
+
+    def _empty_wal(self) -> None:
+        """As `_checkpoint`, and nothing stays in the WAL; a reader postpones it to the next one."""
+        if self._fence is not None or self._file is None:
+            return
+        with suppress(PenstockError), self._judged():
+            busy = self._connection.execute("pragma wal_checkpoint(truncate)").fetchone()[0]
+            self._wants_scrub = bool(busy)
 
     def _wal_bytes(self) -> int:
         with suppress(FileNotFoundError):

@@ -1,10 +1,11 @@
-"""`penstock topic create|list|info|alter|delete`."""
+"""`penstock topic create|list|info|alter|erase|delete`."""
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -34,7 +35,7 @@ from penstock.model.errors import RefusedError
 from penstock.model.record import DEFAULT_TENANT, TenantId
 
 if TYPE_CHECKING:
-    from penstock.model.record import HistoryInfo, TopicInfo
+    from penstock.model.record import Erased, HistoryInfo, TopicInfo
 
 
 def add_commands(commands: Any) -> None:
@@ -59,12 +60,30 @@ def add_commands(commands: Any) -> None:
     _add_settings(alter)
     alter.set_defaults(run=alter_topic)
 
+    erase = actions.add_parser(
+        "erase",
+        help="erase the payloads of records for good; their offsets stay",
+        description="Erase payload, headers and publisher of all matching records in the log, in "
+        "the history and among the retained messages. Offsets, times and names stay. This cannot "
+        "be undone.",
+    )
+    erase.add_argument("topic", help="name of the topic (not case-sensitive)")
+    erase.add_argument(
+        "--names", metavar="FILTER", required=True, help="names to erase, with + and #"
+    )
+    erase.add_argument(
+        "--before", metavar="TIME", help="only records older than a time or a duration such as -30d"
+    )
+    erase.add_argument("--dry-run", action="store_true", help="count the records, change nothing")
+    erase.add_argument("--yes", action="store_true", help="do not ask for confirmation")
+    erase.set_defaults(run=erase_records)
+
     delete = actions.add_parser("delete", help="delete a topic with all its records")
     delete.add_argument("topic", help="name of the topic (not case-sensitive)")
     delete.add_argument("--yes", action="store_true", help="do not ask for confirmation")
     delete.set_defaults(run=delete_topic)
 
-    for action in (create, listing, shown, alter, delete):
+    for action in (create, listing, shown, alter, erase, delete):
         add_remote(action)
 
 
@@ -271,6 +290,28 @@ def _set_aside(options: argparse.Namespace, found: TopicInfo) -> list[Path]:
         if identity.topic_id == found.id
         for path in set_aside(disk, log_directory(root, identity))
     ]
+
+
+def erase_records(options: argparse.Namespace) -> None:
+    with reach_broker(options) as broker:
+        asked = partial(broker.erase, options.names, options.topic, before=options.before)
+        if not options.dry_run and not options.yes:
+            found = asked(dry_run=True)
+            if not agrees(f"erase {_counts(found)} of topic {found.topic}? [y/N] "):
+                raise RefusedError("not erased: answer y, or give --yes")
+        erased = asked(dry_run=options.dry_run)
+    if options.json:
+        show_json(asdict(erased))
+    else:
+        verb = "would erase" if erased.dry_run else "erased"
+        print(f"{verb} {_counts(erased)} of topic {erased.topic}")
+
+
+def _counts(erased: Erased) -> str:
+    return (
+        f"{counted(erased.log_records, 'record')} in the log, {erased.history_records:,} in the "
+        f"history and {counted(erased.retained, 'retained message')}"
+    )
 
 
 def delete_topic(options: argparse.Namespace) -> None:

@@ -44,6 +44,7 @@ from penstock.model.messages import check_key, check_messages
 from penstock.model.record import (
     BindingInfo,
     ConsumerInfo,
+    Erased,
     HeadersLike,
     PositionLike,
     Record,
@@ -60,6 +61,7 @@ GROUP_IS_DEPRECATED: Final = (
 REPEAT: Final = "repeat the call; doing it twice does no harm"
 # What a request is answered that was sent twice and carried out the first time.
 SELF_REFUSED: Final = {("PUT", 409), ("DELETE", 404)}
+ERASE_S_MAX: Final = 3_600.0  # the broker goes on also without us
 
 
 class _Consumers(msgspec.Struct):
@@ -184,6 +186,25 @@ class AsyncClient:
         """Delete a topic with all its records and consumers."""
         way_out = "repeat the call; TopicNotFound then means that the topic is deleted"
         await self._ask("DELETE", topic_path(topic), way_out=way_out)
+
+    async def erase(
+        self,
+        names: str,
+        topic: str,
+        *,
+        before: PositionLike | None = None,
+        dry_run: bool = False,
+    ) -> Erased:
+        """Erase the payloads of records for good: those whose names match, or of these the older.
+
+        Offsets stay. A dry run only counts.
+        """
+        body: dict[str, Any] = {"names": check_filter(names), "dry_run": dry_run}
+        if before is not None:
+            body["before"] = encode_position(before)
+        path = f"{topic_path(topic)}/erase"
+        answer = await self._ask("POST", path, body, silence_s_max=ERASE_S_MAX)
+        return msgspec.json.decode(answer, type=Erased)
 
     async def topics(self) -> list[TopicInfo]:
         return decode_topics(await self._ask("GET", "/v1/topics"))

@@ -20,6 +20,7 @@ from penstock.model.limits import EXPRESSION_CHARS_MAX, NAME_BYTES_MAX
 from penstock.model.messages import check_headers, encode_message
 from penstock.model.record import (
     KIND_BYTES,
+    KIND_ERASED,
     KIND_JSON,
     KIND_TEXT,
     HeadersLike,
@@ -27,7 +28,12 @@ from penstock.model.record import (
     Record,
 )
 
-_KINDS: Final = {"text": KIND_TEXT, "json": KIND_JSON, "bytes": KIND_BYTES}
+_KINDS: Final = {
+    "text": KIND_TEXT,
+    "json": KIND_JSON,
+    "bytes": KIND_BYTES,
+    "erased": KIND_ERASED,
+}
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _encode: Final = msgspec.json.Encoder().encode
 

@@ -93,6 +93,20 @@ def parse_position(value: str | int | datetime | timedelta, now_us: int) -> Posi
     _refuse(value, f"is not a position; {_FORMS}")
 
 
+def time_before(value: str | int | datetime | timedelta | None, now_us: int) -> int | None:
+    """A time as µs since 1970, UTC; None stays None. InvalidPosition for any other position."""
+    if value is None:
+        return None
+    position = parse_position(value, now_us)
+    if not isinstance(position, AtTime):
+        _refuse(
+            value,
+            "is not a time: write one such as 2026-01-02T03:04:05Z, or a duration back from now "
+            "such as -30d",
+        )
+    return position.timestamp_us
+
+
 def check_offset_type(offset: int) -> int:
     """An offset is a whole number; whether the topic reaches it is for its log to say."""
     if isinstance(offset, bool) or not isinstance(offset, int):

@@ -14,6 +14,7 @@ from typing import Final, Generic
 
 from mypy_extensions import mypyc_attr
 
+from penstock.core.erasure import Erasure
 from penstock.core.run import MixedRun, Run
 from penstock.log.format.batch import Batch
 from penstock.log.format.builder import BatchBuilder
@@ -24,7 +25,7 @@ from penstock.log.placing import Placing
 from penstock.log.rounds import Committer, J
 from penstock.log.waiting import EndWaiters
 from penstock.model.clock import Clock
-from penstock.model.errors import UnavailableError
+from penstock.model.errors import RefusedError, UnavailableError
 from penstock.model.limits import KIB, MIB
 
 LINGER_BYTES_MAX: Final = 64 * KIB  # what nobody waits for is written once this much has come
@@ -52,6 +53,7 @@ class AppendingLog(Generic[J]):
         self.is_watched = False
         self.last_sync_s = 0.0
         self.history: LogHistory | None = None
+        self.erasures: Sequence[Erasure] = ()
         self._clock = clock
         self._loop = loop
         self._committer = committer
@@ -89,6 +91,15 @@ class AppendingLog(Generic[J]):
     def _refusal(self) -> UnavailableError | None:
         """Why nothing can be appended, if so."""
         raise NotImplementedError
+
+    async def keep_erasures(self, erasures: Sequence[Erasure]) -> None:
+        raise _not_erasable()
+
+    async def erase(self, erasure: Erasure, *, dry_run: bool) -> int:
+        raise _not_erasable()
+
+    async def erase_history(self, erasure: Erasure, *, dry_run: bool) -> int:
+        return 0
 
     # What publishers and doors do
 
@@ -282,3 +293,10 @@ class AppendingLog(Generic[J]):
         idle: asyncio.Future[None] = self._loop.create_future()
         self._idle_waiters.append(idle)
         return idle
+
+
+def _not_erasable() -> RefusedError:
+    return RefusedError(
+        "records can be erased only from topics that are stored in files: delete them where this "
+        "topic is stored, or delete the topic"
+    )

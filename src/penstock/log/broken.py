@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Sequence
 
+from penstock.core.erasure import Erasure
 from penstock.core.run import MixedRun, Run
 from penstock.log.format.batch import Batch
 from penstock.log.format.marks import Mark
@@ -36,6 +37,7 @@ class BrokenLog:
         self.is_watched = False
         self.last_sync_s = 0.0
         self.history: LogHistory | None = None
+        self.erasures: Sequence[Erasure] = ()
         self._refusal = refusal
         self._end = end
 
@@ -94,6 +96,15 @@ class BrokenLog:
 
     async def tier(self, before_us: int | None, bytes_max: int | None) -> None:
         return
+
+    async def keep_erasures(self, erasures: Sequence[Erasure]) -> None:
+        raise UnavailableError(self._refusal)
+
+    async def erase(self, erasure: Erasure, *, dry_run: bool) -> int:
+        raise UnavailableError(self._refusal)
+
+    async def erase_history(self, erasure: Erasure, *, dry_run: bool) -> int:
+        raise UnavailableError(self._refusal)
 
     async def stored_bytes(self) -> int:
         return 0

@@ -11,6 +11,7 @@ from penstock.core.topic_settings import OS as OS
 from penstock.core.topic_settings import REPLICATED as REPLICATED
 
 if TYPE_CHECKING:
+    from penstock.core.erasure import Erasure
     from penstock.core.run import MixedRun, Run
     from penstock.log.cache import ChunkCache
     from penstock.log.format.batch import Batch
@@ -116,6 +117,7 @@ class KeptLog(Log, Protocol):
     is_watched: bool  # somebody hears of commits and waits: nothing gathers for long
     last_sync_s: float  # how long the newest commit took to sync; 0 where nothing is synced
     history: LogHistory | None  # None where there is none
+    erasures: Sequence[Erasure]  # ordered and not finished
 
     @property
     def is_congested(self) -> bool:
@@ -150,6 +152,21 @@ class KeptLog(Log, Protocol):
 
     async def tier(self, before_us: int | None, bytes_max: int | None) -> None:
         """Copy sealed records into the history: much, or what `trim` with the same would drop."""
+        ...
+
+    async def keep_erasures(self, erasures: Sequence[Erasure]) -> None:
+        """These are ordered and not finished: durable on return, and `erasures` from now on."""
+        ...
+
+    async def erase(self, erasure: Erasure, *, dry_run: bool) -> int:
+        """Erase records of the log itself; how many it found. A dry run only counts.
+
+        It may be repeated after any end. RefusedError where records cannot be changed.
+        """
+        ...
+
+    async def erase_history(self, erasure: Erasure, *, dry_run: bool) -> int:
+        """The same in the history; those that are in the log, too, count here as well."""
         ...
 
     async def stored_bytes(self) -> int: ...

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from bisect import bisect_right
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 
+from penstock.core.erasure import Erasure
 from penstock.log.appending import AppendingLog
 from penstock.log.cache import ChunkCache
+from penstock.log.erasing import erase, find
 from penstock.log.files.segment import CHUNK_BYTES
 from penstock.log.format.batch import Batch
 from penstock.log.interface import (
@@ -129,6 +131,15 @@ class MemoryLog(AppendingLog[MemoryJob]):
 
     async def tier(self, before_us: int | None, bytes_max: int | None) -> None:
         return
+
+    async def keep_erasures(self, erasures: Sequence[Erasure]) -> None:
+        self.erasures = erasures
+
+    async def erase(self, erasure: Erasure, *, dry_run: bool) -> int:
+        count = sum([len(find(batch, erasure)) for batch in self._batches])
+        if count and not dry_run:
+            self._batches = [erase(batch, erasure) for batch in self._batches]
+        return count
 
     async def stored_bytes(self) -> int:
         return sum(batch.header.stored_length for batch in self._batches)

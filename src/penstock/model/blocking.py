@@ -18,6 +18,7 @@ from penstock.model.messages import check_messages
 from penstock.model.record import (
     BindingInfo,
     ConsumerInfo,
+    Erased,
     HeadersLike,
     PositionLike,
     Record,
@@ -84,6 +85,9 @@ class Awaitable(Protocol):
     async def create_topic(self, topic: str, *, exist_ok: bool = ..., **settings: Any) -> None: ...
     async def alter_topic(self, topic: str, **settings: Any) -> None: ...
     async def delete_topic(self, topic: str) -> None: ...
+    async def erase(
+        self, names: str, topic: str, *, before: PositionLike | None = ..., dry_run: bool = ...
+    ) -> Erased: ...
     async def topics(self) -> list[TopicInfo]: ...
     async def bind(self, filter: str, topic: str) -> None: ...
     async def unbind(self, filter: str) -> None: ...
@@ -183,6 +187,20 @@ class Blocking:
     def delete_topic(self, topic: str) -> None:
         """Delete a topic with all its records and consumers."""
         self._call(self._awaitable.delete_topic(topic))
+
+    def erase(
+        self,
+        names: str,
+        topic: str,
+        *,
+        before: PositionLike | None = None,
+        dry_run: bool = False,
+    ) -> Erased:
+        """Erase the payloads of records for good: those whose names match, or of these the older.
+
+        Offsets stay. A dry run only counts.
+        """
+        return self._call(self._awaitable.erase(names, topic, before=before, dry_run=dry_run))
 
     def topics(self) -> list[TopicInfo]:
         return self._call(self._awaitable.topics())

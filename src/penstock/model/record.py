@@ -21,6 +21,7 @@ DEFAULT_TENANT: Final = TenantId("default")
 KIND_BYTES: Final = 0
 KIND_TEXT: Final = 1
 KIND_JSON: Final = 2
+KIND_ERASED: Final = 3  # nothing is left of what was published
 
 # The flags of a record, one byte.
 QOS_MASK: Final = 0b11
@@ -134,6 +135,20 @@ class BindingInfo:
 
     filter: str
     topic: str
+
+
+@dataclass(frozen=True, slots=True)
+class Erased:
+    """What was erased, or would be; a record in log and history counts in both."""
+
+    topic: str
+    names: str
+    before: int | None  # µs since 1970, UTC; only older records; None: all
+    end_offset: int  # records at or past it were published later and stay
+    log_records: int
+    history_records: int
+    retained: int
+    dry_run: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,6 +21,7 @@ from penstock.broker.owners import Amounts
 from penstock.broker.quotas import Quotas
 from penstock.catalog.retained import RetainedHead, RetainedRow, head_of
 from penstock.catalog.sessions import Checkpoint
+from penstock.core.erasure import Erasure
 from penstock.core.nametree import NameTree
 from penstock.core.quotas import RETAINED, RETAINED_BYTES
 from penstock.core.run import Run
@@ -34,6 +35,7 @@ ROW_BYTES: Final = 768  # a message and its place in the tree, payload and name 
 TERMS_SPARE: Final = 1_000  # terms of messages that were replaced since, before they are cleared
 UNSAVED_BYTES_MAX: Final = 32 * MIB  # payloads that wait for the checkpoint; then publishers wait
 CACHE_BYTES_MAX: Final = 32 * MIB  # payloads that are in the catalog, too
+NAMES_AT_ONCE: Final = 500  # looked at, before others get their turn
 FETCHES_MAX: Final = 4  # from the catalog at once
 FETCH_BYTES_MAX: Final = 1 * MIB  # of one, unless a single message is larger
 
@@ -225,6 +227,27 @@ class Retained:
         for name in [head.name for head in self._messages.values() if head.topic_id == topic_id]:
             self._remove(name)
             self._changed.add(name)
+
+    async def erased_names(self, topic_id: int, erasure: Erasure) -> list[str]:
+        """The names whose retained message is one of these records."""
+        found = []
+        for at, name in enumerate(self.matching(erasure.names)):
+            if at % NAMES_AT_ONCE == NAMES_AT_ONCE - 1:
+                await asyncio.sleep(0)
+            head = self._messages.get(name)
+            if head is None or head.topic_id != topic_id:
+                continue
+            if erasure.has(name, head.offset, head.timestamp):
+                found.append(name)
+        return found
+
+    def erase(self, names: Sequence[str], erasure: Erasure) -> None:
+        """Forget what `erased_names` found, unless it was replaced since."""
+        for name in names:
+            head = self._messages.get(name)
+            if head is not None and erasure.has(name, head.offset, head.timestamp):
+                self._remove(name)
+                self._changed.add(name)
 
     # Payloads
 

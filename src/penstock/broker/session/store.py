@@ -36,6 +36,7 @@ from penstock.broker.upkeep import SESSIONS
 from penstock.catalog.feeds import FeedRow
 from penstock.catalog.sessions import Ending, SessionCatalog
 from penstock.catalog.stored_sessions import OutstandingRow, StoredSession
+from penstock.core.erasure import Erasure
 from penstock.core.names import quoted
 from penstock.core.quotas import SESSIONS as SESSIONS_QUOTA
 from penstock.core.run import Encoding, Run
@@ -84,6 +85,8 @@ class SessionStore:
         self._catalog = catalog
         self._loop = loop
         self._timer: asyncio.Task[None] | None = None
+        self._is_open = asyncio.Event()
+        engine.erasing.retained = self
 
     # Start and end
 
@@ -98,7 +101,19 @@ class SessionStore:
             await self._follow(topic, incarnations)
         await self.checkpoints.save()
         self._engine.on_forget = self._forget_topic
+        self._is_open.set()
         self._timer = self._loop.create_task(self._run(), name="penstock-checkpoint")
+
+    async def erase_retained(self, topic_id: int, erasure: Erasure, *, dry_run: bool) -> int:
+        """Forget the retained messages of these records, durably; how many there were."""
+        await self._is_open.wait()
+        names = await self.retained.erased_names(topic_id, erasure)
+        if not dry_run:
+            self.retained.erase(names, erasure)
+            await self.checkpoints.save()
+            # What an interrupted order had reached is in no view any more.
+            await self._catalog.erase_retained(topic_id, erasure, dry_run=False)
+        return len(names)
 
     def _forget_topic(self, topic: Topic) -> None:
         self.retained.forget_topic(topic.id)

@@ -82,13 +82,20 @@ RULE: Final[Schema] = {
 ACTION: Final[Schema] = {"type": "string", "enum": list(ACTIONS)}
 KEY: Final = text(r"^[!-~]([ -~]*[!-~])?$", KEY_CHARS_MAX)
 OFFSET: Final = number(0, OFFSET_END - 1)
+_TIMES: Final[list[Schema]] = [
+    text(rf"^-(?=[0-9]){_DURATION}$"),
+    {"type": "string", "format": "date-time"},
+]
+TIME: Final[Schema] = {
+    "anyOf": [*_TIMES, {"type": "null"}],
+    "description": "an RFC 3339 time, or a duration back from now such as -30d",
+}
 POSITION: Final[Schema] = {
     "anyOf": [
         {"type": "string", "enum": ["earliest", "latest"]},
         OFFSET,
         text("^[0-9]{1,18}$"),
-        text(rf"^-(?=[0-9]){_DURATION}$"),
-        {"type": "string", "format": "date-time"},
+        *_TIMES,
     ],
     "description": "earliest, latest, an offset, an RFC 3339 time, or a duration back such as -24h",
 }

@@ -44,7 +44,7 @@ EXTRA: Final = pa.schema(
         ),
     ]
 )
-KINDS: Final = pa.array(["bytes", "text", "json", "bytes"])  # by KIND_…; 3 is not in use
+KINDS: Final = pa.array(["bytes", "text", "json", "erased"])  # by KIND_…
 KEPT_COLUMNS: Final = 8  # of each kind
 KEPT_BYTES_MAX: Final = MIB  # about, of one
 _LZ4: Final = pa.Codec("lz4_raw") if pa.Codec.is_available("lz4_raw") else None

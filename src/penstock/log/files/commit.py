@@ -16,9 +16,11 @@ from functools import partial
 from pathlib import Path
 from typing import Final, Protocol, TypeVar
 
+from penstock.core.erasure import Erasure
 from penstock.log.files.active import ActiveSegment, create_segment
 from penstock.log.files.disk import Disk, File, SyncError
 from penstock.log.files.endfile import FENCED, LOOSE, End
+from penstock.log.files.erasing import count_erasable, erase_segment
 from penstock.log.files.seal import seal_segment
 from penstock.log.files.segment import Segment, SegmentHeader
 from penstock.log.format.batch import Batch
@@ -147,6 +149,15 @@ class Workers(Protocol):
         """Put a closed segment's sealed form in its place, elsewhere."""
         ...
 
+    def erase(
+        self, segment: Segment, erasure: Erasure, *, dry_run: bool
+    ) -> Awaitable[tuple[Segment, int]]:
+        """Put a closed segment without these records in its place, elsewhere; how many.
+
+        A dry run only counts.
+        """
+        ...
+
     def close(self) -> None: ...
 
 
@@ -174,6 +185,13 @@ class ThreadWorkers:
 
     def seal(self, segment: Segment) -> Awaitable[Segment]:
         return self.run(partial(seal_segment, segment))
+
+    def erase(
+        self, segment: Segment, erasure: Erasure, *, dry_run: bool
+    ) -> Awaitable[tuple[Segment, int]]:
+        if dry_run:
+            return self.run(lambda: (segment, count_erasable(segment, erasure)))
+        return self.run(partial(erase_segment, segment, erasure))
 
     def close(self) -> None:
         self._rounds.put(None)

@@ -11,10 +11,11 @@ import asyncio
 import logging
 from bisect import bisect_right
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable
+from collections.abc import AsyncIterator, Awaitable, Sequence
 from functools import partial
 from typing import Final
 
+from penstock.core.erasure import Erasure
 from penstock.log.appending import AppendingLog
 from penstock.log.cache import WHOLE, ChunkCache
 from penstock.log.files.active import finish_log
@@ -22,6 +23,7 @@ from penstock.log.files.commit import CommitJob, Workers
 from penstock.log.files.disk import Disk, File, SyncError
 from penstock.log.files.endfile import End
 from penstock.log.files.moment import LogFiles
+from penstock.log.files.ordered import write_erasures
 from penstock.log.files.recovery import Recovered
 from penstock.log.files.segment import (
     CHUNK_BYTES,
@@ -37,6 +39,7 @@ from penstock.log.files.segment import (
 from penstock.log.files.survey import (
     Damage,
     body_of,
+    erase_all,
     first_after,
     remove_segment,
     seal_oldest,
@@ -49,7 +52,7 @@ from penstock.log.files.walk import walk_batches
 from penstock.log.format.batch import Batch, up_to
 from penstock.log.history.cold import ColdRecords
 from penstock.log.history.process import HistoryProcess
-from penstock.log.history.tier import WRITE_BYTES
+from penstock.log.history.tier import WRITE_BYTES, refuse_known
 from penstock.log.interface import (
     FSYNC,
     OS,
@@ -103,6 +106,7 @@ class EmbeddedLog(AppendingLog[CommitJob]):
         self._tail = Tail(end, TAIL_BYTES_MAX)
         self._is_loose = settings.durability == OS  # as `end` says on disk
         self._wants_roll = False
+        self._roll_waiters: list[asyncio.Future[None]] = []
         self._is_failing = False  # the last write failed
         self._doomed: deque[Segment] = deque()  # trimmed; the file may still be there
         self._damage = Damage()
@@ -158,7 +162,9 @@ class EmbeddedLog(AppendingLog[CommitJob]):
         return SegmentHeader(0, self.epoch, self._end, stamp, header.topic_id)
 
     def finish_commit(self, job: CommitJob) -> None:
-        self._is_committing = self._wants_roll = False
+        self._is_committing = False
+        if self._wants_roll:
+            self._settle_roll(job)
         if job.rolled is not None:
             self._adopt(job.rolled.header)
             self._active = job.rolled
@@ -181,6 +187,17 @@ class EmbeddedLog(AppendingLog[CommitJob]):
             if not self._is_failing:
                 self._note_failing(str(refusal))
         self._go_on()
+
+    def _settle_roll(self, job: CommitJob) -> None:
+        """The segment was closed or could not be; a commit that was on its way did not try."""
+        if job.roll_to is None and job.error is None:
+            self._committer.touch(self)
+            return
+        self._wants_roll = False
+        waiting, self._roll_waiters = self._roll_waiters, []
+        for one in waiting:
+            if not one.done():
+                one.set_result(None)
 
     def _note_failing(self, problem: str) -> None:
         """Writes begin to fail, or succeed again: each is logged once."""
@@ -347,13 +364,15 @@ class EmbeddedLog(AppendingLog[CommitJob]):
             return self._segments[0].base_offset - first
 
     async def _roll_now(self) -> None:
-        """Close the active segment although nothing is appended, so that retention can take it."""
+        """Close the active segment although it is not full, so that it can go or be rewritten."""
         segment = self._segments[-1]
         if segment.end_offset == segment.base_offset or self._fence or self._is_closed:
             return
         self._wants_roll = True
+        rolled: asyncio.Future[None] = self._loop.create_future()
+        self._roll_waiters.append(rolled)
         self._committer.touch(self)
-        await self._next_idle()
+        await rolled
 
     async def seal_closed(self) -> int:
         """Rewrite closed segments into their final, indexed form; how many there were."""
@@ -407,6 +426,46 @@ class EmbeddedLog(AppendingLog[CommitJob]):
         end = End(self.epoch, self._end, newest.base_offset, self._newest.length)
         bases = [segment.base_offset for segment in self._segments]
         return LogFiles(self._active.path.parent, bases, end)
+
+    async def keep_erasures(self, erasures: Sequence[Erasure]) -> None:
+        directory = self._active.path.parent
+        if erasures and self.history is None:
+            await self._workers.run(partial(refuse_known, self._disk, directory))
+        await self._workers.run(partial(write_erasures, self._disk, directory, erasures))
+        self.erasures = erasures
+
+    async def erase(self, erasure: Erasure, *, dry_run: bool) -> int:
+        if not dry_run:
+            async with self._upkeep:
+                if self._segments[-1].base_offset < erasure.end:
+                    await self._roll_now()
+                if self._segments[-1].base_offset < erasure.end:
+                    raise UnavailableError(
+                        "the newest segment cannot be closed, and so nothing of it erased: "
+                        + (self._fence or "the disk refused to write")
+                    )
+            self._tail.drop_before(erasure.end)
+        return await erase_all(
+            self._current,
+            self._upkeep,
+            self._loader.forget,
+            erasure,
+            self._workers,
+            self._damage,
+            dry_run=dry_run,
+        )
+
+    def _current(self) -> list[Segment]:
+        return self._segments
+
+    async def erase_history(self, erasure: Erasure, *, dry_run: bool) -> int:
+        if self.history is None:
+            await self._workers.run(partial(refuse_known, self._disk, self._active.path.parent))
+            return 0
+        found = await self.history.erase(erasure, dry_run=dry_run)
+        if not dry_run and self._cold is not None and self._cold.is_known:
+            await self._cold.refresh()
+        return found
 
     async def stored_bytes(self) -> int:
         """What the segments take on disk, preallocated space aside."""

@@ -7,7 +7,7 @@ or the other. Offsets, stamps, marks and every byte of the records stay as they 
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from itertools import accumulate, pairwise
 from pathlib import Path
@@ -24,6 +24,7 @@ from penstock.model.limits import MIB
 
 SEALED_RECORDS: Final = 16_384  # of one batch: large enough to be read column by column
 SEALED_BLOB_BYTES: Final = 4 * MIB  # or this much payload, whichever comes first
+Change = Callable[[Batch], Batch]  # offsets and count stay
 SEALING: Final = ".sealing"  # behind the name of what is being written
 
 
@@ -152,10 +153,11 @@ class _Gathering:
         return {strings[i] for i in set(self._names)}
 
 
-def _gather(segment: Segment) -> Iterator[_Gathering]:
+def _gather(segment: Segment, change: Change | None) -> Iterator[_Gathering]:
     gathering = _Gathering()
     for number in range(len(segment.body.index.positions)):
-        for batch in segment.read_chunk(number):
+        for stored in segment.read_chunk(number):
+            batch = stored if change is None else change(stored)
             first = 0
             while True:
                 room = SEALED_RECORDS - gathering.count
@@ -176,14 +178,20 @@ def seal_segment(segment: Segment) -> Segment:
     return adopt_sealed(segment, write_sealed(segment, SEALING))
 
 
-def write_sealed(segment: Segment, suffix: str) -> Path:
-    """Write the sealed form next to a closed segment, complete and synced; its path. Blocking."""
+def write_sealed(segment: Segment, suffix: str, change: Change | None = None) -> Path:
+    """Write the sealed form next to a closed segment, complete and synced; its path. Blocking.
+
+    A `change` of its batches makes another edition of it.
+    """
     old = segment.body.header
-    header = SegmentHeader(SEALED, old.epoch, old.base_offset, old.created_at, old.topic_id)
+    edition = old.edition + (change is not None)
+    header = SegmentHeader(
+        SEALED, old.epoch, old.base_offset, old.created_at, old.topic_id, edition
+    )
     temporary = segment.path.with_name(segment.path.name + suffix)
     file = segment.disk.open(temporary, create=True)
     try:
-        _write_batches(file, segment, header)
+        _write_batches(file, _gather(segment, change), segment.end_offset, header)
         file.sync()
     except BaseException:
         file.close()
@@ -204,14 +212,16 @@ def adopt_sealed(segment: Segment, temporary: Path) -> Segment:
     return Segment(segment.disk, segment.path, segment.base_offset, segment.end_offset, body)
 
 
-def _write_batches(file: File, segment: Segment, header: SegmentHeader) -> None:
+def _write_batches(
+    file: File, gatherings: Iterable[_Gathering], end_offset: int, header: SegmentHeader
+) -> None:
     file.write(0, [header.pack()])
     position = HEADER_BYTES
     checksum = header.checksum
     offset = header.base_offset
     entries: list[BatchEntry] = []
     postings: dict[bytes, array[int]] = {}
-    for gathering in _gather(segment):
+    for gathering in gatherings:
         batch = gathering.encode(header.epoch, offset, checksum)
         buffers = batch.to_bytes()
         file.write(position, buffers)
@@ -226,7 +236,7 @@ def _write_batches(file: File, segment: Segment, header: SegmentHeader) -> None:
         position += h.stored_length
         offset += h.count
         checksum = h.checksum
-    assert offset == segment.end_offset, f"sealed {offset}, expected {segment.end_offset}"
+    assert offset == end_offset, f"sealed {offset}, expected {end_offset}"
     names = sorted(postings)
     footer = Footer(
         position,

@@ -15,9 +15,11 @@ from typing import Final
 
 import msgspec
 
+from penstock.core.erasure import Erasure
 from penstock.log.child import NICENESS, Child
 from penstock.log.files.commit import ThreadWorkers
 from penstock.log.files.disk import RealDisk
+from penstock.log.files.erasing import adopt_erased, count_erasable, write_erased
 from penstock.log.files.seal import SEALING, adopt_sealed, write_sealed
 from penstock.log.files.segment import Segment
 from penstock.model.errors import CorruptError
@@ -31,12 +33,15 @@ class Order(msgspec.Struct):
     path: str
     base_offset: int
     end_offset: int
+    erasure: Erasure | None = None  # instead: without these records
+    dry_run: bool = False  # only count them
 
 
 class Answer(msgspec.Struct):
     """The path of the sealed segment, or the error; a line of JSON from the child."""
 
-    path: str = ""
+    path: str = ""  # empty if there was nothing to erase
+    count: int = 0  # records to erase
     error: str = ""
     errno: int = 0
     is_corrupt: bool = False
@@ -51,12 +56,23 @@ class SealerChild:
     def seal(self, segment: Segment) -> Segment:
         """As `seal_segment`. OSError when there is no child to be had, or it died."""
         order = Order(str(segment.path), segment.base_offset, segment.end_offset)
+        return adopt_sealed(segment, Path(self._ask(order).path))
+
+    def erase(self, segment: Segment, erasure: Erasure, *, dry_run: bool) -> tuple[Segment, int]:
+        """As `erase_segment`; errors as `seal`."""
+        path = str(segment.path)
+        answer = self._ask(Order(path, segment.base_offset, segment.end_offset, erasure, dry_run))
+        if answer.path:
+            segment = adopt_erased(segment, Path(answer.path))
+        return segment, answer.count
+
+    def _ask(self, order: Order) -> Answer:
         answer = msgspec.json.decode(self._child.ask(msgspec.json.encode(order)), type=Answer)
         if answer.is_corrupt:
             raise CorruptError(answer.error)
         if answer.error:
             raise OSError(answer.errno, answer.error)
-        return adopt_sealed(segment, Path(answer.path))
+        return answer
 
     def close(self) -> None:
         """Let the child finish and end; the next segment starts another."""
@@ -69,9 +85,17 @@ class ServingWorkers(ThreadWorkers):
     _sealer: SealerChild | None = None
 
     def seal(self, segment: Segment) -> Awaitable[Segment]:
+        return self.run(partial(self._child().seal, segment))
+
+    def erase(
+        self, segment: Segment, erasure: Erasure, *, dry_run: bool
+    ) -> Awaitable[tuple[Segment, int]]:
+        return self.run(partial(self._child().erase, segment, erasure, dry_run=dry_run))
+
+    def _child(self) -> SealerChild:
         if self._sealer is None:
             self._sealer = SealerChild()
-        return self.run(partial(self._sealer.seal, segment))
+        return self._sealer
 
     def close(self) -> None:
         super().close()
@@ -87,8 +111,7 @@ def main() -> None:
         order = msgspec.json.decode(line, type=Order)
         segment = Segment(disk, Path(order.path), order.base_offset, order.end_offset)
         try:
-            # A name of its own: a broker that starts after a crash may seal the same segment.
-            answer = Answer(str(write_sealed(segment, f"{SEALING}-{os.getpid()}")))
+            answer = _carry_out(segment, order)
         except CorruptError as broken:
             answer = Answer(error=str(broken), is_corrupt=True)
         except OSError as failed:
@@ -100,3 +123,14 @@ def main() -> None:
             if answer.path:
                 disk.remove(Path(answer.path))
             os._exit(1)
+
+
+def _carry_out(segment: Segment, order: Order) -> Answer:
+    # A name of its own: a broker that starts after a crash may seal the same segment.
+    suffix = f"{SEALING}-{os.getpid()}"
+    if order.erasure is None:
+        return Answer(str(write_sealed(segment, suffix)))
+    count = count_erasable(segment, order.erasure)
+    if not count or order.dry_run:
+        return Answer(count=count)
+    return Answer(str(write_erased(segment, order.erasure, suffix)), count)

@@ -27,7 +27,7 @@ from penstock.model.limits import MIB
 MAGIC: Final = b"PENSTOCK"
 VERSION: Final = 1
 HEADER_BYTES: Final = 64
-_HEADER: Final = struct.Struct("<8sHHIQqQ20xI")
+_HEADER: Final = struct.Struct("<8sHHIQqQI16xI")
 SEALED: Final = 1
 
 CHUNK_BYTES: Final = 1 * MIB  # what one read brings in; shared by all readers of the region
@@ -50,11 +50,12 @@ class SegmentHeader:
     base_offset: int
     created_at: int  # µs since 1970, UTC
     topic_id: int
+    edition: int = 0  # how often records of it were erased
 
     def pack(self) -> bytes:
         head = _HEADER.pack(
             MAGIC, VERSION, self.flags, self.epoch, self.base_offset, self.created_at,
-            self.topic_id, 0,
+            self.topic_id, self.edition, 0,
         )[: HEADER_BYTES - 4]  # fmt: skip
         return head + struct.pack("<I", crc32c(head))
 
@@ -71,14 +72,13 @@ def unpack_segment_header(data: bytes) -> SegmentHeader | None:
     """The header, or None if the bytes are not a whole, intact one."""
     if len(data) < HEADER_BYTES or not data.startswith(MAGIC):
         return None
-    _, version, flags, epoch, base_offset, created_at, topic_id, checksum = _HEADER.unpack_from(
-        data
-    )
+    fields = _HEADER.unpack_from(data)
+    _, version, flags, epoch, base_offset, created_at, topic_id, edition, checksum = fields
     if crc32c(data[: HEADER_BYTES - 4]) != checksum:
         return None
     if version != VERSION:
         raise CorruptError(f"segment of format version {version}: this Penstock reads {VERSION}")
-    return SegmentHeader(flags, epoch, base_offset, created_at, topic_id)
+    return SegmentHeader(flags, epoch, base_offset, created_at, topic_id, edition)
 
 
 def segment_path(directory: Path, base_offset: int) -> Path:

@@ -30,6 +30,7 @@ from penstock.log.files.layout import (
     log_directory,
     read_facts,
 )
+from penstock.log.files.ordered import read_erasures
 from penstock.log.files.recovery import Recovered, continue_at, recover
 from penstock.log.files.segment import SegmentHeader
 from penstock.log.history.cold import ColdRecords
@@ -101,6 +102,7 @@ class EmbeddedStore:
     async def open(self, identity: LogIdentity, settings: LogSettings) -> EmbeddedLog:
         directory = log_directory(self.root, identity)
         try:
+            erasures = await self._workers.run(partial(read_erasures, self._disk, directory))
             recovered, end_file = await self._workers.run(
                 partial(self._try_twice, partial(self._open_files, directory, settings))
             )
@@ -123,6 +125,7 @@ class EmbeddedStore:
             recovered = await self._go_on_behind(history, recovered, end_file, settings)
         log = self._log(recovered, end_file, settings)
         log.history = history
+        log.erasures = erasures
         if self.history is not None and (history is None or await history.has_table()):
             cold = log.attach_history(identity, self.history)
             if log.hot_first > 0:

@@ -7,11 +7,16 @@ sealed, and is trimmed itself when its time has come.
 
 from __future__ import annotations
 
+import asyncio
 import errno
+from bisect import bisect_right
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 
+from penstock.core.erasure import Erasure
 from penstock.log.files.commit import Workers
+from penstock.log.files.erasing import count_erasable
 from penstock.log.files.segment import Segment, SegmentBody
 from penstock.log.retention import SegmentFacts
 from penstock.model.errors import CorruptError
@@ -117,6 +122,49 @@ async def seal_oldest(segments: list[Segment], workers: Workers, damage: Damage)
         else:
             return segment
     return None
+
+
+async def erase_all(
+    segments: Callable[[], list[Segment]],
+    turn: asyncio.Lock,
+    forget: Callable[[Segment], None],
+    erasure: Erasure,
+    workers: Workers,
+    damage: Damage,
+    *,
+    dry_run: bool,
+) -> int:
+    """Put every closed segment without these records in its place; how many records there were.
+
+    The active one is only counted. Readers, sealing and retention go on between two segments; all
+    that is not damaged is erased before CorruptError names what is.
+    """
+    count = offset = 0
+    damaged = []
+    while offset < erasure.end:
+        async with turn:
+            now = segments()
+            at = max(bisect_right(now, offset, key=lambda one: one.base_offset) - 1, 0)
+            segment = now[at]
+            offset = segment.end_offset
+            if segment.base_offset >= erasure.end:
+                break
+            try:
+                if at == len(now) - 1:
+                    found = await workers.run(partial(count_erasable, segment, erasure))
+                else:
+                    now[at], found = await workers.erase(segment, erasure, dry_run=dry_run)
+            except (CorruptError, OSError) as broken:
+                if not is_damage(broken):
+                    raise
+                damage.note(segment, broken)
+                damaged.append(str(broken))
+            else:
+                count += found
+                forget(segment)
+    if damaged:
+        raise CorruptError(f"damaged segments cannot be erased: {'; '.join(damaged)}")
+    return count
 
 
 async def sealed_after(

@@ -44,12 +44,13 @@ _WRITING: Final[dict[str, Any]] = {
 }
 
 
-class FileFacts(msgspec.Struct, frozen=True):
+class FileFacts(msgspec.Struct, frozen=True, omit_defaults=True):
     """Of which topic the records are; JSON in the file's metadata."""
 
     topic: str
     topic_id: int
     epoch: int  # of the newest record
+    edition: int = 0  # how often records of it were erased
 
 
 @dataclass(frozen=True, slots=True)

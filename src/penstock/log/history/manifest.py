@@ -105,20 +105,39 @@ class Manifest:
                 f"history {self.storage.uri!r} ends at offset {self.end}: a file that begins "
                 f"at {file.name.base} cannot follow"
             )
+        self._store(file)
+        marks = {END: file.name.end, TOPIC_ID: self.facts.topic_id, EPOCH: epoch}
+        self._commit([_add_action(file)], marks)
+
+    def _store(self, file: EncodedFile) -> None:
+        """Put a file in its place and read it back."""
         try:
             self.storage.put(str(file.name), file.data)
             HistoryFile(file.name, self.storage.open(str(file.name))).verify()
         except OSError as failed:
             raise _away(self.storage, failed) from failed
-        marks = {END: file.name.end, TOPIC_ID: self.facts.topic_id, EPOCH: epoch}
-        self._commit([_add_action(file)], marks)
+
+    def replace(self, old: ListedFile, new: EncodedFile) -> None:
+        """Another file with the same range of offsets takes the place of one, in one commit."""
+        assert (old.name.base, old.name.end) == (new.name.base, new.name.end)
+        assert old.name != new.name
+        self._store(new)
+        self._commit([_remove_action(old), _add_action(new)], {})
+
+    def remove_unnamed(self) -> None:
+        """Remove every file of ours that the table does not name, however young, for good."""
+        named = {str(file.name) for file in self.files}
+        try:
+            for text in self.storage.names():
+                if parse_name(text.removesuffix(".tmp")) is not None and text not in named:
+                    self.storage.remove(text)
+        except OSError as failed:
+            raise _away(self.storage, failed) from failed
 
     def remove(self, files: Sequence[ListedFile]) -> None:
         """Take the oldest files out of the table; `vacuum` removes them from the store later."""
         assert list(files) == self.files[: len(files)], "only the oldest files may go"
-        now_ms = time.time_ns() // 1_000_000
-        gone = [RemoveAction(str(file.name), True, now_ms, file.bytes, {}) for file in files]
-        self._commit(gone, {})
+        self._commit([_remove_action(file) for file in files], {})
 
     def _commit(self, actions: Sequence[AddAction | RemoveAction], marks: dict[str, int]) -> None:
         transactions = [Transaction(name, version) for name, version in marks.items()]
@@ -243,6 +262,11 @@ def _stamp(moment: Any) -> int:
     """µs since 1970 of a moment as the table's log gives it back."""
     whole = pa.scalar(moment, pa.timestamp("us", tz="UTC"))
     return int(whole.value)
+
+
+def _remove_action(file: ListedFile) -> RemoveAction:
+    now_ms = time.time_ns() // 1_000_000
+    return RemoveAction(str(file.name), True, now_ms, file.bytes, {})
 
 
 def _add_action(file: EncodedFile) -> AddAction:

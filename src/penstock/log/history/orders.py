@@ -6,6 +6,7 @@ from typing import Final
 
 import msgspec
 
+from penstock.core.erasure import Erasure
 from penstock.log.history.place import TablePlace
 from penstock.model.errors import CorruptError, PenstockError, RefusedError, UnavailableError
 
@@ -60,7 +61,17 @@ class Expire(msgspec.Struct, tag=True, frozen=True):
     lock: str
 
 
-Order = Look | Write | Expire
+class Erase(msgspec.Struct, tag=True, frozen=True):
+    """Erase records, and remove every file that the table no longer names; or only count them."""
+
+    place: TablePlace
+    life: str
+    erasure: Erasure
+    lock: str
+    dry_run: bool
+
+
+Order = Look | Write | Expire | Erase
 
 
 class TableState(msgspec.Struct, frozen=True):
@@ -74,6 +85,7 @@ class TableState(msgspec.Struct, frozen=True):
     bytes: int
     last_timestamp: int | None  # µs; of the newest file
     probe_timestamp: int | None = None
+    erased: int = 0  # records that an order to erase found
 
 
 class Answer(msgspec.Struct, frozen=True):

@@ -40,7 +40,9 @@ class TableStorage(Protocol):
         """The files next to the Delta log, that is, without it."""
         ...
 
-    def remove(self, name: str) -> None: ...
+    def remove(self, name: str) -> None:
+        """It is gone for good on return."""
+        ...
 
     def remove_all(self) -> None:
         """The table itself."""
@@ -76,6 +78,7 @@ class DirectoryStorage:
 
     def remove(self, name: str) -> None:
         self._disk.remove(self.path / name)
+        self._disk.sync_dir(self.path)
 
     def remove_all(self) -> None:
         log = self.path / LOG_NAME

@@ -94,6 +94,7 @@ class Tables:
             else:
                 table.manifest.refresh()
             found = table.manifest.files if table.manifest is not None else []
+            self._let_go(log, {str(one.name) for one in found})
             return [
                 ColdFacts(str(one.name), one.name.base, one.name.end, one.last_timestamp)
                 for one in found
@@ -116,6 +117,12 @@ class Tables:
             while len(self._files) > FILES_MAX:
                 self._files.popitem(last=False)
         return opened
+
+    def _let_go(self, log: LogIdentity, named: set[str]) -> None:
+        """Close files that the table no longer names: a store that removed them has their room."""
+        with self._turn:
+            for key in [key for key in self._files if key[0] == log and key[1] not in named]:
+                del self._files[key]
 
     def _table(self, log: LogIdentity) -> _Table:
         with self._turn:

@@ -17,11 +17,13 @@ from typing import Final
 
 import msgspec
 
+from penstock.core.erasure import Erasure
 from penstock.core.names import quoted
 from penstock.log.files.disk import Disk, write_file
 from penstock.log.files.segment import Segment
 from penstock.log.history.child import HistoryWriter
 from penstock.log.history.orders import (
+    Erase,
     Expire,
     Look,
     Order,
@@ -61,6 +63,16 @@ def read_known(disk: Disk, directory: Path) -> Known | None:
         raise CorruptError(f"{path} is damaged ({broken}): restore it from a backup") from broken
     finally:
         file.close()
+
+
+def refuse_known(disk: Disk, directory: Path) -> None:
+    """RefusedError if the log has a history, and so somebody has to know where that is."""
+    known = read_known(disk, directory)
+    if known is not None and known.end:
+        raise RefusedError(
+            f"the records of {directory.name} up to offset {known.end} are also in a history, and "
+            "this broker does not know where that is: start it with the same [history] url"
+        )
 
 
 class HistoryTier:
@@ -120,15 +132,19 @@ class LogHistory:
         if self._known is not None:
             state = await self._tier.ask(Look(self.place, log_end - 1))
             if state is None and self._known.end:
-                raise RefusedError(
-                    f"the history {self.place.uri!r} of topic {quoted(self._topic)} is "
-                    f"missing; it held the records up to offset {self._known.end}: make it "
-                    "reachable again, or forget it with `penstock history drop`"
-                )
+                raise self._missing()
             if state is not None:
                 self._check(state, last_timestamp)
                 self._take(state)
         self.is_known = True
+
+    def _missing(self) -> RefusedError:
+        assert self._known is not None
+        return RefusedError(
+            f"the history {self.place.uri!r} of topic {quoted(self._topic)} is missing; it held "
+            f"the records up to offset {self._known.end}: make it reachable again, or forget it "
+            "with `penstock history drop`"
+        )
 
     async def has_table(self) -> bool:
         """Whether this log has written a table, and none of another topic is in its place."""
@@ -205,6 +221,20 @@ class LogHistory:
             state = await self._tier.ask(Expire(self.place, before_us, self._tier.lock))
             if state is not None:
                 self._take(state)
+
+    async def erase(self, erasure: Erasure, *, dry_run: bool) -> int:
+        """Erase records of the table, if there is one; how many it found."""
+        if not await self.has_table():
+            return 0
+        assert self._known is not None
+        order = Erase(self.place, self._known.life, erasure, self._tier.lock, dry_run)
+        state = await self._tier.ask(order)
+        if state is None:
+            if self._known.end:
+                raise self._missing()
+            return 0
+        self._take(state)
+        return state.erased
 
     def note(self, trouble: PenstockError | OSError | None) -> None:
         """The newest attempt failed, or did not."""

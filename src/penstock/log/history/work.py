@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import takewhile
 from pathlib import Path
 
+import msgspec
 import pyarrow as pa
 
+from penstock.core.erasure import Erasure
+from penstock.log.erasing import erase, find
 from penstock.log.files.disk import RealDisk
 from penstock.log.files.segment import Segment
 from penstock.log.format.batch import Batch
 from penstock.log.history.child import WriterLock
-from penstock.log.history.files import encode_file
+from penstock.log.history.files import EncodedFile, HistoryFile, encode_file
 from penstock.log.history.manifest import Manifest, create_manifest, file_facts, open_manifest
-from penstock.log.history.orders import Expire, Look, Order, SegmentSpan, TableState, Write
+from penstock.log.history.orders import Erase, Expire, Look, Order, SegmentSpan, TableState, Write
 from penstock.log.history.place import TablePlace
+from penstock.log.history.reading import to_batches
 from penstock.log.history.storage import storage_of
 from penstock.model.errors import PenstockError, RefusedError
 
@@ -34,6 +38,8 @@ class Tables:
             if isinstance(order, Look):
                 return self._look(order)
             self._lock.take(order.lock)
+            if isinstance(order, Erase):
+                return self._erase(order)
             return self._write(order) if isinstance(order, Write) else self._expire(order)
         except (PenstockError, OSError, pa.ArrowException):
             self._open.pop(order.place.uri, None)  # look anew next time
@@ -81,6 +87,49 @@ class Tables:
             manifest.remove(manifest.files[:count])
         manifest.vacuum()
         return _state(manifest)
+
+    def _erase(self, order: Erase) -> TableState | None:
+        manifest = self._find(order.place)
+        if manifest is None:
+            return None
+        check_life(manifest, order.life)
+        erased = 0
+        for listed in list(manifest.files):
+            if listed.name.base < order.erasure.end:
+                file = manifest.open_file(listed)
+                count = _count_erasable(file, order.erasure)
+                erased += count
+                if count and not order.dry_run:
+                    manifest.replace(listed, _without(file, order.erasure))
+        if not order.dry_run:
+            manifest.remove_unnamed()
+        return msgspec.structs.replace(_state(manifest), erased=erased)
+
+
+def _count_erasable(file: HistoryFile, erasure: Erasure) -> int:
+    """How many records of a file there are to erase."""
+    groups: Iterable[int] = range(len(file.group_rows))
+    names = file.names()
+    if names is not None:
+        wanted = [found for name, found in names.items() if erasure.has_name(name)]
+        if None not in wanted:
+            groups = sorted({group for found in wanted for group in found or ()})
+    return sum(
+        len(find(batch, erasure))
+        for group in groups
+        for batch in to_batches(file.parquet.read_row_group(group), file.facts.epoch)
+    )
+
+
+def _without(file: HistoryFile, erasure: Erasure) -> EncodedFile:
+    """The file anew, without these records."""
+    batches = (
+        erase(batch, erasure)
+        for group in range(len(file.group_rows))
+        for batch in to_batches(file.parquet.read_row_group(group), file.facts.epoch)
+    )
+    facts = msgspec.structs.replace(file.facts, edition=file.facts.edition + 1)
+    return encode_file(batches, file.name.base, file.name.end, facts)
 
 
 def check_life(manifest: Manifest, life: str) -> None:

@@ -25,7 +25,7 @@ from penstock.doors.http.pieces import PIECE_BYTES, LongRecord
 from penstock.doors.http.v1.types import RecordOut
 from penstock.model.errors import InvalidSetting
 from penstock.model.limits import MIB
-from penstock.model.record import KIND_BYTES, KIND_JSON, KIND_TEXT, Record
+from penstock.model.record import KIND_BYTES, KIND_ERASED, KIND_JSON, KIND_TEXT, Record
 
 T = TypeVar("T")
 
@@ -41,10 +41,11 @@ COLUMNS: Final = (
 WAIT_S_MAX: Final = 60.0
 WAIT: Final = {"type": "number", "minimum": 0, "maximum": WAIT_S_MAX}  # as the document shows it
 
-_KINDS: Final[dict[int, Literal["text", "json", "bytes"]]] = {
+_KINDS: Final[dict[int, Literal["text", "json", "bytes", "erased"]]] = {
     KIND_TEXT: "text",
     KIND_JSON: "json",
     KIND_BYTES: "bytes",
+    KIND_ERASED: "erased",
 }
 
 

@@ -6,7 +6,7 @@ from penstock.broker.engine import Engine
 from penstock.broker.reading import position_offset
 from penstock.broker.settings import altered, topic_settings
 from penstock.core.placement import DEFAULT_TOPIC
-from penstock.core.position import parse_position
+from penstock.core.position import parse_position, time_before
 from penstock.doors.http.endpoints import Endpoints
 from penstock.doors.http.errors import with_status
 from penstock.doors.http.messages import HttpError, Request, Response, json_response
@@ -14,10 +14,10 @@ from penstock.doors.http.needs import Needs, check_read, may_manage, may_see
 from penstock.doors.http.router import Route
 from penstock.doors.http.schemas import OFFSET, POSITION
 from penstock.doors.http.v1.describing import Facts, Field
-from penstock.doors.http.v1.reading import check_query, read_offset, read_settings
-from penstock.doors.http.v1.types import Place, TopicList, TopicSettings
+from penstock.doors.http.v1.reading import check_query, read_body, read_offset, read_settings
+from penstock.doors.http.v1.types import Erase, Place, TopicList, TopicSettings
 from penstock.model.errors import RefusedError, TopicExists
-from penstock.model.record import TopicInfo
+from penstock.model.record import Erased, TopicInfo
 
 TOPIC = "/v1/topics/{topic}"
 
@@ -65,6 +65,17 @@ def add_routes(door: Endpoints) -> None:
             Facts("change the settings of a topic", TopicInfo, takes=TopicSettings, errors=(409,)),
         ),
         (
+            "POST",
+            f"{TOPIC}/erase",
+            topics.erase,
+            Facts(
+                "erase the payloads of records for good; their offsets stay",
+                Erased,
+                takes=Erase,
+                errors=(409,),
+            ),
+        ),
+        (
             "DELETE",
             TOPIC,
             topics.delete,
@@ -78,7 +89,15 @@ def add_routes(door: Endpoints) -> None:
             needs = Needs.READ_TOPIC
         creates = handler == topics.declare
         door.router.add(
-            Route(method, path, handler, facts=facts, creates_topic=creates, needs=needs)
+            Route(
+                method,
+                path,
+                handler,
+                facts=facts,
+                creates_topic=creates,
+                administers=handler == topics.erase,
+                needs=needs,
+            )
         )
 
 
@@ -142,6 +161,28 @@ class TopicsDoor:
         except RefusedError as refused:
             raise with_status(refused, 409) from None
         return json_response(await topic.describe())
+
+    async def erase(self, request: Request) -> Response:
+        engine = self._engine
+        asked = read_body(request, Erase)
+        before_us = time_before(asked.before, engine.clock.now_us())
+        topic = request.params["topic"]
+        try:
+            erased = await engine.erasing.erase(
+                topic, asked.names, before_us, dry_run=asked.dry_run
+            )
+        except RefusedError as refused:
+            if type(refused) is not RefusedError:
+                raise
+            raise with_status(refused, 409) from None
+        if not asked.dry_run:
+            act = f"erase {asked.names} before {asked.before or 'now'} in {erased.topic}"
+            found = (
+                f"{erased.log_records} records in the log, {erased.history_records} in the "
+                f"history, {erased.retained} retained"
+            )
+            await engine.audit.note_act(request.principal.user, request.source, act, "200", found)
+        return json_response(erased)
 
     async def delete(self, request: Request) -> Response:
         topic = self._engine.topics.find(request.params["topic"])

@@ -19,6 +19,7 @@ from penstock.doors.http.schemas import (
     RULE,
     SEGMENT_AGE,
     SEGMENT_BYTES,
+    TIME,
     TOPIC,
     WHERE,
     shown_as,
@@ -121,7 +122,7 @@ class Results(Struct):
 
 
 class RecordOut(Struct, omit_defaults=True, gc=False):
-    """A stored message. `kind` says what was published: text, json or bytes.
+    """A stored message. `kind` says what was published: text, json, bytes; or that it was erased.
 
     Bytes that are UTF-8 come as `payload`, others as `payload_base64`.
     """
@@ -131,7 +132,7 @@ class RecordOut(Struct, omit_defaults=True, gc=False):
     name: str
     payload: Any = UNSET
     payload_base64: str | UnsetType = UNSET
-    kind: Literal["text", "json", "bytes"] = "text"
+    kind: Literal["text", "json", "bytes", "erased"] = "text"
     headers: Headers | UnsetType = UNSET
     publisher: str = ""
     qos: int = 1
@@ -147,6 +148,14 @@ class Records(Struct):
     next_offset: int
     end_offset: int  # one past the last record of the topic, when this was read
     records: list[RecordOut]
+
+
+class Erase(Struct, omit_defaults=True, forbid_unknown_fields=True):
+    """Which records to erase; `before` is a time, or a duration back from now such as -30d."""
+
+    names: Annotated[str, shown_as(FILTER)]
+    before: Annotated[str | None, shown_as(TIME)] = None
+    dry_run: bool = False  # only count
 
 
 class Subscribe(Struct, omit_defaults=True, forbid_unknown_fields=True, rename={"start": "from"}):
