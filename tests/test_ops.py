@@ -30,7 +30,9 @@ def expressions() -> Iterator[str]:
 
 
 def test_every_expression_asks_for_metrics_that_are_exposed() -> None:
-    names = {name for text in expressions() for name in re.findall(r"\bpenstock_\w+", text)}
+    names = {
+        name for text in expressions() for name in re.findall(r"\b(?:penstock|process)_\w+", text)
+    }
     assert len(names) > 20
     assert {name for name in names if family_of(name) not in FAMILIES} == set()
 

@@ -5,15 +5,18 @@ from __future__ import annotations
 import re
 from pathlib import Path
 from typing import NamedTuple
+from urllib.parse import quote
 
 import pytest
 
 from penstock import __version__
 from penstock.app.server import Server
+from penstock.broker import gauges
 from penstock.broker.metrics import FAMILIES
 from penstock.doors.http import status
 from penstock.model.record import TenantId
 from penstock.mqtt.kinds import MQTT_5
+from penstock.mqtt.packets import Publish
 from tests.doors.hosted import Hosted
 from tests.doors.wire import Wire, connect_kept
 from tests.http.asking import Asking
@@ -98,8 +101,10 @@ def value(broker: Hosted, name: str, labels: str = "") -> float:
 
 def test_every_metric_has_help_and_type_and_parses(broker: Hosted) -> None:
     found = ask(broker)
-    bridges = {name for name in FAMILIES if name.startswith("penstock_bridge_")}
-    assert set(found) == set(FAMILIES) - bridges, "those of bridges come with the first bridge"
+    named = ("penstock_bridge_", "penstock_topic_")  # come with the first bridge or topic
+    assert {name for name in found if not name.startswith(named)} == {
+        name for name in FAMILIES if not name.startswith(named)
+    }
     for name, family in found.items():
         assert (family.kind, family.says) == FAMILIES[name]
         assert len(family.says) > 10 and family.says.endswith("."), name
@@ -109,7 +114,7 @@ def test_names_are_noun_and_unit_and_only_counters_end_in_total(broker: Hosted) 
     for name, family in ask(broker).items():
         base = name.removesuffix("_total")
         assert (base != name) is (family.kind == "counter"), name
-        assert re.fullmatch(r"penstock(_[a-z0-9]+)+", base), name
+        assert re.fullmatch(r"(penstock|process)(_[a-z0-9]+)+", base), name
         assert base.rpartition("_")[2] in UNITS, name
 
 
@@ -125,6 +130,11 @@ def test_build_process_and_disk_are_told(broker: Hosted) -> None:
     assert f'version="{__version__}"' in labels and 'engine="' in labels
     assert value(broker, "penstock_process_resident_bytes") > 1e6
     assert value(broker, "penstock_process_open_fds") > 3
+    assert value(broker, "process_cpu_seconds_total") > 0.1
+    assert value(broker, "process_resident_memory_bytes") > 1e6
+    assert 3 < value(broker, "process_open_fds") < value(broker, "process_max_fds")
+    assert value(broker, "process_start_time_seconds") > 1.7e9
+    assert value(broker, "penstock_loop_lag_seconds") >= 0
     assert value(broker, "penstock_process_start_time_seconds") > 1.7e9
     free = value(broker, "penstock_disk_free_bytes")
     assert 0 < free < value(broker, "penstock_disk_size_bytes")
@@ -175,13 +185,78 @@ def test_the_lag_of_consumers_and_groups_is_told_by_kind(fresh: Hosted) -> None:
         assert value(broker, lag, 'reader="session"') == 0
 
 
-def test_the_number_of_lines_does_not_grow_with_topics_or_readers(fresh: Hosted) -> None:
+def test_the_number_of_lines_does_not_grow_with_topics_or_readers(
+    fresh: Hosted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gauges, "TOPICS_MAX", 3)
     with fresh as broker, Asking(broker.ports["http"]) as client:
+        for number in range(4):
+            client.ask("PUT", f"/v1/topics/t{number}")
         before = sum(len(one.samples) for one in ask(broker).values())
         for number in range(20):
             client.ask("PUT", f"/v1/topics/t{number}")
             client.ask("PUT", f"/v1/topics/t{number}/consumers/c{number}", {})
         assert sum(len(one.samples) for one in ask(broker).values()) == before
+
+
+def test_the_largest_topics_are_told_by_name_and_the_others_together(
+    fresh: Hosted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gauges, "TOPICS_MAX", 2)
+    with fresh as broker, Asking(broker.ports["http"]) as client:
+        for name, count in (("small", 1), ('a "b" \\', 2), ("large", 3), ("empty", 0)):
+            path = f"/v1/topics/{quote(name)}"
+            client.ask("PUT", path)
+            rows = [{"payload": "x" * 1000}] * count
+            assert not count or client.ask("POST", f"{path}/records", rows).status == 200
+        broker.run(lambda server: server.broker.engine.upkeep.look_after_all())
+        found = ask(broker)["penstock_topic_records"].samples
+        assert {labels: count for (_, labels), count in found.items()} == {
+            r'topic="a \"b\" \\"': 2,
+            'topic="large"': 3,
+            'topic="(others)"': 1,
+        }
+        assert value(broker, "penstock_topic_bytes", 'topic="large"') > 3000
+
+
+def test_nobody_is_told_of_topics_that_they_may_not_see(tmp_path: Path) -> None:
+    async def add(server: Server) -> None:
+        access = server.broker.engine.access
+        await access.add_user("boss", b"secret", ["admin"])
+        await access.add_user("ann", b"secret", ["sensor"])
+
+    with Hosted(tmp_path) as broker, Asking(broker.ports["http"]) as client:
+        client.ask("PUT", "/v1/topics/hidden")
+        role = {"rules": ["allow publish sensors/#"]}
+        assert client.ask("PUT", "/v1/roles/sensor", role).status in (200, 201)
+        broker.run(add)
+        told = {
+            user: client.ask("GET", "/metrics", Authorization=basic(user, "secret")).body.decode()
+            for user in ("boss", "ann")
+        }
+    assert 'topic="hidden"' in told["boss"]
+    assert "hidden" not in told["ann"] and "penstock_topic_" not in told["ann"]
+
+
+def test_how_long_publishers_and_readers_waited_is_told_once_for_each_commit(fresh: Hosted) -> None:
+    acks, deliveries = "penstock_publish_ack_seconds", "penstock_publish_deliver_seconds"
+
+    def counts(broker: Hosted) -> tuple[float, float]:
+        found = ask(broker)
+        return tuple(found[name].samples[f"{name}_count", ""] for name in (acks, deliveries))
+
+    with fresh as broker, Wire(broker.port, "one", MQTT_5) as wire:
+        wire.connect()
+        wire.publish("a", b"nobody reads it", 1)
+        assert counts(broker) == (1, 0)
+        wire.subscribe("a", qos=1)
+        wire.publish("a", b"read", 1)
+        assert wire.pick(Publish).payload == b"read"
+        assert counts(broker) == (2, 1)
+        wire.publish("b", b"nobody waits for it", 0)
+        wire.publish("c", b"", 1)
+        assert counts(broker) == (3, 1)
+        assert 0 < ask(broker)[acks].samples[f"{acks}_sum", ""] < 60
 
 
 def tenants_of(text: str) -> dict[str, dict[str, float]]:

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 
 from penstock.log.files.segment import decode_batches
+from penstock.mqtt.kinds import MQTT_5
 from tests.doors.hosted import Hosted
 from tests.doors.wire import Wire
 from tests.http.asking import Answer, Asking
@@ -475,6 +476,34 @@ def test_a_client_that_goes_leaves_nobody_waiting(
             break
         client.ask("GET", "/healthz")
     assert not broker.call(lambda: len(broker.http.serving.tasks))
+
+
+PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+
+
+def test_the_trace_context_of_a_request_is_stored_and_reaches_every_reader(
+    broker: Hosted, client: Asking, records: str
+) -> None:
+    topic = records.split("/")[3]
+    with Wire(broker.port, "", MQTT_5) as wire:
+        wire.connect()
+        wire.subscribe(topic, qos=1)
+        own = {"payload": 2, "headers": {"traceparent": "own", "x": "y"}}
+        rows = [{"payload": 1, "headers": {"x": "y"}}, own, {"payload": 3}]
+        client.ask("POST", records, rows, traceparent=PARENT, tracestate="a=b")
+        context = [["traceparent", PARENT], ["tracestate", "a=b"]]
+        expected = [[["x", "y"], *context], [["traceparent", "own"], ["x", "y"]], context]
+        assert [one["headers"] for one in read(client, records).json["records"]] == expected
+        sent = [wire.receive().properties.user_properties for _ in rows]
+        assert [[list(pair) for pair in one] for one in sent] == expected
+
+
+@pytest.mark.parametrize("parent", ["", "hello", PARENT.upper(), f"ff{PARENT[2:]}", PARENT[:-1]])
+def test_a_trace_context_that_is_not_valid_is_ignored(
+    client: Asking, records: str, parent: str
+) -> None:
+    assert client.ask("POST", records, {"payload": 1}, traceparent=parent).status == 200
+    assert "headers" not in read(client, records).json["records"][0]
 
 
 def test_who_waits_is_answered_when_the_topic_goes(

@@ -212,11 +212,19 @@ class Engine:
                 self.log.warning("slow sync", text, {"topic": topic.declared, "sync_s": sync_s})
         metrics.records_published += batch.header.count
         metrics.bytes_published += batch.header.blob_raw_length
+        delivered = metrics.records_delivered
         for follow in self.followers:
             follow(topic, batch, runs)
         start, end = batch.base_offset, batch.end_offset
         if start == end:
             return
+        is_awaited = topic.log.is_awaited
+        if is_awaited or metrics.records_delivered != delivered:
+            age_s = (self.clock.stamp_us() - batch.header.base_timestamp) / 1e6
+            if is_awaited:
+                metrics.ack_seconds.observe(age_s)
+            if metrics.records_delivered != delivered:
+                metrics.deliver_seconds.observe(age_s)
         streams = self._streams.get(topic.id)
         if streams:
             records = batch.records(topic.declared, start, end)

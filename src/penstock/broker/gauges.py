@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import os
 import resource
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from heapq import nlargest
 from pathlib import Path
 from typing import Final
 
@@ -20,6 +21,8 @@ from penstock.model.version import VERSION
 
 _STATM: Final = Path("/proc/self/statm")  # Linux: sizes in pages, the second is what is resident
 _DESCRIPTORS: Final = "/proc/self/fd"
+TOPICS_MAX: Final = 100  # shown one by one
+OTHERS: Final = "(others)"  # the rest of them together
 
 Bounds = dict[int, tuple[int, int]]  # topic id -> first offset, end
 
@@ -31,11 +34,19 @@ def resident_bytes() -> int:
 
 def measure_process(engine: Engine) -> dict[str, float]:
     """What all tenants share; names as they are exported, with their values."""
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    memory, descriptors = resident_bytes(), len(os.listdir(_DESCRIPTORS))
+    started_s = engine.shared.started_us / 1e6
     return {
         f'penstock_build_info{{version="{VERSION}",engine="{engine_kind()}"}}': 1,
-        "penstock_process_start_time_seconds": engine.shared.started_us / 1e6,
-        "penstock_process_resident_bytes": resident_bytes(),
-        "penstock_process_open_fds": len(os.listdir(_DESCRIPTORS)),
+        "penstock_process_start_time_seconds": started_s,
+        "penstock_process_resident_bytes": memory,
+        "penstock_process_open_fds": descriptors,
+        "process_cpu_seconds_total": used.ru_utime + used.ru_stime,
+        "process_resident_memory_bytes": memory,
+        "process_open_fds": descriptors,
+        "process_max_fds": resource.getrlimit(resource.RLIMIT_NOFILE)[0],
+        "process_start_time_seconds": started_s,
         **_disk(engine),
         **engine.shared.caches.export(),
     }
@@ -81,6 +92,31 @@ def _topics(engine: Engine) -> dict[str, float]:
         f'penstock_stored_topics{{state="{state}"}}': count for state, count in states.items()
     }
     return values | {"penstock_stored_records": records}
+
+
+def measure_topics(engine: Engine, may_see: Callable[[str], bool]) -> dict[str, float]:
+    """Of the topics that somebody may know of: the largest by name, the others together."""
+    records: dict[str, int] = {}
+    sizes: dict[str, int] = {}
+    for topic in engine.topics.working():
+        if may_see(topic.declared):
+            first, end = topic.log.bounds()
+            records[topic.declared] = end - first
+            sizes[topic.declared] = engine.upkeep.topic_bytes.get(topic.id, 0)
+    shown = nlargest(TOPICS_MAX, records, key=lambda name: (sizes[name], records[name], name))
+    values: dict[str, float] = {}
+    for metric, counted in (("records", records), ("bytes", sizes)):
+        for name in shown:
+            values[f'penstock_topic_{metric}{{topic="{_escaped(name)}"}}'] = counted[name]
+        if len(shown) < len(records):
+            rest = sum(counted.values()) - sum(counted[name] for name in shown)
+            values[f'penstock_topic_{metric}{{topic="{OTHERS}"}}'] = rest
+    return values
+
+
+def _escaped(label: str) -> str:
+    """The value of a label as the text format writes it; topics have no line breaks."""
+    return label.replace("\\", r"\\").replace('"', r"\"")
 
 
 def _histories(engine: Engine) -> dict[str, float]:

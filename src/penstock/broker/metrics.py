@@ -17,6 +17,8 @@ RECORD_BOUNDS: Final = (1, 10, 100, 1_000, 10_000, 100_000)
 # A list: mypyc takes a tuple of floats for one that was never set.
 SYNC_BOUNDS_S: Final = [0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.1, 1.0]
 
+LATENCY_BOUNDS_S: Final = [0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0]
+
 # Why messages are dropped, and what else is refused; exported from the start, so that the first
 # time is seen as one.
 DROPS: Final = (
@@ -76,6 +78,14 @@ FAMILIES: Final = {
     "penstock_mqtt_sent_packets_total": (COUNTER, "MQTT packets sent."),
     "penstock_commit_records": (HISTOGRAM, "Records that shared a commit."),
     "penstock_sync_seconds": (HISTOGRAM, "Time that the sync of a commit took."),
+    "penstock_publish_ack_seconds": (
+        HISTOGRAM,
+        "Age of the oldest record of a commit when its publishers were answered.",
+    ),
+    "penstock_publish_deliver_seconds": (
+        HISTOGRAM,
+        "Age of the oldest record of a commit when MQTT clients were given it.",
+    ),
     "penstock_read_chunks_total": (COUNTER, "Chunks read from disk because memory lacked them."),
     "penstock_cache_bytes": (GAUGE, "Memory that a cache takes, by cache."),
     "penstock_dropped_total": (COUNTER, "Messages that did not reach a reader, by reason."),
@@ -85,11 +95,20 @@ FAMILIES: Final = {
     "penstock_process_start_time_seconds": (GAUGE, "Start of the broker, seconds since 1970."),
     "penstock_process_resident_bytes": (GAUGE, "Resident memory of the process."),
     "penstock_process_open_fds": (GAUGE, "Open file descriptors of the process."),
+    # Under the names that Prometheus' own client libraries use.
+    "process_cpu_seconds_total": (COUNTER, "Processor time of the process, user and system."),
+    "process_resident_memory_bytes": (GAUGE, "Resident memory of the process."),
+    "process_open_fds": (GAUGE, "Open file descriptors of the process."),
+    "process_max_fds": (GAUGE, "How many file descriptors the process may have open."),
+    "process_start_time_seconds": (GAUGE, "Start of the process, seconds since 1970."),
+    "penstock_loop_lag_seconds": (GAUGE, "Longest delay of the event loop in the last sample."),
     "penstock_disk_free_bytes": (GAUGE, "Free disk space of the data directory."),
     "penstock_disk_size_bytes": (GAUGE, "Size of the file system of the data directory."),
     "penstock_disk_refusing_publishes": (GAUGE, "1 while publishes are refused for lack of space."),
     "penstock_stored_topics": (GAUGE, "Topics, by state: available, fenced or unavailable."),
     "penstock_stored_records": (GAUGE, "Records that topics hold."),
+    "penstock_topic_records": (GAUGE, "Records that a topic holds, of the largest topics."),
+    "penstock_topic_bytes": (GAUGE, "Size of a topic on disk, of the largest topics."),
     "penstock_history_topics": (GAUGE, "Topics with a history, by state: ok or failing."),
     "penstock_history_records": (GAUGE, "Records that histories hold."),
     "penstock_history_bytes": (GAUGE, "Size of the files of histories."),
@@ -170,6 +189,9 @@ class Metrics:
         self.traffic = Traffic()  # of the MQTT door
         self.commit_records = Histogram(RECORD_BOUNDS)  # records that shared a commit
         self.sync_seconds = Histogram(SYNC_BOUNDS_S)
+        # Observed once for a commit, with the age of its oldest record.
+        self.ack_seconds = Histogram(LATENCY_BOUNDS_S)
+        self.deliver_seconds = Histogram(LATENCY_BOUNDS_S)
         self.dropped: Counter[str] = Counter()
         self.refused: Counter[str] = Counter()
         self.violations: Counter[str] = Counter()  # by protocol
@@ -199,6 +221,8 @@ class Metrics:
         }
         values |= self.commit_records.export("penstock_commit_records")
         values |= self.sync_seconds.export("penstock_sync_seconds")
+        values |= self.ack_seconds.export("penstock_publish_ack_seconds")
+        values |= self.deliver_seconds.export("penstock_publish_deliver_seconds")
         for reason, count in sorted((dict.fromkeys(DROPS, 0) | self.dropped).items()):
             values[f'penstock_dropped_total{{reason="{reason}"}}'] = count
         for reason, count in sorted((dict.fromkeys(REFUSALS, 0) | self.refused).items()):

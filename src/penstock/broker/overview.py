@@ -159,6 +159,12 @@ class Samples:
             self._values[name].append(value)
             del self._values[name][:-SAMPLES_MAX]
 
+    @property
+    def loop_lag_s(self) -> float:
+        """The longest delay of the event loop in the newest sample and since."""
+        newest = self._values["loop_lag_ms"][-1:]
+        return max(self._lag_s, newest[0] / 1e3 if newest else 0.0)
+
     def since(self, after_us: int) -> Series:
         """The samples behind a time."""
         skipped = sum(1 for at in self._times if at <= after_us)

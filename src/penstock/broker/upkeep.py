@@ -42,6 +42,7 @@ class Upkeep:
         quotas: Quotas,
     ) -> None:
         self.refusal = ""  # why publishes are refused; empty while they are accepted
+        self.topic_bytes: dict[int, int] = {}  # topic id -> size on disk, when it was last measured
         self._over_quota = ""  # why the tenant's quota of stored bytes refuses publishes
         self._quotas = quotas
         self.on_quota: list[Callable[[], None]] = []  # topics are over a user's quota, or no longer
@@ -77,12 +78,11 @@ class Upkeep:
         return UnavailableError(self.refusal) if self.refusal else None
 
     async def look_at_quotas(self) -> None:
-        """Refuse publishes while topics hold more than the quota of the tenant or a user."""
+        """Measure topics, and refuse publishes while they hold more than a quota."""
         quotas = self._quotas
-        if quotas.stored_bytes_max is None and quotas.user_stored_bytes_max is None:
-            return
         topics = self._topics.working()
         sizes = [await topic.log.stored_bytes() for topic in topics]
+        self.topic_bytes = {topic.id: size for topic, size in zip(topics, sizes, strict=True)}
         if quotas.stored_bytes_max is not None:
             self._look_at_tenant(sum(sizes), quotas.stored_bytes_max)
         if quotas.user_stored_bytes_max is not None:

@@ -189,6 +189,11 @@ class AppendingLog(Generic[J]):
         return self._is_retaining or self._is_retaining_in_flight or bool(self._queue)
 
     @property
+    def is_awaited(self) -> bool:
+        """Does anybody wait for the batch that is on its way, or is being shown?"""
+        return bool(self._in_flight)
+
+    @property
     def fence(self) -> str:
         """Why the log takes no appends; empty while it does."""
         return self._fence

@@ -124,6 +124,10 @@ class BrokenLog:
         return 0
 
     @property
+    def is_awaited(self) -> bool:
+        return False
+
+    @property
     def fence(self) -> str:
         return self._refusal
 

@@ -120,6 +120,11 @@ class KeptLog(Log, Protocol):
     erasures: Sequence[Erasure]  # ordered and not finished
 
     @property
+    def is_awaited(self) -> bool:
+        """During `on_commit`: does anybody wait for the acknowledgement of this batch?"""
+        ...
+
+    @property
     def is_congested(self) -> bool:
         """True while too much waits for the next commit."""
         ...

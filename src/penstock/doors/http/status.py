@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Final
 
 from penstock.broker.engine import Engine
 from penstock.broker.exchange import Exchange
-from penstock.broker.gauges import measure, measure_process
+from penstock.broker.gauges import OTHERS, measure, measure_process, measure_topics
 from penstock.broker.metrics import FAMILIES
 from penstock.doors.bridge.bridges import Bridges
 from penstock.doors.http.endpoints import TENANT_HEADER, Endpoints
 from penstock.doors.http.limits import ADMIN, LOGIN, OPEN
 from penstock.doors.http.messages import TEXT, Request, Response, json_response
-from penstock.doors.http.needs import Needs
+from penstock.doors.http.needs import Needs, may_see
 from penstock.doors.http.router import Route
 from penstock.doors.mqtt.door import MqttDoor
 
 TENANTS_MAX: Final = 100  # shown one by one: each has about a hundred lines
-OTHERS: Final = "(others)"  # the rest of them together; no tenant has such a name
 _LARGEST: Final = ("penstock_longest_lag_records",)  # not a sum
 METRICS: Final = "text/plain; version=0.0.4; charset=utf-8"
 _METRICS_NEED: Final = {LOGIN: Needs.LOGIN, ADMIN: Needs.ADMIN, OPEN: None}
@@ -62,16 +62,21 @@ class Status:
         worlds = self._door.worlds
         is_of_all = request.principal.is_operator and TENANT_HEADER not in request.headers
         if is_of_all and len(worlds) > 1:
-            values |= by_tenant({world.tenant: self._counted(world.exchange) for world in worlds})
+            values |= by_tenant(
+                {world.tenant: self._counted(world.exchange, request) for world in worlds}
+            )
         else:
-            values |= self._counted(self._exchange)
+            values |= self._counted(self._exchange, request)
+        values["penstock_loop_lag_seconds"] = self._door.world.samples.loop_lag_s
         for name, door in (("mqtt", self._mqtt), ("http", self._door)):
             values[f'penstock_open_connections{{door="{name}"}}'] = door.connection_count
         return Response(200, prometheus(values), METRICS)
 
-    def _counted(self, exchange: Exchange) -> dict[str, float]:
+    def _counted(self, exchange: Exchange, request: Request) -> dict[str, float]:
         engine = exchange.engine
-        return engine.counters() | measure(exchange) | self._bridges.export(engine.tenant)
+        topics = measure_topics(engine, partial(may_see, request.principal))
+        values = engine.counters() | measure(exchange) | topics
+        return values | self._bridges.export(engine.tenant)
 
 
 def by_tenant(counted: Mapping[str, dict[str, float]]) -> dict[str, float]:

@@ -56,6 +56,7 @@ from penstock.doors.http.v1.reading import (
     read_offset,
     read_wait_s,
 )
+from penstock.doors.http.v1.trace_context import add_trace_context
 from penstock.doors.http.v1.types import MessagesIn, Records, Results
 from penstock.model.messages import check_key
 
@@ -143,7 +144,10 @@ class RecordsDoor:
         topic = self._engine.topics.get(request.params["topic"])
         if len(request.body) > SLICED_BYTES and not is_raw(request):
             return self._store_large(request, topic)
-        runs = make_runs(topic, read_messages(request))
+        messages = read_messages(request)
+        if b"traceparent" in request.headers:
+            add_trace_context(request, messages)
+        runs = make_runs(topic, messages)
         if b"idempotency-key" in request.headers or b"idempotency-part" in request.headers:
             return self._store_once(request, topic, runs)
         count = sum([run.count for run in runs])
@@ -159,7 +163,10 @@ class RecordsDoor:
 
     async def _store_large(self, request: Request, topic: Topic) -> Response:
         """Others have their turn while the body is looked at."""
-        runs = await make_runs_slowly(topic, await read_messages_slowly(request))
+        messages = await read_messages_slowly(request)
+        if b"traceparent" in request.headers:
+            add_trace_context(request, messages)
+        runs = await make_runs_slowly(topic, messages)
         if b"idempotency-key" in request.headers or b"idempotency-part" in request.headers:
             return await self._store_once(request, topic, runs)
         stored: asyncio.Future[int] = asyncio.get_running_loop().create_future()
