@@ -40,8 +40,8 @@ def encode_message(message: Any) -> tuple[bytes, int]:
 
 
 def encode_parsed(value: Any) -> tuple[bytes, int]:
-    """As `encode_message`, for a value that was read from JSON."""
-    if isinstance(value, str):
+    """As `encode_message`, for a value that was read from JSON, or the bytes of a raw body."""
+    if isinstance(value, str | bytes):
         return encode_message(value)
     return msgspec.json.encode(value), KIND_JSON
 
