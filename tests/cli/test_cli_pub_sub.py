@@ -185,7 +185,7 @@ def test_properties_go_along_and_are_shown(broker: Served) -> None:
         assert answer.err == ""
         shown = json.loads(reader.result()[1])
     assert shown["content_type"] == "application/json"
-    assert shown["user_properties"] == [["a", "1"], ["a", "2"]]
+    assert shown["headers"] == [["a", "1"], ["a", "2"]]
     assert shown["message_expiry_interval"] in (59, 60)
     assert shown["correlation_data"] == base64.b64encode(b"key").decode()
     assert shown["subscription_identifiers"] == [7]

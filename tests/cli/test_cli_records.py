@@ -39,7 +39,7 @@ def test_publish_one_message_and_see_where_it_went(run: Command) -> None:
         "21.5",
         [["unit", "C"], ["unit", "="]],
     )
-    assert shown["offset"] == 1 and shown["topic"] == "t" and shown["timestamp"].endswith("Z")
+    assert shown["offset"] == 1 and shown["topic"] == "t" and shown["time"].endswith("Z")
 
 
 def test_publish_standard_input_whole_or_line_by_line(run: Command, data: Path) -> None:

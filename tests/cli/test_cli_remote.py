@@ -18,6 +18,7 @@ from tests.cli.test_cli_command import PATIENCE_S, start
 from tests.doors.certificates import Authority
 from tests.doors.served import Served
 from tests.doors.users import add_users
+from tests.http.asking import Asking
 
 SESSION: tuple[tuple[str, ...], ...] = (
     ("topic", "list"),
@@ -260,3 +261,27 @@ def test_a_guarded_broker_is_asked_with_a_password_or_a_key(
         assert run("consume", "t").out == "x\n"
         wrong = run("topic", "list", "--at", at.replace("wonder", "wander"))
         assert wrong.code == 1 and "wrong user name or password" in wrong.err
+
+
+def test_a_record_has_one_shape_everywhere(data: Path, run: Command) -> None:
+    with Served(data) as broker:
+        run("topic", "create", "t")
+        run("publish", "t", "on", "--name", "t/lamp", "--header", "k=v", "--retain")
+        with penstock.connect(f"http://127.0.0.1:{broker.http_port}") as client:
+            client.publish({"n": 1}, "t")
+            client.publish(b"\xff", "t")
+        consumed = run("consume", "t", "--json").json_lines
+        assert consumed == run("log", "dump", "t", "--json").json_lines
+        with Asking(broker.http_port) as asking:
+            served = asking.ask("GET", "/v1/topics/t/records").json["records"]
+        sub = ["sub", "-p", str(broker.port), "-t", "t/lamp", "-C", "1", "--json"]
+        (heard,) = run(*sub, "--from", "earliest").json_lines
+    for record, same in zip(consumed, served, strict=True):
+        assert record.items() >= same.items()
+        assert set(record) - set(same) <= {
+            *("topic", "partition", "time", "kind", "headers", "publisher", "qos", "retain"),
+            "expires_at",
+        }
+    shared = (heard.keys() & consumed[0].keys()) - {"qos", "retain"}  # those of the delivery
+    assert {"topic", "offset", "timestamp", "time", "name", "payload", "headers"} <= shared
+    assert {key: heard[key] for key in shared} == {key: consumed[0][key] for key in shared}

@@ -15,7 +15,8 @@ def add_commands(commands: Any) -> None:
         "binding",
         description="Add, list and remove bindings. A binding says which topic holds the names "
         "that match a filter, where only the name is given, as over MQTT; the first one that "
-        "matches decides. Example: penstock binding add 'sensors/+/temp' temperatures",
+        "matches decides.",
+        epilog="Example: penstock binding add 'sensors/+/temp' temperatures",
     )
     actions = parser.add_subparsers(title="actions", metavar="ACTION")
     add = actions.add_parser("add", help="store names that match a filter in a topic from now on")

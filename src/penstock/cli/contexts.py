@@ -23,8 +23,9 @@ def add_commands(commands: Any) -> None:
         "context",
         description="Give names to brokers and data directories. A command uses --at or --context "
         "NAME, else $PENSTOCK_AT, else $PENSTOCK_CONTEXT, else the context chosen with `penstock "
-        "context use`, else ./penstock_data. Example: penstock context add prod "
-        "https://broker.example:8090 --key-file ~/prod.key",
+        "context use`, else ./penstock_data.",
+        epilog="Example: penstock context add prod https://broker.example:8090 --key-file "
+        "~/prod.key",
     )
     actions = parser.add_subparsers(title="actions", metavar="ACTION")
     add = actions.add_parser(

@@ -39,6 +39,8 @@ SLOW_SYNC_S: Final = 0.02
 FILES_MIN: Final = 10_000  # open files; each client and each segment needs one
 FREE_PART_MIN: Final = 0.1
 CLOCK_FIRST_S: Final = 1_700_000_000  # a clock that says less was never set
+TIMEX_BYTES: Final = 512  # more than Linux' struct timex
+TIME_ERROR: Final = 5  # of adjtimex(2): the clock is not synchronised
 PORTS: Final = (("mqtt", 1883), ("http", 8090))
 
 
@@ -116,7 +118,9 @@ def check_packages() -> list[Finding]:
         check_spark()
     except RefusedError as missing:
         return [Finding("spark", HINT, "not installed", f"only for pipelines: {missing}")]
-    return [Finding("spark", GOOD, "installed")]
+    from importlib.metadata import version
+
+    return [Finding("spark", GOOD, f"pyspark {version('pyspark')}")]
 
 
 def check_java() -> list[Finding]:
@@ -196,4 +200,24 @@ def check_clock() -> list[Finding]:
     if now_s < CLOCK_FIRST_S:
         advice = "set the clock: records are stamped with it, and positions by time use it"
         return [Finding("clock", BAD, time.strftime("%Y-%m-%d", time.gmtime(now_s)), advice)]
-    return [Finding("clock", GOOD, time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(now_s)))]
+    shown = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(now_s))
+    if is_clock_adrift():
+        advice = (
+            "nothing keeps it in step: start an NTP client (systemd-timesyncd, chrony), so that "
+            "times of records can be compared with those of other machines"
+        )
+        return [Finding("clock", HINT, f"{shown}, not synchronised", advice)]
+    return [Finding("clock", GOOD, shown)]
+
+
+def is_clock_adrift() -> bool:
+    """Does the kernel say that nothing synchronises its clock? False where it cannot be asked."""
+    import ctypes
+
+    try:
+        ask = ctypes.CDLL(None, use_errno=True).adjtimex
+    except (AttributeError, OSError):
+        return False
+    return (
+        int(ask(ctypes.create_string_buffer(TIMEX_BYTES))) == TIME_ERROR
+    )  # asks only: no mode is set

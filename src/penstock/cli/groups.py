@@ -8,6 +8,7 @@ from typing import Any
 
 from penstock.cli.output import UsageError, counted, show_facts, show_json, show_table
 from penstock.cli.remote import AnyBroker, add_remote, reach_broker
+from penstock.cli.target import allow_negative_positions
 from penstock.model.errors import NotSubscribed
 from penstock.model.groups import GroupInfo
 from penstock.model.record import shown_time
@@ -34,6 +35,7 @@ def add_commands(commands: Any) -> None:
         help="create a group at a position",
         description="Create a group. If it exists, its position stays and its settings change.",
     )
+    allow_negative_positions(create)
     create.add_argument(
         "--from",
         dest="start",
@@ -50,9 +52,9 @@ def add_commands(commands: Any) -> None:
         help="put dead letters of a group back into their topic",
         description="Put dead letters of a group back into their topic, under their original "
         "names. Each is put back once, also if the broker crashes meanwhile. They stay in the "
-        "dead-letter topic until retention removes them. "
-        "Example: penstock group redrive orders packers --where "
-        "\"headers['penstock.dead.reason'] = 'no boxes'\" --dry-run",
+        "dead-letter topic until retention removes them.",
+        epilog="Example: penstock group redrive orders packers --dry-run --where "
+        "\"headers['penstock.dead.reason'] = 'no boxes'\"",
     )
     redrive.set_defaults(run=redrive_group)
     actions_of_a_group = (show, create, alter, redrive, remove)

@@ -123,17 +123,19 @@ def offset_range(first: int, end: int) -> str:
 
 
 def record_json(record: Record) -> dict[str, Any]:
-    """A record with its payload as text, JSON value, or base64, whichever it is."""
+    """A record as `/v1` gives it, with all its fields, its topic, and its time as text."""
     import base64
 
-    from penstock.model.record import KIND_JSON
+    from penstock.model.record import KIND_BYTES, KIND_JSON, KIND_TEXT
 
     shown: dict[str, Any] = {
         "topic": record.topic,
         "partition": record.partition,
         "offset": record.offset,
-        "timestamp": record.time.isoformat().replace("+00:00", "Z"),
+        "timestamp": record.timestamp,
+        "time": record.time.isoformat().replace("+00:00", "Z"),
         "name": record.name,
+        "kind": {KIND_TEXT: "text", KIND_JSON: "json", KIND_BYTES: "bytes"}[record.kind],
         "headers": [list(pair) for pair in record.headers],
         "publisher": record.publisher,
         "qos": record.qos,

@@ -10,7 +10,7 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import fields
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 from penstock.cli.history import OFFSET, TIME, TOPIC, offset_of, place_of
@@ -19,6 +19,7 @@ from penstock.mqtt.packets import Publish
 from penstock.mqtt.properties import Properties
 
 _ESCAPES: Final = {"n": "\n", "t": "\t", "r": "\r", "0": "\0", "a": "\a", "e": "\x1b", "\\": "\\"}
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _PLACES: Final = {TOPIC: "topic", OFFSET: "offset", TIME: "time"}
 _PIECE: Final = re.compile(rb"%(.)|\\(.)", re.DOTALL)
 
@@ -81,12 +82,18 @@ def show(data: bytes) -> None:
 
 
 def as_json(message: Publish) -> dict[str, Any]:
-    """Everything a message says; what a feed adds stands by its own name."""
+    """Everything a message says, by the names that records have; the other properties by their own.
+
+    What a feed adds stands by its own name.
+    """
     shown: dict[str, Any] = {"name": message.name, "qos": message.qos, "retain": message.retain}
     place = place_of(message)
     offset = offset_of(place)
     for key, text in place.items():
         shown[_PLACES[key]] = offset if key == OFFSET and offset is not None else text
+    stamp = _timestamp(place.get(TIME, ""))
+    if stamp is not None:
+        shown["timestamp"] = stamp
     try:
         shown["payload"] = message.payload.decode()
     except UnicodeDecodeError:
@@ -98,8 +105,16 @@ def as_json(message: Publish) -> dict[str, Any]:
         if isinstance(value, bytes):
             value = base64.b64encode(value).decode()
         if value not in (None, ()):
-            shown[field.name] = value
+            shown["headers" if field.name == "user_properties" else field.name] = value
     return shown
+
+
+def _timestamp(text: str) -> int | None:
+    """µs since 1970 of a time; None if somebody made it up."""
+    try:
+        return (datetime.fromisoformat(text) - _EPOCH) // timedelta(microseconds=1)
+    except (ValueError, TypeError):
+        return None
 
 
 def _compiled(format: str) -> list[Show]:
