@@ -50,6 +50,24 @@ def test_every_step_of_the_quick_start_looks_as_shown(tmp_path: Path) -> None:
                 assert ended.returncode == 0
 
 
+@pytest.mark.slow
+def test_the_lines_about_backups_work_as_shown(tmp_path: Path) -> None:
+    section = page("OPERATIONS.md").partition("\n## Backup and restore\n")[2]
+    lines = stranger.blocks(section, "")[0]
+    data = tmp_path / "data"
+    places = {"/backup/": f"{tmp_path}/backup/", "/var/lib/penstock-new": f"{tmp_path}/new"}
+    for shown, real in (places | {"/var/lib/penstock": str(data)}).items():
+        lines = lines.replace(shown, real)
+    (tmp_path / "backup").mkdir()
+    environment = {**os.environ, "PATH": f"{BIN}:{os.environ['PATH']}"}
+    with Served(data):
+        ended = subprocess.run(
+            ["sh", "-ec", lines], env=environment, capture_output=True, text=True, timeout=60
+        )
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert "checked moment" in ended.stdout and (tmp_path / "new" / "catalog.db").exists()
+
+
 def texts() -> list[str]:
     """Every string of the source, with a gap for each value in it."""
     found = []

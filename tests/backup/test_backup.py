@@ -17,13 +17,14 @@ import pytest
 
 from penstock import Broker
 from penstock.app.aio import AsyncBroker
-from penstock.app.backup.copying import copy_snapshot, open_source
+from penstock.app.backup.copying import copy_snapshot, held, open_source
 from penstock.app.backup.restoring import choose_moment, restore
 from penstock.cli.main import main
 from penstock.log.files.disk import RealDisk
 from penstock.log.files.layout import find_logs, log_directory
 from penstock.log.files.moment import SNAPSHOTS
 from penstock.log.files.verify import verify_log
+from penstock.model.errors import RefusedError
 from penstock.mqtt.kinds import MQTT_5
 from tests.doors.served import Served
 from tests.doors.wire import Wire, connect_kept
@@ -301,6 +302,22 @@ def test_what_cannot_be_backed_up_says_what_to_do(
     monkeypatch.setitem(sys.modules, "cramjam", None)
     code, _, err = run(capfd, "backup", tmp_path / "y.tar.zst", "--at", other)
     assert code == 1 and "pip install 'penstock[backup]'" in err
+
+
+async def test_a_snapshot_stays_while_it_is_held_and_goes_with_its_holder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("penstock.broker.snapshots.HOLD_S", 0.05)
+    async with AsyncBroker(tmp_path / "data") as broker:
+        snapshots = broker.tenants.snapshots
+        path = tmp_path / "data" / SNAPSHOTS / await snapshots.take()
+        with held(path):
+            await snapshots.take()  # another one, which nobody holds
+            await asyncio.to_thread(wait_until, lambda: len(list(path.parent.iterdir())) == 1)
+            assert (path / "catalog.db").exists()
+        await asyncio.to_thread(wait_until, lambda: not path.exists())
+        with pytest.raises(RefusedError, match="there is no snapshot"):
+            await snapshots.drop(path.name)
 
 
 async def test_topics_that_come_go_and_seal_meanwhile_never_tear_a_snapshot(
