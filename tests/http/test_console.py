@@ -32,6 +32,64 @@ def test_all_files_together_are_small() -> None:
     assert sum((STATIC / name).stat().st_size for name in FILES) < LOADED_BYTES_MAX
 
 
+# Colours of text, each with the grounds it is shown on.
+GROUNDS = {
+    "--text": ("--ground", "--card", "--tint"),
+    "--soft": ("--ground", "--card", "--tint"),
+    "--accent": ("--ground", "--card", "--tint"),
+    "--bad": ("--ground", "--card", "--tint"),
+    "--good": ("--ground", "--card", "--tint"),
+    "--warn": ("--ground", "--card", "--tint"),
+    **{f"--c{number}": ("--card",) for number in range(4)},
+    "--on-accent": ("--accent",),
+    "--on-side": ("--side", "--side-tint"),
+    "--card": ("--bad", "--text"),  # dangerous buttons, messages at the edge of the page
+}
+
+
+def themes() -> list[dict[str, str]]:
+    """The colours of the light theme, the dark one, and the dark one that was chosen."""
+    found = []
+    for line in (STATIC / "console.css").read_text().splitlines():
+        colours = dict(re.findall(r"(--[a-z0-9-]+): (#[0-9a-f]{3,6})", line))
+        if colours:
+            found.append(colours)
+    return found
+
+
+def luminance(colour: str) -> float:
+    """As WCAG 2.2 defines it."""
+    digits = colour[1:] if len(colour) == 7 else "".join(one * 2 for one in colour[1:])
+    parts = [int(digits[at : at + 2], 16) / 255 for at in (0, 2, 4)]
+    linear = [one / 12.92 if one <= 0.04045 else ((one + 0.055) / 1.055) ** 2.4 for one in parts]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+def contrast(one: str, other: str) -> float:
+    low, high = sorted([luminance(one), luminance(other)])
+    return (high + 0.05) / (low + 0.05)
+
+
+def test_every_text_colour_has_enough_contrast_in_both_themes() -> None:
+    light, dark, chosen = themes()
+    assert dark == chosen and light.keys() == dark.keys()
+    for colours in (light, dark):
+        pale = {
+            (front, back): round(contrast(colours[front], colours[back]), 2)
+            for front, backs in GROUNDS.items()
+            for back in backs
+            if contrast(colours[front], colours[back]) < 4.5
+        }
+        assert pale == {}
+
+
+def test_what_has_the_focus_can_be_told_from_its_ground() -> None:
+    for colours in themes():
+        for ground in ("--ground", "--card"):
+            assert contrast(colours["--accent"], colours[ground]) >= 3
+        assert contrast("#ffffff", colours["--side"]) >= 3
+
+
 def test_pages_have_no_inline_script_and_name_no_other_server() -> None:
     page = (STATIC / "index.html").read_text()
     assert not re.search(r"<script(?![^>]*\bsrc=)|<style|\bstyle=|\bon[a-z]+=", page)

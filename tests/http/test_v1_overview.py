@@ -42,7 +42,19 @@ def test_the_overview_counts_what_was_stored_and_read(tmp_path: Path) -> None:
         assert values["published"][-1] == values["http_in"][-1] == values["http_out"][-1] > 0
         assert values["mqtt_in"][-1] == 0
         assert values["commit_ms"][-1] > 0 and values["commit_p99_ms"][-1] > 0
+        assert values["ack_ms"][-1] >= values["commit_ms"][-1] and values["ack_p99_ms"][-1] > 0
         assert len({len(one) for one in values.values()} | {len(now["series"]["at"])}) == 1
+
+
+def test_the_overview_estimates_what_retention_removes_within_a_day(tmp_path: Path) -> None:
+    with Hosted(tmp_path) as broker, Asking(broker.ports["http"]) as client:
+        store(client, "long", *({"payload": number} for number in range(9)))
+        client.ask("PUT", "/v1/topics/short", {"retention_age": "1h"})
+        store(client, "short", *({"payload": number} for number in range(9)))
+        disk = client.ask("GET", "/v1/overview").json["disk"]
+        size = client.ask("GET", "/v1/topics/short").json["bytes"]
+        assert disk["expiring_bytes"] == size > 0
+        assert disk["used_bytes"] > size
 
 
 def test_only_samples_behind_a_time_are_shown(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ With SCREENSHOTS=DIR the pictures of the documentation are made anew there.
 from __future__ import annotations
 
 import os
-import shutil
+import re
 import socket
 import subprocess
 from collections.abc import Iterator
@@ -15,32 +15,39 @@ from threading import Thread
 from typing import Final
 
 import pytest
-from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
+from playwright.sync_api import Browser, Page, expect
 
 from tests.doors.hosted import Hosted
 from tests.doors.users import add_users
+from tests.doors.wire import Wire
 from tests.http.asking import Asking
+from tests.peers.browsing import picture, watched
+from tests.peers.console_house import address, enliven, furnished, go
 from tests.waiting import wait_until
 
-WAIT_MS: Final = 30_000
 PAGES: Final = {
     "overview": "Overview",
+    "trace": "Trace",
+    "trace/sensors%4039": "Trace",
     "topics": "Topics",
     "topics/sensors": "sensors",
     "messages/sensors?from=earliest": "Messages",
-    "clients": "Clients",
-    "readers": "Readers",
     "retained": "Retained",
+    "clients": "Clients",
+    "readers": "Consumers and groups",
     "pipelines": "Pipelines",
     "access": "Access",
 }
-FLAGS: Final = [
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-]
+# Where a page is shown in the documentation, and in which theme.
+PICTURES: Final = {
+    ("overview", 1280, "light"): "overview",
+    ("overview", 380, "light"): "overview-phone",
+    ("messages/sensors?from=earliest", 380, "dark"): "messages-phone",
+    ("trace/sensors%4039", 1280, "light"): "record",
+    ("topics/sensors", 1280, "light"): "topic",
+    ("readers", 1280, "light"): "readers",
+    ("pipelines", 1280, "dark"): "pipelines",
+}
 # Each text on the page whose contrast with its ground is below 4.5 (WCAG 2.2, 1.4.3).
 PALE_TEXTS: Final = """() => {
   const linear = (v) => (v <= 0.03928 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4);
@@ -62,62 +69,24 @@ PALE_TEXTS: Final = """() => {
   }
   return found;
 }"""
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    path = shutil.which("chromium")
-    assert path is not None, "make test-peers installs it"
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=path, args=FLAGS)
-        yield browser
-        browser.close()
-
-
-@pytest.fixture
-def page(browser: Browser) -> Iterator[Page]:
-    """A page that fails its test if a script does."""
-    context = browser.new_context(viewport={"width": 1280, "height": 800})
-    yield from watched(context)
-
-
-def watched(context: BrowserContext) -> Iterator[Page]:
-    page = context.new_page()
-    page.set_default_timeout(WAIT_MS)
-    expect.set_options(timeout=WAIT_MS)
-    wrong: list[str] = []
-    page.on("pageerror", lambda error: wrong.append(str(error)))
-    page.on(
-        "console",
-        lambda line: wrong.append(line.text) if "Content Security Policy" in line.text else None,
-    )
-    yield page
-    context.close()
-    assert wrong == []
+UNNAMED: Final = """() =>
+  [...document.querySelectorAll("input, select, textarea, button, a, progress")]
+  .filter((one) => one.checkVisibility() && !one.textContent.trim() && !one.labels?.length
+    && !one.ariaLabel).map((one) => one.outerHTML)"""
 
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hosted]:
-    """A broker with a little of everything."""
-    with Hosted(tmp_path_factory.mktemp("data")) as broker, Asking(broker.ports["http"]) as asking:
-        for topic in ("sensors", "orders"):
-            assert asking.ask("PUT", f"/v1/topics/{topic}", {}).status == 201
-        messages = [
-            {"name": f"sensors/{at % 5}/temp", "payload": {"celsius": 15 + at}, "retain": at < 3}
-            for at in range(40)
-        ]
-        assert asking.ask("POST", "/v1/topics/sensors/records", messages).status == 200
-        asking.ask("PUT", "/v1/topics/sensors/consumers/billing", {"from": "earliest"})
-        asking.ask("POST", "/v1/topics/sensors/groups/workers/fetch", {"limit": 3})
+    with furnished(tmp_path_factory.mktemp("data")) as broker:
+        if os.environ.get("SCREENSHOTS"):
+            enliven(broker)
         yield broker
 
 
-def address(broker: Hosted) -> str:
-    return f"http://127.0.0.1:{broker.ports['http']}/"
-
-
-def go(page: Page, broker: Hosted, where: str) -> None:
-    page.goto(f"{address(broker)}#/{where}")
+def loaded(page: Page) -> None:
+    """Until the page has asked for what it shows; a trace that waits for events is no page."""
+    expect(page.locator("h1")).not_to_be_empty()
+    page.wait_for_load_state("networkidle")
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
@@ -125,45 +94,59 @@ def go(page: Page, broker: Hosted, where: str) -> None:
 def test_every_page_can_be_read_in_both_themes_on_wide_and_narrow_screens(
     browser: Browser, broker: Hosted, scheme: str, width: int
 ) -> None:
-    pictures = os.environ.get("SCREENSHOTS")
     context = browser.new_context(
         viewport={"width": width, "height": 800},
         color_scheme="dark" if scheme == "dark" else "light",
     )
-    for page in watched(context):
+    with watched(context) as page:
         for where, heading in PAGES.items():
             go(page, broker, where)
             expect(page.locator("h1")).to_have_text(heading)
-            page.wait_for_load_state("networkidle")
+            loaded(page)
             assert page.locator(".problem:visible").count() == 0, where
             assert page.evaluate("document.documentElement.scrollWidth") <= width, where
             assert page.evaluate(PALE_TEXTS) == [], where
-            if pictures and (width == 1280) == (scheme == "light"):
-                name = where.partition("?")[0].replace("/", "-")
-                page.screenshot(path=Path(pictures) / f"console-{name}-{width}.png")
+            assert page.evaluate(UNNAMED) == [], where
+            if (where, width, scheme) in PICTURES:
+                picture(page, PICTURES[where, width, scheme])
 
 
-def test_every_control_has_a_name_and_shows_when_it_has_the_focus(
+def test_the_pages_can_be_reached_and_used_with_the_keyboard_alone(
     page: Page, broker: Hosted
 ) -> None:
-    go(page, broker, "messages/sensors?from=earliest")
-    expect(page.get_by_role("button", name="Open").first).to_be_visible()
-    unnamed = page.evaluate(
-        """() => [...document.querySelectorAll("input, select, textarea, button, a")]
-        .filter((one) => one.checkVisibility() && !one.textContent.trim() && !one.labels?.length
-          && !one.ariaLabel).map((one) => one.outerHTML)"""
-    )
-    assert unnamed == []
-    seen = set()
-    for _ in range(20):
+    go(page, broker, "overview")
+    loaded(page)
+    page.locator("body").press("Tab")
+    expect(page.get_by_role("link", name="Skip to the content")).to_be_focused()
+    for name in ("Penstock", "Theme", "Overview", "Trace", "Topics", "Messages"):
         page.keyboard.press("Tab")
-        name, outline = page.evaluate(
-            "[document.activeElement.textContent || document.activeElement.id,"
-            " getComputedStyle(document.activeElement).outlineStyle]"
-        )
-        assert outline == "solid", name
-        seen.add(name.strip())
-    assert {"Overview", "Topics", "Messages", "Browse", "Follow live"} <= seen
+        focused = page.locator(":focus")
+        expect(focused).to_contain_text(name)
+        assert focused.evaluate("(one) => getComputedStyle(one).outlineStyle") == "solid"
+    page.keyboard.press("Enter")
+    expect(page.locator("h1")).to_have_text("Messages")
+    page.get_by_label("From").focus()
+    page.keyboard.press("Control+a")
+    page.keyboard.type("earliest")
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("button", name="Open").first).to_be_visible()
+    page.get_by_role("button", name="Open").first.focus()
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("dialog")).to_be_visible()
+    page.keyboard.press("Escape")
+    expect(page.get_by_role("dialog")).to_be_hidden()
+    expect(page.get_by_role("button", name="Open").first).to_be_focused()
+
+
+def test_a_theme_that_was_chosen_stays(page: Page, broker: Hosted) -> None:
+    go(page, broker, "topics")
+    ground = "getComputedStyle(document.body).backgroundColor"
+    before = page.evaluate(ground)
+    page.get_by_role("button", name="Theme").click()
+    assert page.evaluate(ground) != before
+    page.reload()
+    expect(page.locator("h1")).to_have_text("Topics")
+    assert page.evaluate(ground) != before
 
 
 def test_messages_appear_live_and_one_that_is_published_in_the_page_reaches_mqtt(
@@ -174,11 +157,15 @@ def test_messages_appear_live_and_one_that_is_published_in_the_page_reaches_mqtt
     expect(page.get_by_text("Following.")).to_be_visible()
     command = ["-p", str(broker.port), "-q", "1"]
     subject = ["mosquitto_sub", *command, "-t", "sensors/page", "-C", "1", "-W", "60"]
+    before = broker.call(lambda: broker.exchange.sessions.subscription_count)
     with subprocess.Popen(subject, stdout=subprocess.PIPE, text=True) as listening:
         assert listening.stdout is not None
-        wait_until(lambda: broker.call(lambda: broker.exchange.sessions.subscription_count == 1))
+        wait_until(
+            lambda: broker.call(lambda: broker.exchange.sessions.subscription_count) > before
+        )
         page.get_by_label("Name", exact=True).fill("sensors/page")
         page.get_by_label("Payload", exact=True).fill("from the page")
+        page.get_by_label("Headers").fill("unit: celsius")
         page.get_by_role("button", name="Publish", exact=True).click()
         expect(page.get_by_text("Stored at offset")).to_be_visible()
         assert "from the page" in listening.stdout.read()
@@ -189,17 +176,48 @@ def test_messages_appear_live_and_one_that_is_published_in_the_page_reaches_mqtt
     expect(page.get_by_role("row").filter(has_text="from a device")).to_be_visible()
     row.get_by_role("button", name="Open").click()
     dialog = page.get_by_role("dialog")
+    expect(dialog).to_contain_text("celsius")
     dialog.get_by_role("button", name="Hex", exact=True).click()
     expect(dialog).to_contain_text("66 72 6f 6d 20 74 68 65")
+    picture(page, "message")
+
+
+def test_a_message_is_copied_as_commands_that_publish_it_again(
+    browser: Browser, broker: Hosted
+) -> None:
+    context = browser.new_context(permissions=["clipboard-read", "clipboard-write"])
+    with watched(context) as page, Asking(broker.ports["http"]) as asking:
+        go(page, broker, "messages/orders?from=earliest")
+        page.get_by_role("button", name="Open").first.click()
+
+        def copied(name: str) -> str:
+            page.get_by_role("button", name=name).click()
+            expect(page.get_by_text("Copied.")).to_be_visible()
+            return str(page.evaluate("navigator.clipboard.readText()"))
+
+        def end() -> int:
+            return int(asking.ask("GET", "/v1/topics/orders").json["end_offset"])
+
+        before = end()
+        subprocess.run(copied("Copy as curl"), shell=True, check=True, timeout=30)
+        assert end() == before + 1
+        assert "penstock.connect" in copied("Copy as Python")
+        command = copied("Copy as mosquitto_pub")
+        assert command.startswith("mosquitto_pub -h 127.0.0.1 -t 'orders/17'")
 
 
 def test_what_is_wrong_with_an_expression_is_said_below_it(page: Page, broker: Hosted) -> None:
     go(page, broker, "messages/sensors?from=earliest")
-    page.get_by_label("Where").fill("payload.celsius >")
+    where = page.get_by_label("Where")
+    where.fill("payload.celsius >")
     page.get_by_role("button", name="Browse").click()
-    expect(page.get_by_role("alert")).to_be_visible()
-    page.get_by_label("Where").fill("payload.celsius > 52")
+    below = page.locator(".field").filter(has=where).get_by_role("alert")
+    expect(below).to_be_visible()
+    expect(where).to_have_attribute("aria-invalid", "true")
+    picture(page, "expression")
+    where.fill("payload.celsius > 52")
     page.get_by_role("button", name="Browse").click()
+    expect(below).to_be_hidden()
     expect(page.get_by_text("2 messages;")).to_be_visible()
 
 
@@ -214,18 +232,86 @@ def test_settings_of_a_topic_are_changed_and_a_wrong_value_is_refused(
     expect(page.get_by_role("alert")).to_contain_text("next week")
     age.fill("12h")
     page.get_by_role("button", name="Save the settings").click()
-    expect(page.get_by_text("12 h", exact=True)).to_be_visible()
+    expect(page.get_by_text("kept 12 h", exact=True)).to_be_visible()
+    page.get_by_label("Store names that match").fill("shop/+/order")
+    page.get_by_role("button", name="Bind").click()
+    row = page.get_by_role("row").filter(has_text="shop/+/order")
+    row.get_by_role("button", name="Remove").click()
+    page.get_by_role("button", name="Yes, do it").click()
+    expect(row).to_be_hidden()
 
 
-def test_the_overview_moves(page: Page, broker: Hosted) -> None:
+def test_the_overview_moves_and_has_latencies_and_what_retention_removes(
+    page: Page, broker: Hosted
+) -> None:
     go(page, broker, "overview")
     expect(page.get_by_text("No reader is behind.")).to_be_hidden()
     tile = page.locator(".tile").first
     expect(tile).to_contain_text("records in")
+    expect(page.locator(".tile").filter(has_text="Disk used")).to_contain_text("retention removes")
     with Asking(broker.ports["http"]) as asking:
         asking.ask("POST", "/v1/topics/orders/records", [{"payload": "x"}] * 500)
     line = page.locator(".chart").first.locator(".legend")
     expect(line).not_to_contain_text("stored 0/s")
+    latency = page.locator(".tile").filter(has_text="Publish to ack")
+    expect(latency.locator("strong")).not_to_have_text("0.00 ms")
+
+
+def test_a_client_is_shown_disconnected_and_its_session_ended(page: Page, broker: Hosted) -> None:
+    with Wire(broker.port, "visitor") as wire:
+        wire.connect()
+        go(page, broker, "clients")
+        row = page.get_by_role("row").filter(has_text="visitor")
+        expect(row).to_contain_text("connected")
+        row.get_by_role("button", name="Disconnect").click()
+        page.get_by_role("button", name="Yes, do it").click()
+        assert wire.is_closed()
+        expect(row).to_be_hidden()
+    go(page, broker, "clients")
+    row = page.get_by_role("row").filter(has_text="archive")
+    expect(row).to_contain_text("away")
+    row.get_by_role("button", name="Show").click()
+    expect(page.get_by_role("dialog")).to_contain_text("sensors/#")
+
+
+def test_dead_letters_are_counted_and_put_back(page: Page, broker: Hosted) -> None:
+    go(page, broker, "readers")
+    row = page.get_by_role("row").filter(has=page.get_by_role("button", name="Redrive"))
+    expect(row).to_contain_text("packers")
+    row.get_by_role("button", name="Redrive").click()
+    dialog = page.get_by_role("dialog")
+    where = page.get_by_label("Only dead letters with")
+    where.fill("offset >")
+    dialog.get_by_role("button", name="Count them").click()
+    expect(dialog.get_by_role("alert")).to_be_visible()
+    where.fill("")
+    dialog.get_by_role("button", name="Count them").click()
+    expect(dialog).to_contain_text("1 dead letter would be put back.")
+    dialog.get_by_role("button", name="Redrive", exact=True).click()
+    expect(page.get_by_text("1 dead letter of group packers was put back")).to_be_visible()
+
+
+def test_a_trace_shows_live_where_a_message_is_and_who_has_passed_a_record(
+    page: Page, broker: Hosted
+) -> None:
+    go(page, broker, "trace")
+    page.get_by_label("Name, client or record").fill("live/#")
+    page.get_by_role("button", name="Trace", exact=True).click()
+    expect(page.get_by_text("Follows until")).to_be_visible()
+    with Wire(broker.port, "gauge") as device, Wire(broker.port, "screen") as reader:
+        device.connect()
+        reader.connect()
+        reader.subscribe("live/#", qos=1)
+        for number in range(3):
+            device.publish(f"live/{number}", b"1", 1)
+            reader.receive()
+    region = page.get_by_role("region", name="Events")
+    for what in ("received", "stored", "sent", "acknowledged"):
+        expect(region.get_by_text(what, exact=True)).to_have_count(3)
+    picture(page, "trace")
+    page.get_by_role("link", name=re.compile("^default@")).first.click()
+    expect(page.get_by_role("heading", name="Which readers have passed it")).to_be_visible()
+    assert broker.exchange.engine.watch is None, "the trace ends with its page"
 
 
 def test_a_user_signs_in_sees_what_it_may_and_signs_out(page: Page, tmp_path: Path) -> None:
@@ -243,7 +329,8 @@ def test_a_user_signs_in_sees_what_it_may_and_signs_out(page: Page, tmp_path: Pa
         page.get_by_role("button", name="Sign in").click()
         expect(page.locator("h1")).to_have_text("Overview")
         expect(page.locator("#who")).to_contain_text("worker")
-        assert page.get_by_role("link", name="Access").count() == 0
+        for name in ("Access", "Trace", "Clients"):
+            assert page.get_by_role("link", name=name).count() == 0
         page.get_by_role("button", name="Sign out").click()
         expect(page.locator("h1")).to_have_text("Sign in")
         page.get_by_label("User").fill("boss")
@@ -251,6 +338,41 @@ def test_a_user_signs_in_sees_what_it_may_and_signs_out(page: Page, tmp_path: Pa
         page.get_by_role("button", name="Sign in").click()
         page.get_by_role("link", name="Access").click()
         expect(page.get_by_role("cell", name="worker", exact=True)).to_be_visible()
+        page.get_by_label("Role", exact=True).fill("sensor")
+        page.get_by_label("Rules of the role").fill("allow publish sensors/%u/#")
+        page.get_by_role("button", name="Add a role").click()
+        roles = page.get_by_role("region", name="Roles")
+        expect(roles.get_by_role("cell", name="allow publish sensors/%u/#")).to_be_visible()
+        row = page.get_by_role("row").filter(
+            has=page.get_by_role("cell", name="worker", exact=True)
+        )
+        row.get_by_role("button", name="Roles").click()
+        page.get_by_role("dialog").get_by_label("Roles").fill("sensor")
+        page.get_by_role("button", name="Save").click()
+        expect(row).to_contain_text("sensor")
+        card = page.locator("section").filter(has_text="May somebody do this?")
+        card.get_by_label("User").fill("worker")
+        card.get_by_label("Name").fill("hr/pay")
+        card.get_by_role("button", name="Check").click()
+        expect(card).to_contain_text("denied")
+        page.evaluate("scrollTo(0, 0)")
+        picture(page, "access")
+
+
+def test_an_operator_adds_and_removes_tenants(page: Page, tmp_path: Path) -> None:
+    with Hosted(tmp_path) as broker:
+        access = broker.exchange.engine.access
+        broker.run(lambda server: access.add_user("chief", b"third", ["operator"]))
+        go(page, broker, "access")
+        page.get_by_label("User").fill("chief")
+        page.get_by_label("Password").fill("third")
+        page.get_by_role("button", name="Sign in").click()
+        page.get_by_label("Tenant", exact=True).fill("acme")
+        page.get_by_role("button", name="Add a tenant").click()
+        row = page.get_by_role("row").filter(has=page.get_by_role("cell", name="acme", exact=True))
+        row.get_by_role("button", name="Remove").click()
+        page.get_by_role("button", name="Yes, do it").click()
+        expect(row).to_be_hidden()
 
 
 def test_the_page_goes_on_by_itself_when_the_broker_was_away(page: Page, tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ from penstock.broker.pipelines import PipelineRuns
 from penstock.catalog.reports import RunReport
 from penstock.model.clock import Clock
 from penstock.model.errors import PenstockError
-from penstock.model.runs import DONE, FAILED, PipelineRun
+from penstock.model.runs import DONE, FAILED, PipelineRun, ScheduledJob
 
 if TYPE_CHECKING:
     from penstock.pipeline.schedule import Scheduled
@@ -73,10 +73,15 @@ class Schedule:
 
     async def _keep_running(self, entry: Scheduled) -> None:
         arguments = self._arguments(entry)
+        shown = ScheduledJob(entry.name, entry.job, list(entry.arguments), entry.every_s)
+        self._runs.schedule.append(shown)
         age_us = max(self._clock.age_us(await self._last_start(entry, arguments)), 0)
         while True:
-            await asyncio.sleep(max(entry.every_s - age_us / 1e6, 0))
+            wait_s = max(entry.every_s - age_us / 1e6, 0)
+            shown.next_at = self._clock.now_us() + round(wait_s * 1e6)
+            await asyncio.sleep(wait_s)
             async with self._room:
+                shown.next_at = 0
                 began_us = self._clock.steady_us()
                 try:
                     await self._run(entry, arguments, self._clock.now_us())

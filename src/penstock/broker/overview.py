@@ -14,15 +14,22 @@ from typing import Final
 
 import msgspec
 
+from penstock.broker.engine import Engine, Runs
 from penstock.broker.exchange import Exchange
 from penstock.broker.gauges import Bounds, resident_bytes
-from penstock.broker.metrics import Histogram, Metrics
+from penstock.broker.metrics import SYNC_BOUNDS_S, Histogram, Metrics
+from penstock.broker.topics import Topic
 from penstock.core.engine_kind import engine_kind
+from penstock.log.format.batch import Batch
+from penstock.model.errors import PenstockError
 from penstock.model.version import VERSION
 
 SAMPLE_S: Final = 5
 SAMPLES_MAX: Final = 3_600 // SAMPLE_S
 SLOWEST_MAX: Final = 20
+ESTIMATE_US: Final = 60_000_000
+ESTIMATED_MAX: Final = 500  # topics
+DAY_S: Final = 86_400
 
 # What a sample holds, besides its time.
 RATES: Final = (
@@ -35,7 +42,15 @@ RATES: Final = (
     "http_out",
     "dropped",
 )
-GAUGES: Final = ("clients", "commit_ms", "commit_p99_ms", "loop_lag_ms", "memory_bytes")
+GAUGES: Final = (
+    "clients",
+    "ack_ms",
+    "ack_p99_ms",
+    "commit_ms",
+    "commit_p99_ms",
+    "loop_lag_ms",
+    "memory_bytes",
+)
 
 
 class Series(msgspec.Struct):
@@ -61,6 +76,7 @@ class Disk(msgspec.Struct):
     used_bytes: int
     free_bytes: int | None
     size_bytes: int | None
+    expiring_bytes: int | None  # about what retention removes within a day; null: not estimated
     refusal: str  # why publishes are refused; empty while they are accepted
 
 
@@ -113,6 +129,8 @@ class Samples:
         self._loop = asyncio.get_running_loop()
         metrics = exchange.engine.metrics
         self._syncs = _Window(metrics.sync_seconds)
+        self._acks = Histogram(SYNC_BOUNDS_S)  # from receiving a message to its acknowledgement
+        self._acked = _Window(self._acks)
         self._totals = _totals(metrics)
         self._times: array[int] = array("q")
         self._values = {name: array("d") for name in (*RATES, *GAUGES)}
@@ -120,6 +138,16 @@ class Samples:
         self._ticks = 0
         self._due_s = self._taken_s = self._loop.time()
         self._timer: asyncio.TimerHandle | None = None
+        self.expiring = Expiring(exchange.engine)
+        exchange.engine.followers.append(self._note_acks)
+
+    def _note_acks(self, topic: Topic, batch: Batch, runs: Runs) -> None:
+        """Once for each commit: how long its first message above QoS 0 waited for it."""
+        for index, run in runs or ():
+            if run.qos:
+                waited_us = self._clock.stamp_us() - batch.timestamp(index)
+                self._acks.observe(max(waited_us, 0) / 1e6)
+                return
 
     def start(self) -> None:
         self._due_s = self._loop.time() + 1
@@ -128,6 +156,7 @@ class Samples:
     def stop(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
+            self._exchange.engine.followers.remove(self._note_acks)
 
     def _tick(self) -> None:
         """Each second: how late the loop calls us is how late it calls everybody."""
@@ -144,9 +173,12 @@ class Samples:
         self._taken_s = now_s
         totals = _totals(self._exchange.engine.metrics)
         sync_s, sync_p99_s = self._syncs.take()
+        ack_s, ack_p99_s = self._acked.take()
         sample = {name: (totals[name] - self._totals[name]) / elapsed_s for name in RATES}
         sample |= {
             "clients": len(self._exchange.sessions.connected),
+            "ack_ms": ack_s * 1e3,
+            "ack_p99_ms": ack_p99_s * 1e3,
             "commit_ms": sync_s * 1e3,
             "commit_p99_ms": sync_p99_s * 1e3,
             "loop_lag_ms": self._lag_s * 1e3,
@@ -189,7 +221,38 @@ def _totals(metrics: Metrics) -> dict[str, int]:
     }
 
 
-async def describe(exchange: Exchange, series: Series) -> Overview:
+class Expiring:
+    """About how many bytes retention by age removes within a day: asked again after a minute."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._asked_us = -ESTIMATE_US
+        self._bytes: int | None = None
+
+    async def estimate(self) -> int | None:
+        """None with so many topics that looking at all of them would take long."""
+        now_us = self._engine.clock.steady_us()
+        if now_us - self._asked_us >= ESTIMATE_US:
+            self._asked_us = now_us
+            topics = self._engine.topics.working()
+            parts = [await self._of(topic) for topic in topics[:ESTIMATED_MAX]]
+            self._bytes = sum(parts) if len(topics) <= ESTIMATED_MAX else None
+        return self._bytes
+
+    async def _of(self, topic: Topic) -> int:
+        age_s = topic.log.settings.retention_age_s
+        first, end = topic.log.bounds()
+        if age_s is None or first == end:
+            return 0
+        before_us = self._engine.clock.stamp_us() + round((DAY_S - age_s) * 1e6)
+        try:
+            gone = await topic.log.offset_at(max(before_us, 0)) - first
+            return await topic.log.stored_bytes() * max(gone, 0) // (end - first)
+        except (OSError, PenstockError):
+            return 0  # it is in trouble, which the overview says elsewhere
+
+
+async def describe(exchange: Exchange, series: Series, expiring: int | None) -> Overview:
     engine = exchange.engine
     metrics = engine.metrics
     working = engine.topics.working()
@@ -208,7 +271,7 @@ async def describe(exchange: Exchange, series: Series) -> Overview:
         len(working),
         sum(end - first for first, end in bounds.values()),
         resident_bytes(),
-        _disk(exchange, used),
+        _disk(exchange, used, expiring),
         list(engine.upkeep.troubles.values()),
         _seen(metrics.dropped),
         _seen(metrics.refused),
@@ -217,11 +280,13 @@ async def describe(exchange: Exchange, series: Series) -> Overview:
     )
 
 
-def _disk(exchange: Exchange, used_bytes: int) -> Disk:
+def _disk(exchange: Exchange, used_bytes: int, expiring: int | None) -> Disk:
     free, size = exchange.engine.shared.space.seen
     is_known = size > 1  # else the broker is in memory, or its topics are in a database
     refusal = exchange.engine.upkeep.refusal
-    return Disk(used_bytes, free if is_known else None, size if is_known else None, refusal)
+    if not is_known:
+        return Disk(used_bytes, None, None, expiring, refusal)
+    return Disk(used_bytes, free, size, expiring, refusal)
 
 
 def _seen(counts: dict[str, int]) -> dict[str, int]:

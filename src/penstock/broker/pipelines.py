@@ -8,7 +8,7 @@ from pathlib import Path
 from penstock.catalog.reports import REPORTS, read_reports, remove_old_reports
 from penstock.catalog.runs import RunCatalog
 from penstock.model.clock import Clock
-from penstock.model.runs import PipelineRun
+from penstock.model.runs import PipelineRun, ScheduledJob
 
 
 class PipelineRuns:
@@ -18,6 +18,7 @@ class PipelineRuns:
         self.directory = directory
         self._catalog = catalog
         self._clock = clock
+        self.schedule: list[ScheduledJob] = []  # of the settings file
         self._known: dict[str, PipelineRun] = {}
 
     async def take_reports(self) -> None:

@@ -84,6 +84,7 @@ def _show(now: dict[str, Any]) -> None:
             ("delivered", f"{newest['delivered']:,.1f}/s"),
             ("mqtt", f"{newest['mqtt_in']:,.1f}/s in, {newest['mqtt_out']:,.1f}/s out"),
             ("http", f"{newest['http_in']:,.1f}/s in, {newest['http_out']:,.1f}/s out"),
+            ("ack", f"{newest['ack_ms']:.2f} ms, 99 % within {newest['ack_p99_ms']:g} ms"),
             ("commit", f"{newest['commit_ms']:.2f} ms, 99 % within {newest['commit_p99_ms']:g} ms"),
             ("loop lag", f"{newest['loop_lag_ms']:.2f} ms"),
             ("clients", _clients(now)),
@@ -115,7 +116,10 @@ def _disk(disk: dict[str, Any]) -> str:
     if disk["size_bytes"] is None:
         return used
     free, size = human_bytes(disk["free_bytes"]), human_bytes(disk["size_bytes"])
-    return f"{used}, {free} of {size} free"
+    text = f"{used}, {free} of {size} free"
+    if disk["expiring_bytes"] is None:
+        return text
+    return f"{text}, retention removes about {human_bytes(disk['expiring_bytes'])} within a day"
 
 
 def _show_reasons(what: str, counts: dict[str, int]) -> None:

@@ -149,7 +149,7 @@ def _show_record(known: dict[str, Any]) -> None:
             ("name", record["name"]),
             ("received", _time(record["timestamp"], "%Y-%m-%d ")),
             ("publisher", record.get("publisher") or "-"),
-            ("qos", record.get("qos", 0)),
+            ("qos", record.get("qos", 1)),
             ("topic", f"offsets {known['first_offset']} to {known['end_offset'] - 1}"),
         ]
     )

@@ -12,6 +12,16 @@ FAILED: Final = "failed"
 INTERRUPTED: Final = "interrupted"  # by Ctrl-C, or its process is gone without a word
 
 
+class ScheduledJob(msgspec.Struct):
+    """A job that the broker starts by itself; `next_at` is µs since 1970, 0 while it runs."""
+
+    name: str
+    job: str
+    arguments: list[str]
+    every_s: float
+    next_at: int = 0
+
+
 class PipelineRun(msgspec.Struct, frozen=True):
     """Times are µs since 1970, UTC; `ended_at` is 0 while it runs."""
 

@@ -3,9 +3,10 @@
 const STORE = "penstock.authorization"; // of this tab only: it is gone when the tab is closed
 
 export class Problem extends Error {
-  constructor(status, detail) {
+  constructor(status, detail, error = "") {
     super(detail);
     this.status = status; // 0: the broker could not be reached
+    this.error = error; // the kind of error, if the broker named one
   }
 }
 
@@ -39,13 +40,13 @@ async function answered(path, options) {
   }
   if (response.ok) return response;
   const text = await response.text();
-  let detail = text || response.statusText;
+  let problem = {};
   try {
-    detail = JSON.parse(text).detail ?? detail;
+    problem = JSON.parse(text);
   } catch {
     // not JSON: shown as it is
   }
-  throw new Problem(response.status, detail);
+  throw new Problem(response.status, problem.detail ?? (text || response.statusText), problem.error);
 }
 
 export async function get(path, signal) {

@@ -10,9 +10,16 @@ import * as pipelines from "./pipelines.js";
 import * as readers from "./readers.js";
 import * as retained from "./retained.js";
 import * as topics from "./topics.js";
+import * as trace from "./trace.js";
 
 const RETRY_MS = 2000;
-const PAGES = { overview, topics, messages, clients, readers, retained, pipelines, access };
+const GROUPS = {
+  Monitor: { overview, trace },
+  Data: { topics, messages, retained },
+  Readers: { clients, readers },
+  Manage: { pipelines, access },
+};
+const PAGES = Object.assign({}, ...Object.values(GROUPS));
 
 const main = document.getElementById("main");
 const nav = document.getElementById("nav");
@@ -28,10 +35,11 @@ function route() {
 }
 
 function showNav(current) {
-  const offered = Object.entries(PAGES).filter(([, page]) => !page.needsAdmin || me.is_admin);
-  clear(nav, h("ul", {}, ...offered.map(([name, page]) =>
-    h("li", {}, h("a", { href: `#/${name}`, "aria-current": name === current ? "page" : null }, page.title)))),
-    button("Dark or light", switchTheme, "plain"));
+  clear(nav, Object.entries(GROUPS).map(([group, pages]) => {
+    const offered = Object.entries(pages).filter(([, page]) => !page.needsAdmin || me.is_admin);
+    return offered.length ? [h("h2", {}, group), h("ul", {}, ...offered.map(([name, page]) =>
+      h("li", {}, h("a", { href: `#/${name}`, "aria-current": name === current ? "page" : null }, page.menu ?? page.title))))] : [];
+  }).flat());
   const name = me.user || "anonymous";
   clear(who, h("span", {}, me.tenant === "default" ? name : `${me.tenant}/${name}`),
     isSignedIn() ? button("Sign out", () => { signOut(); start(); }, "plain") : null);
@@ -129,6 +137,7 @@ async function start() {
   show();
 }
 
+document.getElementById("theme").addEventListener("click", switchTheme);
 menu.addEventListener("click", () => {
   const isOpen = nav.classList.toggle("open");
   menu.setAttribute("aria-expanded", String(isOpen));

@@ -18,11 +18,11 @@ function svg(tag, attributes, ...children) {
   return element;
 }
 
-// The next of 1, 2, 5, 10, 20, … at or above a value.
+// The next of 1, 2, 3, 4, 6, 8, 10, 20, … at or above a value.
 function roundUp(value) {
   if (value <= 0) return 1;
   const power = 10 ** Math.floor(Math.log10(value));
-  return [1, 2, 5, 10].map((one) => one * power).find((one) => one >= value);
+  return [1, 2, 3, 4, 6, 8, 10].map((one) => one * power).find((one) => one >= value);
 }
 
 // `lines` are {key, name}; `format` shows a value.
@@ -70,6 +70,10 @@ export function chart(title, lines, format) {
     }
     lines.forEach((line, number) => {
       const points = times.map((at, index) => `${x(at, end).toFixed(1)},${y(values[line.key][index]).toFixed(1)}`);
+      if (number === 0 && times.length > 1) {
+        const edges = [`${x(times[0], end).toFixed(1)},${y(0)}`, ...points, `${x(end, end).toFixed(1)},${y(0)}`];
+        parts.push(svg("polygon", { points: edges.join(" "), class: "area" }));
+      }
       parts.push(svg("polyline", { points: points.join(" "), class: `line line-${number}` }));
     });
     plot.replaceChildren(...parts);

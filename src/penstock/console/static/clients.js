@@ -1,7 +1,7 @@
 // MQTT clients: connected and away, what they read, what waits for them.
 
 import { at, get, query, send } from "./api.js";
-import { button, confirmed, dialog, h, input, repeat, table } from "./dom.js";
+import { button, confirmed, dialog, facts, h, input, link, pill, repeat, table } from "./dom.js";
 import { count, duration, time } from "./format.js";
 
 export const title = "Clients";
@@ -11,23 +11,27 @@ const REFRESH_MS = 4000;
 const PAGE = 200;
 const ENDLESS = 0xffffffff;
 
+// What all client ids that begin with a text come after.
+const before = (text) => (text ? text.slice(0, -1) + String.fromCharCode(text.charCodeAt(text.length - 1) - 1) + "\uffff" : "");
+const stateOf = (one) => (one.is_connected ? "connected" : "away");
+
 export async function show(root, { signal, guard }) {
   let after = "";
   const list = table("Clients and sessions", [
     { title: "Client id", text: (one) => one.client_id },
     { title: "User", text: (one) => one.user || "anonymous" },
-    { title: "State", text: (one) => (one.is_connected ? "connected" : "away") },
+    { title: "State", text: (one) => stateOf(one), node: (one) => pill(stateOf(one), one.is_connected ? "good" : "") },
     { title: "Subscriptions", text: (one) => count(one.subscriptions), number: true },
     { title: "In flight", text: (one) => count(one.outstanding), number: true },
     { title: "Waiting", text: (one) => (one.is_exact ? "" : "at least ") + count(one.waiting), number: true },
     { title: "Kept", text: (one) => (one.expiry_s === ENDLESS ? "for ever" : duration(one.expiry_s)) },
     { title: "", of: (one) => one.client_id + one.is_connected, node: (one) => [
-      button("Show", () => open(one.client_id), "plain"),
+      button("Show", () => guard(() => open(one.client_id)), "plain"),
       one.is_connected ? button("Disconnect", () => kick(one, false), "plain") : null,
       button("End session", () => kick(one, true), "plain")] },
   ], (one) => one.client_id, "No MQTT client is connected or has a session.");
-  const start = input({ type: "search", "aria-label": "Begin after client id", placeholder: "Begin after client id" });
-  start.addEventListener("change", () => { after = start.value; refresh(); });
+  const start = input({ type: "search", "aria-label": "Go to client id", placeholder: "Go to client id" });
+  start.addEventListener("input", () => { after = before(start.value); refresh(); });
   const more = button("Next page", () => { after = more.dataset.after; refresh(); });
   const refresh = () => guard(async () => {
     const page = await get(`/v1/sessions${query({ limit: PAGE, after })}`, signal);
@@ -58,8 +62,11 @@ async function open(clientId) {
     { title: "QoS", text: (one) => one.qos, number: true },
   ], (one) => one.filter, "It has no subscription.");
   filters.update(session.filters);
-  const facts = known ? { "Logged in with": known.credential_type, "Last address": known.last_address,
-    "First seen": time(known.first_seen), "Last seen": time(known.last_seen) } : {};
-  dialog(clientId, h("dl", { class: "facts" }, ...Object.entries(facts).flatMap(([key, text]) =>
-    [h("dt", {}, key), h("dd", {}, text)])), filters);
+  const shown = { State: pill(stateOf(session), session.is_connected ? "good" : ""), User: session.user || "anonymous",
+    "Sent and not acknowledged": count(session.outstanding), Waiting: (session.is_exact ? "" : "at least ") + count(session.waiting),
+    ...(known ? { "Logged in with": known.credential_type || "–", "Last address": known.last_address,
+      "First seen (UTC)": time(known.first_seen), "Last seen (UTC)": time(known.last_seen) } : {}) };
+  const trace = link(`#/trace/${encodeURIComponent(clientId)}`, "Trace its messages");
+  const close = dialog(clientId, facts(shown), h("h3", {}, "Subscriptions"), filters, h("p", {}, trace));
+  trace.addEventListener("click", close);
 }

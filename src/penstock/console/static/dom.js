@@ -22,8 +22,20 @@ export const button = (text, onclick, kind = "") =>
 
 export const link = (href, text) => h("a", { href }, text);
 
+// A state in a few letters; `kind` is good, bad, warn or info.
+export const pill = (text, kind = "") => h("span", { class: `pill ${kind}` }, text);
+
+export const section = (name, ...content) => h("section", { class: "card" }, h("h2", {}, name), ...content);
+
+export const tile = (name, value, says = "", kind = "") =>
+  h("div", { class: `tile ${kind}` }, h("span", { class: "name" }, name), h("strong", {}, value), h("small", {}, says));
+
+// Names and their values, below each other.
+export const facts = (values) => h("dl", { class: "facts" }, ...Object.entries(values).flatMap(([key, value]) =>
+  [h("dt", {}, key), h("dd", {}, value instanceof Node ? value : String(value))]));
+
 // A table whose rows are kept while their key stays: a button in it does not lose its focus.
-// A column is {title, text | node, number, sort}.
+// A column is {title, text | node, of, number, fixed}; a node is made anew when its text, or what `of` gives, changes.
 export function table(caption, columns, keyOf, empty = "There is nothing here yet.") {
   const body = h("tbody");
   const none = h("p", { class: "none" }, empty);
@@ -54,7 +66,7 @@ function fill(shown, index, column, row) {
   if (shown.texts[index] === text) return;
   shown.texts[index] = text;
   const content = column.node ? [column.node(row)].flat() : [text];
-  const cell = h("td", { class: column.number ? "number" : "", "data-title": column.title },
+  const cell = h("td", { class: column.number ? "number" : column.fixed ? "fixed" : "", "data-title": column.title },
     ...content.filter(Boolean));
   const before = shown.tr.children[index];
   if (before) before.replaceWith(cell);
@@ -63,12 +75,21 @@ function fill(shown, index, column, row) {
 
 let fields = 0;
 
-// A labelled input; `hint` says what may be entered.
+// A labelled input; `hint` says what may be entered. `fail` shows what is wrong with it, below it.
 export function field(label, input, hint = "") {
   input.id ||= `field-${(fields += 1)}`;
   const says = hint ? h("small", { id: `${input.id}-hint` }, hint) : null;
+  const problem = h("p", { class: "problem", role: "alert", id: `${input.id}-problem`, hidden: true });
   if (says) input.setAttribute("aria-describedby", says.id);
-  return h("div", { class: "field" }, h("label", { for: input.id }, label), input, says);
+  const element = h("div", { class: "field" }, h("label", { for: input.id }, label), input, problem, says);
+  element.fail = (text) => {
+    problem.textContent = text;
+    problem.hidden = !text;
+    if (text) input.setAttribute("aria-invalid", "true");
+    else input.removeAttribute("aria-invalid");
+    input.setAttribute("aria-describedby", text ? problem.id : says?.id ?? problem.id);
+  };
+  return element;
 }
 
 export const input = (attributes = {}) => h("input", { type: "text", autocomplete: "off", spellcheck: "false", ...attributes });
@@ -131,7 +152,7 @@ export function confirmed(question, action) {
 // A dialog around any content; returns how to close it.
 export function dialog(title, ...content) {
   const element = h("dialog", { "aria-label": title },
-    h("div", { class: "row" }, h("h2", {}, title), button("Close", () => element.close())), ...content);
+    h("div", { class: "row" }, h("h2", {}, title), button("Close", () => element.close(), "plain")), ...content);
   element.addEventListener("close", () => element.remove());
   document.body.append(element);
   element.showModal();

@@ -1,7 +1,7 @@
 // Browse a topic from any position, follow it live, look into a message, publish one.
 
 import { at, events, get, query, send } from "./api.js";
-import { button, clear, copy, dialog, field, form, h, input, repeat, say, select, table } from "./dom.js";
+import { button, copy, dialog, facts, field, form, h, input, link, repeat, say, section, select, table } from "./dom.js";
 import { bytes, count, plural, time } from "./format.js";
 
 export const title = "Messages";
@@ -11,7 +11,7 @@ const LIVE_MAX = 500; // shown at once; older ones leave the page
 const TEXT_MAX = 120;
 
 export async function show(root, context) {
-  const { parts, fields, signal } = context;
+  const { parts, fields, signal, me } = context;
   const topics = (await get("/v1/topics", signal)).topics.map((one) => one.topic);
   if (!topics.length) {
     root.append(h("p", { class: "none" }, "There is no topic yet. Publish the first message:"), publishing("", []));
@@ -21,14 +21,17 @@ export async function show(root, context) {
   const from = input({ value: fields.get("from") ?? "-1h", size: 12 });
   const names = input({ value: fields.get("names") ?? "", placeholder: "sensors/+/temp" });
   const where = input({ value: fields.get("where") ?? "", placeholder: "payload.celsius > 30", class: "wide" });
+  const namesField = field("Names", names, "A filter with + and #");
+  const whereField = field("Where", where, "A filter expression: payload, name, headers, offset, timestamp");
+  const fromField = field("From", from, "earliest, an offset, -24h, or a time");
   const problem = h("p", { class: "problem", role: "alert", hidden: true });
   const list = table("Messages", [
     { title: "Offset", text: (one) => one.offset, number: true },
-    { title: "Time (UTC)", text: (one) => time(one.timestamp) },
+    { title: "Time (UTC)", text: (one) => time(one.timestamp), fixed: true },
     { title: "Name", text: (one) => one.name },
     { title: "Payload", text: (one) => preview(one), node: (one) => h("code", {}, preview(one)) },
     { title: "Size", text: (one) => bytes(contentOf(one).length), number: true },
-    { title: "", text: () => "", node: (one) => button("Open", () => open(topic.value, one), "plain") },
+    { title: "", text: () => "", node: (one) => button("Open", () => open(topic.value, one, me), "plain") },
   ], (one) => one.offset, "No message matches.");
   const state = h("p", { class: "state" });
   const older = button("Next page", () => browse(next));
@@ -37,12 +40,17 @@ export async function show(root, context) {
   let tail = null;
 
   const filters = () => ({ names: names.value, where: where.value });
+  // What is wrong with an entry is said below it.
   async function guarded(work) {
     problem.hidden = true;
+    [fromField, namesField, whereField].forEach((one) => one.fail(""));
     try {
       await work();
     } catch (wrong) {
       if (wrong.name === "AbortError") return;
+      const field = { InvalidExpression: whereField, InvalidFilter: namesField, InvalidPosition: fromField,
+        OffsetBeyondEnd: fromField }[wrong.error];
+      if (field) return field.fail(wrong.message);
       problem.textContent = wrong.message;
       problem.hidden = false;
     }
@@ -89,11 +97,11 @@ export async function show(root, context) {
     }));
   }
   const search = h("form", { class: "row search", onsubmit: (event) => { event.preventDefault(); browse(from.value || "earliest"); } },
-    field("Topic", topic), field("From", from, "earliest, an offset, -24h, or a time"),
-    field("Names", names), field("Where", where), h("button", { type: "submit" }, "Browse"), live);
+    field("Topic", topic), fromField, namesField, whereField,
+    h("div", { class: "row" }, h("button", { type: "submit" }, "Browse"), live));
   topic.addEventListener("change", () => browse(from.value || "earliest"));
   root.append(h("section", { class: "card" }, search, problem), state, list, older,
-    h("section", { class: "card" }, h("h2", {}, "Publish"), publishing(() => topic.value, topics)));
+    section("Publish", publishing(() => topic.value, topics)));
   await browse(from.value || "earliest");
   if (fields.get("live")) await follow();
 }
@@ -107,7 +115,7 @@ function contentOf(record) {
 
 const textOf = (record) => new TextDecoder().decode(contentOf(record));
 
-function preview(record) {
+export function preview(record) {
   if (record.payload_base64 !== undefined) return `${bytes(contentOf(record).length)} of binary data`;
   const text = textOf(record);
   return text.length > TEXT_MAX ? `${text.slice(0, TEXT_MAX)} …` : text;
@@ -132,7 +140,7 @@ function jsonOf(record) {
   }
 }
 
-function open(topic, record) {
+function open(topic, record, me) {
   const content = h("pre", { tabindex: 0 });
   const views = { JSON: jsonOf(record), Text: textOf(record), Hex: hexOf(contentOf(record)) };
   const tabs = Object.entries(views).filter(([, text]) => text !== null).map(([name, text]) =>
@@ -140,17 +148,18 @@ function open(topic, record) {
       content.textContent = text;
       tabs.forEach((one) => one.setAttribute("aria-pressed", String(one.textContent === name)));
     }, "plain"));
-  const facts = { Topic: topic, Offset: record.offset, Time: time(record.timestamp), Name: record.name,
-    Publisher: record.publisher || "–", Kind: record.kind, QoS: record.qos ?? 0,
+  const shown = { Topic: topic, Offset: record.offset, "Time (UTC)": time(record.timestamp), Name: record.name,
+    Publisher: record.publisher || "–", Kind: record.kind ?? "text", QoS: record.qos ?? 1,
     Retained: record.retain ? "yes" : "no", Expires: record.expires_at ? time(record.expires_at) : "never" };
   const headers = Array.isArray(record.headers) ? record.headers : Object.entries(record.headers ?? {});
   const programs = [["Copy as curl", asCurl], ["Copy as Python", asPython], ["Copy as mosquitto_pub", asMosquitto]];
-  dialog(`Message ${record.offset}`,
-    h("dl", { class: "facts" }, ...Object.entries(facts).flatMap(([key, text]) => [h("dt", {}, key), h("dd", {}, String(text))])),
-    headers.length ? h("h3", {}, "Headers") : null,
+  const trace = me.is_admin ? link(`#/trace/${encodeURIComponent(`${topic}@${record.offset}`)}`, "Who has received it?") : null;
+  const close = dialog(`Message ${record.offset}`, facts(shown),
+    headers.length ? h("h3", {}, "Headers and properties") : null,
     headers.length ? h("dl", { class: "facts" }, ...headers.flatMap(([key, text]) => [h("dt", {}, key), h("dd", {}, text)])) : null,
     h("h3", {}, "Payload"), h("div", { class: "row" }, ...tabs), content,
-    h("div", { class: "row" }, ...programs.map(([name, make]) => button(name, () => copy(make(topic, record)), "plain"))));
+    h("div", { class: "row" }, ...programs.map(([name, make]) => button(name, () => copy(make(topic, record)), "plain")), trace));
+  trace?.addEventListener("click", close);
   tabs[0].click();
 }
 
@@ -177,22 +186,30 @@ function publishing(topicOf, topics) {
   const name = input({ placeholder: "as the topic" });
   const payload = h("textarea", { rows: 3, spellcheck: "false", required: true });
   const kind = select(["text", "JSON"], "text");
+  const headers = h("textarea", { rows: 2, spellcheck: "false", placeholder: "unit: celsius" });
   const retain = h("input", { type: "checkbox" });
   return form("Publish", [
     topic ? field("Topic", topic, "It is created.") : null,
     field("Name", name, "What MQTT clients call the topic: sensors/42/temp"),
-    field("Payload", payload), field("Payload is", kind), field("Retain", retain, "Later subscribers get it, too"),
+    field("Payload", payload), field("Payload is", kind), field("Headers", headers, "One per line, as key: value"), field("Retain", retain, "Later subscribers get it, too"),
   ], async () => {
     const target = topic ? topic.value : topicOf();
     const message = { payload: kind.value === "JSON" ? parsed(payload.value) : payload.value };
     if (name.value) message.name = name.value;
     if (retain.checked) message.retain = true;
+    if (headers.value.trim()) message.headers = pairs(headers.value);
     if (topic) await send("PUT", at("topics", target), {});
     const stored = await send("POST", `${at("topics", target)}/records`, message);
     say(`Stored at offset ${count(stored.first_offset)}.`);
     if (topic) location.hash = `#/messages/${encodeURIComponent(target)}`;
   });
 }
+
+const pairs = (text) => text.split("\n").map((line) => line.trim()).filter(Boolean).map((line) => {
+  const at = line.indexOf(":");
+  if (at < 1) throw new Error(`The header line “${line}” is not key: value.`);
+  return [line.slice(0, at).trim(), line.slice(at + 1).trim()];
+});
 
 function parsed(text) {
   try {

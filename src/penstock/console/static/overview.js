@@ -2,15 +2,12 @@
 
 import { get } from "./api.js";
 import { chart } from "./charts.js";
-import { clear, h, link, repeat, table } from "./dom.js";
-import { bytes, count, duration, ms, plural, rate, time } from "./format.js";
+import { clear, h, link, repeat, section, table, tile } from "./dom.js";
+import { bytes, count, duration, ms, plural, rate } from "./format.js";
 
 export const title = "Overview";
 
 const REFRESH_MS = 5000;
-
-const tile = (name, value, says = "", kind = "") =>
-  h("div", { class: `tile ${kind}` }, h("span", { class: "name" }, name), h("strong", {}, value), h("small", {}, says));
 
 export async function show(root, { signal, guard }) {
   const tiles = h("div", { class: "tiles" });
@@ -20,7 +17,9 @@ export async function show(root, { signal, guard }) {
     chart("By door, per second", [
       { key: "mqtt_in", name: "MQTT in" }, { key: "mqtt_out", name: "MQTT out" },
       { key: "http_in", name: "HTTP in" }, { key: "http_out", name: "HTTP out" }], rate),
-    chart("Commit to disk", [{ key: "commit_ms", name: "mean" }, { key: "commit_p99_ms", name: "99 %" }], ms),
+    chart("Latency", [
+      { key: "ack_ms", name: "publish to ack" }, { key: "ack_p99_ms", name: "ack, 99 %" },
+      { key: "commit_ms", name: "commit" }, { key: "commit_p99_ms", name: "commit, 99 %" }], ms),
     chart("Event loop lag", [{ key: "loop_lag_ms", name: "longest" }], ms),
     chart("Connected clients", [{ key: "clients", name: "clients" }], (value) => count(Math.round(value * 10) / 10)),
     chart("Memory of the process", [{ key: "memory_bytes", name: "resident" }], bytes),
@@ -37,8 +36,7 @@ export async function show(root, { signal, guard }) {
     { title: "Since the start", text: (one) => count(one.count), number: true },
   ], (one) => `${one.what} ${one.reason}`, "Nothing was dropped or refused since the start.");
   root.append(tiles, troubles, h("div", { class: "charts" }, ...charts), h("div", { class: "columns" },
-    h("section", { class: "card" }, h("h2", {}, "Slowest readers"), slowest),
-    h("section", { class: "card" }, h("h2", {}, "Dropped and refused"), reasons)));
+    section("Slowest readers", slowest), section("Dropped and refused", reasons)));
 
   let series = null;
   await repeat(REFRESH_MS, signal, () => guard(async () => {
@@ -74,8 +72,11 @@ function tilesOf(now, series) {
     tile("Stored", rate(last("published")), `${plural(now.records, "record")} in ${plural(now.topics, "topic")}`),
     tile("Delivered", rate(last("delivered")), `${bytes(last("published_bytes"))}/s stored`),
     tile("Clients", count(now.clients), `${plural(now.sessions_away, "session")} away, ${plural(now.subscriptions, "subscription")}`),
-    tile("Commit, 99 %", ms(last("commit_p99_ms")), `mean ${ms(last("commit_ms"))}`),
-    tile("Disk used", bytes(disk.used_bytes), disk.size_bytes ? `${bytes(disk.free_bytes)} of ${bytes(disk.size_bytes)} free` : "", isFull ? "bad" : ""),
-    tile("Running for", duration((now.now - now.started_at) / 1e6), `version ${now.version}, ${now.engine} engine, since ${time(now.started_at).slice(0, 16)} UTC`),
+    tile("Publish to ack", ms(last("ack_ms")), `99 % within ${ms(last("ack_p99_ms"))}; commit ${ms(last("commit_ms"))}`),
+    tile("Disk used", bytes(disk.used_bytes), [
+      disk.size_bytes ? `${bytes(disk.free_bytes)} of ${bytes(disk.size_bytes)} free` : "",
+      disk.expiring_bytes === null ? "" : `retention removes ${disk.expiring_bytes ? `about ${bytes(disk.expiring_bytes)}` : "nothing"} within a day`,
+    ].filter(Boolean).join("; "), isFull ? "bad" : ""),
+    tile("Running for", duration((now.now - now.started_at) / 1e6), `version ${now.version}, ${now.engine} engine`),
   ];
 }

@@ -1,52 +1,109 @@
 // Consumers, groups and dead letters of all topics.
 
 import { at, get, send } from "./api.js";
-import { button, confirmed, h, link, repeat, table } from "./dom.js";
-import { count } from "./format.js";
+import { button, confirmed, dialog, field, form, h, input, link, pill, repeat, say, section, table } from "./dom.js";
+import { count, duration, plural } from "./format.js";
 
-export const title = "Readers";
+export const title = "Consumers and groups";
+export const menu = "Consumers, groups";
 
 const REFRESH_MS = 5000;
 const DEAD = ".dead";
 const topicLink = (one) => link(`#/topics/${encodeURIComponent(one.topic)}`, one.topic);
+export const lag = (value) => pill(value ? count(value) : "level", value ? "warn" : "good");
 
 export async function show(root, { signal, guard }) {
+  const remove = (kind, one, path) => button("Remove", () => confirmed(
+    `Remove ${kind} ${one[kind]} of topic ${one.topic}? Its position is lost.`, async () => {
+      await send("DELETE", path);
+      await refresh();
+    }), "plain");
   const consumers = table("Consumers", [
     { title: "Consumer", text: (one) => one.consumer },
     { title: "Topic", of: (one) => one.topic, node: topicLink },
     { title: "Next offset", text: (one) => count(one.next_offset), number: true },
-    { title: "Behind by", text: (one) => count(one.waiting), number: true },
-    { title: "", of: (one) => one.consumer, node: (one) => button("Remove", () => confirmed(
-      `Remove consumer ${one.consumer} of topic ${one.topic}? Its position is lost.`,
-      () => send("DELETE", at("topics", one.topic, "consumers", one.consumer))), "plain") },
+    { title: "Behind by", text: (one) => one.waiting, node: (one) => lag(one.waiting), number: true },
+    { title: "", of: (one) => one.consumer, node: (one) => remove("consumer", one, at("topics", one.topic, "consumers", one.consumer)) },
   ], (one) => `${one.topic}/${one.consumer}`, "There is no consumer.");
   const groups = table("Groups", [
     { title: "Group", text: (one) => one.group },
     { title: "Topic", of: (one) => one.topic, node: topicLink },
     { title: "Next offset", text: (one) => count(one.next_offset), number: true },
     { title: "Unacknowledged", text: (one) => count(one.pending.length), number: true },
-    { title: "Behind by", text: (one) => count(one.lag), number: true },
-    { title: "", of: (one) => one.group, node: (one) => button("Remove", () => confirmed(
-      `Remove group ${one.group} of topic ${one.topic}? Its position is lost.`,
-      () => send("DELETE", at("topics", one.topic, "groups", one.group))), "plain") },
+    { title: "Behind by", text: (one) => one.lag, node: (one) => lag(one.lag), number: true },
+    { title: "Lease", text: (one) => duration(one.lease_s) },
+    { title: "Deliveries", text: (one) => (one.deliveries_max ? `at most ${one.deliveries_max}` : "no limit") },
+    { title: "", of: (one) => one, node: (one) => [button("Settings", () => change(one), "plain"),
+      remove("group", one, at("topics", one.topic, "groups", one.group))] },
   ], (one) => `${one.topic}/${one.group}`, "There is no group.");
   const dead = table("Dead letters", [
-    { title: "Topic", text: (one) => one.topic.slice(0, -DEAD.length) },
-    { title: "Dead letters", text: (one) => count(one.end_offset - one.first_offset), number: true },
-    { title: "", of: (one) => one.topic, node: (one) =>
-      link(`#/messages/${encodeURIComponent(one.topic)}?from=earliest`, "Browse") },
-  ], (one) => one.topic, "No group has given up on a record.");
-  root.append(h("section", { class: "card" }, h("h2", {}, "Consumers"), consumers),
-    h("section", { class: "card" }, h("h2", {}, "Groups"), groups),
-    h("section", { class: "card" }, h("h2", {}, "Dead letters"), dead));
-  await repeat(REFRESH_MS, signal, () => guard(async () => {
+    { title: "Topic", of: (one) => one.topic, node: topicLink },
+    { title: "Group", text: (one) => one.group || "–" },
+    { title: "Dead letters of the topic", text: (one) => count(one.count), number: true },
+    { title: "", of: (one) => one, node: (one) => [link(`#/messages/${encodeURIComponent(one.topic + DEAD)}?from=earliest`, "Browse"), " ",
+      one.group ? button("Redrive", () => redrive(one, refresh), "plain") : null] },
+  ], (one) => `${one.topic}/${one.group}`, "No group has given up on a record.");
+  const refresh = () => guard(async () => {
     const topics = (await get("/v1/topics", signal)).topics;
     const found = await Promise.all(topics.map(async ({ topic }) => ({
       consumers: (await get(at("topics", topic, "consumers"), signal)).consumers.map((one) => ({ ...one, topic })),
       groups: (await get(at("topics", topic, "groups"), signal)).groups.map((one) => ({ ...one, topic })),
     })));
+    const known = found.flatMap((one) => one.groups);
     consumers.update(found.flatMap((one) => one.consumers));
-    groups.update(found.flatMap((one) => one.groups));
-    dead.update(topics.filter((one) => one.topic.endsWith(DEAD)));
-  }));
+    groups.update(known);
+    dead.update(topics.filter((one) => one.topic.endsWith(DEAD)).flatMap((one) => {
+      const topic = one.topic.slice(0, -DEAD.length);
+      const mine = known.filter((group) => group.topic === topic).map((group) => group.group);
+      return (mine.length ? mine : [""]).map((group) => ({ topic, group, count: one.end_offset - one.first_offset }));
+    }));
+  });
+  const change = (one) => {
+    const lease = input({ value: one.lease_s, inputmode: "decimal" });
+    const deliveries = input({ value: one.deliveries_max, inputmode: "numeric" });
+    const close = dialog(`Group ${one.group}`, form("Save", [
+      field("Lease", lease, "Seconds in which a record has to be acknowledged"),
+      field("Deliveries", deliveries, "Before a record becomes a dead letter; 0: no limit"),
+    ], async () => {
+      await send("PATCH", at("topics", one.topic, "groups", one.group),
+        { lease_s: Number(lease.value), deliveries_max: Number(deliveries.value) });
+      close();
+      await refresh();
+    }));
+  };
+  root.append(section("Consumers", consumers), section("Groups", groups), section("Dead letters", dead));
+  await repeat(REFRESH_MS, signal, refresh);
+}
+
+// Puts dead letters of a group back into their topic; first it may only count them.
+function redrive(one, refresh) {
+  const where = input({ class: "wide", placeholder: "headers['penstock.dead.reason'] = 'no boxes'" });
+  const whereField = field("Only dead letters with", where, "A filter expression; empty: all of this group");
+  const said = h("p", { class: "state", role: "status" });
+  async function run(isDry) {
+    whereField.fail("");
+    let from = 0;
+    let records = 0;
+    try {
+      for (let isComplete = false; !isComplete;) {
+        const asked = { from, dry_run: isDry, ...(where.value ? { where: where.value } : {}) };
+        const answer = await send("POST", `${at("topics", one.topic, "groups", one.group)}/redrive`, asked);
+        records += answer.records;
+        [from, isComplete] = [answer.next_offset, answer.is_complete];
+      }
+    } catch (wrong) {
+      whereField.fail(wrong.message);
+      return;
+    }
+    if (isDry) {
+      said.textContent = `${plural(records, "dead letter")} would be put back.`;
+      return;
+    }
+    close();
+    say(`${plural(records, "dead letter")} of group ${one.group} ${records === 1 ? "was" : "were"} put back into ${one.topic}.`);
+    await refresh();
+  }
+  const close = dialog(`Redrive dead letters of ${one.group}`,
+    h("p", {}, `They are published to ${one.topic} again, under their names. Each is put back once.`), whereField, said,
+    h("div", { class: "row" }, button("Count them", () => run(true), "plain"), button("Redrive", () => run(false))));
 }

@@ -1,12 +1,15 @@
 // All topics with their rates and bounds; one topic with its settings, readers and bindings.
 
-import { at, get, send } from "./api.js";
-import { button, clear, confirmed, dialog, field, form, h, input, link, repeat, say, select, table } from "./dom.js";
-import { bytes, count, duration, rate } from "./format.js";
+import { at, get, query, send } from "./api.js";
+import { button, clear, confirmed, dialog, field, form, h, input, link, pill, repeat, say, section, select, table, tile } from "./dom.js";
+import { bytes, count, duration, rate, time } from "./format.js";
+import { preview } from "./messages.js";
+import { lag } from "./readers.js";
 
 export const title = "Topics";
 
 const REFRESH_MS = 3000;
+const NEWEST = 5;
 const href = (topic) => `#/topics/${encodeURIComponent(topic)}`;
 
 export function show(root, context) {
@@ -22,7 +25,8 @@ async function showAll(root, { signal, guard, me }) {
     { title: "Offsets", text: (one) => `${count(one.first_offset)} – ${count(one.end_offset)}`, number: true },
     { title: "Size", text: (one) => bytes(one.bytes), number: true },
     { title: "Kept", text: (one) => kept(one) },
-    { title: "State", text: (one) => (one.is_available ? "available" : one.trouble) },
+    { title: "Durability", text: (one) => one.durability },
+    { title: "State", text: (one) => stateOf(one), node: (one) => pill(stateOf(one), one.is_available ? "good" : "bad") },
   ], (one) => one.id, "There is no topic yet. The first message brings one.");
   const search = input({ type: "search", "aria-label": "Show topics that contain", placeholder: "Filter topics" });
   let topics = [];
@@ -30,7 +34,7 @@ async function showAll(root, { signal, guard, me }) {
   search.addEventListener("input", update);
   root.append(h("div", { class: "row" }, search, button("Create a topic", () => create())), list);
   await repeat(REFRESH_MS, signal, () => guard(async () => {
-    topics = (await get("/v1/topics", signal)).topics;
+    topics = (await get("/v1/topics", signal)).topics.sort((one, other) => (one.topic < other.topic ? -1 : 1));
     const now = performance.now();
     for (const one of topics) {
       const before = rates.get(one.id);
@@ -41,6 +45,7 @@ async function showAll(root, { signal, guard, me }) {
   }));
 }
 
+const stateOf = (one) => (one.is_available ? "available" : one.trouble);
 const kept = (one) => {
   const size = one.retention_bytes === null ? "" : `, at most ${bytes(one.retention_bytes)}`;
   return duration(one.retention_age) + size;
@@ -84,24 +89,57 @@ function create() {
 }
 
 async function showOne(root, { signal, guard, me }, name) {
-  const facts = h("dl", { class: "facts" });
+  const tiles = h("div", { class: "tiles" });
   const consumers = table("Consumers", [
     { title: "Consumer", text: (one) => one.consumer },
     { title: "Next offset", text: (one) => count(one.next_offset), number: true },
-    { title: "Behind by", text: (one) => count(one.waiting), number: true },
+    { title: "Behind by", text: (one) => one.waiting, node: (one) => lag(one.waiting), number: true },
   ], (one) => one.consumer, "No consumer reads this topic.");
   const groups = table("Groups", [
     { title: "Group", text: (one) => one.group },
     { title: "Next offset", text: (one) => count(one.next_offset), number: true },
     { title: "Unacknowledged", text: (one) => count(one.pending.length), number: true },
-    { title: "Behind by", text: (one) => count(one.lag), number: true },
+    { title: "Behind by", text: (one) => one.lag, node: (one) => lag(one.lag), number: true },
   ], (one) => one.group, "No group reads this topic.");
+  const sessions = table("Sessions that are behind", [
+    { title: "Client id", text: (one) => one.reader },
+    { title: "Behind by", text: (one) => one.lag, node: (one) => lag(one.lag), number: true },
+  ], (one) => one.reader, "No connected session is behind in this topic.");
+  const newest = table("Newest messages", [
+    { title: "Offset", text: (one) => one.offset, number: true },
+    { title: "Time (UTC)", text: (one) => time(one.timestamp).slice(0, 19), fixed: true },
+    { title: "Name", text: (one) => one.name },
+    { title: "Payload", text: (one) => preview(one), node: (one) => h("code", {}, preview(one)) },
+  ], (one) => one.offset, "The topic is empty.");
   const bindings = table("Bindings", [
     { title: "Names that match", text: (one) => one.filter },
-    { title: "are stored in", text: (one) => one.topic },
-  ], (one) => one.filter, "No filter is bound to this topic.");
+    { title: "", of: (one) => one.filter, node: (one) => button("Remove", () => confirmed(
+      `Store names that match ${one.filter} elsewhere from now on?`, async () => {
+        await send("DELETE", `/v1/bindings${query({ filter: one.filter })}`);
+        await refresh();
+      }), "plain") },
+  ], (one) => one.filter, "No filter is bound to this topic. MQTT messages with its name, or below it, are stored in it anyway.");
   const settings = h("section", { class: "card" });
   root.previousElementSibling.textContent = name;
+  let before = null;
+  const refresh = () => guard(async () => {
+    const topic = await get(at("topics", name), signal);
+    const now = performance.now();
+    const speed = before ? Math.max(0, (topic.end_offset - before.end) / (now - before.now) * 1000) : 0;
+    if (!before) showSettings(settings, topic);
+    before = { end: topic.end_offset, now };
+    clear(tiles, tile("Stored", rate(speed), "since the last look"),
+      tile("Records", count(topic.end_offset - topic.first_offset), `offsets ${count(topic.first_offset)} to ${count(topic.end_offset)}`),
+      tile("Size", bytes(topic.bytes), `kept ${kept(topic)}`),
+      tile("State", stateOf(topic), `${topic.durability}, epoch ${topic.epoch}`, topic.is_available ? "" : "bad"));
+    consumers.update((await get(`${at("topics", name)}/consumers`, signal)).consumers);
+    groups.update((await get(`${at("topics", name)}/groups`, signal)).groups);
+    const from = Math.max(topic.first_offset, topic.end_offset - NEWEST);
+    newest.update((await get(`${at("topics", name)}/records${query({ from, limit: NEWEST })}`, signal)).records.reverse());
+    bindings.update((await get("/v1/bindings", signal)).bindings.filter((one) => one.topic === name));
+    const slowest = await get(`/v1/overview?after=${Date.now() * 1000}`, signal).then((one) => one.slowest, () => []);
+    sessions.update(slowest.filter((one) => one.kind === "session" && one.topic === name));
+  });
   root.append(
     h("div", { class: "row" }, link("#/topics", "All topics"),
       link(`#/messages/${encodeURIComponent(name)}`, "Browse and publish messages"),
@@ -110,29 +148,19 @@ async function showOne(root, { signal, guard, me }, name) {
           await send("DELETE", at("topics", name));
           location.hash = "#/topics";
         }), "danger")),
-    h("section", { class: "card" }, facts), settings,
-    h("section", { class: "card" }, h("h2", {}, "Consumers"), consumers),
-    h("section", { class: "card" }, h("h2", {}, "Groups"), groups),
-    h("section", { class: "card" }, h("h2", {}, "Bindings"), bindings));
-  let isFirst = true;
-  await repeat(REFRESH_MS, signal, () => guard(async () => {
-    const topic = await get(at("topics", name), signal);
-    clear(facts, Object.entries({
-      Records: count(topic.end_offset - topic.first_offset),
-      Offsets: `${count(topic.first_offset)} to ${count(topic.end_offset)}`,
-      Size: bytes(topic.bytes),
-      Kept: kept(topic),
-      Durability: topic.durability,
-      Epoch: topic.epoch,
-      State: topic.is_available ? "available" : topic.trouble,
-    }).flatMap(([key, text]) => [h("dt", {}, key), h("dd", {}, String(text))]));
-    if (isFirst) showSettings(settings, topic);
-    isFirst = false;
-    consumers.update((await get(`${at("topics", name)}/consumers`, signal)).consumers);
-    groups.update((await get(`${at("topics", name)}/groups`, signal)).groups);
-    const bound = (await get("/v1/bindings", signal)).bindings;
-    bindings.update(bound.filter((one) => one.topic === name));
-  }));
+    tiles, settings, section("Newest messages", newest),
+    h("div", { class: "columns" }, section("Consumers", consumers), section("Groups", groups),
+      section("Sessions that are behind", sessions), section("Bindings", bindings, addBinding(name, refresh))));
+  await repeat(REFRESH_MS, signal, refresh);
+}
+
+function addBinding(topic, refresh) {
+  const filter = input({ required: true, placeholder: "plant/+/alarms" });
+  return form("Bind", [field("Store names that match", filter, "With + and #")], async (element) => {
+    await send("POST", "/v1/bindings", { filter: filter.value, topic });
+    element.reset();
+    await refresh();
+  });
 }
 
 function showSettings(section, topic) {

@@ -36,8 +36,9 @@ class OverviewDoor:
 
     async def show(self, request: Request) -> Response:
         after_us = read_offset(check_query(request, "after"), "after") or 0
-        series = self._world.samples.since(after_us)
-        overview = await describe(self._world.exchange, series)
+        samples = self._world.samples
+        expiring = await samples.expiring.estimate()
+        overview = await describe(self._world.exchange, samples.since(after_us), expiring)
         if not request.principal.grants.is_admin:
             overview.slowest = []  # client ids and consumers of others
         return json_response(overview)

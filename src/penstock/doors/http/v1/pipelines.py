@@ -14,19 +14,20 @@ from penstock.doors.http.router import Route
 from penstock.doors.http.schemas import number
 from penstock.doors.http.v1.describing import Facts, Field
 from penstock.doors.http.v1.reading import LIMIT_MAX, check_query, read_limit
-from penstock.model.runs import PipelineRun
+from penstock.model.runs import PipelineRun, ScheduledJob
 
 PIPELINES: Final = "/v1/pipelines"
 
 
 class RunList(Struct):
     runs: list[PipelineRun]
+    schedule: list[ScheduledJob]
 
 
 def add_routes(door: Endpoints) -> None:
     pipelines = PipelinesDoor(door.engine.pipelines)
     facts = Facts(
-        "list the runs of pipeline jobs, the newest first",
+        "list the runs of pipeline jobs, the newest first, and the jobs of the schedule",
         RunList,
         query=(Field("limit", "maximum number of runs (1,000)", number(1, LIMIT_MAX)),),
     )
@@ -40,4 +41,4 @@ class PipelinesDoor:
     async def show(self, request: Request) -> Response:
         limit = read_limit(check_query(request, "limit"))
         runs = await self._runs.load()
-        return json_response(RunList(runs[: -limit - 1 : -1]))
+        return json_response(RunList(runs[: -limit - 1 : -1], self._runs.schedule))
