@@ -30,7 +30,7 @@ def find_pythons() -> list[tuple[str, str]]:
     found: list[tuple[str, str]] = []
     for version in VERSIONS:
         below = sorted(Path.home().glob(f".pyenv/versions/{version}*/bin/python"), reverse=True)
-        for program in (shutil.which(f"python{version}"), *map(str, below)):
+        for program in (shutil.which(f"python{version}"), *map(str, below), sys.executable):
             if program is not None and _says(program) == version:
                 found.append((version, program))
                 break
