@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from penstock.catalog.catalog import Catalog, TopicRow
+from penstock.catalog.keys import KeyRow
 from penstock.catalog.retained import head_of
 from penstock.catalog.sessions import NEVER_EXPIRES, Checkpoint, Ending, RetainedRow
 from penstock.catalog.stored_sessions import OutstandingRow, SubscriptionRow
@@ -179,3 +180,14 @@ async def test_users_are_added_once_changed_and_removed(
         await users.update(DEFAULT_TENANT, "bob", "new")
     await users.delete(DEFAULT_TENANT, "Alice")
     assert await users.load() == [changed]
+
+
+async def test_the_oldest_idempotency_keys_beyond_a_number_are_forgotten(catalog: Catalog) -> None:
+    topic_id = await add_topic(catalog, "t")
+    rows = [KeyRow(topic_id, f"key-{n}", 1, n, 1, 100 + n) for n in range(10)]
+    await catalog.sessions.save(Checkpoint(keys=rows))
+    keys = catalog.sessions.keys
+    assert await keys.trim(10) == 0
+    assert await keys.trim(4) == 6
+    found = [await keys.find(topic_id, row.key) for row in rows]
+    assert found == [None] * 6 + rows[6:]

