@@ -98,6 +98,9 @@ def _insert(database: Database, *, count: int, password_hash: str) -> None:
         " values ('default', $1, 'user', $2, $3, 0)",
         [(at, user, rule) for at, (user, rule) in enumerate(rules, 1)],
     )
+    database.execute(
+        "update tenants set next_rule_id = $1 where tenant = 'default'", len(rules) + 1
+    )
 
 
 # A broker process
