@@ -244,6 +244,27 @@ def test_nobody_else_may_have_the_session_of_a_bridge(tmp_path: Path) -> None:
         )
 
 
+def test_a_bridge_is_logged_when_it_connects_and_why_it_does_not(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    password = tmp_path / "password"
+    password.write_text("hunter2")
+    with caplog.at_level("INFO", "penstock.bridge"), hosted(tmp_path, "far") as far:
+        address = f"mqtt://127.0.0.1:{far.port}"
+        config = bridge_file(tmp_path, address, user="plant", password_file=password)
+        with hosted(tmp_path, "near", config) as near:
+            wait_connected(near.ports["http"])
+            publish(near.port, "up/a", b"a payload", 1)
+    said = [(one.levelname, one.getMessage()) for one in caplog.records]
+    assert ("INFO", f"bridge plant connected to {address}") in said
+    with caplog.at_level("INFO", "penstock.bridge"), hosted(tmp_path, "near", config) as near:
+        wait_until(lambda: bridge_of(near.ports["http"])["error"])
+    level, text = caplog.records[-1].levelname, caplog.records[-1].getMessage()
+    assert level == "WARNING" and text.startswith("bridge plant cannot connect: cannot connect to")
+    everything = " ".join(one.getMessage() for one in caplog.records)
+    assert "hunter2" not in everything and "a payload" not in everything
+
+
 def test_a_removed_filter_is_no_longer_forwarded(tmp_path: Path) -> None:
     with hosted(tmp_path, "far") as far, reader(far.port, "#") as there:
         address = f"mqtt://127.0.0.1:{far.port}"
