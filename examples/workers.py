@@ -12,7 +12,7 @@ def main(url: str) -> None:
     with penstock.connect(url) as broker:
         broker.create_topic("jobs", exist_ok=True)
         broker.publish_many([{"job": number} for number in range(4)], topic="jobs")
-        first, second = broker.group("jobs", "workers"), broker.group("jobs", "workers")
+        first, second = (broker.join_group("workers", "jobs") for _ in range(2))
         for name, worker in (("first", first), ("second", second)):
             for delivery in worker.fetch(3, wait_s=5):
                 job = delivery.record.value["job"]

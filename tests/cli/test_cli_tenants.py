@@ -28,6 +28,7 @@ ARGUMENTS = {
     "binding add": ("a/#", "t"),
     "binding list": (),
     "binding remove": ("a/#",),
+    "bridge list": (),
     "client forget": ("c",),
     "client list": (),
     "client show": ("c",),
@@ -84,6 +85,7 @@ ARGUMENTS = {
     "user show": ("bob",),
 }
 NEED_A_BROKER = {
+    "bridge list",
     "reload",
     "session kick",
     "session list",
