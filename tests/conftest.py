@@ -57,7 +57,6 @@ def is_all_slow(path: Path) -> bool:
     return path.match("test_*.py") and ALL_SLOW.search(path.read_bytes()) is not None
 
 
-@pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     for item in items:
         if starts_brokers(item.path):
@@ -66,8 +65,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.over_a_second)
         if shares_in_its_file(item) and item.get_closest_marker("xdist_group") is None:
             item.add_marker(pytest.mark.xdist_group(item.nodeid.partition("::")[0]))
-    if config.getoption("loadgroup", False):
-        items.sort(key=its_turn)
 
 
 def uses_postgres(item: pytest.Item) -> bool:
@@ -101,6 +98,7 @@ def pytest_collection_finish(session: pytest.Session) -> Iterator[None]:
     a Spark and a broker of its own (https://github.com/pytest-dev/pytest-xdist/issues/1386).
     """
     if session.config.getoption("loadgroup", False):
+        session.items.sort(key=its_turn)
         for item in session.items:
             mark = item.get_closest_marker("xdist_group")
             if mark is not None and not item.nodeid.endswith(f"@{mark.args[0]}"):
