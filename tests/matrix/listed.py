@@ -330,7 +330,6 @@ CALLERS: Final[Listed] = {
     "Delivery.__init__": ("live-", "kept-", "share-"),
     "Delivery.wait_retained": "appends nothing: it waits for what was appended before",
     "Engine.__init__": ("dead-letter",),
-    "Samples.__init__": "measures how long commits take, and gives nobody a record",
     "Engine.publish": ("broker-publish", "bus", "dead-letter"),
     "Feeds.start": ("from-",),
     "InboundQos2._close_opened": "appends marks of QoS 2 and no record",

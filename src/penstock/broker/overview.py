@@ -14,13 +14,12 @@ from typing import Final
 
 import msgspec
 
-from penstock.broker.engine import Engine, Runs
+from penstock.broker.engine import Engine
 from penstock.broker.exchange import Exchange
 from penstock.broker.gauges import Bounds, resident_bytes
-from penstock.broker.metrics import SYNC_BOUNDS_S, Histogram, Metrics
+from penstock.broker.metrics import Histogram, Metrics
 from penstock.broker.topics import Topic
 from penstock.core.engine_kind import engine_kind
-from penstock.log.format.batch import Batch
 from penstock.model.errors import PenstockError
 from penstock.model.version import VERSION
 
@@ -129,8 +128,7 @@ class Samples:
         self._loop = asyncio.get_running_loop()
         metrics = exchange.engine.metrics
         self._syncs = _Window(metrics.sync_seconds)
-        self._acks = Histogram(SYNC_BOUNDS_S)  # from receiving a message to its acknowledgement
-        self._acked = _Window(self._acks)
+        self._acks = _Window(metrics.ack_seconds)
         self._totals = _totals(metrics)
         self._times: array[int] = array("q")
         self._values = {name: array("d") for name in (*RATES, *GAUGES)}
@@ -139,15 +137,6 @@ class Samples:
         self._due_s = self._taken_s = self._loop.time()
         self._timer: asyncio.TimerHandle | None = None
         self.expiring = Expiring(exchange.engine)
-        exchange.engine.followers.append(self._note_acks)
-
-    def _note_acks(self, topic: Topic, batch: Batch, runs: Runs) -> None:
-        """Once for each commit: how long its first message above QoS 0 waited for it."""
-        for index, run in runs or ():
-            if run.qos:
-                waited_us = self._clock.stamp_us() - batch.timestamp(index)
-                self._acks.observe(max(waited_us, 0) / 1e6)
-                return
 
     def start(self) -> None:
         self._due_s = self._loop.time() + 1
@@ -156,7 +145,6 @@ class Samples:
     def stop(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
-            self._exchange.engine.followers.remove(self._note_acks)
 
     def _tick(self) -> None:
         """Each second: how late the loop calls us is how late it calls everybody."""
@@ -173,7 +161,7 @@ class Samples:
         self._taken_s = now_s
         totals = _totals(self._exchange.engine.metrics)
         sync_s, sync_p99_s = self._syncs.take()
-        ack_s, ack_p99_s = self._acked.take()
+        ack_s, ack_p99_s = self._acks.take()
         sample = {name: (totals[name] - self._totals[name]) / elapsed_s for name in RATES}
         sample |= {
             "clients": len(self._exchange.sessions.connected),
