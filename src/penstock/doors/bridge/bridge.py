@@ -16,7 +16,7 @@ from typing import Final
 from penstock.broker.access import BRIDGE, Identity
 from penstock.broker.exchange import Exchange
 from penstock.broker.limited_log import LimitedLog
-from penstock.broker.session.session import NEVER_EXPIRES
+from penstock.broker.session.session import NEVER_EXPIRES, Session
 from penstock.core.access import Principal
 from penstock.core.names import quoted
 from penstock.doors.bridge.conversation import Conversation
@@ -83,7 +83,7 @@ class Bridge:
         self._wants_retained = True
         self._failures = 0  # attempts in a row
         self._left_at: dict[int, int] = {}  # topic id -> position when it was connected last
-        self._local: LocalSide | None = None
+        self._session: Session | None = None  # while it is connected
         self._running: asyncio.Task[None] | None = None
 
     @property
@@ -104,8 +104,7 @@ class Bridge:
             ends = self.exchange.engine.topics.ends()
         except RefusedError:
             return 0
-        local = self._local
-        at = self._left_at if local is None else local.session.lags
+        at = self._left_at if self._session is None else self._session.lags
         return sum(max(0, ends[topic_id] - at[topic_id]) for topic_id in at.keys() & ends.keys())
 
     def _principal(self) -> Principal:
@@ -151,6 +150,10 @@ class Bridge:
                 await self._attempt()
             except PenstockError as failed:
                 self._fail(failed)
+            except Exception as mistake:  # of ours; the next attempt may not meet it
+                said = {"message": "a bridge was disconnected", "exception": mistake}
+                loop.call_exception_handler(said)
+                self._fail(UnavailableError("internal server error; see the server log"))
             if loop.time() - started_s > RETRY_S_MAX:
                 self._failures = 0
             longest_s = min(RETRY_S_MAX, RETRY_S_MIN * 2**self._failures)
@@ -198,7 +201,7 @@ class Bridge:
             why = str(failed)
             raise
         finally:
-            self._local = None
+            self._session = None
             if local is not None:
                 local.close(why)
             if not remote.ended.done():
@@ -255,14 +258,14 @@ class Bridge:
         if self._wants_retained or not (answer.session_present and here.session_present):
             refused = await local.subscribe(topics, offers.qos_max, WITH_RETAINED)
             refused += await self._subscribe_remote(remote)
-        self._local = local
+        session = self._session = local.session
         self._connected(refused)
         pinging = [
             asyncio.ensure_future(_ping(wire, remote, _keep_alive_s(answer, self.settings))),
             asyncio.ensure_future(_ping_local(local.conversation, here)),
         ]
         loop = asyncio.get_running_loop()
-        started_s, session = loop.time(), local.session
+        started_s = loop.time()
         try:
             ends = [local.conversation.ended, remote.ended]
             done, _ = await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
