@@ -19,7 +19,7 @@ OF_ALL = {
     "completion",
     "doctor",
     "serve",
-    *("history drop", "history list", "history show", "history verify"),
+    *("history drop", "history import", "history list", "history show", "history verify"),
     *("tenant add", "tenant list", "tenant remove", "tenant show"),
 }
 # What a command needs to be parsed, and how it refuses a tenant that does not exist.

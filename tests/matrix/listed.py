@@ -130,6 +130,7 @@ COMMANDS: Final[Listed] = {
     "penstock history list": SHOWS,
     "penstock history show": SHOWS,
     "penstock history verify": SHOWS,
+    "penstock history import": TOPICS,
     "penstock history drop": "removes the history of a topic",
     "penstock status": SHOWS,
     "penstock top": SHOWS,

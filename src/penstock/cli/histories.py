@@ -1,4 +1,4 @@
-"""`penstock history list|show|verify|drop`: the tables of old records. Needs penstock[history]."""
+"""`penstock history list|show|verify|import|drop`: tables of old records (penstock[history])."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ from penstock.cli.target import add_target, target_path
 from penstock.config import load
 from penstock.log.files.directory import keep_closed
 from penstock.log.files.disk import RealDisk
+from penstock.log.files.layout import find_logs, log_directory
 from penstock.log.history.place import HistoryRoot, history_root, read_root
 from penstock.log.history.tier import LIFE_NAME, read_known
 from penstock.model.errors import CorruptError, RefusedError
@@ -55,9 +56,22 @@ def add_commands(commands: Any) -> None:
     )
     drop.add_argument("--yes", action="store_true", help="do not ask for confirmation")
     drop.set_defaults(run=drop_table)
+    imported = actions.add_parser(
+        "import",
+        help="make an archive the history of a topic",
+        description="Copy the records of a topic from a table that the job `archive` wrote into "
+        "the topic's history. No broker may have the data directory (--at) open, and the archive "
+        "must hold every record once, up to the first record of the log at least.",
+    )
+    imported.add_argument(
+        "table", metavar="TABLE", help="tenant, topic and id, such as default/orders-1"
+    )
+    imported.add_argument("archive", metavar="ARCHIVE", type=Path, help="directory of the archive")
+    imported.add_argument("--dry-run", action="store_true", help="check, and change nothing")
+    imported.set_defaults(run=import_archive)
     for action in (shown, drop):
         action.add_argument("table", metavar="TABLE", help="as listed, such as default/orders-1")
-    for action in (listing, shown, verify, drop):
+    for action in (listing, shown, verify, imported, drop):
         add_place(action)
         add_target(action, has_tenant=False)  # the names of tables begin with it
 
@@ -262,3 +276,27 @@ def drop_table(options: argparse.Namespace) -> None:
         show_json({"dropped": options.table})
     else:
         print(f"dropped table {options.table}")
+
+
+def import_archive(options: argparse.Namespace) -> None:
+    from penstock.log.history.importing import look_at, write_history
+
+    root, data, disk = root_of(options), target_path(options), RealDisk()
+    with keep_closed(data) as is_closed:
+        if not is_closed:
+            raise RefusedError(f"a broker has {data} open: stop it first")
+        logs = {f"{one.tenant}/{one.slug}-{one.topic_id}": one for one in find_logs(disk, data)}
+        identity = logs.get(options.table)
+        if identity is None:
+            raise RefusedError(
+                f"{data} has no topic {options.table!r} in files: it has {', '.join(logs)}"
+            )
+        log = log_directory(data, identity)
+        found = look_at(disk, log, identity.topic_id, options.archive)
+        if not options.dry_run:
+            write_history(disk, log, found, root.place(identity))
+    if options.json:
+        show_json({"topic": found.topic, "first_offset": found.first, "end_offset": found.end})
+    else:
+        verb = "would import" if options.dry_run else "imported"
+        print(f"{verb} {offset_range(found.first, found.end)} of topic {found.topic}")
