@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Final
 
+from penstock.config.defaults import environment
 from penstock.model.errors import RefusedError
 
 FILE: Final = "contexts.json"
@@ -46,13 +47,13 @@ class Contexts:
 
 
 def contexts_path() -> Path:
-    home = os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config")
+    home = environment().get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config")
     return Path(home, "penstock", FILE)
 
 
 def chosen_context() -> str:
     """The context that the environment names, or none."""
-    return os.environ.get("PENSTOCK_CONTEXT", "")
+    return environment().get("PENSTOCK_CONTEXT", "")
 
 
 def load_contexts() -> Contexts:

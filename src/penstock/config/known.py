@@ -424,7 +424,7 @@ BROKER_NAMES: Final = {
 OTHER_VARIABLES: Final = frozenset(
     f"{PREFIX}{name}"
     for name in (
-        *("AT", "KEY"),  # of commands
+        *("AT", "CONTEXT", "KEY"),  # of commands
         *("COMPILE", "EXPECT_ENGINE", "ROUNDS", "SEED"),  # of make and of tests
         *("POWERLOSS_POINTS", "SIM_FIRST", "SIM_SEEDS"),
         *("TRACE_ACKS", "TRACE_ACK_FD", "TRACE_FILE", "TRACE_ROOT"),
