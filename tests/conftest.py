@@ -34,20 +34,8 @@ os.environ.setdefault("SPARK_SUBMIT_OPTS", BRIEF_JAVA)  # read by whatever start
 
 # Tests here start real brokers and databases: `make test` runs them, `make check` does not.
 PROCESS_TESTS = {
-    *(
-        "abuse",
-        "access",
-        "app",
-        "backup",
-        "bus",
-        "cli",
-        "client",
-        "conformance",
-        "crash",
-        "doors",
-        "http",
-    ),
-    *("history", "longrun", "quotas", "scenarios", "tenants"),
+    *("abuse", "access", "app", "bus", "cli", "client", "conformance", "crash", "doors", "http"),
+    *("backup", "history", "longrun", "quotas", "scenarios", "tenants"),
 }
 ALL_SLOW = re.compile(rb"^pytestmark = .*mark\.(slow|java)\b", re.MULTILINE)
 
