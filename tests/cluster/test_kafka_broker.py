@@ -27,20 +27,22 @@ from tests.kafka_server import KafkaServer
 SEED = int(os.environ.get("PENSTOCK_SEED", random.SystemRandom().randrange(1 << 32)))
 
 
-def settings(server: KafkaServer, prefix: str) -> dict[str, str | int]:
+def settings(server: KafkaServer, prefix: str, partitions: int = 1) -> dict[str, str | int]:
     return {
         "log_backend": "kafka",
         "kafka_bootstrap": server.bootstrap,
         "kafka_prefix": prefix,
+        "kafka_partitions": partitions,
         "kafka_replication": 1,
     }
 
 
-def variables(server: KafkaServer, prefix: str) -> dict[str, str]:
+def variables(server: KafkaServer, prefix: str, partitions: int = 1) -> dict[str, str]:
     chosen = {
         "PENSTOCK_LOG__BACKEND": "kafka",
         "PENSTOCK_KAFKA__BOOTSTRAP": server.bootstrap,
         "PENSTOCK_KAFKA__PREFIX": prefix,
+        "PENSTOCK_KAFKA__PARTITIONS": str(partitions),
         "PENSTOCK_KAFKA__REPLICATION": "1",
     }
     return {**os.environ, **chosen}
@@ -49,11 +51,12 @@ def variables(server: KafkaServer, prefix: str) -> dict[str, str]:
 class KafkaBrokerWorld:
     """A broker process on Kafka."""
 
-    def __init__(self, server: KafkaServer, data: Path, *flags: str) -> None:
+    def __init__(self, server: KafkaServer, data: Path, *flags: str, partitions: int = 1) -> None:
         self.server = server
         self.prefix = server.new_prefix()
-        self.settings = settings(server, self.prefix)
-        self.served = Served(data, *flags, env=variables(server, self.prefix))
+        self.settings = settings(server, self.prefix, partitions)
+        env = variables(server, self.prefix, partitions)
+        self.served = Served(data, *flags, env=env)
 
     def topic(self, slug: str, topic_id: int) -> str:
         """What Kafka calls a topic."""

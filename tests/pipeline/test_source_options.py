@@ -248,7 +248,7 @@ BAD = [
     ({"startingOffsets": "{"}, "startingOffsets '{' is not JSON"),
     ({"startingOffsets": "{}"}, "startingOffsets '{}' names no topic"),
     ({"startingOffsets": '{"orders":3}'}, "topic 'orders' needs an offset for partition '0'"),
-    ({"startingOffsets": '{"orders":{"0":3,"1":4}}'}, "topics have one partition, '0'"),
+    ({"startingOffsets": '{"orders":{"0":3,"1":4}}'}, "topic 'orders' has no partition 1"),
     ({"startingOffsets": '{"orders":{"0":3.5}}'}, "3.5 is not an offset"),
     ({"startingOffsets": '{"orders":{"0":true}}'}, "True is not an offset|is not an offset"),
     ({"startingOffsets": '{"sensors":{"0":3}}'}, "names topic 'sensors', which this query does no"),

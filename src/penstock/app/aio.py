@@ -16,21 +16,23 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 from penstock.app.wiring import OpenBroker, open_directory, open_memory
+from penstock.broker.deliver.merged import MergedStream
 from penstock.broker.deliver.streams import Stream
 from penstock.broker.engine import RUN_BYTES_MAX, RUN_RECORDS_MAX, Engine
-from penstock.broker.queue.consumers import check_offset, read_matching, resolve
+from penstock.broker.parts import check_offset, check_position, place_of, resolve_all
+from penstock.broker.queue.consumers import read_range
 from penstock.broker.settings import altered, make_settings, topic_settings
 from penstock.broker.tenants import Tenants
 from penstock.broker.topics import Topic
 from penstock.config import DEFAULT_DATA
 from penstock.core.access import FULL, PUBLISH, Principal, authorise, denial
 from penstock.core.names import check_filter, check_name
-from penstock.core.position import AtOffset, Latest, parse_position, time_before
+from penstock.core.position import AtOffset, AtOffsets, Latest, parse_position, time_before
 from penstock.core.run import Run, run_of
 from penstock.core.where import Where, compile_where
 from penstock.log.files.commit import ThreadWorkers
 from penstock.log.files.sealer import ServingWorkers
-from penstock.model.errors import Gap, NotAuthorized, UnavailableError
+from penstock.model.errors import NotAuthorized, UnavailableError
 from penstock.model.groups import (
     GroupInfo,
     Redriven,
@@ -45,6 +47,8 @@ from penstock.model.record import (
     ConsumerInfo,
     Erased,
     HeadersLike,
+    Offsets,
+    Place,
     PositionLike,
     Record,
     TopicInfo,
@@ -58,7 +62,7 @@ DEFAULT_PATH: Final = DEFAULT_DATA
 STREAM_TAKE_MAX: Final = 1_000  # records a stream hands over at once
 _CALLER: Final = Principal(DEFAULT_TENANT, "", FULL)  # the program that opened the directory
 
-Attach = Callable[[], Coroutine[Any, Any, Stream]]
+Attach = Callable[[], Coroutine[Any, Any, Stream | MergedStream]]
 
 
 class AsyncBroker:
@@ -210,15 +214,16 @@ class AsyncBroker:
         name: str | None = None,
         headers: HeadersLike = None,
         retain: bool = False,
-    ) -> int:
+    ) -> Place:
         """Store one message; its offset, once it is durable.
 
-        With `retain` new MQTT subscribers receive it, until another one under its name is retained.
+        It is (partition, offset) where the topic has several partitions. With `retain` new MQTT
+        subscribers receive it, until another one under its name is retained.
         """
         engine = self.engine
         target = engine.topics.get(topic)
         (run,) = _runs(target, name, [message], headers, retain)
-        return await engine.publish(target, run)
+        return place_of(target.part_of(run.name), await engine.publish(target, run))
 
     async def publish_many(
         self,
@@ -228,9 +233,10 @@ class AsyncBroker:
         name: str | None = None,
         headers: HeadersLike = None,
         retain: bool = False,
-    ) -> range:
+    ) -> range | list[tuple[int, int]]:
         """Store messages in order, next to each other; their offsets, once all are durable.
 
+        They are a range, or a list of (partition, offset) where the topic has several partitions.
         A message that cannot be stored refuses them all. When the disk fails half-way, some of
         several megabytes may be stored although UnavailableError is raised.
         """
@@ -239,13 +245,15 @@ class AsyncBroker:
         runs = _runs(target, name, check_messages(messages), headers, retain)
         if not runs:
             end = target.log.bounds().end
-            return range(end, end)
+            return range(end, end) if len(target.parts) == 1 else []
         for run in runs:
             engine.check(target, run)
         pending = [engine.publish(target, run) for run in runs]
         await asyncio.wait([asyncio.ensure_future(one) for one in pending])
         offsets = [await one for one in pending]
-        return range(offsets[0], offsets[-1] + runs[-1].count)
+        stored = range(offsets[0], offsets[-1] + runs[-1].count)
+        part = target.part_of(runs[0].name)
+        return stored if len(target.parts) == 1 else [(part.partition, at) for at in stored]
 
     # Consuming
 
@@ -279,13 +287,13 @@ class AsyncBroker:
             engine.topics.get(topic), consumer, limit, _where(where), commit=commit, on_gap=on_gap
         )
 
-    async def commit(self, consumer: str, topic: str, offset: int | None = None) -> None:
+    async def commit(self, consumer: str, topic: str, offset: Offsets | None = None) -> None:
         """Save the position: all that was handed out, or all before `offset`, is handled."""
         engine = self.engine
         await engine.consumers.commit(engine.topics.get(topic), consumer, offset)
 
-    async def seek(self, consumer: str, topic: str, position: PositionLike) -> int:
-        """Go on reading at `position`; the offset that is."""
+    async def seek(self, consumer: str, topic: str, position: PositionLike) -> Offsets:
+        """Go on reading at `position`; the offset that is, or those of all partitions."""
         engine = self.engine
         target = engine.topics.get(topic)
         wanted = parse_position(position, engine.clock.now_us())
@@ -380,25 +388,24 @@ class AsyncBroker:
             check_filter(names)
         engine = self.engine
         target = engine.topics.get(topic)
-        _, end = target.log.bounds()
-        offset = await resolve(target, parse_position(start, engine.clock.now_us()))
+        ends = [part.log.bounds().end for part in target.parts]
+        offsets = await resolve_all(target, parse_position(start, engine.clock.now_us()))
         passes = _where(where)
-        while True:
-            offset = max(offset, target.log.bounds().first)
-            try:
-                found, _ = await read_matching(target, offset, end, limit, passes, names)
-                return found
-            except Gap:
-                continue  # trimmed while we read: the bounds say so now
+        found: list[Record] = []
+        for part, offset, end in zip(target.parts, offsets, ends, strict=True):
+            left = None if limit is None else limit - len(found)
+            if left != 0:
+                found += await read_range(part, offset, end, left, passes, names)
+        return found
 
     async def size(self, topic: str, consumer: str | None = None) -> int:
         """Records kept in the topic, or those the consumer has not been given yet."""
         engine = self.engine
         target = engine.topics.get(topic)
-        first, end = target.log.bounds()
-        if consumer is None:
-            return end - first
-        return end - max(engine.consumers.get(target, consumer).next_offset, first)
+        if consumer is not None:
+            return engine.consumers.waiting(target, consumer)
+        bounds = [part.log.bounds() for part in target.parts]
+        return sum([end - first for first, end in bounds])
 
     async def pipeline_runs(self) -> list[PipelineRun]:
         """The runs of pipeline jobs on this directory, oldest first."""
@@ -429,10 +436,15 @@ class AsyncBroker:
         engine = self.engine
         target = engine.topics.get(topic)
         position = parse_position(start, engine.clock.now_us())
+        check_position(target, position)
         if isinstance(position, Latest):
-            position = AtOffset(target.log.bounds().end)
+            ends = [(part.partition, part.log.bounds().end) for part in target.parts]
+            position = AtOffsets(tuple(ends))
         elif isinstance(position, AtOffset):
             check_offset(target, position.offset)
+        elif isinstance(position, AtOffsets):
+            for number, offset in position.offsets:
+                check_offset(target.parts[number], offset)
         if names is not None:
             check_filter(names)
         check_on_gap(on_gap)

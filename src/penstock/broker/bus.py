@@ -60,12 +60,14 @@ class BusLoop:
     async def open(self) -> None:
         """Begin; handlers hear what is published from now on."""
         engine = self._engine
-        weakest = {"durability": engine.topics.weakest_durability}
-        settings = topic_settings(engine.settings, weakest)
+        chosen = {"durability": engine.topics.weakest_durability, "partitions": 1}
+        settings = topic_settings(engine.settings, chosen)
         await engine.topics.create(TOPIC, settings, exist_ok=True)
         topic = engine.topics.find(TOPIC)  # one that refuses makes the ring fill up
         start = AtOffset(topic.log.bounds().end)
-        self._stream = await engine.stream(topic, start)
+        stream = await engine.stream(topic, start)
+        assert isinstance(stream, Stream), "the topic of the bus has one partition"
+        self._stream = stream
         loop = asyncio.get_running_loop()
         self._tasks = [
             loop.create_task(self._store(topic), name="penstock-bus-store"),

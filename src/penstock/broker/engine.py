@@ -17,11 +17,13 @@ from typing import Final
 
 from penstock.broker.audit import Audit
 from penstock.broker.caches import Caches, Tails
+from penstock.broker.deliver.merged import MergedStream
 from penstock.broker.deliver.streams import Stream
 from penstock.broker.erasing import Erasing
 from penstock.broker.metrics import Metrics
+from penstock.broker.parts import resolve_all
 from penstock.broker.pipelines import PipelineRuns
-from penstock.broker.queue.consumers import Consumers, resolve
+from penstock.broker.queue.consumers import Consumers
 from penstock.broker.queue.leases import Groups
 from penstock.broker.queue.redrives import Redrives
 from penstock.broker.queue.seed_ids import Queue
@@ -102,7 +104,7 @@ class Engine:
         self.upkeep.errands.append(self.pipelines.take_reports)
         self.audit = Audit(
             self.topics,
-            replace(topic_settings(settings, {}), retention_age_s=AUDIT_AGE_S),
+            replace(topic_settings(settings, {}), retention_age_s=AUDIT_AGE_S, partitions=1),
             lambda: self.access.asks_login,
             self.metrics,
             self.log,
@@ -132,9 +134,9 @@ class Engine:
         """Load what the catalog has of the tenant, open every log, begin upkeep."""
         topics, bindings, consumers = await self._catalog.load()
         await self.topics.open(topics, bindings)
-        logs = {topic.id: topic.log for topic in self.topics.all()}
-        await self.consumers.load(consumers, logs)
+        await self.consumers.load(consumers, self.topics)
         await self.queue.load()
+        logs = {topic.id: topic.log for topic in self.topics.all()}
         await self.groups.load(logs)
         await self.redrives.load(logs)
         self._tasks.append(asyncio.create_task(self.upkeep.run(), name="penstock-upkeep"))
@@ -170,7 +172,7 @@ class Engine:
     def publish(self, topic: Topic, run: Run) -> Awaitable[int]:
         """Resolves with the first offset once every message of the run is durable."""
         self.check(topic, run)
-        return append_durably(topic.log, [run])
+        return append_durably(topic.part_of(run.name).log, [run])
 
     def check(self, topic: Topic, run: Run) -> None:
         """Refuse what cannot be stored; what passes may be published in the same tick."""
@@ -227,7 +229,7 @@ class Engine:
                 metrics.deliver_seconds.observe(age_s)
         streams = self._streams.get(topic.id)
         if streams:
-            records = batch.records(topic.declared, start, end)
+            records = batch.records(topic.declared, start, end, topic.partition)
             for stream in list(streams):
                 stream.offer(records, start, end)
 
@@ -242,29 +244,32 @@ class Engine:
         where: Where | None = None,
         on_gap: str = "skip",
         gate: Gate | None = None,
-    ) -> Stream:
-        """Attach at a position; `Stream.start_offset` says where that is."""
-        offset = await resolve(topic, start)
+    ) -> Stream | MergedStream:
+        """Attach at a position; `start_offsets` of the stream say where that is."""
+        offsets = await resolve_all(topic, start)
         self._check_open()
         if self.topics.by_id(topic.id) is not topic:
             raise TopicNotFound(f"topic {quoted(topic.declared)} was deleted meanwhile")
-        siblings = self._streams.setdefault(topic.id, set())
-        stream = Stream(
-            topic,
-            offset,
-            names,
-            where,
-            on_gap,
-            self.metrics,
-            siblings,
-            self._decoded,
-            self._detach,
-            gate,
-            backlogs=self.shared.backlogs,
-        )
-        siblings.add(stream)
-        topic.log.is_watched = True
-        return stream
+        streams = []
+        for part, offset in zip(topic.parts, offsets, strict=True):
+            siblings = self._streams.setdefault(part.id, set())
+            stream = Stream(
+                part,
+                offset,
+                names,
+                where,
+                on_gap,
+                self.metrics,
+                siblings,
+                self._decoded,
+                self._detach,
+                gate,
+                backlogs=self.shared.backlogs,
+            )
+            siblings.add(stream)
+            part.log.is_watched = True
+            streams.append(stream)
+        return streams[0] if len(streams) == 1 else MergedStream(topic, streams)
 
     def _detach(self, stream: Stream) -> None:
         streams = self._streams.get(stream.topic.id, set())

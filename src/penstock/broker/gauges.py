@@ -82,12 +82,16 @@ def _topics(engine: Engine) -> dict[str, float]:
     states = {"available": 0, "fenced": 0, "unavailable": 0}
     records = 0
     for topic in engine.topics.all():
-        if topic.refusal:
+        if not topic.refusal:
+            first, end = topic.log.bounds()
+            records += end - first
+        if topic.partition:
+            continue  # its topic was counted with its first part
+        if any(part.refusal for part in topic.parts):
             states["unavailable"] += 1
-            continue
-        states["fenced" if topic.log.fence else "available"] += 1
-        first, end = topic.log.bounds()
-        records += end - first
+        else:
+            fenced = any(part.log.fence for part in topic.parts)
+            states["fenced" if fenced else "available"] += 1
     values: dict[str, float] = {
         f'penstock_stored_topics{{state="{state}"}}': count for state, count in states.items()
     }

@@ -256,7 +256,7 @@ async def describe(exchange: Exchange, series: Series, expiring: int | None) -> 
         exchange.sessions.away_count,
         exchange.sessions.subscription_count,
         len(exchange.store.retained),
-        len(working),
+        len([topic for topic in working if not topic.partition]),
         sum(end - first for first, end in bounds.values()),
         resident_bytes(),
         _disk(exchange, used, expiring),
@@ -290,7 +290,7 @@ def _behind(exchange: Exchange, bounds: Bounds) -> Iterator[SlowReader]:
             lag = end - max(consumer.next_offset, first)
             if lag > 0:
                 yield SlowReader("consumer", topic.declared, consumer.name, lag)
-        for group in engine.groups.of(topic):
+        for group in () if topic.partition else engine.groups.of(topic):
             if group.lag > 0:
                 yield SlowReader("group", topic.declared, group.group, group.lag)
     for session in exchange.sessions.connected.values():

@@ -8,11 +8,10 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any, Final
 
-from penstock.broker.queue.consumers import names_in, read_batches, read_matching, resolve
+from penstock.broker.queue.consumers import names_in, read_batches, read_matching
 from penstock.broker.topics import Topic
 from penstock.core.access import Gate
 from penstock.core.names import quoted
-from penstock.core.position import Position
 from penstock.core.where import Where
 from penstock.log.format.bare import bare_bytes
 from penstock.log.format.batch import Batch
@@ -73,6 +72,7 @@ class Columns:
     qos: int
     retain: bool
     kind: int
+    partition: int = 0
 
     def cut(self, first: int, end: int) -> Columns:
         """Those with index in [first, end)."""
@@ -87,6 +87,7 @@ class Columns:
             self.qos,
             self.retain,
             self.kind,
+            self.partition,
         )
 
 
@@ -158,7 +159,7 @@ async def _columns(
                 if not fitting and not found:
                     fitting = 1
                 left_bytes -= batch.header.blob_raw_length
-                found += _stretches(batch, first, first + fitting)
+                found += _stretches(batch, first, first + fitting, topic.partition)
                 if first + fitting < last:
                     return found, batch.base_offset + first + fitting
             offset = max(offset, min(batch.end_offset, stop))
@@ -176,7 +177,7 @@ def _fitting(batch: Batch, first: int, last: int, bytes_max: int) -> int:
     return last - first
 
 
-def _stretches(batch: Batch, first: int, last: int) -> Iterator[Columns]:
+def _stretches(batch: Batch, first: int, last: int, partition: int) -> Iterator[Columns]:
     """The records with index in [first, last), cut where it changes how they were published."""
     has_headers = batch.plan.header_starts >= 0
     stretches = [(batch.header.record_flags, last - first)]
@@ -197,13 +198,9 @@ def _stretches(batch: Batch, first: int, last: int) -> Iterator[Columns]:
             flags & QOS_MASK,
             flags & RETAIN != 0,
             flags >> KIND_SHIFT & KIND_MASK,
+            partition,
         )
         at = end
-
-
-async def position_offset(topic: Topic, position: Position) -> int:
-    """The offset a position means in this topic, now."""
-    return await resolve(topic, position)
 
 
 async def read_arrow(topic: Topic, offset: int, selection: Selection) -> tuple[bytes, Found]:
@@ -227,6 +224,7 @@ async def read_arrow(topic: Topic, offset: int, selection: Selection) -> tuple[b
         found.first_offset,
         found.next_offset,
         selection.columns,
+        topic.partition,
     )
     return data, found
 

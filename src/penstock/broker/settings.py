@@ -15,6 +15,7 @@ from penstock.core.topic_settings import (
     TOPIC_CHECKS,
     TOPIC_KEYS,
     check_keys,
+    check_partitions,
     size_bytes,
 )
 from penstock.log.files.directory import FILES, KAFKA, POSTGRES
@@ -124,9 +125,17 @@ def check_storage(settings: BrokerSettings) -> None:
 
 def topic_settings(defaults: BrokerSettings, values: dict[str, Any]) -> LogSettings:
     """Settings of one topic: the broker's defaults, changed by `values`."""
+    partitions = defaults.kafka_partitions if defaults.log_backend == KAFKA else 1
+    return _merged(defaults, values, partitions)
+
+
+def _merged(defaults: BrokerSettings, values: dict[str, Any], partitions: int) -> LogSettings:
     check_keys(values, TOPIC_KEYS)
-    s = make_settings(values)
-    merged = {key: getattr(s if key in values else defaults, key) for key in TOPIC_KEYS}
+    keys = [key for key in TOPIC_KEYS if key != "partitions"]
+    s = make_settings({key: value for key, value in values.items() if key in keys})
+    merged = {key: getattr(s if key in values else defaults, key) for key in keys}
+    if "partitions" in values:
+        partitions = check_partitions("partitions", values["partitions"])
     return LogSettings(
         durability=merged["durability"],
         retention_age_s=merged["retention_age"],
@@ -135,12 +144,12 @@ def topic_settings(defaults: BrokerSettings, values: dict[str, Any]) -> LogSetti
         segment_age_s=merged["segment_age"],
         history=merged["history"],
         history_age_s=merged["history_age"],
+        partitions=partitions,
     )
 
 
 def altered(settings: LogSettings, values: dict[str, Any]) -> LogSettings:
     """The settings of a topic with some of them changed."""
-    check_keys(values, TOPIC_KEYS)
     current = BrokerSettings(
         durability=settings.durability,
         retention_age=settings.retention_age_s,
@@ -150,7 +159,7 @@ def altered(settings: LogSettings, values: dict[str, Any]) -> LogSettings:
         history=settings.history,
         history_age=settings.history_age_s,
     )
-    return topic_settings(current, values)
+    return _merged(current, values, settings.partitions)
 
 
 def _payload_bytes(key: str, value: object) -> int:
@@ -234,14 +243,6 @@ def _prefix(key: str, value: object) -> str:
     )
 
 
-def _partitions(key: str, value: object) -> int:
-    if value == 1 and not isinstance(value, bool):
-        return 1
-    raise InvalidSetting(
-        f"{key} {value!r} is not possible: topics of this version have 1 partition in Kafka"
-    )
-
-
 def _replication(key: str, value: object) -> int:
     if isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= 100:
         return value
@@ -275,7 +276,7 @@ _CHECKS: Final = {
     "history_options": _options,
     "kafka_bootstrap": _bootstrap,
     "kafka_prefix": _prefix,
-    "kafka_partitions": _partitions,
+    "kafka_partitions": check_partitions,
     "kafka_replication": _replication,
     "kafka_tls_ca": _text,
     "kafka_sasl_mechanism": _mechanism,

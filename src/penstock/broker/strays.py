@@ -7,7 +7,7 @@ another matter (a catalog that was lost or restored): it is taken back in, with 
 
 from __future__ import annotations
 
-from penstock.broker.topics import identity_of, topic_row
+from penstock.broker.topic import identity_of, topic_rows
 from penstock.catalog.catalog import Catalog
 from penstock.core.names import check_tenant
 from penstock.log.interface import LogIdentity, LogStore
@@ -43,5 +43,6 @@ async def _adopt(
         return [f"{broken}; the log is left in place and not used"]
     await catalog.tenants.ensure(tenant)
     topic_id = TopicId(identity.topic_id)
-    await catalog.adopt_topic(topic_row(tenant, topic_id, declared, settings, clock.now_us()))
+    rows = topic_rows(tenant, topic_id, declared, settings, clock.now_us())
+    await catalog.adopt_topic(*rows)
     return []

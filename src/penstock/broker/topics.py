@@ -9,13 +9,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import asdict
-from typing import Final
+from itertools import groupby
 
 import msgspec
 
 from penstock.broker.owners import Owners
 from penstock.broker.quotas import Quotas
+from penstock.broker.topic import Topic as Topic
+from penstock.broker.topic import identity_of, topic_rows
 from penstock.catalog.catalog import BindingRow, Catalog, TopicRow
 from penstock.core.names import (
     AUDIT_TOPIC,
@@ -24,13 +25,11 @@ from penstock.core.names import (
     check_topic,
     quoted,
     topic_key,
-    topic_slug,
 )
 from penstock.core.placement import DEFAULT_TOPIC, Placement
 from penstock.core.quotas import TOPICS
 from penstock.log.broken import BrokenLog, DamagedLog
-from penstock.log.format.batch import Batch
-from penstock.log.interface import KeptLog, LogIdentity, LogSettings, LogStore
+from penstock.log.interface import LogIdentity, LogSettings, LogStore
 from penstock.model.clock import Clock
 from penstock.model.errors import (
     InvalidTopic,
@@ -40,75 +39,6 @@ from penstock.model.errors import (
     TopicNotFound,
     UnavailableError,
 )
-from penstock.model.record import TenantId, TopicId, TopicInfo
-
-TROUBLES_SHOWN_MAX: Final = 3  # of one topic; `penstock log verify` finds them all
-
-
-class Topic:
-    """A declared topic and its log. `refusal` says why it is unavailable; empty if it is not."""
-
-    def __init__(self, row: TopicRow, log: KeptLog, refusal: str = "") -> None:
-        self.id = row.topic_id
-        self.key = row.key
-        self.declared = row.declared
-        self.is_automatic = row.is_automatic == 1  # made by a publish
-        self.identity = identity_of(row)
-        self.log = log
-        self.refusal = refusal
-        self.owner = row.owner  # the user who made it; None: nobody
-        self.over_quota = ""  # why its owner's quota of stored bytes refuses publishes
-        self.is_gone = False  # deleted, or closed with the broker
-        self.is_built_in = row.declared == AUDIT_TOPIC  # only the broker itself writes to it
-
-    async def read(self, offset: int) -> list[Batch]:
-        """As Log.read; suspends while what holds the log is away, as a database may be."""
-        while True:
-            try:
-                return await self.log.read(offset)
-            except UnavailableError as away:
-                if self.refusal or self.is_gone:
-                    raise
-                await asyncio.sleep(away.retry_after_s)
-
-    async def describe(self) -> TopicInfo:
-        settings = self.log.settings
-        first, end = self.log.bounds()
-        history = self.log.history
-        return TopicInfo(
-            self.declared,
-            self.id,
-            first,
-            end,
-            await self.log.stored_bytes(),
-            settings.retention_age_s,
-            settings.retention_bytes,
-            settings.durability,
-            self.log.epoch,
-            not self.refusal,
-            "; ".join(self.log.damage[:TROUBLES_SHOWN_MAX]),
-            history.describe(settings.history_age_s) if history and settings.history else None,
-        )
-
-
-def identity_of(row: TopicRow) -> LogIdentity:
-    return LogIdentity(row.tenant, row.topic_id, topic_slug(row.declared))
-
-
-def topic_row(
-    tenant: TenantId,
-    topic_id: TopicId,
-    declared: str,
-    settings: LogSettings,
-    created_at: int,
-    *,
-    is_automatic: bool = False,
-    owner: str | None = None,
-) -> TopicRow:
-    """The row of a topic that is declared now."""
-    text = msgspec.json.encode(asdict(settings)).decode()
-    key = topic_key(declared)
-    return TopicRow(tenant, topic_id, key, declared, text, created_at, int(is_automatic), owner)
 
 
 class Topics:
@@ -148,8 +78,8 @@ class Topics:
 
         A topic whose files are damaged or missing is there and unavailable; the others work.
         """
-        for row in rows:
-            self._add(await self._open_topic(row))
+        for _, group in groupby(rows, lambda row: row.topic_id - row.partition):
+            self._add([await self._open_topic(row) for row in group])
         for binding in bindings:
             self.placement.bind(binding.filter, self._by_id[binding.topic_id].declared)
 
@@ -169,18 +99,24 @@ class Topics:
             self.notes.append(refusal)
             return Topic(row, BrokenLog(refusal, settings, epoch, end), refusal)
 
-    def _add(self, topic: Topic) -> None:
+    def _add(self, parts: list[Topic]) -> Topic:
+        topic = parts[0]
         self._by_key[topic.key] = topic
-        self._by_id[topic.id] = topic
         self._owners.put(topic.id, topic.owner)
+        for part in parts:
+            part.parts = parts
+            self._by_id[part.id] = part
         self.placement.add_topic(topic.declared)
-        self._on_open(topic)
+        for part in parts:
+            self._on_open(part)
+        return topic
 
     def get(self, name: str) -> Topic:
         """As `find`; UnavailableError when its files are damaged or missing."""
         topic = self.find(name)
-        if topic.refusal:
-            raise UnavailableError(topic.refusal)
+        for part in topic.parts:
+            if part.refusal:
+                raise UnavailableError(part.refusal)
         return topic
 
     def find(self, name: str) -> Topic:
@@ -195,8 +131,8 @@ class Topics:
         return topic
 
     def of_name(self, name: str) -> Topic:
-        """The topic that holds a name. The door sees to it that the default topic exists."""
-        return self._by_key[self.placement.place(name)]
+        """The part that holds a name. The door sees to it that the default topic exists."""
+        return self._by_key[self.placement.place(name)].part_of(name)
 
     @property
     def has_default(self) -> bool:
@@ -208,23 +144,24 @@ class Topics:
         return topic_key(name) in self._by_key
 
     def by_id(self, topic_id: int) -> Topic | None:
-        """The topic with this id, unless it was deleted."""
+        """The part with this id, unless it was deleted."""
         return self._by_id.get(topic_id)
 
     def all(self) -> list[Topic]:
-        return list(self._by_key.values())
+        """The parts of all topics: whatever has a log."""
+        return list(self._by_id.values())
 
     def declared(self) -> list[Topic]:
         """Those that somebody declared, without what is built in."""
         return [topic for topic in self._by_key.values() if not topic.is_built_in]
 
     def working(self) -> list[Topic]:
-        """Topics whose logs can be read."""
-        return [topic for topic in self._by_key.values() if not topic.refusal]
+        """Parts whose logs can be read."""
+        return [topic for topic in self._by_id.values() if not topic.refusal]
 
     def ends(self) -> dict[int, int]:
-        """The end of every topic, by its id."""
-        return {topic.id: topic.log.bounds().end for topic in self._by_key.values()}
+        """The end of every part, by its id."""
+        return {topic.id: topic.log.bounds().end for topic in self._by_id.values()}
 
     async def create(
         self, name: str, settings: LogSettings, *, exist_ok: bool, owner: str | None = None
@@ -270,8 +207,9 @@ class Topics:
     ) -> Topic:
         self._check_history(settings)
         self._check_durability(settings)
-        topic_id = await self._catalog.reserve_topic_id()
-        row = topic_row(
+        self._check_partitions(settings)
+        topic_id = await self._catalog.reserve_topic_id(settings.partitions)
+        rows = topic_rows(
             self._catalog.tenant,
             topic_id,
             name,
@@ -280,21 +218,27 @@ class Topics:
             is_automatic=is_automatic,
             owner=owner,
         )
-        identity = identity_of(row)
+        identity = identity_of(rows[0])
+        parts: list[Topic] = []
         try:
-            log = await self._store.create(identity, name, settings)
+            parts.append(Topic(rows[0], await self._store.create(identity, name, settings)))
+            for row in rows[1:]:
+                parts.append(Topic(row, await self._store.open(identity_of(row), settings)))
         except UnavailableError:
-            await self._remove_log(identity)
+            await self._undo(identity, parts)
             raise
         try:
-            await self._catalog.insert_topic(row)
+            await self._catalog.insert_topic(*rows)
         except BaseException:
-            await log.close()
-            await self._remove_log(identity)
+            await self._undo(identity, parts)
             raise
-        topic = Topic(row, log)
-        self._add(topic)
-        return topic
+        return self._add(parts)
+
+    async def _undo(self, identity: LogIdentity, parts: list[Topic]) -> None:
+        """The topic is not created after all."""
+        for part in parts:
+            await part.log.close()
+        await self._remove_log(identity)
 
     def wanted_by(self, name: str) -> str:
         """The topic that a publish under a checked name creates first; empty if it creates none."""
@@ -327,13 +271,21 @@ class Topics:
             topic = self.get(name)
             self._check_history(settings)
             self._check_durability(settings)
-            await self._catalog.alter_topic(topic.id, _settings_text(settings))
+            count = len(topic.parts)
+            if settings.partitions != count:
+                raise RefusedError(
+                    f"the partitions of topic {quoted(topic.declared)} cannot be changed: it has "
+                    f"{count}, and messages of one name would be out of order; create another topic"
+                )
+            await self._catalog.alter_topic(topic.id, _settings_text(settings), count)
             try:
                 await self._store.declare(topic.identity, topic.declared, settings)
             except BaseException:
-                await self._catalog.alter_topic(topic.id, _settings_text(topic.log.settings))
+                earlier = _settings_text(topic.log.settings)
+                await self._catalog.alter_topic(topic.id, earlier, count)
                 raise
-            topic.log.settings = settings
+            for part in topic.parts:
+                part.log.settings = settings
             return topic
 
     def _check_history(self, settings: LogSettings) -> None:
@@ -356,6 +308,14 @@ class Topics:
                 f"topics: use {' or '.join(map(repr, known))}"
             )
 
+    def _check_partitions(self, settings: LogSettings) -> None:
+        most = self._store.partitions_max
+        if settings.partitions > most:
+            raise RefusedError(
+                f"partitions {settings.partitions} is not possible where this broker stores its "
+                f"topics: use {most}, or store topics in Kafka ([log] backend)"
+            )
+
     async def delete(self, name: str) -> Topic:
         """Forget the topic, its consumers and its records."""
         async with self._changing():
@@ -363,7 +323,7 @@ class Topics:
             _check_declared(topic, "deleted")
             self.placement.remove_topic(topic.declared)
             try:
-                await self._catalog.delete_topic(topic.id)
+                await self._catalog.delete_topic(topic.id, len(topic.parts))
             except BaseException:
                 self.placement.add_topic(topic.declared)
                 raise
@@ -373,17 +333,20 @@ class Topics:
     async def delete_all(self) -> None:
         """Delete every topic, bound or the broker's own, too: the tenant is being removed."""
         async with self._changing():
-            for topic in self.all():
-                await self._catalog.delete_topic(topic.id)
+            for topic in list(self._by_key.values()):
+                await self._catalog.delete_topic(topic.id, len(topic.parts))
                 await self._forget(topic)
 
     async def _forget(self, topic: Topic) -> None:
         """Its row is gone: its files go."""
-        del self._by_key[topic.key], self._by_id[topic.id]
+        del self._by_key[topic.key]
         self._owners.pop(topic.id)
-        topic.is_gone = True
-        self._on_delete(topic)
-        await topic.log.close()
+        for part in topic.parts:
+            del self._by_id[part.id]
+            part.is_gone = True
+            self._on_delete(part)
+        for part in topic.parts:
+            await part.log.close()
         await self._remove_log(topic.identity)
 
     async def _remove_log(self, identity: LogIdentity) -> None:
@@ -436,7 +399,7 @@ class Topics:
         async with self._turn:
             self._is_closed = True
             await self.remove_leftovers()
-            for topic in self._by_key.values():
+            for topic in self._by_id.values():
                 topic.is_gone = True
                 await topic.log.close()
 

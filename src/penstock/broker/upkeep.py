@@ -161,7 +161,10 @@ class Upkeep:
         """
         settings = log.settings
         before_us = stamp_before(self._clock, settings.retention_age_s)
-        gone = await log.trim(before_us, settings.retention_bytes)
+        bytes_max = settings.retention_bytes
+        if bytes_max is not None:
+            bytes_max = -(-bytes_max // settings.partitions)
+        gone = await log.trim(before_us, bytes_max)
         await log.seal_closed()
         return gone
 

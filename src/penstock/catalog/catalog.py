@@ -16,7 +16,7 @@ from penstock.catalog.credentials import Credentials
 from penstock.catalog.database import Database
 from penstock.catalog.groups import GroupCatalog
 from penstock.catalog.migrations import migrate
-from penstock.catalog.queue import QueueCatalog
+from penstock.catalog.queue import FirstPlace, QueueCatalog, add_consumer
 from penstock.catalog.redrives import RedriveCatalog
 from penstock.catalog.runs import RunCatalog
 from penstock.catalog.session_list import SessionList
@@ -50,6 +50,7 @@ class TopicRow:
     created_at: int  # µs since 1970, UTC
     is_automatic: int = 0  # 1: made by a publish, and not by somebody who asked for it
     owner: str | None = None  # the user who made it; None: nobody
+    partition: int = 0  # above 0: a further part of the topic whose id is lower by this much
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +76,8 @@ class ConsumerRow:
 
 
 _TOPICS: Final = (
-    "select tenant, topic_id, key, declared, settings, created_at, is_automatic, owner from topics"
+    "select tenant, topic_id, key, declared, settings, created_at, is_automatic, owner, partition"
+    " from topics"
 )
 Snapshot = tuple[list[TopicRow], list[BindingRow], list[ConsumerRow]]
 
@@ -133,17 +135,19 @@ class Catalog:
 
         return await self._runner.run(work)
 
-    async def reserve_topic_id(self) -> TopicId:
-        """An id that no topic ever had or will have, not even after a crash."""
+    async def reserve_topic_id(self, count: int = 1) -> TopicId:
+        """The first of ids that no topic ever had or will have, not even after a crash."""
 
         def work(database: Database) -> TopicId:
             database.execute(
-                "update counters set next_value = next_value + 1 where counter = $1", "topic_id"
+                "update counters set next_value = next_value + $2 where counter = $1",
+                "topic_id",
+                count,
             )
             ((next_id,),) = database.fetch(
                 "select next_value from counters where counter = $1", "topic_id"
             )
-            return TopicId(next_id - 1)
+            return TopicId(next_id - count)
 
         return await self._runner.run(work)
 
@@ -169,41 +173,54 @@ class Catalog:
 
         return await self._runner.run(work)
 
-    async def adopt_topic(self, row: TopicRow) -> None:
-        """Take in a topic whose id this catalog never gave out; the counter moves past it."""
+    async def adopt_topic(self, *rows: TopicRow) -> None:
+        """Take in a topic whose ids this catalog never gave out; the counter moves past them."""
+        last_id = rows[-1].topic_id
 
         def work(database: Database) -> None:
             database.execute(
                 "update counters set next_value = $2 where counter = $1 and next_value <= $3",
                 "topic_id",
-                row.topic_id + 1,
-                row.topic_id,
+                last_id + 1,
+                last_id,
             )
-            _insert_topic(database, row)
+            for row in rows:
+                _insert_topic(database, row)
 
         await self._runner.run(work)
 
-    async def insert_topic(self, row: TopicRow) -> None:
-        """Raises TopicExists when the tenant has a topic with this key."""
+    async def insert_topic(self, *rows: TopicRow) -> None:
+        """A row for each partition. Raises TopicExists when the tenant has a topic of this key."""
 
-        await self._runner.run(lambda database: _insert_topic(database, row))
+        def work(database: Database) -> None:
+            for row in rows:
+                _insert_topic(database, row)
 
-    async def alter_topic(self, topic_id: TopicId, settings: str) -> None:
+        await self._runner.run(work)
+
+    async def alter_topic(self, topic_id: TopicId, settings: str, partitions: int = 1) -> None:
         """Replace the settings; raises TopicNotFound."""
 
         def work(database: Database) -> None:
             if not database.execute(
-                "update topics set settings = $2 where topic_id = $1", topic_id, settings
+                "update topics set settings = $2 where topic_id >= $1 and topic_id < $3",
+                topic_id,
+                settings,
+                topic_id + partitions,
             ):
                 raise _topic_not_found(topic_id)
 
         await self._runner.run(work)
 
-    async def delete_topic(self, topic_id: TopicId) -> None:
+    async def delete_topic(self, topic_id: TopicId, partitions: int = 1) -> None:
         """Remove the topic with its bindings, consumers and positions; raises TopicNotFound."""
 
         def work(database: Database) -> None:
-            if not database.execute("delete from topics where topic_id = $1", topic_id):
+            if not database.execute(
+                "delete from topics where topic_id >= $1 and topic_id < $2",
+                topic_id,
+                topic_id + partitions,
+            ):
                 raise _topic_not_found(topic_id)
 
         await self._runner.run(work)
@@ -254,49 +271,34 @@ class Catalog:
         epoch: int,
         next_offset: int,
         owner: str | None = None,
+        others: Sequence[FirstPlace] = (),
     ) -> None:
-        """Subscribe with a first position. Raises AlreadySubscribed or TopicNotFound."""
+        """Subscribe with a first position in each partition: AlreadySubscribed, TopicNotFound."""
         tenant = self.tenant
         now_us = self._clock.now_us()
+        places = [(topic_id, epoch, next_offset), *others]
 
         def work(database: Database) -> None:
             _check_topic(database, tenant, topic_id)
-            inserted = database.execute(
-                "insert into consumers (tenant, topic_id, consumer, created_at, owner)"
-                " values ($1, $2, $3, $4, $5) on conflict (tenant, topic_id, consumer) do nothing",
-                tenant,
-                topic_id,
-                consumer,
-                now_us,
-                owner,
-            )
-            if not inserted:
+            if not add_consumer(database, tenant, consumer, places, now_us, owner):
                 raise AlreadySubscribed(
                     f"consumer {consumer!r} already reads the topic with id {topic_id}:"
                     " unsubscribe it first, or seek"
                 )
-            database.execute(
-                "insert into positions (tenant, topic_id, consumer, epoch, next_offset, saved_at)"
-                " values ($1, $2, $3, $4, $5, $6)",
-                tenant,
-                topic_id,
-                consumer,
-                epoch,
-                next_offset,
-                now_us,
-            )
 
         await self._runner.run(work)
 
-    async def delete_consumer(self, topic_id: TopicId, consumer: str) -> None:
+    async def delete_consumer(self, topic_id: TopicId, consumer: str, partitions: int = 1) -> None:
         """Unsubscribe, and forget the position. Raises NotSubscribed."""
 
         def work(database: Database) -> None:
             if not database.execute(
-                "delete from consumers where tenant = $1 and topic_id = $2 and consumer = $3",
+                "delete from consumers where tenant = $1 and topic_id >= $2 and topic_id < $4"
+                " and consumer = $3",
                 self.tenant,
                 topic_id,
                 consumer,
+                topic_id + partitions,
             ):
                 raise NotSubscribed(
                     f"consumer {consumer!r} does not read the topic with id {topic_id}:"
@@ -342,8 +344,8 @@ def _load(database: Database, tenant: TenantId) -> Snapshot:
 def _insert_topic(database: Database, row: TopicRow) -> None:
     inserted = database.execute(
         "insert into topics"
-        " (tenant, topic_id, key, declared, settings, created_at, is_automatic, owner)"
-        " values ($1, $2, $3, $4, $5, $6, $7, $8) on conflict (tenant, key) do nothing",
+        " (tenant, topic_id, key, declared, settings, created_at, is_automatic, owner, partition)"
+        " values ($1, $2, $3, $4, $5, $6, $7, $8, $9) on conflict (tenant, key) do nothing",
         row.tenant,
         row.topic_id,
         row.key,
@@ -352,6 +354,7 @@ def _insert_topic(database: Database, row: TopicRow) -> None:
         row.created_at,
         row.is_automatic,
         row.owner,
+        row.partition,
     )
     if not inserted:
         raise TopicExists(

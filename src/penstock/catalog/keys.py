@@ -34,15 +34,23 @@ class KeyCatalog:
         self._tenant = tenant
 
     async def find(self, topic_id: int, key: str) -> KeyRow | None:
-        def work(database: Database) -> KeyRow | None:
+        rows = await self.find_all(topic_id, 1, key)
+        return rows[0] if rows else None
+
+    async def find_all(self, topic_id: int, partitions: int, key: str) -> list[KeyRow]:
+        """What a key stored in each partition of a topic."""
+
+        def work(database: Database) -> list[KeyRow]:
             rows = database.fetch(
                 "select topic_id, key, digest, first_offset, message_count, stored_at"
-                " from idempotency_keys where tenant = $1 and topic_id = $2 and key = $3",
+                " from idempotency_keys"
+                " where tenant = $1 and topic_id >= $2 and topic_id < $4 and key = $3",
                 self._tenant,
                 topic_id,
                 key,
+                topic_id + partitions,
             )
-            return KeyRow(*rows[0]) if rows else None
+            return [KeyRow(*row) for row in rows]
 
         return await self._runner.run(work)
 

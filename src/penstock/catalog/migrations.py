@@ -1,12 +1,9 @@
 """The catalog's tables, as numbered steps from an empty database to the newest version.
 
 Invariant: the migrations that are missing and their numbers are stored in one transaction, so a
-database is always at exactly one version, whatever happened while it was moved there, and a new
-one costs one sync. A released migration is never changed; what is wrong in it is corrected by the
-next one.
-
-The tenant is in every key. Topic ids are unique across tenants, and come from a counter that
-outlives the topics.
+database is always at exactly one version, and a new one costs one sync. A released migration is
+never changed. The tenant is in every key. Topic ids are unique across tenants, and come from a
+counter that outlives the topics.
 """
 
 from __future__ import annotations
@@ -22,6 +19,7 @@ from penstock.catalog.database import Database
 from penstock.catalog.group_tables import GROUP_SETTINGS, GROUP_TABLE
 from penstock.catalog.login_columns import LOGIN_COLUMNS
 from penstock.catalog.owner_columns import OWNER_COLUMNS
+from penstock.catalog.partition_columns import PARTITION_COLUMNS
 from penstock.catalog.role_tables import ROLE_TABLES
 from penstock.model.errors import RefusedError
 
@@ -449,6 +447,7 @@ MIGRATIONS: Final = (
     Migration(17, LOGIN_COLUMNS),
     Migration(18, GROUP_SETTINGS),
     Migration(19, OWNER_COLUMNS),
+    Migration(20, PARTITION_COLUMNS),
 )
 
 

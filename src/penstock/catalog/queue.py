@@ -6,7 +6,7 @@ whatever was unregistered or crashed in between.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from penstock.catalog.database import Database
@@ -14,6 +14,8 @@ from penstock.catalog.thread import Runner
 from penstock.model.clock import Clock
 from penstock.model.errors import TopicNotFound
 from penstock.model.record import TenantId, TopicId
+
+FirstPlace = tuple[TopicId, int, int]  # id of a part, its epoch, the next offset to read
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,11 +63,10 @@ class QueueCatalog:
         self,
         topic_id: TopicId,
         name_of: Callable[[int], str],
-        epoch: int,
-        next_offset: int,
+        places: Sequence[FirstPlace],
         owner: str | None = None,
     ) -> int:
-        """The number of a new consumer, which is stored under its name with a first position.
+        """The number of a new consumer, which is stored under its name with its first positions.
 
         Numbers whose names are taken already are passed over.
         """
@@ -73,26 +74,8 @@ class QueueCatalog:
 
         def work(database: Database) -> int:
             ordinal = _ordinals(database, self._tenant, topic_id).consumers
-            while not database.execute(
-                "insert into consumers (tenant, topic_id, consumer, created_at, owner)"
-                " values ($1, $2, $3, $4, $5) on conflict (tenant, topic_id, consumer) do nothing",
-                self._tenant,
-                topic_id,
-                name_of(ordinal),
-                now_us,
-                owner,
-            ):
+            while not add_consumer(database, self._tenant, name_of(ordinal), places, now_us, owner):
                 ordinal += 1
-            database.execute(
-                "insert into positions (tenant, topic_id, consumer, epoch, next_offset, saved_at)"
-                " values ($1, $2, $3, $4, $5, $6)",
-                self._tenant,
-                topic_id,
-                name_of(ordinal),
-                epoch,
-                next_offset,
-                now_us,
-            )
             database.execute(
                 "update ordinals set consumers = $3 where tenant = $1 and topic_id = $2",
                 self._tenant,
@@ -102,6 +85,40 @@ class QueueCatalog:
             return ordinal
 
         return await self._runner.run(work)
+
+
+def add_consumer(
+    database: Database,
+    tenant: TenantId,
+    consumer: str,
+    places: Sequence[FirstPlace],
+    now_us: int,
+    owner: str | None,
+) -> bool:
+    """Store a consumer with a position for each partition; False if the topic has one like it."""
+    for topic_id, epoch, next_offset in places:
+        inserted = database.execute(
+            "insert into consumers (tenant, topic_id, consumer, created_at, owner)"
+            " values ($1, $2, $3, $4, $5) on conflict (tenant, topic_id, consumer) do nothing",
+            tenant,
+            topic_id,
+            consumer,
+            now_us,
+            owner,
+        )
+        if not inserted:
+            return False
+        database.execute(
+            "insert into positions (tenant, topic_id, consumer, epoch, next_offset, saved_at)"
+            " values ($1, $2, $3, $4, $5, $6)",
+            tenant,
+            topic_id,
+            consumer,
+            epoch,
+            next_offset,
+            now_us,
+        )
+    return True
 
 
 def _ordinals(database: Database, tenant: TenantId, topic_id: TopicId) -> OrdinalsRow:

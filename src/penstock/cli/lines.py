@@ -69,7 +69,11 @@ def declared_folder(broker: AnyBroker, known: dict[str, str], topic: str) -> str
 
 
 def _export_topic(broker: AnyBroker, topic: str, folder: Path, *, escape: bool) -> int:
-    consumers = [(_offset_file(one), one.next_offset) for one in broker.consumers(topic)]
+    consumers: list[tuple[str, int]] = []
+    for consumer in broker.consumers(topic):
+        if isinstance(consumer.next_offset, dict):
+            raise _several_partitions(topic)
+        consumers.append((_offset_file(consumer), consumer.next_offset))
     (folder / "subscriptions").mkdir(parents=True)
     progress = Progress(f"exporting {topic}")
     count = 0
@@ -77,6 +81,8 @@ def _export_topic(broker: AnyBroker, topic: str, folder: Path, *, escape: bool) 
     with (folder / "messages.log").open("wb") as lines:
         start: str | int = "earliest"
         while records := broker.read(topic, start=start, limit=BATCH_LINES):
+            if any(record.partition for record in records):
+                raise _several_partitions(topic)
             first = first if count else records[0].offset
             for record in records:
                 lines.write(_line(record.payload, topic, record.offset, escape=escape) + b"\n")
@@ -88,6 +94,13 @@ def _export_topic(broker: AnyBroker, topic: str, folder: Path, *, escape: bool) 
         line = min(max(next_offset - first, 0), count)
         (folder / "subscriptions" / name).write_text(f"{line}\n")
     return count
+
+
+def _several_partitions(topic: str) -> RefusedError:
+    return RefusedError(
+        f"topic {quoted(topic)} has several partitions, and a file of lines has one order: it was "
+        "not exported; read it with `penstock consume`, or as a table with Spark"
+    )
 
 
 def _offset_file(consumer: ConsumerInfo) -> str:

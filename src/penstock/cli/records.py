@@ -22,9 +22,10 @@ from penstock.cli.output import (
 )
 from penstock.cli.remote import AnyBroker, add_remote, reach_broker
 from penstock.cli.target import allow_negative_positions, whole_number
+from penstock.cli.topics import find
 from penstock.model.errors import AlreadySubscribed
 from penstock.model.limits import MIB
-from penstock.model.record import Record
+from penstock.model.record import PositionLike, Record
 
 BATCH_LINES: Final = 1_000  # lines of standard input that share one acknowledgement
 BATCH_BYTES: Final = MIB  # as much is read at once, or what is there: a slow pipe holds up nothing
@@ -148,25 +149,32 @@ def publish_messages(options: argparse.Namespace) -> None:
         raise UsageError("give either a message or --lines, not both")
     with reach_broker(options) as broker:
         first: int | None = None
+        partition: int | None = None  # all have one name, so they are in one partition
         count = end = 0
         progress = Progress("publishing")
         for batch in _messages(options):
-            offsets = broker.publish_many(
+            stored = broker.publish_many(
                 batch, options.topic, name=options.name, headers=headers, retain=options.retain
             )
-            first = offsets.start if first is None else first
-            count += len(offsets)
-            end = offsets.stop
+            if isinstance(stored, list) and stored:
+                partition = stored[0][0]
+                stored = range(stored[0][1], stored[-1][1] + 1)
+            if isinstance(stored, range):
+                first = stored.start if first is None else first
+                end = stored.stop
+            count += len(stored)
             progress.tell(f"{count:,} messages")
         progress.done()
+    in_it = "" if partition is None else f" of partition {partition}"
     if options.json:
-        show_json({"first_offset": first, "count": count})
+        shown = {"first_offset": first, "count": count}
+        show_json(shown if partition is None else shown | {"partition": partition})
     elif count == 1:
-        print(f"stored at offset {first}")
+        print(f"stored at offset {first}{in_it}")
     elif count:
         # Others may have published to a running broker meanwhile.
         where = "at" if end - (first or 0) == count else "among"
-        print(f"stored {count:,} messages {where} {offset_range(first or 0, end)}")
+        print(f"stored {count:,} messages {where} {offset_range(first or 0, end)}{in_it}")
     else:
         print("nothing to store")
 
@@ -235,10 +243,24 @@ def _consume(options: argparse.Namespace, broker: AnyBroker) -> None:
         try:
             _show(options, records)
         except BaseException:  # not all of it was seen: it comes again
-            broker.seek(options.consumer, options.topic, records[0].offset)
+            broker.seek(options.consumer, options.topic, _back_to(options, broker, records))
             raise
         left = None if left is None else left - len(records)
     broker.commit(options.consumer, options.topic)
+
+
+def _back_to(
+    options: argparse.Namespace, broker: AnyBroker, records: list[Record]
+) -> int | dict[str, int]:
+    """Where records were taken from, in every partition."""
+    (position,) = [
+        one.next_offset
+        for one in broker.consumers(options.topic)
+        if one.consumer == options.consumer
+    ]
+    if not isinstance(position, dict):
+        return records[0].offset
+    return position | {str(one.partition): one.offset for one in reversed(records)}
 
 
 def _start(options: argparse.Namespace, default: str) -> str:
@@ -260,8 +282,13 @@ def _read(options: argparse.Namespace, broker: AnyBroker) -> None:
         _read_all(options, broker, _start(options, "earliest"))
 
 
-def _read_all(options: argparse.Namespace, broker: AnyBroker, start: str | int) -> None:
+def _read_all(options: argparse.Namespace, broker: AnyBroker, start: PositionLike) -> None:
     left = options.limit
+    if find(broker, options.topic).partitions:  # one offset does not say where to go on
+        where, names = options.where, options.names
+        found = broker.read(options.topic, start=start, limit=left, where=where, names=names)
+        _show(options, found)
+        return
     while left is None or left > 0:
         wanted = CONSUME_BATCH if left is None else min(left, CONSUME_BATCH)
         records = broker.read(

@@ -45,6 +45,12 @@ def add_commands(commands: Any) -> None:
     create = actions.add_parser("create", help="create a topic")
     create.add_argument("topic", help="name of the topic (not case-sensitive)")
     _add_settings(create)
+    create.add_argument(
+        "--partitions",
+        type=int,
+        metavar="N",
+        help="how many partitions the topic has in Kafka, for ever ([kafka] partitions)",
+    )
     create.add_argument("--exist-ok", action="store_true", help="succeed if the topic exists")
     create.set_defaults(run=create_topic)
 
@@ -118,7 +124,10 @@ def _settings(options: argparse.Namespace) -> dict[str, Any]:
 
 def create_topic(options: argparse.Namespace) -> None:
     with reach_broker(options, create=True) as broker:
-        broker.create_topic(options.topic, exist_ok=options.exist_ok, **_settings(options))
+        settings = _settings(options)
+        if options.partitions is not None:
+            settings["partitions"] = options.partitions
+        broker.create_topic(options.topic, exist_ok=options.exist_ok, **settings)
         _answer(options, broker, options.topic, "created")
 
 
@@ -238,11 +247,10 @@ def show_topic(options: argparse.Namespace) -> None:
             }
         )
         return
-    first, end = found.first_offset, found.end_offset
     facts: list[tuple[str, object]] = [
         ("topic", found.topic),
         ("id", found.id),
-        ("offsets", f"{first} to {end - 1}" if end > first else "none"),
+        *_offset_facts(found),
         ("stored", human_bytes(found.bytes)),
         ("durability", found.durability),
         ("max age", human_duration(found.retention_age)),
@@ -261,6 +269,22 @@ def show_topic(options: argparse.Namespace) -> None:
             ["consumer", "next", "waiting"],
             [[one.consumer, one.next_offset, one.waiting] for one in consumers],
         )
+
+
+def _offset_facts(found: TopicInfo) -> list[tuple[str, object]]:
+    if not found.partitions:
+        return [("offsets", _shown_range(found.first_offset, found.end_offset))]
+    return [
+        ("partitions", len(found.partitions)),
+        *(
+            (f"offsets of {one.partition}", _shown_range(one.first_offset, one.end_offset))
+            for one in found.partitions
+        ),
+    ]
+
+
+def _shown_range(first: int, end: int) -> str:
+    return f"{first} to {end - 1}" if end > first else "none"
 
 
 def _history_facts(told: HistoryInfo) -> list[tuple[str, object]]:

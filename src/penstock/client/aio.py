@@ -17,7 +17,7 @@ from penstock.client.answer import ANSWER_S_MAX, check, decode_topics
 from penstock.client.groups import AsyncGroup, group_settings, redrive_steps
 from penstock.client.handlers import Handler, Handlers, request
 from penstock.client.publishing import TopicPublisher
-from penstock.client.reading import READ_MAX, StreamPages, fetch_batch, read_page
+from penstock.client.reading import StreamPages, fetch_batch, read_all
 from penstock.client.repeating import PATIENCE_S
 from penstock.client.target import Target
 from penstock.client.transport import Transport
@@ -32,7 +32,7 @@ from penstock.client.wire import (
     topic_path,
 )
 from penstock.core.names import check_filter, check_topic
-from penstock.core.position import check_offset_type
+from penstock.core.position import check_offset_type, read_offsets
 from penstock.model.errors import (
     OutcomeUnknown,
     RefusedError,
@@ -46,6 +46,8 @@ from penstock.model.record import (
     ConsumerInfo,
     Erased,
     HeadersLike,
+    Offsets,
+    Place,
     PositionLike,
     Record,
     TopicInfo,
@@ -77,7 +79,7 @@ class _Groups(msgspec.Struct):
 
 
 class _Offset(msgspec.Struct):
-    offset: int
+    offset: Offsets
 
 
 class AsyncClient:
@@ -238,11 +240,12 @@ class AsyncClient:
         headers: HeadersLike = None,
         retain: bool = False,
         key: str | None = None,
-    ) -> int:
+    ) -> Place:
         """Store one message; its offset, once it is durable.
 
-        What is published at the same time goes to the broker together. The same call with the same
-        `key` stores the message once, within 24 hours; OutcomeUnknown has the key to repeat with.
+        It is (partition, offset) where the topic has several partitions. What is published at the
+        same time goes to the broker together. The same call with the same `key` stores the message
+        once, within 24 hours; OutcomeUnknown has the key to repeat with.
         """
         body = message_body(message, name, headers, retain)
         if self._openings:
@@ -258,17 +261,18 @@ class AsyncClient:
         headers: HeadersLike = None,
         retain: bool = False,
         key: str | None = None,
-    ) -> range:
+    ) -> range | list[tuple[int, int]]:
         """Store messages in order, next to each other; their offsets, once all are durable.
 
+        They are a range, or a list of (partition, offset) where the topic has several partitions.
         The same call with the same `key` stores them once, as in `publish`.
         """
         bodies = [
             message_body(message, name, headers, retain) for message in check_messages(messages)
         ]
         if not bodies:
-            end = (await self._topic_info(topic)).end_offset
-            return range(end, end)
+            info = await self._topic_info(topic)
+            return [] if info.partitions else range(info.end_offset, info.end_offset)
         if self._openings:
             await asyncio.wait(self._openings)
         return await self._publisher(topic).publish_together(bodies, key)
@@ -321,16 +325,20 @@ class AsyncClient:
         key = uuid4().hex if key is None else check_key(key)
         asked = {"where": where, "commit": commit, "on_gap": on_gap}
         path = f"{consumer_path(topic, consumer)}/fetch"
-        end = (await self._topic_info(topic)).end_offset if limit is None else -1
+        end = (await self._topic_info(topic)).ends if limit is None else -1
         return await fetch_batch(self._ask, path, asked, limit, end, key, self._patience_s)
 
-    async def commit(self, consumer: str, topic: str, offset: int | None = None) -> None:
+    async def commit(self, consumer: str, topic: str, offset: Offsets | None = None) -> None:
         """Save the position: all that was handed out, or all before `offset`, is handled."""
-        body = {"offset": None if offset is None else check_offset_type(offset)}
+        if isinstance(offset, dict):
+            read_offsets(offset)
+        elif offset is not None:
+            check_offset_type(offset)
+        body = {"offset": offset}
         await self._ask("POST", f"{consumer_path(topic, consumer)}/commit", body)
 
-    async def seek(self, consumer: str, topic: str, position: PositionLike) -> int:
-        """Go on reading at `position`; the offset that is."""
+    async def seek(self, consumer: str, topic: str, position: PositionLike) -> Offsets:
+        """Go on reading at `position`; the offset that is, or those of all partitions."""
         body = {"from": encode_position(position)}
         data = await self._ask("POST", f"{consumer_path(topic, consumer)}/seek", body)
         return msgspec.json.decode(data, type=_Offset).offset
@@ -403,17 +411,7 @@ class AsyncClient:
         """Records from `start` up to the end at this call; no position is kept."""
         check_limit(limit)
         check_filters(where, names)
-        found: list[Record] = []
-        position = encode_position(start)
-        end: int | None = None
-        while True:
-            asked = READ_MAX if limit is None else min(limit - len(found), READ_MAX)
-            page = await read_page(self._ask, topic, position, asked, where, names)
-            end = page.end_offset if end is None else end
-            found += [record for record in page.all() if record.offset < end]
-            if page.next_offset >= end or (limit is not None and len(found) >= limit):
-                return found
-            position = page.next_offset
+        return await read_all(self._ask, topic, start, limit, where, names)
 
     async def size(self, topic: str, consumer: str | None = None) -> int:
         """Records kept in the topic, or those the consumer has not been given yet."""
@@ -507,5 +505,5 @@ class AsyncClient:
         The answer comes in the same topic, under `<topic>/_reply/<id>`. HandlerError has what the
         handler raised.
         """
-        end = (await self._topic_info(topic)).end_offset
+        end = (await self._topic_info(topic)).ends
         return await request(self, message, topic, name, end, timeout_s)

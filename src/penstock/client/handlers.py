@@ -22,7 +22,7 @@ from penstock.model.errors import (
     RefusedError,
     UnavailableError,
 )
-from penstock.model.record import HeadersLike, PositionLike, Record
+from penstock.model.record import HeadersLike, Offsets, Place, PositionLike, Record
 
 REPLY_HEADER: Final = "reply-to"
 CORRELATION_HEADER: Final = "correlation-id"
@@ -37,7 +37,7 @@ class Talks(Protocol):
 
     async def publish(
         self, message: Any, topic: str, *, name: str | None = ..., headers: HeadersLike = ...
-    ) -> int: ...
+    ) -> Place: ...
 
     def stream(
         self, topic: str, *, start: PositionLike = ..., names: str | None = ...
@@ -101,7 +101,7 @@ class Handlers:
 
 
 async def request(
-    client: Talks, message: Any, topic: str, name: str | None, end: int, timeout_s: float
+    client: Talks, message: Any, topic: str, name: str | None, end: Offsets, timeout_s: float
 ) -> Record:
     """Publish, and wait for the record that answers, which is not before `end`."""
     correlation = uuid4().hex

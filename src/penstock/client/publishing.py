@@ -12,6 +12,7 @@ import asyncio
 import hashlib
 import re
 from collections import deque
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 from uuid import uuid4
 
@@ -24,6 +25,7 @@ from penstock.client.wire import topic_path
 from penstock.model.errors import OutcomeUnknown, PenstockError, RefusedError
 from penstock.model.limits import MIB
 from penstock.model.messages import check_key
+from penstock.model.record import Place
 
 BATCH_RECORDS_MAX: Final = 1_000
 BATCH_BYTES_MAX: Final = 4 * MIB
@@ -31,13 +33,25 @@ WINDOW_MAX: Final = 10_000  # messages of a topic that wait for their offsets; o
 _PART: Final = re.compile(r"([0-9a-f]{32})\.([0-9]+)\.([0-9a-f]{16})")  # request, place, digest
 
 
+class _Stored(msgspec.Struct):
+    offset: int
+    partition: int = 0
+
+
 class _Results(msgspec.Struct):
-    first_offset: int
+    first_offset: int | dict[str, int]
+    results: msgspec.Raw
+
+    def places(self, count: int) -> range | list[tuple[int, int]]:
+        if not isinstance(self.first_offset, dict):
+            return range(self.first_offset, self.first_offset + count)
+        stored = msgspec.json.decode(self.results, type=list[_Stored])
+        return [(one.partition, one.offset) for one in stored]
 
 
 class _Message(NamedTuple):
     body: bytes
-    stored: asyncio.Future[int]
+    stored: asyncio.Future[Place]
     key: str  # of the caller; such a message is sent alone
 
 
@@ -52,13 +66,13 @@ class TopicPublisher:
         self._room = asyncio.Semaphore(WINDOW_MAX)
         self._task: asyncio.Task[None] | None = None
 
-    async def publish(self, body: bytes, key: str | None) -> int:
+    async def publish(self, body: bytes, key: str | None) -> Place:
         """The message's offset, once it is durable."""
         if key is not None:
             _check_part(check_key(key), body)
         await self._room.acquire()
         try:
-            stored: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+            stored: asyncio.Future[Place] = asyncio.get_running_loop().create_future()
             self._waiting.append(_Message(body, stored, key or ""))
             if self._task is None:
                 self._task = asyncio.create_task(self._send_all())
@@ -66,14 +80,15 @@ class TopicPublisher:
         finally:
             self._room.release()
 
-    async def publish_together(self, bodies: list[bytes], key: str | None) -> range:
+    async def publish_together(
+        self, bodies: list[bytes], key: str | None
+    ) -> range | list[tuple[int, int]]:
         """Messages next to each other, stored together; their offsets."""
         key = uuid4().hex if key is None else check_key(key)
         try:
-            first = await self._post(bodies, key)
+            return await self._post(bodies, key)
         except OutcomeUnknown as lost:
             raise keyed(lost, key) from lost
-        return range(first, first + len(bodies))
 
     async def _send_all(self) -> None:
         await asyncio.sleep(0)  # all that this tick brings goes together
@@ -97,7 +112,7 @@ class TopicPublisher:
     async def _send(self, batch: list[_Message]) -> None:
         key = batch[0].key or uuid4().hex
         try:
-            first = await self._post([one.body for one in batch], key)
+            places = await self._post([one.body for one in batch], key)
         except RefusedError as refused:
             if len(batch) == 1:
                 _settle(batch[0].stored, refused)
@@ -114,18 +129,19 @@ class TopicPublisher:
             if isinstance(failed, asyncio.CancelledError):
                 raise
         else:
-            for offset, one in enumerate(batch, first):
-                _settle(one.stored, offset)
+            stored: Sequence[Place] = places
+            for place, one in zip(stored, batch, strict=True):
+                _settle(one.stored, place)
 
-    async def _post(self, bodies: list[bytes], key: str) -> int:
+    async def _post(self, bodies: list[bytes], key: str) -> range | list[tuple[int, int]]:
         body = b"[" + b",".join(bodies) + b"]"
         headers = {"Content-Type": "application/json", "Idempotency-Key": key}
         if len(bodies) == 1 and (part := _PART.fullmatch(key)):
             headers |= {"Idempotency-Key": part[1], "Idempotency-Part": part[2]}
 
-        async def ask() -> int:
+        async def ask() -> range | list[tuple[int, int]]:
             answer = await self._transport.ask("POST", self._path, body, headers, may_repeat=True)
-            return msgspec.json.decode(check(answer), type=_Results).first_offset
+            return msgspec.json.decode(check(answer), type=_Results).places(len(bodies))
 
         return await ask_again(ask, self._patience_s, waits_for_broker=True)
 
@@ -154,7 +170,7 @@ def _digest(body: bytes) -> str:
     return hashlib.blake2b(body, digest_size=8).hexdigest()
 
 
-def _settle(stored: asyncio.Future[int], result: int | BaseException) -> None:
+def _settle(stored: asyncio.Future[Place], result: Place | BaseException) -> None:
     if stored.done():
         return
     if isinstance(result, BaseException):

@@ -19,7 +19,7 @@ from penstock.client.transport import Transport
 from penstock.client.wire import RecordsIn, check_gap, encode_position, topic_path
 from penstock.model.errors import Gap, OutcomeUnknown, UnavailableError
 from penstock.model.limits import SILENCE_HEARTBEATS_MAX
-from penstock.model.record import PositionLike, Record
+from penstock.model.record import Offsets, PositionLike, Record, has_reached, offset_in
 
 READ_MAX: Final = 10_000  # records of one request
 STREAM_READ_MAX: Final = 1_000
@@ -58,6 +58,28 @@ async def read_page(
     path = f"{topic_path(topic)}/records?{query}"
     data = await ask("GET", path, silence_s_max=silence_s_max)
     return msgspec.json.decode(data, type=RecordsIn)
+
+
+async def read_all(
+    ask: Ask,
+    topic: str,
+    start: PositionLike,
+    limit: int | None,
+    where: str | None,
+    names: str | None,
+) -> list[Record]:
+    """Records from `start` up to the end at the first request."""
+    found: list[Record] = []
+    position = encode_position(start)
+    end: Offsets | None = None
+    while True:
+        asked = READ_MAX if limit is None else min(limit - len(found), READ_MAX)
+        page = await read_page(ask, topic, position, asked, where, names)
+        end = page.end_offset if end is None else end
+        found += [one for one in page.all() if one.offset < offset_in(end, one.partition)]
+        if has_reached(page.next_offset, end) or (limit is not None and len(found) >= limit):
+            return found
+        position = encode_position(page.next_offset)
 
 
 class StreamPages:
@@ -116,7 +138,7 @@ class StreamPages:
         while True:
             for record in page.all():
                 yield record
-            page = await self._page(page.next_offset, self._heartbeat_s)
+            page = await self._page(encode_position(page.next_offset), self._heartbeat_s)
 
 
 async def fetch_batch(
@@ -124,7 +146,7 @@ async def fetch_batch(
     path: str,
     asked: dict[str, Any],
     limit: int | None,
-    end: int,
+    end: Offsets,
     key: str,
     patience_s: float,
 ) -> list[Record]:
@@ -134,7 +156,7 @@ async def fetch_batch(
     caller has it all.
     """
     found: list[Record] = []
-    offset: int | None = None
+    offset: Offsets | None = None
     while True:
         wanted = READ_MAX if limit is None else min(limit - len(found), READ_MAX)
         body = asked | {"limit": wanted, "key": key, "offset": offset}
@@ -151,9 +173,13 @@ async def fetch_batch(
             if found:
                 return found  # the next call raises it
             raise
-        found += [one for one in page.all() if offset is None or one.offset >= offset]
-        is_done = page.next_offset >= end if limit is None else len(found) >= limit
-        if is_done or page.next_offset >= page.end_offset:
+        found += [
+            one
+            for one in page.all()
+            if offset is None or one.offset >= offset_in(offset, one.partition)
+        ]
+        is_done = has_reached(page.next_offset, end) if limit is None else len(found) >= limit
+        if is_done or has_reached(page.next_offset, page.end_offset):
             return found
         offset = page.next_offset
 

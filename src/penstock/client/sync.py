@@ -15,7 +15,7 @@ from penstock.client.repeating import PATIENCE_S
 from penstock.model.blocking import Blocking, LoopThread
 from penstock.model.limits import HEARTBEAT_S
 from penstock.model.messages import check_messages
-from penstock.model.record import HeadersLike, PositionLike, Record
+from penstock.model.record import HeadersLike, Place, PositionLike, Record
 
 T = TypeVar("T")
 
@@ -83,7 +83,7 @@ class Client(Blocking):
         headers: HeadersLike = None,
         retain: bool = False,
         key: str | None = None,
-    ) -> int:
+    ) -> Place:
         """Store one message; its offset, once it is durable.
 
         The same call with the same `key` stores the message once, within 24 hours; OutcomeUnknown
@@ -103,7 +103,7 @@ class Client(Blocking):
         headers: HeadersLike = None,
         retain: bool = False,
         key: str | None = None,
-    ) -> range:
+    ) -> range | list[tuple[int, int]]:
         """Store messages in order, next to each other; their offsets, once all are durable.
 
         The same call with the same `key` stores them once, as in `publish`.

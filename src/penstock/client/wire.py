@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 from urllib.parse import quote
@@ -24,8 +24,10 @@ from penstock.model.record import (
     KIND_JSON,
     KIND_TEXT,
     HeadersLike,
+    Offsets,
     PositionLike,
     Record,
+    has_reached,
 )
 
 _KINDS: Final = {
@@ -53,6 +55,7 @@ class RecordIn(msgspec.Struct):
     retain: bool = False
     expires_at: int | None = None
     deliveries: int = 0  # of a group's record
+    partition: int = 0
 
     def record(self, topic: str) -> Record:
         kind = _KINDS.get(self.kind, KIND_BYTES)
@@ -64,7 +67,7 @@ class RecordIn(msgspec.Struct):
             payload = msgspec.json.decode(self.payload, type=str).encode() if self.payload else b""
         return Record(
             topic,
-            0,
+            self.partition,
             self.offset,
             self.timestamp,
             self.name,
@@ -82,10 +85,10 @@ class RecordsIn(msgspec.Struct):
     """Records of a topic, and where to go on."""
 
     topic: str
-    next_offset: int
+    next_offset: Offsets
     records: list[RecordIn]
-    first_offset: int = 0
-    end_offset: int = 0
+    first_offset: Offsets = 0
+    end_offset: Offsets = 0
     receipt: str = ""  # of a group's fetch
 
     def all(self) -> list[Record]:
@@ -161,7 +164,11 @@ def encode_settings(settings: dict[str, Any]) -> dict[str, Any]:
 
 def check_gap(topic: str, position: str | int, page: RecordsIn) -> None:
     """Gap when retention took records that were asked for by their offset."""
-    if isinstance(position, int) and page.first_offset > position:
+    if isinstance(position, str) and not position.startswith("{"):
+        return
+    asked: Offsets
+    asked = position if isinstance(position, int) else msgspec.json.decode(position)
+    if not has_reached(asked, page.first_offset):
         raise Gap(
             f"the stream of {topic!r} is at offset {position}, but the first stored record is "
             f"{page.first_offset}: start there, or use on_gap='skip'"
@@ -173,6 +180,8 @@ def encode_position(position: PositionLike) -> str | int:
     found = parse_position(position, time.time_ns() // 1_000)
     if isinstance(position, str | int):
         return position
+    if isinstance(position, Mapping):
+        return _encode(dict(position)).decode()
     if isinstance(position, timedelta):
         return f"-{abs(position) // timedelta(milliseconds=1)}ms"  # by the clock of the broker
     assert isinstance(found, AtTime)

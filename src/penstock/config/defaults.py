@@ -19,6 +19,7 @@ STORAGE: Final = {
     "log.backend": "log_backend",
     "kafka.bootstrap": "kafka_bootstrap",
     "kafka.prefix": "kafka_prefix",
+    "kafka.partitions": "kafka_partitions",
     "kafka.replication": "kafka_replication",
     "kafka.tls_ca": "kafka_tls_ca",
     "kafka.sasl_mechanism": "kafka_sasl_mechanism",

@@ -47,7 +47,7 @@ _HTTP: Final = HttpLimits()
 KAFKA_KEYS: Final = {
     "bootstrap": "addresses of Kafka's brokers: 'HOST:PORT', several with commas",
     "prefix": "what the names of Penstock's topics in Kafka begin with",
-    "partitions": "partitions of a new topic; 1 in this version",
+    "partitions": "partitions of a new topic: what is published under one name stays in order",
     "replication": "copies that Kafka keeps of every record",
     "tls_ca": "file with the certificates that Kafka's are checked by, or 'system'; empty: no TLS",
     "sasl_mechanism": "login to Kafka: 'PLAIN', 'SCRAM-SHA-256' or 'SCRAM-SHA-512'",

@@ -1,6 +1,6 @@
 """One notion of where a reader starts in a topic, for every door.
 
-`parse_position` turns what users write into one of four frozen values, or raises InvalidPosition
+`parse_position` turns what users write into one of five frozen values, or raises InvalidPosition
 with the value, the rule and the way out. It asks no clock: the caller passes `now_us`. An offset
 fits 63 bits; a timestamp is never negative, because no record is older than 1970.
 """
@@ -8,9 +8,12 @@ fits 63 bits; a timestamp is never negative, because no record is older than 197
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta, timezone
 from typing import Final, NoReturn
+
+import msgspec
 
 from penstock.core.names import quoted
 from penstock.model.errors import InvalidPosition
@@ -40,7 +43,14 @@ class AtTime:
     timestamp_us: int  # µs since 1970, UTC
 
 
-Position = Earliest | Latest | AtOffset | AtTime
+@dataclass(frozen=True, slots=True)
+class AtOffsets:
+    """An offset for each partition, by their numbers."""
+
+    offsets: tuple[tuple[int, int], ...]
+
+
+Position = Earliest | Latest | AtOffset | AtTime | AtOffsets
 
 EARLIEST: Final = Earliest()
 LATEST: Final = Latest()
@@ -50,8 +60,11 @@ OFFSET_DIGITS_MAX: Final = len(str(OFFSET_END))
 
 _FORMS: Final = (
     "write earliest, latest, an offset such as 123, a time such as 2026-01-02T03:04:05Z, "
-    "or a duration back from now such as -24h"
+    "a duration back from now such as -24h, or an offset for each partition such as "
+    '{"0": 23, "1": 7}'
 )
+_PARTED: Final = '{"0": 23, "1": 7}'
+_PARTITION_DIGITS_MAX: Final = 9
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _US: Final = timedelta(microseconds=1)
 _UNITS_US: Final = (86_400_000_000, 3_600_000_000, 60_000_000, 1_000_000, 1_000)  # d h m s ms
@@ -65,7 +78,9 @@ _TIME: Final = re.compile(
 )
 
 
-def parse_position(value: str | int | datetime | timedelta, now_us: int) -> Position:
+def parse_position(
+    value: str | int | datetime | timedelta | Mapping[str, int], now_us: int
+) -> Position:
     """The position a user means; else InvalidPosition.
 
     A timedelta is a distance back from now whatever its sign, so `timedelta(hours=24)` and the
@@ -86,6 +101,8 @@ def parse_position(value: str | int | datetime | timedelta, now_us: int) -> Posi
         return _at_time((value - _EPOCH) // _US)
     if isinstance(value, timedelta):
         return _at_time(now_us - abs(value) // _US)
+    if isinstance(value, Mapping):
+        return AtOffsets(read_offsets(value))
     if isinstance(value, float):
         _refuse(value, "is a float: offsets are whole; pass an int, a datetime or a timedelta")
     if isinstance(value, date):
@@ -93,7 +110,9 @@ def parse_position(value: str | int | datetime | timedelta, now_us: int) -> Posi
     _refuse(value, f"is not a position; {_FORMS}")
 
 
-def time_before(value: str | int | datetime | timedelta | None, now_us: int) -> int | None:
+def time_before(
+    value: str | int | datetime | timedelta | Mapping[str, int] | None, now_us: int
+) -> int | None:
     """A time as µs since 1970, UTC; None stays None. InvalidPosition for any other position."""
     if value is None:
         return None
@@ -123,6 +142,8 @@ def _parse_text(text: str, now_us: int) -> Position:
         digits = text.lstrip("0") or "0"
         # Cut before int(), which refuses some thousand digits; what is cut is too large anyway.
         return _at_offset(int(digits[: OFFSET_DIGITS_MAX + 1]), text)
+    if text.startswith("{"):
+        return _parse_json(text)
     duration = _DURATION.fullmatch(text)
     if duration is not None:
         back_us = sum(
@@ -184,6 +205,31 @@ def _refuse_text(text: str) -> NoReturn:
     if text.lower() in ("earliest", "latest"):
         _refuse(text, f"is not in lower case: write {text.lower()}")
     _refuse(text, f"is not a position; {_FORMS}")
+
+
+def read_offsets(value: Mapping[str, int]) -> tuple[tuple[int, int], ...]:
+    """Offsets by the numbers of their partitions, which JSON writes as text; InvalidPosition."""
+    found: dict[int, int] = {}
+    for partition, offset in value.items():
+        number = str(partition)
+        if not (number.isascii() and number.isdigit() and len(number) <= _PARTITION_DIGITS_MAX):
+            _refuse(partition, "is not the number of a partition, as in " + _PARTED)
+        if isinstance(offset, bool) or not isinstance(offset, int):
+            _refuse(offset, "is not an offset: it is a whole number, as in " + _PARTED)
+        found[int(number)] = _at_offset(offset, offset).offset
+    if not found:
+        _refuse("{}", "names no partition: give an offset for each, as in " + _PARTED)
+    return tuple(sorted(found.items()))
+
+
+def _parse_json(text: str) -> AtOffsets:
+    try:
+        value = msgspec.json.decode(text)
+    except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):
+        value = None
+    if not isinstance(value, dict):
+        _refuse(text, "is not JSON: give an offset for each partition, as in " + _PARTED)
+    return AtOffsets(read_offsets(value))
 
 
 def _refuse(value: object, why: str) -> NoReturn:

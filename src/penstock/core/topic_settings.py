@@ -15,6 +15,7 @@ FSYNC: Final = "fsync"  # an ack means: on disk, survives power loss
 OS: Final = "os"  # an ack means: handed to the operating system, survives kill -9
 REPLICATED: Final = "replicated"  # an ack means: on every broker of Kafka that is in sync
 DURABILITIES: Final = (FSYNC, OS, REPLICATED)
+PARTITIONS_MAX: Final = 1_000  # of one topic: each is followed and has levels of its own
 
 _SIZE: Final = re.compile(r"0*([0-9]{1,19})\s*(|B|KiB|MiB|GiB|TiB)", re.IGNORECASE)
 _SIZE_UNITS: Final = {"": 1, "b": 1, "kib": KIB, "mib": MIB, "gib": KIB * MIB, "tib": MIB * MIB}
@@ -88,6 +89,15 @@ def _yes_or_no(key: str, value: object) -> bool:
     return value
 
 
+def check_partitions(key: str, value: object) -> int:
+    """Of a new topic; they cannot be changed later."""
+    if isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= PARTITIONS_MAX:
+        return value
+    raise InvalidSetting(
+        f"{key} {shown(value)} is not a number of partitions: use 1 to {PARTITIONS_MAX}"
+    )
+
+
 TOPIC_CHECKS: Final[dict[str, Callable[[str, object], Any]]] = {
     "durability": _durability,
     "retention_age": _seconds_or_none,
@@ -96,5 +106,6 @@ TOPIC_CHECKS: Final[dict[str, Callable[[str, object], Any]]] = {
     "segment_age": seconds,
     "history": _yes_or_no,
     "history_age": _seconds_or_none,
+    "partitions": check_partitions,
 }
 TOPIC_KEYS: Final = tuple(TOPIC_CHECKS)

@@ -42,6 +42,7 @@ class LogSettings:
     segment_age_s: float = 86_400.0
     history: bool = False  # sealed records are copied into an open table before they are dropped
     history_age_s: float | None = None  # how long they stay there; None: for ever
+    partitions: int = 1  # of the topic, each a log of its own
 
 
 class Waiter(Protocol):
@@ -212,6 +213,7 @@ class LogIdentity:
     tenant: str
     topic_id: int
     slug: str
+    partition: int = 0  # a topic of several has one log for each
 
 
 class LogStore(Protocol):
@@ -220,6 +222,11 @@ class LogStore(Protocol):
     @property
     def has_history(self) -> bool:
         """Whether topics may have `history = true`."""
+        ...
+
+    @property
+    def partitions_max(self) -> int:
+        """How many partitions a topic may have."""
         ...
 
     @property
@@ -232,13 +239,15 @@ class LogStore(Protocol):
         """What an acknowledgement can mean here; the weakest is last."""
         ...
 
-    async def create(
-        self, identity: LogIdentity, declared: str, settings: LogSettings
-    ) -> KeptLog: ...
+    async def create(self, identity: LogIdentity, declared: str, settings: LogSettings) -> KeptLog:
+        """Make all partitions of a topic and open the first one."""
+        ...
 
     async def open(self, identity: LogIdentity, settings: LogSettings) -> KeptLog: ...
 
-    async def delete(self, identity: LogIdentity) -> None: ...
+    async def delete(self, identity: LogIdentity) -> None:
+        """Remove a topic with all its partitions."""
+        ...
 
     async def declare(self, identity: LogIdentity, declared: str, settings: LogSettings) -> None:
         """Store the topic's spelling and settings with its records."""
@@ -248,4 +257,6 @@ class LogStore(Protocol):
         """What `declare` or `create` last said."""
         ...
 
-    def list(self) -> list[LogIdentity]: ...
+    def list(self) -> list[LogIdentity]:
+        """The first log of every topic."""
+        ...

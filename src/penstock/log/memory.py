@@ -170,6 +170,7 @@ class MemoryStore:
 
     def __init__(self, clock: Clock, loop: asyncio.AbstractEventLoop) -> None:
         self.has_history = False
+        self.partitions_max = 1
         self.cache = ChunkCache(0)  # everything is in memory anyway
         self._clock = clock
         self._loop = loop

@@ -20,6 +20,8 @@ from penstock.model.record import (
     ConsumerInfo,
     Erased,
     HeadersLike,
+    Offsets,
+    Place,
     PositionLike,
     Record,
     TopicInfo,
@@ -100,7 +102,7 @@ class Awaitable(Protocol):
         name: str | None = ...,
         headers: HeadersLike = ...,
         retain: bool = ...,
-    ) -> int: ...
+    ) -> Place: ...
     async def publish_many(
         self,
         messages: list[Any],
@@ -109,7 +111,7 @@ class Awaitable(Protocol):
         name: str | None = ...,
         headers: HeadersLike = ...,
         retain: bool = ...,
-    ) -> range: ...
+    ) -> range | list[tuple[int, int]]: ...
     async def subscribe(self, consumer: str, topic: str, *, start: PositionLike = ...) -> None: ...
     async def unsubscribe(self, consumer: str, topic: str) -> None: ...
     async def consume(
@@ -122,8 +124,8 @@ class Awaitable(Protocol):
         commit: bool = ...,
         on_gap: str = ...,
     ) -> list[Record]: ...
-    async def commit(self, consumer: str, topic: str, offset: int | None = ...) -> None: ...
-    async def seek(self, consumer: str, topic: str, position: PositionLike) -> int: ...
+    async def commit(self, consumer: str, topic: str, offset: Offsets | None = ...) -> None: ...
+    async def seek(self, consumer: str, topic: str, position: PositionLike) -> Offsets: ...
     async def consumers(self, topic: str) -> list[ConsumerInfo]: ...
     async def groups(self, topic: str) -> list[GroupInfo]: ...
     async def create_group(
@@ -226,10 +228,11 @@ class Blocking:
         name: str | None = None,
         headers: HeadersLike = None,
         retain: bool = False,
-    ) -> int:
+    ) -> Place:
         """Store one message; its offset, once it is durable.
 
-        With `retain` new MQTT subscribers receive it, until another one under its name is retained.
+        It is (partition, offset) where the topic has several partitions. With `retain` new MQTT
+        subscribers receive it, until another one under its name is retained.
         """
         return self._call(
             self._awaitable.publish(message, topic, name=name, headers=headers, retain=retain)
@@ -243,7 +246,7 @@ class Blocking:
         name: str | None = None,
         headers: HeadersLike = None,
         retain: bool = False,
-    ) -> range:
+    ) -> range | list[tuple[int, int]]:
         """Store messages in order, next to each other; their offsets, once all are durable.
 
         A message that cannot be stored refuses them all. When the disk fails half-way, some of
@@ -280,11 +283,11 @@ class Blocking:
             )
         )
 
-    def commit(self, consumer: str, topic: str, offset: int | None = None) -> None:
+    def commit(self, consumer: str, topic: str, offset: Offsets | None = None) -> None:
         """Save the position: all that was handed out, or all before `offset`, is handled."""
         self._call(self._awaitable.commit(consumer, topic, offset))
 
-    def seek(self, consumer: str, topic: str, position: PositionLike) -> int:
+    def seek(self, consumer: str, topic: str, position: PositionLike) -> Offsets:
         """Go on reading at `position`; the offset that is."""
         return self._call(self._awaitable.seek(consumer, topic, position))
 

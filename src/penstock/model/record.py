@@ -31,7 +31,7 @@ KIND_MASK: Final = 0b11
 
 Headers = tuple[tuple[str, str], ...]  # ordered; duplicate keys are kept
 HeadersLike = Mapping[str, str] | Iterable[tuple[str, str]] | None
-PositionLike = str | int | datetime | timedelta
+PositionLike = str | int | datetime | timedelta | Mapping[str, int]
 
 
 def check_limit(limit: int | None) -> None:
@@ -111,9 +111,39 @@ class HistoryInfo:
     trouble: str = ""  # why nothing is written to it
 
 
+Offsets = int | dict[str, int]  # an offset; by the numbers of partitions where a topic has several
+Place = int | tuple[int, int]  # of a record: its offset, or (partition, offset)
+
+
+def offset_in(offsets: Offsets, partition: int) -> int:
+    """The offset of one partition."""
+    return offsets[str(partition)] if isinstance(offsets, dict) else offsets
+
+
+def has_reached(offsets: Offsets, ends: Offsets) -> bool:
+    """Whether offsets are at or past the ends, in all partitions."""
+    if isinstance(offsets, dict) and isinstance(ends, dict):
+        return all(offsets[partition] >= end for partition, end in ends.items())
+    return not isinstance(offsets, dict) and not isinstance(ends, dict) and offsets >= ends
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionInfo:
+    """One partition of a topic: the half-open range of offsets it holds."""
+
+    partition: int
+    first_offset: int
+    end_offset: int  # one past the last visible record
+    epoch: int
+    is_available: bool = True
+
+
 @dataclass(frozen=True, slots=True)
 class TopicInfo:
-    """A declared topic: its settings and the half-open range of offsets it holds."""
+    """A declared topic: its settings and the half-open range of offsets it holds.
+
+    Of a topic with several partitions the offsets are sums, and `partitions` has those of each.
+    """
 
     topic: str  # as declared
     id: int
@@ -127,6 +157,14 @@ class TopicInfo:
     is_available: bool = True  # False: its files are damaged or missing, and it refuses
     trouble: str = ""  # what is wrong with its files
     history: HistoryInfo | None = None  # None: it has none
+    partitions: tuple[PartitionInfo, ...] = ()  # empty: it has one
+
+    @property
+    def ends(self) -> Offsets:
+        """One past the last visible record, of each partition."""
+        if not self.partitions:
+            return self.end_offset
+        return {str(one.partition): one.end_offset for one in self.partitions}
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,5 +194,5 @@ class ConsumerInfo:
     """A consumer of a topic and how far it is."""
 
     consumer: str
-    next_offset: int
+    next_offset: Offsets
     waiting: int  # records it has not been given yet

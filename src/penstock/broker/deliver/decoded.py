@@ -29,7 +29,9 @@ class Decoded:
         self._is_used = True
         entry = self._kept.get(id(batch))
         if entry is None:
-            records = batch.records(topic.declared, batch.base_offset, batch.end_offset)
+            records = batch.records(
+                topic.declared, batch.base_offset, batch.end_offset, topic.partition
+            )
             self._keep(batch, records)
         else:
             records = entry[1]

@@ -15,13 +15,13 @@ from typing import Final
 
 from penstock.broker.deliver.catchup import CatchUp
 from penstock.broker.engine import Engine, Runs
-from penstock.broker.queue.consumers import check_offset, resolve
+from penstock.broker.parts import resolve, resolve_all
 from penstock.broker.session.session import MaySubscribe, OwnFeed, Session
 from penstock.broker.topics import Topic
 from penstock.catalog.retained import RetainedRow
 from penstock.core.access import RECEIVE, Authorise
 from penstock.core.names import matches, quoted
-from penstock.core.position import AtOffset, Position
+from penstock.core.position import AtOffset, AtOffsets, Position
 from penstock.core.run import Run, record_flags
 from penstock.log.files.segment import StaleSegment
 from penstock.log.format.batch import Batch
@@ -37,7 +37,8 @@ SHOWN_TOPICS_MAX: Final = 3  # in a refusal
 TOPIC_HEADER: Final = "penstock-topic"
 OFFSET_HEADER: Final = "penstock-offset"
 TIME_HEADER: Final = "penstock-time"
-_OWN_HEADERS: Final = (TOPIC_HEADER, OFFSET_HEADER, TIME_HEADER)
+PARTITION_HEADER: Final = "penstock-partition"  # only where a topic has several
+_OWN_HEADERS: Final = (TOPIC_HEADER, OFFSET_HEADER, TIME_HEADER, PARTITION_HEADER)
 
 
 class Feeds:
@@ -78,11 +79,13 @@ class Feeds:
         """
         topics = self._engine.topics
         found: dict[int, int]
-        if isinstance(position, AtOffset):
+        if isinstance(position, AtOffset | AtOffsets):
             topic = self._only_topic(filter)
-            check_offset(topic, position.offset)
+            offsets = await resolve_all(topic, position)
             found = {one.id: one.log.bounds().end for one in topics.all()}
-            return found | {topic.id: position.offset}
+            return found | {
+                part.id: offset for part, offset in zip(topic.parts, offsets, strict=True)
+            }
         found = {}
         try:
             for topic in topics.all():
@@ -209,7 +212,7 @@ class Feeds:
         if not wanting:
             return
         first = min(catchup.readers[feed] for feed in wanting)
-        records = batch.records(topic.declared, first, end)
+        records = batch.records(topic.declared, first, end, topic.partition)
         for feed in wanting:
             self._hand_all(catchup, feed, records)
 
@@ -223,19 +226,19 @@ class Feeds:
                 continue
             if where is not None and not where.passes(record):
                 continue
-            if not self._hand(feed, place, record):
+            if not self._hand(feed, place, record, catchup.topic):
                 catchup.move(feed, record.offset)
                 catchup.leave(feed)
                 return
 
-    def _hand(self, feed: OwnFeed, place: int, record: Record) -> bool:
+    def _hand(self, feed: OwnFeed, place: int, record: Record, topic: Topic) -> bool:
         """Send one record, or pass over it; False if there is no room for it now."""
         subscription = feed.subscription
         session = subscription.session
         metrics, clock = self._engine.metrics, self._engine.clock
         if subscription.no_local and record.publisher == session.client_id:
             return True
-        run = feed_run(record, clock)
+        run = feed_run(record, topic, clock)
         if run.until_us and run.until_us <= clock.steady_us():
             metrics.dropped["expired"] += 1
             if self._engine.watch is not None:
@@ -276,7 +279,7 @@ def _has_room(session: Session, qos: int, size: int) -> bool:
     return session.window.room > 0 if qos else not session.storing
 
 
-def feed_run(record: Record, clock: Timeline) -> Run:
+def feed_run(record: Record, topic: Topic, clock: Timeline) -> Run:
     """A record as a feed sends it: it says where it lies and when it came."""
     payload = record.payload
     flags = record_flags(record.qos, record.retain, record.kind)
@@ -290,6 +293,8 @@ def feed_run(record: Record, clock: Timeline) -> Run:
         (OFFSET_HEADER, str(record.offset)),
         (TIME_HEADER, shown_time(record.timestamp)),
     )
+    if len(topic.parts) > 1:
+        run.headers = (*run.headers, (PARTITION_HEADER, str(record.partition)))
     if record.expires_at:
         run.until_us = clock.until_us(record.timestamp, record.expires_at)
     run.publisher = record.publisher
@@ -300,7 +305,7 @@ def retained_record(row: RetainedRow, topic: Topic) -> Record:
     """A retained message as the record it is in its topic."""
     return Record(
         topic.declared,
-        0,
+        topic.partition,
         row.offset,
         row.timestamp,
         row.name,

@@ -195,4 +195,4 @@ class RetainedDelivery:
         if feed.where is not None and not feed.where.passes(record):
             return True
         place = retained_place(feed.place(topic.id))
-        return send_one(feed, place, row.offset, feed_run(record, self._clock), True)
+        return send_one(feed, place, row.offset, feed_run(record, topic, self._clock), True)

@@ -78,13 +78,24 @@ class Stream:
         self._backlog_bytes = 0
         self._wake: asyncio.Future[None] | None = None
         self._is_closed = False
-        self._is_late = False
+        self.is_late = False  # its reader does not wait any longer
+        self.on_news: Callable[[], None] | None = None  # hears what wakes a reader that waits
         self.overflows = 0  # how often its reader was too slow for what came
 
     @property
     def next_offset(self) -> int:
         """Everything that matches below it has been handed out."""
         return self._feed.next_offset
+
+    @property
+    def start_offsets(self) -> list[int]:
+        """Where it began, for each partition."""
+        return [self.start_offset]
+
+    @property
+    def next_offsets(self) -> list[int]:
+        """Everything that matches below them has been handed out, for each partition."""
+        return [self._feed.next_offset]
 
     @property
     def is_closed(self) -> bool:
@@ -113,15 +124,25 @@ class Stream:
         if wait_s is None:
             return await self._take(limit)
         loop = asyncio.get_running_loop()
-        self._is_late = False
+        self.is_late = False
         timer = loop.call_later(wait_s, self._be_late)
         try:
             return await self._take(limit)
         finally:
             timer.cancel()
-            self._is_late = False
+            self.is_late = False
 
     async def _take(self, limit: int) -> list[Record]:
+        while not self._is_closed:
+            taken = await self.poll(limit)
+            if taken or self.is_late:
+                return taken
+            if not self._is_closed:
+                await self._wait()
+        return []
+
+    async def poll(self, limit: int) -> list[Record]:
+        """At most `limit` records that are at hand or in the log; empty if there are none yet."""
         while not self._is_closed:
             taken = [record for _, record in self._feed.take(limit)]
             if taken:
@@ -131,16 +152,13 @@ class Stream:
                     continue
                 self._metrics.note_read(len(taken))
                 return taken
-            if self._is_late:
+            if self.is_late or self._feed.is_live:
                 return []
-            if self._feed.is_live:
-                await self._wait()
-            else:
-                try:
-                    await self._resume()
-                except UnavailableError:
-                    if not self._is_closed:  # else the log was closed while we read it
-                        raise
+            try:
+                await self._resume()
+            except UnavailableError:
+                if not self._is_closed:  # else the log was closed while we read it
+                    raise
         return []
 
     def go_back(self, records: list[Record]) -> None:
@@ -182,7 +200,7 @@ class Stream:
             if self.has_siblings:
                 records += self._decoded.records(self.topic, batch, start, end)
             else:
-                records += batch.records(self.topic.declared, start, end)
+                records += batch.records(self.topic.declared, start, end, self.topic.partition)
         items, end = _within(self._matching(records), self._backlogs.most, end)
         feed.supply(items, start, end, log.bounds().end)
         self._count(_size([record for at, record in items if at < feed.level]))
@@ -225,12 +243,14 @@ class Stream:
         ]
 
     def _be_late(self) -> None:
-        self._is_late = True
+        self.is_late = True
         self._notify()
 
     def _notify(self) -> None:
         if self._wake is not None and not self._wake.done():
             self._wake.set_result(None)
+        if self.on_news is not None:
+            self.on_news()
 
     def close(self) -> None:
         """End the iteration, also for a reader that waits right now."""

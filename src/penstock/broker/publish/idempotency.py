@@ -6,12 +6,15 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from penstock.broker.parts import runs_by_part
 from penstock.broker.publish.submissions import Submissions
 from penstock.broker.publish.used_keys import DIGEST_BITS, Keys, key_mark, part_key
+from penstock.broker.queue.consumers import read_matching
 from penstock.broker.topics import Topic
 from penstock.catalog.keys import KeyRow
 from penstock.core.access import Principal
 from penstock.core.run import Run
+from penstock.model.errors import Gap
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +78,55 @@ class StoringOnce:
         finally:
             self._keys.leave(topic.id, key)
         return Once(own_row.first_offset, 1, is_repeat) if own_row.digest == asked else None
+
+    async def store_parts(
+        self, principal: Principal, topic: Topic, runs: Sequence[Run], key: str, digest: bytes
+    ) -> tuple[dict[int, int], bool] | None:
+        """As `store`, for runs of several parts: the first offset by part id, and if all repeat.
+
+        Every part has a mark of its own: sent again, the request stores what is still missing.
+        """
+        known = await self._keys.digests(topic.id, len(topic.parts), key)
+        if known - {_number(digest)}:
+            return None
+        groups = runs_by_part(topic, runs)
+        works = [self.store(principal, part, own, key, digest) for part, own in groups]
+        answers = await asyncio.gather(*works)
+        firsts: dict[int, int] = {}
+        for (part, _), once in zip(groups, answers, strict=True):
+            if once is None:
+                return None
+            firsts[part.id] = once.offset
+        return firsts, all(once is not None and once.is_repeat for once in answers)
+
+    async def store_message(
+        self,
+        principal: Principal,
+        topic: Topic,
+        run: Run,
+        key: str,
+        number: int,
+        digest: bytes,
+    ) -> tuple[int, bool] | None:
+        """As `store_part`, in a topic of several parts: its offset, and if it was stored before."""
+        part = topic.part_of(run.name)
+        row = await self._keys.enter(part.id, key)
+        self._keys.leave(part.id, key)
+        if row is not None and row.count:
+            # All that the request had for this part is there; which one it is, its bytes tell.
+            end = row.first_offset + row.count
+            try:
+                records, _ = await read_matching(part, row.first_offset, end, None, None)
+            except Gap:
+                return row.first_offset, True  # retention has taken it since
+            start = run.starts[0]
+            payload = bytes(run.data[start : start + run.lengths[0]])
+            for record in records:
+                if record.name == run.name and record.payload == payload:
+                    return record.offset, True
+            return None
+        once = await self.store_part(principal, part, [run], key, number, digest)
+        return None if once is None else (once.offset, once.is_repeat)
 
     async def _submit(
         self,

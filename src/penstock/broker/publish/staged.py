@@ -69,6 +69,11 @@ class Staged:
         check_part(part)
         if topic.is_built_in:
             raise NotAuthorized(built_in_denial(topic))
+        if len(topic.parts) > 1:
+            raise RefusedError(
+                f"topic {quoted(topic.declared)} has {len(topic.parts)} partitions, and staged "
+                "files are stored in topics with one: create such a topic, or publish the records"
+            )
         own = _own(principal, source)
         keys = _Keys(source, own, number, part)
         payload_bytes_max = self._engine.settings.payload_bytes_max

@@ -1,7 +1,7 @@
 """Messages that name their topic, from doors that answer with offsets.
 
 All runs of a submission go into one batch, next to each other: they are stored together or not at
-all.
+all. Where a topic has several partitions that holds for the runs of each partition.
 """
 
 from __future__ import annotations
@@ -42,6 +42,49 @@ class Submission:
         self._on_stored(-1, error)
 
 
+class PartAnswers:
+    """What the parts of a submission have answered by now."""
+
+    __slots__ = ("_error", "_firsts", "_left", "_on_stored")
+
+    def __init__(
+        self, count: int, on_stored: Callable[[dict[int, int], Exception | None], None]
+    ) -> None:
+        self._left = count
+        self._on_stored = on_stored
+        self._firsts: dict[int, int] = {}
+        self._error: Exception | None = None
+
+    def note(self, part_id: int, offset: int, error: Exception | None) -> None:
+        self._left -= 1
+        if error is None:
+            self._firsts[part_id] = offset
+        else:
+            self._error = error
+        if not self._left:
+            self._on_stored(self._firsts, self._error)
+
+
+class PartSubmission:
+    """Implements the log's Waiter for the runs of one part."""
+
+    __slots__ = ("_answers", "_part_id")
+
+    def __init__(self, answers: PartAnswers, part_id: int) -> None:
+        self._answers = answers
+        self._part_id = part_id
+
+    @property
+    def has_given_up(self) -> bool:
+        return False
+
+    def committed(self, offset: int) -> None:
+        self._answers.note(self._part_id, offset, None)
+
+    def refused(self, error: Exception) -> None:
+        self._answers.note(self._part_id, -1, error)
+
+
 def built_in_denial(topic: Topic) -> str:
     """What somebody is told who writes to a topic of the broker itself."""
     return f"topic {quoted(topic.declared)} is built in: only the broker itself writes to it"
@@ -71,6 +114,24 @@ class Submissions:
             raise NotAuthorized(built_in_denial(topic))
         self._check(principal, topic, runs)
         topic.log.append(runs, Submission(on_stored), marks)
+
+    def submit_parts(
+        self,
+        principal: Principal,
+        topic: Topic,
+        groups: Sequence[tuple[Topic, list[Run]]],
+        on_stored: Callable[[dict[int, int], Exception | None], None],
+    ) -> None:
+        """As `submit`, for runs of several parts, each of which stores its own as a whole.
+
+        `on_stored` hears when all have answered: the first offset by part id, or why one failed.
+        """
+        if topic.is_built_in:
+            raise NotAuthorized(built_in_denial(topic))
+        self._check(principal, topic, [run for _, runs in groups for run in runs])
+        answers = PartAnswers(len(groups), on_stored)
+        for part, runs in groups:
+            part.log.append(runs, PartSubmission(answers, part.id))
 
     def _check(self, principal: Principal, topic: Topic, runs: Sequence[Run]) -> None:
         engine = self._engine

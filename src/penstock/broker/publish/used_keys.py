@@ -73,6 +73,19 @@ class Keys:
             self.leave(topic_id, key)
             raise
 
+    async def digests(self, topic_id: int, partitions: int, key: str) -> set[int]:
+        """Of what this key was used for, in all partitions of a topic."""
+        found = {
+            row.topic_id: row for row in await self._catalog.find_all(topic_id, partitions, key)
+        }
+        for rows in (self._saving, self._unsaved):
+            for number in range(topic_id, topic_id + partitions):
+                row = rows.get((number, key))
+                if row is not None:
+                    found[number] = row
+        oldest_us = self._oldest_us()
+        return {row.digest for row in found.values() if row.stored_at > oldest_us}
+
     def leave(self, topic_id: int, key: str) -> None:
         self._busy.pop((topic_id, key)).set_result(None)
 

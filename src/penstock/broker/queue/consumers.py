@@ -8,51 +8,55 @@ repeats a batch, it never skips one.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from typing import Final, Protocol
 
 from penstock.broker.metrics import Metrics
 from penstock.broker.owners import Owners
+from penstock.broker.parts import check_offset, partition_offsets, resolve_all, shown_offsets
 from penstock.broker.quotas import Quotas
-from penstock.broker.topics import Topic
+from penstock.broker.topics import Topic, Topics
 from penstock.catalog.catalog import Catalog, ConsumerRow
 from penstock.catalog.positions import PositionSaver
 from penstock.core.access import Gate
 from penstock.core.names import check_consumer, matches, quoted
-from penstock.core.position import AtOffset, AtTime, Latest, Position, check_offset_type
+from penstock.core.position import Position
 from penstock.core.quotas import CONSUMERS
 from penstock.core.where import Where
 from penstock.log.files.segment import StaleSegment
 from penstock.log.format.batch import Batch
-from penstock.log.interface import KeptLog
 from penstock.model.errors import (
     AlreadySubscribed,
     Gap,
-    InvalidPosition,
     NotSubscribed,
-    OffsetBeyondEnd,
     UnavailableError,
 )
 from penstock.model.limits import KIB
-from penstock.model.record import ConsumerInfo, Record, TopicId
+from penstock.model.record import ConsumerInfo, Offsets, Record
 
 SLICE_BYTES: Final = 256 * KIB  # looked at in one go: a few milliseconds
 RECORD_WORK_BYTES: Final = 256  # looking at a record costs as much as that, however short it is
 
 
 class Consumer:
-    """One consumer of one topic. `next_offset` is what it reads next."""
+    """One consumer of one part of a topic. `next_offset` is what it reads next."""
 
-    def __init__(self, name: str, next_offset: int, owner: str | None = None) -> None:
+    def __init__(
+        self, name: str, next_offset: int, owner: str | None = None, partition: int = 0
+    ) -> None:
         self.name = name
         self.owner = owner  # the user who made it; None: nobody
+        self.partition = partition
         self.next_offset = next_offset
         self.confirmed = next_offset  # handled up to here: what may be saved
         # The newest batch counts as handled at the next consume, or at a clean close.
         self.confirms_itself = False
         self.key = ""  # of the call that was given the newest batch, and where the batch begins
         self.batch_offset = next_offset
-        self.turn = asyncio.Lock()
+        self.turn = asyncio.Lock()  # one for all partitions of its topic
+        self.batch_part = 0  # the partition that the newest batch begins with
+        self.next_part = 0  # and the one that the next batch begins with
 
     def start(self, key: str, offset: int | None) -> int:
         """Where a call with this key reads from: its own batch again, or behind the newest one."""
@@ -64,7 +68,7 @@ class Consumer:
 
 
 class Consumers:
-    """All consumers of a broker, by (topic id, name)."""
+    """All consumers of a broker, by (id of a topic's part, name)."""
 
     def __init__(
         self, catalog: Catalog, saver: PositionSaver, metrics: Metrics, quotas: Quotas
@@ -76,16 +80,24 @@ class Consumers:
         self._consumers: dict[tuple[int, str], Consumer] = {}
         self._owners: Owners[tuple[int, str]] = Owners()
 
-    async def load(self, rows: list[ConsumerRow], logs: dict[TopicId, KeptLog]) -> None:
+    async def load(self, rows: list[ConsumerRow], topics: Topics) -> None:
         """Take over saved positions; one past what the log still holds is moved back, counted."""
         for row in rows:
-            log = logs[row.topic_id]
-            offset = await log.clamp(row.epoch, row.next_offset)
+            part = topics.by_id(row.topic_id)
+            assert part is not None, "the catalog has no position without its topic"
+            offset = await part.log.clamp(row.epoch, row.next_offset)
             if offset < row.next_offset:
                 self._metrics.dropped["epoch"] += row.next_offset - offset
-            consumer = Consumer(row.consumer, offset, row.owner)
-            self._consumers[row.topic_id, row.consumer] = consumer
-            self._owners.put((row.topic_id, row.consumer), row.owner)
+            self._add(part, row.consumer, offset, row.owner)
+
+    def _add(self, part: Topic, name: str, offset: int, owner: str | None) -> None:
+        consumer = Consumer(name, offset, owner, part.partition)
+        lead = self._consumers.get((part.parts[0].id, name))
+        if lead is not None:
+            consumer.turn = lead.turn
+        self._consumers[part.id, name] = consumer
+        if not part.partition:
+            self._owners.put((part.id, name), owner)
 
     def get(self, topic: Topic, name: str) -> Consumer:
         consumer = self._consumers.get((topic.id, name))
@@ -96,6 +108,26 @@ class Consumers:
                 "subscribe it first"
             )
         return consumer
+
+    def parts(self, topic: Topic, name: str) -> list[tuple[Topic, Consumer]]:
+        """A consumer in all parts of its topic."""
+        first = self.get(topic, name)
+        if len(topic.parts) == 1:
+            return [(topic, first)]
+        return [(part, self.get(part, name)) for part in topic.parts]
+
+    def next_offsets(self, topic: Topic, name: str) -> list[int]:
+        """What a consumer reads next in each partition."""
+        return [one.next_offset for _, one in self.parts(topic, name)]
+
+    def waiting(self, topic: Topic, name: str) -> int:
+        """How many records it has not been given yet."""
+        return sum([_lag(part, one) for part, one in self.parts(topic, name)])
+
+    def starts(self, topic: Topic, name: str, key: str, offset: Offsets | None) -> list[int]:
+        """Where a call with this key reads from, in each partition."""
+        given = {} if offset is None else partition_offsets(topic, offset)
+        return [one.start(key, given.get(one.partition)) for _, one in self.parts(topic, name)]
 
     def of(self, topic: Topic) -> list[Consumer]:
         """The consumers of a topic, in the order of their names."""
@@ -110,42 +142,49 @@ class Consumers:
         ]
 
     def describe(self, topic: Topic) -> list[ConsumerInfo]:
-        first, end = topic.log.bounds()
-        return [
-            ConsumerInfo(one.name, one.next_offset, end - max(one.next_offset, first))
-            for one in self.of(topic)
-        ]
+        return [self.describe_one(topic, one.name) for one in self.of(topic)]
+
+    def describe_one(self, topic: Topic, name: str) -> ConsumerInfo:
+        offsets = self.next_offsets(topic, name)
+        return ConsumerInfo(name, shown_offsets(offsets), self.waiting(topic, name))
 
     async def subscribe(
         self, topic: Topic, name: str, start: Position, owner: str | None = None
     ) -> None:
         """Durable on return. `owner` is the user whose consumer it is; None: everybody's."""
         check_consumer(name)
-        offset = await resolve(topic, start)
+        offsets = await resolve_all(topic, start)
         if (topic.id, name) in self._consumers:
             raise AlreadySubscribed(
                 f"consumer {quoted(name)} already reads topic {quoted(topic.declared)}: "
                 "unsubscribe it first, or seek"
             )
         with self.making(owner):
-            await self._catalog.insert_consumer(topic.id, name, topic.log.epoch, offset, owner)
-            self.admit(topic, name, offset, owner)
+            pairs = zip(topic.parts, offsets, strict=True)
+            first, *others = [(part.id, part.log.epoch, offset) for part, offset in pairs]
+            await self._catalog.insert_consumer(first[0], name, *first[1:], owner, others)
+            self.admit(topic, name, offsets, owner)
 
     def making(self, owner: str | None) -> AbstractContextManager[None]:
         """Around making a consumer; QuotaExceeded if the tenant or user may not have another."""
         held_by_user = 0 if owner is None else self._owners.count_of(owner)
-        return self._quotas.making_own(CONSUMERS, len(self._consumers), owner, held_by_user)
+        count = sum([not one.partition for one in self._consumers.values()])
+        return self._quotas.making_own(CONSUMERS, count, owner, held_by_user)
 
-    def admit(self, topic: Topic, name: str, next_offset: int, owner: str | None) -> None:
-        """A consumer that is stored."""
-        self._consumers[topic.id, name] = Consumer(name, next_offset, owner)
-        self._owners.put((topic.id, name), owner)
+    def admit(
+        self, topic: Topic, name: str, next_offsets: Sequence[int], owner: str | None
+    ) -> None:
+        """A consumer that is stored, with an offset for each partition."""
+        for part, offset in zip(topic.parts, next_offsets, strict=True):
+            self._add(part, name, offset, owner)
 
     async def unsubscribe(self, topic: Topic, name: str) -> None:
         self.get(topic, name)
-        self._saver.forget((self._catalog.tenant, topic.id, name))
-        await self._catalog.delete_consumer(topic.id, name)
-        self._consumers.pop((topic.id, name), None)
+        for part in topic.parts:
+            self._saver.forget((self._catalog.tenant, part.id, name))
+        await self._catalog.delete_consumer(topic.id, name, len(topic.parts))
+        for part in topic.parts:
+            self._consumers.pop((part.id, name), None)
         self._owners.pop((topic.id, name))
 
     def forget(self, topic: Topic) -> None:
@@ -167,34 +206,70 @@ class Consumers:
         bytes_max: int | None = None,
         scan_bytes_max: int | None = None,
         key: str = "",
-        offset: int | None = None,
+        offset: Offsets | None = None,
         gate: Gate | None = None,
     ) -> list[Record]:
         """The next records up to the end at this call, at most `limit` of those that pass.
 
-        The same `key` again means the same batch again, or more of it from `offset` on: an answer
+        Partitions have their turns: a batch begins with the one after the last that was read. The
+        same `key` again means the same batch again, or more of it from `offset` on: an answer
         that was lost is given again, and nothing of the batch counts as handled.
         """
-        consumer = self.get(topic, name)
-        async with consumer.turn:
-            self._begin(topic, consumer, key, offset)
-            _, end = topic.log.bounds()
-            while True:
-                first = topic.log.bounds().first
-                if consumer.next_offset < first:
-                    self._skip_gap(topic, consumer, first, on_gap)
-                start = consumer.next_offset
-                try:
-                    found, next_offset = await read_matching(
-                        topic, start, end, limit, where, None, bytes_max, scan_bytes_max, gate=gate
-                    )
+        parts = self.parts(topic, name)
+        lead = parts[0][1]
+        given = {} if offset is None else partition_offsets(topic, offset)
+        async with lead.turn:
+            if not key or key != lead.key:
+                lead.batch_part = lead.next_part
+            ends = [part.log.bounds().end for part, _ in parts]
+            for part, one in parts:
+                self._begin(part, one, key, given.get(one.partition))
+            found: list[Record] = []
+            for at in range(len(parts)):
+                number = (lead.batch_part + at) % len(parts)
+                part, one = parts[number]
+                left = None if limit is None else limit - len(found)
+                new = await self._consume(
+                    part, one, ends[number], left, where, on_gap, bytes_max, scan_bytes_max, gate
+                )
+                found += new
+                lead.next_part = (number + 1) % len(parts)
+                if at + 1 == len(parts) or (limit is not None and len(found) >= limit):
                     break
-                except Gap:
-                    continue  # trimmed while we read: the bounds say so now
-            consumer.next_offset = next_offset
-            consumer.confirms_itself = commit
+                if bytes_max is not None:
+                    bytes_max -= sum([len(record.payload) for record in new])
+                    if bytes_max <= 0:
+                        break
+            for _, one in parts:
+                one.confirms_itself = commit
             self._metrics.note_read(len(found))
             return found
+
+    async def _consume(
+        self,
+        topic: Topic,
+        consumer: Consumer,
+        end: int,
+        limit: int | None,
+        where: Where | None,
+        on_gap: str,
+        bytes_max: int | None,
+        scan_bytes_max: int | None,
+        gate: Gate | None,
+    ) -> list[Record]:
+        """What one part has for it."""
+        while True:
+            first = topic.log.bounds().first
+            if consumer.next_offset < first:
+                self._skip_gap(topic, consumer, first, on_gap)
+            start = consumer.next_offset
+            try:
+                found, consumer.next_offset = await read_matching(
+                    topic, start, end, limit, where, None, bytes_max, scan_bytes_max, gate=gate
+                )
+                return found
+            except Gap:
+                continue  # trimmed while we read: the bounds say so now
 
     def _begin(self, topic: Topic, consumer: Consumer, key: str, offset: int | None) -> None:
         """Go to where this call reads from; a new batch means that the one before is handled."""
@@ -226,33 +301,37 @@ class Consumers:
             self._catalog.tenant, topic.id, consumer.name, topic.log.epoch, consumer.confirmed
         )
 
-    async def commit(self, topic: Topic, name: str, offset: int | None) -> None:
+    async def commit(self, topic: Topic, name: str, offset: Offsets | None) -> None:
         """What was handed out (or all before `offset`) is handled; durable on return."""
-        consumer = self.get(topic, name)
-        async with consumer.turn:
-            if offset is None:
-                offset = consumer.next_offset
-            else:
-                check_offset(topic, offset)
-            # What is handled is not handed out again, even if it never was.
-            consumer.next_offset = max(consumer.next_offset, offset)
-            consumer.confirmed = offset
-            consumer.confirms_itself = False
-            consumer.key = ""
-            self._note(topic, consumer)
+        parts = self.parts(topic, name)
+        given = {} if offset is None else partition_offsets(topic, offset)
+        async with parts[0][1].turn:
+            for number, at in given.items():
+                check_offset(topic.parts[number], at)
+            for part, consumer in parts:
+                if offset is not None and part.partition not in given:
+                    continue
+                handled = given.get(part.partition, consumer.next_offset)
+                # What is handled is not handed out again, even if it never was.
+                self._place(part, consumer, max(consumer.next_offset, handled), handled)
         await self._saver.flush()
 
-    async def seek(self, topic: Topic, name: str, position: Position) -> int:
+    async def seek(self, topic: Topic, name: str, position: Position) -> Offsets:
         """Go on reading at `position`; durable on return."""
-        consumer = self.get(topic, name)
-        offset = await resolve(topic, position)
-        async with consumer.turn:
-            consumer.next_offset = consumer.confirmed = offset
-            consumer.confirms_itself = False
-            consumer.key = ""
-            self._note(topic, consumer)
+        parts = self.parts(topic, name)
+        offsets = await resolve_all(topic, position)
+        async with parts[0][1].turn:
+            for (part, consumer), offset in zip(parts, offsets, strict=True):
+                self._place(part, consumer, offset, offset)
         await self._saver.flush()
-        return offset
+        return shown_offsets(offsets)
+
+    def _place(self, part: Topic, consumer: Consumer, next_offset: int, confirmed: int) -> None:
+        consumer.next_offset = next_offset
+        consumer.confirmed = confirmed
+        consumer.confirms_itself = False
+        consumer.key = ""
+        self._note(part, consumer)
 
     async def close(self, topics: list[Topic], *, is_clean: bool) -> None:
         """Save all positions; if it is a clean close, past the batches that confirm themselves."""
@@ -305,7 +384,7 @@ async def read_matching(
             is_filtered = gate is not None and not gate.pass_all(names_in(batch))
             if limit is not None and where is None and names is None and not is_filtered:
                 stop = min(end, offset + limit - len(found))  # decode no more than are wanted
-            records = batch.records(topic.declared, offset, stop)
+            records = batch.records(topic.declared, offset, stop, topic.partition)
             if names is not None:
                 records = [record for record in records if matches(names, record.name)]
             if gate is not None and is_filtered:
@@ -325,6 +404,19 @@ async def read_matching(
             offset = min(max(offset, batch.end_offset), end)
             scanned_bytes += batch.header.blob_raw_length
     return found, offset
+
+
+async def read_range(
+    part: Topic, offset: int, end: int, limit: int | None, where: Where | None, names: str | None
+) -> list[Record]:
+    """Records of [offset, end) that pass, without those that retention has taken."""
+    while True:
+        offset = max(offset, part.log.bounds().first)
+        try:
+            found, _ = await read_matching(part, offset, end, limit, where, names)
+            return found
+        except Gap:
+            continue  # trimmed while we read: the bounds say so now
 
 
 def names_in(batch: Batch) -> list[str]:
@@ -361,23 +453,6 @@ async def read_batches(topic: Topic, offset: int, *, is_patient: bool = False) -
         ) from failed
 
 
-async def resolve(topic: Topic, position: Position) -> int:
-    """The offset a position means in this topic, now."""
-    first, end = topic.log.bounds()
-    if isinstance(position, AtOffset):
-        check_offset(topic, position.offset)
-        return position.offset
-    if isinstance(position, AtTime):
-        return await topic.log.offset_at(position.timestamp_us)
-    return end if isinstance(position, Latest) else first
-
-
-def check_offset(topic: Topic, offset: int) -> None:
-    """An offset beyond the end is refused with the bounds in the message."""
-    first, end = topic.log.bounds()
-    if not 0 <= check_offset_type(offset) <= end:
-        kind = OffsetBeyondEnd if offset > end else InvalidPosition
-        raise kind(
-            f"offset {offset!r} is not in topic {quoted(topic.declared)}: use an offset from "
-            f"{first} to {end}, which is the next to be written"
-        )
+def _lag(part: Topic, consumer: Consumer) -> int:
+    first, end = part.log.bounds()
+    return end - max(consumer.next_offset, first)

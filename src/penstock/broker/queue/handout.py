@@ -103,7 +103,9 @@ class Handout:
                     offset = again[at]
                     name = batch.names(offset - batch.base_offset, offset - batch.base_offset + 1)
                     if self._may_read(name[0]):
-                        record = batch.records(self._topic.declared, offset, offset + 1)[0]
+                        record = batch.records(
+                            self._topic.declared, offset, offset + 1, self._topic.partition
+                        )[0]
                         if not self._fits(record):
                             return offset
                         deliveries = group.retake(self._receipt, offset, now_us, terms=self._terms)
@@ -136,7 +138,9 @@ class Handout:
     def _take_all(self, batch: Batch, first: int, now_us: int) -> None:
         count = min(self._limit - len(self.given), self._group.room)
         taken = 0
-        for record in batch.records(self._topic.declared, first, first + count):
+        for record in batch.records(
+            self._topic.declared, first, first + count, self._topic.partition
+        ):
             if not self._fits(record):
                 break
             self.given.append(Given(record, 1))
@@ -152,7 +156,9 @@ class Handout:
             if not self._may_read(name):
                 await self._leave(offset)
                 continue
-            record = batch.records(self._topic.declared, offset, offset + 1)[0]
+            record = batch.records(self._topic.declared, offset, offset + 1, self._topic.partition)[
+                0
+            ]
             if not self._fits(record):
                 return
             self._group.take(self._receipt, offset, 1, now_us, terms=self._terms)

@@ -16,7 +16,8 @@ from uuid import uuid4
 
 from penstock.broker.metrics import Metrics
 from penstock.broker.owners import Owners
-from penstock.broker.queue.consumers import read_batches, resolve
+from penstock.broker.parts import resolve
+from penstock.broker.queue.consumers import read_batches
 from penstock.broker.queue.dead import dead_letter, dead_topic
 from penstock.broker.queue.handout import Given, Handout, expected_bytes
 from penstock.broker.quotas import Quotas
@@ -205,6 +206,12 @@ class Groups:
     async def _get_or_make(
         self, topic: Topic, name: str, start: Position, owner: str | None
     ) -> KeptGroup:
+        if len(topic.parts) > 1:
+            raise RefusedError(
+                f"topic {quoted(topic.declared)} has {len(topic.parts)} partitions, and groups "
+                "read topics with one: use a consumer or a stream, or create a topic with one "
+                "partition"
+            )
         kept = self._groups.get((topic.id, name))
         if kept is not None:
             return kept

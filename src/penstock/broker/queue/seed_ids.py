@@ -66,19 +66,18 @@ class Queue:
     async def register_consumer(self, topic: Topic, owner: str | None) -> str:
         """The new consumer's id; it begins with the first record there is. Durable on return."""
         _check_topic_id(topic)
-        first = topic.log.bounds().first
         with self._consumers.making(owner):
             ordinal = await self._catalog.register_consumer(
                 topic.id,
                 lambda ordinal: make_id(topic.id, ordinal, CONSUMER),
-                topic.log.epoch,
-                first,
+                [(part.id, part.log.epoch, part.log.bounds().first) for part in topic.parts],
                 owner,
             )
             counts = self._counts.setdefault(topic.id, _Counts())
             counts.consumers = max(counts.consumers, ordinal + 1)
             consumer_id = make_id(topic.id, ordinal, CONSUMER)
-            self._consumers.admit(topic, consumer_id, first, owner)
+            firsts = [part.log.bounds().first for part in topic.parts]
+            self._consumers.admit(topic, consumer_id, firsts, owner)
         return consumer_id
 
     def check_producer(self, topic: Topic, producer_id: str) -> None:

@@ -145,8 +145,8 @@ async def _resend(
     if feed_id_of(tag) == NO_FEED:
         run = stored_run(batch, offset, exchange.engine.clock)
     else:
-        (record,) = batch.records(topic.declared, offset, offset + 1)
-        run = feed_run(record, exchange.engine.clock)
+        (record,) = batch.records(topic.declared, offset, offset + 1, topic.partition)
+        run = feed_run(record, topic, exchange.engine.clock)
     if not exchange.authorise(outbox.principal, RECEIVE, run.name, topic.key):
         return "not_authorized"
     qos = 2 if packet_id in session.twice else 1

@@ -184,7 +184,7 @@ class _Pass:
         topic = self._topic
         if make_tag(make_place(reader.feed_id, topic.id), offset) in reader.out:
             return False
-        (record,) = batch.records(topic.declared, offset, offset + 1)
+        (record,) = batch.records(topic.declared, offset, offset + 1, topic.partition)
         if not is_from(stretch.publishers, is_own=record.publisher == reader.client_id):
             return False
         return reader.where is None or reader.where.passes(record)

@@ -247,7 +247,8 @@ class QueueDoor:
         def stored(offset: int, error: Exception | None) -> None:
             request.reply(SUCCESS if error is None else failure_of(error))
 
-        self._submissions.submit(request.principal, topic, [run], stored)
+        part = topic.part_of(run.name)
+        self._submissions.submit(request.principal, part, [run], stored)
 
     async def consume(self, request: Request) -> Answer:
         topic, consumer_id = self._consumer(request)
@@ -260,9 +261,12 @@ class QueueDoor:
             )
 
         async def measure() -> int:
-            start = consumers.get(topic, consumer_id).next_offset
-            found = await read_records(topic, start, Selection(1, READ_BYTES_MAX, gate=gate))
-            return records_size(found.records)
+            selection = Selection(1, READ_BYTES_MAX, gate=gate)
+            largest = 0
+            for part, consumer in consumers.parts(topic, consumer_id):
+                found = await read_records(part, consumer.next_offset, selection)
+                largest = max(largest, records_size(found.records))
+            return largest
 
         found, place = await self._room.read(consume, records_size, measure)
         if not found:
@@ -276,9 +280,7 @@ class QueueDoor:
 
     def size(self, request: Request) -> Response:
         topic, consumer_id = self._consumer(request)
-        first, end = topic.log.bounds()
-        consumer = self._engine.consumers.get(topic, consumer_id)
-        size = end - max(consumer.next_offset, first)
+        size = self._engine.consumers.waiting(topic, consumer_id)
         return json_response({"status": "success", "size": size})
 
     def _consumer(self, request: Request) -> tuple[Topic, str]:

@@ -17,7 +17,7 @@ from penstock.core.access.roles import ROLE_CHARS_MAX
 from penstock.core.access.rules import RULE_CHARS_MAX
 from penstock.core.names import INVISIBLE
 from penstock.core.position import OFFSET_END
-from penstock.core.topic_settings import DURABILITIES
+from penstock.core.topic_settings import DURABILITIES, PARTITIONS_MAX
 from penstock.model.limits import (
     CONSUMER_CHARS_MAX,
     EXPRESSION_CHARS_MAX,
@@ -82,6 +82,14 @@ RULE: Final[Schema] = {
 ACTION: Final[Schema] = {"type": "string", "enum": list(ACTIONS)}
 KEY: Final = text(r"^[!-~]([ -~]*[!-~])?$", KEY_CHARS_MAX)
 OFFSET: Final = number(0, OFFSET_END - 1)
+PARTITIONS: Final = number(1, PARTITIONS_MAX)
+OFFSETS_BY_PARTITION: Final[Schema] = {
+    "type": "object",
+    "propertyNames": {"pattern": "^[0-9]{1,9}$"},
+    "additionalProperties": OFFSET,
+    "minProperties": 1,
+}
+OFFSETS: Final[Schema] = {"anyOf": [OFFSET, OFFSETS_BY_PARTITION]}
 _TIMES: Final[list[Schema]] = [
     text(rf"^-(?=[0-9]){_DURATION}$"),
     {"type": "string", "format": "date-time"},
@@ -90,14 +98,20 @@ TIME: Final[Schema] = {
     "anyOf": [*_TIMES, {"type": "null"}],
     "description": "an RFC 3339 time, or a duration back from now such as -30d",
 }
-POSITION: Final[Schema] = {
-    "anyOf": [
-        {"type": "string", "enum": ["earliest", "latest"]},
-        OFFSET,
-        text("^[0-9]{1,18}$"),
-        *_TIMES,
-    ],
-    "description": "earliest, latest, an offset, an RFC 3339 time, or a duration back such as -24h",
+_POSITIONS: Final[list[Schema]] = [
+    {"type": "string", "enum": ["earliest", "latest"]},
+    OFFSET,
+    text("^[0-9]{1,18}$"),
+    *_TIMES,
+]
+_POSITION_SAYS: Final = (
+    "earliest, latest, an offset, an RFC 3339 time, a duration back such as -24h, or an offset for "
+    'each partition such as {"0": 23, "1": 7}'
+)
+POSITION: Final[Schema] = {"anyOf": _POSITIONS, "description": _POSITION_SAYS}  # in a query
+POSITION_IN_BODY: Final[Schema] = {
+    "anyOf": [*_POSITIONS, OFFSETS_BY_PARTITION],
+    "description": _POSITION_SAYS,
 }
 BASE64: Final = {
     "type": "string",

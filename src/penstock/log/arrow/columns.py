@@ -96,6 +96,15 @@ def _u32(batch: Batch, start: int, count: int) -> np.ndarray[Any, np.dtype[np.ui
     return np.frombuffer(batch.columns, np.uint32, count, start)
 
 
+def in_partition(records: pa.RecordBatch, partition: int) -> pa.RecordBatch:
+    """The same records as those of another partition than 0."""
+    at = records.schema.get_field_index("partition")
+    if not partition or at < 0:
+        return records
+    numbers = pa.repeat(pa.scalar(partition, pa.int32()), records.num_rows)
+    return records.set_column(at, records.schema.field(at), numbers)
+
+
 def _topic(batch: Batch, topic: str, first: int, last: int) -> pa.Array:
     return _same(topic, last - first)
 

@@ -6,17 +6,23 @@ from collections.abc import Iterable, Sequence
 
 import pyarrow as pa
 
-from penstock.log.arrow.columns import KINDS, SCHEMA, schema_of, to_arrow
+from penstock.log.arrow.columns import KINDS, SCHEMA, in_partition, schema_of, to_arrow
 from penstock.log.format.batch import Batch
 from penstock.model.record import Record
 
 
 def stream_of_batches(
-    batches: Iterable[Batch], topic: str, start: int, end: int, columns: Sequence[str] = ()
+    batches: Iterable[Batch],
+    topic: str,
+    start: int,
+    end: int,
+    columns: Sequence[str] = (),
+    partition: int = 0,
 ) -> bytes:
     """The records of [start, end), one Arrow batch for each stored one; all columns, or some."""
     schema = schema_of(columns or SCHEMA.names)
-    return _stream(to_arrow(batches, topic, schema, start, end), schema)
+    made = to_arrow(batches, topic, schema, start, end)
+    return _stream((in_partition(one, partition) for one in made), schema)
 
 
 def stream_of_records(records: Sequence[Record], columns: Sequence[str] = ()) -> bytes:

@@ -58,8 +58,8 @@ def encode_facts(facts: TopicFacts) -> bytes:
     """The content of topic.json; its last key is a checksum of everything in front of it."""
     told = msgspec.to_builtins(facts)
     settings = told["settings"]
-    for key, unset in (("history", False), ("history_age_s", None)):
-        if settings[key] is unset:  # as versions wrote it that knew no histories
+    for key, unset in (("history", False), ("history_age_s", None), ("partitions", 1)):
+        if settings[key] == unset:  # as versions wrote it that did not know them
             del settings[key]
     text = msgspec.json.format(msgspec.json.encode(told)).removesuffix(b"\n}")
     return text + b',\n  "checksum": "%08x"\n}\n' % crc32c(text)

@@ -79,6 +79,10 @@ class EmbeddedStore:
         self._tier = tier
 
     @property
+    def partitions_max(self) -> int:
+        return 1
+
+    @property
     def has_history(self) -> bool:
         return self._tier is not None
 

@@ -149,7 +149,9 @@ class Batch:
         start = self.plan.strings + h.strings_length + h.headers_length
         return decode_marks(bytes(self.columns[start : start + h.marks_length]))
 
-    def records(self, topic: str, start_offset: int, end_offset: int) -> list[Record]:
+    def records(
+        self, topic: str, start_offset: int, end_offset: int, partition: int = 0
+    ) -> list[Record]:
         """The records in [start_offset, end_offset) that this batch holds, in order."""
         base = self.header.base_offset
         first = max(start_offset - base, 0)
@@ -161,7 +163,7 @@ class Batch:
             map(
                 Record,
                 repeat(topic),
-                repeat(0),
+                repeat(partition),
                 range(base + first, base + last),
                 self.timestamps(first, last),
                 self.names(first, last),

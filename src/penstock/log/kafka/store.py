@@ -14,6 +14,7 @@ from typing import Final
 
 import msgspec
 
+from penstock.core.topic_settings import PARTITIONS_MAX
 from penstock.log.broken import DamagedLog
 from penstock.log.cache import CACHE_BYTES_MAX, ChunkCache
 from penstock.log.interface import FSYNC, REPLICATED, LogIdentity, LogSettings
@@ -75,6 +76,7 @@ class KafkaStore:
     def __init__(self, work: KafkaWork, layout: KafkaLayout, clock: Clock) -> None:
         self.notes: list[str] = []  # what opening found, for people
         self.has_history = False
+        self.partitions_max = PARTITIONS_MAX
         self.cache = ChunkCache(CACHE_BYTES_MAX)
         self._work = work
         self._layout = layout
@@ -116,7 +118,7 @@ class KafkaStore:
     async def create(self, identity: LogIdentity, declared: str, settings: LogSettings) -> KafkaLog:
         name = self._name(identity)
         await self._work.client.create_topic(
-            name, 1, self._layout.replication, self._topic_settings(settings)
+            name, settings.partitions, self._layout.replication, self._topic_settings(settings)
         )
         await self._write(name, _entry(identity, declared, settings))
         return await self.open(identity, settings)
@@ -124,20 +126,11 @@ class KafkaStore:
     async def open(self, identity: LogIdentity, settings: LogSettings) -> KafkaLog:
         name = self._name(identity)
         entry = self._entries.get(name)
-        partitions = (await self._work.client.topics()).get(name, 0)
-        if entry is None or not partitions:
-            raise DamagedLog(
-                f"Kafka has no topic {name!r}: restore it from a backup, or delete the topic", 0, 0
-            )
-        if partitions != 1:
-            raise DamagedLog(
-                f"topic {name!r} has {partitions} partitions in Kafka, but Penstock created it "
-                "with 1: messages of one name may be out of order; copy its records into a new "
-                "topic",
-                0,
-                0,
-            )
-        partition = Partition(name, 0)
+        if not identity.partition:  # it is opened first, and speaks for the others
+            await self._check_partitions(name, settings)
+        if entry is None:
+            raise _missing(name)
+        partition = Partition(name, identity.partition)
         state = await open_state(self._work, partition)
         log = KafkaLog(
             partition, entry.declared, settings, state, self._clock, self._work, self.cache
@@ -145,6 +138,20 @@ class KafkaStore:
         await log.learn_last_stamp()
         self._work.follow(log)
         return log
+
+    async def _check_partitions(self, name: str, settings: LogSettings) -> None:
+        """DamagedLog unless Kafka has the topic as Penstock created it."""
+        partitions = (await self._work.client.topics()).get(name, 0)
+        if not partitions:
+            raise _missing(name)
+        if partitions != settings.partitions:
+            raise DamagedLog(
+                f"topic {name!r} has {partitions} partitions in Kafka, but Penstock created it "
+                f"with {settings.partitions}: messages of one name may be out of order; copy its "
+                "records into a new topic",
+                0,
+                0,
+            )
 
     async def delete(self, identity: LogIdentity) -> None:
         name = self._name(identity)
@@ -273,3 +280,9 @@ class KafkaStore:
 
 def _entry(identity: LogIdentity, declared: str, settings: LogSettings) -> _Entry:
     return _Entry(identity.tenant, identity.topic_id, identity.slug, declared, settings)
+
+
+def _missing(name: str) -> DamagedLog:
+    return DamagedLog(
+        f"Kafka has no topic {name!r}: restore it from a backup, or delete the topic", 0, 0
+    )

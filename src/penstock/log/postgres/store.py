@@ -52,6 +52,7 @@ class PostgresStore:
         self._loop = loop
         self._committer: Committer[PostgresJob] = Committer(loop, work)
         self.has_history = False
+        self.partitions_max = 1
         self.cache = ChunkCache(CACHE_BYTES_MAX)
         self._identities: dict[int, LogIdentity] = {}  # all there are, by topic id
         self._open: dict[int, PostgresLog] = {}

@@ -33,7 +33,9 @@ class DirectoryOrigin:
     def __reduce__(self) -> tuple[Any, ...]:
         return DirectoryOrigin, self._given
 
-    def states(self, topics: tuple[str, ...], *, missing_ok: bool = False) -> list[TopicState]:
+    def states(
+        self, topics: tuple[str, ...], *, missing_ok: bool = False, by_partition: bool = False
+    ) -> list[TopicState]:
         found = self._topics.all()
         if topics:
             wanted = {topic_key(topic): topic for topic in topics}

@@ -2,8 +2,8 @@
 
 A place is an offset and, once Spark has stored it, the topic's id and epoch: so a topic that was
 deleted and made anew, or a log that lost records, is noticed instead of being read at offsets that
-mean something else now. The JSON form `{"orders":{"0":23}}` is what users write; Spark's
-checkpoints hold `{"orders":{"0":23,"id":7,"epoch":1}}`.
+mean something else now. The JSON form `{"orders":{"0":23,"1":7}}` is what users write; Spark's
+checkpoints hold `{"orders":{"0":23,"id":7,"epoch":1}}`, with `epochs` of further partitions.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from penstock.core.position import OFFSET_END
 from penstock.model.errors import InvalidSetting
 
 PARTITION: Final = "0"  # a topic in files has exactly one
+_FACTS: Final = ("id", "epoch", "epochs")  # what a place has besides offsets
 EARLIEST: Final = -2  # in JSON, as Spark's Kafka source has them
 LATEST: Final = -1
 
@@ -36,7 +37,18 @@ class Place:
     epoch: int = 0
 
 
-Places = dict[str, Place]  # by topic, as written
+Places = dict[str, Place]  # by `place_key` of a topic, as written, and a partition
+
+
+def place_key(topic: str, partition: int) -> str:
+    """The topic alone for its first partition; no topic's name has a slash."""
+    return f"{topic}/{partition}" if partition else topic
+
+
+def split_key(key: str) -> tuple[str, int]:
+    """What `place_key` was made of."""
+    topic, _, partition = key.partition("/")
+    return topic, int(partition or 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,13 +66,11 @@ class StreamOffset:
     restarts: int = 0
 
     def to_json(self) -> dict[str, Any]:
-        stored: dict[str, Any] = {
-            topic: _stored(place) for topic, place in sorted(self.places.items())
-        }
+        stored: dict[str, Any] = _stored(self.places)
         if self.is_initial:
             stored[_INITIAL] = True
         if self.start is not None:
-            stored[_FROM] = {topic: _stored(place) for topic, place in sorted(self.start.items())}
+            stored[_FROM] = _stored(self.start)
         if self.restarts:
             stored[_RESTARTS] = self.restarts
         return stored
@@ -94,29 +104,57 @@ def places_from_text(option: str, text: str) -> Places:
     return _places(option, value)
 
 
-_FORM: Final = 'write {"orders":{"0":23}} with -2 for the earliest offset and -1 for the latest'
+_FORM: Final = (
+    'write {"orders":{"0":23}}, with an offset for each partition, -2 for the earliest and -1 for '
+    "the latest"
+)
 
 
-def _stored(place: Place) -> dict[str, int]:
-    return {PARTITION: place.offset, "id": place.topic_id, "epoch": place.epoch}
+def _stored(places: Places) -> dict[str, Any]:
+    """By topic, and in it by partition."""
+    stored: dict[str, Any] = {}
+    for (topic, partition), place in sorted(
+        (split_key(key), place) for key, place in places.items()
+    ):
+        facts = stored.setdefault(topic, {})
+        facts[str(partition)] = place.offset
+        if partition:
+            facts.setdefault("id", place.topic_id - partition if place.topic_id else 0)
+            facts.setdefault("epochs", {})[str(partition)] = place.epoch
+        else:
+            facts |= {"id": place.topic_id, "epoch": place.epoch}
+    return stored
 
 
 def _places(option: str, value: Mapping[str, Any]) -> Places:
-    return {topic: _place(option, topic, inner) for topic, inner in value.items()}
+    places: Places = {}
+    for topic, inner in value.items():
+        places |= _topic_places(option, topic, inner)
+    return places
 
 
-def _place(option: str, topic: str, inner: Any) -> Place:
-    if not isinstance(inner, dict) or PARTITION not in inner:
+def _topic_places(option: str, topic: str, inner: Any) -> Places:
+    """The places of one topic, one for each partition."""
+    offsets = (
+        {} if not isinstance(inner, dict) else {k: v for k, v in inner.items() if k not in _FACTS}
+    )
+    if not isinstance(inner, dict) or not offsets:
         raise InvalidSetting(
             f"{option}: topic {quoted(topic)} needs an offset for partition '0'; {_FORM}"
         )
-    for key, number in inner.items():
-        if key not in (PARTITION, "id", "epoch"):
+    topic_id, epoch, epochs = inner.get("id", 0), inner.get("epoch", 0), inner.get("epochs", {})
+    places: Places = {}
+    for key, number in offsets.items():
+        if not (key.isascii() and key.isdigit() and len(key) <= 9):
             raise InvalidSetting(
-                f"{option}: topic {quoted(topic)} has partition {quoted(key)}: "
-                f"topics have one partition, '0'; {_FORM}"
+                f"{option}: {quoted(key)} is not the number of a partition of topic "
+                f"{quoted(topic)}; {_FORM}"
             )
         is_whole = isinstance(number, int) and not isinstance(number, bool)
         if not is_whole or not EARLIEST <= number < OFFSET_END:
             raise InvalidSetting(f"{option}: {quoted(number)} is not an offset; {_FORM}")
-    return Place(inner[PARTITION], inner.get("id", 0), inner.get("epoch", 0))
+        partition = int(key)
+        own_epoch = epochs.get(key, 0) if partition else epoch
+        own_id = topic_id + partition if topic_id else 0
+        places[place_key(topic, partition)] = Place(number, own_id, own_epoch)
+    return places

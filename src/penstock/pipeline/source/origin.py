@@ -16,6 +16,7 @@ from typing import Any, Final, Protocol
 from penstock.core.names import quoted
 from penstock.model.errors import Gap
 from penstock.model.limits import MIB
+from penstock.pipeline.source.offsets import place_key
 
 TASK_BYTES: Final = 128 * MIB  # of files, for one task: what Spark gives one of other files
 TASK_RECORDS_MIN: Final = 50_000  # fewer are not worth a task of their own
@@ -23,24 +24,38 @@ TASK_RECORDS_MIN: Final = 50_000  # fewer are not worth a task of their own
 
 @dataclass(frozen=True, slots=True)
 class TopicState:
-    """A topic as it is now: readable are [first, end)."""
+    """A partition of a topic as it is now: readable are [first, end)."""
 
     topic: str  # as declared
-    topic_id: int
+    topic_id: int  # of the partition: each has an id of its own
     epoch: int
     first: int
     end: int
+    partition: int = 0
+    partitions: int = 1  # of the topic
+
+    @property
+    def key(self) -> str:
+        """What it is called in `Places`."""
+        return place_key(self.topic, self.partition)
+
+    @property
+    def named(self) -> str:
+        """What it is called in messages."""
+        told = f"topic {quoted(self.topic)}"
+        return told if self.partitions == 1 else f"partition {self.partition} of {told}"
 
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """Records [start, end) of one topic, in one life of its log."""
+    """Records [start, end) of one partition of a topic, in one life of its log."""
 
     topic: str
     topic_id: int
     epoch: int
     start: int
     end: int
+    partition: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +71,13 @@ class Wanted:
 class Origin(Protocol):
     """The topics of one broker."""
 
-    def states(self, topics: tuple[str, ...], *, missing_ok: bool = False) -> list[TopicState]:
-        """These topics, or all; TopicNotFound when one does not exist, unless that is all right."""
+    def states(
+        self, topics: tuple[str, ...], *, missing_ok: bool = False, by_partition: bool = False
+    ) -> list[TopicState]:
+        """These topics, or all; TopicNotFound when one does not exist, unless that is all right.
+
+        Topics with several partitions are refused unless they are asked for `by_partition`.
+        """
         ...
 
     def offset_at(self, topic: TopicState, timestamp_us: int) -> int:

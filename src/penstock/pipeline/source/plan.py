@@ -9,9 +9,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from penstock.core.names import quoted, topic_key
-from penstock.core.position import AtOffset, AtTime, Earliest, Latest, Position
+from penstock.core.position import AtOffset, AtOffsets, AtTime, Earliest, Latest, Position
 from penstock.model.errors import Gap, InvalidPosition, InvalidSetting
-from penstock.pipeline.source.offsets import EARLIEST, LATEST, Place, Places
+from penstock.pipeline.source.offsets import EARLIEST, LATEST, Place, Places, split_key
 from penstock.pipeline.source.options import SourceOptions
 from penstock.pipeline.source.origin import (
     DELETED,
@@ -27,7 +27,7 @@ from penstock.pipeline.source.origin import (
 
 def batch_ranges(origin: Origin, options: SourceOptions) -> list[Range]:
     """What a batch query reads."""
-    states = origin.states(options.topics)
+    states = origin.states(options.topics, by_partition=True)
     start = resolve(origin, states, options.start, "startingOffsets")
     end = resolve(origin, states, options.end, "endingOffsets")
     return ranges_between(origin, states, start, end, fails_on_loss=options.fails_on_loss)
@@ -40,7 +40,7 @@ def resolve(
     if isinstance(position, dict):
         return _named_places(states, position, option)
     return {
-        state.topic: place_at(state, _offset(origin, state, position, option)) for state in states
+        state.key: place_at(state, _offset(origin, state, position, option)) for state in states
     }
 
 
@@ -48,14 +48,14 @@ def ranges_between(
     origin: Origin, states: list[TopicState], start: Places, end: Places, *, fails_on_loss: bool
 ) -> list[Range]:
     """The records between two places in each topic; a topic that `start` lacks is read whole."""
-    now = {state.topic: state for state in states}
+    now = {state.key: state for state in states}
     ranges = []
-    for topic, finish in end.items():
-        begin = start.get(topic, Place(0, finish.topic_id, finish.epoch))
-        state = now.get(topic)
+    for key, finish in end.items():
+        begin = start.get(key, Place(0, finish.topic_id, finish.epoch))
+        state = now.get(key)
         if state is None:
             if fails_on_loss:
-                raise lost(topic, begin.offset, finish.offset, DELETED)
+                raise lost(split_key(key)[0], begin.offset, finish.offset, DELETED)
             continue
         try:
             found = _range(origin, state, begin, finish)
@@ -117,23 +117,38 @@ def _offset(origin: Origin, state: TopicState, position: Position, option: str) 
         case AtTime(timestamp_us):
             return origin.offset_at(state, timestamp_us)
         case AtOffset(offset):
+            if state.partitions > 1:
+                raise InvalidPosition(
+                    f"{option}: topic {quoted(state.topic)} has {state.partitions} partitions: "
+                    f'write {{"{state.topic}":{{"0":{offset},"1":…}}}} with an offset for each'
+                )
             return _checked(state, offset, option)
+        case AtOffsets():
+            raise InvalidSetting(
+                f'{option} names no topic: write {{"{state.topic}": {{"0": 23, "1": 7}}}}'
+            )
 
 
 def _checked(state: TopicState, offset: int, option: str) -> int:
     if offset > state.end:
         raise InvalidPosition(
-            f"{option}: offset {offset} is beyond the end of topic {quoted(state.topic)}: use an "
+            f"{option}: offset {offset} is beyond the end of {state.named}: use an "
             f"offset from {state.first} to {state.end}"
         )
     return offset
 
 
 def _named_places(states: list[TopicState], given: Places, option: str) -> Places:
-    wanted = {topic_key(state.topic): state for state in states}
+    wanted = {topic_key(state.key): state for state in states}
+    topics = {topic_key(state.topic) for state in states}
     by_key = {topic_key(topic): place for topic, place in given.items()}
-    for topic in given:
-        if topic_key(topic) not in wanted:
+    for key in given:
+        topic, partition = split_key(key)
+        if topic_key(topic) in topics and topic_key(key) not in wanted:
+            raise InvalidSetting(
+                f"{option}: topic {quoted(topic)} has no partition {partition}: name those it has"
+            )
+        if topic_key(topic) not in topics:
             raise InvalidSetting(
                 f"{option} names topic {quoted(topic)}, which this query does not read"
             )
@@ -141,8 +156,8 @@ def _named_places(states: list[TopicState], given: Places, option: str) -> Place
     for key, state in wanted.items():
         if key not in by_key:
             raise InvalidSetting(
-                f"{option} has no offset for topic {quoted(state.topic)}: "
-                "name every topic, with -2 for earliest and -1 for latest"
+                f"{option} has no offset for {state.named}: "
+                "name every topic and partition, with -2 for earliest and -1 for latest"
             )
         place = by_key[key]
         if place.offset == EARLIEST:
@@ -151,7 +166,7 @@ def _named_places(states: list[TopicState], given: Places, option: str) -> Place
             place = place_at(state, state.end)
         elif not place.epoch:
             place = place_at(state, _checked(state, place.offset, option))
-        places[state.topic] = place
+        places[state.key] = place
     return places
 
 
@@ -182,4 +197,4 @@ def _now(origin: Origin, state: TopicState, place: Place) -> int:
 
 
 def _plain(state: TopicState, start: int, end: int) -> Range:
-    return Range(state.topic, state.topic_id, state.epoch, start, end)
+    return Range(state.topic, state.topic_id, state.epoch, start, end, state.partition)

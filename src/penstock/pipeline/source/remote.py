@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
@@ -15,7 +16,7 @@ import msgspec
 
 from penstock.client.answer import Answer, decode_topics
 from penstock.core.names import quoted, topic_key
-from penstock.model.errors import InvalidPosition, NotAuthorized, TopicNotFound
+from penstock.model.errors import InvalidPosition, NotAuthorized, RefusedError, TopicNotFound
 from penstock.model.record import TopicInfo
 from penstock.pipeline.link import BrokerLink, topic_path
 from penstock.pipeline.source.origin import (
@@ -57,30 +58,41 @@ class RemoteOrigin:
     def __init__(self, link: BrokerLink) -> None:
         self._link = link
 
-    def states(self, topics: tuple[str, ...], *, missing_ok: bool = False) -> list[TopicState]:
+    def states(
+        self, topics: tuple[str, ...], *, missing_ok: bool = False, by_partition: bool = False
+    ) -> list[TopicState]:
         found = {topic_key(one.topic): one for one in self._all()}
-        if not topics:
-            return [_state(one) for one in found.values()]
-        states = []
-        for topic in topics:
-            one = found.get(topic_key(topic))
-            if one is not None:
-                states.append(_state(one))
-            elif not missing_ok:
-                known = [known.topic for known in found.values()]
-                raise TopicNotFound(
-                    f"topic {quoted(topic)} is not declared by the broker{nearest(topic, known)}"
+        wanted = list(found.values())
+        if topics:
+            wanted = []
+            for topic in topics:
+                one = found.get(topic_key(topic))
+                if one is not None:
+                    wanted.append(one)
+                elif not missing_ok:
+                    known = [known.topic for known in found.values()]
+                    near = nearest(topic, known)
+                    raise TopicNotFound(
+                        f"topic {quoted(topic)} is not declared by the broker{near}"
+                    )
+        for info in wanted:
+            if info.partitions and not by_partition:
+                raise RefusedError(
+                    f"topic {quoted(info.topic)} has {len(info.partitions)} partitions, and this "
+                    "job reads topics with one: read it with format('penstock'), or create topics "
+                    "with one partition"
                 )
-        return states
+        return [state for info in wanted for state in _states(info)]
 
     def offset_at(self, topic: TopicState, timestamp_us: int) -> int:
         if timestamp_us > _LATEST_US:
             return topic.end  # no record is as young
         time = _EPOCH + timedelta(microseconds=timestamp_us)
-        return self._place(topic.topic, {"from": time.isoformat(timespec="microseconds")})
+        return self._place(topic, {"from": time.isoformat(timespec="microseconds")})
 
     def stamp_at(self, topic: TopicState, offset: int) -> int | None:
         asked = {"from": str(offset), "limit": "1", "until": str(offset + 1)}
+        asked |= _which(topic.partition, topic.partitions)
         try:
             answer = self._link.ask("GET", topic_path(topic.topic, "records"), asked)
         except (TopicNotFound, InvalidPosition):
@@ -89,41 +101,49 @@ class RemoteOrigin:
         return found[0].timestamp if found and found[0].offset == offset else None
 
     def clamp(self, topic: TopicState, epoch: int, offset: int) -> int:
-        return self._place(topic.topic, {"epoch": str(epoch), "offset": str(offset)})
+        return self._place(topic, {"epoch": str(epoch), "offset": str(offset)})
 
     def cut(self, wanted: Range, pieces_min: int) -> list[Range]:
         records = wanted.end - wanted.start
         stored = 0
         for info in self._all():
-            if info.id == wanted.topic_id and info.end_offset > info.first_offset:
+            if (
+                info.id == wanted.topic_id - wanted.partition
+                and info.end_offset > info.first_offset
+            ):
                 stored = info.bytes * records // (info.end_offset - info.first_offset)
         count = piece_count(records, stored, pieces_min)
         edges = [wanted.start + records * number // count for number in range(count + 1)]
         return [
-            Range(wanted.topic, wanted.topic_id, wanted.epoch, edges[number], edges[number + 1])
-            for number in range(count)
+            replace(wanted, start=edges[number], end=edges[number + 1]) for number in range(count)
         ]
 
     def scan(self, piece: Range, wanted: Wanted) -> Iterator[Any]:
         """The wanted records of the piece; Gap when some of them are gone and that matters."""
-        found = [one for one in self._all() if one.id == piece.topic_id]
+        found = [
+            state
+            for info in self._all()
+            for state in _states(info)
+            if state.topic_id == piece.topic_id
+        ]
         if not found:
             if wanted.fails_on_loss:
                 raise lost(piece.topic, piece.start, piece.end, DELETED)
             return iter(())
-        end = self.clamp(_state(found[0]), piece.epoch, piece.end)
+        end = self.clamp(found[0], piece.epoch, piece.end)
         if end < piece.end and wanted.fails_on_loss:
             raise lost(piece.topic, end, piece.end, SHRUNK)
-        return self._fetch(piece, end, wanted)
+        return self._fetch(piece, end, wanted, found[0].partitions)
 
-    def _fetch(self, piece: Range, end: int, wanted: Wanted) -> Iterator[Any]:
+    def _fetch(self, piece: Range, end: int, wanted: Wanted, partitions: int) -> Iterator[Any]:
         """Answer after answer; the next one is asked for while the last is handed over."""
         form, query = _asked(wanted, end)
         path = topic_path(piece.topic, "records")
 
         def ask_for(offset: int, form: str, query: dict[str, str]) -> Answer:
             limit = min(FETCH_RECORDS[form], end - offset)
-            asked = {"from": str(offset), "limit": str(limit), **query}
+            which = _which(piece.partition, partitions)
+            asked = {"from": str(offset), "limit": str(limit), **query, **which}
             return self._link.ask("GET", path, asked, headers={"Accept": form})
 
         def ask(offset: int) -> tuple[str, Answer]:
@@ -136,12 +156,13 @@ class RemoteOrigin:
                 return ARROW, ask_for(offset, ARROW, _arrow_query(wanted, end))
 
         offset = piece.start
+        topic_id = piece.topic_id - piece.partition
         with ThreadPoolExecutor(1) as ahead:
             coming = ahead.submit(ask, offset) if offset < end else None
             while coming is not None:
                 try:
                     came_as, answer = coming.result()
-                    is_same = int(answer.headers["penstock-topic-id"]) == piece.topic_id
+                    is_same = int(answer.headers["penstock-topic-id"]) == topic_id
                 except TopicNotFound:
                     is_same = False
                 if not is_same:
@@ -152,6 +173,8 @@ class RemoteOrigin:
                 if first > offset and wanted.fails_on_loss:
                     raise lost(piece.topic, offset, min(first, end), TRIMMED)
                 reached = int(answer.headers["penstock-next-offset"])
+                if reached <= offset and wanted.fails_on_loss:  # offsets may have gaps, not ends
+                    raise lost(piece.topic, offset, end, SHRUNK)
                 coming = ahead.submit(ask, reached) if offset < reached < end else None
                 yield from _rows(answer, came_as, piece, wanted, offset, reached)
                 offset = reached
@@ -160,8 +183,9 @@ class RemoteOrigin:
         answer = self._link.ask("GET", "/v1/topics")
         return decode_topics(bytes(answer.body))
 
-    def _place(self, topic: str, query: dict[str, str]) -> int:
-        answer = self._link.ask("GET", topic_path(topic, "position"), query)
+    def _place(self, topic: TopicState, query: dict[str, str]) -> int:
+        query = query | _which(topic.partition, topic.partitions)
+        answer = self._link.ask("GET", topic_path(topic.topic, "position"), query)
         return msgspec.json.decode(bytes(answer.body), type=_Place).offset
 
 
@@ -187,15 +211,37 @@ def _rows(
 ) -> Iterator[Any]:
     import pyarrow as pa
 
+    from penstock.log.arrow.columns import in_partition
     from penstock.pipeline.source.scan import stored_rows  # only tasks need it
 
     if form == BATCHES:
-        yield from stored_rows(answer.body, "what the broker sent", piece, wanted, start, end)
+        rows = stored_rows(answer.body, "what the broker sent", piece, wanted, start, end)
+        yield from (in_partition(one, piece.partition) for one in rows)
         return
     for batch in pa.ipc.open_stream(answer.body):
         if batch.num_rows:
             yield pa.RecordBatch.from_arrays(batch.columns, schema=wanted.schema)
 
 
-def _state(info: TopicInfo) -> TopicState:
-    return TopicState(info.topic, info.id, info.epoch, info.first_offset, info.end_offset)
+def _states(info: TopicInfo) -> list[TopicState]:
+    """One for each partition."""
+    if not info.partitions:
+        return [TopicState(info.topic, info.id, info.epoch, info.first_offset, info.end_offset)]
+    count = len(info.partitions)
+    return [
+        TopicState(
+            info.topic,
+            info.id + one.partition,
+            one.epoch,
+            one.first_offset,
+            one.end_offset,
+            one.partition,
+            count,
+        )
+        for one in info.partitions
+    ]
+
+
+def _which(partition: int, partitions: int) -> dict[str, str]:
+    """What a request says of a topic with several partitions."""
+    return {"partition": str(partition)} if partitions > 1 else {}

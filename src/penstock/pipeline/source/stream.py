@@ -22,7 +22,7 @@ from pyspark.sql.streaming.datasource import (
 
 from penstock.core.names import topic_key
 from penstock.pipeline.settling import settle
-from penstock.pipeline.source.offsets import Place, Places, StreamOffset, stream_offset
+from penstock.pipeline.source.offsets import Place, Places, StreamOffset, split_key, stream_offset
 from penstock.pipeline.source.options import SourceOptions
 from penstock.pipeline.source.origin import (
     DELETED,
@@ -79,7 +79,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def initialOffset(self) -> dict[str, Any]:
         if self._initial is None:
-            states = self._origin.states(self._options.topics)
+            states = self._origin.states(self._options.topics, by_partition=True)
             start = resolve(self._origin, states, self._options.start, "startingOffsets")
             self._initial = StreamOffset(start, is_initial=True)
         return self._initial.to_json()
@@ -93,11 +93,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def latestOffset(self, start: Mapping[str, Any], limit: ReadLimit) -> dict[str, Any]:
         begun = stream_offset(start)
-        states = {state.topic: state for state in self._states()}
+        states = {state.key: state for state in self._states()}
         if self._options.fails_on_loss:
             for topic, place in begun.places.items():
                 if topic not in states:
-                    raise lost(topic, place.offset, 0, self._why_gone(topic))
+                    name = split_key(topic)[0]
+                    raise lost(name, place.offset, 0, self._why_gone(name))
         ends = _ends(states.values()) if self._target is None else self._target
         begins = {
             topic: beginning(self._origin, state, begun.places.get(topic))
@@ -146,8 +147,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _states(self) -> list[TopicState]:
         """The topics of this query that are there now."""
-        return self._origin.states(self._options.topics, missing_ok=True)
+        topics = self._options.topics
+        return self._origin.states(topics, missing_ok=True, by_partition=True)
 
 
 def _ends(states: Any) -> Places:
-    return {state.topic: place_at(state, state.end) for state in states}
+    return {state.key: place_at(state, state.end) for state in states}

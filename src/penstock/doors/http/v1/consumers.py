@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import operator
 from dataclasses import asdict
 from typing import Final
 
+from penstock.broker.parts import shown_offsets, wait_past_any
 from penstock.broker.queue.consumers import Consumer
 from penstock.broker.reading import SCAN_BYTES_MAX, Found, Selection
 from penstock.broker.topics import Topic
@@ -17,7 +19,7 @@ from penstock.doors.http.messages import JSON, Answer, Request, Response, json_r
 from penstock.doors.http.needs import Needs, check_owner
 from penstock.doors.http.router import Route
 from penstock.doors.http.v1.describing import Facts
-from penstock.doors.http.v1.page import Page, read_form, records_size
+from penstock.doors.http.v1.page import Page, Shown, read_form, read_parts, records_size
 from penstock.doors.http.v1.reading import READ_BYTES_MAX, read_body
 from penstock.doors.http.v1.types import (
     Commit,
@@ -63,7 +65,7 @@ def add_routes(door: Endpoints) -> None:
             "POST",
             CONSUMER + "/fetch",
             consumers.fetch,
-            Facts("fetch the next records of a consumer", Records, takes=Fetch, errors=(410,)),
+            Facts("fetch the next records of a consumer", Records, takes=Fetch, errors=(409, 410)),
         ),
         (
             "POST",
@@ -111,7 +113,11 @@ class ConsumersDoor:
         return json_response(ConsumerList([ConsumerOut(**asdict(one)) for one in found]))
 
     def show(self, request: Request) -> Response:
-        return json_response(_out(*self._find(request)))
+        return json_response(self._out(*self._find(request)))
+
+    def _out(self, topic: Topic, consumer: Consumer) -> ConsumerOut:
+        told = self._engine.consumers.describe_one(topic, consumer.name)
+        return ConsumerOut(told.consumer, told.next_offset, told.waiting)
 
     async def subscribe(self, request: Request) -> Response:
         """With `If-None-Match: *` a consumer that is there is refused."""
@@ -127,7 +133,7 @@ class ConsumersDoor:
             if request.header(b"if-none-match") == "*":
                 raise
             status = 200
-        return json_response(_out(*self._find(request)), status)
+        return json_response(self._out(*self._find(request)), status)
 
     async def unsubscribe(self, request: Request) -> Response:
         topic, consumer = self._find_own(request)
@@ -142,7 +148,10 @@ class ConsumersDoor:
         deadline_s = engine.clock.monotonic_s() + asked.wait
         offset = asked.offset
         gate = Gate(request.principal, topic.key)
-        first_offset = max(consumer.start(asked.key, offset), topic.log.bounds().first)
+        starts = engine.consumers.starts(topic, consumer.name, asked.key, offset)
+        firsts = [
+            max(at, part.log.bounds().first) for part, at in zip(topic.parts, starts, strict=True)
+        ]
 
         async def consume() -> list[Record]:
             return await engine.consumers.consume(
@@ -160,37 +169,38 @@ class ConsumersDoor:
             )
 
         async def measure() -> int:
-            start = consumer.start(asked.key, offset)
+            starts = engine.consumers.starts(topic, consumer.name, asked.key, offset)
             selection = Selection(asked.limit, READ_BYTES_MAX, where, gate=gate)
-            return (await read_form(topic, start, selection, JSON)).size
+            if len(starts) == 1:
+                return (await read_form(topic, starts[0], selection, JSON)).size
+            nowhere: list[int | None] = [None] * len(starts)
+            return (await read_parts(topic, starts, selection, nowhere, JSON)).page.size
 
         while True:
             records, place = await self._door.room.read(
                 consume, records_size, measure, is_scan=where is not None
             )
-            next_offset, end = consumer.next_offset, topic.log.bounds().end
+            nexts = engine.consumers.next_offsets(topic, consumer.name)
+            ends = [part.log.bounds().end for part in topic.parts]
             left_s = deadline_s - engine.clock.monotonic_s()
-            if records or left_s <= 0 or next_offset < end or self._door.is_stopping:
+            is_behind = any(map(operator.lt, nexts, ends))
+            if records or left_s <= 0 or is_behind or self._door.is_stopping:
                 break
-            await self._door.wait(topic.log.wait_past(next_offset), left_s)
-            offset = next_offset
-        page = Page(Found(records, first_offset, next_offset, end), len(records))
-        return page.answer(topic, first_offset, self._door.room, place)
+            await self._door.wait(wait_past_any(topic.parts, nexts), left_s)
+            offset = shown_offsets(nexts)
+        page = Page(Found(records, firsts[0], nexts[0], ends[0]), len(records))
+        shown = Shown(shown_offsets(firsts), shown_offsets(nexts), shown_offsets(ends))
+        return page.answer(topic, shown, self._door.room, place)
 
     async def commit(self, request: Request) -> Response:
         asked = read_body(request, Commit)
         topic, consumer = self._find_own(request)
         await self._engine.consumers.commit(topic, consumer.name, asked.offset)
-        return json_response(Committed(consumer.confirmed))
+        parts = self._engine.consumers.parts(topic, consumer.name)
+        return json_response(Committed(shown_offsets([one.confirmed for _, one in parts])))
 
     async def seek(self, request: Request) -> Response:
         engine = self._engine
         position = parse_position(read_body(request, Seek).start, engine.clock.now_us())
         topic, consumer = self._find_own(request)
         return json_response(Committed(await engine.consumers.seek(topic, consumer.name, position)))
-
-
-def _out(topic: Topic, consumer: Consumer) -> ConsumerOut:
-    first, end = topic.log.bounds()
-    waiting = end - max(consumer.next_offset, first)
-    return ConsumerOut(consumer.name, consumer.next_offset, waiting)

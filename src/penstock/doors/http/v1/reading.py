@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import re
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from itertools import repeat
@@ -14,8 +15,9 @@ from msgspec import UNSET, UnsetType
 from msgspec.inspect import LiteralType, StructType, UnionType, type_info
 
 from penstock.broker.reading import Columns
+from penstock.broker.topics import Topic
 from penstock.core.durations import seconds
-from penstock.core.names import check_filter
+from penstock.core.names import check_filter, quoted
 from penstock.core.position import OFFSET_END
 from penstock.core.topic_settings import TOPIC_KEYS
 from penstock.core.where import Where, compile_where
@@ -39,6 +41,7 @@ COLUMNS: Final = (
     "qos", "retain", "expires_at", "kind", "header_pairs",
 )  # fmt: skip
 WAIT_S_MAX: Final = 60.0
+_NUMBER: Final = re.compile(r"[0-9]{1,20}(\.[0-9]{0,20})?(e-?[0-9]{1,3})?")
 WAIT: Final = {"type": "number", "minimum": 0, "maximum": WAIT_S_MAX}  # as the document shows it
 
 _KINDS: Final[dict[int, Literal["text", "json", "bytes", "erased"]]] = {
@@ -149,6 +152,21 @@ def read_offset(query: dict[str, str], field: str) -> int | None:
     return number
 
 
+def read_partition(query: dict[str, str], topic: Topic) -> Topic | None:
+    """The part of a topic that a request names; None if it names none."""
+    text = query.get("partition")
+    if text is None:
+        return None
+    number = read_number(text, len(topic.parts))
+    if number is None:
+        raise HttpError(
+            404,
+            f"partition {text[:200]!r} does not exist: topic {quoted(topic.declared)} has "
+            f"{len(topic.parts)}, and their numbers begin with 0",
+        )
+    return topic.parts[number]
+
+
 def read_columns(query: dict[str, str], is_arrow: bool) -> tuple[str, ...]:
     """Names of columns of an Arrow stream; empty for all."""
     text = query.get("columns")
@@ -169,8 +187,7 @@ def read_wait_s(query: dict[str, str]) -> float:
     """How long to wait for a record: seconds, or text such as 30s."""
     text = query.get("wait", "0")
     try:
-        is_number = text.isascii() and text.replace(".", "", 1).isdigit()
-        wait_s = float(text) if is_number else seconds("wait", text)
+        wait_s = float(text) if _NUMBER.fullmatch(text) else seconds("wait", text)
     except InvalidSetting:
         raise HttpError(
             400, f"wait {text[:200]!r} is not a duration: write seconds, or '30s'"
@@ -220,6 +237,7 @@ def _record_out(record: Record, payload: Any, coded: str | UnsetType) -> RecordO
         record.qos,
         record.retain,
         record.expires_at,
+        record.partition,
     )
 
 
@@ -251,6 +269,7 @@ def columns_out(columns: Columns) -> Iterator[RecordOut]:
         repeat(columns.qos),
         repeat(columns.retain),
         columns.expiries,
+        repeat(columns.partition),
     )
 
 

@@ -8,20 +8,31 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
 import msgspec
 
+from penstock.broker.parts import (
+    check_position,
+    places_of,
+    resolve,
+    resolve_all,
+    runs_by_part,
+    shown_offsets,
+    wait_past_any,
+)
 from penstock.broker.publish.idempotency import StoringOnce
 from penstock.broker.publish.submissions import RECORDS_MAX, Submissions
-from penstock.broker.reading import Selection, position_offset
+from penstock.broker.reading import Selection
 from penstock.broker.session.store import SessionStore
 from penstock.broker.topics import Topic
 from penstock.core.access import Gate
-from penstock.core.position import parse_position
+from penstock.core.position import AtOffset, AtOffsets, parse_position
 from penstock.core.run import Run
+from penstock.core.topic_settings import PARTITIONS_MAX
 from penstock.doors.http.endpoints import Endpoints
 from penstock.doors.http.errors import problem_of
 from penstock.doors.http.messages import JSON, Answer, HttpError, Pairs, Request, Response
@@ -40,7 +51,16 @@ from penstock.doors.http.v1.bodies import (
     read_messages_slowly,
 )
 from penstock.doors.http.v1.describing import Facts, Field
-from penstock.doors.http.v1.page import ARROW, BATCHES, Page, page_size, read_form
+from penstock.doors.http.v1.page import (
+    ARROW,
+    BATCHES,
+    Page,
+    PartsPage,
+    Shown,
+    page_size,
+    read_form,
+    read_parts,
+)
 from penstock.doors.http.v1.reading import (
     ARROW_LIMIT_MAX,
     BATCHES_LIMIT_MAX,
@@ -54,6 +74,7 @@ from penstock.doors.http.v1.reading import (
     read_limit,
     read_number,
     read_offset,
+    read_partition,
     read_wait_s,
 )
 from penstock.doors.http.v1.trace_context import add_trace_context
@@ -61,6 +82,9 @@ from penstock.doors.http.v1.types import MessagesIn, Records, Results
 from penstock.model.messages import check_key
 
 RECORDS: Final = "/v1/topics/{topic}/records"
+QUERY: Final = (
+    "from", "limit", "where", "names", "wait", "until", "columns", "partition",
+)  # fmt: skip
 _LIMITS: Final = {ARROW: ARROW_LIMIT_MAX, BATCHES: BATCHES_LIMIT_MAX}
 ALL: Final = {
     "type": "array",
@@ -69,6 +93,7 @@ ALL: Final = {
     "uniqueItems": True,
 }
 
+REPLAYED: Final = (("Idempotency-Replayed", "true"),)
 _encode: Final = msgspec.json.Encoder().encode
 
 
@@ -122,6 +147,7 @@ def add_routes(door: Endpoints, submissions: Submissions, store: SessionStore) -
                     Field("names", "a filter over names, with + and #", FILTER),
                     Field("wait", "seconds to wait for a record if there is no record", WAIT),
                     Field("until", "stop before this offset", OFFSET),
+                    Field("partition", "read this partition only (all)", number(0, PARTITIONS_MAX)),
                     Field("columns", "columns of an Arrow stream, separated by commas", ALL),
                 ),
                 also_gives=(ARROW, BATCHES),
@@ -148,6 +174,8 @@ class RecordsDoor:
         if b"traceparent" in request.headers:
             add_trace_context(request, messages)
         runs = make_runs(topic, messages)
+        if len(topic.parts) > 1:
+            return self._store_parts(request, topic, runs)
         if b"idempotency-key" in request.headers or b"idempotency-part" in request.headers:
             return self._store_once(request, topic, runs)
         count = sum([run.count for run in runs])
@@ -167,6 +195,8 @@ class RecordsDoor:
         if b"traceparent" in request.headers:
             add_trace_context(request, messages)
         runs = await make_runs_slowly(topic, messages)
+        if len(topic.parts) > 1:
+            return await self._store_parts(request, topic, runs)
         if b"idempotency-key" in request.headers or b"idempotency-part" in request.headers:
             return await self._store_once(request, topic, runs)
         stored: asyncio.Future[int] = asyncio.get_running_loop().create_future()
@@ -192,18 +222,53 @@ class RecordsDoor:
         else:
             once = await self._once.store_part(request.principal, topic, runs, own, part, digest)
         if once is None:
-            raise HttpError(
-                422,
-                f"Idempotency-Key {key!r} was used with another body in the last 24 hours: repeat "
-                "that body, or use a new key",
-            )
-        replayed: Pairs = (("Idempotency-Replayed", "true"),) if once.is_repeat else ()
-        return results(topic, once.offset, once.count, replayed)
+            raise _key_used(key)
+        return results(topic, once.offset, once.count, REPLAYED if once.is_repeat else ())
+
+    async def _store_parts(self, request: Request, topic: Topic, runs: Sequence[Run]) -> Response:
+        """Each partition stores its messages as a whole."""
+        if b"idempotency-key" in request.headers or b"idempotency-part" in request.headers:
+            return await self._store_parts_once(request, topic, runs)
+        stored: asyncio.Future[dict[int, int]] = asyncio.get_running_loop().create_future()
+
+        def tell(firsts: dict[int, int], error: Exception | None) -> None:
+            if stored.done():
+                return  # who asked is gone
+            if error is None:
+                stored.set_result(firsts)
+            else:
+                stored.set_exception(error)
+
+        groups = runs_by_part(topic, runs)
+        self._submissions.submit_parts(request.principal, topic, groups, tell)
+        return part_results(topic, places_of(topic, runs, await stored))
+
+    async def _store_parts_once(
+        self, request: Request, topic: Topic, runs: Sequence[Run]
+    ) -> Response:
+        key = check_key(request.header(b"idempotency-key"))
+        number = read_part(request, runs)
+        own = f"{request.principal.user}\n{key}"
+        digest = hashlib.blake2b(request.body, digest_size=8).digest()
+        who, once = request.principal, self._once
+        if number is None:
+            stored = await once.store_parts(who, topic, runs, own, digest)
+            if stored is None:
+                raise _key_used(key)
+            firsts, is_repeat = stored
+            places = places_of(topic, runs, firsts)
+        else:
+            found = await once.store_message(who, topic, runs[0], own, number, digest)
+            if found is None:
+                raise _key_used(key)
+            offset, is_repeat = found
+            places = [(topic.part_of(runs[0].name).partition, offset)]
+        return part_results(topic, places, REPLAYED if is_repeat else ())
 
     # Reading
 
     async def read(self, request: Request) -> Answer:
-        query = check_query(request, "from", "limit", "where", "names", "wait", "until", "columns")
+        query = check_query(request, *QUERY)
         form = wanted_form(request)
         topic = self._engine.topics.get(request.params["topic"])
         where, names = read_filters(query)
@@ -212,7 +277,7 @@ class RecordsDoor:
             READ_BYTES_MAX,
             where,
             names,
-            read_offset(query, "until"),
+            None,
             read_columns(query, form == ARROW),
             Gate(request.principal, topic.key),
         )
@@ -224,11 +289,53 @@ class RecordsDoor:
             )
         wait_s = read_wait_s(query)
         position = parse_position(query.get("from", "earliest"), self._engine.clock.now_us())
-        offset = await position_offset(topic, position)
-        first_offset = max(offset, topic.log.bounds().first)
-        page, place = await self._wait_page(topic, offset, selection, form, wait_s)
+        part = read_partition(query, topic)
+        if part is None and len(topic.parts) > 1:
+            untils = read_untils(query, topic)
+            offsets = await resolve_all(topic, position)
+            asked = partial(read_parts, selection=selection, untils=untils, form=form)
+            return await self._read_parts(topic, offsets, asked, selection.is_filtered, wait_s)
+        part = part or topic
+        selection = replace(selection, until=read_offset(query, "until"))
+        offset = await resolve(part, position)
+        first_offset = max(offset, part.log.bounds().first)
+        page, place = await self._wait_page(part, offset, selection, form, wait_s)
         self._engine.metrics.note_read(page.count)
-        return page.answer(topic, first_offset, self._door.room, place)
+        found = page.found
+        first = first_offset if form == JSON else found.first_offset
+        shown = Shown(first, found.next_offset, found.end_offset, _number(part))
+        return page.answer(topic, shown, self._door.room, place)
+
+    async def _read_parts(
+        self,
+        topic: Topic,
+        offsets: list[int],
+        asked: Callable[[Topic, list[int]], Awaitable[PartsPage]],
+        is_scan: bool,
+        wait_s: float,
+    ) -> Answer:
+        """A page over all partitions."""
+        clock = self._engine.clock
+        deadline_s = clock.monotonic_s() + wait_s
+        first = shown_offsets(
+            [
+                max(at, part.log.bounds().first)
+                for part, at in zip(topic.parts, offsets, strict=True)
+            ]
+        )
+        while True:
+            found, place = await self._door.room.read(
+                partial(asked, topic, offsets), _parts_size, is_scan=is_scan
+            )
+            left_s = deadline_s - clock.monotonic_s()
+            if found.page.count or left_s <= 0 or not found.is_at_end or self._door.is_stopping:
+                break
+            offsets = found.next_offsets
+            await self._door.wait(wait_past_any(topic.parts, offsets), left_s)
+        self._engine.metrics.note_read(found.page.count)
+        ends = shown_offsets(found.ends)
+        shown = Shown(first, shown_offsets(found.next_offsets), ends, found.partition)
+        return found.page.answer(topic, shown, self._door.room, place)
 
     async def _wait_page(
         self, topic: Topic, offset: int, selection: Selection, form: str, wait_s: float
@@ -249,6 +356,30 @@ class RecordsDoor:
             await self._door.wait(topic.log.wait_past(offset), left_s)
             if self._door.is_stopping:
                 return page, place
+
+
+def read_untils(query: dict[str, str], topic: Topic) -> list[int | None]:
+    """Where to stop in each partition."""
+    if "until" not in query:
+        return [None] * len(topic.parts)
+    position = parse_position(query["until"], 0)
+    if not isinstance(position, AtOffset | AtOffsets):
+        raise HttpError(
+            400,
+            f"until {query['until'][:200]!r} does not give an offset for each partition: write it "
+            'as in {"0": 23, "1": 7}, or name one partition',
+        )
+    check_position(topic, position)
+    given = dict(position.offsets) if isinstance(position, AtOffsets) else {}
+    return [given.get(number) for number in range(len(topic.parts))]
+
+
+def _number(part: Topic) -> int | None:
+    return part.partition if len(part.parts) > 1 else None
+
+
+def _parts_size(found: PartsPage) -> int:
+    return found.page.size
 
 
 def wanted_form(request: Request) -> str:
@@ -272,6 +403,31 @@ def results(topic: Topic, offset: int, count: int, headers: Pairs = ()) -> Respo
         each,
     )
     return Response(200, body, headers=headers)
+
+
+def part_results(topic: Topic, places: list[tuple[int, int]], headers: Pairs = ()) -> Response:
+    """As `results`, where the topic has several partitions."""
+    each = b",".join([b'{"partition":%d,"offset":%d}' % place for place in places])
+    firsts: dict[str, int] = {}
+    ends: dict[str, int] = {}
+    for partition, offset in places:
+        firsts.setdefault(str(partition), offset)
+        ends[str(partition)] = offset + 1
+    body = b'{"topic":%b,"first_offset":%b,"end_offset":%b,"results":[%b]}' % (
+        _encode(topic.declared),
+        _encode(firsts),
+        _encode(ends),
+        each,
+    )
+    return Response(200, body, headers=headers)
+
+
+def _key_used(key: str) -> HttpError:
+    return HttpError(
+        422,
+        f"Idempotency-Key {key!r} was used with another body in the last 24 hours: repeat that "
+        "body, or use a new key",
+    )
 
 
 def read_part(request: Request, runs: Sequence[Run]) -> int | None:

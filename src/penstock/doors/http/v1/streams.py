@@ -14,10 +14,12 @@ from typing import Final
 
 import msgspec
 
+from penstock.broker.deliver.merged import MergedStream
 from penstock.broker.deliver.streams import Stream
+from penstock.broker.parts import shown_offsets
 from penstock.broker.topics import Topic
 from penstock.core.access import Gate
-from penstock.core.position import AtOffset, Position, parse_position
+from penstock.core.position import AtOffset, AtOffsets, Position, parse_position, read_offsets
 from penstock.doors.http.endpoints import Endpoints
 from penstock.doors.http.limits import OUT_BYTES_ROOM
 from penstock.doors.http.lines import Lines
@@ -33,7 +35,7 @@ from penstock.doors.http.needs import Needs
 from penstock.doors.http.pieces import LongRecord, page_pieces
 from penstock.doors.http.room import Place, Room
 from penstock.doors.http.router import Route
-from penstock.doors.http.schemas import FILTER, OFFSET, POSITION, WHERE
+from penstock.doors.http.schemas import FILTER, OFFSET, POSITION, WHERE, text
 from penstock.doors.http.v1.describing import Facts, Field
 from penstock.doors.http.v1.page import records_size
 from penstock.doors.http.v1.reading import (
@@ -59,6 +61,7 @@ WS_TOO_SLOW: Final = 4008
 WS_FAILED: Final = 1011
 TOO_SLOW: Final = "the reader is too slow: reconnect at your offset"
 
+EVENT_ID: Final = text("^[0-9]{1,9}:(-1|[0-9]{1,18})(,[0-9]{1,9}:(-1|[0-9]{1,18}))*$")
 _encode: Final = msgspec.json.Encoder().encode
 
 
@@ -78,7 +81,13 @@ def add_routes(door: Endpoints) -> None:
                 {"type": "string", "enum": [RESUME, CLOSE]},
             ),
         ),
-        headers=(Field("Last-Event-ID", "continue after this offset", OFFSET),),
+        headers=(
+            Field(
+                "Last-Event-ID",
+                "continue after this offset; partition:offset,… of a topic with several partitions",
+                {"anyOf": [OFFSET, EVENT_ID]},
+            ),
+        ),
         errors=(409, 426),
     )
     door.router.add(
@@ -132,23 +141,59 @@ class StreamsDoor:
         seen = request.header(b"last-event-id").strip()
         if not seen:
             return parse_position(start, self._engine.clock.now_us())
-        digits = seen.removeprefix("-")
-        if not digits.isascii() or not digits.isdigit() or len(digits) > 18 or int(seen) < -1:
+        if len(topic.parts) > 1 or ":" in seen:
+            return AtOffsets(_read_event_id(seen))
+        offset = _read_seen(seen)
+        if offset is None:
             raise HttpError(400, f"Last-Event-ID {seen[:200]!r} is not an offset")
-        return AtOffset(int(seen) + 1)
+        return AtOffset(offset + 1)
+
+
+def _read_seen(text: str) -> int | None:
+    """The offset of the last record that was seen, or -1; None if the text is anything else."""
+    digits = text.removeprefix("-")
+    if not digits.isascii() or not digits.isdigit() or len(digits) > 18 or int(text) < -1:
+        return None
+    return int(text)
+
+
+def _read_event_id(text: str) -> tuple[tuple[int, int], ...]:
+    """Where to go on after `partition:offset,…`."""
+    found: dict[str, int] = {}
+    for place in text.split(","):
+        partition, _, offset_text = place.partition(":")
+        offset = _read_seen(offset_text)
+        if offset is None:
+            raise HttpError(
+                400,
+                f"Last-Event-ID {text[:200]!r} does not say which offsets were seen: it is "
+                "PARTITION:OFFSET for each partition, with commas, as in 0:22,1:6",
+            )
+        found[partition] = offset + 1
+    return read_offsets(found)
 
 
 class Feeding:
     """What a stream brings, on its way to one reader."""
 
-    __slots__ = ("_closes", "_lines", "place", "room", "stream")
+    __slots__ = ("_closes", "_lines", "_seen", "place", "room", "stream")
 
-    def __init__(self, stream: Stream, lines: Lines, room: Room, *, closes: bool) -> None:
+    def __init__(
+        self, stream: Stream | MergedStream, lines: Lines, room: Room, *, closes: bool
+    ) -> None:
         self.stream = stream
+        self._seen = [offset - 1 for offset in stream.start_offsets]  # by partition
         self.room = room
         self.place: Place | None = None  # of the records that are being sent, if they are large
         self._lines = lines
         self._closes = closes  # when the reader is too slow
+
+    @property
+    def start(self) -> dict[str, object]:
+        """What a reader is told first."""
+        stream = self.stream
+        start = shown_offsets(stream.start_offsets)
+        return {"topic": stream.topic.declared, "next_offset": start}
 
     @property
     def is_too_slow(self) -> bool:
@@ -180,8 +225,8 @@ class Feeding:
     def encode(self, records: list[Record]) -> list[bytes]:
         """Each as JSON; made once where several read the topic."""
         if self.stream.has_siblings:
-            topic_id = self.stream.topic.id
-            return [self._lines.get(topic_id, record) for record in records]
+            parts = self.stream.topic.parts
+            return [self._lines.get(parts[one.partition].id, one) for one in records]
         return [_encode(record_out(record)) for record in records]
 
     def encode_list(self, records: list[Record]) -> bytes:
@@ -192,26 +237,39 @@ class Feeding:
 
     def _events(self, records: list[Record]) -> bytes:
         events = zip(records, self.encode(records), strict=True)
+        if len(self._seen) > 1:
+            return b"".join([b"id: %b\ndata: %b\n\n" % (self._id_of(r), e) for r, e in events])
         return b"".join([b"id: %d\ndata: %b\n\n" % (r.offset, e) for r, e in events])
+
+    def _id_of(self, record: Record) -> bytes:
+        """What the reader has seen once it has this record."""
+        if len(self._seen) == 1:
+            return b"%d" % record.offset
+        self._seen[record.partition] = record.offset
+        return self._shown_seen()
+
+    def _shown_seen(self) -> bytes:
+        if len(self._seen) == 1:
+            return b"%d" % self._seen[0]
+        return b",".join([b"%d:%d" % place for place in enumerate(self._seen)])
 
     def _event_pieces(self, records: list[Record]) -> Iterator[bytes]:
         """The same, of which little is made at a time."""
         for record in records:
             shown = long_or_short(record)
             if isinstance(shown, LongRecord):
-                yield b"id: %d\ndata: " % record.offset
+                yield b"id: %b\ndata: " % self._id_of(record)
                 yield from shown.pieces()
                 yield b"\n\n"
             else:
                 yield self._events([record])
 
     async def produce(self, writer: Writer) -> None:
-        """Server-sent events; the id of each is its offset."""
+        """Server-sent events; the id of each is its offset, or what was seen of each partition."""
         stream = self.stream
-        start = {"topic": stream.topic.declared, "next_offset": stream.start_offset}
         writer.write(
-            b"retry: %d\nid: %d\nevent: start\ndata: %b\n\n"
-            % (RETRY_MS, stream.start_offset - 1, _encode(start))
+            b"retry: %d\nid: %b\nevent: start\ndata: %b\n\n"
+            % (RETRY_MS, self._shown_seen(), _encode(self.start))
         )
         while True:
             await writer.wait_room()
@@ -227,7 +285,8 @@ class Feeding:
                 writer.write(b"event: end\ndata: {}\n\n")
                 return
             else:  # an event without data moves the reader's place and is not shown to it
-                writer.write(b": heartbeat\nid: %d\n\n" % (stream.next_offset - 1))
+                self._seen = [offset - 1 for offset in stream.next_offsets]
+                writer.write(b": heartbeat\nid: %b\n\n" % self._shown_seen())
 
     def close(self) -> None:
         self.stream.close()
@@ -256,14 +315,14 @@ class SocketReader:
             self._socket.close_with(WS_TOO_SLOW, TOO_SLOW)  # unless it is closed already
             raise
 
-    async def _send_all(self, stream: Stream) -> None:
+    async def _send_all(self, stream: Stream | MergedStream) -> None:
         socket, feeding = self._socket, self._feeding
-        start = {"topic": stream.topic.declared, "next_offset": stream.start_offset}
-        socket.send(_encode({"type": "start"} | start), TEXT)
+        socket.send(_encode({"type": "start"} | feeding.start), TEXT)
         while socket.is_open:
             await self.wait_room()
             records = await feeding.take()
-            head = b'{"type":"records","next_offset":%d,"records":' % stream.next_offset
+            next_offset = _encode(shown_offsets(stream.next_offsets))
+            head = b'{"type":"records","next_offset":%b,"records":' % next_offset
             if feeding.is_too_slow:
                 socket.close_with(WS_TOO_SLOW, TOO_SLOW)
             elif feeding.place is not None:
@@ -276,7 +335,7 @@ class SocketReader:
             elif stream.is_closed:
                 socket.close_with(WS_ENDED, "the topic was deleted, or the server is stopping")
             else:
-                socket.send(b'{"type":"heartbeat","next_offset":%d}' % stream.next_offset, TEXT)
+                socket.send(b'{"type":"heartbeat","next_offset":%b}' % next_offset, TEXT)
 
     def write(self, data: bytes) -> None:
         """A piece of a message."""

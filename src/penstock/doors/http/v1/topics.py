@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 from penstock.broker.engine import Engine
-from penstock.broker.reading import position_offset
+from penstock.broker.parts import resolve
 from penstock.broker.settings import altered, topic_settings
 from penstock.core.placement import DEFAULT_TOPIC
 from penstock.core.position import parse_position, time_before
+from penstock.core.topic_settings import PARTITIONS_MAX
 from penstock.doors.http.endpoints import Endpoints
 from penstock.doors.http.errors import with_status
 from penstock.doors.http.messages import HttpError, Request, Response, json_response
 from penstock.doors.http.needs import Needs, check_read, may_manage, may_see
 from penstock.doors.http.router import Route
-from penstock.doors.http.schemas import OFFSET, POSITION
+from penstock.doors.http.schemas import OFFSET, POSITION, number
 from penstock.doors.http.v1.describing import Facts, Field
-from penstock.doors.http.v1.reading import check_query, read_body, read_offset, read_settings
+from penstock.doors.http.v1.reading import (
+    check_query,
+    read_body,
+    read_offset,
+    read_partition,
+    read_settings,
+)
 from penstock.doors.http.v1.types import Erase, Place, TopicList, TopicSettings
 from penstock.model.errors import RefusedError, TopicExists
 from penstock.model.record import Erased, TopicInfo
@@ -42,6 +49,7 @@ def add_routes(door: Endpoints) -> None:
                         "epoch of that offset; it moves back if records were lost since",
                         OFFSET,
                     ),
+                    Field("partition", "one of several partitions", number(0, PARTITIONS_MAX)),
                 ),
                 errors=(409,),
             ),
@@ -117,14 +125,21 @@ class TopicsDoor:
         return json_response(await topic.describe())
 
     async def place(self, request: Request) -> Response:
-        query = check_query(request, "from", "epoch", "offset")
-        topic = self._engine.topics.find(request.params["topic"])
+        query = check_query(request, "from", "epoch", "offset", "partition")
+        whole = self._engine.topics.find(request.params["topic"])
+        topic = read_partition(query, whole) or whole
+        if len(whole.parts) > 1 and "partition" not in query:
+            raise HttpError(
+                400,
+                f"topic {whole.declared!r} has {len(whole.parts)} partitions: say which one with "
+                "partition=N",
+            )
         epoch, offset = read_offset(query, "epoch"), read_offset(query, "offset")
         if offset is not None:
             found = await topic.log.clamp(topic.log.epoch if epoch is None else epoch, offset)
         else:
             position = parse_position(query.get("from", "earliest"), self._engine.clock.now_us())
-            found = await position_offset(topic, position)
+            found = await resolve(topic, position)
         first, end = topic.log.bounds()
         return json_response(Place(topic.declared, topic.log.epoch, found, first, end))
 

@@ -174,6 +174,12 @@ class TracesDoor:
     async def show_record(self, request: Request) -> Response:
         check_query(request)
         topic = self._exchange.engine.topics.get(request.params["topic"])
+        if len(topic.parts) > 1:
+            raise HttpError(
+                409,
+                f"topic {quoted(topic.declared)} has {len(topic.parts)} partitions, and an offset "
+                "names no record there: trace its name or a client instead",
+            )
         text = request.params["offset"]
         offset = read_number(text, OFFSET_END)
         if offset is None:

@@ -12,8 +12,9 @@ from penstock.doors.http.schemas import (
     FILTER,
     HISTORY,
     NAME,
-    OFFSET,
-    POSITION,
+    OFFSETS,
+    PARTITIONS,
+    POSITION_IN_BODY,
     RETENTION_AGE,
     RETENTION_BYTES,
     RULE,
@@ -25,9 +26,12 @@ from penstock.doors.http.schemas import (
     shown_as,
 )
 from penstock.model.limits import KEY_CHARS_MAX, PASSWORD_BYTES_MAX
-from penstock.model.record import TopicInfo
+from penstock.model.record import Offsets, TopicInfo
 
-Position = Annotated[str | int, shown_as(POSITION)]
+Position = Annotated[str | int | dict[str, int], shown_as(POSITION_IN_BODY)]
+
+
+_Offset = Annotated[int, Meta(ge=0)]
 
 
 class Problem(Struct, omit_defaults=True):
@@ -53,6 +57,7 @@ class TopicSettings(Struct, omit_defaults=True, forbid_unknown_fields=True):
     segment_age: Annotated[Any, shown_as(SEGMENT_AGE)] = UNSET
     history: Annotated[Any, shown_as(HISTORY)] = UNSET
     history_age: Annotated[Any, shown_as(RETENTION_AGE)] = UNSET
+    partitions: Annotated[Any, shown_as(PARTITIONS)] = UNSET
 
 
 class TopicList(Struct):
@@ -60,7 +65,10 @@ class TopicList(Struct):
 
 
 class Place(Struct):
-    """Where a position stands: in [first_offset, end_offset] unless retention took it."""
+    """Where a position stands: in [first_offset, end_offset] unless retention took it.
+
+    `partition` of the query names one of several.
+    """
 
     topic: str
     epoch: int
@@ -107,17 +115,21 @@ MessagesIn = Annotated[Message | list[Message], shown_as(_MESSAGES)]
 
 
 class Stored(Struct):
-    """Where a message lies."""
+    """Where a message lies; with its partition where the topic has several."""
 
     offset: int
+    partition: int | UnsetType = UNSET
 
 
 class Results(Struct):
-    """One for each message, in their order: offsets [first_offset, end_offset)."""
+    """One for each message, in their order: offsets [first_offset, end_offset).
+
+    Where the topic has several partitions, these are offsets by partition.
+    """
 
     topic: str
-    first_offset: int
-    end_offset: int
+    first_offset: Offsets
+    end_offset: Offsets
     results: list[Stored]
 
 
@@ -138,15 +150,19 @@ class RecordOut(Struct, omit_defaults=True, gc=False):
     qos: int = 1
     retain: bool = False
     expires_at: int | None = None
+    partition: int = 0
 
 
 class Records(Struct):
-    """Records from `first_offset` on; the next to ask for is `next_offset`."""
+    """Records from `first_offset` on; the next to ask for is `next_offset`.
+
+    Where the topic has several partitions, these are offsets by partition.
+    """
 
     topic: str
-    first_offset: int
-    next_offset: int
-    end_offset: int  # one past the last record of the topic, when this was read
+    first_offset: Offsets
+    next_offset: Offsets
+    end_offset: Offsets  # one past the last record of the topic, when this was read
     records: list[RecordOut]
 
 
@@ -166,7 +182,7 @@ class Subscribe(Struct, omit_defaults=True, forbid_unknown_fields=True, rename={
 
 class ConsumerOut(Struct):
     consumer: str
-    next_offset: int
+    next_offset: Offsets
     waiting: int  # records it has not been given yet
 
 
@@ -189,20 +205,18 @@ class Fetch(Struct, omit_defaults=True, forbid_unknown_fields=True):
             description="identifies this batch: the same key returns the same records again",
         ),
     ] = ""
-    offset: Annotated[
-        int | None,
-        Meta(description="returns more of the batch that `key` identifies, from this offset on"),
-    ] = None
+    # Returns more of the batch that `key` identifies, from this offset on.
+    offset: Annotated[_Offset | dict[str, _Offset], shown_as(OFFSETS)] | None = None
 
 
 class Commit(Struct, omit_defaults=True, forbid_unknown_fields=True):
     """All before `offset` is handled; without it, all that was given out."""
 
-    offset: Annotated[int, shown_as(OFFSET)] | None = None
+    offset: Annotated[Offsets, shown_as(OFFSETS)] | None = None
 
 
 class Committed(Struct):
-    offset: int
+    offset: Offsets
 
 
 class Seek(Struct, forbid_unknown_fields=True, rename={"start": "from"}):

@@ -16,7 +16,15 @@ import msgspec
 import pyarrow as pa
 
 from penstock.core.names import quoted, topic_key
-from penstock.core.position import OFFSET_END, AtOffset, AtTime, Earliest, Latest, Position
+from penstock.core.position import (
+    OFFSET_END,
+    AtOffset,
+    AtOffsets,
+    AtTime,
+    Earliest,
+    Latest,
+    Position,
+)
 from penstock.log.files.disk import RealDisk, write_file
 from penstock.log.staging.area import StagedFile
 from penstock.model.errors import (
@@ -279,6 +287,10 @@ def resolve(log: Log, position: Position, what: str) -> int:
                     f"{first} to {end}"
                 )
             return offset
+        case AtOffsets():
+            raise InvalidPosition(
+                f"{what}: offsets by partition are not possible here: give one offset or a time"
+            )
 
 
 class Checkpoint:

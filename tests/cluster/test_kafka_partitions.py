@@ -1,0 +1,378 @@
+"""Does a topic of several partitions in Kafka work at every door, with an order per name?"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+from confluent_kafka import Producer
+
+import penstock
+from penstock import Broker
+from penstock.client.sync import Client
+from penstock.log.kafka.partitioner import partition_of
+from penstock.model.errors import InvalidPosition, RefusedError
+from penstock.model.record import Record
+from penstock.mqtt.kinds import MQTT_5
+from tests.cluster.test_kafka_broker import KafkaBrokerWorld, kafka_names, settings
+from tests.doors.wire import Wire, kept
+from tests.kafka_server import KafkaServer
+
+COUNT = 4
+NAMES = [f"n/{number}" for number in range(12)]  # in all partitions
+
+
+@pytest.fixture(scope="module")
+def world(
+    kafka: KafkaServer, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[KafkaBrokerWorld]:
+    made = KafkaBrokerWorld(kafka, tmp_path_factory.mktemp("partitions") / "data", partitions=COUNT)
+    with made.served:
+        yield made
+
+
+@pytest.fixture
+def client(world: KafkaBrokerWorld) -> Iterator[Client]:
+    with penstock.connect(world.url) as connected:
+        yield connected
+
+
+def place(name: str) -> int:
+    return partition_of(name.encode(), COUNT)
+
+
+def fill(client: Client, topic: str, each: int = 3) -> list[tuple[str, str]]:
+    """Messages of every name, in turns; what was published."""
+    sent = [(name, f"{name} {number}") for number in range(each) for name in NAMES]
+    for name, text in sent:
+        client.publish(text, topic, name=name)
+    return sent
+
+
+def by_name(records: list[Record]) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for record in records:
+        found.setdefault(record.name, []).append(record.value)
+    return found
+
+
+def expected(sent: list[tuple[str, str]]) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for name, text in sent:
+        found.setdefault(name, []).append(text)
+    return found
+
+
+def ask(world: KafkaBrokerWorld, method: str, path: str, body: Any = None, **headers: str) -> Any:
+    data = None if body is None else json.dumps(body).encode()
+    request = urllib.request.Request(world.url + path, data, headers, method=method)
+    with urllib.request.urlopen(request, timeout=60) as answer:
+        return json.loads(answer.read() or b"null")
+
+
+def test_names_are_in_the_partitions_that_kafka_chooses_and_in_order(
+    world: KafkaBrokerWorld, client: Client
+) -> None:
+    assert {place(name) for name in NAMES} == set(range(COUNT))
+    client.create_topic("placed")
+    sent = fill(client, "placed")
+    records = client.read("placed")
+    assert all(one.partition == place(one.name) for one in records)
+    assert by_name(records) == expected(sent)
+    (info,) = [one for one in client.topics() if one.topic == "placed"]
+    assert [one.partition for one in info.partitions] == list(range(COUNT))
+    assert info.end_offset == sum(one.end_offset for one in info.partitions) == len(sent)
+    assert client.size("placed") == len(sent)
+
+
+def test_publish_returns_partition_and_offset(world: KafkaBrokerWorld, client: Client) -> None:
+    client.create_topic("returned")
+    assert client.publish("a", "returned", name="n/1") == (place("n/1"), 0)
+    stored = client.publish_many(["b", "c"], "returned", name="n/1")
+    assert stored == [(place("n/1"), 1), (place("n/1"), 2)]
+    assert client.publish_many([], "returned") == []
+
+
+def test_the_number_of_partitions_is_chosen_once(world: KafkaBrokerWorld, client: Client) -> None:
+    client.create_topic("narrow", partitions=1)
+    assert client.publish("a", "narrow") == 0
+    assert client.read("narrow", start=0)[0].value == "a"
+    client.create_topic("wide", partitions=7)
+    (info,) = [one for one in client.topics() if one.topic == "wide"]
+    assert len(info.partitions) == 7
+    with pytest.raises(RefusedError, match="cannot be changed: it has 7"):
+        client.alter_topic("wide", partitions=8)
+    with pytest.raises(RefusedError, match="partitions 0 is not a number of partitions"):
+        client.create_topic("none", partitions=0)
+    client.alter_topic("wide", retention_age="1h")
+    client.delete_topic("wide")
+    assert "wide" not in [one.topic for one in client.topics()]
+
+
+def test_positions_have_an_offset_for_each_partition(
+    world: KafkaBrokerWorld, client: Client
+) -> None:
+    client.create_topic("positions")
+    fill(client, "positions", 4)
+    (info,) = [one for one in client.topics() if one.topic == "positions"]
+    last = {str(one.partition): one.end_offset - 1 for one in info.partitions}
+    found = client.read("positions", start=last)
+    assert sorted((one.partition, one.offset) for one in found) == [
+        (number, last[str(number)]) for number in range(COUNT)
+    ]
+    assert client.read("positions", start="latest") == []
+    with pytest.raises(InvalidPosition, match=r"it has 4 partitions; give an offset for each"):
+        client.read("positions", start=3)
+    with pytest.raises(InvalidPosition, match="says nothing of partition 1"):
+        client.read("positions", start={"0": 1})
+    with pytest.raises(InvalidPosition, match="has no partition 9"):
+        client.read("positions", start=last | {"9": 1})
+    with pytest.raises(InvalidPosition, match="is not in partition 0 of topic"):
+        client.read("positions", start=last | {"0": 1_000})
+
+
+def test_pages_go_on_where_they_ended(world: KafkaBrokerWorld, client: Client) -> None:
+    client.create_topic("pages")
+    sent = fill(client, "pages")
+    path = "/v1/topics/pages/records"
+    seen: list[tuple[int, int]] = []
+    position = "earliest"
+    while True:
+        page = ask(world, "GET", f"{path}?limit=5&from={quote(position)}")
+        seen += [(one.get("partition", 0), one["offset"]) for one in page["records"]]
+        position = json.dumps(page["next_offset"])
+        if page["next_offset"] == page["end_offset"]:
+            break
+        assert len(page["records"]) == 5
+    assert len(seen) == len(set(seen)) == len(sent)
+    one = ask(world, "GET", f"{path}?partition=2&from=1&until=2")
+    assert [(r["partition"], r["offset"]) for r in one["records"]] == [(2, 1)]
+    assert one["next_offset"] == 2
+
+
+def test_a_request_is_stored_once_in_all_its_partitions(
+    world: KafkaBrokerWorld, client: Client
+) -> None:
+    client.create_topic("once")
+    path = "/v1/topics/once/records"
+    body = [{"payload": name, "name": name} for name in NAMES]
+    headers = {"Idempotency-Key": "k1", "Content-Type": "application/json"}
+    first = ask(world, "POST", path, body, **headers)
+    assert [one["partition"] for one in first["results"]] == [place(name) for name in NAMES]
+    assert ask(world, "POST", path, body, **headers) == first
+    assert client.size("once") == len(NAMES)
+    assert len(client.read("once")) == len(NAMES)
+    part = {**headers, "Idempotency-Part": "3"}
+    again = ask(world, "POST", path, body[3:4], **part)
+    assert again["results"] == first["results"][3:4]
+    for other in ([{"payload": "other", "name": name}] for name in NAMES):
+        with pytest.raises(urllib.error.HTTPError, match="422"):
+            ask(world, "POST", path, other, **headers)
+    assert len(client.read("once")) == len(NAMES)
+
+
+def test_consumers_have_a_position_in_every_partition(
+    world: KafkaBrokerWorld, client: Client
+) -> None:
+    client.create_topic("consumed")
+    sent = fill(client, "consumed")
+    client.subscribe("billing", "consumed")
+    assert client.size("consumed", "billing") == len(sent)
+    found: list[Record] = []
+    for _ in range(6):
+        found += client.consume("billing", "consumed", limit=5)
+    found += client.consume("billing", "consumed")
+    assert by_name(found) == expected(sent)
+    assert client.size("consumed", "billing") == 0
+    (told,) = client.consumers("consumed")
+    ends = told.next_offset
+    assert isinstance(ends, dict) and sum(ends.values()) == len(sent)
+    assert client.seek("billing", "consumed", "earliest") == dict.fromkeys(ends, 0)
+    client.commit("billing", "consumed", {"1": ends["1"]})
+    again = client.consume("billing", "consumed")
+    assert {one.partition for one in again} == {0, 2, 3}
+    with pytest.raises(InvalidPosition, match="it has 4 partitions"):
+        client.commit("billing", "consumed", 3)
+    client.unsubscribe("billing", "consumed")
+    assert client.consumers("consumed") == []
+
+
+def test_a_stream_brings_all_partitions_and_resumes_by_event_id(
+    world: KafkaBrokerWorld, client: Client
+) -> None:
+    client.create_topic("streamed")
+    sent = fill(client, "streamed")
+    stream = client.stream("streamed", start="earliest")
+    assert by_name([next(stream) for _ in sent]) == expected(sent)
+    client.publish("live", "streamed", name="n/0")
+    assert next(stream).value == "live"
+    seen: list[tuple[int, int]] = []
+    last = ""
+    for _ in range(3):  # each time after a few events
+        for event_id, record in events(world, "streamed", last, 13 if len(seen) < 26 else 11):
+            seen.append((record.get("partition", 0), record["offset"]))
+            last = event_id
+    assert len(seen) == len(set(seen)) == len(sent) + 1
+    assert last.count(":") == COUNT
+
+
+def events(
+    world: KafkaBrokerWorld, topic: str, last: str, count: int
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    connection = http.client.HTTPConnection("127.0.0.1", world.served.http_port, timeout=60)
+    headers = {"Last-Event-ID": last} if last else {}
+    connection.request("GET", f"/v1/topics/{topic}/stream?from=earliest", headers=headers)
+    answer = connection.getresponse()
+    event_id = kind = ""
+    while count:
+        line = answer.readline().decode().rstrip()
+        if line.startswith("id: "):
+            event_id = line[4:]
+        elif line.startswith("event: "):
+            kind = line[7:]
+        elif line.startswith("data: "):
+            if kind == "":
+                count -= 1
+                yield event_id, json.loads(line[6:])
+            kind = ""
+    connection.close()
+
+
+def test_sessions_resume_in_every_partition_with_qos_1_and_2(world: KafkaBrokerWorld) -> None:
+    port = world.served.port
+    with Wire(port, "away", MQTT_5) as reader:
+        reader.connect(properties=kept(), clean=False)
+        reader.subscribe("s/#", qos=2)
+    names = [f"s/{number}" for number in range(12)]
+    with Wire(port, "writer", MQTT_5) as writer:
+        writer.connect(clean=False, properties=kept())
+        for number in range(4):
+            for at, name in enumerate(names):
+                writer.publish(name, b"%d" % number, 1 + at % 2)
+    with Wire(port, "away", MQTT_5) as reader:
+        reader.connect(properties=kept(), clean=False)
+        received: dict[str, list[bytes]] = {}
+        for _ in range(4 * len(names)):
+            message = reader.receive()
+            reader.acknowledge(message)
+            received.setdefault(message.name, []).append(message.payload)
+    assert received == {name: [b"%d" % number for number in range(4)] for name in names}
+
+
+def test_retained_messages_shares_and_wills_work_over_partitions(world: KafkaBrokerWorld) -> None:
+    port = world.served.port
+    names = [f"r/{number}" for number in range(8)]
+    with Wire(port, "writer", MQTT_5) as writer, Wire(port, "member", MQTT_5) as member:
+        member.connect()
+        member.subscribe("$share/g/r/#", qos=1)
+        writer.connect()
+        for name in names:
+            writer.publish(name, name.encode(), 1, retain=True)
+        shared = []
+        for _ in names:
+            message = member.receive()
+            member.acknowledge(message)
+            shared.append(message.payload.decode())
+        assert sorted(shared) == names
+    with Wire(port, "late", MQTT_5) as late:
+        late.connect()
+        late.subscribe("r/#", qos=1)
+        assert sorted(late.receive().name for _ in names) == names
+
+
+def test_a_feed_over_mqtt_says_the_partition_of_each_record(
+    world: KafkaBrokerWorld, client: Client
+) -> None:
+    client.create_topic("fed")
+    client.bind("fed/#", "fed")
+    names = [f"fed/{number}" for number in range(8)]
+    for name in names:
+        client.publish("x", "fed", name=name)
+    with Wire(world.served.port, "feed", MQTT_5) as feed:
+        feed.connect()
+        feed.subscribe_feed("fed/#", qos=1, **{"from": "earliest"})
+        found = {}
+        for _ in names:
+            message = feed.receive()
+            feed.acknowledge(message)
+            found[message.name] = dict(message.properties.user_properties)["penstock-partition"]
+    assert found == {name: str(place(name)) for name in names}
+
+
+def test_a_record_of_another_producer_is_read_wherever_it_lies(
+    world: KafkaBrokerWorld, client: Client
+) -> None:
+    client.create_topic("foreign")
+    with Wire(world.served.port, "reader") as reader:
+        reader.connect()
+        reader.subscribe("shop/#", qos=1)
+        producer = Producer({"bootstrap.servers": world.server.bootstrap})
+        kafka_name = kafka_names(world)["foreign"]
+        elsewhere = (place("shop/1") + 1) % COUNT
+        producer.produce(kafka_name, b"afar", key=b"shop/1", partition=elsewhere)
+        assert producer.flush(60) == 0
+        assert reader.receive().payload == b"afar"
+    (record,) = client.read("foreign")
+    assert (record.partition, record.name) == (elsewhere, "shop/1")
+
+
+def test_everything_is_there_after_kill_9(kafka: KafkaServer, tmp_path: Path) -> None:
+    world = KafkaBrokerWorld(kafka, tmp_path / "data", partitions=COUNT)
+    with world.served:
+        with penstock.connect(world.url) as client:
+            client.create_topic("kept")
+            sent = fill(client, "kept")
+            client.subscribe("billing", "kept")
+            client.consume("billing", "kept", limit=10)
+            client.commit("billing", "kept")
+        world.served.kill()
+        world.served.start()
+        with penstock.connect(world.url) as client:
+            assert by_name(client.read("kept")) == expected(sent)
+            assert client.size("kept", "billing") == len(sent) - 10
+            assert len(client.consume("billing", "kept")) == len(sent) - 10
+            client.delete_topic("kept")
+
+
+def test_a_program_has_the_same_partitions_with_no_server(
+    kafka: KafkaServer, tmp_path: Path
+) -> None:
+    chosen = settings(kafka, kafka.new_prefix(), COUNT)
+    with Broker(tmp_path / "data", **chosen) as broker:
+        broker.create_topic("orders")
+        assert broker.publish("a", "orders", name="n/1") == (place("n/1"), 0)
+        broker.publish_many(["b", "c"], "orders", name="n/2")
+        broker.subscribe("billing", "orders")
+        assert len(broker.consume("billing", "orders")) == 3
+        stream = broker.stream("orders", start="earliest")
+        assert {next(stream).value for _ in range(3)} == {"a", "b", "c"}
+    with Broker(tmp_path / "data", **chosen) as broker:
+        assert broker.size("orders") == 3
+        assert broker.size("orders", "billing") == 0
+        assert sorted(one.value for one in broker.read("orders")) == ["a", "b", "c"]
+
+
+def test_topics_in_files_have_one_partition(tmp_path: Path) -> None:
+    with Broker(tmp_path / "data") as broker:
+        with pytest.raises(RefusedError, match="partitions 2 is not possible"):
+            broker.create_topic("wide", partitions=2)
+        broker.create_topic("one", partitions=1)
+        assert broker.topics()[0].partitions == ()
+
+
+def test_groups_say_that_they_need_one_partition(world: KafkaBrokerWorld, client: Client) -> None:
+    client.create_topic("grouped")
+    client.create_topic("grouped_in_one", partitions=1)
+    with pytest.raises(RefusedError, match="has 4 partitions, and groups read topics with one"):
+        client.join_group("workers", "grouped").fetch()
+    assert client.groups("grouped") == []
+    client.publish("a", "grouped_in_one")
+    (leased,) = client.join_group("workers", "grouped_in_one").fetch()
+    assert leased.record.value == "a"
