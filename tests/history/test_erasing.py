@@ -23,6 +23,7 @@ from penstock.model.errors import (
 from penstock.model.record import KIND_ERASED, Record
 from tests.history.world import SEGMENT_BYTES, TOPIC, TieringWorld, history, hot_first, keep
 
+pytestmark = pytest.mark.slow
 CHANCE = random.Random(5)
 SECRET = CHANCE.randbytes(24)  # as compression leaves it
 HEADER = "marker-of-a-header"

@@ -12,6 +12,7 @@ from penstock.cli.main import main
 from penstock.model.record import Record
 from penstock.pipeline import archive
 
+pytestmark = pytest.mark.slow
 COUNT = 400
 
 
