@@ -89,7 +89,8 @@ def test_spark_reads_partitions_side_by_side_and_goes_on_in_each(
             assert follow() == 36
             client.publish("more", "orders", name="n/3")
             assert follow() == 37
-            sink = read.load().select("payload", "name").write.format("penstock").mode("append")
+            again = spark.read.format("penstock").option("url", world.url).option("topic", "orders")
+            sink = again.load().select("payload", "name").write.format("penstock").mode("append")
             with pytest.raises(Exception, match="staged files are stored in topics with one"):
                 sink.option("url", world.url).option("topic", "orders").save()
     finally:
