@@ -22,6 +22,10 @@ from penstock.client.repeating import PATIENCE_S
 from penstock.client.target import Target
 from penstock.client.transport import Transport
 from penstock.client.wire import (
+    BindingsIn,
+    ConsumersIn,
+    GroupsIn,
+    OffsetIn,
     RecordsIn,
     check_filters,
     consumer_path,
@@ -33,11 +37,7 @@ from penstock.client.wire import (
 )
 from penstock.core.names import check_filter, check_topic
 from penstock.core.position import check_offset_type, read_offsets
-from penstock.model.errors import (
-    OutcomeUnknown,
-    RefusedError,
-    TopicExists,
-)
+from penstock.model.errors import OutcomeUnknown, RefusedError, TopicExists
 from penstock.model.groups import GroupInfo
 from penstock.model.limits import HEARTBEAT_S as HEARTBEAT_S
 from penstock.model.messages import check_key, check_messages
@@ -64,22 +64,6 @@ REPEAT: Final = "repeat the call; doing it twice does no harm"
 # What a request is answered that was sent twice and carried out the first time.
 SELF_REFUSED: Final = {("PUT", 409), ("DELETE", 404)}
 ERASE_S_MAX: Final = 3_600.0  # the broker goes on also without us
-
-
-class _Consumers(msgspec.Struct):
-    consumers: list[ConsumerInfo]
-
-
-class _Bindings(msgspec.Struct):
-    bindings: list[BindingInfo]
-
-
-class _Groups(msgspec.Struct):
-    groups: list[GroupInfo]
-
-
-class _Offset(msgspec.Struct):
-    offset: Offsets
 
 
 class AsyncClient:
@@ -224,7 +208,7 @@ class AsyncClient:
     async def bindings(self) -> list[BindingInfo]:
         """In the order in which they apply."""
         data = await self._ask("GET", "/v1/bindings")
-        return msgspec.json.decode(data, type=_Bindings).bindings
+        return msgspec.json.decode(data, type=BindingsIn).bindings
 
     async def _topic_info(self, topic: str) -> TopicInfo:
         return msgspec.json.decode(await self._ask("GET", topic_path(topic)), type=TopicInfo)
@@ -341,17 +325,17 @@ class AsyncClient:
         """Go on reading at `position`; the offset that is, or those of all partitions."""
         body = {"from": encode_position(position)}
         data = await self._ask("POST", f"{consumer_path(topic, consumer)}/seek", body)
-        return msgspec.json.decode(data, type=_Offset).offset
+        return msgspec.json.decode(data, type=OffsetIn).offset
 
     async def consumers(self, topic: str) -> list[ConsumerInfo]:
         """The consumers of a topic, how far they are and what they have waiting."""
         data = await self._ask("GET", f"{topic_path(topic)}/consumers")
-        return msgspec.json.decode(data, type=_Consumers).consumers
+        return msgspec.json.decode(data, type=ConsumersIn).consumers
 
     async def groups(self, topic: str) -> list[GroupInfo]:
         """The groups of a topic: how far they are, and what is not done."""
         data = await self._ask("GET", f"{topic_path(topic)}/groups")
-        return msgspec.json.decode(data, type=_Groups).groups
+        return msgspec.json.decode(data, type=GroupsIn).groups
 
     async def create_group(
         self,

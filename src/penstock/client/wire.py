@@ -16,6 +16,7 @@ from penstock.core.position import AtTime, parse_position
 from penstock.core.topic_settings import check_topic_setting
 from penstock.core.where import compile_where
 from penstock.model.errors import Gap
+from penstock.model.groups import GroupInfo
 from penstock.model.limits import EXPRESSION_CHARS_MAX, NAME_BYTES_MAX
 from penstock.model.messages import check_headers, encode_message
 from penstock.model.record import (
@@ -23,6 +24,8 @@ from penstock.model.record import (
     KIND_ERASED,
     KIND_JSON,
     KIND_TEXT,
+    BindingInfo,
+    ConsumerInfo,
     HeadersLike,
     Offsets,
     PositionLike,
@@ -93,6 +96,22 @@ class RecordsIn(msgspec.Struct):
 
     def all(self) -> list[Record]:
         return [one.record(self.topic) for one in self.records]
+
+
+class ConsumersIn(msgspec.Struct):
+    consumers: list[ConsumerInfo]
+
+
+class BindingsIn(msgspec.Struct):
+    bindings: list[BindingInfo]
+
+
+class GroupsIn(msgspec.Struct):
+    groups: list[GroupInfo]
+
+
+class OffsetIn(msgspec.Struct):
+    offset: Offsets
 
 
 def message_body(
