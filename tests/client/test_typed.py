@@ -42,9 +42,9 @@ penstock.connect("http://127.0.0.1:8090", pasword="secret")
 penstock.aio.connect("http://127.0.0.1:8090", patience_s="9")
 """
 SAYS = [
-    'note: Revealed type is "int"',
+    'note: Revealed type is "int | tuple[int, int]"',
     'note: Revealed type is "penstock.client.sync.Client"',
-    'note: Revealed type is "range"',
+    'note: Revealed type is "range | list[tuple[int, int]]"',
     'note: Revealed type is "list[penstock.client.groups.Delivery]"',
     'error: Argument "retain" to "publish" of "Client" has incompatible type "str"; '
     'expected "bool"',
