@@ -90,14 +90,7 @@ async def open_directory(
         if chosen.log == FILES:
             workers = make_workers(loop)
             parts.callback(workers.close)
-            tier = reader = None
-            if settings.history_url:
-                root = history_root(settings.history_url, settings.history_options)
-                note_root(disk, path, root)
-                tier = HistoryTier(root, path, disk)
-                parts.callback(tier.close)
-                reader = HistoryProcess(loop, root)
-                parts.callback(reader.close)
+            tier, reader = _open_history(path, settings, disk, parts)
             store = EmbeddedStore(
                 path, disk, clock, loop, workers, directory.free_reserve, reader, tier=tier
             )
@@ -144,6 +137,21 @@ async def open_directory(
     opened.give_up = directory.give_up
     opened.hurry = hurry
     return opened
+
+
+def _open_history(
+    path: Path, settings: BrokerSettings, disk: RealDisk, parts: AsyncExitStack
+) -> tuple[HistoryTier | None, HistoryProcess | None]:
+    """What writes and what reads histories, if `[history] url` names a place for them."""
+    if not settings.history_url:
+        return None, None
+    root = history_root(settings.history_url, settings.history_options)
+    note_root(disk, path, root)
+    tier = HistoryTier(root, path, disk)
+    parts.callback(tier.close)
+    reader = HistoryProcess(asyncio.get_running_loop(), root)
+    parts.callback(reader.close)
+    return tier, reader
 
 
 async def finish_staged(engine: Engine) -> list[str]:
