@@ -27,6 +27,7 @@ SUITES = {
     "mqtt": "the broker against Mosquitto over loopback",
     "http": "the HTTP door against Redis, PostgreSQL and NATS, which sync too",
     "postgres": "topics as tables against a bare multi-row INSERT",
+    "history": "writing records into a history, and reading them there",
     "spark": "topics in Spark against the same rows in Parquet",
 }
 
