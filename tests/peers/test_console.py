@@ -5,24 +5,28 @@ With SCREENSHOTS=DIR the pictures of the documentation are made anew there.
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import socket
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from threading import Thread
-from typing import Final
+from typing import Any, Final
 
 import pytest
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Browser, Locator, Page, expect
 
+from penstock.mqtt.kinds import MQTT_5
 from tests.doors.hosted import Hosted
 from tests.doors.users import add_users
-from tests.doors.wire import Wire
+from tests.doors.wire import Wire, kept
 from tests.http.asking import Asking
 from tests.peers.browsing import picture, watched
 from tests.peers.console_house import address, enliven, furnished, go
+from tests.tenants.test_tenants_apart import Asker, add_tenants, login
 from tests.waiting import wait_until
 
 PAGES: Final = {
@@ -69,6 +73,7 @@ PALE_TEXTS: Final = """() => {
   }
   return found;
 }"""
+COPIED: Final = ("name", "payload", "payload_base64", "kind", "headers", "retain")
 UNNAMED: Final = """() =>
   [...document.querySelectorAll("input, select, textarea, button, a, progress")]
   .filter((one) => one.checkVisibility() && !one.textContent.trim() && !one.labels?.length
@@ -182,28 +187,116 @@ def test_messages_appear_live_and_one_that_is_published_in_the_page_reaches_mqtt
     picture(page, "message")
 
 
-def test_a_message_is_copied_as_commands_that_publish_it_again(
-    browser: Browser, broker: Hosted
+@pytest.mark.parametrize(
+    "payload",
+    [
+        {"payload": {"price": 1.5, "is_paid": True, "note": None, "tags": ['it\'s "ü"', "\\n"]}},
+        {"payload": 'it\'s "text"\n$HOME'},
+        {"payload_base64": "AP8="},
+    ],
+    ids=["json", "text", "bytes"],
+)
+def test_a_message_is_copied_as_programs_that_publish_it_again(
+    browser: Browser, broker: Hosted, payload: dict[str, Any]
 ) -> None:
+    topic = f"copied-{'-'.join(payload)}-{type(payload.get('payload')).__name__}"
+    name = f"{topic}/it's"
     context = browser.new_context(permissions=["clipboard-read", "clipboard-write"])
     with watched(context) as page, Asking(broker.ports["http"]) as asking:
-        go(page, broker, "messages/orders?from=earliest")
+        assert asking.ask("PUT", f"/v1/topics/{topic}", {}).status == 201
+        asking.ask("POST", "/v1/bindings", {"filter": f"{topic}/#", "topic": topic})
+        message = {"name": name, "headers": [["k", "1"], ["k", "it's 2"]], "retain": True}
+        path = f"/v1/topics/{topic}/records"
+        assert asking.ask("POST", path, message | payload).status == 200
+        go(page, broker, f"messages/{topic}?from=earliest")
         page.get_by_role("button", name="Open").first.click()
+        run_shell(copied(page, "curl"))
+        program = copied(page, "Python")
+        subprocess.run([sys.executable, "-c", program], check=True, timeout=30)
+        command = copied(page, "mosquitto_pub")
+        host = "mosquitto_pub -h '127.0.0.1' "
+        assert command.count(host) == 1  # with the port of MQTT, 1883, which a test does not have
+        run_shell(command.replace(host, f"{host} -p {broker.port} "))
+        records = asking.ask("GET", f"{path}?from=earliest").json["records"]
+    first, *again = [{key: one.get(key) for key in COPIED} for one in records]
+    assert again[:2] == [first, first]
+    (over_mqtt,) = again[2:]
+    if first["kind"] == "json":  # MQTT knows only text
+        assert json.loads(over_mqtt["payload"]) == first["payload"]
+    else:
+        assert over_mqtt["payload"] == first["payload"]
+    for key in ("name", "payload_base64", "headers", "retain"):
+        assert over_mqtt[key] == first[key]
 
-        def copied(name: str) -> str:
-            page.get_by_role("button", name=name).click()
-            expect(page.get_by_text("Copied.")).to_be_visible()
-            return str(page.evaluate("navigator.clipboard.readText()"))
 
-        def end() -> int:
-            return int(asking.ask("GET", "/v1/topics/orders").json["end_offset"])
+def copied(page: Page, what: str) -> str:
+    """What a button of the open message puts onto the clipboard."""
+    page.get_by_role("button", name=f"Copy as {what}").click()
+    expect(page.get_by_text("Copied.")).to_be_visible()
+    return str(page.evaluate("navigator.clipboard.readText()"))
 
-        before = end()
-        subprocess.run(copied("Copy as curl"), shell=True, check=True, timeout=30)
-        assert end() == before + 1
-        assert "penstock.connect" in copied("Copy as Python")
-        command = copied("Copy as mosquitto_pub")
-        assert command.startswith("mosquitto_pub -h 127.0.0.1 -t 'orders/17'")
+
+def test_a_copied_program_asks_for_the_password_of_the_user_that_is_signed_in(
+    browser: Browser, tmp_path: Path
+) -> None:
+    context = browser.new_context(permissions=["clipboard-read", "clipboard-write"])
+    user, password = login("acme")[0], login("acme")[1].decode()
+    with Hosted(tmp_path) as broker, watched(context) as page, Asker(broker, "acme") as asker:
+        add_tenants(broker)
+        asker.get("PUT", "/v1/topics/orders", {})
+        asker.get("POST", "/v1/topics/orders/records", {"payload": "1"})
+        go(page, broker, "messages/orders?from=earliest")
+        page.get_by_label("User").fill(user)
+        page.get_by_label("Password").fill(password)
+        page.get_by_role("button", name="Sign in").click()
+        page.get_by_role("button", name="Open").first.click()
+        texts = [copied(page, what) for what in ("curl", "Python", "mosquitto_pub")]
+        assert all(password not in text for text in texts)
+        # Without a terminal Python asks for the password on standard input.
+        subprocess.run(
+            [sys.executable, "-c", texts[1]],
+            input=f"{password}\n",
+            text=True,
+            check=True,
+            timeout=30,
+            start_new_session=True,
+        )
+        run_shell(texts[0].replace("-u 'acme/ann'", f"-u 'acme/ann:{password}'"))
+        assert len(asker.get("GET", "/v1/topics/orders/records?from=earliest")["records"]) == 3
+        assert """-u 'acme/ann' -P "$PASSWORD" """ in texts[2]
+
+
+def run_shell(command: str) -> None:
+    subprocess.run(["bash", "-c", command], check=True, timeout=30)
+
+
+def test_a_paused_page_shows_nothing_new_and_continues_where_it_was(
+    page: Page, broker: Hosted
+) -> None:
+    def publish(text: str) -> None:
+        asking.ask("POST", "/v1/topics/alarms/records", {"payload": text})
+
+    def row(text: str, of: Page = page) -> Locator:
+        return of.get_by_role("row").filter(has_text=text)
+
+    with Asking(broker.ports["http"]) as asking, page.context.new_page() as other:
+        for one in (page, other):
+            go(one, broker, "messages/alarms")
+            one.get_by_role("button", name="Follow live").click()
+            expect(one.get_by_text("Following.")).to_be_visible()
+        publish("before the pause")
+        expect(row("before the pause")).to_be_visible()
+        page.get_by_role("button", name="Pause").click()
+        expect(page.get_by_text("Paused.")).to_be_visible()
+        publish("in the pause")
+        expect(row("in the pause", other)).to_be_visible()
+        assert row("in the pause").count() == 0
+        expect(row("before the pause")).to_be_visible()
+        page.get_by_role("button", name="Continue").click()
+        for text in ("before the pause", "in the pause"):
+            expect(row(text)).to_have_count(1)
+        publish("after the pause")
+        expect(row("after the pause")).to_be_visible()
 
 
 def test_what_is_wrong_with_an_expression_is_said_below_it(page: Page, broker: Hosted) -> None:
@@ -267,11 +360,21 @@ def test_a_client_is_shown_disconnected_and_its_session_ended(page: Page, broker
         page.get_by_role("button", name="Yes, do it").click()
         assert wire.is_closed()
         expect(row).to_be_hidden()
+    with Wire(broker.port, "leaver", MQTT_5) as wire:
+        wire.connect(properties=kept())
+        wire.subscribe("leaving/#", qos=1)
+        wire.disconnect()
     go(page, broker, "clients")
-    row = page.get_by_role("row").filter(has_text="archive")
+    row = page.get_by_role("row").filter(has_text="leaver")
     expect(row).to_contain_text("away")
     row.get_by_role("button", name="Show").click()
-    expect(page.get_by_role("dialog")).to_contain_text("sensors/#")
+    expect(page.get_by_role("dialog")).to_contain_text("leaving/#")
+    page.keyboard.press("Escape")
+    row.get_by_role("button", name="End session").click()
+    expect(page.get_by_role("dialog")).to_contain_text("End the session of leaver?")
+    page.get_by_role("button", name="Yes, do it").click()
+    expect(row).to_be_hidden()
+    assert "leaver" not in broker.call(lambda: broker.exchange.store.stored)
 
 
 def test_dead_letters_are_counted_and_put_back(page: Page, broker: Hosted) -> None:

@@ -72,8 +72,9 @@ export function query(fields) {
 }
 
 // Server-sent events, read with fetch because EventSource cannot send credentials.
-export async function* events(path, signal) {
-  const response = await answered(path, { signal, headers: { Accept: "text/event-stream" } });
+export async function* events(path, signal, seen) {
+  const headers = { Accept: "text/event-stream", ...(seen ? { "Last-Event-ID": seen } : {}) };
+  const response = await answered(path, { signal, headers });
   const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
   let text = "";
   while (true) {

@@ -1,6 +1,7 @@
 // Browse a topic from any position, follow it live, look into a message, publish one.
 
 import { at, events, get, query, send } from "./api.js";
+import { asCurl, asMosquitto, asPython } from "./copying.js";
 import { button, copy, dialog, facts, field, form, h, input, link, repeat, say, section, select, table } from "./dom.js";
 import { bytes, count, plural, time } from "./format.js";
 
@@ -35,9 +36,11 @@ export async function show(root, context) {
   ], (one) => one.offset, "No message matches.");
   const state = h("p", { class: "state" });
   const older = button("Next page", () => browse(next));
-  const live = button("Follow live", () => (tail ? stop() : follow()));
+  const live = button("Follow live", () => (tail ? pause() : follow()));
   let next = 0;
-  let tail = null;
+  let tail = null; // ends the stream that is being read
+  let shown = [];
+  let seen = ""; // how far the stream was read; empty before the first one
 
   const filters = () => ({ names: names.value, where: where.value });
   // What is wrong with an entry is said below it.
@@ -63,32 +66,39 @@ export async function show(root, context) {
     older.hidden = page.next_offset >= page.end_offset;
     state.textContent = `${plural(page.records.length, "message")}; the topic ends at offset ${count(page.end_offset)}.`;
   });
-  function stop() {
+  function end(label) {
     tail?.abort();
     tail = null;
-    live.textContent = "Follow live";
+    live.textContent = label;
     live.setAttribute("aria-pressed", "false");
   }
-  // Goes on behind the last message that was seen, also after the broker was away.
+  function stop() {
+    end("Follow live");
+    shown = [];
+    seen = "";
+  }
+  function pause() {
+    end("Continue");
+    state.textContent = "Paused. Continue to see what has arrived since.";
+  }
+  // Goes on behind the last message that was seen, also after a pause or when the broker was away.
   async function follow() {
-    stop();
     const mine = (tail = new AbortController());
     signal.addEventListener("abort", () => mine.abort());
     live.textContent = "Pause";
     live.setAttribute("aria-pressed", "true");
     older.hidden = true;
-    let shown = [];
-    let position = "latest";
     let isWaiting = false;
-    list.update([]);
+    list.update(shown);
     const draw = () => {
       isWaiting = false;
       if (!mine.signal.aborted) list.update(shown);
     };
     await repeat(1000, mine.signal, () => guarded(async () => {
       state.textContent = "Following. New messages appear at the top.";
-      for await (const event of events(`${at("topics", topic.value)}/stream${query({ from: position, ...filters() })}`, mine.signal)) {
-        if (event.id) position = String(Number(event.id) + 1);
+      for await (const event of events(`${at("topics", topic.value)}/stream${query(filters())}`, mine.signal, seen)) {
+        if (mine.signal.aborted) return;
+        if (event.id) seen = event.id;
         if (event.type !== "message" || !event.data) continue;
         shown = [JSON.parse(event.data), ...shown].slice(0, LIVE_MAX);
         if (!isWaiting) requestAnimationFrame(draw);
@@ -158,28 +168,10 @@ function open(topic, record, me) {
     headers.length ? h("h3", {}, "Headers and properties") : null,
     headers.length ? h("dl", { class: "facts" }, ...headers.flatMap(([key, text]) => [h("dt", {}, key), h("dd", {}, text)])) : null,
     h("h3", {}, "Payload"), h("div", { class: "row" }, ...tabs), content,
-    h("div", { class: "row" }, ...programs.map(([name, make]) => button(name, () => copy(make(topic, record)), "plain")), trace));
+    h("div", { class: "row" }, ...programs.map(([name, make]) => button(name, () => copy(make(topic, record, me)), "plain")), trace));
   trace?.addEventListener("click", close);
   tabs[0].click();
 }
-
-const quoted = (text) => `'${text.replaceAll("'", `'\\''`)}'`;
-const bodyOf = (record) => JSON.stringify({ name: record.name,
-  ...(record.payload_base64 !== undefined ? { payload_base64: record.payload_base64 } : { payload: record.payload }) });
-
-const asCurl = (topic, record) =>
-  `curl -X POST ${quoted(location.origin + at("topics", topic) + "/records")} -H 'Content-Type: application/json' -d ${quoted(bodyOf(record))}`;
-
-function asPython(topic, record) {
-  const payload = record.payload_base64 !== undefined
-    ? `base64.b64decode(${JSON.stringify(record.payload_base64)})` : `json.loads(${JSON.stringify(JSON.stringify(record.payload))})`;
-  return `import base64, json\nimport penstock\n\nwith penstock.connect(${JSON.stringify(location.origin)}) as broker:\n` +
-    `    broker.publish(${payload}, ${JSON.stringify(topic)}, name=${JSON.stringify(record.name)})\n`;
-}
-
-const asMosquitto = (topic, record) => record.payload_base64 !== undefined
-  ? `echo ${record.payload_base64} | base64 -d | mosquitto_pub -h ${location.hostname} -t ${quoted(record.name)} -q 1 -s`
-  : `mosquitto_pub -h ${location.hostname} -t ${quoted(record.name)} -q 1 -m ${quoted(textOf(record))}`;
 
 function publishing(topicOf, topics) {
   const topic = topics.length ? null : input({ required: true });
