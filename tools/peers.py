@@ -18,12 +18,14 @@ from pathlib import Path
 # program: Debian package
 PROGRAMS = {
     "chromium": "chromium",
+    "fish": "fish",
     "gcc": "gcc",
     "mosquitto": "mosquitto",
     "mosquitto_pub": "mosquitto-clients",
     "mosquitto_sub": "mosquitto-clients",
     "redis-server": "redis-server",
     "systemd-analyze": "systemd",
+    "zsh": "zsh",
 }
 # Daemons lie in sbin, which is not on everybody's path.
 SEARCH = os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/local/sbin", "/usr/sbin"])

@@ -1,9 +1,8 @@
-"""Does a shell complete commands, actions, options, choices and topics?"""
+"""Does bash complete commands, actions, options, choices and topics? tests/peers has the others."""
 
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -45,7 +44,7 @@ def complete(script: Path, *typed: str) -> list[str]:
     ("typed", "offered"),
     [
         (["to"], ["topic", "top"]),
-        (["topic", ""], ["create", "list", "info", "alter", "delete"]),
+        (["topic", ""], ["create", "list", "info", "alter", "erase", "delete"]),
         (["topic", "create", "x", "--dur"], ["--durability"]),
         (["topic", "create", "--durability", ""], ["fsync", "os", "replicated"]),
         (["topic", "list", "--at", "topic", "--js"], ["--json"]),
@@ -68,10 +67,8 @@ def test_bash_offers_the_topics_there_are(script: Path, run: Command) -> None:
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_every_shell_understands_its_script(tmp_path: Path, run: Command, shell: str) -> None:
-    path = tmp_path / "script"
-    path.write_text(run("completion", shell).out)
-    assert all(word in path.read_text() for word in ("redrive", "durability", "replicated"))
-    installed = shutil.which(shell)
-    if installed:
-        subprocess.run([installed, "-n", str(path)], check=True)
+def test_every_shell_gets_a_script_with_commands_options_and_choices(
+    run: Command, shell: str
+) -> None:
+    text = run("completion", shell).out
+    assert all(word in text for word in ("redrive", "durability", "replicated"))
