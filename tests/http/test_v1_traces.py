@@ -19,6 +19,7 @@ from tests.doors.hosted import Hosted
 from tests.doors.users import add_users
 from tests.doors.wire import Wire, kept
 from tests.http.asking import Asking
+from tests.tenants.test_tenants_apart import Asker, Client, add_tenants
 from tests.waiting import wait_until
 
 
@@ -196,6 +197,51 @@ def test_a_message_that_is_larger_than_its_reader_takes_is_dropped_and_told(
             events = seen(client, path, f"dropped {name}-r", f"stored {name}")
     assert of(events, "dropped")["detail"] == "too_large"
     assert {one["what"] for one in events} == {"received", "stored", "dropped"}
+
+
+def test_a_message_that_finds_the_buffer_of_its_reader_full_is_dropped_and_told(
+    broker: Hosted, client: Asking, name: str
+) -> None:
+    with Wire(broker.port, f"{name}-r") as stuck, Wire(broker.port, name) as writer:
+        stuck.connect()
+        stuck.subscribe(name)
+        writer.connect()
+        before = broker.dropped["queue_full"]
+        with traced(client, names=name) as path:
+            for _ in range(40):  # the reader takes none of them
+                writer.send(Publish(name, bytes(1024 * 1024), 0))
+            writer.settle()
+            dropped = broker.dropped["queue_full"] - before
+            events = seen(client, path, f"dropped {name}-r")
+    counts = {"sent": 0, "dropped": 0}
+    for one in events:
+        if one.get("client") == f"{name}-r":
+            counts[one["what"]] += one.get("count", 1)
+            assert one.get("detail", "") == ("queue_full" if one["what"] == "dropped" else "")
+    assert counts == {"sent": 40 - dropped, "dropped": dropped}
+
+
+def test_a_trace_sees_and_shows_nothing_of_another_tenant(tmp_path: Path) -> None:
+    with Hosted(tmp_path) as broker:
+        add_tenants(broker)
+        with Asker(broker, "acme") as acme, Asker(broker, "globex") as globex:
+            path = "/v1/traces/{}".format(acme.get("POST", "/v1/traces", {"names": "#"})["trace"])
+            follow = acme.get("POST", "/v1/traces", {"client": "pump"})["trace"]
+            for tenant in ("globex", "default", "acme"):
+                with Client(broker, tenant, "pump") as pump:
+                    pump.subscribe("state", qos=1)
+                    pump.publish("state", tenant.encode(), 1)
+                    assert pump.receive().payload == tenant.encode()
+                    pump.settle()
+            for one in (path, f"/v1/traces/{follow}"):
+                told = acme.get("GET", one)["events"]
+                whole = ["received", "stored", "sent", "acknowledged"]
+                assert [event["what"] for event in told] == whole
+                assert {event["offset"] for event in told} == {0}
+            assert globex.get("GET", "/v1/traces")["traces"] == []
+            for method in ("GET", "DELETE"):
+                assert globex.get(method, path) == 404
+            assert acme.get("GET", path)["is_on"]
 
 
 def test_a_message_that_expired_before_its_reader_came_is_dropped_and_told(
