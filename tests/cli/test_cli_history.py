@@ -135,6 +135,16 @@ def test_a_url_says_it_all(broker: Served) -> None:
     assert answer.code == 3
 
 
+def test_a_url_may_end_with_a_wildcard_or_contain_a_question_mark(broker: Served) -> None:
+    where = f"mqtt://127.0.0.1:{broker.port}/any"
+    sent = pub(broker.port, "-t", "any/question?", "-m", "x", "-r", "-q", "1")
+    assert sent.code == 0
+    for filter in ("any/#", "any/question?"):
+        url = where.replace("any", filter)
+        answer = invoke("sub", "-L", url, "-C", "1", "-W", "30", "-v")
+        assert (answer.code, answer.out) == (0, "any/question? x\n")
+
+
 # Connections that are lost
 
 

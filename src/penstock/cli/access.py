@@ -35,10 +35,10 @@ def _add_role(parser: argparse.ArgumentParser) -> None:
         "add",
         help="add a role: a named set of rules",
         description="Add a role: a named set of rules. Give it to users with `penstock user role`. "
-        "Rules say what is allowed; deny wins, and what no rule allows is denied. %%u is the user, "
-        "%%c the client id and %%t the tenant, each a whole level.",
-        epilog="example: penstock role add sensor 'allow publish sensors/%%u/#' "
-        "'allow subscribe,receive commands/%%u/#'",
+        "Rules say what is allowed; deny wins, and what no rule allows is denied. %u is the user, "
+        "%c the client id and %t the tenant, each a whole level.",
+        epilog="example: penstock role add sensor 'allow publish sensors/%u/#' "
+        "'allow subscribe,receive commands/%u/#'",
     )
     add.set_defaults(run=add_role)
     remove = actions.add_parser("remove", help="remove a role, also from the users who have it")

@@ -75,7 +75,7 @@ def add_commands(commands: Any) -> None:
     backup.set_defaults(run=make_backup)
     back = commands.add_parser(
         "restore",
-        description="Make a data directory of a backup. Checksums are verified, and so is every "
+        description="Make a data directory from a backup. Checksums are verified, and so is every "
         "log. Positions that readers took after the moment of the backup are moved back when they "
         "come again, because every topic begins a new epoch.",
     )

@@ -19,7 +19,7 @@ def add_commands(commands: Any) -> None:
         epilog="Example: penstock binding add 'sensors/+/temp' temperatures",
     )
     actions = parser.add_subparsers(title="actions", metavar="ACTION")
-    add = actions.add_parser("add", help="store names that match a filter in a topic from now on")
+    add = actions.add_parser("add", help="store messages with matching names in this topic")
     add.add_argument("filter", help="filter over names, such as 'sensors/+/temp'")
     add.add_argument("topic", help="name of the topic (not case-sensitive)")
     add.set_defaults(run=add_binding)

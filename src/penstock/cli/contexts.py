@@ -23,7 +23,7 @@ def add_commands(commands: Any) -> None:
         "context",
         description="Give names to brokers and data directories. A command uses --at or --context "
         "NAME, else $PENSTOCK_AT, else $PENSTOCK_CONTEXT, else the context chosen with `penstock "
-        "context use`, else ./penstock_data.",
+        "context use`, else ./penstock_data. pub and sub speak MQTT and take -h and -p instead.",
         epilog="Example: penstock context add prod https://broker.example:8090 --key-file "
         "~/prod.key",
     )

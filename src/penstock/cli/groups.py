@@ -6,7 +6,7 @@ import argparse
 from dataclasses import asdict
 from typing import Any
 
-from penstock.cli.output import UsageError, counted, show_facts, show_json, show_table
+from penstock.cli.output import UsageError, counted, show_facts, show_json, show_table, waiting
 from penstock.cli.remote import AnyBroker, add_remote, reach_broker
 from penstock.cli.target import allow_negative_positions
 from penstock.model.errors import NotSubscribed
@@ -167,7 +167,8 @@ def _answer(options: argparse.Namespace, found: GroupInfo, what: str) -> None:
 
 
 def redrive_group(options: argparse.Namespace) -> None:
-    with reach_broker(options) as broker:
+    what = "counting" if options.dry_run else "putting back"
+    with reach_broker(options) as broker, waiting(f"{what} dead letters"):
         count = broker.redrive(
             options.group,
             options.topic,

@@ -58,7 +58,7 @@ def add_commands(commands: Any) -> None:
     drop.set_defaults(run=drop_table)
     imported = actions.add_parser(
         "import",
-        help="make an archive the history of a topic",
+        help="copy an archive into the history of a topic",
         description="Copy the records of a topic from a table that the job `archive` wrote into "
         "the topic's history. No broker may have the data directory (--at) open, and the archive "
         "must hold every record once, up to the first record of the log at least.",

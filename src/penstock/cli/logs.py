@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -27,6 +28,7 @@ from penstock.log.files.disk import RealDisk
 from penstock.log.files.layout import find_logs, log_directory, read_facts
 from penstock.log.files.reader import FileReader
 from penstock.log.files.verify import LogReport, verify_log
+from penstock.log.format.batch import Batch
 from penstock.log.format.marks import NO_RECORD
 from penstock.model.errors import CorruptError, TopicNotFound
 from penstock.model.record import DEFAULT_TENANT
@@ -64,13 +66,17 @@ def add_commands(commands: Any) -> None:
     dump.add_argument("--limit", type=whole_number, metavar="N", help="at most N records")
     dump.add_argument("--batches", action="store_true", help="show only the headers of batches")
     dump.set_defaults(run=dump_log)
-    export = actions.add_parser("export", help="write topics as files", description=FILES)
+    export = actions.add_parser(
+        "export", help="write topics as files", description=f"Write topics as files. {FILES}"
+    )
     export.add_argument(
         "target", metavar="DIR", help="directory to write to; it must not contain these topics"
     )
     export.add_argument("topics", nargs="*", metavar="TOPIC", help="topics (default: all)")
     export.set_defaults(run=lambda options: _by_format(options, export_lines, export_tables))
-    import_ = actions.add_parser("import", help="read topics from files", description=FILES)
+    import_ = actions.add_parser(
+        "import", help="read topics from files", description=f"Read topics from files. {FILES}"
+    )
     import_.add_argument("source", metavar="DIR", help="directory that export wrote")
     import_.add_argument(
         "--keep-times",
@@ -227,7 +233,7 @@ def dump_log(options: argparse.Namespace) -> None:
     first, end = reader.bounds()
     start = first if options.start is None else options.start
     left = options.limit
-    for batch in reader.batches(start, end):
+    for batch in _told(reader.batches(start, end)):
         h = batch.header
         if options.json and options.batches:
             show_json(
@@ -261,3 +267,15 @@ def dump_log(options: argparse.Namespace) -> None:
                 left -= 1
                 if left == 0:
                     return
+
+
+def _told(batches: Iterable[Batch]) -> Iterator[Batch]:
+    """The same batches; how far they are is shown on a terminal that does not get the output."""
+    progress = Progress("dumping")
+    try:
+        for batch in batches:
+            if not sys.stdout.isatty():
+                progress.tell(f"offset {batch.base_offset:,}")
+            yield batch
+    finally:
+        progress.done()

@@ -158,7 +158,8 @@ def take_url(options: argparse.Namespace) -> None:
     """Put what --url says into the options that mean the same."""
     if options.url is None:
         return
-    parts = urlsplit(options.url)
+    # A filter may end with #, which is no fragment here, and any name may contain a ?.
+    parts = urlsplit(options.url.replace("#", "%23").replace("?", "%3F"))
     topic = unquote(parts.path.removeprefix("/"))
     try:
         port = parts.port

@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from threading import Event, Thread
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.model.errors import RefusedError
@@ -179,6 +180,28 @@ class Progress:
     def done(self) -> None:
         if self._is_shown:
             print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+
+
+@contextmanager
+def waiting(what: str) -> Iterator[None]:
+    """Show on a terminal for how long something runs that cannot say how far it is."""
+    if not sys.stderr.isatty():
+        yield
+        return
+    progress, started_s, ended = Progress(what), time.monotonic(), Event()
+
+    def tell() -> None:
+        while not ended.wait(PROGRESS_EVERY_S):
+            progress.tell(f"{time.monotonic() - started_s:.0f} s")
+
+    thread = Thread(target=tell, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+        progress.done()
 
 
 def agrees(question: str) -> bool:

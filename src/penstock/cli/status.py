@@ -28,16 +28,14 @@ def add_commands(commands: Any) -> None:
     status = commands.add_parser("status")
     status.set_defaults(run=show_status)
     top = commands.add_parser("top", description="Show how a running broker is doing until Ctrl-C.")
-    top.add_argument(
-        "-n", "--count", type=whole_number, metavar="N", help="stop after showing it N times"
-    )
+    top.add_argument("-n", "--count", type=whole_number, metavar="N", help="stop after N updates")
     top.add_argument(
         "-d",
         "--interval",
         type=whole_number,
         default=2,
         metavar="S",
-        help="seconds between two times (2)",
+        help="seconds between updates (2)",
     )
     top.set_defaults(run=show_top)
     for parser in (status, top):

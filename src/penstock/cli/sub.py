@@ -55,7 +55,7 @@ def add_commands(commands: Any) -> None:
         action="append",
         default=[],
         metavar="FILTER",
-        help="do not show these",
+        help="do not show messages whose name matches FILTER; repeatable",
     )
     add("-q", "--qos", type=number(0, 2), default=0, help="highest QoS: 0, 1 or 2 (0)")
     add(
@@ -66,7 +66,14 @@ def add_commands(commands: Any) -> None:
         "2026-01-02T03:04:05Z",
     )
     add("--where", metavar="EXPRESSION", help='show only matching records: "payload.celsius > 30"')
-    add("-U", "--unsubscribe", action="append", default=[], metavar="FILTER", help="unsubscribe")
+    add(
+        "-U",
+        "--unsubscribe",
+        action="append",
+        default=[],
+        metavar="FILTER",
+        help="remove this subscription from the session after connecting; repeatable",
+    )
     add("-v", "--verbose", action="store_true", help="show the name before each message")
     add(
         "-F",

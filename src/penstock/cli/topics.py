@@ -49,7 +49,7 @@ def add_commands(commands: Any) -> None:
         "--partitions",
         type=int,
         metavar="N",
-        help="how many partitions the topic has in Kafka, for ever ([kafka] partitions)",
+        help="number of partitions in Kafka; cannot be changed later (default: [kafka] partitions)",
     )
     create.add_argument("--exist-ok", action="store_true", help="succeed if the topic exists")
     create.set_defaults(run=create_topic)
