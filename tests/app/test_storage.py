@@ -92,6 +92,21 @@ def test_topics_as_tables_work_as_those_in_files(postgres: PostgresServer, tmp_p
     assert not (tmp_path / "default").exists()
 
 
+def test_erasing_records_of_a_topic_in_postgresql_is_refused_and_changes_nothing(
+    postgres: PostgresServer, tmp_path: Path
+) -> None:
+    there = {"catalog_url": postgres.url, "catalog_schema": postgres.new_schema()}
+    for _ in range(2):  # no order is left for the next start
+        with Broker(tmp_path, log_backend="postgres", **there) as broker:
+            broker.create_topic("orders", exist_ok=True)
+            broker.publish("kept", "orders", retain=True)
+            before = broker.read("orders")
+            for dry_run in (True, False):
+                with pytest.raises(RefusedError, match="stored in files: delete them where"):
+                    broker.erase("#", "orders", dry_run=dry_run)
+            assert broker.read("orders") == before
+
+
 def test_tables_left_by_a_crash_while_a_topic_was_made_are_removed_at_the_next_start(
     postgres: PostgresServer, tmp_path: Path
 ) -> None:

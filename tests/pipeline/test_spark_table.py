@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import random
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,12 +20,14 @@ from penstock.pipeline.source.plan import place_at
 from penstock.pipeline.source.source import SCHEMA
 from penstock.pipeline.tables import reading
 from tests.doors.hosted import Hosted
+from tests.history.world import TOPIC, TieringWorld, history, hot_first, keep
 from tests.pipeline.tiering import fill, records, tier
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 COUNT = 400
+ALICE, BOB = f"{TOPIC}/alice", f"{TOPIC}/bob"
 
 
 @pytest.fixture(scope="module")
@@ -186,3 +190,32 @@ def test_reports_count_what_only_the_history_has(
         read_delta(spark, tmp_path / "stats" / "minutes").agg({"messages": "sum"}).collect()[0]
     )
     assert total == COUNT
+
+
+async def erase_alice(world: TieringWorld) -> list[Record]:
+    """Records of two people in both parts, those of one erased: as any reader sees them."""
+    chance = random.Random(7)
+    async with world.broker() as broker:
+        await world.create(broker)
+        for number in range(30):
+            name = (ALICE, BOB)[number % 2]
+            payloads = [chance.randbytes(1_000) for _ in range(20)]
+            await broker.publish_many(payloads, TOPIC, name=name, headers={"of": name})
+            if number == 25:
+                await keep(broker)
+        assert 0 < hot_first(broker) <= (await history(broker)).end_offset < 500
+        erased = await broker.erase(ALICE, TOPIC)
+        assert min(erased.log_records, erased.history_records) > 0
+        return await broker.read(TOPIC, start=0)
+
+
+def test_erased_records_are_empty_rows_of_a_table_in_both_parts(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    world = TieringWorld(tmp_path)
+    after = asyncio.run(erase_alice(world))
+    found = told(table(spark, TOPIC, path=world.data))
+    assert found == expected(after)
+    of_alice = [row[5:] for row in found if row[4] == ALICE]
+    assert of_alice == [({}, b"", "")] * 300
+    assert all(row[5] == {"of": BOB} and row[6] for row in found if row[4] == BOB)
