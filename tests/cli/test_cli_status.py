@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import resource
 import socket
 from collections.abc import Iterator
@@ -12,8 +13,10 @@ import pytest
 
 from penstock.cli import doctor
 from penstock.cli.main import main
+from penstock.model.record import DEFAULT_TENANT
 from tests.doors.hosted import Hosted
 from tests.http.asking import Asking
+from tests.waiting import wait_until
 
 
 @pytest.fixture(scope="module")
@@ -36,6 +39,7 @@ def test_status_shows_topics_clients_and_the_slowest_reader(
     lines = capsys.readouterr().out.splitlines()
     assert "topics      1 topic, 2 records" in lines
     assert "clients     0 connected, 0 away, 0 subscriptions" in lines
+    assert re.fullmatch(r"running     since \S+Z, [\d,]+ (second|minute)s?", lines[1])
     assert lines[-1].split() == ["billing", "consumer", "orders", "2"]
 
 
@@ -53,6 +57,28 @@ def test_top_shows_it_as_often_as_it_is_told(
 ) -> None:
     assert main(["top", "-n", "2", "-d", "1", "--at", at(broker)]) == 0
     assert capsys.readouterr().out.count("engine") == 2
+
+
+def test_a_latency_is_shown_only_if_something_was_measured(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with Hosted(tmp_path) as broker, Asking(broker.ports["http"]) as asking:
+        samples = broker.http.tenants.get(DEFAULT_TENANT).world.samples
+        asking.ask("PUT", "/v1/topics/orders", {})
+
+        def shown() -> list[str]:
+            broker.call(samples.take)
+            assert main(["status", "--at", at(broker)]) == 0
+            lines = capsys.readouterr().out.splitlines()
+            return [line[12:] for line in lines if line.startswith(("ack ", "commit "))]
+
+        def measured() -> bool:  # unless the broker took a sample itself just now
+            asking.ask("POST", "/v1/topics/orders/records", {"payload": 3})
+            found = [re.fullmatch(r"[\d.]+ ms, 99 % within [\d.]+ ms", one) for one in shown()]
+            return len(found) == 2 and all(found)
+
+        wait_until(lambda: shown() == ["-", "-"])
+        wait_until(measured)
 
 
 def test_status_of_a_directory_that_nobody_serves_says_what_to_start(

@@ -59,6 +59,8 @@ def show_top(options: argparse.Namespace) -> None:
         else:
             if sys.stdout.isatty():
                 print(CLEAR, end="")
+            elif shown:
+                print()
             _show(overview)
             sys.stdout.flush()
         shown += 1
@@ -74,16 +76,17 @@ def _show(now: dict[str, Any]) -> None:
     show_facts(
         [
             ("broker", f"penstock {now['version']}, {now['engine']} engine"),
-            ("running", f"since {shown_time(now['started_at'])}"),
+            ("running", f"since {shown_time(now['started_at'])}, {_uptime(now)}"),
             (
                 "stored",
-                f"{newest['published']:,.1f}/s, {human_bytes(round(newest['published_bytes']))}/s",
+                f"{newest['published']:,.1f} records/s, "
+                f"{human_bytes(round(newest['published_bytes']))}/s",
             ),
-            ("delivered", f"{newest['delivered']:,.1f}/s"),
+            ("delivered", f"{newest['delivered']:,.1f} records/s"),
             ("mqtt", f"{newest['mqtt_in']:,.1f}/s in, {newest['mqtt_out']:,.1f}/s out"),
             ("http", f"{newest['http_in']:,.1f}/s in, {newest['http_out']:,.1f}/s out"),
-            ("ack", f"{newest['ack_ms']:.2f} ms, 99 % within {newest['ack_p99_ms']:g} ms"),
-            ("commit", f"{newest['commit_ms']:.2f} ms, 99 % within {newest['commit_p99_ms']:g} ms"),
+            ("ack", _latency(newest, "ack")),
+            ("commit", _latency(newest, "commit")),
             ("loop lag", f"{newest['loop_lag_ms']:.2f} ms"),
             ("clients", _clients(now)),
             ("topics", f"{counted(now['topics'], 'topic')}, {counted(now['records'], 'record')}"),
@@ -102,6 +105,21 @@ def _show(now: dict[str, Any]) -> None:
             for one in now["slowest"][:SLOWEST_MAX]
         ]
         show_table(["slowest readers", "kind", "topic", "behind"], rows)
+
+
+def _uptime(now: dict[str, Any]) -> str:
+    """The largest unit that fits, in whole ones."""
+    seconds = max(0, now["now"] - now["started_at"]) // 1_000_000
+    for unit, length in (("day", 86_400), ("hour", 3_600), ("minute", 60)):
+        if seconds >= length:
+            return counted(seconds // length, unit)
+    return counted(seconds, "second")
+
+
+def _latency(newest: dict[str, float], what: str) -> str:
+    """A dash if nothing happened that could be measured."""
+    mean_ms, bound_ms = newest[f"{what}_ms"], newest[f"{what}_p99_ms"]
+    return f"{mean_ms:.2f} ms, 99 % within {bound_ms:g} ms" if mean_ms else "-"
 
 
 def _clients(now: dict[str, Any]) -> str:
