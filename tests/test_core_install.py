@@ -75,7 +75,8 @@ def test_the_command_line_loads_only_the_chosen_command(tmp_path: Path) -> None:
     assert version.out == f"penstock {__version__}\n" and version.of_penstock() == parts
     explained = run_core("penstock", "--help", cwd=tmp_path)
     assert explained.code == 0 and explained.of_penstock() == parts
-    assert all(f"\n    {name} " in explained.out for name in COMMANDS)
+    listed = [line.split()[0] for line in explained.out.splitlines() if line.startswith("    ")]
+    assert [name for name in listed if name in COMMANDS] == list(COMMANDS)
     for help_first in (["--help", "consume"], ["-h", "topic", "list"]):
         assert run_core("penstock", *help_first, cwd=tmp_path).out == explained.out
     assert run_core("penstock", "nonsense", cwd=tmp_path).code == 2

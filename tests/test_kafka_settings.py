@@ -20,7 +20,7 @@ KAFKA: dict[str, Any] = {"log_backend": "kafka", "kafka_bootstrap": "127.0.0.1:1
     [
         ({"kafka_bootstrap": ""}, "need the addresses of its brokers"),
         ({"kafka_bootstrap": "nowhere"}, "is not a list of addresses: write HOST:PORT"),
-        ({"kafka_partitions": 16}, "topics of this version have 1 partition in Kafka"),
+        ({"kafka_partitions": 0}, "is not a number of partitions: use 1 to 1000"),
         ({"kafka_replication": 0}, "is not a number of copies"),
         ({"kafka_prefix": "a.b"}, "cannot begin the names of topics in Kafka"),
         ({"kafka_sasl_mechanism": "GSSAPI"}, "use one of 'PLAIN'"),

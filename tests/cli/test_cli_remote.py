@@ -73,7 +73,7 @@ SESSION: tuple[tuple[str, ...], ...] = (
     ("topic", "delete", "nosuch", "--yes"),
 )
 SIZES = re.compile(r"\b[\d.]+ (KiB|B)\b")
-TIMES = re.compile(r"\d{4}-\d\d-\d\dT[\d:.]+Z")
+TIMES = re.compile(r"\d{4}-\d\d-\d\dT[\d:.]+Z|(?<=\"timestamp\": )\d+")
 
 
 def act(run: Command, out: Path, *more: str) -> list[tuple[int, str, str]]:

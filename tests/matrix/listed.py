@@ -346,6 +346,7 @@ CALLERS: Final[Listed] = {
     "StoringOnce._submit": ("v1-idempotent", "client-publish"),
     "StreamsDoor.open": ("sse", "websocket-stream"),
     "Submissions.submit": ("v1-json", "seed-produce"),
+    "Submissions.submit_parts": ("v1-json", "seed-produce"),  # of topics with several partitions
     "Wills._publish": ("will-",),
     "intake._append_batch": ("spark-sink-url", "replay-url"),
     "waiting.append_durably": ("broker-publish", "bus", "dead-letter"),

@@ -61,7 +61,7 @@ COMMANDS: Final = {
     "log": Command("logs", "verify, dump, export and import the stored logs"),
     "backup": Command("backup", "copy the catalog and all topics at one moment"),
     "restore": Command("backup", "make a data directory from a backup"),
-    "history": Command("histories", "list, show, verify and drop the histories of topics"),
+    "history": Command("histories", "list, show, verify, import and drop the histories of topics"),
     "pipeline": Command("pipeline", "run jobs on Spark and show their results"),
     "context": Command("contexts", "give names to brokers, and choose one"),
     "completion": Command("completion", "print a script that lets a shell complete commands"),

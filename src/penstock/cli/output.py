@@ -127,7 +127,7 @@ def record_json(record: Record) -> dict[str, Any]:
     """A record as `/v1` gives it, with all its fields, its topic, and its time as text."""
     import base64
 
-    from penstock.model.record import KIND_BYTES, KIND_JSON, KIND_TEXT
+    from penstock.model.record import KIND_JSON, KIND_NAMES
 
     shown: dict[str, Any] = {
         "topic": record.topic,
@@ -136,7 +136,7 @@ def record_json(record: Record) -> dict[str, Any]:
         "timestamp": record.timestamp,
         "time": record.time.isoformat().replace("+00:00", "Z"),
         "name": record.name,
-        "kind": {KIND_TEXT: "text", KIND_JSON: "json", KIND_BYTES: "bytes"}[record.kind],
+        "kind": KIND_NAMES[record.kind],
         "headers": [list(pair) for pair in record.headers],
         "publisher": record.publisher,
         "qos": record.qos,

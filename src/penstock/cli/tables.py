@@ -200,7 +200,7 @@ def _read_json(file: Path, *, keep_times: bool) -> Iterator[Row]:
                     message = base64.b64decode(one["payload_base64"], validate=True)
                 else:
                     message = one["payload"]
-                time = one["timestamp"] if keep_times else ""
+                time = one["time"] if keep_times else ""
                 yield _row(one["name"], one.get("headers", []), message, time)
             except (ValueError, KeyError, TypeError) as wrong:
                 raise RefusedError(

@@ -52,6 +52,7 @@ class AppendingLog(Generic[J]):
         self.on_commit: OnCommit | None = None
         self.is_watched = False
         self.last_sync_s = 0.0
+        self.is_awaited = False
         self.history: LogHistory | None = None
         self.erasures: Sequence[Erasure] = ()
         self._clock = clock
@@ -189,11 +190,6 @@ class AppendingLog(Generic[J]):
         return self._is_retaining or self._is_retaining_in_flight or bool(self._queue)
 
     @property
-    def is_awaited(self) -> bool:
-        """Does anybody wait for the batch that is on its way, or is being shown?"""
-        return bool(self._in_flight)
-
-    @property
     def fence(self) -> str:
         """Why the log takes no appends; empty while it does."""
         return self._fence
@@ -238,6 +234,7 @@ class AppendingLog(Generic[J]):
         runs, self._runs_in_flight = self._runs_in_flight, []
         self._is_retaining_in_flight = False
         if self.on_commit is not None:
+            self.is_awaited = bool(self._in_flight)
             self.on_commit(batch, runs)
         base = batch.base_offset
         waiters, self._in_flight = self._in_flight, []

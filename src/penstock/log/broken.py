@@ -36,6 +36,7 @@ class BrokenLog:
         self.on_commit: OnCommit | None = None
         self.is_watched = False
         self.last_sync_s = 0.0
+        self.is_awaited = False
         self.history: LogHistory | None = None
         self.erasures: Sequence[Erasure] = ()
         self._refusal = refusal
@@ -122,10 +123,6 @@ class BrokenLog:
     @property
     def tail_bytes(self) -> int:
         return 0
-
-    @property
-    def is_awaited(self) -> bool:
-        return False
 
     @property
     def fence(self) -> str:

@@ -116,14 +116,10 @@ class KeptLog(Log, Protocol):
     epoch: int
     on_commit: OnCommit | None
     is_watched: bool  # somebody hears of commits and waits: nothing gathers for long
+    is_awaited: bool  # in `on_commit`: somebody waits for the acknowledgement of this batch
     last_sync_s: float  # how long the newest commit took to sync; 0 where nothing is synced
     history: LogHistory | None  # None where there is none
     erasures: Sequence[Erasure]  # ordered and not finished
-
-    @property
-    def is_awaited(self) -> bool:
-        """During `on_commit`: does anybody wait for the acknowledgement of this batch?"""
-        ...
 
     @property
     def is_congested(self) -> bool:

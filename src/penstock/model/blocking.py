@@ -249,6 +249,7 @@ class Blocking:
     ) -> range | list[tuple[int, int]]:
         """Store messages in order, next to each other; their offsets, once all are durable.
 
+        They are a range, or a list of (partition, offset) where the topic has several partitions.
         A message that cannot be stored refuses them all. When the disk fails half-way, some of
         several megabytes may be stored although UnavailableError is raised.
         """
@@ -288,7 +289,7 @@ class Blocking:
         self._call(self._awaitable.commit(consumer, topic, offset))
 
     def seek(self, consumer: str, topic: str, position: PositionLike) -> Offsets:
-        """Go on reading at `position`; the offset that is."""
+        """Go on reading at `position`; the offset that is, or those of all partitions."""
         return self._call(self._awaitable.seek(consumer, topic, position))
 
     def consumers(self, topic: str) -> list[ConsumerInfo]:

@@ -22,6 +22,7 @@ KIND_BYTES: Final = 0
 KIND_TEXT: Final = 1
 KIND_JSON: Final = 2
 KIND_ERASED: Final = 3  # nothing is left of what was published
+KIND_NAMES: Final = ("bytes", "text", "json", "erased")  # as users see them, by number
 
 # The flags of a record, one byte.
 QOS_MASK: Final = 0b11

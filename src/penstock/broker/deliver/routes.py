@@ -320,7 +320,7 @@ class Router:
         self._memory = RouteMemory() if memory is None else memory
         self._memory.routers.append(self)
         self._topics = topics
-        self._placement = topics.placement
+        self.placement = topics.placement
         self._authorise = authorise
         self._keeps_qos0 = keeps_qos0
         self._filters: FilterTrie[Subscription] = FilterTrie()
@@ -328,7 +328,7 @@ class Router:
         self._routes = _Routes()
         self._broker = BROKER  # compiled code finds it here sooner than in its module
         self._version = -1  # of the placement that the routes were made from
-        self._edition = 0  # how often all routes were forgotten
+        self.forgotten = 0  # how often all routes were forgotten
         self.work_left = UNBOUNDED  # for the client whose turn it is: see `TurnOver`
         self.is_empty = True  # nobody who is connected reads anything
 
@@ -338,7 +338,7 @@ class Router:
         TopicWanted where publishing creates topics, and TurnOver when `work_left` is used up; but
         not for the broker itself.
         """
-        if self._version != self._placement.version:
+        if self._version != self.placement.version:
             self._forget()
         if principal is self._broker:
             route = self._routes.by_name.get(name)
@@ -348,7 +348,7 @@ class Router:
 
     def find_in(self, topic: Topic, name: str) -> Route:
         """The route of a name for records that a topic holds: rules may be about the topic."""
-        if self._version != self._placement.version:
+        if self._version != self.placement.version:
             self._forget()
         route = self._routes.by_name.get(name)
         if route is None:
@@ -407,13 +407,13 @@ class Router:
     @property
     def edition(self) -> int:
         """Another number whenever routes that were found before may no longer be true."""
-        if self._version != self._placement.version:
+        if self._version != self.placement.version:
             self._forget()
-        return self._edition
+        return self.forgotten
 
     def _forget(self) -> None:
-        self._version = self._placement.version
-        self._edition += 1
+        self._version = self.placement.version
+        self.forgotten += 1
         self._routes = _Routes()
         self.is_empty = not len(self._filters) and not len(self._shares)
 

@@ -83,6 +83,7 @@ class Publishing:
         "_route",
         "_route_edition",
         "_route_name",
+        "_route_version",
         "_session",
         "_unacked",
         "_weave",
@@ -107,7 +108,8 @@ class Publishing:
         self._weave: Weave | None = None
         self._route: Route | None = None  # of the last message: most clients keep to one name
         self._route_name = b""  # its name, as it is sent
-        self._route_edition = -1  # of the router, when it was found
+        # Of the router and of its placement, when it was found: asking `edition` would be a call.
+        self._route_edition = self._route_version = -1
         self._owner = connection.principal.owner
         self.meter = publisher.quotas.meter(connection.principal.user)
         self.stopped_at: PublishRun | None = None  # the run that had to wait last
@@ -121,20 +123,22 @@ class Publishing:
         publisher = self._publisher
         run = self._run(chunk, item)
         run.publisher = session.client_id
-        route = self._route
+        route, router = self._route, publisher.router
         if (
             route is None
             or route.name is not run.name  # the very text: see `_run`
-            or publisher.router.edition != self._route_edition
+            or router.forgotten != self._route_edition
+            or router.placement.version != self._route_version
         ):
             try:
-                route = publisher.router.find(run.name, self._connection.principal)
+                route = router.find(run.name, self._connection.principal)
             except MustWait:
                 self.stopped_at = item
                 raise
             self._route = route
             self._route_name = run.name.encode()
-            self._route_edition = publisher.router.edition
+            self._route_edition = router.forgotten
+            self._route_version = router.placement.version
         if run.qos == 0:
             if publisher.publish(route, run, None, (), self._owner):
                 self._hold(route.topic)

@@ -256,6 +256,7 @@ class KafkaLog(AppendingLog[KafkaJob]):
         if self._end_waiters.waiting:
             self._end_waiters.wake(self._end)
         if self.on_commit is not None:
+            self.is_awaited = False
             self.on_commit(batch, None)
 
     async def look_at_bounds(self) -> None:
