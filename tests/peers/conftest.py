@@ -1,4 +1,7 @@
-"""Chromium for the tests of the console: one for all tests of a run, a window for each test."""
+"""Chromium for the tests of the console: one for a file of tests, a window for each test.
+
+Not one for a run: while it is open, its event loop counts as running in this process.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from playwright.sync_api import Browser, Page
 from tests.peers.browsing import opened, watched
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
     with opened() as browser:
         yield browser
