@@ -79,6 +79,7 @@ class Consumers:
         self._metrics = metrics
         self._consumers: dict[tuple[int, str], Consumer] = {}
         self._owners: Owners[tuple[int, str]] = Owners()
+        self._count = 0  # however many partitions each reads
 
     async def load(self, rows: list[ConsumerRow], topics: Topics) -> None:
         """Take over saved positions; one past what the log still holds is moved back, counted."""
@@ -97,6 +98,7 @@ class Consumers:
             consumer.turn = lead.turn
         self._consumers[part.id, name] = consumer
         if not part.partition:
+            self._count += 1
             self._owners.put((part.id, name), owner)
 
     def get(self, topic: Topic, name: str) -> Consumer:
@@ -168,8 +170,7 @@ class Consumers:
     def making(self, owner: str | None) -> AbstractContextManager[None]:
         """Around making a consumer; QuotaExceeded if the tenant or user may not have another."""
         held_by_user = 0 if owner is None else self._owners.count_of(owner)
-        count = sum([not one.partition for one in self._consumers.values()])
-        return self._quotas.making_own(CONSUMERS, count, owner, held_by_user)
+        return self._quotas.making_own(CONSUMERS, self._count, owner, held_by_user)
 
     def admit(
         self, topic: Topic, name: str, next_offsets: Sequence[int], owner: str | None
@@ -184,15 +185,18 @@ class Consumers:
             self._saver.forget((self._catalog.tenant, part.id, name))
         await self._catalog.delete_consumer(topic.id, name, len(topic.parts))
         for part in topic.parts:
-            self._consumers.pop((part.id, name), None)
-        self._owners.pop((topic.id, name))
+            self._drop(part, name)
 
     def forget(self, topic: Topic) -> None:
         """The topic is gone, and its consumers with it."""
         for consumer in self.of(topic):
             self._saver.forget((self._catalog.tenant, topic.id, consumer.name))
-            del self._consumers[topic.id, consumer.name]
-            self._owners.pop((topic.id, consumer.name))
+            self._drop(topic, consumer.name)
+
+    def _drop(self, part: Topic, name: str) -> None:
+        if self._consumers.pop((part.id, name), None) is not None and not part.partition:
+            self._count -= 1
+            self._owners.pop((part.id, name))
 
     async def consume(
         self,
