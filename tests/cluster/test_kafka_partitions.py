@@ -376,3 +376,13 @@ def test_groups_say_that_they_need_one_partition(world: KafkaBrokerWorld, client
     client.publish("a", "grouped_in_one")
     (leased,) = client.join_group("workers", "grouped_in_one").fetch()
     assert leased.record.value == "a"
+
+
+def test_metrics_count_the_records_of_all_partitions(
+    world: KafkaBrokerWorld, client: Client
+) -> None:
+    client.create_topic("counted")
+    sent = fill(client, "counted")
+    with urllib.request.urlopen(world.url + "/metrics", timeout=60) as answer:
+        shown = answer.read().decode()
+    assert f'penstock_topic_records{{topic="counted"}} {len(sent)}\n' in shown

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import resource
+from collections import Counter
 from collections.abc import Callable, Iterable
 from heapq import nlargest
 from pathlib import Path
@@ -100,13 +101,13 @@ def _topics(engine: Engine) -> dict[str, float]:
 
 def measure_topics(engine: Engine, may_see: Callable[[str], bool]) -> dict[str, float]:
     """Of the topics that somebody may know of: the largest by name, the others together."""
-    records: dict[str, int] = {}
-    sizes: dict[str, int] = {}
-    for topic in engine.topics.working():
-        if may_see(topic.declared):
-            first, end = topic.log.bounds()
-            records[topic.declared] = end - first
-            sizes[topic.declared] = engine.upkeep.topic_bytes.get(topic.id, 0)
+    records: Counter[str] = Counter()
+    sizes: Counter[str] = Counter()
+    for part in engine.topics.working():
+        if may_see(part.declared):
+            first, end = part.log.bounds()
+            records[part.declared] += end - first
+            sizes[part.declared] += engine.upkeep.topic_bytes.get(part.id, 0)
     shown = nlargest(TOPICS_MAX, records, key=lambda name: (sizes[name], records[name], name))
     values: dict[str, float] = {}
     for metric, counted in (("records", records), ("bytes", sizes)):
