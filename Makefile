@@ -3,6 +3,8 @@
 PYTHON ?= python3
 VENV   := .venv/bin
 PYTEST := $(VENV)/python -m pytest
+# pytest, and what failed beside other tests again alone: docs/HACKING.md.
+SUITE  := $(VENV)/python -m tools.suite
 # Workers of `make test`, for two cores: most of a test is waiting for a disk, a process or a clock.
 JOBS   ?= 5
 
@@ -35,19 +37,20 @@ test: setup ## run all tests that need only Python packages and a JDK; a skipped
 	@$(VENV)/python tools/engine.py --require-compiled --if-compiler
 	@printf '\n== the whole suite\n'
 	@PENSTOCK_EXPECT_ENGINE=$$($(VENV)/python tools/engine.py --word) \
-		$(PYTEST) -n $(JOBS) --dist loadgroup --no-loadscope-reorder --durations=25 --no-skips tests
+		$(SUITE) -n $(JOBS) --dist loadgroup --no-loadscope-reorder --durations=25 --no-skips tests
 	@printf '\n== the engine again, interpreted\n'
-	@tests=$$($(VENV)/python tools/engine.py --tests $(ENGINE_TESTS)) && \
-		$(VENV)/python -m tools.interpreted $(PYTEST) -n $(JOBS) --dist worksteal --durations=10 \
+	@export HYPOTHESIS_PROFILE=$${HYPOTHESIS_PROFILE:-dev}; \
+		tests=$$($(VENV)/python tools/engine.py --tests $(ENGINE_TESTS)) && \
+		$(VENV)/python -m tools.interpreted $(SUITE) -n $(JOBS) --dist worksteal --durations=10 \
 		--no-skips -m 'not slow' \
-		tests/test_engine.py $$tests
+		tests/project/test_engine.py $$tests
 
 test-peers: setup ## run tests that need other programs; installs missing ones (Debian packages)
 	@$(PYTHON) -m tools.peers
-	@$(PYTEST) -n 3 --dist loadgroup --no-loadscope-reorder --durations=10 --no-skips tests/peers
+	@$(SUITE) -n 3 --dist loadgroup --no-loadscope-reorder --durations=10 --no-skips tests/peers
 
 test-cluster: setup ## run tests with a real Kafka, which Maven resolves once; needs Maven and Java
-	@$(PYTEST) -n 2 --dist loadfile --durations=10 --no-skips tests/cluster
+	@$(SUITE) -n 2 --dist loadfile --durations=10 --no-skips tests/cluster
 
 nightly: setup ## run long tests: a million malformed packets, random traffic, memory, killed brokers and Spark drivers
 	@$(VENV)/python -m tests.abuse.fuzz 1_000_000
@@ -56,17 +59,22 @@ nightly: setup ## run long tests: a million malformed packets, random traffic, m
 	@PENSTOCK_ROUNDS=20 $(PYTEST) --no-skips -k kill tests/pipeline
 	@PENSTOCK_ROUNDS=30 $(PYTEST) --no-skips tests/crash/test_history_kill.py tests/crash/test_erase_kill.py
 
-lint: setup ## run ruff, mypy --strict, the import rules, and hadolint on the container file
+lint: setup ## run ruff, mypy --strict, the import rules, the size limits, and hadolint on the container file
 	@$(VENV)/ruff check .
 	@$(VENV)/ruff format --check .
 	@$(VENV)/mypy
 	@$(VENV)/lint-imports
+	@$(VENV)/python -m tools.limits
 	@$(VENV)/hadolint ops/Containerfile
 
-check: lint ## run what lint runs and the fast tests; under a minute
-	@HYPOTHESIS_PROFILE=$${HYPOTHESIS_PROFILE:-quick} \
+# Linters keep one core busy at a time: they run beside the tests, and are read behind them.
+check: setup ## run what lint runs and the fast tests; under a minute
+	@said=$$(mktemp); $(MAKE) --no-print-directory lint >"$$said" 2>&1 & linters=$$!; \
+	tested=0; HYPOTHESIS_PROFILE=$${HYPOTHESIS_PROFILE:-quick} \
 		$(PYTEST) -q -n 2 --dist worksteal -p no:schemathesis --durations=5 \
-		-m 'not slow and not over_a_second' tests
+		-m 'not slow and not over_a_second' tests || tested=$$?; \
+	linted=0; wait $$linters || linted=$$?; cat "$$said"; rm -f "$$said"; \
+	[ $$tested -eq 0 ] && [ $$linted -eq 0 ]
 
 format: setup ## format the sources and sort imports
 	@$(VENV)/ruff check --fix .

@@ -25,9 +25,11 @@ SUITES = {
     "scan": "the MQTT codec alone",
     "access": "ten thousand users with ten rules each",
     "mqtt": "the broker against Mosquitto over loopback",
+    "brokers": "storing over MQTT against Mosquitto, NATS, Redis and Kafka; bridges",
     "http": "the HTTP door against Redis, PostgreSQL and NATS, which sync too",
     "postgres": "topics as tables against a bare multi-row INSERT",
     "history": "writing records into a history, and reading them there",
+    "cluster": "topics in a real Kafka against other clients of Kafka",
     "spark": "topics in Spark against the same rows in Parquet",
 }
 

@@ -26,9 +26,9 @@ from bench.run import Bench
 from penstock import AsyncBroker
 from penstock.broker.access import KEY_PREFIX, KEY_USER, key_id_of
 from penstock.catalog.catalog import Catalog
-from penstock.catalog.database import Database
-from penstock.catalog.sqlite import SqliteDatabase
-from penstock.catalog.thread import InlineRunner
+from penstock.catalog.database.interface import Database
+from penstock.catalog.database.sqlite import SqliteDatabase
+from penstock.catalog.database.thread import InlineRunner
 from penstock.core.access import CLIENT, PUBLISH, authorise, parse_rule
 
 USERS: Final = 10_000

@@ -20,7 +20,7 @@ from statistics import median
 from bench.engines import workers
 from bench.measure import Bar, Figure, Row
 from bench.run import Bench
-from penstock.core.trie import FilterTrie
+from penstock.core.naming.trie import FilterTrie
 
 FEW = 1_000
 MANY = 1_000_000

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 
-from penstock.core.run import Run, joined_run
+from penstock.core.delivery.run import Run, joined_run
 from penstock.log.format.batch import Batch
 from penstock.log.format.builder import BatchBuilder
 from penstock.log.format.marks import Mark, decode_headers

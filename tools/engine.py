@@ -82,7 +82,7 @@ def tests_in(directories: Sequence[Path]) -> dict[Path, set[str]]:
     known: dict[Path, list[Path]] = {}
     found: dict[Path, set[str]] = {}
     for test in (one for directory in directories for one in sorted(directory.rglob("test_*.py"))):
-        behind = _behind(known, test, test.with_name("conftest.py"))
+        behind = _behind(known, test, *(folder / "conftest.py" for folder in test.parents))
         reached = {module for source, module in modules.items() if source in behind}
         if reached:
             found[test] = reached

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
-from penstock.broker.metrics import FAMILIES
+from penstock.broker.figures.metrics import FAMILIES
 from penstock.cli.main import COMMANDS, make_parser
 from penstock.config import SETTINGS
 from penstock.config.defaults import variable_of

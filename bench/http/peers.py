@@ -48,7 +48,8 @@ class Absent(Exception):
         self.name = name
 
 
-def start_redis(directory: Path) -> Server:
+def start_redis(directory: Path, *, syncs: bool = True) -> Server:
+    """Else it syncs once a second, its default."""
     program = shutil.which("redis-server", path=SEARCH)
     if program is None:
         raise Absent(REDIS)
@@ -59,7 +60,7 @@ def start_redis(directory: Path) -> Server:
         "dir": str(directory),
         "save": "",
         "appendonly": "yes",
-        "appendfsync": "always",
+        "appendfsync": "always" if syncs else "everysec",
         "auto-aof-rewrite-percentage": "0",
         "loglevel": "warning",
     }

@@ -120,7 +120,7 @@ def _single(field: Field, connections: int, path: str) -> list[Row]:
     asked = [Asked(REDIS, Bar(0.25) if is_crowd else Bar(0.6, is_required=False))]
     redis = field.start(start_redis)
     if redis is not None:
-        contenders[REDIS] = _redis(redis, connections, 1)
+        contenders[REDIS] = redis_contender(redis, connections, 1)
     notes = []
     if is_crowd:
         asked += [Asked(POSTGRES, Bar(1.2)), Asked(NATS, Bar(4))]
@@ -131,7 +131,7 @@ def _single(field: Field, connections: int, path: str) -> list[Row]:
                 notes.append("PostgreSQL's data lies on another file system")
         nats = field.start(start_nats)
         if nats is not None:
-            _make_stream(nats.port)
+            make_stream(nats.port)
             contender = conversing(partial(nats_publisher, nats.port), connections)
             contenders[NATS] = Contender(contender.turn, nats)
     requests = record_requests(1)
@@ -152,7 +152,7 @@ def _http(server: Server, requests: list[bytes], connections: int, batch: int = 
     return Contender(contender.turn, server)
 
 
-def _redis(server: Server, connections: int, batch: int) -> Contender:
+def redis_contender(server: Server, connections: int, batch: int) -> Contender:
     """Its stream lies in memory too, so it begins anew each turn."""
     requests = redis_requests(batch)
     talks = partial(redis_talk, server.port, requests, 2 * batch)
@@ -167,7 +167,7 @@ def _redis(server: Server, connections: int, batch: int) -> Contender:
     return Contender(turn, server)
 
 
-def _make_stream(port: int) -> None:
+def make_stream(port: int) -> None:
     stream = {"name": TOPIC, "subjects": [TOPIC], "storage": "file", "retention": "limits"}
     nats_ask(port, f"STREAM.CREATE.{TOPIC}", stream)
 
@@ -179,7 +179,7 @@ def batch_rows(bench: Bench) -> Iterator[Row]:
             contenders: dict[str, Contender] = {}
             redis = field.start(start_redis)
             if redis is not None:
-                contenders[REDIS] = _redis(redis, connections, BATCH)
+                contenders[REDIS] = redis_contender(redis, connections, BATCH)
             requests = record_requests(BATCH)
             for engine in bench.engines:
                 server = field.penstock(engine)
@@ -202,7 +202,7 @@ def replay_rows(bench: Bench) -> Iterator[Row]:
             peers[REDIS] = _paging(partial(_xrange, redis.port, count), count, redis)
         nats = field.start(partial(start_nats, syncs=False))
         if nats is not None:
-            _make_stream(nats.port)
+            make_stream(nats.port)
             _fill_nats(nats, count)
             peers[NATS] = _paging(partial(_pull, nats.port), count, nats)
         servers = {}

@@ -35,7 +35,7 @@ TICK_S: Final = 1 / os.sysconf("SC_CLK_TCK")
 MOSQUITTO_SETTINGS: Final = """\
 listener {port} 127.0.0.1
 allow_anonymous true
-persistence false
+persistence {persistence}
 max_queued_messages 0
 max_inflight_messages 0
 set_tcp_nodelay true
@@ -112,10 +112,12 @@ def free_port() -> int:
         return port
 
 
-def start_mosquitto(directory: Path) -> Server:
+def start_mosquitto(directory: Path, *, persists: bool = False, more: str = "") -> Server:
+    """`persists`: it saves what it holds every half hour and at its end, its default."""
     port = free_port()
     settings = directory / f"mosquitto-{port}.conf"
-    settings.write_text(MOSQUITTO_SETTINGS.format(port=port))
+    kept = f"true\npersistence_location {directory}/" if persists else "false"
+    settings.write_text(MOSQUITTO_SETTINGS.format(port=port, persistence=kept) + more)
     child = subprocess.Popen([MOSQUITTO, "-c", str(settings)], stderr=subprocess.DEVNULL)
     return Server(MOSQUITTO_NAME, port, child)
 

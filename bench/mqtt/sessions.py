@@ -27,9 +27,6 @@ from bench.mqtt.wire import PAYLOAD, allow_many_sockets, connect, connect_packet
 from bench.run import Bench
 from penstock import AsyncBroker
 from penstock.catalog.catalog import Catalog
-from penstock.catalog.database import Database
-from penstock.catalog.sqlite import SqliteDatabase
-from penstock.catalog.thread import InlineRunner
 
 AWAY: Final = 100_000
 BATCH: Final = 64  # packets of one send
@@ -49,6 +46,11 @@ def put_sessions(directory: str, count: int, owner: str) -> None:
     async def main() -> None:
         async with AsyncBroker(data) as broker:
             await broker.create_topic("default", exist_ok=True)
+        # Here, because other checkouts (`--beside`) may have these modules elsewhere.
+        from penstock.catalog.database.interface import Database
+        from penstock.catalog.database.sqlite import SqliteDatabase
+        from penstock.catalog.database.thread import InlineRunner
+
         runner = InlineRunner(SqliteDatabase(data / "catalog.db"))
         catalog = await Catalog.open(runner)
 

@@ -75,28 +75,41 @@ def connect_packet(
     return encode(packet, version)
 
 
-def connect(server: Server, version: int = MQTT_3_1_1) -> socket.socket:
+def connect(
+    server: Server, version: int = MQTT_3_1_1, *, clean_start: bool = True
+) -> socket.socket:
     """A client that is connected; its socket blocks."""
     sock = socket.create_connection((HOST, server.port), 20)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    sock.sendall(connect_packet(server, f"bench-{next(_numbers)}", version))
+    client_id = f"bench-{next(_numbers)}"
+    sock.sendall(connect_packet(server, client_id, version, clean_start=clean_start))
     answer = _packet(sock)
     assert answer[0] == 0x20 and answer[3] == 0, f"{server.name} refused: {answer!r}"
     return sock
 
 
 def subscribe(
-    server: Server, filter: str, qos: int = 0, version: int = MQTT_3_1_1
+    server: Server,
+    filter: str,
+    qos: int = 0,
+    version: int = MQTT_3_1_1,
+    *,
+    clean_start: bool = True,
 ) -> socket.socket:
     """A client that is connected and subscribed."""
-    return subscribe_many(server, [filter], qos, version)
+    return subscribe_many(server, [filter], qos, version, clean_start=clean_start)
 
 
 def subscribe_many(
-    server: Server, filters: list[str], qos: int = 0, version: int = MQTT_3_1_1
+    server: Server,
+    filters: list[str],
+    qos: int = 0,
+    version: int = MQTT_3_1_1,
+    *,
+    clean_start: bool = True,
 ) -> socket.socket:
     """A client that is connected and subscribed to many filters."""
-    sock = connect(server, version)
+    sock = connect(server, version, clean_start=clean_start)
     for start in range(0, len(filters), FILTERS_AT_ONCE):
         wanted = [Subscription(one, qos) for one in filters[start : start + FILTERS_AT_ONCE]]
         sock.sendall(encode(Subscribe(1, tuple(wanted)), version))

@@ -12,7 +12,7 @@ from bench.measure import Bar, Figure, Row, alternate
 from bench.run import Bench
 from bench.spark.tables import Tables, seconds
 from penstock import AsyncBroker
-from penstock.catalog.sessions import SubscriptionRow
+from penstock.catalog.session.sessions import SubscriptionRow
 from penstock.pipeline import dispatch
 
 FULL: Final = (1_000_000, 100_000)  # messages, filters

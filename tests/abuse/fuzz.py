@@ -94,7 +94,7 @@ def feed(data: bytes, version: int, cut: int) -> None:
             unpack(chunk)
 
 
-def run(count: int, seed: int, *, is_loud: bool = True) -> None:
+def check_packets(count: int, seed: int, *, is_loud: bool = True) -> None:
     print(f"{count:,} inputs, seed {seed}", flush=True)
     chance = random.Random(seed)
     goods = {v: [encode(packet, v) for packet in good_packets(v)] for v in VERSIONS}
@@ -138,7 +138,7 @@ def _send(port: int, chance: random.Random, version: int, data: bytes) -> None:
 
 
 if __name__ == "__main__":
-    run(
+    check_packets(
         int(sys.argv[1].replace(",", "").replace("_", "")),
         int(sys.argv[2]) if len(sys.argv) > 2 else random.SystemRandom().randrange(1 << 32),
     )

@@ -21,8 +21,9 @@ from typing import Any
 import pytest
 from websockets.sync.client import connect
 
+from penstock.doors.http.limits import UNSENT_BYTES_MAX
 from penstock.model.limits import KIB, MIB
-from tests.abuse.healthy import Beside
+from tests.abuse.healthy import Beside, queued_bytes
 from tests.doors.served import Served
 from tests.http.asking import Answer, Asking
 from tests.http.events import Events, Frames
@@ -226,6 +227,21 @@ def test_pages_that_nobody_takes_are_bounded_for_all_together(
         with Asking(served.http_port) as client:
             assert client.ask("GET", f"{path}?limit=1&from=latest").status == 200
     watching.check(256 * MIB)
+
+
+@pytest.mark.slow
+def test_small_pages_that_hundreds_do_not_take_are_bounded_for_all_together(served: Served) -> None:
+    """Below what needs a place, and six times as long in JSON: 600 MiB for all of them."""
+    count, path = 400, "/v1/topics/crowd/records"
+    assert post(served, "crowd", b"\x01" * (250 * KIB), "text/plain").status == 200
+    request = f"GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode()
+    with ExitStack() as stack, Beside.http(served) as watching:
+        socks = unread(served, request, count, stack)
+        for sock in socks:  # its page was made, or it was closed to make room
+            assert select.select([sock], [], [], 60)[0]
+        queued = queued_bytes(served.http_port)
+    assert queued < count * 256 * KIB, "the system's memory counts, too"
+    watching.check(UNSENT_BYTES_MAX + 192 * MIB)  # and what is being made
 
 
 CONTROL_BYTES = 8 * MIB  # of control characters: each is six in JSON

@@ -11,7 +11,7 @@ import pyarrow as pa
 from websockets.exceptions import ConnectionClosed
 
 from penstock.broker.access import KEY_USER
-from penstock.doors.http.v1.page import ARROW
+from penstock.doors.http.v1.topics.page import ARROW
 from penstock.mqtt.kinds import MQTT_3_1_1, MQTT_5
 from penstock.mqtt.packets import (
     Connack,

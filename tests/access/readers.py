@@ -17,10 +17,10 @@ from penstock.mqtt.packets import Connack, Connect, Disconnect, Publish
 from penstock.mqtt.reasons import Reason
 from tests.doors.hosted import Hosted
 from tests.doors.wire import Wire
+from tests.http.access.test_http_access import basic
 from tests.http.asking import Asking
 from tests.http.events import Events, Frames
 from tests.http.framed import Framed, open_websocket
-from tests.http.test_http_access import basic
 from tests.waiting import WAIT_S
 
 TOPIC = "/v1/topics/live"

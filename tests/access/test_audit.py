@@ -5,12 +5,15 @@ from __future__ import annotations
 import base64
 import json
 import socket
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from penstock.core.refusals import NETWORK_MAX
 from penstock.mqtt.kinds import MQTT_5
 from penstock.mqtt.packets import Connack, Connect, Puback, Publish
 from penstock.mqtt.reasons import Reason
@@ -243,3 +246,80 @@ def test_who_wants_the_client_id_of_another_user_is_recorded(broker: Served) -> 
     last = entries(broker)[-1]
     assert (last["who"], last["act"], last["result"]) == ("bob", "login mqtt", "refused")
     assert "client id 'pump' belongs to another user" in last["reason"]
+
+
+def test_a_flood_of_refused_logins_is_recorded_as_some_records_and_a_number(
+    broker: Served,
+) -> None:
+    with Asking(broker.http_port) as client:
+        for _ in range(NETWORK_MAX + 50):
+            client.ask("GET", "/v1/topics", Authorization="Bearer psk_0_wrong")
+    logins = [one for one in entries(broker) if one["act"] == "login http"]
+    assert len(logins) == NETWORK_MAX
+    broker.stop()
+    broker.start()
+    last = entries(broker)[-1]
+    assert (last["from"], last["result"]) == ("127.0.0.1", "refused")
+    assert last["reason"].startswith("50 more refused logins")
+
+
+def test_adding_and_removing_a_tenant_is_recorded_where_it_outlives_the_tenant(
+    broker: Served,
+) -> None:
+    with local(broker) as operator:
+        assert operator.ask("PUT", "/v1/users/root", {"roles": ["operator"]}).status == 200
+        for tenant in ("acme", "north"):
+            assert operator.ask("PUT", f"/v1/tenants/{tenant}", {}).status == 201
+        ann = {"password": SECRET, "roles": ["operator"]}
+        assert operator.ask("PUT", "/v1/users/ann", ann, Penstock_Tenant="north").status == 201
+    root, ann_of_north = as_user("root", SECRET), as_user("north/ann", SECRET)
+    with Asking(broker.http_port) as client:
+        made = client.ask("PUT", "/v1/topics/orders", {}, **root, Penstock_Tenant="acme")
+        assert made.status == 201
+        for tenant, who in (("acme", root), ("north", ann_of_north)):
+            path = f"/v1/tenants/{tenant}"
+            refused = client.ask("DELETE", path, **who, Penstock_Tenant=tenant)
+            assert refused.status == 409
+            removed = client.ask("DELETE", f"{path}?purge=true", **who, Penstock_Tenant=tenant)
+            assert removed.status == 204, removed
+    found = [(one["who"], one["act"], one["result"]) for one in entries(broker)[1:]]
+    assert found == [
+        ("", "PUT /v1/tenants/acme", "201"),
+        ("", "PUT /v1/tenants/north", "201"),
+        ("root", "DELETE /v1/tenants/acme", "409"),
+        ("root", "DELETE /v1/tenants/acme", "204"),
+        ("north/ann", "DELETE /v1/tenants/north", "409"),
+        ("north/ann", "DELETE /v1/tenants/north", "204"),
+    ]
+
+
+def test_what_an_operator_does_in_another_tenant_is_recorded_there_with_its_own_tenant(
+    broker: Served,
+) -> None:
+    with local(broker) as operator:
+        assert operator.ask("PUT", "/v1/users/root", {"roles": ["operator"]}).status == 200
+        assert operator.ask("PUT", "/v1/tenants/acme", {}).status == 201
+    root = as_user("root", SECRET)
+    with Asking(broker.http_port) as client:
+        for topic in ("orders", "orders"):
+            client.ask("PUT", f"/v1/topics/{topic}", {}, **root, Penstock_Tenant="acme")
+        path = f"{AUDIT}/records?from=earliest"
+        answer = client.ask("GET", path, **root, Penstock_Tenant="acme")
+    found = [json.loads(record["payload"]) for record in answer.json["records"]]
+    assert [one["who"] for one in found] == ["default/root"] * 2
+
+
+@pytest.mark.parametrize("flags", [(), ("--purge",)])
+def test_the_command_tenant_remove_is_recorded(broker: Served, flags: tuple[str, ...]) -> None:
+    def penstock(*arguments: str) -> None:
+        command = [sys.executable, "-m", "penstock.cli.main", *arguments, "--at", str(broker.data)]
+        subprocess.run(command, check=True, capture_output=True)
+
+    penstock("tenant", "add", "acme")
+    penstock("tenant", "remove", "acme", *flags)
+    last = entries(broker)[-1]
+    assert (last["from"], last["act"], last["result"]) == (
+        "data directory",
+        "DELETE /v1/tenants/acme",
+        "204",
+    )

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from penstock.core.access import parse_rule
-from penstock.doors.http.needs import Needs
+from penstock.doors.http.routing.needs import Needs
 from tests.doors.hosted import Hosted
 from tests.doors.users import add_users
 from tests.http.asking import Answer, Asking

@@ -76,6 +76,29 @@ def test_a_dead_letter_is_denied_to_whom_its_record_was_denied(
     assert answer == {"allowed": False, "rule": "deny receive,read hr/#", "source": "user bob"}
 
 
+def test_a_trial_of_a_redrive_says_nothing_about_dead_letters_that_are_denied(
+    broker: Hosted, client: Asking
+) -> None:
+    group = f"{JOBS}/groups/probed"
+    given = client.ask("POST", f"{group}/fetch", {"deliveries_max": 1}, **as_user("carl"))
+    back = {"receipt": given.json["receipt"]}
+    assert client.ask("POST", f"{group}/nack", back, **as_user("carl")).status == 200
+    client.ask("POST", f"{group}/fetch", {}, **as_user("carl"))  # buries them
+    access = broker.exchange.engine.access
+    rule = parse_rule("allow manage topic:jobs")
+    broker.run(lambda server: access.roles.add_rules([rule], user="bob"))
+
+    def counted(user: str, where: str) -> int:
+        asked = {"dry_run": True, "where": where}
+        answer = client.ask("POST", f"{group}/redrive", asked, **as_user(user))
+        assert answer.status == 200, answer
+        return int(answer.json["records"])
+
+    expressions = ("payload = '5000'", "name = 'jobs.dead/hr/pay'")
+    assert [counted("alice", where) for where in expressions] == [2, 1]
+    assert [counted("bob", where) for where in expressions] == [1, 0]
+
+
 def test_an_expression_says_nothing_about_records_that_are_denied(client: Asking) -> None:
     def asked(where: str) -> Answer:
         path = f"{JOBS}/records?from=earliest&where={quote(where)}"

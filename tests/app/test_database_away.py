@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from penstock import AsyncBroker, UnavailableError
-from tests.log.stores import until
+from tests.log.files.stores import until
 from tests.postgres_proxy import DEAFEN, PostgresProxy
 from tests.postgres_server import PostgresServer
 

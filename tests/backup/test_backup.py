@@ -22,8 +22,8 @@ from penstock.app.backup.restoring import choose_moment, restore
 from penstock.cli.main import main
 from penstock.log.files.disk import RealDisk
 from penstock.log.files.layout import find_logs, log_directory
-from penstock.log.files.moment import SNAPSHOTS
-from penstock.log.files.verify import verify_log
+from penstock.log.files.upkeep.moment import SNAPSHOTS
+from penstock.log.files.upkeep.verify import verify_log
 from penstock.model.errors import RefusedError
 from penstock.mqtt.kinds import MQTT_5
 from tests.doors.served import Served
@@ -240,7 +240,8 @@ def test_other_programs_read_the_archive(tmp_path: Path, capfd: pytest.CaptureFi
     raw = tmp_path / "raw.tar"
     raw.write_bytes(bytes(cramjam.zstd.decompress(packed[:-table])))
     with tarfile.open(raw) as tar:
-        tar.extractall(tmp_path / "unpacked", filter="data")
+        tar.extraction_filter = getattr(tarfile, "data_filter", None)  # not in 3.11.0
+        tar.extractall(tmp_path / "unpacked")
     assert run(capfd, "restore", tmp_path / "unpacked", tmp_path / "r")[0] == 0
 
 
@@ -307,7 +308,7 @@ def test_what_cannot_be_backed_up_says_what_to_do(
 async def test_a_snapshot_stays_while_it_is_held_and_goes_with_its_holder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("penstock.broker.snapshots.HOLD_S", 0.05)
+    monkeypatch.setattr("penstock.broker.upkeep.snapshots.HOLD_S", 0.05)
     async with AsyncBroker(tmp_path / "data") as broker:
         snapshots = broker.tenants.snapshots
         path = tmp_path / "data" / SNAPSHOTS / await snapshots.take()

@@ -6,8 +6,8 @@ import sqlite3
 from pathlib import Path
 
 from penstock import Broker
-from penstock.catalog.migrations import MIGRATIONS
 from penstock.catalog.outside import CATALOG_NAME
+from penstock.catalog.schema.migrations import MIGRATIONS
 
 
 def test_an_upgrade_copies_the_catalog_first_and_says_where(tmp_path: Path) -> None:

@@ -8,10 +8,10 @@ import pytest
 
 from penstock.cli.main import main
 from penstock.config import load, server_settings
-from penstock.core.bridged_names import BridgeTopic, local_name, remote_name
+from penstock.core.naming.bridged_names import BridgeTopic, local_name, remote_name
 from penstock.model.errors import InvalidSetting
 from penstock.mqtt.kinds import MQTT_3_1_1
-from tests.test_readme import blocks
+from tests.docs.test_readme import blocks
 
 GOOD = {
     "name": '"plant"',
@@ -114,7 +114,7 @@ def test_what_check_prints_makes_the_same_bridges(
     assert "secret" not in printed.read_text()
     assert load(printed, {}, {}).bridges == load(config, {}, {}).bridges
     assert main(["serve", "--config", str(config), "--check", "--json"]) == 0
-    assert '"in_flight_max": 100' in capsys.readouterr().out
+    assert '"in_flight_max": 1000' in capsys.readouterr().out
 
 
 def test_defaults_are_those_of_the_documentation(tmp_path: Path) -> None:

@@ -16,10 +16,10 @@ from penstock.broker.session.session import NEVER_EXPIRES, Session, Subscription
 from penstock.broker.session.store import SessionStore
 from penstock.broker.settings import BrokerSettings
 from penstock.broker.trace.watch import Watch
-from penstock.catalog.stored_sessions import StoredSession
+from penstock.catalog.session.stored_sessions import StoredSession
 from penstock.core.access import FULL, Principal
-from penstock.core.placement import DEFAULT_TOPIC
-from penstock.core.run import Encoding, Run, record_flags
+from penstock.core.delivery.run import Encoding, Run, record_flags
+from penstock.core.naming.placement import DEFAULT_TOPIC
 from penstock.log.interface import LogSettings
 from penstock.model.record import DEFAULT_TENANT
 from tests.appends import Told

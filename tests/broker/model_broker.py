@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from penstock.core.names import matches
+from penstock.core.naming.names import matches
 
 
 @dataclass(frozen=True)

@@ -10,11 +10,11 @@ import pytest
 
 from penstock.broker.session.resume import restore
 from penstock.broker.session.session import NEVER_EXPIRES, Session
-from penstock.catalog.stored_sessions import OutstandingRow, StoredSession
+from penstock.catalog.session.stored_sessions import OutstandingRow, StoredSession
 from penstock.core.access import RECEIVE, Principal
-from penstock.core.placement import DEFAULT_TOPIC
-from penstock.core.run import Run, record_flags, run_of
-from penstock.core.tags import make_tag, offset_of, topic_id_of
+from penstock.core.delivery.run import Run, record_flags, run_of
+from penstock.core.delivery.tags import make_tag, offset_of, topic_id_of
+from penstock.core.naming.placement import DEFAULT_TOPIC
 from penstock.log.format.batch import Batch
 from penstock.log.interface import LogSettings
 from penstock.log.memory import MemoryLog

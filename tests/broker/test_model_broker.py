@@ -18,7 +18,7 @@ import pytest
 from penstock.app.wiring import open_directory, open_memory
 from penstock.broker.engine import Engine
 from penstock.broker.settings import BrokerSettings
-from penstock.core.placement import DEFAULT_TOPIC
+from penstock.core.naming.placement import DEFAULT_TOPIC
 from penstock.log.interface import LogSettings
 from tests.broker.exchange_world import ExchangeWorld
 from tests.broker.model_broker import Message, ModelBroker, Wanted
@@ -199,7 +199,9 @@ class Comparison:
         return ordered
 
 
-async def compare(engine: Engine, seed: int, steps: int, *, keeps_qos0: bool = False) -> None:
+async def check_against_model(
+    engine: Engine, seed: int, steps: int, *, keeps_qos0: bool = False
+) -> None:
     for topic in (DEFAULT_TOPIC, "t"):
         await engine.topics.create(topic, LogSettings(), exist_ok=True)
     await Comparison(engine, random.Random(seed), keeps_qos0=keeps_qos0).run(steps)
@@ -215,7 +217,7 @@ async def test_exchange_agrees_with_the_model_in_memory(number: int, keeps_qos0:
     print(f"PENSTOCK_SEED={seed}")
 
     opened = await open_memory(BrokerSettings())
-    await compare(opened.engine, seed, 400, keeps_qos0=keeps_qos0)
+    await check_against_model(opened.engine, seed, 400, keeps_qos0=keeps_qos0)
     await opened.close(True)
 
 
@@ -224,7 +226,7 @@ async def test_exchange_agrees_with_the_model_in_memory(number: int, keeps_qos0:
 async def test_exchange_agrees_with_the_model_on_files(tmp_path: Path, keeps_qos0: bool) -> None:
     print(f"PENSTOCK_SEED={SEED}")
     opened = await open_directory(tmp_path, BrokerSettings())
-    await compare(opened.engine, SEED, 250, keeps_qos0=keeps_qos0)
+    await check_against_model(opened.engine, SEED, 250, keeps_qos0=keeps_qos0)
     await opened.close(True)
 
 
@@ -233,5 +235,5 @@ async def test_exchange_agrees_with_the_model_for_long() -> None:
     for seed in range(SEED, SEED + 15):
         print(f"PENSTOCK_SEED={seed}")
         opened = await open_memory(BrokerSettings())
-        await compare(opened.engine, seed, 3_000, keeps_qos0=seed % 2 == 1)
+        await check_against_model(opened.engine, seed, 3_000, keeps_qos0=seed % 2 == 1)
         await opened.close(True)

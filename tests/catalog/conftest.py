@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from penstock.catalog.database import Database
-from penstock.catalog.postgres import PostgresDatabase
-from penstock.catalog.sqlite import MEMORY, SqliteDatabase
+from penstock.catalog.database.interface import Database
+from penstock.catalog.database.postgres import PostgresDatabase
+from penstock.catalog.database.sqlite import MEMORY, SqliteDatabase
 from tests.catalog.faults import OpenDatabase
 from tests.postgres_server import PostgresServer
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from penstock.catalog.database import Database, Row, Value
+from penstock.catalog.database.interface import Database, Row, Value
 
 OpenDatabase = Callable[[], Database]
 

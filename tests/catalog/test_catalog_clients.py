@@ -8,12 +8,12 @@ from collections.abc import AsyncIterator
 import pytest
 
 from penstock.broker.session.known_clients import Credential, KnownClients
+from penstock.catalog.access.clients import ClientRow, save_clients
 from penstock.catalog.catalog import Catalog
-from penstock.catalog.clients import ClientRow, save_clients
-from penstock.catalog.database import Database
-from penstock.catalog.migrations import MIGRATIONS, migrate
-from penstock.catalog.sessions import Checkpoint
-from penstock.catalog.thread import InlineRunner
+from penstock.catalog.database.interface import Database
+from penstock.catalog.database.thread import InlineRunner
+from penstock.catalog.schema.migrations import MIGRATIONS, migrate
+from penstock.catalog.session.saving import Checkpoint
 from penstock.model.clock import ManualClock
 from penstock.model.errors import RefusedError
 from penstock.model.record import DEFAULT_TENANT, TenantId

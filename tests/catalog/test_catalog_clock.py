@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from penstock.broker.timekeeping import SAVE_S, Timekeeping
+from penstock.broker.upkeep.timekeeping import SAVE_S, Timekeeping
 from penstock.catalog.clock import ClockCatalog
-from penstock.catalog.migrations import migrate
-from penstock.catalog.thread import InlineRunner
+from penstock.catalog.database.thread import InlineRunner
+from penstock.catalog.schema.migrations import migrate
 from penstock.model.clock import ManualClock
 from penstock.model.timeline import Timeline
 from tests.catalog.faults import OpenDatabase

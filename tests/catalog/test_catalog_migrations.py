@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 
 from penstock.catalog.catalog import BindingRow, Catalog, ConsumerRow, TopicRow
-from penstock.catalog.database import Database
-from penstock.catalog.migrations import MIGRATIONS, Migration, migrate
-from penstock.catalog.sessions import SessionCatalog
-from penstock.catalog.sqlite import SqliteDatabase
-from penstock.catalog.stored_sessions import OutstandingRow
-from penstock.catalog.thread import InlineRunner
+from penstock.catalog.database.interface import Database
+from penstock.catalog.database.sqlite import SqliteDatabase
+from penstock.catalog.database.thread import InlineRunner
+from penstock.catalog.schema.migrations import MIGRATIONS, Migration, migrate
+from penstock.catalog.session.sessions import SessionCatalog
+from penstock.catalog.session.stored_sessions import OutstandingRow
 from penstock.model.clock import ManualClock
 from penstock.model.errors import RefusedError
 from penstock.model.record import DEFAULT_TENANT, TopicId
@@ -76,9 +76,9 @@ def die_in_the_middle(path: Path) -> None:
     """A process that is killed while it runs the first migration."""
     program = (
         "import asyncio, os, signal, sys\n"
-        "from penstock.catalog.migrations import MIGRATIONS, migrate\n"
-        "from penstock.catalog.sqlite import SqliteDatabase\n"
-        "from penstock.catalog.thread import InlineRunner\n"
+        "from penstock.catalog.schema.migrations import MIGRATIONS, migrate\n"
+        "from penstock.catalog.database.sqlite import SqliteDatabase\n"
+        "from penstock.catalog.database.thread import InlineRunner\n"
         "class DiesInTheMiddle(SqliteDatabase):\n"
         "    def execute(self, sql, *args):\n"
         "        if 'create table bindings' in sql:\n"

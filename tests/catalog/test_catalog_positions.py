@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.catalog.catalog import Catalog, Position, TopicRow
-from penstock.catalog.positions import DirtyPositions, PositionKey, PositionSaver
-from penstock.catalog.sqlite import MEMORY, SqliteDatabase
-from penstock.catalog.thread import InlineRunner
+from penstock.catalog.database.sqlite import MEMORY, SqliteDatabase
+from penstock.catalog.database.thread import InlineRunner
+from penstock.catalog.queue.positions import DirtyPositions, PositionKey, PositionSaver
 from penstock.model.errors import UnavailableError
 from penstock.model.record import DEFAULT_TENANT, TopicId
 from tests.examples import examples

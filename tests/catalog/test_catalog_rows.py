@@ -9,8 +9,8 @@ from dataclasses import replace
 import pytest
 
 from penstock.catalog.catalog import BindingRow, Catalog, ConsumerRow, TopicRow
-from penstock.catalog.database import Database
-from penstock.catalog.thread import CatalogThread, InlineRunner
+from penstock.catalog.database.interface import Database
+from penstock.catalog.database.thread import CatalogThread, InlineRunner
 from penstock.model.clock import ManualClock
 from penstock.model.errors import (
     AlreadySubscribed,

@@ -5,8 +5,8 @@ from __future__ import annotations
 import msgspec
 
 from penstock.catalog.catalog import Catalog
-from penstock.catalog.database import Database
-from penstock.catalog.thread import InlineRunner
+from penstock.catalog.database.interface import Database
+from penstock.catalog.database.thread import InlineRunner
 from penstock.model.runs import DONE, RUNNING, PipelineRun
 
 

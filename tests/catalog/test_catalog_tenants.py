@@ -9,13 +9,14 @@ from pathlib import Path
 import pytest
 
 from penstock.catalog.catalog import Catalog, TopicRow
-from penstock.catalog.groups import GroupRow
-from penstock.catalog.keys import KeyRow
-from penstock.catalog.redrives import RedriveRow
-from penstock.catalog.sessions import Checkpoint, RetainedRow
-from penstock.catalog.shares import ShareState
-from penstock.catalog.stored_sessions import SubscriptionRow
-from penstock.catalog.thread import InlineRunner
+from penstock.catalog.database.thread import InlineRunner
+from penstock.catalog.queue.groups import GroupRow
+from penstock.catalog.queue.keys import KeyRow
+from penstock.catalog.queue.redrives import RedriveRow
+from penstock.catalog.session.retained import RetainedRow
+from penstock.catalog.session.saving import Checkpoint
+from penstock.catalog.session.shares import ShareState
+from penstock.catalog.session.stored_sessions import SubscriptionRow
 from penstock.model.clock import ManualClock
 from penstock.model.errors import RefusedError
 from penstock.model.record import DEFAULT_TENANT, TenantId, TopicId
@@ -133,7 +134,7 @@ async def test_a_tenant_with_data_is_removed_only_with_everything_in_it(
 
 
 async def test_a_removed_tenant_leaves_no_row_in_any_table(tmp_path: Path) -> None:
-    from penstock.catalog.sqlite import SqliteDatabase
+    from penstock.catalog.database.sqlite import SqliteDatabase
 
     runner = InlineRunner(SqliteDatabase(tmp_path / "catalog.db"))
     catalog = await Catalog.open(runner, ManualClock(5))

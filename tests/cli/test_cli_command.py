@@ -113,6 +113,9 @@ def test_usage_is_exit_code_2(run: Command, arguments: str) -> None:
 
 def test_a_command_that_does_not_exist_is_answered_with_the_nearest_one(run: Command) -> None:
     assert run("topcs").err.endswith("unknown command 'topcs': did you mean 'topic'?\n")
+    lst = run("topic", "lst")
+    assert lst.code == 2 and "unknown action 'lst': did you mean 'list'?" in lst.err
+    assert "choose from create, list, info" in run("topic", "xyz").err
     assert run("xyzzy").err.endswith("unknown command 'xyzzy': see `penstock --help`\n")
 
 

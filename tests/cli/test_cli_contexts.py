@@ -45,7 +45,7 @@ def test_a_context_that_is_removed_is_not_used_any_more(run: Command, home: Path
     run("context", "add", "here", "here", "--use")
     assert run("topic", "create", "t").code == 0
     rows = [line.split() for line in run("context", "list").out.splitlines()]
-    assert rows[1] == ["here", "yes", str(home / "here"), "-", "-"]
+    assert rows[1] == ["here", "yes", str(home / "here"), "-", "-", "-"]
     assert run("context", "remove", "here").out == "removed context here\n"
     assert run("topic", "list").code == 1
     for arguments in (("use", "here"), ("remove", "here")):
@@ -93,3 +93,45 @@ def test_a_file_that_is_not_understood_is_named(run: Command, home: Path, text: 
     refused = run("topic", "list")
     assert refused.code == 1 and "contexts.json' is not a file of contexts" in refused.err
     assert run("topic", "create", "t", "--at", "here").code == 0
+
+
+def published(run: Command, *options: str) -> str:
+    """What comes back from the broker that pub and sub mean; else what the error was."""
+    sent = run("pub", "-t", "state", "-m", "on", "-r", "-q", "1", *options)
+    if sent.code:
+        return sent.err
+    found = run("sub", "-t", "state", "-C", "1", "-W", "30", "-v", *options)
+    return found.out or found.err
+
+
+def test_pub_and_sub_reach_the_broker_of_a_context_with_its_login(run: Command, home: Path) -> None:
+    data = home / "served"
+    add_users(data, ann="secret")
+    Path("ann.key").write_text(run("key", "add", "ann", "--json", "--at", str(data)).json["key"])
+    with Hosted(data) as broker:
+        url = f"http://127.0.0.1:{broker.ports['http']}"
+        mqtt = f"mqtt://ann:secret@127.0.0.1:{broker.port}"
+        run("context", "add", "by-key", url, "--key-file", "ann.key")
+        run("context", "add", "by-password", url.replace("//", "//ann:secret@"))
+        run("context", "add", "by-mqtt", "http://127.0.0.1:9", "--mqtt", mqtt)
+        run("context", "add", "by-directory", str(data), "--key-file", "ann.key", "--use")
+        for name in ("by-key", "by-password", "by-mqtt", "by-directory"):
+            assert published(run, "--context", name) == "state on\n", name
+        assert published(run) == "state on\n"
+        told = ("-u", "ann", "-P", "secret")
+        assert published(run, "-h", "127.0.0.1", "-p", str(broker.port), *told) == "state on\n"
+        assert "wrong" in published(run, "-u", "ann", "-P", "guessed")
+
+
+def test_pub_says_why_a_context_is_of_no_use_to_it(run: Command, home: Path) -> None:
+    run("context", "add", "closed", "closed", "--use")
+    refused = run("pub", "-t", "t", "-m", "x")
+    assert refused.code == 1 and "start `penstock serve` there" in refused.err
+    both = run("pub", "-t", "t", "-m", "x", "--context", "closed", "-h", "localhost")
+    assert both.code == 2 and "not both" in both.err
+    with Hosted(home / "other", mqtt__listen="off") as broker:
+        run("context", "add", "deaf", f"http://127.0.0.1:{broker.ports['http']}")
+        deaf = run("sub", "-t", "t", "--context", "deaf")
+        assert deaf.code == 1 and "does not listen for mqtt or mqtts" in deaf.err
+    assert run("context", "add", "x", "x", "--mqtt", "http://localhost").code == 2
+    assert run("pub", "-t", "t", "-m", "x", "--context", "missing").code == 1

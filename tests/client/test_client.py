@@ -34,7 +34,7 @@ from penstock import (
     UnavailableError,
 )
 from penstock.client.sync import Client
-from penstock.doors.http.v1 import streams
+from penstock.doors.http.v1.topics import streams
 from penstock.model.limits import HEARTBEAT_S, SILENCE_HEARTBEATS_MAX
 from penstock.mqtt.kinds import MQTT_5
 from tests.cutting_proxy import CuttingProxy

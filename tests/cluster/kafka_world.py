@@ -11,7 +11,7 @@ from penstock.log.kafka.log import KafkaLog
 from penstock.log.kafka.store import KafkaLayout, KafkaStore
 from penstock.model.clock import ManualClock
 from tests.kafka_server import KafkaServer
-from tests.log.stores import read_all
+from tests.log.files.stores import read_all
 
 ORDERS = LogIdentity("default", 1, "orders")
 

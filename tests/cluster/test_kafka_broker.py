@@ -179,6 +179,35 @@ def test_groups_pages_streams_and_feeds_pass_over_offsets_without_messages(
         assert received == expected
 
 
+def test_sizes_and_lags_count_messages_also_of_before_a_restart(
+    kafka: KafkaServer, tmp_path: Path
+) -> None:
+    made = KafkaBrokerWorld(kafka, tmp_path / "data")
+    with made.served:
+        with penstock.connect(made.url) as client:
+            client.create_topic("default")
+            client.subscribe("billing", "default")
+            client.join_group("workers", "default").fetch(limit=1)
+        with Wire(made.served.port, "w", MQTT_5) as writer:
+            writer.connect(clean=False, properties=kept())
+            for number in range(5):  # each release of QoS 2 is a record of its own in Kafka
+                writer.publish("n", b"%d" % number, 2)
+        assert_counted(made, 5)
+        made.served.kill()
+        made.served.start()
+        assert_counted(made, 5)
+
+
+def assert_counted(made: KafkaBrokerWorld, count: int) -> None:
+    with penstock.connect(made.url) as client:
+        info = client.topic("default")
+        assert info.end_offset - info.first_offset > count, "offsets hold marks, too"
+        assert client.size("default") == info.records == count
+        assert client.size("default", "billing") == count
+        (group,) = client.groups("default")
+        assert group.lag == count
+
+
 def test_sessions_retained_messages_and_positions_are_there_after_a_restart(
     world: KafkaBrokerWorld,
 ) -> None:

@@ -11,7 +11,7 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, ConfigResource, NewPartitions, NewTopic
 
-from penstock.core.run import run_of
+from penstock.core.delivery.run import run_of
 from penstock.log.format.batch import Batch
 from penstock.log.format.marks import MARK_QOS2_RELEASED, Mark
 from penstock.log.interface import FSYNC, Bounds, LogSettings
@@ -24,7 +24,7 @@ from tests.appends import append
 from tests.cluster.kafka_world import ORDERS, KafkaWorld, open_kafka, payloads
 from tests.doors.certificates import Authority
 from tests.kafka_server import PASSWORD, PLAIN_USER, SCRAM_USER, KafkaServer
-from tests.log.stores import read_all, until
+from tests.log.files.stores import read_all, until
 
 
 @pytest.fixture

@@ -16,12 +16,20 @@ from confluent_kafka import Producer
 
 import penstock
 from penstock import Broker
+from penstock.cli.main import main
 from penstock.client.sync import Client
 from penstock.log.kafka.partitioner import partition_of
 from penstock.model.errors import InvalidPosition, RefusedError
 from penstock.model.record import Record
 from penstock.mqtt.kinds import MQTT_5
-from tests.cluster.test_kafka_broker import KafkaBrokerWorld, kafka_names, settings
+from penstock.mqtt.packets import Will
+from tests.cluster.test_kafka_broker import (
+    KafkaBrokerWorld,
+    kafka_names,
+    settings,
+    variables,
+)
+from tests.doors.served import Served
 from tests.doors.wire import Wire, kept
 from tests.kafka_server import KafkaServer
 
@@ -367,15 +375,39 @@ def test_topics_in_files_have_one_partition(tmp_path: Path) -> None:
         assert broker.topics()[0].partitions == ()
 
 
-def test_groups_say_that_they_need_one_partition(world: KafkaBrokerWorld, client: Client) -> None:
-    client.create_topic("grouped")
-    client.create_topic("grouped_in_one", partitions=1)
-    with pytest.raises(RefusedError, match="has 4 partitions, and groups read topics with one"):
-        client.join_group("workers", "grouped").fetch()
-    assert client.groups("grouped") == []
-    client.publish("a", "grouped_in_one")
-    (leased,) = client.join_group("workers", "grouped_in_one").fetch()
-    assert leased.record.value == "a"
+def test_groups_lease_and_redrive_records_of_all_partitions(
+    kafka: KafkaServer, tmp_path: Path
+) -> None:
+    world = KafkaBrokerWorld(kafka, tmp_path / "data", partitions=COUNT)
+    with world.served:
+        with penstock.connect(world.url) as client:
+            client.create_topic("grouped")
+            sent = fill(client, "grouped")
+            group = client.join_group("workers", "grouped")
+            leased = [one for _ in range(4) for one in group.fetch(limit=7)]
+            assert group.ack(leased[:20]) == 20
+            assert group.extend(leased[20:24], lease_s=60) == 4
+            assert group.nack(leased[24:]) == 4
+        world.served.kill()
+        world.served.start()
+        with penstock.connect(world.url) as client:
+            group = client.join_group("workers", "grouped")
+            again = [one for _ in range(3) for one in group.fetch(limit=7)]
+            records = [one.record for one in leased[:20] + again]
+            assert len(records) == len({(one.partition, one.offset) for one in records})
+            assert {one.value for one in records} == {text for _, text in sent}
+            (info,) = client.groups("grouped")
+            assert {(one.partition, one.offset) for one in info.pending} == {
+                (one.record.partition, one.record.offset) for one in again
+            }
+            client.alter_group("workers", "grouped", deliveries_max=1)
+            assert group.nack(again, reason="no boxes") == 16
+            letters = client.read("grouped.dead")
+            assert len(letters) == 16
+            assert {one.partition for one in letters} == set(range(COUNT))
+            assert client.redrive("workers", "grouped") == 16
+            assert client.redrive("workers", "grouped") == 0
+            assert len(client.read("grouped")) == len(sent) + 16
 
 
 def test_metrics_count_the_records_of_all_partitions(
@@ -386,3 +418,88 @@ def test_metrics_count_the_records_of_all_partitions(
     with urllib.request.urlopen(world.url + "/metrics", timeout=60) as answer:
         shown = answer.read().decode()
     assert f'penstock_topic_records{{topic="counted"}} {len(sent)}\n' in shown
+
+
+def test_a_will_is_published_once_whichever_partition_it_belongs_to(
+    world: KafkaBrokerWorld,
+) -> None:
+    port = world.served.port
+    names = [f"w/{number}" for number in range(8)]
+    assert {place(name) for name in names} == set(range(COUNT))
+    with Wire(port, "watcher", MQTT_5) as watcher:
+        watcher.connect()
+        watcher.subscribe("w/#", qos=1)
+        for name in names:
+            with Wire(port, f"dying {name}", MQTT_5) as dying:
+                dying.connect(will=Will(name, b"gone", 1, True))
+        wills = []
+        for _ in names:
+            message = watcher.receive()
+            watcher.acknowledge(message)
+            wills.append(message.name)
+        assert sorted(wills) == names
+    with Wire(port, "late", MQTT_5) as late:
+        late.connect()
+        late.subscribe("w/#", qos=1)
+        assert sorted(late.receive().name for _ in names) == names
+
+
+def test_commands_read_all_partitions_and_trace_a_record_of_one(
+    world: KafkaBrokerWorld, client: Client, capsys: pytest.CaptureFixture[str]
+) -> None:
+    client.create_topic("told")
+    sent = fill(client, "told")
+    client.subscribe("billing", "told")
+    client.join_group("workers", "told").fetch(limit=1)
+
+    def lines(*arguments: str) -> list[str]:
+        assert main([*arguments, "--at", world.url]) == 0
+        return capsys.readouterr().out.splitlines()
+
+    assert sorted(lines("consume", "told")) == sorted(text for _, text in sent)
+    assert len(lines("consume", "told", "--limit", "20")) == 20
+    assert lines("consume", "told", "--names", "n/3") == [f"n/3 {number}" for number in range(3)]
+    assert len(lines("consume", "told", "--from", "-1h")) == len(sent)
+    number, last = place("n/3"), client.read("told", names="n/3")[-1].offset
+    shown = "\n".join(lines("trace", f"told/{number}@{last}"))
+    assert f"told/{number}@{last}" in shown and "n/3" in shown
+    assert "billing" in shown and "workers" in shown
+    with pytest.raises(RefusedError, match="partition '4' does not exist"):
+        client.read("told", partition=4)
+    assert {one.partition for one in client.read("told", partition=2, start=1)} == {2}
+    assert main(["trace", f"told@{last}", "--at", world.url]) == 1
+    assert "has 4 partitions" in capsys.readouterr().err
+
+
+def test_a_broker_with_default_settings_serves_every_door_from_16_partitions(
+    kafka: KafkaServer, tmp_path: Path
+) -> None:
+    world = KafkaBrokerWorld(kafka, tmp_path / "data")
+    env = variables(kafka, world.prefix)
+    del env["PENSTOCK_KAFKA__PARTITIONS"]
+    world.served = Served(tmp_path / "data", env=env)
+    with world.served, penstock.connect(world.url) as client:
+        client.create_topic("orders")
+        client.bind("n/#", "orders")
+        assert len(client.topic("orders").partitions) == 16
+        client.subscribe("billing", "orders")
+        with Wire(world.served.port, "reader", MQTT_5) as reader:
+            reader.connect(clean=False, properties=kept())
+            reader.subscribe("n/#", qos=1)
+            sent = fill(client, "orders", each=2)
+            received: dict[str, list[str]] = {}
+            for _ in sent:
+                message = reader.receive()
+                reader.acknowledge(message)
+                received.setdefault(message.name, []).append(message.payload.decode())
+        assert received == by_name(client.read("orders")) == expected(sent)
+        assert by_name(client.consume("billing", "orders", limit=100)) == expected(sent)
+        assert client.size("orders") == len(sent)
+        group = client.join_group("workers", "orders")
+        leased = group.fetch(limit=100)
+        group.ack(leased)
+        assert by_name([one.record for one in leased]) == expected(sent)
+        stream = client.stream("orders", start="earliest")
+        assert by_name([next(stream) for _ in sent]) == expected(sent)
+        (told,) = ask(world, "GET", "/v1/topics/orders/groups")["groups"]
+        assert told["lag"] == 0

@@ -77,11 +77,12 @@ class Peer(Wire):
         trace: TracebackType | None,
     ) -> None:
         self.close()
-        self.command.join(WAIT_S)
+        self.command.result()
 
 
 def sub(*arguments: str, version: int = MQTT_5) -> Peer:
-    return Peer("sub", "-V", "5" if version == MQTT_5 else "311", *arguments)
+    """It ends with its connection: nobody listens any more where it would connect again."""
+    return Peer("sub", "-V", "5" if version == MQTT_5 else "311", "--no-reconnect", *arguments)
 
 
 def pub(*arguments: str, version: int = MQTT_5) -> Peer:

@@ -157,7 +157,7 @@ def test_client_sends_no_more_than_the_receive_maximum() -> None:
 
 def test_client_pings_while_it_may_send_no_message() -> None:
     """Are packets other than PUBLISH not held up by a quota that is used up?"""
-    with pub("-t", "a", "-m", "x", "-q", "1", "--repeat", "2", "-k", "1") as peer:
+    with pub("-t", "a", "-m", "x", "-q", "1", "--repeat", "2", "-k", "1", "--no-reconnect") as peer:
         peer.welcome(Properties(receive_maximum=1))
         peer.expect(Publish)
         peer.expect(Pingreq)

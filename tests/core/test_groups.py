@@ -68,7 +68,7 @@ class GroupAndModel:
     def make(self, next_offset: int) -> Group:
         return Group(next_offset, self.records_max, self.lease_us, self.deliveries_max)
 
-    def run(self, operation: str, which: int, number: int) -> None:
+    def run_and_check(self, operation: str, which: int, number: int) -> None:
         getattr(self, operation)(MEMBERS[which], number)
         self.now_us += 1
         self.check()
@@ -256,7 +256,7 @@ def test_a_group_agrees_with_a_list_of_fates(
 ) -> None:
     world = GroupAndModel(records_max, lease_us, deliveries_max)
     for step in steps:
-        world.run(*step)
+        world.run_and_check(*step)
 
 
 @given(steps=STEPS, records_max=st.integers(1, 8))
@@ -265,7 +265,7 @@ def test_everything_is_done_once_somebody_acknowledges_all(
 ) -> None:
     world = GroupAndModel(records_max, NO_LEASE, NEVER_DEAD)
     for step in steps:
-        world.run(*step)
+        world.run_and_check(*step)
     for member in MEMBERS:
         for offset in list(world.group.held(member)):
             assert world.group.ack(member, offset)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.core.names import quoted
+from penstock.core.naming.names import quoted
 from penstock.core.position import (
     EARLIEST,
     LATEST,

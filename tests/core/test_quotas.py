@@ -9,7 +9,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.core.quota_settings import read_quotas
-from penstock.core.quotas import BURST_S, CONSUMERS, KEYS, SESSIONS, TOPICS, Bucket, Limits, Meter
+from penstock.core.quotas import (
+    BURST_S,
+    CONSUMERS,
+    KEYS,
+    SESSIONS,
+    TOPICS,
+    Bucket,
+    Limits,
+    Meter,
+    fair_share,
+)
 from penstock.model.errors import InvalidSetting, QuotaExceeded
 
 SECOND_US = 1_000_000
@@ -53,6 +63,24 @@ def test_a_meter_waits_for_the_slowest_of_its_buckets() -> None:
     assert meter.take(0, 350, 0) == pytest.approx(3.0)
 
 
+@given(
+    st.none() | st.integers(0, 100),
+    st.none() | st.integers(0, 100),
+    st.lists(st.integers(0, 60), max_size=8),
+)
+def test_a_fair_share_keeps_to_both_quotas_and_is_the_largest_that_does(
+    tenant_max: int | None, user_max: int | None, held: list[int]
+) -> None:
+    def fits(share: int) -> bool:
+        kept = [min(count, share) for count in held]
+        is_user_ok = user_max is None or max(kept, default=0) <= user_max
+        return is_user_ok and (tenant_max is None or sum(kept) <= tenant_max)
+
+    share = fair_share(tenant_max, user_max, held)
+    assert fits(share)
+    assert share >= max(held, default=0) or not fits(share + 1)
+
+
 def test_a_quota_names_its_holder_the_limit_and_the_way_out() -> None:
     limits = Limits("tenant 'acme'", {TOPICS: 2})
     limits.check(TOPICS, 1)
@@ -87,7 +115,7 @@ def test_one_tenant_may_have_other_quotas_than_the_others() -> None:
         ({"topics": True}, "topics True is not a quota"),
         ({"topics": "many"}, "topics 'many' is not a quota"),
         ({"stored_bytes": "a lot"}, "stored_bytes 'a lot' is not a size"),
-        ({"user": {"producers": 3}}, "setting 'producers' is unknown"),
+        ({"user": {"producer": 3}}, "setting 'producer' is unknown: did you mean .producers"),
         ({"user": 3}, "quotas.user 3 is not a table"),
         ({"tenant": {"acme": 3}}, "quotas.tenant.acme 3 is not a table"),
     ],

@@ -11,7 +11,7 @@ import signal
 import sys
 
 from penstock import Broker
-from penstock.catalog.redrives import RedriveCatalog, RedriveRow
+from penstock.catalog.queue.redrives import RedriveCatalog, RedriveRow
 
 _save = RedriveCatalog.save
 _left = int(sys.argv[2])

@@ -13,11 +13,11 @@ import pytest
 
 from penstock import Broker
 from penstock.cli.main import main
-from penstock.log.files.ordered import ERASE_NAME
+from penstock.log.files.upkeep.ordered import ERASE_NAME
 from penstock.model.record import KIND_ERASED
 from tests.crash.test_kill import SEED
+from tests.doors.deliver.test_mqtt_retained import retained
 from tests.doors.served import Served
-from tests.doors.test_mqtt_retained import retained
 from tests.doors.wire import Wire
 
 ROUNDS = int(os.environ.get("PENSTOCK_ROUNDS", "3"))  # 30 before a release

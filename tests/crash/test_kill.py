@@ -13,7 +13,7 @@ import pytest
 
 from penstock import Broker
 from penstock.log.files.disk import RealDisk
-from penstock.log.files.verify import verify_log
+from penstock.log.files.upkeep.verify import verify_log
 from tests.crash.publishing_child import message
 
 CHILD = Path(__file__).with_name("publishing_child.py")

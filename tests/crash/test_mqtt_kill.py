@@ -12,7 +12,7 @@ import pytest
 
 from penstock import Broker
 from penstock.log.files.disk import RealDisk
-from penstock.log.files.verify import verify_log
+from penstock.log.files.upkeep.verify import verify_log
 from penstock.mqtt.packets import Packet, Puback, Pubcomp, Pubrec
 from tests.crash.mqtt_clients import Client, Publisher, Subscriber, Trigger
 from tests.doors.served import Served

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from penstock import Broker
-from tests.broker.test_redrives import let_die
+from tests.broker.queue.test_redrives import let_die
 
 CHILD = Path(__file__).with_name("redriving_child.py")
 LETTERS = 2_500  # three batches

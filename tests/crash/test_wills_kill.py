@@ -16,7 +16,7 @@ from penstock.mqtt.packets import Will
 from penstock.mqtt.properties import Properties
 from tests.crash.test_mqtt_kill import verify
 from tests.doors.served import Served
-from tests.doors.test_mqtt_wills import stored_wills
+from tests.doors.session.test_mqtt_wills import stored_wills
 from tests.doors.wire import Wire, kept
 from tests.waiting import WAIT_S
 

@@ -28,16 +28,19 @@ class Authority:
         self._write(self.cert, builder)
 
     def sign(
-        self, common_name: str, organization: str = "tests", unit: str = ""
+        self, common_name: str, organization: str = "tests", unit: str = "", *, age: timedelta = DAY
     ) -> tuple[Path, Path]:
-        """A certificate for this name, good for 127.0.0.1 and localhost; it and its key."""
+        """A certificate for this name, good for 127.0.0.1 and localhost; it and its key.
+
+        It is good for two days, of which `age` are over.
+        """
         key = ec.generate_private_key(ec.SECP256R1())
         names = [
             x509.DNSName("localhost"),
             x509.IPAddress(ipaddress.ip_address("127.0.0.1")),
         ]
         subject = _subject(common_name, organization, unit)
-        builder = _builder(subject, self._name, key.public_key()).add_extension(
+        builder = _builder(subject, self._name, key.public_key(), age).add_extension(
             x509.SubjectAlternativeName(names), critical=False
         )
         stem = f"{common_name}-{organization}-{unit}".replace("/", "_")
@@ -82,7 +85,7 @@ def _subject(common_name: str, organization: str = "tests", unit: str = "") -> x
 
 
 def _builder(
-    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey
+    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey, age: timedelta = DAY
 ) -> x509.CertificateBuilder:
     now = datetime.now(UTC)
     return (
@@ -91,6 +94,6 @@ def _builder(
         .issuer_name(issuer)
         .public_key(key)
         .serial_number(x509.random_serial_number())
-        .not_valid_before(now - DAY)
-        .not_valid_after(now + DAY)
+        .not_valid_before(now - age)
+        .not_valid_after(now - age + 2 * DAY)
     )

@@ -85,6 +85,10 @@ class Served:
         """Until the broker has killed itself, as some are made to."""
         self._end(None, -signal.SIGKILL)
 
+    def wait_ended(self, code: int) -> None:
+        """Until the broker has ended by itself with this exit code."""
+        self._end(None, code)
+
     def _end(self, how: signal.Signals | None, code: int) -> None:
         process, self._process = self._process, None
         assert process is not None and process.stdout is not None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 
 import pytest
 
@@ -68,6 +69,23 @@ async def test_a_dropped_history_begins_anew(filled: TieringWorld) -> None:
         assert run(filled, "history", "drop", "default/orders-1", "--yes") == 1
     assert run(filled, "history", "drop", "default/orders-1", "--yes") == 0
     assert filled.cold() == []
+    async with filled.broker() as broker:
+        await filled.publish(broker)
+        await keep(broker)
+        told = await history(broker)
+        assert told.trouble == "" and told.files == 1 and told.first_offset > 0
+
+
+async def test_a_table_that_is_lost_is_forgotten_and_a_new_one_begins(
+    filled: TieringWorld, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.rmtree(filled.table)
+    async with filled.broker() as broker:
+        await keep(broker)
+        assert "forget it with `penstock history drop`" in (await history(broker)).trouble
+    assert run(filled, "history", "drop", "default/orders-1", "--yes") == 0
+    assert run(filled, "history", "drop", "default/orders-1", "--yes") == 1
+    assert "has no table 'default/orders-1'" in capsys.readouterr().err
     async with filled.broker() as broker:
         await filled.publish(broker)
         await keep(broker)

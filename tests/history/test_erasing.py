@@ -13,7 +13,7 @@ import pytest
 
 from penstock.app.aio import AsyncBroker
 from penstock.cli.main import main
-from penstock.log.files.ordered import ERASE_NAME
+from penstock.log.files.upkeep.ordered import ERASE_NAME
 from penstock.model.errors import (
     InvalidFilter,
     InvalidPosition,

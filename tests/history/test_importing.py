@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -11,6 +13,7 @@ from penstock import Broker
 from penstock.cli.main import main
 from penstock.model.record import Record
 from penstock.pipeline import archive
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.slow
 COUNT = 400
@@ -99,3 +102,53 @@ def test_the_archive_of_another_topic_is_refused(
     table.update(predicate="offset = 399", new_values={"name": "orders/other"})
     assert run(data) == 1
     assert "different records at offset 399" in capsys.readouterr().err
+
+
+def test_an_import_that_was_killed_is_repeated_by_the_same_command(
+    data: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = records(data)
+    trim(data, 2)
+    table = data.parent / "history" / "default" / "orders-1"
+    # Killed after the table was made, with a file that no commit names, and with some named.
+    for commits in range(4):
+        kill_import_at(data, commits)
+        with Broker(data, history_url=str(data.parent / "history"), upkeep_s=0.02) as broker:
+            broker.alter_topic("orders", history=True)
+            wait_until(lambda: "was interrupted" in trouble_of(broker))
+    assert len(DeltaTable(str(table)).file_uris()) >= 2
+    assert run(data) == 0
+    found = records(data)
+    assert [(r.offset, r.timestamp, r.payload) for r in found] == [
+        (r.offset, r.timestamp, r.payload) for r in before
+    ]
+    named = {Path(uri).name for uri in DeltaTable(str(table)).file_uris()}
+    assert {path.name for path in table.glob("*.parquet*")} == named
+    assert run(data) == 1
+    assert "has a history already" in capsys.readouterr().err
+
+
+def trouble_of(broker: Broker) -> str:
+    (topic,) = broker.topics()
+    return "" if topic.history is None else topic.history.trouble
+
+
+def kill_import_at(data: Path, commits: int) -> None:
+    """Import in files of 100 rows, and end like kill -9 before a commit, its file being stored."""
+    program = f"""
+import os
+from penstock.cli.main import main
+from penstock.log.history import importing, manifest
+importing.FILE_ROWS = 100
+commit, done = manifest.Manifest._commit, []
+def dying(*arguments):
+    if len(done) == {min(commits, 1)}:
+        os._exit(9)
+    done.append(commit(*arguments))
+manifest.Manifest._commit = dying
+if {commits} == 0:
+    importing.create_manifest = lambda *arguments: os._exit(9)
+main(["history", "import", "default/orders-1", {str(data.parent / "archive")!r},
+      "--at", {str(data)!r}, "--url", {str(data.parent / "history")!r}])
+"""
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 9

@@ -56,6 +56,18 @@ async def test_a_restarted_broker_goes_on_where_the_history_ends(world: TieringW
         await world.check_all_there(broker)
 
 
+async def test_a_broker_that_was_restarted_before_its_first_file_reads_what_it_tiers(
+    world: TieringWorld,
+) -> None:
+    async with world.broker() as broker:
+        await world.create(broker)
+        await world.publish(broker)
+    async with world.broker() as broker:
+        await keep(broker)
+        assert hot_first(broker) > 0
+        await world.check_all_there(broker)
+
+
 async def test_a_store_that_is_away_pins_records_and_publishing_goes_on(
     world: TieringWorld,
 ) -> None:

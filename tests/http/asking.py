@@ -39,6 +39,11 @@ class Asking:
 
     def ask(self, method: str, path: str, body: bytes | Any = b"", **headers: str) -> Answer:
         """Send one request, wait for its answer; what is not bytes is sent as JSON."""
+        self.request(method, path, body, **headers)
+        return self.answer(is_head=method == "HEAD")
+
+    def request(self, method: str, path: str, body: bytes | Any = b"", **headers: str) -> None:
+        """Send one request; `answer` waits for what comes back."""
         if not isinstance(body, bytes):
             body = json.dumps(body).encode()
         lines = [f"{method} {path} HTTP/1.1", "Host: localhost"]
@@ -46,7 +51,6 @@ class Asking:
         if body:
             lines.append(f"Content-Length: {len(body)}")
         self.send("\r\n".join(lines).encode() + b"\r\n\r\n" + body)
-        return self.answer(is_head=method == "HEAD")
 
     def answer(self, *, is_head: bool = False) -> Answer:
         """The next answer, interim ones aside."""

@@ -16,8 +16,8 @@ from penstock.log.interface import KeptLog, LogIdentity, LogSettings, LogStore
 from penstock.log.memory import MemoryStore
 from penstock.log.postgres.store import PostgresStore
 from penstock.model.clock import ManualClock
-from tests.log.postgres_world import PostgresWorld, open_tables
-from tests.log.stores import StoreWorld, open_world
+from tests.log.files.stores import StoreWorld, open_world
+from tests.log.postgres.postgres_world import PostgresWorld, open_tables
 from tests.postgres_proxy import PostgresProxy
 from tests.postgres_server import PostgresServer
 

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from penstock.core.run import MixedRun, run_of
+from penstock.core.delivery.run import MixedRun, run_of
 from penstock.log.format.marks import MARK_IDEMPOTENCY_KEY, NO_RECORD, Mark
 from penstock.log.interface import Bounds, KeptLog, LogSettings
 from penstock.model.errors import Gap, UnavailableError

@@ -7,7 +7,7 @@ import errno
 
 import pytest
 
-from penstock.core.run import run_of
+from penstock.core.delivery.run import run_of
 from penstock.log.format.batch import Batch, decode_batch
 from penstock.log.format.builder import BatchBuilder
 from penstock.log.format.marks import MARK_SPARK_BATCH
@@ -17,7 +17,7 @@ from penstock.model.errors import CorruptError, UnavailableError
 from penstock.model.limits import KIB
 from tests.appends import add, append, append_batch
 from tests.log.conftest import Bench
-from tests.log.stores import StoreWorld, arrived
+from tests.log.files.stores import StoreWorld, arrived
 from tests.log.test_contract import read_all, read_marks
 
 

@@ -9,7 +9,7 @@ from random import Random
 
 import pytest
 
-from penstock.core.run import run_of
+from penstock.core.delivery.run import run_of
 from penstock.log.cache import CACHE_BYTES_MAX, ChunkCache
 from penstock.log.files.disk import RealDisk
 from penstock.log.files.embedded import READ_BYTES_MAX, TAIL_BYTES_MAX, EmbeddedLog
@@ -21,9 +21,9 @@ from penstock.log.tail import Tail
 from penstock.model.errors import Gap
 from penstock.model.limits import KIB, MIB
 from tests.appends import append
-from tests.log.batch_model import ModelLog
-from tests.log.segments import all_batches, plain_run, write_model
-from tests.log.stores import StoreWorld, arrived, read_all, until
+from tests.log.files.segments import all_batches, plain_run, write_model
+from tests.log.files.stores import StoreWorld, arrived, read_all, until
+from tests.log.format.batch_model import ModelLog
 
 SMALL = LogSettings(segment_bytes=64 * KIB)
 

@@ -12,7 +12,7 @@ import re
 from collections import Counter, deque
 from dataclasses import dataclass
 
-from penstock.core.names import matches
+from penstock.core.naming.names import matches
 
 EVENTS_MAX = 20_000  # kept for the story behind a problem
 SHOWN_MAX = 60  # of the last ones, and of those about the clients of the first problem

@@ -20,7 +20,7 @@ from penstock import Broker
 from penstock.mqtt.kinds import MQTT_3_1_1, MQTT_5
 from penstock.mqtt.packets import Publish
 from tests.doors.served import Served
-from tests.doors.test_mqtt_wills import stored_wills
+from tests.doors.session.test_mqtt_wills import stored_wills
 from tests.doors.wire import Wire
 from tests.longrun.clients import Arrival, Client, Publisher, State, Subscriber, Watcher
 from tests.longrun.ledger import Ledger, Receiver

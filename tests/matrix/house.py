@@ -19,12 +19,12 @@ import penstock
 from penstock.model.blocking import LoopThread
 from penstock.mqtt.kinds import MQTT_5
 from penstock.mqtt.properties import NO_PROPERTIES, Properties
-from tests.cli.test_cli_pub_sub import Sub
+from tests.cli.mqtt.test_cli_pub_sub import Sub
 from tests.doors.hosted import Hosted
 from tests.doors.ways import BareWebSocket
 from tests.doors.wire import Wire, kept
 from tests.http.asking import Asking
-from tests.pipeline.reading import address
+from tests.pipeline.source.reading import address
 from tests.waiting import WAIT_S
 
 PAYLOADS: Final = (b"plain", b'{"n":1}', "grüße".encode(), b"\xff\x00\n\xfe", b"x" * 300)

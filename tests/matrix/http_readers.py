@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from penstock.doors.http.v1.records import ARROW
+from penstock.doors.http.v1.topics.records import ARROW
 from tests.http.asking import Asking
 from tests.http.events import Events, Frames
 from tests.http.framed import open_websocket

@@ -9,11 +9,11 @@ from typing import Any
 
 from penstock import Bus
 from penstock.core.bus import join_id
-from tests.cli.test_cli_pub_sub import invoke
+from tests.cli.mqtt.test_cli_pub_sub import invoke
 from tests.matrix.house import Got, House, Place, Printing
 from tests.matrix.publishers import BUS_GROUP
 from tests.matrix.reading import add, got_json, has_end, late
-from tests.pipeline.reading import At, rows
+from tests.pipeline.source.reading import At, rows
 
 SUBS = {  # by reader: what a `penstock sub` that runs all the time is told besides filters
     "penstock-sub-qos0": ("-q", "0"),

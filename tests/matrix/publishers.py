@@ -30,7 +30,7 @@ from penstock.pipeline.link import BrokerLink
 from penstock.pipeline.sink.remote_intake import RemoteIntake
 from penstock.pipeline.sink.writing import TaskWrite
 from penstock.pipeline.source.source import EXTRA, SCHEMA
-from tests.cli.test_cli_pub_sub import invoke
+from tests.cli.mqtt.test_cli_pub_sub import invoke
 from tests.doors.wire import Wire
 from tests.matrix.house import (
     PAYLOADS,
@@ -43,7 +43,7 @@ from tests.matrix.house import (
     single_place,
     topic_place,
 )
-from tests.pipeline.reading import read_batches, reader_of, travelled
+from tests.pipeline.source.reading import read_batches, reader_of, travelled
 from tests.scenarios.test_bus_and_dead_letters import bury
 
 BUS_GROUP: Final = 3
@@ -428,5 +428,5 @@ def replay(house: House, place: Place, messages: Sequence[Message]) -> None:
         bounds = {"startingOffsets": str(first), "endingOffsets": str(last)}
         reader = reader_of(old, REPLAYED, topic=place.topic, **bounds)
         batches = list(read_batches(reader, reader.partitions(), REPLAYED))
-        state = Slice(place.key, str(old), 0, len(messages), number, first, last)
+        state = Slice(place.key, str(old), (0,), (len(messages),), number, (first,), (last,))
         assert put(intake, place.topic, state, cast(Any, Frame(batches))) == last - first

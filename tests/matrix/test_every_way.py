@@ -24,7 +24,7 @@ TABLES = {
 }
 
 
-def compare(ways: Iterable[str], table: Listed) -> None:
+def check_all_listed(ways: Iterable[str], table: Listed) -> None:
     """What is new is to be listed, with a publisher or reader of its own; what went, to go."""
     there = set(ways)
     new = there - table.keys()
@@ -35,26 +35,26 @@ def compare(ways: Iterable[str], table: Listed) -> None:
 
 def test_every_route_is_in_the_matrix_or_neither_stores_nor_gives_records(tmp_path: Path) -> None:
     with Hosted(tmp_path) as broker:
-        compare(found.routes(broker.http), listed.ROUTES)
+        check_all_listed(found.routes(broker.http), listed.ROUTES)
 
 
 def test_every_command_is_in_the_matrix_or_neither_stores_nor_gives_records() -> None:
-    compare(found.commands(), listed.COMMANDS)
+    check_all_listed(found.commands(), listed.COMMANDS)
 
 
 def test_every_method_is_in_the_matrix_or_neither_stores_nor_gives_records() -> None:
     methods = list(found.methods())
     shared = {way for way in methods if way not in listed.METHODS}
     names = {way.partition(".")[2] for way in shared}
-    compare({*names, *(way for way in methods if way not in shared)}, listed.METHODS)
+    check_all_listed({*names, *(way for way in methods if way not in shared)}, listed.METHODS)
 
 
 def test_every_packet_of_mqtt_is_in_the_matrix_or_neither_stores_nor_gives_records() -> None:
-    compare(found.packet_kinds(), listed.PACKETS)
+    check_all_listed(found.packet_kinds(), listed.PACKETS)
 
 
 def test_every_function_that_appends_to_a_log_or_follows_it_is_in_the_matrix() -> None:
-    compare(found.callers(), listed.CALLERS)
+    check_all_listed(found.callers(), listed.CALLERS)
 
 
 @pytest.mark.parametrize("table", TABLES)

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 from playwright.sync_api import Browser, Page
 
-from tests.peers.browsing import opened, watched
+from tests.peers.console.browsing import opened, watched
 
 
 @pytest.fixture(scope="module")

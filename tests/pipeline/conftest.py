@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from penstock.pipeline import session
-from tests.pipeline.declaring import Declare
+from tests.pipeline.declared.declaring import Declare
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from penstock.cli.main import main
-from tests.test_readme import ROOT, checked
+from tests.docs.test_readme import ROOT, checked
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

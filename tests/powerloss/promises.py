@@ -15,7 +15,7 @@ from typing import Any
 from penstock import Broker
 from penstock.app.aio import AsyncBroker
 from penstock.broker.queue.consumers import read_matching
-from penstock.core.names import topic_key, topic_slug
+from penstock.core.naming.names import topic_key, topic_slug
 from penstock.log.files.disk import RealDisk
 from penstock.log.files.layout import find_logs, log_directory, read_facts
 from penstock.log.files.segment import (
@@ -24,7 +24,7 @@ from penstock.log.files.segment import (
     segment_path,
     unpack_segment_header,
 )
-from penstock.log.files.verify import verify_log
+from penstock.log.files.upkeep.verify import verify_log
 
 from .publisher import SEGMENT_BYTES, message
 

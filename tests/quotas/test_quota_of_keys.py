@@ -9,8 +9,8 @@ import pytest
 from penstock.broker.access import key_id_of
 from tests.doors.hosted import Hosted
 from tests.doors.users import add_users
+from tests.http.access.test_http_access import basic
 from tests.http.asking import Answer, Asking
-from tests.http.test_http_access import basic
 
 
 class Admin:

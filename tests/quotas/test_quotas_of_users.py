@@ -16,8 +16,8 @@ from penstock.mqtt.reasons import Reason
 from tests.doors.hosted import Hosted
 from tests.doors.users import add_users
 from tests.doors.wire import Wire
+from tests.http.access.test_http_access import basic
 from tests.http.asking import Answer, Asking
-from tests.http.test_http_access import basic
 from tests.waiting import wait_until
 
 Start = Callable[..., "House"]
@@ -101,6 +101,55 @@ def test_consumers_and_groups_of_a_user_have_a_quota_also_after_a_restart(start:
     assert house.ask("alice", "DELETE", f"{TOPICS}/t/groups/one").status == 204
     assert house.ask("alice", "POST", "/consumer/register", {"topic": "t"}).status == 200
     assert house.ask("alice", "POST", f"{TOPICS}/t/groups/three/fetch", {}).status == 200
+
+
+def test_producers_of_a_user_have_a_quota_also_after_a_restart_until_their_topic_is_deleted(
+    start: Start,
+) -> None:
+    def register(house: House, user: str, topic: str) -> Answer:
+        return house.ask(user, "POST", "/producer/register", {"topic": topic})
+
+    house = start("producers = 2")
+    assert [register(house, "alice", topic).status for topic in "ab"] == [200, 200]
+    for _ in range(2):
+        refused = register(house, "alice", "a")
+        assert refused.status == 429 and refused.json["status"] == "failure"
+        assert "a user may have 2 producers and has 2" in refused.json["message"]
+        assert int(refused.headers["retry-after"]) >= 1
+        assert house.refused("producers") == 1
+        house = start("producers = 2")
+    assert register(house, "bob", "a").json["producer_id"].startswith("10")  # the second one
+    assert house.ask("alice", "DELETE", f"{TOPICS}/a").status == 204
+    assert register(house, "alice", "b").status == 200
+    assert register(house, "alice", "b").status == 429
+    assert [register(house, "bob", "b").status for _ in range(3)] == [200, 200, 429]
+
+
+def test_a_user_with_too_many_idempotency_keys_loses_only_the_oldest_own_ones(
+    start: Start,
+) -> None:
+    house = start("idempotency_keys = 3")
+    assert house.ask("alice", "PUT", f"{TOPICS}/t", {}).status == 201
+
+    def publish(user: str, key: str) -> Answer:
+        with Asking(house.broker.ports["http"]) as client:
+            return client.ask(
+                "POST",
+                f"{TOPICS}/t/records",
+                {"payload": key},
+                Authorization=basic(user, user),
+                **{"Idempotency-Key": key},
+            )
+
+    def is_repeat(user: str, key: str) -> bool:
+        return "idempotency-replayed" in publish(user, key).headers
+
+    assert publish("bob", "first").status == 200
+    assert [publish("alice", str(number)).status for number in range(9)] == [200] * 9
+    wait_until(lambda: house.refused("idempotency_keys") == 6)
+    assert is_repeat("bob", "first")
+    assert [is_repeat("alice", str(number)) for number in (8, 7, 6)] == [True] * 3
+    assert not is_repeat("alice", "0")
 
 
 def test_retained_names_of_a_user_have_a_quota_also_after_a_restart(start: Start) -> None:

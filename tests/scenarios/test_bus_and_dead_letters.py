@@ -14,7 +14,7 @@ import pytest
 from penstock import Bus
 from penstock.model.limits import NAME_BYTES_MAX, NAME_LEVELS_MAX
 from penstock.mqtt.kinds import MQTT_3_1_1, MQTT_5
-from tests.cli.test_cli_pub_sub import Sub
+from tests.cli.mqtt.test_cli_pub_sub import Sub
 from tests.doors.hosted import Hosted
 from tests.http.asking import Asking
 from tests.scenarios.actors import EACH_QOS, Actor, numbers
@@ -70,7 +70,7 @@ class Audience:
     def _reader(self, kind: str, version: int = MQTT_5, *, stays: bool = False) -> Actor:
         return Actor(self._broker, f"{self._who}-{kind}", version, stays=stays)
 
-    def hear(self, payloads: list[bytes], name: str, stored_qos: int) -> None:
+    def expect(self, payloads: list[bytes], name: str, stored_qos: int) -> None:
         """Everybody gets these, once, in order, and at the QoS that their record has at most."""
         qos = min(stored_qos, self._qos)
         for kind, reader in self._live.items():
@@ -127,7 +127,7 @@ def test_bus_messages_reach_every_reader_once(
     with Bus.connect(bus_path) as bus:
         for one in MESSAGES:
             bus.publish(number, one)
-        audience.hear(MESSAGES, f"bus/{number}", BUS_QOS)
+        audience.expect(MESSAGES, f"bus/{number}", BUS_QOS)
 
 
 @EACH_FILTER
@@ -146,7 +146,7 @@ def test_dead_letters_reach_every_reader_once_under_a_name_of_their_own(
         for one in MESSAGES:
             boss.publish(job, one, job_qos)
     bury(asking, name, len(MESSAGES))
-    audience.hear(MESSAGES, letter, job_qos)
+    audience.expect(MESSAGES, letter, job_qos)
     assert heard_by(watching, len(MESSAGES)) == [(one, job, job_qos) for one in MESSAGES]
     assert watching.settle() == []
     watching.close()

@@ -12,7 +12,7 @@ def main(arguments: list[str]) -> int:
     failed = 0
     for seed in (int(argument) for argument in arguments if argument != "-q"):
         try:
-            SimulatedMachine(seed, None if is_quiet else print).run()
+            SimulatedMachine(seed, None if is_quiet else print).run_and_check()
         except Exception as broken:
             failed += 1
             print(f"seed {seed}: {type(broken).__name__}: {broken}")

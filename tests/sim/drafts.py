@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from random import Random
 
-from penstock.core.run import Run, run_of
+from penstock.core.delivery.run import Run, run_of
 from penstock.log.format.marks import MARK_IDEMPOTENCY_KEY, MARK_QOS2_RELEASED, NO_RECORD, Mark
 from penstock.model.record import KIND_BYTES, KIND_JSON, KIND_TEXT
 from tests.sim.promises import Stored, stored_by

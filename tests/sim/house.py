@@ -8,14 +8,15 @@ from pathlib import Path
 from random import Random
 from typing import Any, Final
 
-from penstock.core.run import Run
+from penstock.core.delivery.run import Run
 from penstock.log import appending
-from penstock.log.files import active, commit, embedded, recovery, seal, segment
+from penstock.log.files import active, commit, embedded, recovery, segment
 from penstock.log.files.embedded import EmbeddedLog
 from penstock.log.files.endfile import read_end
 from penstock.log.files.layout import log_directory
 from penstock.log.files.reader import FileReader
 from penstock.log.files.segment import segment_bases
+from penstock.log.files.upkeep import seal
 from penstock.log.format.batch import Batch
 from penstock.log.format.marks import NO_RECORD
 from penstock.log.interface import FSYNC, OS, LogIdentity, LogSettings
@@ -36,6 +37,8 @@ def small_bounds(rng: Random) -> Iterator[None]:
         (active, "_ZEROS", bytes(rng.choice((100, 1_000, 4_096)))),
         (active, "PREALLOCATE_FREE_SHARE", 2),
         (commit, "INLINE_BYTES_MAX", rng.choice((0, 500, 65_536))),
+        (commit, "SHORT_SYNCS_MIN", 1),
+        (embedded, "LONE_RECORDS_MAX", 1_000),
         (embedded, "TAIL_READ_BYTES_MAX", chunk),
         (appending, "PENDING_BYTES_MAX", rng.choice((200, 5_000, 100_000))),
         (embedded, "TAIL_BYTES_MAX", rng.choice((1, 2_000, 20_000))),

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from penstock.core.run import Run
+from penstock.core.delivery.run import Run
 from penstock.log.format.batch import Batch
 from penstock.log.format.marks import NO_RECORD, Mark
 from penstock.model.record import Record

@@ -1,178 +1,48 @@
 """Does the simulation notice when one sync, one truncation or one order of things is taken out?
 
-Every place in the log that syncs or truncates is a line of one of the tables below; a new one that
-is missing here fails a test. So "nothing acknowledged is lost" is shown to hang on each of them.
+See tests/sim/mutants.py, which runs interpreted, in a process of its own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
-from penstock.log.files import recovery
-from penstock.log.files.active import ActiveSegment, create_segment
-from penstock.log.files.commit import CommitJob
-from penstock.log.files.disk import SyncError
-from penstock.log.files.endfile import FENCED, End
-from penstock.log.files.recovery import Recovered
-from tests.sim.world import SimulatedMachine
+from tests.sim.mutants import BROKEN, NEEDED
+from tools.engine import ROOT
+from tools.interpreted import interpreted_sources
 
-SEEDS_MAX = 3_000  # the rarest needs two faults in one history
-
-# Each with the first seed that noticed it. That one is tried first: a search takes a minute.
-NEEDED = {
-    "sync in ActiveSegment.finish": 0,
-    "sync in ActiveSegment.sync": 3,
-    "sync in CommitJob._fail": 262,
-    "sync in CommitJob.write": 453,
-    "sync in EmbeddedStore._write_end": 577,
-    "sync in _settle": 0,
-    "sync in create_segment": 11,
-    "sync in finish_log": 19,
-    "sync in write_sealed": 0,
-    "sync in write_file": 0,
-    "sync_dir in create_segment": 0,
-    "sync_dir in recover": 995,
-    "sync_dir in remove_segment": 64,
-    "sync_dir in write_file": 10,
-    "truncate in ActiveSegment.finish": 7,
-    "truncate in _settle": 10,
-    "write in _settle": 61,
-}
-
-# Left out, nothing that was promised is lost; each has another reason.
-OTHER_REASONS = {
-    "sync_dir in EmbeddedStore._delete_files": "a log whose creation failed; nobody was told of it",
-    "sync_dir in adopt_sealed": "the old file may come back; it holds the same records",
-    "sync_dir in open_end": "an `end` that is gone counts as the worst that it may have said",
-    "truncate in ActiveSegment.cut_back": "gives space back; what is left does not chain",
-    "truncate in ActiveSegment.write": "the same, before the batch is tried without zeros",
-}
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 
-def seed_that_notices(known: int, left_out: str | None = None) -> int:
-    for seed in (known, *range(SEEDS_MAX)):
-        try:
-            SimulatedMachine(seed, None, left_out).run()
-        except Exception:
-            return seed
-    return -1
+@pytest.fixture(scope="module")
+def sources() -> Iterator[Path]:
+    with interpreted_sources() as copy:
+        yield copy
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(900)
+def check_mutant_is_noticed(sources: Path, kind: str, name: str) -> None:
+    command = [sys.executable, "-m", "tests.sim.mutants", kind, name]
+    inherited = os.environ.get("PYTHONPATH", "")
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(sources), inherited])}
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
 @pytest.mark.parametrize("site", NEEDED)
-def test_what_is_left_out_is_noticed(site: str) -> None:
-    seed = seed_that_notices(NEEDED[site], site)
-    assert seed >= 0, f"{SEEDS_MAX} histories went well without {site}"
-    SimulatedMachine(seed).run()  # goes well when nothing is left out
+def test_what_is_left_out_is_noticed(sources: Path, site: str) -> None:
+    check_mutant_is_noticed(sources, "site", site)
 
 
-@pytest.mark.slow
-def test_the_tables_name_every_sync_and_every_truncation() -> None:
-    sites: set[str] = set()
-    for seed in range(150):
-        world = SimulatedMachine(seed, None, "")
-        world.run()
-        assert world.disk.sites is not None
-        sites |= world.disk.sites
-    found = {site for site in sites if not site.startswith("write ")}
-    assert found - {*NEEDED, *OTHER_REASONS} == set()
+def test_the_tables_name_every_sync_and_every_truncation(sources: Path) -> None:
+    check_mutant_is_noticed(sources, "sites", "150")
 
 
-def end_before_sync(patch: pytest.MonkeyPatch) -> None:
-    right = CommitJob.sync
-
-    def sync(job: CommitJob) -> None:
-        if job.error is None:
-            header, position = job.active.header, job.active.position + job.length
-            end = End(header.epoch, job.batch.end_offset, header.base_offset, position)
-            job.end_file.write(0, [end.pack()])
-        right(job)
-
-    patch.setattr(CommitJob, "sync", sync)
-
-
-def ack_what_failed(patch: pytest.MonkeyPatch) -> None:
-    right = CommitJob._fail
-
-    def fail(job: CommitJob, failed: OSError) -> None:
-        right(job, failed)
-        if not isinstance(job.error, SyncError):
-            job.error = None
-            job.active.advance(job.length)
-
-    patch.setattr(CommitJob, "_fail", fail)
-
-
-def sync_again_after_failure(patch: pytest.MonkeyPatch) -> None:
-    right = ActiveSegment.sync
-
-    def sync(active: ActiveSegment) -> None:
-        try:
-            right(active)
-        except SyncError:
-            right(active)
-
-    patch.setattr(ActiveSegment, "sync", sync)
-
-
-def no_fence_on_disk(patch: pytest.MonkeyPatch) -> None:
-    right = End.with_flags
-    patch.setattr(End, "with_flags", lambda end, flags: right(end, flags & ~FENCED))
-
-
-def always_clean(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(End, "is_clean", property(lambda end: True))
-
-
-def never_loose(patch: pytest.MonkeyPatch) -> None:
-    right = recovery.recover
-
-    def recover(*arguments: object, may_have_lost: bool) -> Recovered:
-        return right(*arguments, may_have_lost=False)  # type: ignore[arg-type]
-
-    patch.setattr("penstock.log.files.store.recover", recover)
-    patch.setattr(End, "is_loose", property(lambda end: False))
-
-
-def marks_stay_behind(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(
-        recovery,
-        "create_segment",
-        lambda disk, directory, header, carried=(): create_segment(disk, directory, header),
-    )
-
-
-def cut_everything_off(patch: pytest.MonkeyPatch) -> None:
-    right = recovery.scan_segment
-    patch.setattr(
-        recovery, "scan_segment", lambda file, header, limit: right(file, header, limit - 1)
-    )
-
-
-# Rules, with seeds like those above.
-BROKEN = {
-    end_before_sync: 11,
-    ack_what_failed: 0,
-    sync_again_after_failure: 3,
-    no_fence_on_disk: 84,
-    always_clean: 0,
-    never_loose: 0,
-    marks_stay_behind: 263,
-    cut_everything_off: 0,
-}
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(900)
-@pytest.mark.parametrize("break_it", BROKEN)
-def test_a_broken_rule_is_noticed(
-    break_it: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with monkeypatch.context() as patch:
-        break_it(patch)
-        seed = seed_that_notices(BROKEN[break_it])
-    assert seed >= 0, f"{SEEDS_MAX} histories went well"
-    SimulatedMachine(seed).run()  # goes well when nothing is broken
+@pytest.mark.parametrize("rule", [one.__name__ for one in BROKEN])
+def test_a_broken_rule_is_noticed(sources: Path, rule: str) -> None:
+    check_mutant_is_noticed(sources, "rule", rule)

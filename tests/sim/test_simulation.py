@@ -23,7 +23,7 @@ SHARE = max(20, SEEDS // 100)
 def test_every_promise_is_kept_through_every_fault(first: int) -> None:
     for seed in range(first, min(first + SHARE, FIRST + SEEDS)):
         try:
-            SimulatedMachine(seed).run()
+            SimulatedMachine(seed).run_and_check()
         except Exception as broken:
             replay = f"replay it with: .venv/bin/python -m tests.sim {seed}"
             raise AssertionError(f"seed {seed}: {broken}; {replay}") from broken
@@ -31,7 +31,7 @@ def test_every_promise_is_kept_through_every_fault(first: int) -> None:
 
 def test_a_few_seeds_keep_every_promise() -> None:
     for seed in range(900_000, 900_010):
-        SimulatedMachine(seed).run()
+        SimulatedMachine(seed).run_and_check()
 
 
 def test_the_same_seed_makes_the_same_history() -> None:
@@ -39,7 +39,7 @@ def test_the_same_seed_makes_the_same_history() -> None:
     for _ in range(2):
         lines: list[str] = []
         for seed in (7, 8, 9):
-            SimulatedMachine(seed, lines.append).run()
+            SimulatedMachine(seed, lines.append).run_and_check()
         histories.append(lines)
     assert histories[0] == histories[1]
     assert len(histories[0]) > 50
@@ -49,7 +49,7 @@ def test_another_seed_makes_another_history() -> None:
     histories: list[list[str]] = []
     for seed in (7, 8):
         lines: list[str] = []
-        SimulatedMachine(seed, lines.append).run()
+        SimulatedMachine(seed, lines.append).run_and_check()
         histories.append(lines)
     assert histories[0] != histories[1]
 
@@ -59,7 +59,7 @@ def test_histories_meet_every_kind_of_fault() -> None:
     """A simulation that meets no fault proves nothing: these seeds meet all of them."""
     lines: list[str] = []
     for seed in range(40):
-        SimulatedMachine(seed, lines.append).run()
+        SimulatedMachine(seed, lines.append).run_and_check()
     seen = "\n".join(lines)
     for fault in (
         "crash",

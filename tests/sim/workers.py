@@ -13,9 +13,9 @@ from typing import Any, Final, TypeVar
 
 from penstock.core.erasure import Erasure
 from penstock.log.files.commit import CommitJob
-from penstock.log.files.erasing import count_erasable, erase_segment
-from penstock.log.files.seal import seal_segment
 from penstock.log.files.segment import Segment
+from penstock.log.files.upkeep.erasing import count_erasable, erase_segment
+from penstock.log.files.upkeep.seal import seal_segment
 
 T = TypeVar("T")
 
@@ -30,14 +30,19 @@ class Stuck(AssertionError):
 class VirtualLoop(asyncio.BaseEventLoop):
     """An event loop whose clock jumps to the next thing to do."""
 
-    def __init__(self) -> None:
+    def __init__(self, quiet: Random | None = None) -> None:
         super().__init__()
+        self._quiet = quiet  # says when no other client is active; never, without
         self._now_s = 0.0
         self._rounds = 0
         self._selector = self  # BaseEventLoop asks it what is ready, and for how long to wait
 
     def time(self) -> float:
         return self._now_s
+
+    def is_quiet(self) -> bool:
+        """Is no other client active? Then a lone message is synced at once."""
+        return self._quiet is not None and self._quiet.random() < 0.5
 
     def select(self, timeout: float | None) -> list[Any]:
         self._rounds += 1

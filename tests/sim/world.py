@@ -18,7 +18,7 @@ from penstock.log.files.embedded import EmbeddedLog
 from penstock.log.files.endfile import read_end
 from penstock.log.files.reader import FileReader
 from penstock.log.files.store import EmbeddedStore
-from penstock.log.files.verify import verify_log
+from penstock.log.files.upkeep.verify import verify_log
 from penstock.log.interface import FSYNC, OS, LogSettings
 from penstock.model.clock import ManualClock
 from penstock.model.errors import Gap, UnavailableError
@@ -37,6 +37,7 @@ from tests.sim.house import (
 from tests.sim.promises import Broken, Call, demand
 from tests.sim.workers import SimWorkers, VirtualLoop, bury_task
 
+QUIET_SEEDS: Final = (6, 8)  # last digits of seeds whose clients are alone now and then
 RARE: Final = (  # operations worth crashing at, and how many of them a life has
     ("sync directory", 20),
     ("sync end", 4),
@@ -66,6 +67,8 @@ class SimulatedMachine:
         self.clock = ManualClock()
         self.houses = [House(n + 1, self._settings()) for n in range(self.rng.choice((1, 1, 1, 2)))]
         self.lives = self.rng.randint(2, 6)
+        # Its own chance: the seeds that `mutants` names keep the histories they have.
+        self._quiet = Random(seed + 2) if seed % 10 in QUIET_SEEDS else None
         self.failures: list[BaseException] = []
         self.power_goes = False  # when this life ends
         self.is_sync_unseen = False  # a sync failed, and the process died before it could say so
@@ -79,7 +82,7 @@ class SimulatedMachine:
             segment_age_s=rng.choice((5.0, 1_000.0)),
         )
 
-    def run(self) -> None:
+    def run_and_check(self) -> None:
         """Live through the whole history; raises at the first broken promise."""
         with small_bounds(self.rng):
             for life in range(self.lives + 1):
@@ -90,7 +93,7 @@ class SimulatedMachine:
     # One life
 
     def _live(self, is_last: bool) -> None:
-        loop = VirtualLoop()
+        loop = VirtualLoop(self._quiet)
         asyncio.set_event_loop(loop)
         loop.set_exception_handler(self._see_exception)
         self.disk.on_crash = loop.stop

@@ -15,24 +15,29 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
 
+from penstock.app.runs import CALLER, runs_of
 from penstock.app.wiring import OpenBroker, open_directory, open_memory
 from penstock.broker.deliver.merged import MergedStream
 from penstock.broker.deliver.streams import Stream
-from penstock.broker.engine import RUN_BYTES_MAX, RUN_RECORDS_MAX, Engine
-from penstock.broker.parts import check_offset, check_position, place_of, resolve_all
+from penstock.broker.engine import Engine
 from penstock.broker.queue.consumers import read_range
-from penstock.broker.settings import altered, make_settings, topic_settings
+from penstock.broker.settings import NodeSettings, altered, make_settings, topic_settings
 from penstock.broker.tenants import Tenants
-from penstock.broker.topics import Topic
+from penstock.broker.topic.parts import (
+    check_offset,
+    check_position,
+    get_part,
+    place_of,
+    resolve,
+    resolve_all,
+)
 from penstock.config import DEFAULT_DATA
-from penstock.core.access import FULL, PUBLISH, Principal, authorise, denial
-from penstock.core.names import check_filter, check_name
+from penstock.core.naming.names import check_filter
 from penstock.core.position import AtOffset, AtOffsets, Latest, parse_position, time_before
-from penstock.core.run import Run, run_of
 from penstock.core.where import Where, compile_where
 from penstock.log.files.commit import ThreadWorkers
-from penstock.log.files.sealer import ServingWorkers
-from penstock.model.errors import NotAuthorized, UnavailableError
+from penstock.log.files.upkeep.sealer import ServingWorkers
+from penstock.model.errors import UnavailableError
 from penstock.model.groups import (
     GroupInfo,
     Redriven,
@@ -40,7 +45,7 @@ from penstock.model.groups import (
     check_lease_s,
     redrive_all,
 )
-from penstock.model.messages import check_headers, check_messages, encode_message
+from penstock.model.messages import check_messages
 from penstock.model.record import (
     DEFAULT_TENANT,
     BindingInfo,
@@ -60,7 +65,6 @@ from penstock.model.tenants import no_such_tenant
 
 DEFAULT_PATH: Final = DEFAULT_DATA
 STREAM_TAKE_MAX: Final = 1_000  # records a stream hands over at once
-_CALLER: Final = Principal(DEFAULT_TENANT, "", FULL)  # the program that opened the directory
 
 Attach = Callable[[], Coroutine[Any, Any, Stream | MergedStream]]
 
@@ -78,6 +82,7 @@ class AsyncBroker:
         self._tenant = tenant
         self._settings = make_settings(settings)
         self._make_workers: type[ThreadWorkers] = ThreadWorkers
+        self._node: NodeSettings | None = None
         self._open: OpenBroker | None = None
 
     @classmethod
@@ -93,7 +98,9 @@ class AsyncBroker:
             if self._path is None:
                 self._open = await open_memory(self._settings)
             else:
-                self._open = await open_directory(self._path, self._settings, self._make_workers)
+                self._open = await open_directory(
+                    self._path, self._settings, self._make_workers, self._node
+                )
             if self._tenant not in self._open.tenants.engines:
                 await self.shut(is_clean=True)
                 raise no_such_tenant(self._tenant)
@@ -191,6 +198,10 @@ class AsyncBroker:
     async def topics(self) -> list[TopicInfo]:
         return await self.engine.describe_all()
 
+    async def topic(self, topic: str) -> TopicInfo:
+        """One of them, or `$audit`, which is not listed."""
+        return await self.engine.topics.find(topic).describe()
+
     async def bind(self, filter: str, topic: str) -> None:
         """Names that match `filter` are placed in `topic` from now on."""
         await self.engine.topics.bind(filter, topic)
@@ -222,7 +233,7 @@ class AsyncBroker:
         """
         engine = self.engine
         target = engine.topics.get(topic)
-        (run,) = _runs(target, name, [message], headers, retain)
+        (run,) = runs_of(target, name, [message], headers, retain)
         return place_of(target.part_of(run.name), await engine.publish(target, run))
 
     async def publish_many(
@@ -242,7 +253,7 @@ class AsyncBroker:
         """
         engine = self.engine
         target = engine.topics.get(topic)
-        runs = _runs(target, name, check_messages(messages), headers, retain)
+        runs = runs_of(target, name, check_messages(messages), headers, retain)
         if not runs:
             end = target.log.bounds().end
             return range(end, end) if len(target.parts) == 1 else []
@@ -355,11 +366,11 @@ class AsyncBroker:
         engine = self.engine
         target, wanted = engine.topics.get(topic), _where(where)
 
-        async def step(start: int, limit: int) -> Redriven:
+        async def step(start: Offsets, limit: int) -> Redriven:
             return await engine.redrives.redrive(
                 target,
                 group,
-                _CALLER,
+                CALLER,
                 start=start,
                 limit=limit,
                 where=wanted,
@@ -381,31 +392,41 @@ class AsyncBroker:
         limit: int | None = None,
         where: str | None = None,
         names: str | None = None,
+        partition: int | None = None,
     ) -> list[Record]:
-        """Records from `start` up to the end at this call; no position is kept."""
+        """Records from `start` up to the end at this call; no position is kept.
+
+        `partition` reads one of several, where an offset is a position.
+        """
         check_limit(limit)
         if names is not None:
             check_filter(names)
         engine = self.engine
         target = engine.topics.get(topic)
-        ends = [part.log.bounds().end for part in target.parts]
-        offsets = await resolve_all(target, parse_position(start, engine.clock.now_us()))
+        position = parse_position(start, engine.clock.now_us())
+        if partition is None:
+            parts, offsets = target.parts, await resolve_all(target, position)
+        else:
+            parts = [get_part(target, partition)]
+            offsets = [await resolve(parts[0], position)]
+        ends = [part.log.bounds().end for part in parts]
         passes = _where(where)
         found: list[Record] = []
-        for part, offset, end in zip(target.parts, offsets, ends, strict=True):
+        for part, offset, end in zip(parts, offsets, ends, strict=True):
             left = None if limit is None else limit - len(found)
             if left != 0:
-                found += await read_range(part, offset, end, left, passes, names)
+                found += await read_range(part, offset, end, limit=left, where=passes, names=names)
         return found
 
     async def size(self, topic: str, consumer: str | None = None) -> int:
         """Records kept in the topic, or those the consumer has not been given yet."""
         engine = self.engine
         target = engine.topics.get(topic)
+        for part in target.parts:
+            await part.learn_count()
         if consumer is not None:
             return engine.consumers.waiting(target, consumer)
-        bounds = [part.log.bounds() for part in target.parts]
-        return sum([end - first for first, end in bounds])
+        return sum([part.log.count_from(0) for part in target.parts])
 
     async def pipeline_runs(self) -> list[PipelineRun]:
         """The runs of pipeline jobs on this directory, oldest first."""
@@ -452,10 +473,16 @@ class AsyncBroker:
         return lambda: engine.stream(target, position, names=names, where=passes, on_gap=on_gap)
 
 
-def serving_broker(path: str | Path, **settings: Any) -> AsyncBroker:
-    """A broker whose process does nothing else: upkeep may start processes of its own."""
+def serving_broker(
+    path: str | Path, node: NodeSettings | None = None, **settings: Any
+) -> AsyncBroker:
+    """A broker whose process does nothing else: upkeep may start processes of its own.
+
+    With `node` it shares its catalog and its topics with others.
+    """
     broker = AsyncBroker(path, **settings)
     broker._make_workers = ServingWorkers
+    broker._node = node
     return broker
 
 
@@ -471,26 +498,3 @@ async def _records(attach: Attach) -> AsyncGenerator[Record, None]:
 
 def _where(text: str | None) -> Where | None:
     return None if text is None else compile_where(text)
-
-
-def _runs(
-    topic: Topic, name: str | None, messages: Iterable[Any], headers: HeadersLike, retain: bool
-) -> list[Run]:
-    """Messages of one kind in runs, each small enough to be handed over at once."""
-    published_as = topic.declared if name is None else check_name(name)
-    if not authorise(_CALLER, PUBLISH, published_as, topic.key):
-        raise NotAuthorized(denial(_CALLER, PUBLISH, published_as))
-    checked = check_headers(headers)
-    alike: list[tuple[int, list[bytes]]] = []  # kind and payloads
-    size = 0
-    for payload, kind in map(encode_message, messages):
-        size += len(payload)
-        is_full = size > RUN_BYTES_MAX or (alike and len(alike[-1][1]) >= RUN_RECORDS_MAX)
-        if not alike or alike[-1][0] != kind or is_full:
-            alike.append((kind, []))
-            size = len(payload)
-        alike[-1][1].append(payload)
-    return [
-        run_of(published_as, payloads, kind, headers=checked, retain=bool(retain))
-        for kind, payloads in alike
-    ]

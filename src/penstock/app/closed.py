@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 
 from penstock.catalog.outside import CatalogPlace, TopicSeen, look, see_topics
-from penstock.core.names import topic_slug
+from penstock.core.naming.names import topic_slug
 from penstock.log.files.directory import keep_closed, read_backends
 from penstock.log.files.disk import RealDisk
 from penstock.log.files.layout import AREA, find_logs, log_directory, read_facts, tenant_root
@@ -65,4 +65,5 @@ def _describe(path: Path, identity: LogIdentity, seen: TopicSeen) -> TopicInfo:
         retention_bytes=settings.retention_bytes,
         durability=settings.durability,
         epoch=segments[-1].body.header.epoch,
+        records=segments[-1].end_offset - segments[0].base_offset,
     )

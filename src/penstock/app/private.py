@@ -15,11 +15,11 @@ from typing import Final
 
 from penstock.catalog.outside import CATALOG_NAME
 from penstock.catalog.reports import REPORTS
-from penstock.catalog.upgrade import COPY_PATTERN
+from penstock.catalog.schema.upgrade import COPY_PATTERN
 from penstock.log.files.directory import LOCK_NAME, RESERVE_NAME, STORAGE_NAME
 from penstock.log.files.disk import RealDisk
 from penstock.log.files.layout import AREA, find_logs, log_directory
-from penstock.log.files.moment import SNAPSHOTS
+from penstock.log.files.upkeep.moment import SNAPSHOTS
 
 OTHERS: Final = stat.S_IRWXG | stat.S_IRWXO
 FILES: Final = (

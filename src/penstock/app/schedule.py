@@ -21,7 +21,7 @@ from typing import IO, TYPE_CHECKING, Final
 
 import msgspec
 
-from penstock.broker.pipelines import PipelineRuns
+from penstock.broker.upkeep.pipelines import PipelineRuns
 from penstock.catalog.reports import RunReport
 from penstock.model.clock import Clock
 from penstock.model.errors import PenstockError
@@ -135,7 +135,16 @@ class Schedule:
         ]
         if not mine:
             run_id = f"{entry.job}-{started_us}"
-            mine = [PipelineRun(run_id, entry.job, arguments, DONE, started_us, now_us)]
+            mine = [
+                PipelineRun(
+                    run_id=run_id,
+                    job=entry.job,
+                    arguments=arguments,
+                    state=DONE,
+                    started_at=started_us,
+                    updated_at=now_us,
+                )
+            ]
         if not mine[-1].error:
             failed = msgspec.structs.replace(
                 mine[-1], state=FAILED, error=problem, updated_at=now_us, ended_at=now_us

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -14,8 +14,10 @@ from penstock.app.aio import serving_broker
 from penstock.app.first_user import add_first_user
 from penstock.app.schedule import Schedule
 from penstock.broker.access import check_exposure
+from penstock.broker.access.tokens import Tokens
+from penstock.broker.cluster.node import SESSION
 from penstock.broker.engine import Engine
-from penstock.broker.tokens import Tokens
+from penstock.broker.tenants import Tenants
 from penstock.broker.world import World
 from penstock.config import (
     OFF,
@@ -31,12 +33,12 @@ from penstock.doors.budget import STRANGERS_BYTES_MAX, Budget
 from penstock.doors.bus.door import BusDoor
 from penstock.doors.descriptors import Descriptors
 from penstock.doors.http.door import HttpDoor
-from penstock.doors.http.routes import add_all
+from penstock.doors.http.routing.routes import add_all
 from penstock.doors.link import shown_address
 from penstock.doors.mqtt.door import MqttDoor
-from penstock.doors.revocations import Revocations
 from penstock.doors.selector import DoorSelector
-from penstock.doors.tls_context import TlsContext, TlsFiles
+from penstock.doors.tls.context import TlsContext, TlsFiles
+from penstock.doors.tls.revocations import Revocations
 from penstock.log.files.directory import SOCKET_NAME
 from penstock.model.errors import InvalidSetting, UnavailableError
 from penstock.model.record import DEFAULT_TENANT, TenantId
@@ -53,6 +55,7 @@ class Listener(NamedTuple):
     port: int
     context: TlsContext | None
     takes_anybody: bool  # also clients without a certificate
+    is_shared: bool = False  # with other nodes on this machine
 
 
 class Server:
@@ -66,7 +69,8 @@ class Server:
     ) -> None:
         """`reread` reads the settings again, for `reload`; None: they never change."""
         self._reread = reread or (lambda: settings)
-        self.broker = serving_broker(settings.data, **settings.broker)
+        self.broker = serving_broker(settings.data, settings.node, **settings.broker)
+        self.on_ended: list[Callable[[str], None]] = []  # other nodes have taken over; why
         self.addresses: list[str] = []
         self._settings = settings
         self._selector = selector
@@ -79,6 +83,7 @@ class Server:
         self._contexts: dict[str, TlsContext] = {}  # by scheme
         self._revocations: Revocations | None = None
         self._is_started = False
+        self._tasks: set[asyncio.Task[None]] = set()
 
     async def open(self) -> None:
         """Open the data directory first, the doors last; a refused start leaves nothing behind."""
@@ -137,6 +142,11 @@ class Server:
             self._start_schedule()
         if self._bridges is not None:
             self._bridges.start()
+        node = self.broker.engine.shared.node
+        if node is not None:
+            assert self._settings.node is not None
+            address = self._settings.node.advertise or ", ".join(self.addresses)
+            await node.catalog.set_address(node.inc, address)
         values = {
             "event": "started",
             "version": VERSION,
@@ -172,7 +182,8 @@ class Server:
             *(default, self._selector, loop, descriptors, settings.mqtt_limits, proxies),
             strangers_budget=strangers,
         )
-        bridges = self._bridges = Bridges(settings.bridges, self._mqtt)
+        self._take_part(tenants)
+        bridges = self._bridges = Bridges(settings.bridges, self._mqtt, self._selector)
         build = partial(add_all, self._mqtt, tenants, self.reload, bridges)
         self._http = HttpDoor(
             *(default, build, self._selector, loop, descriptors, settings.http_limits, proxies),
@@ -183,6 +194,38 @@ class Server:
                 self._admit(world)
         tenants.listeners.append(self)
         return bridges
+
+    def _take_part(self, tenants: Tenants) -> None:
+        """As a node, do what the others ask for."""
+        node, mqtt = tenants.shared.node, self._mqtt
+        if node is None:
+            return
+        assert mqtt is not None
+        node.on_asked[SESSION] = mqtt.release
+        node.count_clients = lambda: mqtt.connection_count
+        node.on_draining.append(self._drain)
+        node.on_recovered.append(self._adopt_wills)
+        node.on_ended.append(self._end)
+
+    def _drain(self, is_draining: bool) -> None:
+        for world in self._worlds.values():
+            world.wills.is_draining = is_draining
+        if self._mqtt is not None and is_draining:
+            self._mqtt.send_away()
+
+    def _adopt_wills(self) -> None:
+        """A node was recovered: its wills are published here, unless their clients return."""
+        for world in self._worlds.values():
+            self._spawn(world.wills.open())
+
+    def _spawn(self, work: Coroutine[None, None, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def _end(self, reason: str) -> None:
+        for listener in self.on_ended:
+            listener(reason)
 
     async def _open_world(self, engine: Engine) -> World:
         limits = self._settings.mqtt_limits
@@ -216,11 +259,11 @@ class Server:
             settings.schedule,
             settings.data,
             engine.pipelines,
-            engine.clock,
-            environment()
+            clock=engine.clock,
+            environment=environment()
             | storage_variables(settings.broker)
             | spark_variables(settings.spark_master),
-            settings.jobs_max,
+            running_max=settings.jobs_max,
         )
         self._schedule.start()
 
@@ -230,12 +273,12 @@ class Server:
             self._contexts[one.scheme] = one.context
         listen = self._http.listen if one.scheme.startswith("http") else self._mqtt.listen
         try:
-            bound = listen(one.host, one.port, one.context)
+            bound = listen(one.host, one.port, one.context, is_shared=one.is_shared)
         except OSError as failed:
+            why = os.strerror(failed.errno) if failed.errno else str(failed)
             raise UnavailableError(
                 f"{one.scheme} cannot listen on {shown_address(one.host, one.port)}: "
-                f"{failed.strerror or failed}; choose another address, or stop the program that "
-                "uses this one"
+                f"{why}; choose another address, or stop the program that uses this one"
             ) from failed
         self.addresses.append(f"{one.scheme}://{shown_address(*bound)}")
 
@@ -283,6 +326,9 @@ class Server:
         if not problems:
             LOG.info("settings and certificates were read again", {"event": "reloaded"})
         return problems
+
+    def reload_by_signal(self) -> None:
+        self.broker.engine.audit.note_signal("reload", self.reload())
 
     async def close(self) -> None:
         """Close the doors first, the data directory last."""
@@ -332,8 +378,12 @@ def _tried(what: str, work: Callable[[], None]) -> list[str]:
 def listeners_of(settings: ServerSettings) -> list[Listener]:
     """What the settings open; InvalidSetting if a TLS file cannot be used."""
     mqtts, https = tls_contexts(settings)
-    return [
-        Listener(scheme, *parse_address(address), context, takes_anybody)
+    node = settings.node
+    own = [] if node is None or node.listen == OFF else [node.listen]
+    is_shared = node is not None and node.shares_ports
+    alone = [Listener("mqtt", *parse_address(address), None, True) for address in own]
+    return alone + [
+        Listener(scheme, *parse_address(address), context, takes_anybody, is_shared)
         for scheme, address, context, takes_anybody in (
             ("mqtt", settings.mqtt, None, True),
             ("mqtts", settings.mqtts, mqtts, _takes_anybody(settings.tls)),

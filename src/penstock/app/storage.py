@@ -16,9 +16,9 @@ from uuid import uuid4
 from msgspec import UNSET
 
 from penstock.broker.settings import BrokerSettings, check_storage
-from penstock.catalog.database import Database
+from penstock.catalog.database.interface import Database
+from penstock.catalog.database.sqlite import SqliteDatabase
 from penstock.catalog.outside import CATALOG_NAME
-from penstock.catalog.sqlite import SqliteDatabase
 from penstock.log.files.directory import (
     FILES,
     KAFKA,
@@ -32,6 +32,7 @@ from penstock.model.clock import Clock
 from penstock.model.errors import InvalidSetting, RefusedError
 
 if TYPE_CHECKING:
+    from penstock.log.kafka.client import KafkaAddress
     from penstock.log.kafka.store import KafkaStore
     from penstock.log.postgres.store import PostgresStore
 
@@ -74,10 +75,11 @@ def keep_backends(path: Path, chosen: Backends, owner: str = "") -> None:
         write_backends(path, Backends(chosen.catalog, chosen.log, owner or UNSET))
 
 
-def owner_of(path: Path) -> str:
+def owner_of(path: Path, otherwise: str | None = None) -> str:
     """Under which name this directory claims topics in Kafka; a new one if it has none."""
     known = read_backends(path)
-    return (known.owner or "" if known is not None else "") or uuid4().hex
+    own = known.owner or "" if known is not None else ""
+    return own or (uuid4().hex if otherwise is None else otherwise)
 
 
 def _known(path: Path) -> Backends | None:
@@ -96,7 +98,7 @@ def catalog_opener(
     """Opens the catalog's database, on the thread that will use it."""
     if not settings.catalog_url:
         return lambda: SqliteDatabase(path / CATALOG_NAME)
-    from penstock.catalog.postgres import PostgresDatabase
+    from penstock.catalog.database.postgres import PostgresDatabase
 
     return lambda: PostgresDatabase(
         settings.catalog_url, settings.catalog_schema, giving_up=giving_up
@@ -104,11 +106,11 @@ def catalog_opener(
 
 
 async def open_store(
-    settings: BrokerSettings, clock: Clock, giving_up: threading.Event, owner: str
+    settings: BrokerSettings, clock: Clock, giving_up: threading.Event, owner: str, inc: int = 0
 ) -> PostgresStore | KafkaStore:
     """Topics as tables in the database of the catalog, or as topics of Kafka."""
     if settings.log_backend == KAFKA:
-        return await _open_kafka(settings, clock, giving_up, owner)
+        return await _open_kafka(settings, clock, giving_up, owner, inc)
     from penstock.log.postgres.store import PostgresStore
 
     return await PostgresStore.start(
@@ -117,20 +119,25 @@ async def open_store(
 
 
 async def _open_kafka(
-    settings: BrokerSettings, clock: Clock, giving_up: threading.Event, owner: str
+    settings: BrokerSettings, clock: Clock, giving_up: threading.Event, owner: str, inc: int
 ) -> KafkaStore:
-    from penstock.log.kafka.client import KafkaAddress
     from penstock.log.kafka.store import KafkaLayout, KafkaStore
 
-    address = KafkaAddress(
+    layout = KafkaLayout(settings.kafka_prefix, settings.kafka_replication, owner, inc)
+    return await KafkaStore.start(kafka_address(settings), layout, clock, giving_up)
+
+
+def kafka_address(settings: BrokerSettings) -> KafkaAddress:
+    """Where Kafka is and how to log in; InvalidSetting if the password cannot be read."""
+    from penstock.log.kafka.client import KafkaAddress
+
+    return KafkaAddress(
         settings.kafka_bootstrap,
         settings.kafka_tls_ca,
         settings.kafka_sasl_mechanism,
         settings.kafka_sasl_user,
         _password(settings.kafka_sasl_password_file),
     )
-    layout = KafkaLayout(settings.kafka_prefix, settings.kafka_replication, owner)
-    return await KafkaStore.start(address, layout, clock, giving_up)
 
 
 def _password(file: str) -> str:

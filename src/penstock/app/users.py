@@ -11,11 +11,11 @@ from typing import Final
 from penstock.app.private import keep_private
 from penstock.app.storage import backends, catalog_opener, check_backends, keep_backends
 from penstock.broker.access import Access
-from penstock.broker.metrics import Metrics
+from penstock.broker.figures.metrics import Metrics
 from penstock.broker.settings import BrokerSettings
 from penstock.catalog.catalog import Catalog
-from penstock.catalog.thread import InlineRunner
-from penstock.catalog.upgrade import copy_before_upgrade
+from penstock.catalog.database.thread import InlineRunner
+from penstock.catalog.schema.upgrade import copy_before_upgrade
 from penstock.log.files.directory import SQLITE, DataDirectory, check_restored, read_holder
 from penstock.model.clock import SystemClock
 from penstock.model.errors import UnavailableError

@@ -9,6 +9,7 @@ from contextlib import AsyncExitStack, ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from penstock.app.nodes import JoinedNode, NodeWork, begin_following
 from penstock.app.private import keep_private
 from penstock.app.storage import (
     GIVE_UP_S,
@@ -19,14 +20,15 @@ from penstock.app.storage import (
     open_store,
     owner_of,
 )
+from penstock.broker.cluster.node import Node
 from penstock.broker.engine import Engine
-from penstock.broker.settings import BrokerSettings
+from penstock.broker.settings import BrokerSettings, NodeSettings
 from penstock.broker.shared import Shared
 from penstock.broker.tenants import Tenants
 from penstock.catalog.catalog import Catalog
-from penstock.catalog.sqlite import SqliteDatabase
-from penstock.catalog.thread import CatalogThread, InlineRunner
-from penstock.catalog.upgrade import copy_before_upgrade
+from penstock.catalog.database.sqlite import SqliteDatabase
+from penstock.catalog.database.thread import CatalogThread, InlineRunner
+from penstock.catalog.schema.upgrade import copy_before_upgrade
 from penstock.log.files.commit import ThreadWorkers
 from penstock.log.files.directory import FILES, KAFKA, SQLITE, DataDirectory, check_restored
 from penstock.log.files.disk import RealDisk
@@ -68,15 +70,14 @@ class OpenBroker:
 
 
 async def open_directory(
-    path: Path, settings: BrokerSettings, make_workers: type[ThreadWorkers] = ThreadWorkers
+    path: Path,
+    settings: BrokerSettings,
+    make_workers: type[ThreadWorkers] = ThreadWorkers,
+    node_settings: NodeSettings | None = None,
 ) -> OpenBroker:
-    """Lock the directory, recover what is in it, and begin."""
-    chosen = backends(settings)
-    loop = asyncio.get_running_loop()
-    directory = DataDirectory(path)
-    clock = Timeline(SystemClock(), read_boot_id())
-    disk = RealDisk()
-    giving_up = threading.Event()
+    """Lock the directory, recover what is in it, and begin; as a node, among the others."""
+    opening = _Opening(path, settings)
+    chosen, directory, clock = opening.chosen, opening.directory, opening.clock
     async with AsyncExitStack() as parts:  # undone in reverse if one of them fails
         directory.take()
         parts.callback(directory.release)
@@ -86,57 +87,113 @@ async def open_directory(
         keep_private(path)
         check_backends(path, chosen)
         store: EmbeddedStore | PostgresStore | KafkaStore
-        owner = owner_of(path) if chosen.log == KAFKA else ""
-        if chosen.log == FILES:
-            workers = make_workers(loop)
-            parts.callback(workers.close)
-            tier, reader = _open_history(path, settings, disk, parts)
-            store = EmbeddedStore(
-                path, disk, clock, loop, workers, directory.free_reserve, reader, tier=tier
-            )
-            store.finish_deletions()
+        node: Node | None = None
+        work: NodeWork | None = None
+        if node_settings is not None:
+            joined = JoinedNode(path, settings, clock, opening.giving_up, node_settings)
+            catalog, store, node = await joined.open(parts)
         else:
-            store = await open_store(settings, clock, giving_up, owner)
-            parts.push_async_callback(store.close)
-            if owner:
-                keep_backends(path, chosen, owner)  # before a catalog without it could be found
-        runner = await CatalogThread.start(
-            catalog_opener(path, settings, giving_up), on_full=directory.free_reserve
-        )
-        parts.push_async_callback(runner.close)
-        if chosen.catalog == SQLITE:
-            store.notes += await asyncio.to_thread(copy_before_upgrade, path)
-        catalog = await Catalog.open(runner, clock)
+            catalog, store = await opening.open_alone(parts, make_workers)
         keep_backends(path, chosen)
-
-        def free_space() -> tuple[int, int]:
-            if chosen.log != FILES:
-                return 1, 1  # the database's disk is its own to look after
-            directory.set_reserve()  # anew, when space has returned
-            return disk.free_bytes(path)
-
-        tenants = Tenants(Shared(settings, catalog, store, clock, free_space, path))
+        shared = Shared(
+            settings,
+            catalog,
+            store,
+            clock=clock,
+            free_space=opening.free_space,
+            directory=path,
+            node=node,
+        )
+        tenants = Tenants(shared)
         parts.push_async_callback(tenants.close)
         await tenants.open()
+        if node is not None:
+            work = await begin_following(node, tenants)
+            parts.push_async_callback(work.close)
         store.notes += tenants.notes
         for engine in tenants.engines.values():
             store.notes += await finish_staged(engine)
         unless_opened.pop_all()
         opened_parts = parts.pop_all()
 
-    def hurry() -> None:
-        loop.call_later(GIVE_UP_S, giving_up.set)
-
     async def close(is_clean: bool) -> None:
-        hurry()
+        opening.hurry()
         async with opened_parts:
+            if work is not None:
+                await work.close()
             await tenants.close(is_clean=is_clean)
 
     opened = OpenBroker(tenants, close, store.notes)
     opened.announce = directory.announce
     opened.give_up = directory.give_up
-    opened.hurry = hurry
+    opened.hurry = opening.hurry
     return opened
+
+
+class _Opening:
+    """What the parts of a data directory are opened with."""
+
+    def __init__(self, path: Path, settings: BrokerSettings) -> None:
+        self.path = path
+        self.settings = settings
+        self.chosen = backends(settings)
+        self.directory = DataDirectory(path)
+        self.clock = Timeline(SystemClock(), read_boot_id())
+        self.disk = RealDisk()
+        self.giving_up = threading.Event()  # set: no longer wait for a database
+        self._loop = asyncio.get_running_loop()
+
+    async def open_alone(
+        self, parts: AsyncExitStack, make_workers: type[ThreadWorkers]
+    ) -> tuple[Catalog, EmbeddedStore | PostgresStore | KafkaStore]:
+        """The store and the catalog of a broker that has both for itself."""
+        store: EmbeddedStore | PostgresStore | KafkaStore
+        if self.chosen.log == FILES:
+            store = self.open_files(parts, make_workers)
+        else:
+            store = await self.open_elsewhere(parts)
+        runner = await CatalogThread.start(
+            catalog_opener(self.path, self.settings, self.giving_up),
+            on_full=self.directory.free_reserve,
+        )
+        parts.push_async_callback(runner.close)
+        if self.chosen.catalog == SQLITE:
+            store.notes += await asyncio.to_thread(copy_before_upgrade, self.path)
+        return await Catalog.open(runner, self.clock), store
+
+    def open_files(self, parts: AsyncExitStack, make_workers: type[ThreadWorkers]) -> EmbeddedStore:
+        workers = make_workers(self._loop)
+        parts.callback(workers.close)
+        tier, reader = _open_history(self.path, self.settings, self.disk, parts)
+        store = EmbeddedStore(
+            self.path,
+            self.disk,
+            self.clock,
+            loop=self._loop,
+            workers=workers,
+            on_full=self.directory.free_reserve,
+            history=reader,
+            tier=tier,
+        )
+        store.finish_deletions()
+        return store
+
+    async def open_elsewhere(self, parts: AsyncExitStack) -> PostgresStore | KafkaStore:
+        owner = owner_of(self.path) if self.chosen.log == KAFKA else ""
+        store = await open_store(self.settings, self.clock, self.giving_up, owner)
+        parts.push_async_callback(store.close)
+        if owner:  # before a catalog without it could be found
+            keep_backends(self.path, self.chosen, owner)
+        return store
+
+    def free_space(self) -> tuple[int, int]:
+        if self.chosen.log != FILES:
+            return 1, 1  # the database's disk is its own to look after
+        self.directory.set_reserve()  # anew, when space has returned
+        return self.disk.free_bytes(self.path)
+
+    def hurry(self) -> None:
+        self._loop.call_later(GIVE_UP_S, self.giving_up.set)
 
 
 def _open_history(

@@ -14,10 +14,10 @@ from typing import Final, Protocol
 from penstock.broker.deliver.streams import Stream
 from penstock.broker.engine import Engine
 from penstock.broker.settings import topic_settings
-from penstock.broker.topics import Topic
+from penstock.broker.topic.topics import Topic
 from penstock.core.bus import EVERYBODY, TOPICS, BusTable, Ring, join_id
+from penstock.core.delivery.run import Run, run_of
 from penstock.core.position import AtOffset
-from penstock.core.run import Run, run_of
 from penstock.model.errors import PenstockError, UnavailableError
 from penstock.model.record import Record
 

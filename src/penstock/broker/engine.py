@@ -15,33 +15,33 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from penstock.broker.audit import Audit
-from penstock.broker.caches import Caches, Tails
+from penstock.broker.access.audit import Audit
+from penstock.broker.access.quotas import Quotas
+from penstock.broker.deliver.commits import Commits
 from penstock.broker.deliver.merged import MergedStream
 from penstock.broker.deliver.streams import Stream
-from penstock.broker.erasing import Erasing
-from penstock.broker.metrics import Metrics
-from penstock.broker.parts import resolve_all
-from penstock.broker.pipelines import PipelineRuns
+from penstock.broker.figures.caches import Caches, Tails
+from penstock.broker.figures.metrics import Metrics
 from penstock.broker.queue.consumers import Consumers
 from penstock.broker.queue.leases import Groups
 from penstock.broker.queue.redrives import Redrives
 from penstock.broker.queue.seed_ids import Queue
-from penstock.broker.quotas import Quotas
 from penstock.broker.settings import topic_settings
 from penstock.broker.shared import Shared
-from penstock.broker.tiering import Tiering
-from penstock.broker.topics import Topic, Topics
+from penstock.broker.topic.erasing import Erasing
+from penstock.broker.topic.parts import resolve_all
+from penstock.broker.topic.topics import Topic, Topics
 from penstock.broker.trace.watch import Watch
-from penstock.broker.upkeep import Upkeep
-from penstock.catalog.positions import PositionSaver
+from penstock.broker.upkeep.pipelines import PipelineRuns
+from penstock.broker.upkeep.tiering import Tiering
+from penstock.broker.upkeep.upkeep import Upkeep
+from penstock.catalog.queue.positions import PositionSaver
 from penstock.core.access import Gate
-from penstock.core.names import quoted
+from penstock.core.delivery.run import Run
+from penstock.core.naming.names import quoted
 from penstock.core.position import Position
-from penstock.core.run import Run
 from penstock.core.where import Where
 from penstock.log.files.layout import tenant_root
-from penstock.log.format.batch import Batch
 from penstock.log.waiting import append_durably
 from penstock.model.errors import QuotaExceeded, TopicNotFound, UnavailableError
 from penstock.model.limits import MIB
@@ -51,15 +51,9 @@ from penstock.model.record import DEFAULT_TENANT, TenantId, TopicInfo
 # Here, where every broker passes: a program chooses its own handlers.
 logging.getLogger("penstock").addHandler(logging.NullHandler())
 
-# What a batch was made of and nobody was given yet, by the index of its first record; None: decode
-# the batch.
-Runs = list[tuple[int, Run]] | None
-Follower = Callable[[Topic, Batch, Runs], None]
-
 RUN_BYTES_MAX: Final = 4 * MIB  # publish_many hands over this much at a time
 RUN_RECORDS_MAX: Final = 50_000
 AUDIT_AGE_S: Final = 366 * 86_400.0  # how long acts are kept, unless the topic is altered
-SLOW_SYNC_S: Final = 1.0  # a sync that takes longer is logged: publishers wait for it
 
 
 class Engine:
@@ -70,6 +64,7 @@ class Engine:
         catalog = shared.catalog.for_tenant(tenant)
         self.shared = shared
         self.tenant = tenant
+        self.readers_elsewhere = ""  # why this node serves no consumers and groups
         self.directory: Path | None = None  # of the tenant's staged files; None in memory
         if shared.directory is not None:
             self.directory = tenant_root(shared.directory, tenant)
@@ -96,22 +91,17 @@ class Engine:
             self.topics,
             clock,
             settings.upkeep_s,
-            self.log,
-            shared.space,
-            self.quotas,
+            log=self.log,
+            space=shared.space,
+            quotas=self.quotas,
         )
         self.pipelines = PipelineRuns(catalog.runs, clock, self.directory)
         self.upkeep.errands.append(self.pipelines.take_reports)
-        self.audit = Audit(
-            self.topics,
-            replace(topic_settings(settings, {}), retention_age_s=AUDIT_AGE_S, partitions=1),
-            lambda: self.access.asks_login,
-            self.metrics,
-            self.log,
-        )
+        self.audit = self._make_audit()
         self.upkeep.errands.append(self.topics.remove_leftovers)
+        self.commits = Commits(self.metrics, clock, self.log)
         # Hear every commit, in this order, before those who wait for it are answered.
-        self.followers: list[Follower] = []
+        self.followers = self.commits.followers
         self.on_forget: Callable[[Topic], None] | None = None  # hears of topics that go
         self.watch: Watch | None = None  # hears what becomes of messages while a trace is on
         self._watches_all = False
@@ -119,7 +109,7 @@ class Engine:
         self.session_list = catalog.session_list
         self.will_catalog = catalog.wills
         self._catalog = catalog
-        self._streams: dict[int, set[Stream]] = {}
+        self._streams = self.commits.streams
         self._decoded = shared.decoded
         self.caches = Caches(clock)
         self.caches.by_name["tails"] = Tails(self.topics)
@@ -130,19 +120,50 @@ class Engine:
         self._tasks: list[asyncio.Task[None]] = []  # upkeep and tiering
         self._is_closed = False
 
+    def _make_audit(self) -> Audit:
+        settings = topic_settings(self.settings, {})
+        return Audit(
+            self.tenant,
+            self.topics,
+            replace(settings, retention_age_s=AUDIT_AGE_S, partitions=1),
+            lambda: self.access.asks_login,
+            metrics=self.metrics,
+            log=self.log,
+        )
+
     async def open(self) -> None:
         """Load what the catalog has of the tenant, open every log, begin upkeep."""
-        topics, bindings, consumers = await self._catalog.load()
+        topics, bindings, _ = await self._catalog.load()
         await self.topics.open(topics, bindings)
+        if self.shared.node is None:
+            await self._load_readers()
+        else:
+            self.readers_elsewhere = "no node serves consumers and groups yet: try again"
+        self._tasks.append(asyncio.create_task(self.upkeep.run(), name="penstock-upkeep"))
+        await self.erasing.go_on()
+        if self.shared.store.has_history:
+            self._tasks.append(asyncio.create_task(self.tiering.run(), name="penstock-tiering"))
+
+    async def _load_readers(self) -> None:
+        _, _, consumers = await self._catalog.load()
         await self.consumers.load(consumers, self.topics)
         await self.queue.load()
         logs = {topic.id: topic.log for topic in self.topics.all()}
         await self.groups.load(logs)
         await self.redrives.load(logs)
-        self._tasks.append(asyncio.create_task(self.upkeep.run(), name="penstock-upkeep"))
-        await self.erasing.go_on()
-        if self.shared.store.has_history:
-            self._tasks.append(asyncio.create_task(self.tiering.run(), name="penstock-tiering"))
+
+    async def take_readers(self) -> None:
+        """Serve consumers, groups and the seed's queue from now on: no other node does."""
+        await self.topics.follow()
+        for topic in self.topics.all():
+            self._forget_readers(topic)
+        await self._load_readers()
+        self.readers_elsewhere = ""
+
+    def check_readers(self) -> None:
+        """UnavailableError says which node serves consumers and groups, if another one does."""
+        if self.readers_elsewhere:
+            raise UnavailableError(self.readers_elsewhere)
 
     async def close(self, *, is_clean: bool = True) -> None:
         """Finish what was accepted, save positions, close the logs. Safe to call twice.
@@ -200,38 +221,8 @@ class Engine:
             topic.log.is_watched = True
 
     def _watch(self, topic: Topic) -> None:
-        topic.log.on_commit = partial(self._committed, topic)
+        topic.log.on_commit = partial(self.commits.committed, topic)
         topic.log.is_watched = self._watches_all
-
-    def _committed(self, topic: Topic, batch: Batch, runs: Runs) -> None:
-        metrics = self.metrics
-        metrics.commit_records.observe(batch.header.count)
-        sync_s = topic.log.last_sync_s
-        if sync_s:
-            metrics.sync_seconds.observe(sync_s)
-            if sync_s > SLOW_SYNC_S:
-                text = "a sync of topic %(topic)r took %(sync_s).1f s: the disk is slow"
-                self.log.warning("slow sync", text, {"topic": topic.declared, "sync_s": sync_s})
-        metrics.records_published += batch.header.count
-        metrics.bytes_published += batch.header.blob_raw_length
-        delivered = metrics.records_delivered
-        for follow in self.followers:
-            follow(topic, batch, runs)
-        start, end = batch.base_offset, batch.end_offset
-        if start == end:
-            return
-        is_awaited = topic.log.is_awaited
-        if is_awaited or metrics.records_delivered != delivered:
-            age_s = (self.clock.stamp_us() - batch.header.base_timestamp) / 1e6
-            if is_awaited:
-                metrics.ack_seconds.observe(age_s)
-            if metrics.records_delivered != delivered:
-                metrics.deliver_seconds.observe(age_s)
-        streams = self._streams.get(topic.id)
-        if streams:
-            records = batch.records(topic.declared, start, end, topic.partition)
-            for stream in list(streams):
-                stream.offer(records, start, end)
 
     # Reading
 
@@ -257,13 +248,13 @@ class Engine:
                 part,
                 offset,
                 names,
-                where,
-                on_gap,
-                self.metrics,
-                siblings,
-                self._decoded,
-                self._detach,
-                gate,
+                where=where,
+                on_gap=on_gap,
+                metrics=self.metrics,
+                siblings=siblings,
+                decoded=self._decoded,
+                on_close=self._detach,
+                gate=gate,
                 backlogs=self.shared.backlogs,
             )
             siblings.add(stream)
@@ -295,14 +286,17 @@ class Engine:
 
     def _forget(self, topic: Topic) -> None:
         self.metrics.chunks_read += topic.log.loads
-        self.consumers.forget(topic)
-        self.groups.forget(topic)
-        self.redrives.forget(topic)
-        self.queue.forget(topic)
+        self._forget_readers(topic)
         if self.on_forget is not None:
             self.on_forget(topic)
         for stream in list(self._streams.get(topic.id, ())):
             stream.close()
+
+    def _forget_readers(self, topic: Topic) -> None:
+        self.consumers.forget(topic)
+        self.groups.forget(topic)
+        self.redrives.forget(topic)
+        self.queue.forget(topic)
 
     async def describe_all(self) -> list[TopicInfo]:
         return [await topic.describe() for topic in self.topics.declared()]

@@ -17,7 +17,7 @@ from penstock.broker.publish.publisher import Publisher
 from penstock.broker.session.registry import Sessions
 from penstock.broker.session.store import SessionStore
 from penstock.broker.share.delivery import Sharing
-from penstock.broker.upkeep import DELIVERY
+from penstock.broker.upkeep.upkeep import DELIVERY
 from penstock.core.access import Authorise, Principal, authorise
 
 
@@ -49,9 +49,9 @@ class Exchange:
             engine,
             store,
             self.router,
-            self.feeds,
-            self.sharing,
-            on_trouble,
+            feeds=self.feeds,
+            sharing=self.sharing,
+            on_trouble=on_trouble,
             keeps_qos0=keeps_qos0,
         )
         self.retained_delivery = RetainedDelivery(engine, store.retained, authorise, self.feeds)

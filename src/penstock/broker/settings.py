@@ -61,7 +61,7 @@ class BrokerSettings:
     log_backend: str = FILES  # where topics are stored: files, the catalog's database, or Kafka
     kafka_bootstrap: str = ""  # HOST:PORT of one or more brokers, with commas
     kafka_prefix: str = "penstock"  # what the names of our topics in Kafka begin with
-    kafka_partitions: int = 1  # of a new topic
+    kafka_partitions: int = 16  # of a new topic
     kafka_replication: int = 3  # copies of every record
     kafka_tls_ca: str = ""  # a file of certificates, or `system`; empty: no TLS
     kafka_sasl_mechanism: str = ""  # empty: no login
@@ -70,6 +70,17 @@ class BrokerSettings:
     history_url: str = ""  # where histories are: a directory or s3://…; empty: nowhere
     history_options: dict[str, str] = field(default_factory=dict)  # of the object store
     quotas: QuotaSettings = field(default_factory=QuotaSettings)
+
+
+@dataclass(frozen=True, slots=True)
+class NodeSettings:
+    """Of a server that shares its Kafka and its PostgreSQL with others."""
+
+    name: str = ""  # for people; empty: made from its number
+    lease_s: int = 3  # a node that does not renew its lease for so long counts as dead
+    advertise: str = ""  # HOST:PORT where MQTT clients reach this node; empty: its first listener
+    listen: str = "off"  # HOST:PORT of MQTT on this node alone, where others share its ports
+    shares_ports: bool = False  # other nodes on this machine listen on the same ports
 
 
 def make_settings(values: dict[str, Any]) -> BrokerSettings:

@@ -12,16 +12,17 @@ from pathlib import Path
 from typing import Final
 
 from penstock.broker.access import Access
-from penstock.broker.caches import Caches
+from penstock.broker.cluster.node import Node
 from penstock.broker.deliver.decoded import Decoded
 from penstock.broker.deliver.routes import RouteMemory
 from penstock.broker.deliver.streams import Backlogs
+from penstock.broker.figures.caches import Caches
+from penstock.broker.figures.metrics import Metrics
 from penstock.broker.limited_log import LimitedLog
-from penstock.broker.metrics import Metrics
 from penstock.broker.settings import BrokerSettings
-from penstock.broker.space import FreeSpace, Space
-from penstock.broker.strays import settle_strays
-from penstock.broker.timekeeping import Timekeeping
+from penstock.broker.topic.strays import settle_strays
+from penstock.broker.upkeep.space import FreeSpace, Space
+from penstock.broker.upkeep.timekeeping import Timekeeping
 from penstock.catalog.catalog import Catalog
 from penstock.log.interface import LogStore
 from penstock.model.timeline import Timeline
@@ -40,12 +41,14 @@ class Shared:
         clock: Timeline,
         free_space: FreeSpace,
         directory: Path | None = None,
+        node: Node | None = None,
     ) -> None:
         self.settings = settings
         self.catalog = catalog
         self.store = store
         self.clock = clock
         self.directory = directory  # of the data; None in memory
+        self.node = node  # where several share one catalog; None: this broker has it for itself
         self.started_us = clock.now_us()
         # Also those of the default tenant: who has not logged in yet is counted with it.
         self.metrics = Metrics()
@@ -64,7 +67,8 @@ class Shared:
     async def open(self) -> None:
         """Before any engine: the time, who may log in, and which logs there are."""
         await self._timekeeping.open()
-        self.notes += await settle_strays(self.catalog, self.store, self.clock)
+        if self.node is None or len(await self.node.nodes()) == 1:  # else another may be at it
+            self.notes += await settle_strays(self.catalog, self.store, self.clock)
         await self.access.load()
         self.space.look()
         self._task = asyncio.create_task(self._run(), name="penstock-space")
@@ -84,4 +88,6 @@ class Shared:
             with suppress(asyncio.CancelledError):
                 await self._task
         await self._timekeeping.close()
+        if self.node is not None:
+            await self.node.close()
         await self.catalog.close()

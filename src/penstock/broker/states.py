@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Final
 
 from penstock.broker.deliver.routes import Router, forward
-from penstock.core.run import Run
+from penstock.core.delivery.run import Run
 
 STATES_MAX: Final = 1_000  # kept; then the one that was said the longest ago is forgotten
 STATE_BYTES_MAX: Final = 256  # of a payload; Mosquitto needs one byte

@@ -14,9 +14,9 @@ from typing import Protocol
 
 from penstock.broker.engine import Engine
 from penstock.broker.shared import Shared
-from penstock.broker.snapshots import Snapshots
+from penstock.broker.upkeep.snapshots import Snapshots
 from penstock.catalog.reports import REPORTS
-from penstock.core.names import check_tenant
+from penstock.core.naming.names import check_tenant
 from penstock.log.files.layout import AREA
 from penstock.model.errors import RefusedError
 from penstock.model.record import DEFAULT_TENANT, TenantId
@@ -110,6 +110,30 @@ class Tenants:
                 await listener.begin_tenant(engine)
             self._rows[tenant] = row
         return row
+
+    async def follow(self) -> None:
+        """Take over what other nodes changed: tenants, and the topics and bindings of each."""
+        async with self._turn:
+            rows = {row.tenant: row for row in await self._catalog.load()}
+            for tenant in [one for one in self.engines if one not in rows]:
+                await self._let_go(self.engines[tenant])
+            for engine in list(self.engines.values()):
+                await engine.topics.follow()
+            for tenant in [one for one in rows if one not in self.engines]:
+                engine = await self._open(tenant)
+                for listener in self.listeners:
+                    await listener.begin_tenant(engine)
+            self._rows.update(rows)
+
+    async def _let_go(self, engine: Engine) -> None:
+        """Another node removed a tenant: its rows and topics are gone, or will be."""
+        for listener in self.listeners:
+            await listener.end_tenant(engine)
+        self.shared.access.end_tenant(engine.tenant)
+        await engine.topics.follow()
+        await engine.close()
+        del self.engines[engine.tenant]
+        self._rows.pop(engine.tenant, None)
 
     async def remove(self, name: str, *, purge: bool = False) -> None:
         """Forget a tenant; one with topics, sessions or users only if told to `purge` it."""

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from penstock.broker.engine import Engine
 from penstock.broker.exchange import Exchange
-from penstock.broker.overview import Samples
+from penstock.broker.figures.overview import Samples
 from penstock.broker.session.store import SessionStore
 from penstock.broker.session.wills import Wills
 from penstock.broker.settings import topic_settings
 from penstock.broker.trace.tracer import Tracer
-from penstock.core.placement import DEFAULT_TOPIC
+from penstock.core.naming.placement import DEFAULT_TOPIC
 
 
 class World:

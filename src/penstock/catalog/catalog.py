@@ -11,19 +11,20 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
+from penstock.catalog.access.credentials import Credentials
+from penstock.catalog.access.tenants import TenantList
 from penstock.catalog.clock import ClockCatalog
-from penstock.catalog.credentials import Credentials
-from penstock.catalog.database import Database
-from penstock.catalog.groups import GroupCatalog
-from penstock.catalog.migrations import migrate
-from penstock.catalog.queue import FirstPlace, QueueCatalog, add_consumer
-from penstock.catalog.redrives import RedriveCatalog
+from penstock.catalog.cluster.cluster import ClusterCatalog
+from penstock.catalog.database.interface import Database
+from penstock.catalog.database.thread import Runner
+from penstock.catalog.queue.groups import GroupCatalog
+from penstock.catalog.queue.redrives import RedriveCatalog
+from penstock.catalog.queue.seed_ids import FirstPlace, QueueCatalog, add_consumer
 from penstock.catalog.runs import RunCatalog
-from penstock.catalog.session_list import SessionList
-from penstock.catalog.sessions import SessionCatalog
-from penstock.catalog.tenants import TenantList
-from penstock.catalog.thread import Runner
-from penstock.catalog.wills import WillCatalog
+from penstock.catalog.schema.migrations import migrate
+from penstock.catalog.session.session_list import SessionList
+from penstock.catalog.session.sessions import SessionCatalog
+from penstock.catalog.session.wills import WillCatalog
 from penstock.model.clock import Clock, SystemClock
 from penstock.model.errors import (
     AlreadySubscribed,
@@ -88,32 +89,37 @@ class Catalog:
     Clock, credentials, tenants and topic ids belong to all tenants, everything else to its own.
     """
 
-    def __init__(self, runner: Runner, clock: Clock, tenant: TenantId = DEFAULT_TENANT) -> None:
+    def __init__(
+        self, runner: Runner, clock: Clock, tenant: TenantId = DEFAULT_TENANT, inc: int = 0
+    ) -> None:
+        """`inc` is the incarnation of a node; 0 where one broker has the catalog for itself."""
         self._runner = runner
+        self._inc = inc
         self._clock = clock
         self.tenant = tenant
         self.clock = ClockCatalog(runner)
         self.credentials = Credentials(runner, clock)
         self.tenants = TenantList(runner, clock)
-        self.sessions = SessionCatalog(runner, clock, tenant)
+        self.sessions = SessionCatalog(runner, clock, tenant, inc)
         self.session_list = SessionList(runner, tenant)
         self.queue = QueueCatalog(runner, clock, tenant)
         self.groups = GroupCatalog(runner, clock, tenant)
         self.redrives = RedriveCatalog(runner, tenant)
-        self.wills = WillCatalog(runner, tenant)
+        self.wills = WillCatalog(runner, tenant, inc)
         self.runs = RunCatalog(runner, tenant)
+        self.cluster = ClusterCatalog(runner)
 
     @classmethod
-    async def open(cls, runner: Runner, clock: Clock | None = None) -> Catalog:
+    async def open(cls, runner: Runner, clock: Clock | None = None, inc: int = 0) -> Catalog:
         """Bring the tables to this program's version and make sure the default tenant exists."""
-        catalog = cls(runner, clock or SystemClock())
+        catalog = cls(runner, clock or SystemClock(), inc=inc)
         await migrate(runner)
         await catalog.tenants.ensure(DEFAULT_TENANT)
         return catalog
 
     def for_tenant(self, tenant: TenantId) -> Catalog:
         """The same catalog as another tenant sees it; it is closed with this one."""
-        return Catalog(self._runner, self._clock, tenant)
+        return Catalog(self._runner, self._clock, tenant, self._inc)
 
     async def close(self) -> None:
         """Finish what was asked for and close the database."""
@@ -280,7 +286,9 @@ class Catalog:
 
         def work(database: Database) -> None:
             _check_topic(database, tenant, topic_id)
-            if not add_consumer(database, tenant, consumer, places, now_us, owner):
+            if not add_consumer(
+                database, tenant, consumer, places=places, now_us=now_us, owner=owner
+            ):
                 raise AlreadySubscribed(
                     f"consumer {consumer!r} already reads the topic with id {topic_id}:"
                     " unsubscribe it first, or seek"

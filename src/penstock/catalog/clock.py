@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
-from penstock.catalog.database import Database
-from penstock.catalog.thread import Runner
+from penstock.catalog.database.interface import Database
+from penstock.catalog.database.thread import Runner
 from penstock.model.timeline import ClockReading, Piece
 
 _PIECES = msgspec.json.Decoder(list[tuple[int, int, int]])

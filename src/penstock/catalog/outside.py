@@ -16,9 +16,9 @@ from typing import Any, Final
 
 import msgspec
 
-from penstock.catalog.database import Row
-from penstock.catalog.migrations import MIGRATIONS
-from penstock.core.names import quoted
+from penstock.catalog.database.interface import Row
+from penstock.catalog.schema.migrations import MIGRATIONS
+from penstock.core.naming.names import quoted
 from penstock.model.errors import RefusedError, UnavailableError
 from penstock.model.record import DEFAULT_TENANT, TenantId
 
@@ -128,14 +128,7 @@ def look(place: CatalogPlace, *, is_closed: bool = False) -> Iterator[Fetch]:
             f"{quoted(str(place.data))} contains no catalog: give a broker's data directory; if "
             "the catalog is in PostgreSQL, set PENSTOCK_CATALOG__URL"
         )
-    address = f"{file.absolute().as_uri()}?mode=ro"
-    if is_closed:
-        if file.with_name(f"{CATALOG_NAME}-wal").exists():
-            raise UnavailableError(
-                f"catalog {file} was not closed cleanly: start a broker on "
-                "this directory once to repair it"
-            )
-        address += "&immutable=1"
+    address = closed_address(file) if is_closed else f"{file.absolute().as_uri()}?mode=ro"
     try:
         connection = sqlite3.connect(address, BUSY_S_MAX, isolation_level=None, uri=True)
         try:
@@ -145,6 +138,16 @@ def look(place: CatalogPlace, *, is_closed: bool = False) -> Iterator[Fetch]:
             connection.close()
     except sqlite3.OperationalError as failed:
         raise UnavailableError(f"catalog {file} cannot be read: {failed}") from failed
+
+
+def closed_address(file: Path) -> str:
+    """Where SQLite reads a catalog that nobody has open, and leaves no file of its own behind."""
+    if file.with_name(f"{CATALOG_NAME}-wal").exists():
+        raise UnavailableError(
+            f"catalog {file} was not closed cleanly: start a broker on "
+            "this directory once to repair it"
+        )
+    return f"{file.absolute().as_uri()}?mode=ro&immutable=1"
 
 
 @contextmanager
@@ -187,7 +190,15 @@ def see_sessions(rows: SessionRows) -> SessionsSeen:
     for client_id, is_connected in rows["sessions"]:
         seen.connected[client_id] = bool(is_connected)
     seen.filters = [
-        FilterSeen(client_id, filter, qos, bool(options & 1), _since(since), feed_id, expression)
+        FilterSeen(
+            client_id=client_id,
+            filter=filter,
+            qos=qos,
+            no_local=bool(options & 1),
+            since=_since(since),
+            feed_id=feed_id,
+            expression=expression,
+        )
         for client_id, filter, qos, options, since, feed_id, expression in rows["subscriptions"]
     ]
     for topic_id, epoch, offset in rows["levels"]:

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import msgspec
 
-from penstock.catalog.database import Database
-from penstock.catalog.thread import Runner
+from penstock.catalog.database.interface import Database
+from penstock.catalog.database.thread import Runner
 from penstock.model.record import TenantId
 from penstock.model.runs import PipelineRun
 
@@ -59,18 +59,18 @@ def _run(
     ended_at: int, rows: int, batches: int, lag: int, offsets: str, error: str,
 ) -> PipelineRun:  # fmt: skip
     return PipelineRun(
-        run_id,
-        job,
-        msgspec.json.decode(arguments, type=list[str]),
-        state,
-        started_at,
-        updated_at,
-        ended_at,
-        rows,
-        batches,
-        lag,
-        msgspec.json.decode(offsets, type=dict[str, int]),
-        error,
+        run_id=run_id,
+        job=job,
+        arguments=msgspec.json.decode(arguments, type=list[str]),
+        state=state,
+        started_at=started_at,
+        updated_at=updated_at,
+        ended_at=ended_at,
+        rows=rows,
+        batches=batches,
+        lag=lag,
+        offsets=msgspec.json.decode(offsets, type=dict[str, int]),
+        error=error,
     )
 
 

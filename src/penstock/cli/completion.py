@@ -60,7 +60,7 @@ def print_script(options: argparse.Namespace) -> None:
 
 
 def _print_topics(options: argparse.Namespace) -> None:
-    from penstock.cli.topics import known_topics
+    from penstock.cli.data.topics import known_topics
 
     try:
         for one in known_topics(options):

@@ -6,6 +6,7 @@ import argparse
 import os
 from typing import Any
 
+from penstock.cli.mqtt.place import read_mqtt_url
 from penstock.cli.output import UsageError, show_json, show_table
 from penstock.client.target import Target, without_login
 from penstock.config.contexts import (
@@ -23,7 +24,8 @@ def add_commands(commands: Any) -> None:
         "context",
         description="Give names to brokers and data directories. A command uses --at or --context "
         "NAME, else $PENSTOCK_AT, else $PENSTOCK_CONTEXT, else the context chosen with `penstock "
-        "context use`, else ./penstock_data. pub and sub speak MQTT and take -h and -p instead.",
+        "context use`, else ./penstock_data. pub and sub use a context unless -h, -p or -L says "
+        "where the broker is.",
         epilog="Example: penstock context add prod https://broker.example:8090 --key-file "
         "~/prod.key",
     )
@@ -38,6 +40,16 @@ def add_commands(commands: Any) -> None:
     add.add_argument("place", metavar="DIR|URL", help="data directory, or URL of a broker")
     add.add_argument("--key-file", metavar="FILE", default="", help="file with a key to log in")
     add.add_argument("--tenant", metavar="NAME", default="", help="tenant to work on")
+    add.add_argument(
+        "--mqtt",
+        metavar="URL",
+        default="",
+        help="where pub and sub connect: mqtt[s]://[USER[:PASSWORD]@]HOST[:PORT] (default: the "
+        "broker is asked for its MQTT port)",
+    )
+    add.add_argument(
+        "--cafile", metavar="FILE", default="", help="CA that pub and sub trust, with TLS"
+    )
     add.add_argument("--use", action="store_true", help="also use it from now on")
     add.set_defaults(run=add_context)
     use = actions.add_parser("use", help="use a context if a command names nothing else")
@@ -60,16 +72,24 @@ def add_context(options: argparse.Namespace) -> None:
         place = options.place
     else:
         place = os.path.abspath(options.place)
-    key_file = os.path.abspath(os.path.expanduser(options.key_file)) if options.key_file else ""
-    if key_file and not os.path.isfile(key_file):
-        raise RefusedError(f"--key-file {key_file!r} does not exist: create it first")
+    key_file = _existing("--key-file", options.key_file)
+    cafile = _existing("--cafile", options.cafile)
+    if options.mqtt:
+        read_mqtt_url("--mqtt", options.mqtt)  # refuses what is no address
     contexts = load_contexts()
     what = "replaced" if name in contexts.contexts else "added"
-    contexts.contexts[name] = Context(place, key_file, options.tenant)
+    contexts.contexts[name] = Context(place, key_file, options.tenant, options.mqtt, cafile)
     if options.use:
         contexts.current = name
     save_contexts(contexts)
     _answer(options, contexts, name, f"{what} context {name}: {without_login(place)}")
+
+
+def _existing(option: str, file: str) -> str:
+    path = os.path.abspath(os.path.expanduser(file)) if file else ""
+    if path and not os.path.isfile(path):
+        raise RefusedError(f"{option} {path!r} does not exist: create it first")
+    return path
 
 
 def use_context(options: argparse.Namespace) -> None:
@@ -97,7 +117,7 @@ def list_contexts(options: argparse.Namespace) -> None:
         print("no contexts yet: add one with `penstock context add NAME DIR|URL`")
     else:
         rows = [_row(contexts, name) for name in names]
-        show_table(["context", "in use", "at", "tenant", "key file"], rows)
+        show_table(["context", "in use", "at", "tenant", "key file", "mqtt"], rows)
 
 
 def remove_context(options: argparse.Namespace) -> None:
@@ -121,13 +141,16 @@ def _shown(contexts: Contexts, name: str) -> dict[str, Any]:
         "at": without_login(one.at),
         "tenant": one.tenant,
         "key_file": one.key_file,
+        "mqtt": without_login(one.mqtt),
+        "cafile": one.cafile,
     }
 
 
 def _row(contexts: Contexts, name: str) -> list[str]:
     one = _shown(contexts, name)
     in_use = "yes" if one["is_current"] else "-"
-    return [name, in_use, one["at"], one["tenant"] or "-", one["key_file"] or "-"]
+    rest = [one[key] or "-" for key in ("tenant", "key_file", "mqtt")]
+    return [name, in_use, one["at"], *rest]
 
 
 def _answer(options: argparse.Namespace, contexts: Contexts, name: str, said: str) -> None:

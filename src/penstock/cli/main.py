@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from importlib import import_module
 from typing import Any, Final, NamedTuple
 
@@ -35,38 +35,58 @@ class Command(NamedTuple):
 
 # In the order in which --help shows them.
 COMMANDS: Final = {
-    "serve": Command("serve", "run a broker"),
-    "pub": Command("pub", "publish to an MQTT broker, with the options of mosquitto_pub"),
-    "sub": Command("sub", "show messages of an MQTT broker, with the options of mosquitto_sub"),
-    "topic": Command("topics", "create, show, change and delete topics, erase records"),
-    "binding": Command("bindings", "add, list and remove bindings: which topic holds which names"),
-    "publish": Command("records", "store messages in a topic; needs no server"),
-    "consume": Command("records", "show records of a topic; needs no server"),
-    "consumer": Command("records", "list, move and remove consumers: durable positions in a topic"),
-    "group": Command("groups", "show, create and change groups of readers, redrive dead letters"),
-    "session": Command("sessions", "list, show, kick and remove MQTT clients of a running broker"),
-    "client": Command("clients", "list, show and forget MQTT clients that connected at any time"),
-    "bridge": Command("bridges", "list the bridges to other MQTT brokers, and their state"),
-    "status": Command("status", "show how a running broker is doing"),
-    "top": Command("status", "show how a running broker is doing, refreshed until Ctrl-C"),
-    "trace": Command("trace", "show where a message is: received, stored, sent, acknowledged"),
-    "doctor": Command("doctor", "check this machine: engine, Java, disk, limits, ports"),
-    "reload": Command("reload", "make a running broker read certificates and keys again"),
-    "tenant": Command("tenants", "add, list, show and remove tenants"),
-    "user": Command("users", "add, list, show and remove users and their keys"),
-    "key": Command("keys", "create, list, show and revoke keys with which programs log in"),
-    "role": Command("access", "add, list, show and remove roles: named sets of rules"),
-    "rule": Command("access", "add, list, show and remove rules of roles, users or everybody"),
-    "access": Command("access", "say whether a user may do something, and by which rule"),
-    "log": Command("logs", "verify, dump, export and import the stored logs"),
-    "backup": Command("backup", "copy the catalog and all topics at one moment"),
-    "restore": Command("backup", "make a data directory from a backup"),
-    "history": Command("histories", "list, show, verify, import and drop the histories of topics"),
+    "serve": Command("server.serve", "run a broker"),
+    "pub": Command("mqtt.pub", "publish to an MQTT broker, with the options of mosquitto_pub"),
+    "sub": Command(
+        "mqtt.sub", "show messages of an MQTT broker, with the options of mosquitto_sub"
+    ),
+    "topic": Command("data.topics", "create, show, change and delete topics, erase records"),
+    "binding": Command(
+        "data.bindings", "add, list and remove bindings: which topic holds which names"
+    ),
+    "publish": Command("data.records", "store messages in a topic; needs no server"),
+    "consume": Command("data.records", "show records of a topic; needs no server"),
+    "consumer": Command(
+        "data.records", "list, move and remove consumers: durable positions in a topic"
+    ),
+    "group": Command(
+        "data.groups", "show, create and change groups of readers, redrive dead letters"
+    ),
+    "session": Command(
+        "mqtt.sessions", "list, show, kick and remove MQTT clients of a running broker"
+    ),
+    "client": Command(
+        "mqtt.clients", "list, show and forget MQTT clients that connected at any time"
+    ),
+    "bridge": Command("mqtt.bridges", "list the bridges to other MQTT brokers, and their state"),
+    "node": Command("server.nodes", "list, show and drain the nodes of a cluster"),
+    "status": Command("server.status", "show how a running broker is doing"),
+    "top": Command("server.status", "show how a running broker is doing, refreshed until Ctrl-C"),
+    "trace": Command("data.trace", "show where a message is: received, stored, sent, acknowledged"),
+    "doctor": Command("server.doctor", "check this machine: engine, Java, disk, limits, ports"),
+    "reload": Command("server.reload", "make a running broker read certificates and keys again"),
+    "tenant": Command("security.tenants", "add, list, show and remove tenants"),
+    "user": Command("security.users", "add, list, show and remove users and their keys"),
+    "key": Command(
+        "security.keys", "create, list, show and revoke keys with which programs log in"
+    ),
+    "role": Command("security.access", "add, list, show and remove roles: named sets of rules"),
+    "rule": Command(
+        "security.access", "add, list, show and remove rules of roles, users or everybody"
+    ),
+    "access": Command("security.access", "say whether a user may do something, and by which rule"),
+    "log": Command("data.logs", "verify, dump, export and import the stored logs"),
+    "backup": Command("data.backup", "copy the catalog and all topics at one moment"),
+    "restore": Command("data.backup", "make a data directory from a backup"),
+    "migrate": Command("data.migrate", "move a data directory into Kafka and PostgreSQL"),
+    "history": Command(
+        "data.histories", "list, show, verify, import and drop the histories of topics"
+    ),
     "pipeline": Command("pipeline", "run jobs on Spark and show their results"),
     "context": Command("contexts", "give names to brokers, and choose one"),
     "completion": Command("completion", "print a script that lets a shell complete commands"),
-    "config": Command("settings", "write a settings file"),
-    "bench": Command("bench", "measure how fast a broker stores and reads"),
+    "config": Command("server.settings", "write a settings file"),
+    "bench": Command("server.bench", "measure how fast a broker stores and reads"),
 }
 EPILOG = """\
 try it without a server:
@@ -101,9 +121,20 @@ class _Commands(argparse._SubParsersAction):  # type: ignore[type-arg]
         self.choices[name] = None
 
 
+class _Parser(argparse.ArgumentParser):
+    """Names the nearest action if one is unknown; its subparsers do the same."""
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        if isinstance(action, argparse._SubParsersAction) and value not in action.choices:
+            known = ", ".join(action.choices)
+            hint = _nearest(value, action.choices) or f"choose from {known}"
+            raise argparse.ArgumentError(None, f"unknown action {value!r}: {hint}")
+        super()._check_value(action, value)
+
+
 def make_parser(loaded: Collection[str] = COMMANDS) -> argparse.ArgumentParser:
     """All commands; those in `loaded` can be parsed, and their modules are imported for it."""
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="penstock",
         description="A durable publish/subscribe broker: acknowledged means on disk.",
         epilog=EPILOG,
@@ -150,11 +181,15 @@ def _show_usage(parser: argparse.ArgumentParser) -> int:
 
 
 def _unknown(name: str) -> str:
+    return f"unknown command {name!r}: {_nearest(name, COMMANDS) or 'see `penstock --help`'}"
+
+
+def _nearest(name: str, known: Iterable[str]) -> str:
+    """The question whether another name is meant; empty if none is similar."""
     import difflib
 
-    near = difflib.get_close_matches(name, COMMANDS, 1)
-    hint = f"did you mean {near[0]!r}?" if near else "see `penstock --help`"
-    return f"unknown command {name!r}: {hint}"
+    near = difflib.get_close_matches(name, known, 1)
+    return f"did you mean {near[0]!r}?" if near else ""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 from penstock.model.errors import RefusedError
 
 if TYPE_CHECKING:
-    from penstock.model.record import Record
+    from penstock.model.record import Offsets, Record
 
 PROGRESS_AFTER_S: Final = 1.0  # a command that is done sooner stays quiet
 PROGRESS_EVERY_S: Final = 0.2
@@ -65,6 +65,13 @@ def show_facts(facts: Iterable[tuple[str, object]]) -> None:
     """A line each, the label in front."""
     for label, value in facts:
         print(f"{label:<11} {printable(str(value))}")
+
+
+def shown_offsets(offsets: Offsets) -> str:
+    """An offset, or those of all partitions in the form that a position is given in."""
+    if not isinstance(offsets, dict):
+        return str(offsets)
+    return "{" + ", ".join([f'"{number}": {offset}' for number, offset in offsets.items()]) + "}"
 
 
 def shown_time(timestamp_us: int) -> str:

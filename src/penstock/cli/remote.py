@@ -10,7 +10,7 @@ from __future__ import annotations
 import argparse
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 from urllib.parse import unquote, urlsplit, urlunsplit
 
 import msgspec
@@ -71,14 +71,36 @@ def reach_broker(options: argparse.Namespace, *, create: bool = False) -> AnyBro
         raise explained(refused) from None
 
 
-def ask(options: argparse.Namespace, method: str, path: str, body: Any = None) -> Any:
-    """A running broker's answer; RefusedError and UnavailableError as it says."""
+class RunningBroker(NamedTuple):
+    """Where a command asks, as whom, and with which headers."""
+
+    url: str
+    key: str
+    headers: dict[str, str]  # say which tenant is meant
+
+    def ask(self, method: str, path: str, body: Any = None, **headers: str) -> Any:
+        """Its answer; RefusedError and UnavailableError as it says."""
+        return ask_at(
+            self.url, self.key, method, path=path, body=body, headers=self.headers | headers
+        )
+
+
+def running_broker(options: argparse.Namespace) -> RunningBroker | None:
+    """The broker that has the directory of the options open, or whose URL they give."""
     url = served_at(options.at)
     if url is None:
+        return None
+    return RunningBroker(url, read_key(options, url), tenant_header(options))
+
+
+def ask(options: argparse.Namespace, method: str, path: str, body: Any = None) -> Any:
+    """A running broker's answer; RefusedError and UnavailableError as it says."""
+    broker = running_broker(options)
+    if broker is None:
         raise UnavailableError(
             f"no broker has {options.at!r} open: start `penstock serve`, or give --at URL"
         )
-    return ask_at(url, read_key(options, url), method, path, body, tenant_header(options))
+    return broker.ask(method, path, body)
 
 
 def tenant_header(options: argparse.Namespace) -> dict[str, str]:
@@ -96,7 +118,7 @@ def ask_at(
 ) -> Any:
     """One request; what the answer holds as JSON, or None if it is empty."""
     data = b"" if body is None else msgspec.json.encode(body)
-    answer = fetch(url, key, method, path, data, headers)
+    answer = fetch(url, key, method, path=path, body=data, headers=headers)
     return msgspec.json.decode(answer) if answer else None
 
 
@@ -175,6 +197,6 @@ def job_place(options: argparse.Namespace) -> dict[str, str]:
 
 def explained(refused: NotAuthorized) -> NotAuthorized:
     return NotAuthorized(
-        f"{refused}: log in with --at http://USER:PASSWORD@HOST:PORT, or with a key "
-        "(`penstock user key`) in --key-file or PENSTOCK_KEY"
+        f"{refused}; give the login with --at http://USER:PASSWORD@HOST:PORT, or a key "
+        "(`penstock user key`) with --key-file or PENSTOCK_KEY"
     )

@@ -16,6 +16,7 @@ from penstock.model.record import DEFAULT_TENANT
 
 if TYPE_CHECKING:
     from penstock.app.sync import Broker
+    from penstock.config.contexts import Context
 
 
 def add_tenant(parser: argparse.ArgumentParser) -> None:
@@ -58,14 +59,10 @@ def choose_target(options: argparse.Namespace) -> None:
         options.at = chosen_target() if options.at is None else options.at
         if options.at is not None:
             return
-    from penstock.config.contexts import chosen_context, load_contexts
-
-    contexts = load_contexts()
-    name = options.context or chosen_context() or contexts.current
-    if not name:
+    context = find_context(options)
+    if context is None:
         options.at = DEFAULT_DATA
         return
-    context = contexts.get(name)
     options.at = context.at
     if context.key_file and "key_file" in options and not options.key_file:
         options.key_file = context.key_file
@@ -73,16 +70,18 @@ def choose_target(options: argparse.Namespace) -> None:
         options.of_tenant = context.tenant
 
 
+def find_context(options: argparse.Namespace) -> Context | None:
+    """The context that was named, or is in use."""
+    from penstock.config.contexts import chosen_context, load_contexts
+
+    contexts = load_contexts()
+    name = options.context or chosen_context() or contexts.current
+    return contexts.get(name) if name else None
+
+
 def allow_negative_positions(parser: argparse.ArgumentParser) -> None:
     """Take `-24h` as a value; argparse would take it for an option that does not exist."""
     parser._negative_number_matcher = re.compile(r"-\d")
-
-
-def whole_number(text: str) -> int:
-    """An argument that counts something: 1, 2, 3, …"""
-    if not (text.isascii() and text.isdigit() and int(text) > 0):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number above 0")
-    return int(text)
 
 
 def target_path(options: argparse.Namespace) -> Path:

@@ -6,7 +6,6 @@ import asyncio
 import ssl
 import warnings
 from collections.abc import AsyncIterator, Callable, Iterable
-from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 from urllib.parse import urlencode
 from uuid import uuid4
@@ -14,7 +13,7 @@ from uuid import uuid4
 import msgspec
 
 from penstock.client.answer import ANSWER_S_MAX, check, decode_topics
-from penstock.client.groups import AsyncGroup, group_settings, redrive_steps
+from penstock.client.groups import GROUP_IS_DEPRECATED, AsyncGroup, group_settings, redrive_steps
 from penstock.client.handlers import Handler, Handlers, request
 from penstock.client.publishing import TopicPublisher
 from penstock.client.reading import StreamPages, fetch_batch, read_all
@@ -35,11 +34,11 @@ from penstock.client.wire import (
     message_body,
     topic_path,
 )
-from penstock.core.names import check_filter, check_topic
+from penstock.core.naming.names import check_filter, check_topic
 from penstock.core.position import check_offset_type, read_offsets
 from penstock.model.errors import OutcomeUnknown, RefusedError, TopicExists
 from penstock.model.groups import GroupInfo
-from penstock.model.limits import HEARTBEAT_S as HEARTBEAT_S
+from penstock.model.limits import HEARTBEAT_S
 from penstock.model.messages import check_key, check_messages
 from penstock.model.record import (
     BindingInfo,
@@ -57,9 +56,7 @@ from penstock.model.record import (
 
 T = TypeVar("T")
 
-GROUP_IS_DEPRECATED: Final = (
-    "client.group(topic, group) is deprecated: use client.join_group(group, topic)"
-)
+LOOK_FIRST: Final = "look with topics(), or repeat the call with exist_ok=True"
 REPEAT: Final = "repeat the call; doing it twice does no harm"
 # What a request is answered that was sent twice and carried out the first time.
 SELF_REFUSED: Final = {("PUT", 409), ("DELETE", 404)}
@@ -109,12 +106,7 @@ class AsyncClient:
     async def __aenter__(self) -> Self:
         return await self.open()
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *failure: object) -> None:
         await self.close()
 
     async def _ask(
@@ -154,9 +146,7 @@ class AsyncClient:
     async def create_topic(self, topic: str, *, exist_ok: bool = False, **settings: Any) -> None:
         """Declare a topic: retention_age, retention_bytes, durability; else the defaults."""
         headers = {} if exist_ok else {"If-None-Match": "*"}
-        way_out = (
-            REPEAT if exist_ok else "look with topics(), or repeat the call with exist_ok=True"
-        )
+        way_out = REPEAT if exist_ok else LOOK_FIRST
         body = encode_settings(settings)
         try:
             await self._ask("PUT", topic_path(topic), body, headers=headers, way_out=way_out)
@@ -195,6 +185,10 @@ class AsyncClient:
     async def topics(self) -> list[TopicInfo]:
         return decode_topics(await self._ask("GET", "/v1/topics"))
 
+    async def topic(self, topic: str) -> TopicInfo:
+        """One of them, or `$audit`, which is not listed."""
+        return msgspec.json.decode(await self._ask("GET", topic_path(topic)), type=TopicInfo)
+
     async def bind(self, filter: str, topic: str) -> None:
         """Names that match `filter` are placed in `topic` from now on."""
         body = {"filter": check_filter(filter), "topic": check_topic(topic)}
@@ -209,9 +203,6 @@ class AsyncClient:
         """In the order in which they apply."""
         data = await self._ask("GET", "/v1/bindings")
         return msgspec.json.decode(data, type=BindingsIn).bindings
-
-    async def _topic_info(self, topic: str) -> TopicInfo:
-        return msgspec.json.decode(await self._ask("GET", topic_path(topic)), type=TopicInfo)
 
     # Publishing
 
@@ -255,7 +246,7 @@ class AsyncClient:
             message_body(message, name, headers, retain) for message in check_messages(messages)
         ]
         if not bodies:
-            info = await self._topic_info(topic)
+            info = await self.topic(topic)
             return [] if info.partitions else range(info.end_offset, info.end_offset)
         if self._openings:
             await asyncio.wait(self._openings)
@@ -309,8 +300,10 @@ class AsyncClient:
         key = uuid4().hex if key is None else check_key(key)
         asked = {"where": where, "commit": commit, "on_gap": on_gap}
         path = f"{consumer_path(topic, consumer)}/fetch"
-        end = (await self._topic_info(topic)).ends if limit is None else -1
-        return await fetch_batch(self._ask, path, asked, limit, end, key, self._patience_s)
+        end = (await self.topic(topic)).ends if limit is None else -1
+        return await fetch_batch(
+            self._ask, path, asked, limit=limit, end=end, key=key, patience_s=self._patience_s
+        )
 
     async def commit(self, consumer: str, topic: str, offset: Offsets | None = None) -> None:
         """Save the position: all that was handed out, or all before `offset`, is handled."""
@@ -376,7 +369,9 @@ class AsyncClient:
         """
         check_limit(limit)
         check_filters(where, None)
-        return await redrive_steps(self._transport, topic, group, limit, where, dry_run)
+        return await redrive_steps(
+            self._transport, topic, group, limit=limit, where=where, is_dry_run=dry_run
+        )
 
     async def remove_group(self, group: str, topic: str) -> None:
         """Forget a group and its position; what was given out belongs to nobody."""
@@ -391,17 +386,22 @@ class AsyncClient:
         limit: int | None = None,
         where: str | None = None,
         names: str | None = None,
+        partition: int | None = None,
     ) -> list[Record]:
-        """Records from `start` up to the end at this call; no position is kept."""
+        """Records from `start` up to the end at this call; no position is kept.
+
+        `partition` reads one of several, where an offset is a position.
+        """
         check_limit(limit)
         check_filters(where, names)
-        return await read_all(self._ask, topic, start, limit, where, names)
+        return await read_all(
+            self._ask, topic, start, limit=limit, where=where, names=names, partition=partition
+        )
 
     async def size(self, topic: str, consumer: str | None = None) -> int:
         """Records kept in the topic, or those the consumer has not been given yet."""
         if consumer is None:
-            info = await self._topic_info(topic)
-            return info.end_offset - info.first_offset
+            return (await self.topic(topic)).count
         data = await self._ask("GET", consumer_path(topic, consumer))
         return msgspec.json.decode(data, type=ConsumerInfo).waiting
 
@@ -444,7 +444,13 @@ class AsyncClient:
         check_on_gap(on_gap)
         check_filters(where, names)
         return StreamPages(
-            self._ask, self._transport, topic, where, names, on_gap, self._heartbeat_s
+            self._ask,
+            self._transport,
+            topic,
+            where=where,
+            names=names,
+            on_gap=on_gap,
+            heartbeat_s=self._heartbeat_s,
         )
 
     def _on_opened(self, opening: asyncio.Task[RecordsIn]) -> None:
@@ -489,5 +495,5 @@ class AsyncClient:
         The answer comes in the same topic, under `<topic>/_reply/<id>`. HandlerError has what the
         handler raised.
         """
-        end = (await self._topic_info(topic)).ends
-        return await request(self, message, topic, name, end, timeout_s)
+        end = (await self.topic(topic)).ends
+        return await request(self, message, topic, name=name, end=end, timeout_s=timeout_s)

@@ -17,13 +17,17 @@ from penstock.model.groups import (
     check_lease_s,
     redrive_all,
 )
-from penstock.model.record import PositionLike, Record
+from penstock.model.record import Offsets, PositionLike, Record
 
 ANSWER_WAY_OUT: Final = (
     "repeat the call; if it is refused because the records are not held, either it was carried out "
     "or their lease has ended"
 )
 REDRIVE_WAY_OUT: Final = "repeat the call; what was put back is not put back again"
+
+GROUP_IS_DEPRECATED: Final = (
+    "client.group(topic, group) is deprecated: use client.join_group(group, topic)"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +37,7 @@ class Delivery:
     record: Record
     deliveries: int  # how often it was given out, this time included
     receipt: str
+    has_partitions: bool = False  # the topic has several: an answer has to name that of the record
 
 
 class AsyncGroup:
@@ -65,8 +70,9 @@ class AsyncGroup:
             way_out="fetch again; records of the lost answer come again when their lease ends",
         )
         found = msgspec.json.decode(check(answer), type=RecordsIn)
+        has_partitions = isinstance(found.next_offset, dict)
         return [
-            Delivery(one.record(found.topic), one.deliveries, found.receipt)
+            Delivery(one.record(found.topic), one.deliveries, found.receipt, has_partitions)
             for one in found.records
         ]
 
@@ -85,17 +91,17 @@ class AsyncGroup:
         return await self._answer("extend", deliveries, group_settings(lease_s, None))
 
     async def _answer(self, verb: str, deliveries: Sequence[Delivery], more: dict[str, Any]) -> int:
-        by_receipt: dict[str, list[int]] = {}
+        by_receipt: dict[str, list[Delivery]] = {}
         for one in deliveries:
-            by_receipt.setdefault(one.receipt, []).append(one.record.offset)
+            by_receipt.setdefault(one.receipt, []).append(one)
         done = 0
-        for receipt, offsets in by_receipt.items():
-            body = {"receipt": receipt, "offsets": offsets} | more
+        for receipt, held in by_receipt.items():
+            body = {"receipt": receipt, "offsets": _places(held)} | more
             answer = await self._transport.ask(
                 "POST", f"{self._path}/{verb}", msgspec.json.encode(body), way_out=ANSWER_WAY_OUT
             )
             check(answer)
-            done += len(offsets)
+            done += len(held)
         return done
 
     async def info(self) -> dict[str, Any]:
@@ -111,6 +117,16 @@ class AsyncGroup:
                 "DELETE", self._path, way_out="repeat the call; NotSubscribed means it is deleted"
             )
         )
+
+
+def _places(held: Sequence[Delivery]) -> list[int] | dict[str, list[int]]:
+    """Offsets, by partition where there are several."""
+    if not held[0].has_partitions:
+        return [one.record.offset for one in held]
+    found: dict[str, list[int]] = {}
+    for one in held:
+        found.setdefault(str(one.record.partition), []).append(one.record.offset)
+    return found
 
 
 def group_settings(lease_s: float | None, deliveries_max: int | None) -> dict[str, Any]:
@@ -133,7 +149,7 @@ async def redrive_steps(
     """One request after another until all dead letters that are wanted are put back."""
     path = f"{group_path(topic, group)}/redrive"
 
-    async def step(start: int, limit: int) -> Redriven:
+    async def step(start: Offsets, limit: int) -> Redriven:
         body = {"from": start, "limit": limit, "dry_run": is_dry_run, "where": where}
         answer = await transport.ask(
             "POST", path, msgspec.json.encode(body), may_repeat=is_dry_run, way_out=REDRIVE_WAY_OUT

@@ -49,9 +49,12 @@ async def read_page(
     names: str | None,
     wait_s: float = 0.0,
     silence_s_max: float = ANSWER_S_MAX,
+    *,
+    partition: int | None = None,
 ) -> RecordsIn:
     """The records of one request."""
     asked = {"from": position, "limit": limit, "where": where, "names": names}
+    asked["partition"] = partition
     if wait_s:
         asked["wait"] = f"{wait_s:g}"
     query = urlencode({key: value for key, value in asked.items() if value is not None})
@@ -67,6 +70,8 @@ async def read_all(
     limit: int | None,
     where: str | None,
     names: str | None,
+    *,
+    partition: int | None = None,
 ) -> list[Record]:
     """Records from `start` up to the end at the first request."""
     found: list[Record] = []
@@ -74,7 +79,9 @@ async def read_all(
     end: Offsets | None = None
     while True:
         asked = READ_MAX if limit is None else min(limit - len(found), READ_MAX)
-        page = await read_page(ask, topic, position, asked, where, names)
+        page = await read_page(
+            ask, topic, position, limit=asked, where=where, names=names, partition=partition
+        )
         end = page.end_offset if end is None else end
         found += [one for one in page.all() if one.offset < offset_in(end, one.partition)]
         if has_reached(page.next_offset, end) or (limit is not None and len(found) >= limit):
@@ -118,11 +125,11 @@ class StreamPages:
                     self._ask,
                     self._topic,
                     position,
-                    STREAM_READ_MAX,
-                    self._where,
-                    self._names,
-                    wait_s,
-                    self._heartbeat_s * SILENCE_HEARTBEATS_MAX,
+                    limit=STREAM_READ_MAX,
+                    where=self._where,
+                    names=self._names,
+                    wait_s=wait_s,
+                    silence_s_max=self._heartbeat_s * SILENCE_HEARTBEATS_MAX,
                 )
                 if self._on_gap == "error":
                     check_gap(self._topic, position, page)

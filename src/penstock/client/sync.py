@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import ssl
 import warnings
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Sequence
 from types import TracebackType
-from typing import Any, Final, Self, TypeVar
+from typing import Any, Final, Self, TypeVar, Unpack
 
-from penstock.client.aio import GROUP_IS_DEPRECATED, AsyncClient
-from penstock.client.groups import AsyncGroup, Delivery
+from penstock.client.aio import AsyncClient
+from penstock.client.groups import GROUP_IS_DEPRECATED, AsyncGroup, Delivery
 from penstock.client.handlers import Handler
-from penstock.client.repeating import PATIENCE_S
+from penstock.client.options import ClientOptions
 from penstock.model.blocking import Blocking, LoopThread
-from penstock.model.limits import HEARTBEAT_S
 from penstock.model.messages import check_messages
 from penstock.model.record import HeadersLike, Place, PositionLike, Record
 
@@ -27,25 +25,7 @@ Call = Callable[[Coroutine[Any, Any, Any]], Any]
 class Client(Blocking):
     """A broker elsewhere, with the names of Broker; `penstock.connect(url)` makes it."""
 
-    def __init__(
-        self,
-        url: str,
-        *,
-        user: str = "",
-        password: str = "",
-        token: str = "",
-        tenant: str = "",
-        tls: ssl.SSLContext | None = None,
-        patience_s: float = PATIENCE_S,
-        heartbeat_s: float = HEARTBEAT_S,
-    ) -> None:
-        options: dict[str, Any] = {
-            "user": user,
-            "password": password,
-            "token": token,
-            "tenant": tenant,
-        }
-        options |= {"tls": tls, "patience_s": patience_s, "heartbeat_s": heartbeat_s}
+    def __init__(self, url: str, **options: Unpack[ClientOptions]) -> None:
         self._thread = LoopThread("penstock-client", CLOSED)
         try:
             self._client = self._awaitable = self._call(_make(url, options))
@@ -234,7 +214,7 @@ class Group:
         self._call(self._group.delete())
 
 
-async def _make(url: str, options: dict[str, Any]) -> AsyncClient:
+async def _make(url: str, options: ClientOptions) -> AsyncClient:
     """On the client's own loop, which its parts belong to."""
     return await AsyncClient(url, **options).open()
 
@@ -243,29 +223,11 @@ async def _next(records: AsyncIterator[Record]) -> Record:
     return await anext(records)
 
 
-def connect(
-    url: str,
-    *,
-    user: str = "",
-    password: str = "",
-    token: str = "",
-    tenant: str = "",
-    tls: ssl.SSLContext | None = None,
-    patience_s: float = PATIENCE_S,
-    heartbeat_s: float = HEARTBEAT_S,
-) -> Client:
-    """A client of the broker at `url`, which it asks once, to see that it is there.
+def connect(url: str, **options: Unpack[ClientOptions]) -> Client:
+    """A client of the broker at `url`. It sends one request, to see that the broker is there.
 
+    `user` and `password`, or `token`: the login. `tls`: how certificates are checked.
     `tenant`: which one an operator means. `patience_s`: how long calls with a key are repeated
     before they fail. `heartbeat_s`: how long the broker may be silent in a stream.
     """
-    return Client(
-        url,
-        user=user,
-        password=password,
-        token=token,
-        tenant=tenant,
-        tls=tls,
-        patience_s=patience_s,
-        heartbeat_s=heartbeat_s,
-    )
+    return Client(url, **options)

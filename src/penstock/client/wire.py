@@ -11,7 +11,13 @@ from urllib.parse import quote
 
 import msgspec
 
-from penstock.core.names import check_consumer, check_filter, check_group, check_name, check_topic
+from penstock.core.naming.names import (
+    check_consumer,
+    check_filter,
+    check_group,
+    check_name,
+    check_topic,
+)
 from penstock.core.position import AtTime, parse_position
 from penstock.core.topic_settings import check_topic_setting
 from penstock.core.where import compile_where
@@ -21,8 +27,8 @@ from penstock.model.limits import EXPRESSION_CHARS_MAX, NAME_BYTES_MAX
 from penstock.model.messages import check_headers, encode_message
 from penstock.model.record import (
     KIND_BYTES,
-    KIND_ERASED,
     KIND_JSON,
+    KIND_NAMES,
     KIND_TEXT,
     BindingInfo,
     ConsumerInfo,
@@ -33,12 +39,7 @@ from penstock.model.record import (
     has_reached,
 )
 
-_KINDS: Final = {
-    "text": KIND_TEXT,
-    "json": KIND_JSON,
-    "bytes": KIND_BYTES,
-    "erased": KIND_ERASED,
-}
+_KINDS: Final = {str(name): kind for kind, name in enumerate(KIND_NAMES)}
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _encode: Final = msgspec.json.Encoder().encode
 
@@ -69,18 +70,18 @@ class RecordIn(msgspec.Struct):
         else:
             payload = msgspec.json.decode(self.payload, type=str).encode() if self.payload else b""
         return Record(
-            topic,
-            self.partition,
-            self.offset,
-            self.timestamp,
-            self.name,
-            payload,
-            tuple(self.headers),
-            self.publisher,
-            self.qos,
-            self.retain,
-            self.expires_at,
-            kind,
+            topic=topic,
+            partition=self.partition,
+            offset=self.offset,
+            timestamp=self.timestamp,
+            name=self.name,
+            payload=payload,
+            headers=tuple(self.headers),
+            publisher=self.publisher,
+            qos=self.qos,
+            retain=self.retain,
+            expires_at=self.expires_at,
+            kind=kind,
         )
 
 

@@ -15,8 +15,8 @@ from urllib.parse import urlsplit
 from penstock.config.checks import one_of, optional_text, text, whole_number, yes_or_no
 from penstock.config.rows import check_keys, tables
 from penstock.core.access import CLIENT, check_role_name
-from penstock.core.bridged_names import DIRECTIONS, OUT, BridgeTopic
-from penstock.core.names import SHARE_PREFIX, check_filter, check_tenant
+from penstock.core.naming.bridged_names import DIRECTIONS, OUT, BridgeTopic
+from penstock.core.naming.names import SHARE_PREFIX, check_filter, check_tenant
 from penstock.doors.bridge.settings import (
     IN_FLIGHT_MAX,
     IN_FLIGHT_MAX_OLD,
@@ -81,14 +81,14 @@ def _bridge(row: dict[str, Any], name: str, origin: str) -> BridgeSettings:
         "in_flight_max", IN_FLIGHT_MAX if version == MQTT_5 else IN_FLIGHT_MAX_OLD
     )
     return BridgeSettings(
-        name,
-        host,
-        port,
-        tuple(_topics(row["topics"], name, origin)),
-        is_tls,
-        version,
-        text("client_id", row.get("client_id", f"penstock-{name}")),
-        user,
+        name=name,
+        host=host,
+        port=port,
+        topics=tuple(_topics(row["topics"], name, origin)),
+        is_tls=is_tls,
+        version=version,
+        client_id=text("client_id", row.get("client_id", f"penstock-{name}")),
+        user=user,
         **paths,
         keep_alive_s=whole_number("keep_alive_s", row.get("keep_alive_s", KEEP_ALIVE_S), 5, 65_535),
         in_flight_max=whole_number("in_flight_max", in_flight_max, 1, 1_000),

@@ -27,6 +27,8 @@ class Context:
     at: str  # a directory or a URL
     key_file: str = ""
     tenant: str = ""
+    mqtt: str = ""  # a URL; empty: the broker says where it speaks MQTT
+    cafile: str = ""  # whose certificates are trusted there
 
 
 @dataclass(slots=True)

@@ -11,7 +11,7 @@ from typing import Any
 from penstock.broker.access import DeclaredRole, DeclaredRule
 from penstock.config.rows import check_keys, tables
 from penstock.core.access import BUILT_IN, Rule, check_role_name, check_user, parse_rule
-from penstock.core.names import check_tenant, quoted
+from penstock.core.naming.names import check_tenant, quoted
 from penstock.model.errors import InvalidSetting, RefusedError
 from penstock.model.record import DEFAULT_TENANT, TenantId
 

@@ -12,7 +12,7 @@ from penstock.broker.access import (
     ORGANIZATION,
     ORGANIZATIONAL_UNIT,
 )
-from penstock.broker.settings import BrokerSettings
+from penstock.broker.settings import BrokerSettings, NodeSettings
 from penstock.config.checks import (
     OFF,
     OPTIONAL,
@@ -42,6 +42,7 @@ from penstock.doors.mqtt.limits import MqttLimits
 LOCAL: Final = "local[*]"
 _BROKER: Final = BrokerSettings()
 _LIMITS: Final = MqttLimits()
+_NODE: Final = NodeSettings()
 _HTTP: Final = HttpLimits()
 
 KAFKA_KEYS: Final = {
@@ -403,6 +404,36 @@ SETTINGS: Final = (
         "instead of master: a Spark Connect server, 'sc://HOST:15002'",
     ),
     Setting(
+        "node.name",
+        _NODE.name,
+        optional_text,
+        "name of this node among others on the same Kafka and PostgreSQL; empty: node-NUMBER",
+    ),
+    Setting(
+        "node.lease_s",
+        _NODE.lease_s,
+        lambda key, value: whole_number(key, value, 1, 60),
+        "seconds after which a node that does not answer counts as dead; the same on all nodes",
+    ),
+    Setting(
+        "node.advertise",
+        _NODE.advertise,
+        optional_text,
+        "HOST:PORT where MQTT clients reach this node; empty: its first listener",
+    ),
+    Setting(
+        "node.listen",
+        _NODE.listen,
+        address,
+        "MQTT of this node alone, where other nodes share its ports; 'off' for none",
+    ),
+    Setting(
+        "node.shares_ports",
+        _NODE.shares_ports,
+        yes_or_no,
+        "let other nodes on this machine listen on the same ports (SO_REUSEPORT)",
+    ),
+    Setting(
         "spark.jobs_max",
         2,
         lambda key, value: whole_number(key, value, 1, 100),
@@ -425,7 +456,7 @@ OTHER_VARIABLES: Final = frozenset(
     f"{PREFIX}{name}"
     for name in (
         *("AT", "CONTEXT", "KEY"),  # of commands
-        *("COMPILE", "EXPECT_ENGINE", "ROUNDS", "SEED"),  # of make and of tests
+        *("CHAOS_S", "COMPILE", "EXPECT_ENGINE", "ROUNDS", "SEED"),  # of make and of tests
         *("POWERLOSS_POINTS", "SIM_FIRST", "SIM_SEEDS"),
         *("TRACE_ACKS", "TRACE_ACK_FD", "TRACE_FILE", "TRACE_ROOT"),
     )

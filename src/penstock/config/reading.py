@@ -22,7 +22,7 @@ from penstock.config.known import (
     SERVICE_VARIABLE,
     SETTINGS,
 )
-from penstock.core.names import check_filter, check_topic
+from penstock.core.naming.names import check_filter, check_topic
 from penstock.core.quota_settings import read_quotas
 from penstock.model.errors import InvalidSetting, RefusedError
 
@@ -133,7 +133,15 @@ def load(
             raise InvalidSetting(f"{origin}: [{setting.table}] {wrong}") from None
         origins[path] = origin
     return Effective(
-        values, origins, bindings, schedule, quotas, roles, rules, history_options, bridges
+        values=values,
+        origins=origins,
+        bindings=bindings,
+        schedule=schedule,
+        quotas=quotas,
+        roles=roles,
+        rules=rules,
+        history_options=history_options,
+        bridges=bridges,
     )
 
 
@@ -176,12 +184,18 @@ def _flatten(table: dict[str, Any], origin: str, above: str = "") -> list[tuple[
 
 def _unknown(path: str, origin: str) -> Setting:
     tables = sorted({setting.table for setting in SETTINGS} | set(_LISTS) | {"quotas"})
-    near = difflib.get_close_matches(path, [*BY_PATH, *tables], 1)
+    known = [*BY_PATH, *tables]
+    near = difflib.get_close_matches(path, known, 3)
+    near.sort(key=lambda one: (-_likeness(one, path), known.index(one)))  # of equals the first
     if not near:  # the right key in the wrong table, perhaps
         key = path.rpartition(".")[2]
-        near = [known for known in BY_PATH if known.endswith(f".{key}")][:1]
+        near = [one for one in BY_PATH if one.endswith(f".{key}")][:1]
     hint = f"did you mean {near[0]!r}?" if near else f"tables are {', '.join(tables)}"
     raise InvalidSetting(f"{origin}: setting {path!r} is unknown: {hint}")
+
+
+def _likeness(known: str, path: str) -> float:
+    return difflib.SequenceMatcher(None, known, path).ratio()
 
 
 def _unknown_variable(variable: str) -> InvalidSetting:

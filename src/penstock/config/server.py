@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from penstock.broker.access import CertificateRules
+from penstock.broker.access.tokens import TokenSettings
 from penstock.broker.session.session import NEVER_EXPIRES
-from penstock.broker.settings import check_storage, make_settings
-from penstock.broker.tokens import TokenSettings
+from penstock.broker.settings import NodeSettings, check_storage, make_settings
 from penstock.config.checks import OFF, REQUIRED
 from penstock.config.known import BROKER_NAMES, BROKER_TABLES, SETTINGS
 from penstock.config.reading import DEFAULT, Binding, Effective, chosen_master
@@ -18,7 +18,7 @@ from penstock.core.proxies import TrustedProxies, parse_networks
 from penstock.core.topic_settings import is_unlimited, size_bytes
 from penstock.doors.http.limits import HttpLimits
 from penstock.doors.mqtt.limits import MqttLimits
-from penstock.doors.tls_context import TlsFiles
+from penstock.doors.tls.context import TlsFiles
 from penstock.log.files.directory import KAFKA
 from penstock.model.errors import InvalidSetting
 
@@ -66,6 +66,7 @@ class ServerSettings:
     roles: tuple[DeclaredRole, ...] = ()
     rules: tuple[DeclaredRule, ...] = ()
     bridges: tuple[BridgeSettings, ...] = ()
+    node: NodeSettings | None = None  # None: this broker has its catalog for itself
 
 
 def server_settings(effective: Effective) -> ServerSettings:
@@ -84,46 +85,60 @@ def server_settings(effective: Effective) -> ServerSettings:
     check_storage(make_settings(broker))
     _check_reachable(values)
     return ServerSettings(
-        Path(values["server.data"]),
-        values["log_output.level"],
-        values["log_output.format"],
-        values["mqtt.listen"],
-        values["mqtt.tls_listen"],
-        _tls_files(values, "mqtt", "mqtt"),
-        MqttLimits(
-            seconds("connect_timeout", values["mqtt.connect_timeout"]),
-            values["mqtt.connections_max"],
-            values["mqtt.keep_alive_s_max"],
-            values["mqtt.will_grace_s"],
-            values["mqtt.sys_interval_s"],
-            values["mqtt.queue_qos0"],
-            values["mqtt.auto_create_topics"],
-            _session_expiry_s(values["mqtt.session_expiry_max"]),
+        data=Path(values["server.data"]),
+        log_level=values["log_output.level"],
+        log_format=values["log_output.format"],
+        mqtt=values["mqtt.listen"],
+        mqtts=values["mqtt.tls_listen"],
+        tls=_tls_files(values, "mqtt", "mqtt"),
+        mqtt_limits=MqttLimits(
+            connect_s_max=seconds("connect_timeout", values["mqtt.connect_timeout"]),
+            connections_max=values["mqtt.connections_max"],
+            keep_alive_s_max=values["mqtt.keep_alive_s_max"],
+            will_grace_s=values["mqtt.will_grace_s"],
+            sys_interval_s=values["mqtt.sys_interval_s"],
+            queue_qos0=values["mqtt.queue_qos0"],
+            auto_create_topics=values["mqtt.auto_create_topics"],
+            session_expiry_s_max=_session_expiry_s(values["mqtt.session_expiry_max"]),
             proxy_protocol=values["mqtt.proxy_protocol"],
         ),
-        values["http.listen"],
-        values["http.tls_listen"],
-        _http_tls_files(values),
-        _http_limits(values),
-        values["bus.path"],
-        values["bus.processes_max"],
-        broker,
-        effective.bindings,
-        values["access.allow_anonymous"],
-        effective.schedule,
-        values["spark.jobs_max"],
-        chosen_master(values),
-        _token_settings(values),
-        TrustedProxies(parse_networks("trusted_proxies", values["server.trusted_proxies"])),
-        CertificateRules(
+        http=values["http.listen"],
+        https=values["http.tls_listen"],
+        http_tls=_http_tls_files(values),
+        http_limits=_http_limits(values),
+        bus=values["bus.path"],
+        bus_processes_max=values["bus.processes_max"],
+        broker=broker,
+        bindings=effective.bindings,
+        allow_anonymous=values["access.allow_anonymous"],
+        schedule=effective.schedule,
+        jobs_max=values["spark.jobs_max"],
+        spark_master=chosen_master(values),
+        tokens=_token_settings(values),
+        proxies=TrustedProxies(parse_networks("trusted_proxies", values["server.trusted_proxies"])),
+        certificates=CertificateRules(
             values["access.certificate_user"],
             values["access.certificate_tenant"],
             values["access.certificate_unknown_users"],
         ),
-        _first_user(values),
-        effective.roles,
-        effective.rules,
-        effective.bridges,
+        first_user=_first_user(values),
+        roles=effective.roles,
+        rules=effective.rules,
+        bridges=effective.bridges,
+        node=_node_settings(values),
+    )
+
+
+def _node_settings(values: dict[str, Any]) -> NodeSettings | None:
+    """Servers with the same Kafka and the same PostgreSQL are nodes."""
+    if values["log.backend"] != KAFKA or not values["catalog.url"]:
+        return None
+    return NodeSettings(
+        values["node.name"],
+        values["node.lease_s"],
+        values["node.advertise"],
+        listen=values["node.listen"],
+        shares_ports=values["node.shares_ports"],
     )
 
 
@@ -147,15 +162,15 @@ def _token_settings(values: dict[str, Any]) -> TokenSettings | None:
             "that the same keys signed for other services would be accepted here"
         )
     return TokenSettings(
-        Path(keys),
-        issuer,
-        audience,
-        values["access.jwt_leeway_s"],
-        values["access.jwt_user_claim"],
-        values["access.jwt_tenant_claim"],
-        values["access.jwt_roles_claim"],
-        values["access.jwt_client_claim"],
-        tuple(sorted(set(values["access.jwt_default_roles"].split()))),
+        keys=Path(keys),
+        issuer=issuer,
+        audience=audience,
+        leeway_s=values["access.jwt_leeway_s"],
+        user_claim=values["access.jwt_user_claim"],
+        tenant_claim=values["access.jwt_tenant_claim"],
+        roles_claim=values["access.jwt_roles_claim"],
+        client_claim=values["access.jwt_client_claim"],
+        default_roles=tuple(sorted(set(values["access.jwt_default_roles"].split()))),
     )
 
 

@@ -6,7 +6,7 @@ import re
 from datetime import timedelta
 from typing import Final
 
-from penstock.core.names import shown
+from penstock.core.naming.names import shown
 from penstock.model.errors import InvalidSetting
 
 S_END: Final = 1e12  # some 30,000 years

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.core import trie
+from penstock.core.naming import trie
 
 
 def engine_kind() -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from penstock.core.names import matches
+from penstock.core.naming.names import matches
 
 
 class Erasure(msgspec.Struct, frozen=True):

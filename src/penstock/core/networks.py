@@ -20,6 +20,13 @@ def network_of(source: str) -> str:
     return source
 
 
+def network_of_peer(peer: str) -> str:
+    """The network of an address as it is shown to people, with or without a port."""
+    if peer.startswith("["):
+        return network_of(peer[1:].partition("]")[0])
+    return network_of(peer.partition(":")[0] if peer.count(":") == 1 else peer)
+
+
 def is_loopback(host: str) -> bool:
     """Whether only this machine reaches the address."""
     if host == "localhost":

@@ -15,7 +15,7 @@ from typing import Final, NoReturn
 
 import msgspec
 
-from penstock.core.names import quoted
+from penstock.core.naming.names import quoted
 from penstock.model.errors import InvalidPosition
 
 
@@ -167,7 +167,9 @@ def _time_us(text: str, time: re.Match[str]) -> int:
         if int(zone_minutes or 0) > 59:
             raise ValueError("zone minutes must be in 0..59")
         zone = timezone(-ahead if sign == "-" else ahead)
-        whole = datetime(year, month, day, hour, minute, 59 if is_leap else second, tzinfo=zone)
+        whole = datetime(
+            year, month, day, hour, minute, second=59 if is_leap else second, tzinfo=zone
+        )
     except ValueError as failure:
         _refuse(text, f"is not a time: {failure}; correct it, as in 2026-01-02T03:04:05Z")
     whole_s = (whole - _EPOCH) // timedelta(seconds=1)
@@ -211,15 +213,21 @@ def read_offsets(value: Mapping[str, int]) -> tuple[tuple[int, int], ...]:
     """Offsets by the numbers of their partitions, which JSON writes as text; InvalidPosition."""
     found: dict[int, int] = {}
     for partition, offset in value.items():
-        number = str(partition)
-        if not (number.isascii() and number.isdigit() and len(number) <= _PARTITION_DIGITS_MAX):
-            _refuse(partition, "is not the number of a partition, as in " + _PARTED)
+        number = read_partition(partition)
         if isinstance(offset, bool) or not isinstance(offset, int):
             _refuse(offset, "is not an offset: it is a whole number, as in " + _PARTED)
-        found[int(number)] = _at_offset(offset, offset).offset
+        found[number] = _at_offset(offset, offset).offset
     if not found:
         _refuse("{}", "names no partition: give an offset for each, as in " + _PARTED)
     return tuple(sorted(found.items()))
+
+
+def read_partition(partition: str) -> int:
+    """The number of a partition, which JSON writes as text; InvalidPosition."""
+    number = str(partition)
+    if not (number.isascii() and number.isdigit() and len(number) <= _PARTITION_DIGITS_MAX):
+        _refuse(partition, "is not the number of a partition, as in " + _PARTED)
+    return int(number)
 
 
 def _parse_json(text: str) -> AtOffsets:

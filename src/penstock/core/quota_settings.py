@@ -17,15 +17,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from penstock.core.names import shown
+from penstock.core.naming.names import shown
 from penstock.core.quotas import (
+    KINDS,
     PUBLISH_BYTES_RATE,
     RETAINED_BYTES,
     STORED_BYTES,
     TENANT_DEFAULTS,
-    TENANT_KINDS,
     USER_DEFAULTS,
-    USER_KINDS,
 )
 from penstock.core.topic_settings import check_keys, is_unlimited, size_bytes
 from penstock.model.errors import InvalidSetting
@@ -70,11 +69,11 @@ def read_quotas(key: str, value: object) -> QuotaSettings:
     for tenant, given in tenants.items():
         own = dict(_table(f"{key}.{TENANT}.{tenant}", given))
         its_users = _table(f"{key}.{TENANT}.{tenant}.{USER}", own.pop(USER, {}))
-        by_tenant[tenant] = _read(own, (*TENANT_KINDS, USER))
-        users_by_tenant[tenant] = _read(its_users, USER_KINDS)
+        by_tenant[tenant] = _read(own, (*KINDS, USER))
+        users_by_tenant[tenant] = _read(its_users, KINDS)
     return QuotaSettings(
-        _read(table, (*TENANT_KINDS, USER, TENANT)),
-        _read(users, USER_KINDS),
+        _read(table, (*KINDS, USER, TENANT)),
+        _read(users, KINDS),
         by_tenant,
         users_by_tenant,
     )

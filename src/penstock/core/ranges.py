@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable
 
 
@@ -45,9 +45,10 @@ class OffsetRanges:
             self._starts.insert(after, offset)
             self._ends.insert(after, offset + 1)
 
-    def trim(self, first: int) -> None:
-        """Offsets below `first` do not exist any more."""
-        gone = bisect_right(self._ends, first)
-        del self._starts[:gone], self._ends[:gone]
-        if self._starts and self._starts[0] < first:
-            self._starts[0] = first
+    def trim(self, first: int, start: int = 0) -> None:
+        """Offsets of [start, first) do not exist any more; no range lies on both sides of start."""
+        at = bisect_left(self._starts, start)
+        gone = max(bisect_right(self._ends, first), at)
+        del self._starts[at:gone], self._ends[at:gone]
+        if at < len(self._starts) and self._starts[at] < first:
+            self._starts[at] = first

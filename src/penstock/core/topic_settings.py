@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from penstock.core.durations import seconds
-from penstock.core.names import shown
+from penstock.core.naming.names import shown
 from penstock.model.errors import InvalidSetting
 from penstock.model.limits import KIB, MIB
 

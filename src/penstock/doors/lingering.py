@@ -12,7 +12,7 @@ import asyncio
 import socket
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Final
+from typing import Final, Protocol
 
 from penstock.doors.selector import GONE, READABLE, WRITABLE, DoorSelector
 from penstock.model.limits import KIB, MIB
@@ -24,6 +24,17 @@ LINGERS_MAX: Final = 1_000  # or half the connections of the door; then the olde
 READ_BYTES: Final = 64 * KIB
 
 
+class LingerLimits(Protocol):
+    """The limits of a door that bound its lingering connections."""
+
+    @property
+    def linger_s_max(self) -> float: ...
+    @property
+    def linger_bytes_max(self) -> int: ...
+    @property
+    def connections_max(self) -> int: ...
+
+
 class Lingering:
     """The lingering connections of one door."""
 
@@ -31,16 +42,13 @@ class Lingering:
         self,
         selector: DoorSelector,
         loop: asyncio.AbstractEventLoop,
-        s_max: float = LINGER_S_MAX,
-        bytes_max: int = LINGER_BYTES_MAX,
-        *,
-        connections_max: int = 0,
+        limits: LingerLimits,
     ) -> None:
         self.selector = selector
         self.loop = loop
-        self.s_max = s_max
-        self.bytes_max = bytes_max
-        self.count_max = max(LINGERS_MAX, connections_max // 2)
+        self.s_max = limits.linger_s_max
+        self.bytes_max = limits.linger_bytes_max
+        self.count_max = max(LINGERS_MAX, limits.connections_max // 2)
         self.lingers: dict[Linger, None] = {}  # the oldest first
         self.is_stopping = False  # every client may read why, however many there are
         self._empty: asyncio.Event | None = None  # somebody waits for the last one to go

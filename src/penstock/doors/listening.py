@@ -22,12 +22,16 @@ from penstock.doors.proxied import Begin, ProxiedSocket
 from penstock.doors.selector import READABLE, DoorSelector
 from penstock.doors.serving import Served, Serving
 from penstock.doors.tcp import SocketLink, peer_of, source_of
-from penstock.doors.tls import TlsListener
-from penstock.doors.tls_context import TlsContext
+from penstock.doors.tls.context import TlsContext
+from penstock.doors.tls.link import NoteCertificate, TlsListener
+from penstock.model.limits import KIB
 from penstock.model.unix_socket import short_address
 
 ACCEPTS_MAX: Final = 64  # of one event: others get their turn
 BACKLOG: Final = 1024
+# That the system takes for a client who does not read, besides what is on its way: without a bound
+# it takes 4 MB of memory for each of them. What is under way is not bounded by it (tcp(7)).
+SOCKET_BYTES_MAX: Final = 128 * KIB
 PAUSE_S: Final = 0.2  # of accepting, when the system has no descriptor or memory for it
 
 Make = Callable[[Link], Served | None]  # None when there is no room for another connection
@@ -49,11 +53,14 @@ class Listeners:
         descriptors: Descriptors,
         may_use_reserve: bool,
         proxies: TrustedProxies,
+        note_certificate: NoteCertificate,
     ) -> None:
         """`may_use_reserve`: its clients may be those that ask how the broker is.
 
         `proxies` have to begin every connection with a header of the PROXY protocol.
+        `note_certificate` hears of clients whose certificate is refused.
         """
+        self._note_certificate = note_certificate
         self._proxies = proxies
         self._descriptors = descriptors
         self._may_use_reserve = may_use_reserve
@@ -68,16 +75,31 @@ class Listeners:
         self._tls: list[TlsListener] = []
         self._files: list[Path] = []  # of Unix sockets
 
-    def listen(self, host: str, port: int, context: TlsContext | None = None) -> tuple[str, int]:
-        """Take connections on an address, with TLS if told how; the address that was bound."""
+    def listen(
+        self, host: str, port: int, context: TlsContext | None = None, *, is_shared: bool = False
+    ) -> tuple[str, int]:
+        """Take connections on an address, with TLS if told how; the address that was bound.
+
+        A shared one may be open in other processes as well: the system deals connections out.
+        """
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        listener = socket.create_server((host, port), family=family, backlog=BACKLOG)
+        listener = socket.create_server(
+            (host, port), family=family, backlog=BACKLOG, reuse_port=is_shared
+        )
         listener.setblocking(False)
+        # What is accepted inherits it.
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, SOCKET_BYTES_MAX)
         self._sockets.append(listener)
         begin: Begin = partial(self._begin, self._make)
         if context is not None:
             tls = TlsListener(
-                context, self._loop, self._make, self._refused, self._lingering, self._log
+                context,
+                self._loop,
+                self._make,
+                refused=self._refused,
+                lingering=self._lingering,
+                log=self._log,
+                note_certificate=self._note_certificate,
             )
             self._tls.append(tls)
             self._descriptors.watch(tls.strangers)

@@ -21,6 +21,7 @@ class DoorLoop(asyncio.SelectorEventLoop):
         # Shorter ways than asyncio's own, for what is done with every message.
         self.call_at_tick_end = selector.ending.append
         self.call_from_thread = selector.call_from_thread
+        self.is_quiet = selector.is_quiet
         selector.on_mistake = self._tell
 
     def call_soon(

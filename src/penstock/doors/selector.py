@@ -25,6 +25,8 @@ EVENTS_MAX: Final = 512  # of one round; the rest comes with the next
 READABLE: Final = select.EPOLLIN
 WRITABLE: Final = select.EPOLLOUT
 GONE: Final = select.EPOLLHUP | select.EPOLLERR
+CROWD_ROUNDS: Final = 64  # so long after a third descriptor was active the loop is not quiet
+NO_FD: Final = -1
 
 
 class DoorSelector(selectors.BaseSelector):
@@ -42,6 +44,10 @@ class DoorSelector(selectors.BaseSelector):
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._is_wanted = False  # asyncio has something to do that was not there when it asked
         self._now_s: Callable[[], float] = time.monotonic
+        # The two descriptors that were active last: one client and its reader, while no other is.
+        self._active = self._active_before = NO_FD
+        self._crowd_rounds = CROWD_ROUNDS  # until it is quiet, if no other becomes active
+        self._is_lone_event = False  # this round has one
         # The loop's: hears what a call at the end of a tick raised.
         self.on_mistake: Callable[[Exception], object] = _refuse
         self.serve(self._wake, self._answer)
@@ -49,6 +55,10 @@ class DoorSelector(selectors.BaseSelector):
     def come_back(self) -> None:
         """asyncio has something to do: return to the loop after this round of handlers."""
         self._is_wanted = True
+
+    def is_quiet(self) -> bool:
+        """Has nobody anything to do but the client that is served now, as far as is known?"""
+        return self._is_lone_event and not self._crowd_rounds and not self._is_wanted
 
     def call_from_thread(self, call: Callable[[], None]) -> None:
         """Have this called as a handler is; from any thread."""
@@ -117,7 +127,13 @@ class DoorSelector(selectors.BaseSelector):
         """Call the handlers; what is left is for asyncio."""
         ready = []
         handlers = self._handlers
+        self._is_lone_event = len(events) == 1
+        if self._crowd_rounds:
+            self._crowd_rounds -= 1
         for fd, event in events:
+            if fd != self._active and fd != self._active_before and fd != self._wake:
+                self._active_before, self._active = self._active, fd
+                self._crowd_rounds = CROWD_ROUNDS
             handler = handlers.get(fd)
             if handler is not None:
                 handler(event)
@@ -133,6 +149,7 @@ class DoorSelector(selectors.BaseSelector):
                     ready.append((key, mask & key.events))
         if self.ending or self.flushing:
             self._end_tick()
+        self._is_lone_event = False
         return ready
 
     def _end_tick(self) -> None:

@@ -8,19 +8,20 @@ All methods are called on the event loop.
 from __future__ import annotations
 
 import asyncio
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Awaitable, Sequence
 from typing import Final, Generic
 
 from mypy_extensions import mypyc_attr
 
+from penstock.core.delivery.run import MixedRun, Run
 from penstock.core.erasure import Erasure
-from penstock.core.run import MixedRun, Run
 from penstock.log.format.batch import Batch
 from penstock.log.format.builder import BatchBuilder
 from penstock.log.format.marks import NO_RECORD, Mark
 from penstock.log.history.tier import LogHistory
-from penstock.log.interface import LogSettings, OnCommit, Waiter
+from penstock.log.interface import Bounds, LogSettings, OnCommit, Waiter
 from penstock.log.placing import Placing
 from penstock.log.rounds import Committer, J
 from penstock.log.waiting import EndWaiters
@@ -34,7 +35,7 @@ PENDING_BYTES_MAX = 8 * MIB  # what one commit takes; publishers beyond it wait
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
-class AppendingLog(Generic[J]):
+class AppendingLog(ABC, Generic[J]):
     """The half of a `KeptLog` that takes messages; `J` is how its backend stores a batch."""
 
     def __init__(
@@ -81,17 +82,28 @@ class AppendingLog(Generic[J]):
 
     # What a backend does
 
+    @abstractmethod
     def begin_commit(self) -> J | None:
         """Take what is next into a batch, if nothing is on its way (called by the Committer)."""
-        raise NotImplementedError
 
+    @abstractmethod
     def finish_commit(self, job: J) -> None:
         """The batch is stored, or was refused (called by the Committer)."""
-        raise NotImplementedError
 
+    @abstractmethod
+    def bounds(self) -> Bounds:
+        """The offsets a reader may ask for."""
+
+    @abstractmethod
     def _refusal(self) -> UnavailableError | None:
         """Why nothing can be appended, if so."""
-        raise NotImplementedError
+
+    def count_from(self, offset: int) -> int:
+        first, end = self.bounds()
+        return max(end - max(offset, first), 0)
+
+    async def learn_count(self) -> None:
+        return
 
     async def keep_erasures(self, erasures: Sequence[Erasure]) -> None:
         raise _not_erasable()

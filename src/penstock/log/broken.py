@@ -9,8 +9,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Sequence
 
+from penstock.core.delivery.run import MixedRun, Run
 from penstock.core.erasure import Erasure
-from penstock.core.run import MixedRun, Run
 from penstock.log.format.batch import Batch
 from penstock.log.format.marks import Mark
 from penstock.log.history.tier import LogHistory
@@ -76,6 +76,12 @@ class BrokenLog:
 
     def bounds(self) -> Bounds:
         return Bounds(0, self._end)
+
+    def count_from(self, offset: int) -> int:
+        return max(self._end - offset, 0)
+
+    async def learn_count(self) -> None:
+        return
 
     @property
     def hot_first(self) -> int:

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
 
 from penstock.core.topic_settings import FSYNC as FSYNC
 from penstock.core.topic_settings import OS as OS
 from penstock.core.topic_settings import REPLICATED as REPLICATED
 
 if TYPE_CHECKING:
+    from penstock.core.delivery.run import MixedRun, Run
     from penstock.core.erasure import Erasure
-    from penstock.core.run import MixedRun, Run
+    from penstock.core.fences import Fences
     from penstock.log.cache import ChunkCache
     from penstock.log.format.batch import Batch
     from penstock.log.format.marks import Mark
@@ -141,6 +142,17 @@ class KeptLog(Log, Protocol):
         """The first offset at hand; what `bounds` has before it is in the history only."""
         ...
 
+    def count_from(self, offset: int) -> int:
+        """How many messages it has from `offset` on.
+
+        An upper bound where offsets may hold no message, and nobody has looked at them.
+        """
+        ...
+
+    async def learn_count(self) -> None:
+        """Look at a bounded part of what was there before it, so that `count_from` is exact."""
+        ...
+
     def batches_since(self, offset: int) -> AsyncIterator[Batch]:
         """Every batch from the one that holds `offset` on, those of marks only included.
 
@@ -202,6 +214,21 @@ class KeptLog(Log, Protocol):
         ...
 
 
+@runtime_checkable
+class SharedLog(KeptLog, Protocol):
+    """A log that several nodes may write to; see `core/fences.py`."""
+
+    fences: Fences
+
+    async def append_fence(self, incarnation: int) -> int:
+        """Marked records of a dead node that come later are void; the offset of its first fence."""
+        ...
+
+    def learn_fences(self, known: Mapping[int, int]) -> None:
+        """Fences, by incarnation, that lie before the end and may not have been seen here."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class LogIdentity:
     """Which log: its tenant, its topic's never reused id, and a readable part of the path."""
@@ -255,4 +282,21 @@ class LogStore(Protocol):
 
     def list(self) -> list[LogIdentity]:
         """The first log of every topic."""
+        ...
+
+
+@runtime_checkable
+class SharedStore(LogStore, Protocol):
+    """A store that several nodes use."""
+
+    async def open_new(self, identity: LogIdentity, settings: LogSettings) -> KeptLog:
+        """Open a log that another node made; `follow` shows all that is in it as if it came now."""
+        ...
+
+    def follow(self, log: KeptLog) -> None:
+        """Show what is in a log that `open_new` opened, now that somebody listens."""
+        ...
+
+    def drop(self, log: KeptLog) -> None:
+        """Let go of a log that another node deletes: nothing more can be stored in it."""
         ...

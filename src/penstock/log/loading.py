@@ -31,14 +31,23 @@ class ChunkLoader:
         cached = self._cache.get(owner, number, length)
         if cached is not None:
             return cached
-        key = (id(owner), number, length)
+        return await asyncio.shield(self._start(owner, (id(owner), number, length), read))
+
+    def prepare(self, owner: object, number: int, read: Read) -> None:
+        """Load a chunk that somebody will want soon; a failure is told to whoever asks then."""
+        if self._cache.get(owner, number) is None:
+            self._start(owner, (id(owner), number, WHOLE), read)
+
+    def _start(
+        self, owner: object, key: tuple[int, int, int], read: Read
+    ) -> asyncio.Task[list[Batch]]:
         loading = self._loading.get(key)
         if loading is None:
             # A task of its own: the first caller may give up while others still wait.
             loading = self._loop.create_task(self._fetch(owner, key, read))
             self._loading[key] = loading
             loading.add_done_callback(forget_failure)
-        return await asyncio.shield(loading)
+        return loading
 
     async def _fetch(self, owner: object, key: tuple[int, int, int], read: Read) -> list[Batch]:
         _, number, length = key

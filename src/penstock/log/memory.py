@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from bisect import bisect_right
 from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import replace
 
 from penstock.core.erasure import Erasure
 from penstock.log.appending import AppendingLog
@@ -29,6 +30,7 @@ class MemoryJob:
     """A batch that is stored as soon as it is made."""
 
     is_quick = True
+    is_short = False
 
     def __init__(self, batch: Batch) -> None:
         self.batch = batch
@@ -50,7 +52,8 @@ class MemoryLog(AppendingLog[MemoryJob]):
     def __init__(
         self, settings: LogSettings, clock: Clock, loop: asyncio.AbstractEventLoop
     ) -> None:
-        super().__init__(settings, 1, 0, 0, clock, loop, Committer(loop, NoRounds()))
+        committer: Committer[MemoryJob] = Committer(loop, NoRounds())
+        super().__init__(settings, 1, 0, 0, clock=clock, loop=loop, committer=committer)
         self._batches: list[Batch] = []
         self._first = 0
         self._checksum = 0
@@ -180,9 +183,11 @@ class MemoryStore:
     async def create(
         self, identity: LogIdentity, declared: str, settings: LogSettings
     ) -> MemoryLog:
-        log = self._logs[identity] = MemoryLog(settings, self._clock, self._loop)
+        for number in range(settings.partitions):
+            part = replace(identity, partition=number)
+            self._logs[part] = MemoryLog(settings, self._clock, self._loop)
         await self.declare(identity, declared, settings)
-        return log
+        return self._logs[identity]
 
     async def open(self, identity: LogIdentity, settings: LogSettings) -> MemoryLog:
         if identity not in self._logs:
@@ -190,7 +195,9 @@ class MemoryStore:
         return self._logs[identity]
 
     async def delete(self, identity: LogIdentity) -> None:
-        del self._logs[identity], self._declared[identity]
+        del self._declared[identity]
+        for part in [one for one in self._logs if replace(one, partition=0) == identity]:
+            del self._logs[part]
 
     async def declare(self, identity: LogIdentity, declared: str, settings: LogSettings) -> None:
         self._declared[identity] = (declared, settings)

@@ -21,8 +21,13 @@ class Job(Protocol):
         """It is done sooner than handed to a thread."""
         ...
 
+    @property
+    def is_short(self) -> bool:
+        """The same, while the event loop has nothing else to do."""
+        ...
+
     def run(self) -> None:
-        """Do it here and now; only asked of a quick one."""
+        """Do it here and now; only asked of a quick one or a short one."""
         ...
 
 
@@ -53,6 +58,8 @@ class Committer(Generic[J]):
         # All that arrives in this tick shares the round; a loop may know where its tick ends.
         self._at_tick_end: Callable[[Callable[[], None]], object]
         self._at_tick_end = getattr(loop, "call_at_tick_end", loop.call_soon)
+        # A loop may know that only one client is active: then nobody else waits for a short job.
+        self._is_quiet: Callable[[], bool] = getattr(loop, "is_quiet", _never)
         self._rounds = rounds
         self._dirty: dict[CommitTarget[J], None] = {}
         self._targets: list[CommitTarget[J]] = []  # logs with a job in the round that runs
@@ -103,7 +110,7 @@ class Committer(Generic[J]):
             job = log.begin_commit()
             if job is None:
                 continue
-            if job.is_quick:
+            if job.is_quick or (len(logs) == 1 and job.is_short and self._is_quiet()):
                 job.run()
                 log.finish_commit(job)
             else:
@@ -124,3 +131,7 @@ class Committer(Generic[J]):
                 self._begin()
             else:  # what came during the round may gather as if none had run
                 self._linger()
+
+
+def _never() -> bool:
+    return False

@@ -17,6 +17,8 @@ class Tail:
 
     def __init__(self, end_offset: int, bytes_max: int) -> None:
         self._batches: deque[Batch] = deque()
+        # What each of them counts, memory and stored: a batch may be decoded while it is here.
+        self._counted: deque[tuple[int, int]] = deque()
         self.bytes = 0
         self._stored_bytes = 0
         self._bytes_max = bytes_max
@@ -24,9 +26,11 @@ class Tail:
         self.first_offset = end_offset
 
     def append(self, batch: Batch) -> None:
+        memory_bytes, stored_bytes = batch.memory_bytes, batch.header.stored_length
         self._batches.append(batch)
-        self.bytes += batch.memory_bytes
-        self._stored_bytes += batch.header.stored_length
+        self._counted.append((memory_bytes, stored_bytes))
+        self.bytes += memory_bytes
+        self._stored_bytes += stored_bytes
         while self.bytes > self._bytes_max and self._is_over and len(self._batches) > 1:
             self._drop_oldest()
             self.first_offset = self._batches[0].base_offset
@@ -42,9 +46,10 @@ class Tail:
         self.first_offset = max(self.first_offset, offset)
 
     def _drop_oldest(self) -> None:
-        oldest = self._batches.popleft()
-        self.bytes -= oldest.memory_bytes
-        self._stored_bytes -= oldest.header.stored_length
+        self._batches.popleft()
+        memory_bytes, stored_bytes = self._counted.popleft()
+        self.bytes -= memory_bytes
+        self._stored_bytes -= stored_bytes
 
     def read(self, offset: int, bytes_max: int) -> list[Batch]:
         """Batches from the one that holds `offset` on; the caller knows it is here."""

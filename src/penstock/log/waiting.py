@@ -7,7 +7,7 @@ import errno
 from collections.abc import Sequence
 from typing import Final
 
-from penstock.core.run import Run
+from penstock.core.delivery.run import Run
 from penstock.log.format.marks import Mark
 from penstock.log.interface import Log
 from penstock.model.errors import UnavailableError

@@ -91,6 +91,7 @@ class Awaitable(Protocol):
         self, names: str, topic: str, *, before: PositionLike | None = ..., dry_run: bool = ...
     ) -> Erased: ...
     async def topics(self) -> list[TopicInfo]: ...
+    async def topic(self, topic: str) -> TopicInfo: ...
     async def bind(self, filter: str, topic: str) -> None: ...
     async def unbind(self, filter: str) -> None: ...
     async def bindings(self) -> list[BindingInfo]: ...
@@ -163,6 +164,7 @@ class Awaitable(Protocol):
         limit: int | None = ...,
         where: str | None = ...,
         names: str | None = ...,
+        partition: int | None = ...,
     ) -> list[Record]: ...
     async def size(self, topic: str, consumer: str | None = ...) -> int: ...
 
@@ -206,6 +208,10 @@ class Blocking:
 
     def topics(self) -> list[TopicInfo]:
         return self._call(self._awaitable.topics())
+
+    def topic(self, topic: str) -> TopicInfo:
+        """One of them, or `$audit`, which is not listed."""
+        return self._call(self._awaitable.topic(topic))
 
     def bind(self, filter: str, topic: str) -> None:
         """Names that match `filter` are placed in `topic` from now on."""
@@ -360,10 +366,16 @@ class Blocking:
         limit: int | None = None,
         where: str | None = None,
         names: str | None = None,
+        partition: int | None = None,
     ) -> list[Record]:
-        """Records from `start` up to the end at this call; no position is kept."""
+        """Records from `start` up to the end at this call; no position is kept.
+
+        `partition` reads one of several, where an offset is a position.
+        """
         return self._call(
-            self._awaitable.read(topic, start=start, limit=limit, where=where, names=names)
+            self._awaitable.read(
+                topic, start=start, limit=limit, where=where, names=names, partition=partition
+            )
         )
 
     def size(self, topic: str, consumer: str | None = None) -> int:

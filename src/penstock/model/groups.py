@@ -2,28 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+import msgspec
+
 from penstock.model.errors import InvalidSetting
+from penstock.model.record import Offsets
 
 LEASE_S: Final = 30.0
 LEASE_S_MIN: Final = 0.01
 LEASE_S_MAX: Final = 24 * 3600.0
 DELIVERIES: Final = 5
 DELIVERIES_MAX: Final = 1_000_000
+FROM_START: Final[Offsets] = 0  # where a redrive begins, however many partitions there are
 REDRIVE_STEP: Final = 1_000  # dead letters that one request puts back
 
 
-@dataclass(frozen=True, slots=True)
-class Pending:
-    """A record that is not done."""
+# Records that an answer is about: offsets, or by partition where a topic has several; None: all.
+PlacesLike = Sequence[int] | Mapping[str, Sequence[int]] | None
+
+
+class Pending(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A record that is not done. Partition 0 is not written down."""
 
     offset: int
     deliveries: int
     state: str  # "leased", or "waiting" to be given out again
-    expires_at: int = 0  # of a lease; µs since 1970, UTC
+    expires_at: int  # of a lease; µs since 1970, UTC; 0: none
+    partition: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +39,7 @@ class GroupInfo:
     """How a group stands."""
 
     group: str
-    next_offset: int
+    next_offset: Offsets
     lag: int  # records that were never given out
     pending: list[Pending]
     lease_s: float = LEASE_S
@@ -44,7 +52,7 @@ class Redriven:
 
     dead_topic: str
     records: int  # put back by it; with a dry run, those that would be
-    next_offset: int  # of the dead-letter topic: where to go on
+    next_offset: Offsets  # of the dead-letter topic: where to go on
     is_complete: bool  # the end of the dead-letter topic was reached
     is_dry_run: bool = False
 
@@ -76,10 +84,10 @@ def check_deliveries_max(deliveries_max: int | None) -> int | None:
 
 
 async def redrive_all(
-    step: Callable[[int, int], Awaitable[Redriven]], limit: int | None = None
+    step: Callable[[Offsets, int], Awaitable[Redriven]], limit: int | None = None
 ) -> int:
     """Take steps, each from an offset on and with a limit, until all is done; how many records."""
-    count = offset = 0
+    count, offset = 0, FROM_START
     while limit is None or count < limit:
         wanted = REDRIVE_STEP if limit is None else min(limit - count, REDRIVE_STEP)
         done = await step(offset, wanted)

@@ -24,3 +24,4 @@ EXPRESSION_DEPTH_MAX: Final = 64
 HEARTBEAT_S: Final = 15.0  # the longest silence of a broker towards a reader of a stream
 SILENCE_HEARTBEATS_MAX: Final = 2  # then a reader takes the connection for dead
 HEADERS_BYTES_MAX: Final = 65_535  # of one record, all keys and values; a key's length has 16 bits
+WILL_GRACE_S: Final = 30  # after a start; most clients come back within seconds

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
-from typing import Any, Final, NewType
+from typing import Any, Final, Literal, NewType
 
 import msgspec
 
@@ -22,7 +22,8 @@ KIND_BYTES: Final = 0
 KIND_TEXT: Final = 1
 KIND_JSON: Final = 2
 KIND_ERASED: Final = 3  # nothing is left of what was published
-KIND_NAMES: Final = ("bytes", "text", "json", "erased")  # as users see them, by number
+KindName = Literal["bytes", "text", "json", "erased"]  # as users see them
+KIND_NAMES: Final[tuple[KindName, ...]] = ("bytes", "text", "json", "erased")  # by number
 
 # The flags of a record, one byte.
 QOS_MASK: Final = 0b11
@@ -159,6 +160,12 @@ class TopicInfo:
     trouble: str = ""  # what is wrong with its files
     history: HistoryInfo | None = None  # None: it has none
     partitions: tuple[PartitionInfo, ...] = ()  # empty: it has one
+    records: int | None = None  # messages it holds; None: as many as offsets
+
+    @property
+    def count(self) -> int:
+        """How many messages it holds."""
+        return self.end_offset - self.first_offset if self.records is None else self.records
 
     @property
     def ends(self) -> Offsets:

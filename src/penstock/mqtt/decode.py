@@ -56,13 +56,13 @@ def _read_publish(first_byte: int, body: bytes, version: int, sender: Role) -> P
     if version == MQTT_5:
         properties, pos = read_properties(body, pos, end, PacketType.PUBLISH, sender)
     return Publish(
-        decode_publish_name(name, version, properties.topic_alias is not None),
-        body[pos:],
-        qos,
-        bool(first_byte & 1),
-        bool(first_byte & 8),
-        packet_id,
-        properties,
+        name=decode_publish_name(name, version, properties.topic_alias is not None),
+        payload=body[pos:],
+        qos=qos,
+        retain=bool(first_byte & 1),
+        dup=bool(first_byte & 8),
+        packet_id=packet_id,
+        properties=properties,
     )
 
 

@@ -88,15 +88,15 @@ def read_connect(first_byte: int, body: bytes, version: int, sender: Role) -> Co
     check_end(body, pos, PacketType.CONNECT)
     is_bridge = level & BRIDGE != 0
     return Connect(
-        client_id,
-        clean_start,
-        keep_alive_s,
-        will,
-        username,
-        password,
-        version,
-        properties,
-        is_bridge,
+        client_id=client_id,
+        clean_start=clean_start,
+        keep_alive_s=keep_alive_s,
+        will=will,
+        username=username,
+        password=password,
+        version=version,
+        properties=properties,
+        is_bridge=is_bridge,
     )
 
 

@@ -54,6 +54,14 @@ def encode_publish_run(
     field = len(name).to_bytes(2, "big") + name
     rest = b"\0\0" + section if with_ids else section
     lead = bytes((first_byte,))
+    if end_message - first_message == 1:
+        at, only = payload_starts[first_message], payload_lengths[first_message]
+        body = len(field) + len(rest) + only
+        start_bytes = lead + (bytes((body,)) if body < 0x80 else write_varint(body)) + field
+        alone = start_bytes + rest + data[at : at + only]
+        run = EncodedRun(alone, [len(alone)], [len(start_bytes)] if with_ids else [])
+        run.packet_bytes_max = run.packet_bytes = len(alone)
+        return run
     parts: list[bytes] = []
     ends: list[int] = []
     id_positions: list[int] = []

@@ -348,10 +348,10 @@ def _new_run(
         chunk.data[pos],
         name,
         property_bytes,
-        properties,
-        pos,
-        len(chunk.payload_starts),
-        len(chunk.packet_ids),
+        properties=properties,
+        start=pos,
+        first_message=len(chunk.payload_starts),
+        first_id=len(chunk.packet_ids),
     )
 
 

@@ -33,11 +33,11 @@ def _publishes(chunk: Chunk, run: PublishRun) -> Iterator[Publish]:
         start = chunk.payload_starts[run.first_message + index]
         length = chunk.payload_lengths[run.first_message + index]
         yield Publish(
-            name,
-            chunk.data[start : start + length],
-            run.qos,
-            run.retain,
-            run.dup,
-            chunk.packet_ids[run.first_id + index] if run.qos else 0,
-            run.properties,
+            name=name,
+            payload=chunk.data[start : start + length],
+            qos=run.qos,
+            retain=run.retain,
+            dup=run.dup,
+            packet_id=chunk.packet_ids[run.first_id + index] if run.qos else 0,
+            properties=run.properties,
         )

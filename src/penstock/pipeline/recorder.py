@@ -25,7 +25,14 @@ class Recorder:
         now_us = clock.now_us()
         begun = datetime.fromtimestamp(now_us / 1e6, UTC)
         run_id = f"{job}-{begun:%Y%m%dT%H%M%S}-{secrets.token_hex(2)}"
-        self.run = PipelineRun(run_id, job, arguments, RUNNING, now_us, now_us)
+        self.run = PipelineRun(
+            run_id=run_id,
+            job=job,
+            arguments=arguments,
+            state=RUNNING,
+            started_at=now_us,
+            updated_at=now_us,
+        )
         self._clock = clock
         self._report = None if data is None else RunReport(data, self.run)
 

@@ -30,6 +30,16 @@ RETRY_S_MIN: Final = 0.1  # between attempts to reach a server that is gone; dou
 RETRY_S_MAX: Final = 5.0
 VERSION_MIN: Final = 130_000  # the oldest that its makers still looked after when this was written
 
+OPTIONS: Final[dict[str, Any]] = {  # of every connection
+    "application_name": "penstock",
+    "client_encoding": "UTF8",
+    "connect_timeout": CONNECT_S_MAX,
+    "keepalives_idle": VANISHED_S_MAX // 3,
+    "keepalives_interval": VANISHED_S_MAX // 3,
+    "keepalives_count": 2,
+    "tcp_user_timeout": VANISHED_S_MAX * 1_000,
+}
+
 # States that are the server's trouble or its rules, not a mistake in our statement: resources,
 # locks, cancelled, disk, conflicts, read-only, login, privileges.
 _NOT_OURS: Final = ("53", "55", "57", "58", "40", "25006", "28", "42501")
@@ -39,16 +49,7 @@ def connect(url: str, schema: str) -> Connection:
     """A connection that finds unqualified names in `schema`; UnavailableError says why not."""
     try:
         connection = psycopg.connect(
-            url,
-            autocommit=True,
-            cursor_factory=psycopg.RawCursor,
-            application_name="penstock",
-            client_encoding="UTF8",
-            connect_timeout=CONNECT_S_MAX,
-            keepalives_idle=VANISHED_S_MAX // 3,
-            keepalives_interval=VANISHED_S_MAX // 3,
-            keepalives_count=2,
-            tcp_user_timeout=VANISHED_S_MAX * 1_000,
+            url, autocommit=True, cursor_factory=psycopg.RawCursor, **OPTIONS
         )
     except psycopg.Error as failed:
         raise UnavailableError(

@@ -19,7 +19,6 @@ import threading
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
-from hashlib import blake2b
 from typing import Final
 
 import psycopg
@@ -36,6 +35,7 @@ from penstock.postgres.connection import (
     one_line,
     shown_url,
 )
+from penstock.postgres.locks import lock_key
 
 LOCK_S_MAX: Final = 5.0  # the session of a process that was killed ends with its statement
 LOCK_TRY_S: Final = 0.05
@@ -55,7 +55,8 @@ COUNT: Final = "update holders set commits = $1 where part = $2 and token = $3 a
 class Hold:
     """One part (`catalog` or `log`) of a schema, on one connection; used by one thread.
 
-    `giving_up` ends the wait for a server that is gone while a commit is in doubt.
+    `giving_up` ends the wait for a server that is gone while a commit is in doubt. Holders of
+    different parts that give the same `shared_part` exclude who holds that part, and nobody else.
     """
 
     def __init__(
@@ -65,10 +66,12 @@ class Hold:
         part: str,
         giving_up: threading.Event | None = None,
         lock_s_max: float = LOCK_S_MAX,
+        shared_part: str = "",
     ) -> None:
         self.url = url
         self.schema = schema
         self.part = part
+        self._shared_part = shared_part
         self.token = secrets.token_hex(16)
         self.commits = 0
         self.has_gone_back = False  # the server knows fewer commits than it had confirmed
@@ -186,14 +189,19 @@ class Hold:
 
     def _lock(self) -> None:
         """Take the lock; end our own session of before, should the server still have it."""
-        key = _lock_key(self.schema, self.part)
+        if self._shared_part:
+            self._wait_lock(self._shared_part, "select pg_try_advisory_lock_shared($1)")
+        self._wait_lock(self.part, "select pg_try_advisory_lock($1)")
+
+    def _wait_lock(self, part: str, statement: str) -> None:
+        key = lock_key(self.schema, part)
         until_s = self._clock.monotonic_s() + self._lock_s_max
         while True:
-            ((is_ours,),) = self._connection.execute("select pg_try_advisory_lock($1)", (key,))
+            ((is_ours,),) = self._connection.execute(statement, (key,))
             if is_ours:
                 return
             if self._clock.monotonic_s() >= until_s:
-                raise UnavailableError(self._taken_text())
+                raise UnavailableError(self._taken_text(part))
             self._end_former_session(key)
             time.sleep(LOCK_TRY_S)
 
@@ -206,12 +214,12 @@ class Hold:
                 (self._backend, key),
             )
 
-    def _taken_text(self) -> str:
+    def _taken_text(self, part: str) -> str:
         """The error text, with the holder of the part if it is known."""
         holder = "another session"
         try:
             rows = self._connection.execute(
-                "select holder, since from holders where part = $1", (self.part,)
+                "select holder, since from holders where part = $1", (part,)
             ).fetchall()
         except psycopg.Error:  # it has not come so far
             rows = []
@@ -219,7 +227,7 @@ class Hold:
             since = datetime.fromtimestamp(since_us // 1_000_000, UTC)
             holder = f"{name} since {since.isoformat().replace('+00:00', 'Z')}"
         return (
-            f"the {self.part} in schema {self.schema!r} of {shown_url(self.url)} is in use by"
+            f"the {part} in schema {self.schema!r} of {shown_url(self.url)} is in use by"
             f" {holder}: only one broker at a time may use it; stop that broker, or choose "
             "another schema"
         )
@@ -229,11 +237,6 @@ class Hold:
             f"the {self.part} in schema {self.schema!r} of {shown_url(self.url)} no longer "
             f"belongs to this broker ({reason}): nothing is written until the broker is restarted"
         )
-
-
-def _lock_key(schema: str, part: str) -> int:
-    digest = blake2b(f"penstock {schema} {part}".encode(), digest_size=8).digest()
-    return int.from_bytes(digest, "big", signed=True)
 
 
 def _myself() -> str:

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from penstock.core.run import run_of
+from penstock.core.delivery.run import run_of
 from penstock.log.files.commit import ThreadWorkers
 from penstock.log.files.disk import RealDisk
 from penstock.log.files.embedded import EmbeddedLog

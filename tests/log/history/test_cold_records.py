@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from random import Random
 
+import pyarrow.parquet as pq
 import pytest
 
 from penstock.log.history.cold import ColdRecords
@@ -130,8 +131,14 @@ async def test_a_damaged_file_is_reported_and_not_read(world: HistoryWorld) -> N
     storage = world.manifest().storage
     (name,) = [one for one in storage.names() if one.endswith(".parquet")]
     path = Path(storage.uri) / name
+    group = pq.ParquetFile(path).metadata.row_group(0)
+    (payload,) = [
+        one
+        for one in map(group.column, range(group.num_columns))
+        if one.path_in_schema == "payload"
+    ]
     data = bytearray(path.read_bytes())
-    data[len(data) // 4] ^= 0x40
+    data[payload.data_page_offset + payload.total_compressed_size // 2] ^= 0x40
     path.write_bytes(data)
     with pytest.raises(CorruptError):
         await world.log.read(10)

@@ -22,8 +22,8 @@ from penstock.log.history.files import (
 )
 from penstock.model.errors import CorruptError
 from penstock.model.record import Record
-from tests.log.batch_model import TOPIC, ModelLog, RunPlan, run_plans
-from tests.log.segments import plain_run
+from tests.log.files.segments import plain_run
+from tests.log.format.batch_model import TOPIC, ModelLog, RunPlan, run_plans
 
 FACTS = FileFacts(TOPIC, 7, 3)
 KINDS = ["bytes", "text", "json"]

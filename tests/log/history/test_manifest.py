@@ -21,8 +21,8 @@ from penstock.log.history.orders import TableFacts
 from penstock.log.history.schema import SCHEMA
 from penstock.log.history.storage import DirectoryStorage
 from penstock.model.errors import CorruptError, RefusedError, UnavailableError
-from tests.log.batch_model import TOPIC, ModelLog, T
-from tests.log.segments import plain_run
+from tests.log.files.segments import plain_run
+from tests.log.format.batch_model import TOPIC, ModelLog, T
 
 FACTS = TableFacts(TOPIC, 7, "life")
 

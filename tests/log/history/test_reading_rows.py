@@ -15,8 +15,8 @@ from penstock.log.history.schema import to_rows
 from penstock.log.history.tables import GroupedFile
 from penstock.model.errors import CorruptError
 from penstock.model.record import Record
-from tests.log.batch_model import TOPIC, ModelLog, RunPlan, run_plans
-from tests.log.segments import plain_run
+from tests.log.files.segments import plain_run
+from tests.log.format.batch_model import TOPIC, ModelLog, RunPlan, run_plans
 
 
 def sent(batch: Batch) -> Batch:

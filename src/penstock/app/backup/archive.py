@@ -196,6 +196,7 @@ class _Seekable(io.RawIOBase):
             raise
         self._starts: list[int] = []  # of each frame's content
         self._places: list[tuple[int, int]] = []  # of each frame in the file: position, length
+        self._lengths = [length for _, length in table]  # of each frame's content
         self._size = at = 0
         for packed, length in table:
             self._starts.append(self._size)
@@ -221,6 +222,8 @@ class _Seekable(io.RawIOBase):
         table = list(_ENTRY.iter_unpack(self._file.read(length)))
         if sum(packed for packed, _ in table) != size - _FOOT.size - length - _HEAD.size:
             raise broken
+        if any(not 0 < length <= FRAME_BYTES for _, length in table):
+            raise broken
         return table
 
     def readable(self) -> bool:
@@ -244,10 +247,13 @@ class _Seekable(io.RawIOBase):
         if number != self._number:
             at, length = self._places[number]
             self._file.seek(at)
+            # Into a buffer of the size that the table says: a frame may claim to be small and grow.
+            frame = bytearray(self._lengths[number])
             try:
-                self._frame = bytes(self._zstd.decompress(self._file.read(length)))
+                self._zstd.decompress_into(self._file.read(length), frame)
             except Exception as broken:  # of cramjam, by no common name
                 raise CorruptError(f"{self._file.name} is damaged: {broken}") from broken
+            self._frame = bytes(frame)
             self._number = number
         view = memoryview(buffer).cast("B")
         inside = self._position - self._starts[number]
@@ -270,7 +276,7 @@ class ArchiveSource:
         try:
             self._tar = tarfile.TarFile(fileobj=self._content)
             self._members = {one.name: one for one in self._tar.getmembers()}
-        except tarfile.TarError as broken:
+        except (tarfile.TarError, ValueError, OverflowError) as broken:
             self._content.close()
             raise CorruptError(f"{path} is damaged ({broken}): use another backup") from broken
 

@@ -27,12 +27,20 @@ from penstock.app.backup.layout import (
     Source,
     StoredFile,
     StoredLog,
+    moment_name,
     segment_name,
 )
 from penstock.catalog.outside import CATALOG_NAME
 from penstock.log.files.disk import File, RealDisk
-from penstock.log.files.moment import DESCRIPTION, HELD, SMALL_FILES, SNAPSHOTS, LogMoment, Moment
 from penstock.log.files.segment import segment_path
+from penstock.log.files.upkeep.moment import (
+    DESCRIPTION,
+    HELD,
+    SMALL_FILES,
+    SNAPSHOTS,
+    LogMoment,
+    Moment,
+)
 from penstock.model.errors import RefusedError, UnavailableError
 from penstock.model.limits import MIB
 
@@ -147,7 +155,7 @@ def copy_snapshot(snapshot: Path, target: Path, on_bytes: OnBytes, keep: int) ->
     with held(snapshot):
         moment = msgspec.json.decode((snapshot / DESCRIPTION).read_bytes(), type=Moment)
         origin = _origin(snapshot / CATALOG_NAME)
-        name = Manifest(FORMAT, origin, moment.taken_at, "", StoredFile("", 0, ""), []).name
+        name = moment_name(moment.taken_at)
         sink = _open_sink(target, origin, on_bytes)
         try:
             sink.begin(name)
@@ -156,8 +164,13 @@ def copy_snapshot(snapshot: Path, target: Path, on_bytes: OnBytes, keep: int) ->
             path = f"{MOMENTS}/{name}/{CATALOG_NAME}"
             catalog = copying.file(path, snapshot / CATALOG_NAME)
             manifest = Manifest(
-                *(FORMAT, origin, moment.taken_at, moment.version),
-                *(catalog, logs, moment.left_out),
+                format=FORMAT,
+                origin=origin,
+                taken_at=moment.taken_at,
+                version=moment.version,
+                catalog=catalog,
+                logs=logs,
+                left_out=moment.left_out,
             )
             where = sink.finish(manifest)
             pruned = sink.prune(keep)

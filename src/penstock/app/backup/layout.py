@@ -10,15 +10,18 @@ from __future__ import annotations
 
 import hashlib
 import re
+import struct
 from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import IO, Final, Protocol
 
 import msgspec
 
-from penstock.log.files.moment import LogMoment
+from penstock.core.naming.names import check_tenant
+from penstock.log.files.layout import LOG_DIRECTORY
 from penstock.log.files.segment import HEADER_BYTES
-from penstock.model.errors import CorruptError
+from penstock.log.files.upkeep.moment import SMALL_FILES, LogMoment
+from penstock.model.errors import CorruptError, RefusedError
 from penstock.model.limits import KIB, MIB
 
 FORMAT: Final = 1
@@ -27,6 +30,7 @@ MOMENTS: Final = "moments"
 SEGMENTS: Final = "segments"
 MOMENT_NAME: Final = "moment.json"
 CHUNK_BYTES: Final = 1 * MIB
+TAKEN_AT_END: Final = 253_402_300_800_000_000  # the year 10000
 TAIL_BYTES: Final = 64 * KIB  # a segment's last batches, or its footer, with times and checksums
 _PATH: Final = re.compile(r"[^/\0]+(/[^/\0]+)*\Z")
 
@@ -80,8 +84,12 @@ class Manifest(msgspec.Struct, frozen=True):
 
     @property
     def name(self) -> str:
-        """Sorts by time: 20260102T030405.678901Z."""
-        return datetime.fromtimestamp(self.taken_at / 1e6, UTC).strftime("%Y%m%dT%H%M%S.%fZ")
+        return moment_name(self.taken_at)
+
+
+def moment_name(taken_at: int) -> str:
+    """Sorts by time: 20260102T030405.678901Z."""
+    return datetime.fromtimestamp(taken_at / 1e6, UTC).strftime("%Y%m%dT%H%M%S.%fZ")
 
 
 class Source(Protocol):
@@ -110,7 +118,7 @@ def decode_manifest(data: bytes, where: str) -> Manifest:
     """CorruptError if it is damaged, or of a format that this Penstock does not know."""
     try:
         manifest = msgspec.json.decode(data, type=Manifest)
-    except msgspec.DecodeError as broken:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as broken:
         raise CorruptError(f"{where} is damaged ({broken}): use another backup") from broken
     if manifest.format != FORMAT:
         raise CorruptError(
@@ -120,7 +128,35 @@ def decode_manifest(data: bytes, where: str) -> Manifest:
     for file in manifest.files:
         if not _PATH.match(file.path) or ".." in file.path.split("/"):
             raise CorruptError(f"{where} names the file {file.path!r}, which is no path in it")
+    for log in manifest.logs:
+        problem = _problem_of(log)
+        if problem:
+            raise CorruptError(f"{where} is damaged: {problem}; use another backup")
+    if not 0 <= manifest.taken_at < TAKEN_AT_END:
+        raise CorruptError(f"{where} is damaged: taken_at {manifest.taken_at} is no time")
     return manifest
+
+
+def _problem_of(log: StoredLog) -> str:
+    """What is wrong with it, or ''. Its names become paths: none may lead out of a directory."""
+    moment = log.moment
+    try:
+        check_tenant(moment.tenant)
+    except RefusedError as wrong:
+        return str(wrong)
+    name = moment.directory
+    if "/" in name or "\0" in name or name.startswith(".") or not LOG_DIRECTORY.match(name):
+        return f"{name!r} is not the directory of a topic"
+    unknown = set(log.small) - set(SMALL_FILES)
+    if unknown:
+        return f"{sorted(unknown)[0]!r} is not a file of a topic"
+    if not moment.bases or len(moment.bases) != len(log.segments) or min(moment.bases) < 0:
+        return f"topic {name!r} has {len(log.segments)} segments for the offsets {moment.bases[:3]}"
+    try:
+        moment.end.pack()
+    except (struct.error, OverflowError):
+        return f"the end of topic {name!r} is {moment.end}"
+    return ""
 
 
 def read_manifest(source: Source, moment: str) -> Manifest:
@@ -138,6 +174,8 @@ def read_checked(source: Source, stored: StoredFile, write: Callable[[bytes], No
             while data := file.read(CHUNK_BYTES):
                 digest.update(data)
                 length += len(data)
+                if length > stored.bytes:  # perhaps without an end
+                    break
                 write(data)
     except FileNotFoundError:
         raise CorruptError(f"{where} is missing: use another backup") from None

@@ -25,9 +25,9 @@ from penstock.app.backup.layout import (
 from penstock.catalog.outside import CATALOG_NAME
 from penstock.log.files.directory import LOCK_NAME, RESTORING_NAME, DataDirectory
 from penstock.log.files.disk import RealDisk, write_file
-from penstock.log.files.endfile import LOOSE
 from penstock.log.files.endfile import NAME as END_NAME
 from penstock.log.files.segment import segment_path
+from penstock.log.format.end_bytes import LOOSE
 from penstock.model.errors import RefusedError
 
 # What may be in a directory that counts as empty: the root of a file system has the first.

@@ -29,8 +29,8 @@ from penstock.broker.access.roles import (
     KnownRule,
     Roles,
 )
-from penstock.catalog.access_keys import AccessKeyRow
-from penstock.catalog.credentials import CredentialRow
+from penstock.catalog.access.access_keys import AccessKeyRow
+from penstock.catalog.access.credentials import CredentialRow
 
 __all__ = [
     "BRIDGE",

@@ -9,7 +9,7 @@ user whose name contains a '/' from earlier versions is found by the whole name 
 change of users, roles, rules or keys the principals that are known have their new grants, or are
 revoked if what they came in with is no longer good, and then `on_change` is called.
 
-A login never holds up the event loop. It waits in the line of its network (broker/login_lines.py);
+A login never holds up the event loop. It waits in the line of its network (login_lines.py);
 a wrong one keeps its place for a while, so that guessing is slow and one guesser cannot use up what
 the others need. An unknown user costs what a wrong password costs.
 """
@@ -41,14 +41,14 @@ from penstock.broker.access.identities import (
 )
 from penstock.broker.access.keys import Keys
 from penstock.broker.access.known_principals import KnownPrincipals
+from penstock.broker.access.login_lines import LoginLines, Place
+from penstock.broker.access.passwords import Passwords
 from penstock.broker.access.renewal import Renewal
 from penstock.broker.access.roles import Roles
-from penstock.broker.login_lines import LoginLines, Place
-from penstock.broker.metrics import Metrics
-from penstock.broker.passwords import Passwords
-from penstock.broker.tokens import Tokens, looks_like_token
-from penstock.catalog.access_keys import AccessKeyRow
-from penstock.catalog.credentials import CredentialRow, Credentials
+from penstock.broker.access.tokens import Tokens, looks_like_token
+from penstock.broker.figures.metrics import Metrics
+from penstock.catalog.access.access_keys import AccessKeyRow
+from penstock.catalog.access.credentials import CredentialRow, Credentials
 from penstock.core.access import (
     ADMIN,
     CLIENT,
@@ -57,7 +57,7 @@ from penstock.core.access import (
     check_new_user,
     check_user,
 )
-from penstock.core.names import quoted
+from penstock.core.naming.names import quoted
 from penstock.core.networks import is_loopback, network_of
 from penstock.model.certificate import Certificate
 from penstock.model.errors import (

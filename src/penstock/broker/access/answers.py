@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 from penstock.broker.access.access import Access
 from penstock.core.access import MANAGE, SUBSCRIBE, Decision, check_action, decide
-from penstock.core.names import check_filter, check_name, check_topic, topic_key
-from penstock.core.placement import Placement
+from penstock.core.naming.names import check_filter, check_name, check_topic, topic_key
+from penstock.core.naming.placement import Placement
 from penstock.model.record import TenantId
 
 

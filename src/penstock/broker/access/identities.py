@@ -10,9 +10,9 @@ import hashlib
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from penstock.catalog.credentials import REMOVED_PROOF
+from penstock.catalog.access.credentials import REMOVED_PROOF
 from penstock.core.access import ADMIN, CLIENT, OPERATOR, Principal
-from penstock.core.names import quoted
+from penstock.core.naming.names import quoted
 from penstock.model.errors import RefusedError
 from penstock.model.record import TenantId
 from penstock.model.will import Login

@@ -7,7 +7,7 @@ import secrets
 from collections.abc import Sequence
 from typing import Final
 
-from penstock.catalog.access_keys import AccessKeyRow, AccessKeys
+from penstock.catalog.access.access_keys import AccessKeyRow, AccessKeys
 from penstock.model.record import TenantId
 
 KEY_PREFIX: Final = "psk_"  # so that a key is recognised where it should not be

@@ -11,7 +11,14 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple
 
-from penstock.catalog.roles import OF_EVERYBODY, OF_ROLE, OF_USER, RoleCatalog, RoleRow, RuleRow
+from penstock.catalog.access.roles import (
+    OF_EVERYBODY,
+    OF_ROLE,
+    OF_USER,
+    RoleCatalog,
+    RoleRow,
+    RuleRow,
+)
 from penstock.core.access import (
     BUILT_IN,
     Grants,
@@ -22,7 +29,7 @@ from penstock.core.access import (
     condense,
     parse_rule,
 )
-from penstock.core.names import quoted
+from penstock.core.naming.names import quoted
 from penstock.model.errors import RefusedError
 from penstock.model.record import DEFAULT_TENANT, TenantId
 

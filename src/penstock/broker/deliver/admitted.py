@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from penstock.broker.owners import Amounts
-from penstock.catalog.retained import RetainedHead
+from penstock.broker.access.owners import Amounts
+from penstock.catalog.session.retained import RetainedHead
 
 # A message whose commit failed is not heard of again: it counts no longer than this.
 ADMITTED_US: Final = 30_000_000

@@ -22,12 +22,12 @@ from typing import Final, Generic, Protocol, TypeVar
 
 from penstock.broker.deliver.routes import Member, Router
 from penstock.broker.deliver.stored_runs import stored_runs
-from penstock.broker.metrics import Metrics
+from penstock.broker.figures.metrics import Metrics
 from penstock.broker.queue.consumers import read_batches
 from penstock.broker.session.session import Session
-from penstock.broker.topics import Topic
-from penstock.core.delivery_rule import is_from, qos_from_log
-from penstock.core.run import Encoding, Run
+from penstock.broker.topic.topics import Topic
+from penstock.core.delivery.rule import is_from, qos_from_log
+from penstock.core.delivery.run import Encoding, Run
 from penstock.log.format.batch import Batch
 from penstock.model.errors import CorruptError, Gap, UnavailableError
 from penstock.model.timeline import Timeline

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import Final
 
-from penstock.broker.topics import Topic
+from penstock.broker.topic.topics import Topic
 from penstock.log.format.batch import Batch
 from penstock.model.limits import MIB
 from penstock.model.record import Record

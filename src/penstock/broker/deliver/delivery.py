@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 
+from penstock.broker.deliver.commits import Runs
 from penstock.broker.deliver.retained import Retained
 from penstock.broker.deliver.routes import (
     Router,
@@ -18,9 +19,9 @@ from penstock.broker.deliver.routes import (
     spread,
 )
 from penstock.broker.deliver.stored_runs import stored_runs
-from penstock.broker.engine import Engine, Runs
-from penstock.broker.topics import Topic
-from penstock.core.run import Run
+from penstock.broker.engine import Engine
+from penstock.broker.topic.topics import Topic
+from penstock.core.delivery.run import Run
 from penstock.log.format.batch import Batch
 from penstock.log.waiting import append_durably
 
@@ -56,7 +57,7 @@ class Delivery:
                 self._retained.follow(topic.id, batch)
             return
         self._retained.follow(topic.id, batch)
-        if self._router.is_empty:
+        if self._router.is_empty or not self._has_readers(topic, batch):
             return
         wanted = {
             number
@@ -66,6 +67,12 @@ class Delivery:
         if wanted:
             for offset, run in stored_runs(batch, base, self._clock, wanted):
                 self._deliver(topic, run, offset)
+
+    def _has_readers(self, topic: Topic, batch: Batch) -> bool:
+        """Whether somebody here may want a message of a batch; decodes nothing."""
+        if batch.undecoded is None:
+            return True  # its names are at hand
+        return any(self._router.find_in(topic, name).has_readers for name in batch.glimpse_names())
 
     def _deliver(self, topic: Topic, run: Run, offset: int) -> None:
         route = self._router.find_in(topic, run.name)

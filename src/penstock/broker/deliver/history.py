@@ -14,15 +14,16 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 from penstock.broker.deliver.catchup import CatchUp
-from penstock.broker.engine import Engine, Runs
-from penstock.broker.parts import resolve, resolve_all
+from penstock.broker.deliver.commits import Runs
+from penstock.broker.engine import Engine
 from penstock.broker.session.session import MaySubscribe, OwnFeed, Session
-from penstock.broker.topics import Topic
-from penstock.catalog.retained import RetainedRow
+from penstock.broker.topic.parts import resolve, resolve_all
+from penstock.broker.topic.topics import Topic
+from penstock.catalog.session.retained import RetainedRow
 from penstock.core.access import RECEIVE, Authorise
-from penstock.core.names import matches, quoted
+from penstock.core.delivery.run import Run, record_flags
+from penstock.core.naming.names import matches, quoted
 from penstock.core.position import AtOffset, AtOffsets, Position
-from penstock.core.run import Run, record_flags
 from penstock.log.files.segment import StaleSegment
 from penstock.log.format.batch import Batch
 from penstock.model.errors import InvalidPosition, UnavailableError
@@ -176,7 +177,7 @@ class Feeds:
             return
         for feed in self._open:
             if topic.id not in feed.lags:
-                if not any(self._wants(feed, topic, name) for name in batch.strings):
+                if not any(self._wants(feed, topic, name) for name in batch.glimpse_names()):
                     continue
                 feed.lags[topic.id] = batch.base_offset
             self._board(feed, topic)
@@ -304,16 +305,16 @@ def feed_run(record: Record, topic: Topic, clock: Timeline) -> Run:
 def retained_record(row: RetainedRow, topic: Topic) -> Record:
     """A retained message as the record it is in its topic."""
     return Record(
-        topic.declared,
-        topic.partition,
-        row.offset,
-        row.timestamp,
-        row.name,
-        row.payload,
-        row.headers,
-        row.publisher,
-        row.qos,
-        True,
-        row.expires_at or None,
-        row.kind,
+        topic=topic.declared,
+        partition=topic.partition,
+        offset=row.offset,
+        timestamp=row.timestamp,
+        name=row.name,
+        payload=row.payload,
+        headers=row.headers,
+        publisher=row.publisher,
+        qos=row.qos,
+        retain=True,
+        expires_at=row.expires_at or None,
+        kind=row.kind,
     )

@@ -7,8 +7,8 @@ that delivering one decides nothing again. Compiled by mypyc; the same source ru
 from __future__ import annotations
 
 from penstock.broker.session.session import Session, Subscription
-from penstock.core.delivery_rule import Reading, Stretch, combined, counts, granted_qos, stretches
-from penstock.core.run import Encoding, Run
+from penstock.core.delivery.rule import Reading, Stretch, combined, counts, granted_qos, stretches
+from penstock.core.delivery.run import Encoding, Run
 
 
 class Member:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 
 from penstock.broker.deliver.streams import Stream
-from penstock.broker.topics import Topic
+from penstock.broker.topic.topics import Topic
 from penstock.model.record import Record
 
 

@@ -16,16 +16,17 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from heapq import heapify, heappop, heappush
 from typing import Final
 
+from penstock.broker.access.owners import Amounts
+from penstock.broker.access.quotas import Quotas
 from penstock.broker.deliver.admitted import Admitted
-from penstock.broker.owners import Amounts
-from penstock.broker.quotas import Quotas
-from penstock.catalog.retained import RetainedHead, RetainedRow, head_of
-from penstock.catalog.sessions import Checkpoint
+from penstock.catalog.session.retained import RetainedHead, RetainedRow, head_of
+from penstock.catalog.session.saving import Checkpoint
+from penstock.core.delivery.run import Run
 from penstock.core.erasure import Erasure
-from penstock.core.nametree import NameTree
+from penstock.core.naming.nametree import NameTree
 from penstock.core.quotas import RETAINED, RETAINED_BYTES
-from penstock.core.run import Run
 from penstock.log.format.batch import Batch
+from penstock.log.format.batch_bytes import FLAGS
 from penstock.model.errors import QuotaExceeded
 from penstock.model.limits import MIB
 from penstock.model.record import RETAIN
@@ -132,7 +133,7 @@ class Retained:
     def follow(self, topic_id: int, batch: Batch) -> None:
         """Take over what a committed batch retains."""
         h = batch.header
-        if batch.plan.flags < 0 and not h.record_flags & RETAIN:
+        if not h.flags & FLAGS and not h.record_flags & RETAIN:
             return
         for record in batch.records("", h.base_offset, h.end_offset):
             if not record.retain:
@@ -146,17 +147,17 @@ class Retained:
                     self._remove(record.name)
                 continue
             row = RetainedRow(
-                record.name,
-                topic_id,
-                record.offset,
-                record.timestamp,
-                record.expires_at or 0,
-                record.qos,
-                record.kind,
-                record.publisher,
-                record.headers,
-                record.payload,
-                owner,
+                name=record.name,
+                topic_id=topic_id,
+                offset=record.offset,
+                timestamp=record.timestamp,
+                expires_at=record.expires_at or 0,
+                qos=record.qos,
+                kind=record.kind,
+                publisher=record.publisher,
+                headers=record.headers,
+                payload=record.payload,
+                owner=owner,
             )
             self._put(head_of(row))
             self._unsaved[row.name] = row

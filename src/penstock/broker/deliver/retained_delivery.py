@@ -23,10 +23,10 @@ from penstock.broker.session.session import (
     Subscription,
 )
 from penstock.broker.tasks import Tasks
-from penstock.catalog.retained import RetainedHead, RetainedRow
+from penstock.catalog.session.retained import RetainedHead, RetainedRow
 from penstock.core.access import RECEIVE, Authorise
-from penstock.core.run import Run, record_flags
-from penstock.core.tags import retained_place
+from penstock.core.delivery.run import Run, record_flags
+from penstock.core.delivery.tags import retained_place
 from penstock.model.errors import PenstockError
 
 RETAINED_AT_ONCE: Final = 500  # names looked at before others get their turn

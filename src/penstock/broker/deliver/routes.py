@@ -14,10 +14,10 @@ from __future__ import annotations
 from typing import Final
 
 from penstock.broker.deliver.members import Member
-from penstock.broker.metrics import Metrics
+from penstock.broker.figures.metrics import Metrics
 from penstock.broker.session.session import Outbox, Session, Subscription
 from penstock.broker.share.share import Share
-from penstock.broker.topics import Topic, Topics
+from penstock.broker.topic.topics import Topic, Topics
 from penstock.core.access import (
     BROKER,
     PUBLISH,
@@ -27,9 +27,9 @@ from penstock.core.access import (
     Principal,
     authorise,
 )
-from penstock.core.names import topic_key
-from penstock.core.run import Encoding, Run
-from penstock.core.trie import FilterTrie
+from penstock.core.delivery.run import Encoding, Run
+from penstock.core.naming.names import topic_key
+from penstock.core.naming.trie import FilterTrie
 from penstock.model.limits import MIB
 
 BYTES_MAX: Final = 48 * MIB  # about 100,000 names of 50 characters
@@ -423,7 +423,8 @@ class Router:
         may_publish = may_publish and not topic.refusal and not topic.over_quota
         readers = self._readers(name, topic.key)
         self.work_left -= ROUTE_WORK + len(readers.subscriptions)
-        return Route(name, topic, readers, shares, may_publish, self._keeps_qos0)
+        keeps = self._keeps_qos0
+        return Route(name, topic, readers, shares=shares, may_publish=may_publish, keeps_qos0=keeps)
 
     def _readers(self, name: str, topic: str) -> Readers:
         """Who may have messages of a name; names with the same readers have them in common."""

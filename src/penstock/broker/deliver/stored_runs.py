@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from penstock.core.run import Run
+from penstock.core.delivery.run import Run
 from penstock.log.format.batch import Batch
 from penstock.model.timeline import Timeline
 

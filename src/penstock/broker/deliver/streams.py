@@ -12,12 +12,12 @@ from collections.abc import Callable
 from typing import Final
 
 from penstock.broker.deliver.decoded import Decoded
-from penstock.broker.metrics import Metrics
+from penstock.broker.figures.metrics import Metrics
 from penstock.broker.queue.consumers import read_batches
-from penstock.broker.topics import Topic
+from penstock.broker.topic.topics import Topic
 from penstock.core.access import Gate
-from penstock.core.feed import Feed
-from penstock.core.names import matches, quoted
+from penstock.core.delivery.feed import Feed
+from penstock.core.naming.names import matches, quoted
 from penstock.core.where import Where
 from penstock.model.errors import Gap, UnavailableError
 from penstock.model.limits import KIB, MIB

@@ -6,14 +6,14 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from penstock.broker.parts import runs_by_part
 from penstock.broker.publish.submissions import Submissions
 from penstock.broker.publish.used_keys import DIGEST_BITS, Keys, key_mark, part_key
 from penstock.broker.queue.consumers import read_matching
-from penstock.broker.topics import Topic
-from penstock.catalog.keys import KeyRow
+from penstock.broker.topic.parts import runs_by_part
+from penstock.broker.topic.topics import Topic
+from penstock.catalog.queue.keys import KeyRow
 from penstock.core.access import Principal
-from penstock.core.run import Run
+from penstock.core.delivery.run import Run
 from penstock.model.errors import Gap
 
 
@@ -72,7 +72,9 @@ class StoringOnce:
             try:
                 is_repeat = own_row is not None
                 if own_row is None:
-                    own_row = await self._submit(principal, topic, runs, own, asked, spent)
+                    own_row = await self._submit(
+                        principal, topic, runs, key=own, digest=asked, spent=spent
+                    )
             finally:
                 self._keys.leave(topic.id, own)
         finally:
@@ -125,7 +127,7 @@ class StoringOnce:
                 if record.name == run.name and record.payload == payload:
                     return record.offset, True
             return None
-        once = await self.store_part(principal, part, [run], key, number, digest)
+        once = await self.store_part(principal, part, [run], key=key, part=number, digest=digest)
         return None if once is None else (once.offset, once.is_repeat)
 
     async def _submit(

@@ -14,14 +14,14 @@ from collections.abc import Sequence
 from penstock.broker.deliver.retained import Retained
 from penstock.broker.deliver.routes import Route, Router, forward, spread
 from penstock.broker.engine import Engine
-from penstock.broker.metrics import Metrics
+from penstock.broker.figures.metrics import Metrics
 from penstock.broker.session.inbound_qos2 import InboundQos2, opened_mark
 from penstock.broker.session.session import Session
 from penstock.broker.states import States
-from penstock.broker.topics import Topic
-from penstock.core.fast_lane import may_go_ahead
-from penstock.core.names import quoted
-from penstock.core.run import MixedRun, Run
+from penstock.broker.topic.topics import Topic
+from penstock.core.delivery.fast_lane import may_go_ahead
+from penstock.core.delivery.run import MixedRun, Run
+from penstock.core.naming.names import quoted
 from penstock.log.format.marks import Mark
 from penstock.log.interface import Waiter
 from penstock.model.errors import (

@@ -13,9 +13,9 @@ from typing import Final
 
 from penstock.broker.engine import Engine
 from penstock.broker.publish.submissions import built_in_denial
-from penstock.broker.topics import Topic
+from penstock.broker.topic.topics import Topic
 from penstock.core.access import PUBLISH, Authorise, Principal, denial
-from penstock.core.names import quoted
+from penstock.core.naming.names import quoted
 from penstock.log.format.batch import Batch
 from penstock.log.interface import KeptLog
 from penstock.log.staging.area import (
@@ -69,16 +69,17 @@ class Staged:
         check_part(part)
         if topic.is_built_in:
             raise NotAuthorized(built_in_denial(topic))
-        if len(topic.parts) > 1:
-            raise RefusedError(
-                f"topic {quoted(topic.declared)} has {len(topic.parts)} partitions, and staged "
-                "files are stored in topics with one: create such a topic, or publish the records"
-            )
         own = _own(principal, source)
         keys = _Keys(source, own, number, part)
         payload_bytes_max = self._engine.settings.payload_bytes_max
         batches, names = await asyncio.to_thread(_checked, data, keys, payload_bytes_max)
         for name in names:
+            if topic.part_of(name) is not topic:
+                raise RefusedError(
+                    f"name {quoted(name)} does not belong to partition {topic.partition} of topic "
+                    f"{quoted(topic.declared)}: stage a file for each partition; murmur2 of the "
+                    "name chooses it, as Kafka's own clients do"
+                )
             if not self._authorise(principal, PUBLISH, name, topic.key):
                 self._engine.metrics.dropped["not_authorized"] += 1
                 raise NotAuthorized(denial(principal, PUBLISH, name))
@@ -111,9 +112,9 @@ class Staged:
                 area,
                 own,
                 number,
-                files,
-                self._log_of,
-                self._engine.clock,
+                files=files,
+                log_of=self._log_of,
+                clock=self._engine.clock,
                 kept_s=ONLY_S if is_only else DONE_S,
             )
 

@@ -11,12 +11,12 @@ from typing import Final
 
 from penstock.broker.deliver.retained import Retained
 from penstock.broker.engine import Engine
-from penstock.broker.topics import Topic
+from penstock.broker.topic.topics import Topic
 from penstock.core.access import PUBLISH, Authorise, Principal, denial
-from penstock.core.names import quoted
-from penstock.core.run import Run
+from penstock.core.delivery.run import Run
+from penstock.core.naming.names import quoted
 from penstock.log.format.marks import Mark
-from penstock.model.errors import NotAuthorized, PenstockError
+from penstock.model.errors import NotAuthorized, PenstockError, QuotaExceeded
 
 RECORDS_MAX: Final = 50_000  # of one submission; a batch holds many
 
@@ -142,13 +142,22 @@ class Submissions:
                     raise NotAuthorized(denial(principal, PUBLISH, run.name))
                 engine.check(topic, run)
             except PenstockError as error:
-                if engine.watch is not None:
-                    engine.watch.refused(principal.user, run, type(error).__name__, error)
+                self._tell(principal, [run], error)
                 raise
         count = sum(run.count for run in runs)
-        engine.quotas.check_rate(principal.user, count, sum(len(run.data) for run in runs))
-        self._admit_retained([run for run in runs if run.retain], principal.owner)
+        try:
+            engine.quotas.check_rate(principal.user, count, sum(len(run.data) for run in runs))
+            self._admit_retained([run for run in runs if run.retain], principal.owner)
+        except QuotaExceeded as exceeded:
+            self._tell(principal, runs, exceeded)
+            raise
         engine.metrics.records_submitted += count
+
+    def _tell(self, principal: Principal, runs: Sequence[Run], error: Exception) -> None:
+        """Let a trace know that messages were refused."""
+        if self._engine.watch is not None:
+            for run in runs:
+                self._engine.watch.refused(principal.user, run, type(error).__name__, error)
 
     def _admit_retained(self, runs: Sequence[Run], owner: str | None) -> None:
         """QuotaExceeded if one of them may not be retained: then none is stored."""

@@ -1,27 +1,30 @@
 """Idempotency keys that were used, and what they stored.
 
 A key is a mark of the first message it stored, so both are durable together; after a
-crash the marks are followed from the last checkpoint. A key counts for KEPT_S, unless KEPT_MAX
-newer ones of its tenant came since.
+crash the marks are followed from the last checkpoint. A key counts for KEPT_S, unless its user or
+tenant has more keys than a quota allows: then the users with the most keys lose their oldest ones.
 """
 
 from __future__ import annotations
 
 import asyncio
 import struct
+from functools import partial
 from typing import Final
 
-from penstock.catalog.keys import KeyCatalog, KeyRow
-from penstock.catalog.sessions import Checkpoint
+from penstock.broker.access.quotas import Quotas
+from penstock.catalog.queue.keys import KeyCatalog, KeyRow
+from penstock.catalog.session.saving import Checkpoint
+from penstock.core.quotas import IDEMPOTENCY_KEYS, fair_share
 from penstock.log.format.batch import Batch
 from penstock.log.format.marks import MARK_IDEMPOTENCY_KEY, Mark
 from penstock.model.errors import UnavailableError
 from penstock.model.timeline import Timeline
 
 KEPT_S: Final = 86_400
-KEPT_MAX: Final = 20_000_000  # some 4 GB of the catalog; an hour at 5,000 requests a second
 EXPIRE_EVERY_S: Final = 60.0
 TRIM_EVERY_S: Final = 600.0
+TRIM_PART: Final = 10  # or after so many new ones: this part of a quota
 UNSAVED_MAX: Final = 100_000  # keys since the last checkpoint; more are rejected
 DIGEST_BITS: Final = 63  # SQL's integers have a sign
 
@@ -40,17 +43,35 @@ def part_key(key: str, part: int) -> str:
     return f"{key}\n{part}"
 
 
+def key_row(topic_id: int, batch: Batch, mark: Mark, clock: Timeline) -> KeyRow:
+    """What a mark in a log says of a key."""
+    count, digest = _HEAD.unpack_from(mark.key)
+    return KeyRow(
+        topic_id=topic_id,
+        key=mark.key[_HEAD.size :].decode(),
+        digest=digest,
+        first_offset=batch.base_offset + mark.index,
+        count=count,
+        stored_at=clock.steady_at(batch.header.last_timestamp),
+    )
+
+
 class Keys:
     """The keys of all topics: new ones here, older ones in the catalog."""
 
-    def __init__(self, catalog: KeyCatalog, clock: Timeline) -> None:
+    def __init__(self, catalog: KeyCatalog, clock: Timeline, quotas: Quotas) -> None:
         self._catalog = catalog
+        self._quotas = quotas
         self._clock = clock
         self._unsaved: dict[Slot, KeyRow] = {}
         self._saving: dict[Slot, KeyRow] = {}  # handed to a checkpoint that is being written
         self._busy: dict[Slot, asyncio.Future[None]] = {}  # a request with this key is under way
         self._expired_s = -EXPIRE_EVERY_S
         self._trimmed_s = clock.monotonic_s()
+        self._new_count = 0  # saved since then
+        self._limits = quotas.limits(IDEMPOTENCY_KEYS)
+        known = [limit for limit in self._limits if limit is not None]
+        self._trim_after = min(known) // TRIM_PART if known else None
 
     # Requests
 
@@ -91,7 +112,14 @@ class Keys:
 
     def note(self, topic_id: int, key: str, digest: int, offset: int, count: int) -> KeyRow:
         """Its messages are durable; called before a checkpoint can see that."""
-        row = KeyRow(topic_id, key, digest, offset, count, self._clock.steady_us())
+        row = KeyRow(
+            topic_id=topic_id,
+            key=key,
+            digest=digest,
+            first_offset=offset,
+            count=count,
+            stored_at=self._clock.steady_us(),
+        )
         self._unsaved[topic_id, key] = row
         return row
 
@@ -99,15 +127,12 @@ class Keys:
 
     def follow(self, topic_id: int, batch: Batch, mark: Mark) -> None:
         """A mark found in a log."""
-        count, digest = _HEAD.unpack_from(mark.key)
-        key = mark.key[_HEAD.size :].decode()
-        first_offset = batch.base_offset + mark.index
-        stored_at = self._clock.steady_at(batch.header.last_timestamp)
-        row = KeyRow(topic_id, key, digest, first_offset, count, stored_at)
-        self._unsaved[topic_id, key] = row
+        row = key_row(topic_id, batch, mark, self._clock)
+        self._unsaved[topic_id, row.key] = row
 
     def take_changes(self, point: Checkpoint) -> bool:
         self._saving, self._unsaved = self._unsaved, {}
+        self._new_count += len(self._saving)
         point.keys = list(self._saving.values())
         return bool(self._saving)
 
@@ -125,9 +150,12 @@ class Keys:
         if now_s - self._expired_s >= EXPIRE_EVERY_S:
             self._expired_s = now_s
             await self._catalog.expire(self._oldest_us())
-        if now_s - self._trimmed_s >= TRIM_EVERY_S:
-            self._trimmed_s = now_s
-            await self._catalog.trim(KEPT_MAX)
+        if self._trim_after is None:
+            return
+        if now_s - self._trimmed_s >= TRIM_EVERY_S or self._new_count > self._trim_after:
+            self._trimmed_s, self._new_count = now_s, 0
+            forgotten = await self._catalog.trim(partial(fair_share, *self._limits))
+            self._quotas.count(IDEMPOTENCY_KEYS, forgotten)
 
     def _oldest_us(self) -> int:
         return self._clock.steady_us() - KEPT_S * 1_000_000

@@ -8,24 +8,25 @@ repeats a batch, it never skips one.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Final, Protocol
 
-from penstock.broker.metrics import Metrics
-from penstock.broker.owners import Owners
-from penstock.broker.parts import check_offset, partition_offsets, resolve_all, shown_offsets
-from penstock.broker.quotas import Quotas
-from penstock.broker.topics import Topic, Topics
+from penstock.broker.access.owners import Owners
+from penstock.broker.access.quotas import Quotas
+from penstock.broker.figures.metrics import Metrics
+from penstock.broker.topic.parts import check_offset, partition_offsets, resolve_all, shown_offsets
+from penstock.broker.topic.topics import Topic, Topics
 from penstock.catalog.catalog import Catalog, ConsumerRow
-from penstock.catalog.positions import PositionSaver
+from penstock.catalog.queue.positions import PositionSaver
 from penstock.core.access import Gate
-from penstock.core.names import check_consumer, matches, quoted
+from penstock.core.naming.names import check_consumer, matches, quoted
 from penstock.core.position import Position
 from penstock.core.quotas import CONSUMERS
 from penstock.core.where import Where
 from penstock.log.files.segment import StaleSegment
 from penstock.log.format.batch import Batch
+from penstock.log.interface import KeptLog
 from penstock.model.errors import (
     AlreadySubscribed,
     Gap,
@@ -85,7 +86,8 @@ class Consumers:
         """Take over saved positions; one past what the log still holds is moved back, counted."""
         for row in rows:
             part = topics.by_id(row.topic_id)
-            assert part is not None, "the catalog has no position without its topic"
+            if part is None:  # another node made it a moment ago, with its consumer
+                continue
             offset = await part.log.clamp(row.epoch, row.next_offset)
             if offset < row.next_offset:
                 self._metrics.dropped["epoch"] += row.next_offset - offset
@@ -136,12 +138,10 @@ class Consumers:
         found = [c for (topic_id, _), c in self._consumers.items() if topic_id == topic.id]
         return sorted(found, key=lambda consumer: consumer.name)
 
-    def lags(self, ends: dict[int, tuple[int, int]]) -> list[int]:
-        """How far each consumer is behind; `ends` has the first offset and the end by topic id."""
-        bounds = [(one, ends.get(topic_id)) for (topic_id, _), one in self._consumers.items()]
-        return [
-            known[1] - max(one.next_offset, known[0]) for one, known in bounds if known is not None
-        ]
+    def lags(self, logs: Mapping[int, KeptLog]) -> list[int]:
+        """How far each consumer is behind; `logs` by topic id."""
+        found = [(one, logs.get(topic_id)) for (topic_id, _), one in self._consumers.items()]
+        return [log.count_from(one.next_offset) for one, log in found if log is not None]
 
     def describe(self, topic: Topic) -> list[ConsumerInfo]:
         return [self.describe_one(topic, one.name) for one in self.of(topic)]
@@ -234,7 +234,15 @@ class Consumers:
                 part, one = parts[number]
                 left = None if limit is None else limit - len(found)
                 new = await self._consume(
-                    part, one, ends[number], left, where, on_gap, bytes_max, scan_bytes_max, gate
+                    part,
+                    one,
+                    ends[number],
+                    limit=left,
+                    where=where,
+                    on_gap=on_gap,
+                    bytes_max=bytes_max,
+                    scan_bytes_max=scan_bytes_max,
+                    gate=gate,
                 )
                 found += new
                 lead.next_part = (number + 1) % len(parts)
@@ -269,7 +277,15 @@ class Consumers:
             start = consumer.next_offset
             try:
                 found, consumer.next_offset = await read_matching(
-                    topic, start, end, limit, where, None, bytes_max, scan_bytes_max, gate=gate
+                    topic,
+                    start,
+                    end,
+                    limit=limit,
+                    where=where,
+                    names=None,
+                    bytes_max=bytes_max,
+                    scan_bytes_max=scan_bytes_max,
+                    gate=gate,
                 )
                 return found
             except Gap:
@@ -417,7 +433,7 @@ async def read_range(
     while True:
         offset = max(offset, part.log.bounds().first)
         try:
-            found, _ = await read_matching(part, offset, end, limit, where, names)
+            found, _ = await read_matching(part, offset, end, limit=limit, where=where, names=names)
             return found
         except Gap:
             continue  # trimmed while we read: the bounds say so now
@@ -458,5 +474,4 @@ async def read_batches(topic: Topic, offset: int, *, is_patient: bool = False) -
 
 
 def _lag(part: Topic, consumer: Consumer) -> int:
-    first, end = part.log.bounds()
-    return end - max(consumer.next_offset, first)
+    return part.log.count_from(consumer.next_offset)

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Final
 
-from penstock.core.names import DEAD_SUFFIX, check_name, topic_key
-from penstock.core.run import Run, run_of
+from penstock.core.delivery.run import Run, run_of
+from penstock.core.naming.names import DEAD_SUFFIX, check_name, topic_key
 from penstock.model.errors import InvalidName
 from penstock.model.limits import NAME_BYTES_MAX, NAME_LEVELS_MAX, TOPIC_CHARS_MAX
 from penstock.model.record import Record
@@ -19,6 +19,7 @@ from penstock.model.record import Record
 _FACTS: Final = tuple(
     f"penstock.dead.{fact}" for fact in ("reason", "topic", "name", "offset", "group", "deliveries")
 )
+_PARTITION: Final = "penstock.dead.partition"  # before the others, where a topic has several
 
 
 def dead_topic(topic: str) -> str:
@@ -38,12 +39,23 @@ def dead_name(dead: str, name: str) -> str:
     return "/".join(levels).encode()[:NAME_BYTES_MAX].decode(errors="ignore")
 
 
-def dead_letter(
-    record: Record, dead: str, topic: str, group: str, deliveries: int, reason: str
-) -> Run:
+@dataclass(frozen=True, slots=True)
+class Fate:
+    """What happened to a record that nobody could handle."""
+
+    topic: str
+    group: str
+    deliveries: int
+    reason: str
+    has_partitions: bool = False
+
+
+def dead_letter(record: Record, dead: str, fate: Fate) -> Run:
     """A record as it is stored in the topic `dead`."""
-    facts = (reason, topic, record.name, str(record.offset), group, str(deliveries))
-    headers = (*record.headers, *zip(_FACTS, facts, strict=True))
+    place = ((_PARTITION, str(record.partition)),) if fate.has_partitions else ()
+    offset, deliveries = str(record.offset), str(fate.deliveries)
+    facts = (fate.reason, fate.topic, record.name, offset, fate.group, deliveries)
+    headers = (*record.headers, *place, *zip(_FACTS, facts, strict=True))
     name = dead_name(dead, record.name)
     return run_of(name, [record.payload], record.kind, record.publisher, headers, qos=record.qos)
 
@@ -62,6 +74,8 @@ def read_letter(record: Record) -> Letter | None:
     own, facts = record.headers[: -len(_FACTS)], record.headers[-len(_FACTS) :]
     if tuple(key for key, _ in facts) != _FACTS:
         return None
+    if own and own[-1][0] == _PARTITION:
+        own = own[:-1]
     _, topic, name, _, group, _ = (value for _, value in facts)
     try:
         check_name(name)

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from penstock.broker.queue.consumers import names_in, read_batches
-from penstock.broker.topics import Topic
+from penstock.broker.queue.kept_group import KeptGroup
+from penstock.broker.topic.topics import Topic
 from penstock.core.access import Gate
 from penstock.core.groups import Group, Terms
 from penstock.log.format.batch import Batch
@@ -34,19 +35,17 @@ class Given:
 
 
 class Handout:
-    """One fetch of one reader, who is known by the receipt."""
+    """One fetch of one reader, who is known by the receipt. Its limits hold for all partitions."""
 
     def __init__(
         self,
-        topic: Topic,
-        group: Group,
+        kept: KeptGroup,
         receipt: str,
         limit: int,
         gate: Gate | None,
         terms: Terms | None = None,
     ) -> None:
-        self._topic = topic
-        self._group = group
+        self._kept = kept
         self._receipt = receipt
         self._limit = limit
         self._gate = gate
@@ -63,19 +62,23 @@ class Handout:
         is_idle = self._reads_left <= 0 or self._looks_left <= 0
         return is_idle or len(self.given) >= self._limit or self._bytes_left <= 0
 
-    async def _read(self, offset: int) -> list[Batch]:
+    def _room(self, group: Group) -> int:
+        """How many new ones of a partition fit."""
+        return min(group.room, self._kept.room)
+
+    async def _read(self, part: Topic, offset: int) -> list[Batch]:
         """The batches from `offset` on; empty if it is gone or has not come yet."""
         self._reads_left -= 1
         try:
-            return await read_batches(self._topic, offset)
+            return await read_batches(part, offset)
         except Gap:
             return []
 
     def _may_read(self, name: str) -> bool:
         return self._gate is None or self._gate.passes(name)
 
-    async def _leave(self, offset: int) -> None:
-        self.passed_over += self._group.leave_to_others(offset)
+    async def _leave(self, group: Group, offset: int) -> None:
+        self.passed_over += group.leave_to_others(offset)
         self._looks_left -= 1
         if not self._looks_left % SLICE:
             await asyncio.sleep(0)
@@ -85,14 +88,13 @@ class Handout:
         self._bytes_left -= len(record.payload)
         return self._bytes_left >= 0 or not self.given
 
-    async def give_again(self, now_us: int, look_from: int) -> int:
+    async def give_again(self, part: Topic, group: Group, now_us: int, look_from: int) -> int:
         """What waits, and what others left, from `look_from` on; where to look next time."""
-        group = self._group
         again = sorted({*group.waiting(), *group.left()})
         again = [one for one in again if one >= look_from] or again
         at = 0
         while at < len(again) and not self.is_full:
-            batches = await self._read(again[at])
+            batches = await self._read(part, again[at])
             if not batches or batches[0].base_offset > again[at]:
                 group.discard(again[at])
                 self.expired += 1
@@ -103,23 +105,22 @@ class Handout:
                     offset = again[at]
                     name = batch.names(offset - batch.base_offset, offset - batch.base_offset + 1)
                     if self._may_read(name[0]):
-                        record = batch.records(
-                            self._topic.declared, offset, offset + 1, self._topic.partition
-                        )[0]
+                        record = _record(batch, part, offset)
                         if not self._fits(record):
                             return offset
                         deliveries = group.retake(self._receipt, offset, now_us, terms=self._terms)
                         self.given.append(Given(record, deliveries))
                     else:
-                        await self._leave(offset)
+                        await self._leave(group, offset)
                     at += 1
         return again[at] if at < len(again) else 0
 
-    async def give_new(self, now_us: int) -> None:
+    async def give_new(self, part: Topic, group: Group, now_us: int) -> None:
         """What nobody was given yet."""
-        group = self._group
-        while group.room and not self.is_full:
-            batches = await self._read(group.next_offset)
+        while self._room(group) > 0 and not self.is_full:
+            if group.next_offset >= part.log.bounds().end:
+                return
+            batches = await self._read(part, group.next_offset)
             if not batches:
                 return
             for batch in batches:
@@ -128,50 +129,56 @@ class Handout:
                 if first >= end:
                     pass  # the rest of its offsets have no records
                 elif self._gate is None or self._gate.pass_all(names_in(batch)):
-                    self._take_all(batch, first, now_us)
+                    self._take_all(part, group, batch, first, now_us)
                 else:
-                    await self._take_some(batch, first, now_us)
+                    await self._take_some(part, group, batch, first, now_us)
                 if group.next_offset < end:
                     return
                 group.pass_to(batch.end_offset)
 
-    def _take_all(self, batch: Batch, first: int, now_us: int) -> None:
-        count = min(self._limit - len(self.given), self._group.room)
+    def _take_all(self, part: Topic, group: Group, batch: Batch, first: int, now_us: int) -> None:
+        count = min(self._limit - len(self.given), self._room(group))
         taken = 0
-        for record in batch.records(
-            self._topic.declared, first, first + count, self._topic.partition
-        ):
+        for record in batch.records(part.declared, first, first + count, part.partition):
             if not self._fits(record):
                 break
             self.given.append(Given(record, 1))
             taken += 1
         if taken:
-            self._group.take(self._receipt, first, taken, now_us, terms=self._terms)
+            group.take(self._receipt, first, taken, now_us, terms=self._terms)
 
-    async def _take_some(self, batch: Batch, first: int, now_us: int) -> None:
+    async def _take_some(
+        self, part: Topic, group: Group, batch: Batch, first: int, now_us: int
+    ) -> None:
         base = batch.base_offset
         for offset, name in enumerate(batch.names(first - base, batch.header.count), first):
-            if self.is_full or not self._group.room:
+            if self.is_full or self._room(group) <= 0:
                 return
             if not self._may_read(name):
-                await self._leave(offset)
+                await self._leave(group, offset)
                 continue
-            record = batch.records(self._topic.declared, offset, offset + 1, self._topic.partition)[
-                0
-            ]
+            record = _record(batch, part, offset)
             if not self._fits(record):
                 return
-            self._group.take(self._receipt, offset, 1, now_us, terms=self._terms)
+            group.take(self._receipt, offset, 1, now_us, terms=self._terms)
             self.given.append(Given(record, 1))
 
 
-async def expected_bytes(topic: Topic, group: Group, limit: int) -> int:
-    """About how many bytes of payloads the next handout has, by the chunk it begins with."""
-    again = [*group.waiting()[:1], *group.left()[:1], group.next_offset]
-    try:
-        batches = await read_batches(topic, min(again))
-    except Gap:
-        return 0
-    counted = sum(batch.header.count for batch in batches)
-    size = sum(batch.header.blob_raw_length for batch in batches)
+def _record(batch: Batch, part: Topic, offset: int) -> Record:
+    return batch.records(part.declared, offset, offset + 1, part.partition)[0]
+
+
+async def expected_bytes(topic: Topic, kept: KeptGroup, limit: int) -> int:
+    """About how many bytes of payloads the next handout has, by the chunks it begins with."""
+    counted = size = 0
+    for part, group in kept.turns(topic):
+        again = [*group.waiting()[:1], *group.left()[:1], group.next_offset]
+        try:
+            batches = await read_batches(part, min(again))
+        except Gap:
+            continue
+        counted += sum(batch.header.count for batch in batches)
+        size += sum(batch.header.blob_raw_length for batch in batches)
+        if counted >= limit:
+            break
     return min(size * limit // max(counted, 1), max(size, GIVE_BYTES_MAX))

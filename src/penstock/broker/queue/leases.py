@@ -10,66 +10,45 @@ broker crashed between its two commits.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
 from uuid import uuid4
 
-from penstock.broker.metrics import Metrics
-from penstock.broker.owners import Owners
-from penstock.broker.parts import resolve
+from penstock.broker.access.owners import Owners
+from penstock.broker.access.quotas import Quotas
+from penstock.broker.figures.metrics import Metrics
 from penstock.broker.queue.consumers import read_batches
-from penstock.broker.queue.dead import dead_letter, dead_topic
+from penstock.broker.queue.dead import Fate, dead_letter, dead_topic
 from penstock.broker.queue.handout import Given, Handout, expected_bytes
-from penstock.broker.quotas import Quotas
-from penstock.broker.topics import Topic, Topics
-from penstock.catalog.groups import GroupCatalog, GroupRow
+from penstock.broker.queue.kept_group import OPEN_MAX, Held, KeptGroup, describe
+from penstock.broker.topic.parts import resolve_all, wait_past_any
+from penstock.broker.topic.topics import Topic, Topics
+from penstock.catalog.queue.groups import GroupCatalog
 from penstock.core.access import Gate
+from penstock.core.delivery.run import Run
 from penstock.core.groups import AS_GROUP, NO_LEASE, Group, Terms
-from penstock.core.names import check_group, quoted
+from penstock.core.naming.names import check_group, quoted
 from penstock.core.position import Position
 from penstock.core.quotas import GROUPS
-from penstock.core.run import Run
 from penstock.log.interface import KeptLog
 from penstock.model.clock import Clock
-from penstock.model.errors import Gap, InvalidSetting, NotSubscribed, RefusedError
+from penstock.model.errors import Gap, NotSubscribed, RefusedError
 from penstock.model.groups import (
     DELIVERIES,
     LEASE_S,
     GroupInfo,
-    Pending,
+    PlacesLike,
     check_deliveries_max,
     check_lease_s,
 )
 from penstock.model.record import Record, TopicId
 
-OPEN_MAX: Final = 1_000  # records of a group that are given out or wait to be given out again
 GROUPS_MAX: Final = 1_000  # of one topic
 DELAY_S_MAX: Final = 24 * 3600.0
 REASON_CHARS_MAX: Final = 500
 _US: Final = 1_000_000
 
-_WHY_GONE: Final = (
-    "its lease has ended, it was already answered, or it comes from another fetch; fetch again"
-)
-
 Publish = Callable[[Topic, Run], Awaitable[int]]
-
-
-class KeptGroup:
-    """A group at work."""
-
-    def __init__(self, name: str, group: Group, owner: str | None) -> None:
-        self.name = name
-        self.owner = owner  # the user who made it; None: nobody
-        self.group = group
-        self.lock = asyncio.Lock()
-        self.changed = asyncio.Event()  # something was given back, or there is room again
-        self.reasons: dict[int, str] = {}  # of records that were given back: why
-        self.look_from = 0  # where a fetch goes on among the records that others left
-
-    @property
-    def lease_s(self) -> float:
-        return self.group.lease_us / _US
 
 
 class Groups:
@@ -96,6 +75,7 @@ class Groups:
 
     async def load(self, logs: dict[TopicId, KeptLog]) -> None:
         """Take over what is stored; whatever was given out waits to be given out again."""
+        found: dict[tuple[TopicId, str], tuple[Group, str | None]] = {}
         for row in await self._catalog.load():
             log = logs.get(row.topic_id)
             if log is None:
@@ -105,8 +85,15 @@ class Groups:
             for one, deliveries in row.open.items():
                 if one < offset:
                     group.put_waiting(one, deliveries)
-            self._groups[row.topic_id, row.name] = KeptGroup(row.name, group, row.owner)
-            self._owners.put((row.topic_id, row.name), row.owner)
+            found[row.topic_id, row.name] = group, row.owner
+        for (topic_id, name), (_, owner) in found.items():
+            topic = self._topics.by_id(topic_id)
+            assert topic is not None, "its log is open"
+            keys = [(part.id, name) for part in topic.parts]
+            if topic.partition == 0 and all(key in found for key in keys):
+                groups = [found[key][0] for key in keys]
+                self._groups[topic_id, name] = KeptGroup(name, groups, owner)
+                self._owners.put((topic_id, name), owner)
 
     def get(self, topic: Topic, name: str) -> KeptGroup:
         kept = self._groups.get((topic.id, name))
@@ -123,12 +110,15 @@ class Groups:
         names = sorted(name for topic_id, name in self._groups if topic_id == topic.id)
         return [self.describe(topic, name) for name in names]
 
-    def lags(self, ends: dict[int, tuple[int, int]]) -> list[int]:
-        """How far each group is behind; `ends` has the first offset and the end by topic id."""
-        bounds = [(kept.group, ends.get(topic_id)) for (topic_id, _), kept in self._groups.items()]
-        return [
-            known[1] - max(one.next_offset, known[0]) for one, known in bounds if known is not None
-        ]
+    def lags(self, logs: Mapping[int, KeptLog]) -> list[int]:
+        """How far each group is behind; `logs` by topic id."""
+        lags = []
+        for (topic_id, _), kept in self._groups.items():
+            wanted = [logs.get(topic_id + number) for number in range(len(kept.groups))]
+            known = [one for one in wanted if one is not None]
+            if len(known) == len(wanted):
+                lags.append(kept.lag(known))
+        return lags
 
     def forget(self, topic: Topic) -> None:
         """The topic is gone, and its groups with it."""
@@ -168,7 +158,7 @@ class Groups:
             async with kept.lock:
                 await self._tidy(topic, kept)
                 kept.changed.clear()
-                given = await self._give(topic, kept, receipt, limit, gate, terms)
+                given = await self._give(topic, kept, receipt, limit=limit, gate=gate, terms=terms)
             left_s = until_s - clock.monotonic_s()
             if given or left_s <= 0:
                 self._metrics.note_read(len(given))
@@ -198,20 +188,16 @@ class Groups:
         kept = self.get(topic, name)
         async with kept.lock:
             if terms.lease_us != AS_GROUP:
-                kept.group.lease_us = terms.lease_us
+                for group in kept.groups:
+                    group.lease_us = terms.lease_us
             if terms.deliveries_max != AS_GROUP:
-                kept.group.deliveries_max = terms.deliveries_max
-            await self._save(topic, kept)
+                for group in kept.groups:
+                    group.deliveries_max = terms.deliveries_max
+            await self._catalog.save(*kept.rows(topic))
 
     async def _get_or_make(
         self, topic: Topic, name: str, start: Position, owner: str | None
     ) -> KeptGroup:
-        if len(topic.parts) > 1:
-            raise RefusedError(
-                f"topic {quoted(topic.declared)} has {len(topic.parts)} partitions, and groups "
-                "read topics with one: use a consumer or a stream, or create a topic with one "
-                "partition"
-            )
         kept = self._groups.get((topic.id, name))
         if kept is not None:
             return kept
@@ -220,11 +206,13 @@ class Groups:
             raise RefusedError(
                 f"topic {quoted(topic.declared)} has {GROUPS_MAX} groups: delete one first"
             )
-        offset = await resolve(topic, start)
-        kept = KeptGroup(name, Group(offset, OPEN_MAX, round(LEASE_S * _US), DELIVERIES), owner)
+        offsets = await resolve_all(topic, start)
+        lease_us = round(LEASE_S * _US)
+        groups = [Group(offset, OPEN_MAX, lease_us, DELIVERIES) for offset in offsets]
+        kept = KeptGroup(name, groups, owner)
         held_by_user = 0 if owner is None else self._owners.count_of(owner)
         with self._quotas.making_own(GROUPS, len(self._groups), owner, held_by_user):
-            await self._save(topic, kept)
+            await self._catalog.save(*kept.rows(topic))
             kept = self._groups.setdefault((topic.id, name), kept)
             self._owners.put((topic.id, name), kept.owner)
             return kept
@@ -240,9 +228,17 @@ class Groups:
     ) -> list[Given]:
         """What others left first, then new ones."""
         now_us = self._clock.steady_us()
-        handout = Handout(topic, kept.group, receipt, limit, gate, terms)
-        kept.look_from = await handout.give_again(now_us, kept.look_from)
-        await handout.give_new(now_us)
+        handout = Handout(kept, receipt, limit, gate, terms)
+        for part, group in kept.turns(topic):
+            look_from = kept.look_from[part.partition]
+            kept.look_from[part.partition] = await handout.give_again(
+                part, group, now_us, look_from
+            )
+        for part, group in kept.turns(topic):
+            if handout.is_full:
+                break
+            await handout.give_new(part, group, now_us)
+            kept.next_part = (part.partition + 1) % len(topic.parts)
         self._metrics.dropped["retention"] += handout.expired
         self._metrics.dropped["not_authorized"] += handout.passed_over
         return handout.given
@@ -250,7 +246,7 @@ class Groups:
     async def expected_bytes(self, topic: Topic, name: str, limit: int) -> int:
         """About how many bytes of payloads a fetch would return."""
         kept = self._groups.get((topic.id, name))
-        return 0 if kept is None else await expected_bytes(topic, kept.group, limit)
+        return 0 if kept is None else await expected_bytes(topic, kept, limit)
 
     async def _read(self, topic: Topic, start: int, end: int) -> list[Record]:
         """Records of [start, end) that one read returns; empty if retention removed them."""
@@ -258,17 +254,23 @@ class Groups:
             batches = await read_batches(topic, start)
         except Gap:
             return []
-        return [one for batch in batches for one in batch.records(topic.declared, start, end)]
+        return [
+            one
+            for batch in batches
+            for one in batch.records(topic.declared, start, end, topic.partition)
+        ]
 
     async def _wait(self, topic: Topic, kept: KeptGroup, left_s: float) -> None:
         """Until there may be something to give, or the time is up."""
-        group = kept.group
-        deadline_us = group.next_deadline_us
+        deadline_us = kept.next_deadline_us
         if deadline_us != NO_LEASE:
             left_s = min(left_s, (deadline_us - self._clock.steady_us()) / _US)
         waits: list[asyncio.Future[Any]] = [asyncio.ensure_future(kept.changed.wait())]
-        if group.room:
-            waits.append(asyncio.ensure_future(topic.log.wait_past(group.next_offset)))
+        open_parts = [(part, group) for part, group in kept.turns(topic) if group.room]
+        if open_parts and kept.room > 0:
+            parts = [part for part, _ in open_parts]
+            offsets = [group.next_offset for _, group in open_parts]
+            waits.append(asyncio.ensure_future(wait_past_any(parts, offsets)))
         try:
             done, _ = await asyncio.wait(
                 waits, timeout=max(left_s, 0), return_when=asyncio.FIRST_COMPLETED
@@ -281,9 +283,7 @@ class Groups:
 
     # Answers
 
-    async def ack(
-        self, topic: Topic, name: str, receipt: str, offsets: Sequence[int] | None
-    ) -> int:
+    async def ack(self, topic: Topic, name: str, receipt: str, places: PlacesLike = None) -> int:
         """Durable on return; how many records are done by it. None: all that the receipt holds.
 
         RefusedError names offsets that the receipt does not hold; nothing was changed then.
@@ -291,20 +291,21 @@ class Groups:
         kept = self.get(topic, name)
         async with kept.lock:
             await self._tidy(topic, kept)
-            wanted = self._held(kept, receipt, offsets)
-            for offset in wanted:
-                kept.group.ack(receipt, offset)
-                kept.reasons.pop(offset, None)
+            wanted = kept.held(topic, receipt, places)
+            for number, offsets in wanted.items():
+                for offset in offsets:
+                    kept.groups[number].ack(receipt, offset)
+                    kept.reasons.pop((number, offset), None)
             kept.changed.set()
-            await self._save(topic, kept)
-        return len(wanted)
+            await self._catalog.save(*kept.rows(topic, list(wanted)))
+        return _count(wanted)
 
     async def nack(
         self,
         topic: Topic,
         name: str,
         receipt: str,
-        offsets: Sequence[int] | None,
+        places: PlacesLike,
         delay_s: float,
         reason: str,
     ) -> int:
@@ -314,22 +315,23 @@ class Groups:
         kept = self.get(topic, name)
         async with kept.lock:
             await self._tidy(topic, kept)
-            wanted = self._held(kept, receipt, offsets)
+            wanted = kept.held(topic, receipt, places)
             now_us = self._clock.steady_us()
             until_us = now_us + round(delay_s * _US) if delay_s else 0
-            for offset in wanted:
-                kept.group.nack(receipt, offset, until_us)
-                kept.reasons[offset] = reason[:REASON_CHARS_MAX] or "given back"
+            for number, offsets in wanted.items():
+                for offset in offsets:
+                    kept.groups[number].nack(receipt, offset, until_us)
+                    kept.reasons[number, offset] = reason[:REASON_CHARS_MAX] or "given back"
             await self._bury(topic, kept)
             kept.changed.set()
-        return len(wanted)
+        return _count(wanted)
 
     async def extend(
         self,
         topic: Topic,
         name: str,
         receipt: str,
-        offsets: Sequence[int] | None,
+        places: PlacesLike,
         lease_s: float | None,
     ) -> tuple[int, float]:
         """A reader needs longer: its leases end `lease_s` from now, else that of the group.
@@ -340,49 +342,37 @@ class Groups:
         kept = self.get(topic, name)
         async with kept.lock:
             await self._tidy(topic, kept)
-            wanted = self._held(kept, receipt, offsets)
+            wanted = kept.held(topic, receipt, places)
             length_s = kept.lease_s if wanted_s is None else wanted_s
             now_us = self._clock.steady_us()
-            kept.group.extend(receipt, wanted, now_us, round(length_s * _US))
+            for number, offsets in wanted.items():
+                kept.groups[number].extend(receipt, offsets, now_us, round(length_s * _US))
             kept.changed.set()
-        return len(wanted), length_s
-
-    def _held(self, kept: KeptGroup, receipt: str, offsets: Sequence[int] | None) -> Sequence[int]:
-        held = kept.group.held(receipt)
-        if offsets is None:
-            offsets = list(held)
-            if not offsets:
-                raise RefusedError(f"receipt {quoted(receipt)} holds no records: {_WHY_GONE}")
-        missing = [offset for offset in offsets if offset not in held]
-        if missing:
-            shown = ", ".join(map(str, missing[:10]))
-            raise RefusedError(f"receipt {quoted(receipt)} does not hold {shown}: {_WHY_GONE}")
-        if not offsets:
-            raise InvalidSetting(
-                "offsets [] names no record: name at least one, or omit the field for all "
-                "records of the receipt"
-            )
-        return list(dict.fromkeys(offsets))
+        return _count(wanted), length_s
 
     # Keeping house
 
     async def _tidy(self, topic: Topic, kept: KeptGroup) -> None:
         """Leases that ran out, records that retention took, and those that nobody handles."""
-        group = kept.group
-        gone = group.trim(topic.log.bounds().first)
-        self._metrics.dropped["retention"] += gone
-        group.expire(self._clock.steady_us())
+        now_us = self._clock.steady_us()
+        for part, group in kept.turns(topic):
+            self._metrics.dropped["retention"] += group.trim(part.log.bounds().first)
+            group.expire(now_us)
         await self._bury(topic, kept)
 
     async def _bury(self, topic: Topic, kept: KeptGroup) -> None:
-        dead = kept.group.dead()
-        for offset, deliveries in dead.items():
-            for record in await self._read(topic, offset, offset + 1):
-                await self._put_dead(topic, kept, record, deliveries)
-            kept.group.bury(offset)
-            kept.reasons.pop(offset, None)
-        if dead:
-            await self._save(topic, kept)
+        buried = []
+        for part, group in kept.turns(topic):
+            dead = group.dead()
+            for offset, deliveries in dead.items():
+                for record in await self._read(part, offset, offset + 1):
+                    await self._put_dead(topic, kept, record, deliveries)
+                group.bury(offset)
+                kept.reasons.pop((part.partition, offset), None)
+            if dead:
+                buried.append(part.partition)
+        if buried:
+            await self._catalog.save(*kept.rows(topic, buried))
 
     async def _put_dead(
         self, topic: Topic, kept: KeptGroup, record: Record, deliveries: int
@@ -390,30 +380,17 @@ class Groups:
         target = await self._topics.create(
             dead_topic(topic.declared), topic.log.settings, exist_ok=True
         )
-        reason = kept.reasons.get(record.offset, "the lease has ended")
-        run = dead_letter(record, target.declared, topic.declared, kept.name, deliveries, reason)
+        place = record.partition, record.offset
+        reason = kept.reasons.get(place, "the lease has ended")
+        fate = Fate(topic.declared, kept.name, deliveries, reason, len(topic.parts) > 1)
+        run = dead_letter(record, target.declared, fate)
         await self._publish(target, run)
         self._metrics.records_dead += 1
-
-    async def _save(self, topic: Topic, kept: KeptGroup) -> None:
-        group = kept.group
-        await self._catalog.save(
-            GroupRow(
-                topic.id,
-                kept.name,
-                topic.log.epoch,
-                group.next_offset,
-                group.to_give_again(),
-                group.lease_us,
-                group.deliveries_max,
-                kept.owner,
-            )
-        )
 
     async def delete(self, topic: Topic, name: str) -> None:
         """Durable on return; what was given out belongs to nobody."""
         self.get(topic, name)
-        await self._catalog.delete(topic.id, name)
+        await self._catalog.delete([part.id for part in topic.parts], name)
         self._owners.pop((topic.id, name))
         gone = self._groups.pop((topic.id, name), None)
         if gone is not None:
@@ -421,29 +398,7 @@ class Groups:
 
     def describe(self, topic: Topic, name: str) -> GroupInfo:
         """Leases that ran out meanwhile count as waiting."""
-        kept = self.get(topic, name)
-        group = kept.group
-        now_us = self._clock.steady_us()
-        wall_us = self._clock.now_us() - now_us  # people are told when by their own clock
-        leased = {
-            offset: (hold.deliveries, hold.deadline_us + wall_us)
-            for offset, hold in group.all_held().items()
-            if hold.deadline_us > now_us
-        }
-        pending = [
-            Pending(offset, *leased_or_not)
-            for offset, leased_or_not in sorted(
-                (
-                    offset,
-                    (leased[offset][0], "leased", leased[offset][1])
-                    if offset in leased
-                    else (deliveries, "waiting", 0),
-                )
-                for offset, deliveries in group.to_give_again().items()
-            )
-        ]
-        lag = topic.log.bounds().end - max(group.next_offset, topic.log.bounds().first)
-        return GroupInfo(name, group.next_offset, lag, pending, kept.lease_s, group.deliveries_max)
+        return describe(topic, self.get(topic, name), self._clock)
 
 
 def _terms(lease_s: float | None, deliveries_max: int | None) -> Terms:
@@ -453,3 +408,7 @@ def _terms(lease_s: float | None, deliveries_max: int | None) -> Terms:
         AS_GROUP if lease_s is None else round(lease_s * _US),
         AS_GROUP if deliveries_max is None else deliveries_max,
     )
+
+
+def _count(held: Held) -> int:
+    return sum([len(offsets) for offsets in held.values()])

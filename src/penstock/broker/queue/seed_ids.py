@@ -6,13 +6,14 @@ consumer, 1 for a producer. A consumer's id is also its name among the consumers
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Final
 
+from penstock.broker.access.quotas import Quotas
 from penstock.broker.queue.consumers import Consumers
-from penstock.broker.quotas import Quotas
-from penstock.broker.topics import Topic
-from penstock.catalog.queue import QueueCatalog
-from penstock.core.names import quoted
+from penstock.broker.topic.topics import Topic
+from penstock.catalog.queue.seed_ids import QueueCatalog
+from penstock.core.naming.names import quoted
 from penstock.core.quotas import PRODUCERS
 from penstock.model.errors import RefusedError
 
@@ -44,24 +45,41 @@ class Queue:
         self._catalog = catalog
         self._consumers = consumers
         self._counts: dict[int, _Counts] = {}  # by topic id
+        self._producer_count = 0
+        self._owned: dict[int, Counter[str]] = {}  # producers of a topic, by their owners
+        self._owned_in_all: Counter[str] = Counter()
 
     async def load(self) -> None:
         for row in await self._catalog.load():
             self._counts[row.topic_id] = _Counts(row.consumers, row.producers)
+            self._producer_count += row.producers
+        for owned in await self._catalog.load_owners():
+            self._owned.setdefault(owned.topic_id, Counter())[owned.owner] = owned.producers
+            self._owned_in_all[owned.owner] += owned.producers
 
     def forget(self, topic: Topic) -> None:
         """The topic is gone; its id never comes back, and neither do the ids made of it."""
-        self._counts.pop(topic.id, None)
+        counts = self._counts.pop(topic.id, None)
+        if counts is not None:
+            self._producer_count -= counts.producers
+        self._owned_in_all -= self._owned.pop(topic.id, Counter())
 
-    async def register_producer(self, topic: Topic) -> str:
-        """The new producer's id; durable on return."""
+    async def register_producer(self, topic: Topic, owner: str | None) -> str:
+        """The new producer's id; durable on return. `owner`: whose quota counts it."""
         _check_topic_id(topic)
-        registered = sum(one.producers for one in self._counts.values())
-        with self._quotas.making(PRODUCERS, registered):
-            ordinal = await self._catalog.register_producer(topic.id)
-            counts = self._counts.setdefault(topic.id, _Counts())
-            counts.producers = max(counts.producers, ordinal + 1)
+        held_by_user = 0 if owner is None else self._owned_in_all[owner]
+        with self._quotas.making_own(PRODUCERS, self._producer_count, owner, held_by_user):
+            ordinal = await self._catalog.register_producer(topic.id, owner)
+            self._count_producer(topic, ordinal, owner)
         return make_id(topic.id, ordinal, PRODUCER)
+
+    def _count_producer(self, topic: Topic, ordinal: int, owner: str | None) -> None:
+        counts = self._counts.setdefault(topic.id, _Counts())
+        counts.producers = max(counts.producers, ordinal + 1)
+        self._producer_count += 1
+        if owner is not None:
+            self._owned.setdefault(topic.id, Counter())[owner] += 1
+            self._owned_in_all[owner] += 1
 
     async def register_consumer(self, topic: Topic, owner: str | None) -> str:
         """The new consumer's id; it begins with the first record there is. Durable on return."""

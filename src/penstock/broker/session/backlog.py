@@ -8,9 +8,9 @@ from penstock.broker.exchange import Exchange
 from penstock.broker.session.rows import tag_of
 from penstock.broker.session.session import Session, Subscription
 from penstock.broker.session.waiting import Reader, Wish, count_waiting
-from penstock.catalog.session_list import SessionRow
-from penstock.catalog.stored_sessions import NO_PACKET_ID, SubscriptionRow
-from penstock.core.names import SHARE_PREFIX
+from penstock.catalog.session.session_list import SessionRow
+from penstock.catalog.session.stored_sessions import NO_PACKET_ID, SubscriptionRow
+from penstock.core.naming.names import SHARE_PREFIX
 from penstock.core.where import compile_where
 
 
@@ -73,25 +73,25 @@ def _of_session(session: Session, *, keeps_qos0: bool) -> Standing:
     readers = [Reader(client_id, lags, plain, out, keeps_qos0=keeps_qos0)]
     readers += [
         Reader(
-            client_id,
-            dict(feed.lags),
-            [_wish_of_feed(feed.subscription)],
-            session.resent,
-            feed.id,
-            feed.where,
+            client_id=client_id,
+            positions=dict(feed.lags),
+            wishes=[_wish_of_feed(feed.subscription)],
+            out=session.resent,
+            feed_id=feed.id,
+            where=feed.where,
             keeps_qos0=True,
         )
         for feed in session.feeds
     ]
     outbox = session.outbox
     return Standing(
-        client_id,
-        outbox.principal.user if outbox is not None else "",
-        True,
-        session.expiry_s,
-        [(one.filter, one.qos) for one in subscriptions],
-        session.window.count - len(session.released),
-        readers,
+        client_id=client_id,
+        user=outbox.principal.user if outbox is not None else "",
+        is_connected=True,
+        expiry_s=session.expiry_s,
+        filters=[(one.filter, one.qos) for one in subscriptions],
+        outstanding=session.window.count - len(session.released),
+        readers=readers,
     )
 
 
@@ -112,25 +112,25 @@ async def _of_row(exchange: Exchange, row: SessionRow) -> Standing:
         if one.feed_id:
             readers.append(
                 Reader(
-                    client_id,
-                    await store.feed_offsets(stored, one.feed_id),
-                    [_wish_of_feed(one)],
-                    out,
-                    one.feed_id,
-                    compile_where(one.expression) if one.expression else None,
+                    client_id=client_id,
+                    positions=await store.feed_offsets(stored, one.feed_id),
+                    wishes=[_wish_of_feed(one)],
+                    out=out,
+                    feed_id=one.feed_id,
+                    where=compile_where(one.expression) if one.expression else None,
                     keeps_qos0=True,
                 )
             )
     pins = [pin for _, _, pin in store.shares.pinned(client_id) if not pin.is_released]
     sent = [one for one in stored.outstanding if one.packet_id != NO_PACKET_ID]
     return Standing(
-        client_id,
-        row.owner,
-        False,
-        stored.expiry_s,
-        [(one.filter, one.qos) for one in stored.subscriptions],
-        len([one for one in sent if not one.is_released]) + len(pins),
-        readers,
+        client_id=client_id,
+        user=row.owner,
+        is_connected=False,
+        expiry_s=stored.expiry_s,
+        filters=[(one.filter, one.qos) for one in stored.subscriptions],
+        outstanding=len([one for one in sent if not one.is_released]) + len(pins),
+        readers=readers,
     )
 
 

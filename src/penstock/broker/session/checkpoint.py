@@ -12,8 +12,9 @@ from typing import Final, Protocol
 
 from penstock.broker.session.rows import feed_rows, outstanding_rows
 from penstock.broker.session.session import Session
-from penstock.broker.topics import Topics
-from penstock.catalog.sessions import Checkpoint, SessionCatalog
+from penstock.broker.topic.topics import Topics
+from penstock.catalog.session.saving import Checkpoint
+from penstock.catalog.session.sessions import SessionCatalog
 from penstock.model.timeline import Timeline
 
 CHECKPOINT_S: Final = 1.0  # how much a crash may make us repeat

@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Concatenate, ParamSpec
 
 from penstock.broker.tasks import Spawn
-from penstock.catalog.sessions import Checkpoint, Ending
+from penstock.catalog.session.saving import Checkpoint, Ending
 from penstock.model.errors import UnavailableError
 
 P = ParamSpec("P")

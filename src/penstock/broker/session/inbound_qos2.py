@@ -10,12 +10,13 @@ from __future__ import annotations
 import asyncio
 import struct
 from collections import Counter
+from collections.abc import Iterable
 from typing import Final
 
 from penstock.broker.session.session import Session
 from penstock.broker.tasks import Spawn
-from penstock.broker.topics import Topic, Topics
-from penstock.catalog.sessions import Checkpoint
+from penstock.broker.topic.topics import Topic, Topics
+from penstock.catalog.session.saving import Checkpoint
 from penstock.log.format.marks import MARK_QOS2_OPENED, MARK_QOS2_RELEASED, Mark
 from penstock.log.interface import Waiter
 from penstock.log.waiting import append_durably
@@ -100,6 +101,15 @@ class InboundQos2:
             settled: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._settled.append(settled)
             await settled
+
+    def is_opening(self, client_id: str) -> bool:
+        """Are messages of this client on their way to the disk?"""
+        return self._opening[client_id] > 0
+
+    def opened_of(self, client_id: str, opened: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+        """What a client has open: what was known when it went, and what was stored since."""
+        found = dict.fromkeys(opened, True) | self._known(client_id)
+        return [key for key, is_open in found.items() if is_open]
 
     def restore(self, session: Session, opened: list[tuple[int, int]]) -> None:
         """Give a session back what it has open: what the catalog has, and changes since."""

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple, TypeVar
 
-from penstock.catalog.clients import CLIENTS_MAX, ClientCatalog, ClientRow, KnownClient
-from penstock.catalog.sessions import Checkpoint
+from penstock.catalog.access.clients import CLIENTS_MAX, ClientCatalog, ClientRow, KnownClient
+from penstock.catalog.session.saving import Checkpoint
 from penstock.model.clock import Clock
 
 __all__ = ["ASSIGNED_PREFIX", "ClientCatalog", "Credential", "KnownClient", "KnownClients"]
@@ -43,7 +43,15 @@ class KnownClients:
         """A client was let in."""
         if _is_remembered(client_id):
             now_us = self._clock.now_us()
-            self._note(ClientRow(client_id, owner, *credential, address, now_us, now_us))
+            seen = ClientRow(
+                client_id,
+                owner,
+                *credential,
+                last_address=address,
+                first_seen=now_us,
+                last_seen=now_us,
+            )
+            self._note(seen)
 
     def leave(self, client_id: str) -> None:
         """The connection of a client ended."""

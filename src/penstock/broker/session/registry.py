@@ -13,8 +13,8 @@ from penstock.broker.engine import Engine
 from penstock.broker.session.session import Session, Subscription
 from penstock.broker.session.store import SessionStore
 from penstock.broker.share.delivery import Sharing
-from penstock.core.names import SHARE_PREFIX, split_share
-from penstock.core.overlaps import OVERLAPS_MAX, Overlaps
+from penstock.core.naming.names import SHARE_PREFIX, split_share
+from penstock.core.naming.overlaps import OVERLAPS_MAX, Overlaps
 from penstock.core.quotas import SUBSCRIPTIONS
 
 
@@ -212,9 +212,9 @@ class Sessions:
                     topic,
                     self._router,
                     engine.metrics,
-                    engine.clock,
-                    self._on_trouble,
-                    self._keeps_qos0,
+                    clock=engine.clock,
+                    on_trouble=self._on_trouble,
+                    keeps_qos0=self._keeps_qos0,
                 )
                 catchup = self._catchups[topic_id] = serving.catchup
             catchup.join(session)

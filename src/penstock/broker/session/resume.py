@@ -16,12 +16,12 @@ from penstock.broker.session.session import (
     Subscription,
 )
 from penstock.broker.share.share import Share
-from penstock.broker.topics import Topic
-from penstock.catalog.stored_sessions import NO_PACKET_ID, OutstandingRow, StoredSession
+from penstock.broker.topic.topics import Topic
+from penstock.catalog.session.stored_sessions import NO_PACKET_ID, OutstandingRow, StoredSession
 from penstock.core.access import RECEIVE
-from penstock.core.names import SHARE_PREFIX
-from penstock.core.run import Encoding, Run
-from penstock.core.tags import NO_FEED, feed_id_of, is_retained, offset_of, topic_id_of
+from penstock.core.delivery.run import Encoding, Run
+from penstock.core.delivery.tags import NO_FEED, feed_id_of, is_retained, offset_of, topic_id_of
+from penstock.core.naming.names import SHARE_PREFIX
 from penstock.core.where import compile_where
 from penstock.log.format.batch import Batch
 from penstock.model.errors import PenstockError
@@ -31,7 +31,12 @@ async def restore(exchange: Exchange, session: Session, stored: StoredSession) -
     """Give a session back what it was before its client went; attach it afterwards."""
     for row in stored.subscriptions:
         one = Subscription(
-            session, row.filter, row.qos, row.no_local, row.retain_as_published, row.identifier
+            session,
+            row.filter,
+            row.qos,
+            no_local=row.no_local,
+            retain_as_published=row.retain_as_published,
+            identifier=row.identifier,
         )
         one.since = row.since
         if row.feed_id:
@@ -150,7 +155,7 @@ async def _resend(
     if not exchange.authorise(outbox.principal, RECEIVE, run.name, topic.key):
         return "not_authorized"
     qos = 2 if packet_id in session.twice else 1
-    encoding = _encoding(exchange, session, packet_id, tag, run, qos)
+    encoding = _encoding(exchange, session, packet_id, tag=tag, run=run, qos=qos)
     outbox.send(run, 0, [packet_id], encoding, True)
     return ""
 

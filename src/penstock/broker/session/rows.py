@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from penstock.broker.session.session import OwnFeed, Session, Subscription
-from penstock.broker.topics import Topics
-from penstock.catalog.feeds import FeedRow
-from penstock.catalog.stored_sessions import NO_PACKET_ID, OutstandingRow, SubscriptionRow
-from penstock.core.tags import (
+from penstock.broker.topic.topics import Topics
+from penstock.catalog.session.feeds import FeedRow
+from penstock.catalog.session.stored_sessions import NO_PACKET_ID, OutstandingRow, SubscriptionRow
+from penstock.core.delivery.tags import (
     NO_FEED,
     make_place,
     make_tag,
@@ -45,7 +45,12 @@ def outstanding_rows(session: Session) -> list[OutstandingRow]:
 
 def outstanding_row(tag: int, packet_id: int, qos: int, *, is_released: bool) -> OutstandingRow:
     return OutstandingRow(
-        topic_id_of(tag), offset_of(tag), packet_id, qos, is_released, stored_feed_id_of(tag)
+        topic_id=topic_id_of(tag),
+        offset=offset_of(tag),
+        packet_id=packet_id,
+        qos=qos,
+        is_released=is_released,
+        feed_id=stored_feed_id_of(tag),
     )
 
 
@@ -66,12 +71,12 @@ def feed_rows(topics: Topics, feed: OwnFeed, offsets: dict[int, int]) -> list[Fe
 def subscription_row(one: Subscription) -> SubscriptionRow:
     feed = one.feed
     return SubscriptionRow(
-        one.filter,
-        one.qos,
-        one.no_local,
-        one.retain_as_published,
-        one.identifier,
-        one.since,
-        NO_FEED if feed is None else feed.id,
-        feed.where.text if feed is not None and feed.where is not None else "",
+        filter=one.filter,
+        qos=one.qos,
+        no_local=one.no_local,
+        retain_as_published=one.retain_as_published,
+        identifier=one.identifier,
+        since=one.since,
+        feed_id=NO_FEED if feed is None else feed.id,
+        expression=feed.where.text if feed is not None and feed.where is not None else "",
     )

@@ -13,12 +13,12 @@ from typing import Final, Protocol
 
 from penstock.broker.trace.watch import Watch
 from penstock.core.access import Grants, Principal
-from penstock.core.delivery_rule import Want
-from penstock.core.overlaps import Overlaps
-from penstock.core.run import Encoding, Run, pieces
-from penstock.core.tags import NO_FEED, PLACE_SHIFT, TAG_SHIFT
+from penstock.core.delivery.rule import Want
+from penstock.core.delivery.run import Encoding, Run, pieces
+from penstock.core.delivery.tags import NO_FEED, PLACE_SHIFT, TAG_SHIFT
+from penstock.core.delivery.window import Window
+from penstock.core.naming.overlaps import Overlaps
 from penstock.core.where import Where
-from penstock.core.window import Window
 from penstock.model.will import NO_WILL
 
 NO_TOPIC: Final = 0  # topic id of messages that are not stored yet
@@ -171,7 +171,14 @@ class Subscription:
         since = self.since.get(topic_id, 0)
         owed_until = 0 if self.owed is None else self.owed.get(topic_id, 0)
         as_published = self.retain_as_published
-        return Want(self.qos, since, self.no_local, as_published, self.identifier, owed_until)
+        return Want(
+            self.qos,
+            since,
+            self.no_local,
+            retain_as_published=as_published,
+            identifier=self.identifier,
+            owed_until=owed_until,
+        )
 
 
 class Session:

@@ -11,10 +11,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractContextManager, nullcontext, suppress
+from dataclasses import replace
 
+from penstock.broker.access.owners import Owners
+from penstock.broker.cluster.claiming import Arrival, Claiming
+from penstock.broker.deliver.commits import Runs
 from penstock.broker.deliver.retained import Retained
 from penstock.broker.engine import Engine
-from penstock.broker.owners import Owners
 from penstock.broker.publish.used_keys import Keys
 from penstock.broker.session.checkpoint import CHECKPOINT_S, BusySessions, Checkpoints, Levels
 from penstock.broker.session.endings import Endings
@@ -31,15 +34,17 @@ from penstock.broker.session.will_marks import WillMarks
 from penstock.broker.share.registry import Shares, pin_row
 from penstock.broker.share.share import Share
 from penstock.broker.tasks import Tasks
-from penstock.broker.topics import Topic
-from penstock.broker.upkeep import SESSIONS
-from penstock.catalog.feeds import FeedRow
-from penstock.catalog.sessions import Ending, SessionCatalog
-from penstock.catalog.stored_sessions import OutstandingRow, StoredSession
+from penstock.broker.topic.topics import Topic
+from penstock.broker.upkeep.upkeep import SESSIONS
+from penstock.catalog.session.feeds import FeedRow
+from penstock.catalog.session.saving import Ending
+from penstock.catalog.session.sessions import SessionCatalog, SessionElsewhere
+from penstock.catalog.session.stored_sessions import OutstandingRow, StoredSession
+from penstock.core.delivery.run import Encoding, Run
 from penstock.core.erasure import Erasure
-from penstock.core.names import quoted
+from penstock.core.naming.names import quoted
 from penstock.core.quotas import SESSIONS as SESSIONS_QUOTA
-from penstock.core.run import Encoding, Run
+from penstock.log.format.batch import Batch
 from penstock.log.format.marks import (
     MARK_IDEMPOTENCY_KEY,
     MARK_QOS2_OPENED,
@@ -59,7 +64,7 @@ class SessionStore:
         self._soon = asyncio.Event()  # the next checkpoint does not wait for its time
         self.retained = Retained(engine.clock, catalog.fetch_retained, self._soon.set)
         self.shares = Shares(engine, catalog.shares, self.tasks.spawn)
-        self.keys = Keys(catalog.keys, engine.clock)
+        self.keys = Keys(catalog.keys, engine.clock, engine.quotas)
         self.inbound = InboundQos2(engine.topics, self.tasks.spawn)
         self.will_marks = WillMarks()
         self.clients = KnownClients(engine.clock)
@@ -82,6 +87,7 @@ class SessionStore:
             ],
         )
         self._engine = engine
+        self._node = engine.shared.node
         self._catalog = catalog
         self._loop = loop
         self._timer: asyncio.Task[None] | None = None
@@ -95,11 +101,14 @@ class SessionStore:
         owners, self._levels.saved, rows = await self._catalog.recover()
         self.stored = Owners(owners)
         self.retained.load(rows)
-        await self.shares.load(await self._catalog.shares.recover())
-        incarnations = await self._catalog.incarnations()
-        for topic in self._engine.topics.working():
-            await self._follow(topic, incarnations)
-        await self.checkpoints.save()
+        if self._node is None:
+            await self.shares.load(await self._catalog.shares.recover())
+            incarnations = await self._catalog.incarnations()
+            for topic in self._engine.topics.working():
+                await self._follow(topic, incarnations)
+            await self.checkpoints.save()
+        else:
+            await self._follow_nodes()
         self._engine.on_forget = self._forget_topic
         self._is_open.set()
         self._timer = self._loop.create_task(self._run(), name="penstock-checkpoint")
@@ -132,6 +141,44 @@ class SessionStore:
                 elif mark.kind == MARK_IDEMPOTENCY_KEY:
                     self.keys.follow(topic.id, batch, mark)
 
+    async def _follow_nodes(self) -> None:
+        """Other nodes write meanwhile: follow the logs until they have nothing that is unknown.
+
+        From then on commits tell. Marks of sessions and wills are their own node's to save.
+        """
+        saved, self._levels.saved = self._levels.saved, {}  # this node has saved none yet
+        await self.checkpoints.save()
+        followed: dict[int, int] = {}
+        while True:
+            behind = [
+                topic
+                for topic in self._engine.topics.working()
+                if followed.get(topic.id, -1) < topic.log.bounds().end
+            ]
+            if not behind:
+                break
+            for topic in behind:
+                if topic.id not in followed:
+                    epoch, level = saved.get(topic.id, (topic.log.epoch, 0))
+                    followed[topic.id] = await topic.log.clamp(epoch, level)
+                async for batch in topic.log.batches_since(followed[topic.id]):
+                    self.retained.follow(topic.id, batch)
+                    self._follow_keys(topic, batch)
+                    followed[topic.id] = batch.end_offset
+                followed[topic.id] = max(followed[topic.id], topic.log.bounds().first)
+        self._engine.followers.append(self._committed)
+
+    def _committed(self, topic: Topic, batch: Batch, runs: Runs) -> None:
+        """Keys that other nodes have stored; those of this one are noted by who stores them."""
+        if runs is None:
+            self._follow_keys(topic, batch)
+
+    def _follow_keys(self, topic: Topic, batch: Batch) -> None:
+        if batch.header.marks_length:
+            for mark in batch.marks():
+                if mark.kind == MARK_IDEMPOTENCY_KEY:
+                    self.keys.follow(topic.id, batch, mark)
+
     async def close(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
@@ -146,7 +193,7 @@ class SessionStore:
             self._soon.clear()
             try:
                 await self.checkpoints.save()
-                for client_id in await self._catalog.expire() if self.stored else ():
+                for client_id in await self._catalog.expire() if self._expires else ():
                     self.stored.pop(client_id, None)
                     self._engine.metrics.traffic.sessions_expired += 1
                     self.shares.gone(client_id)
@@ -154,30 +201,63 @@ class SessionStore:
             except PenstockError as trouble:
                 self._engine.upkeep.note_trouble(SESSIONS, f"sessions: {trouble}")
 
+    @property
+    def _expires(self) -> bool:
+        """Whether a session may have expired: another node may have made it."""
+        return bool(self.stored) or self._node is not None
+
     # Coming and going
 
-    async def begin(self, session: Session, *, is_clean: bool) -> tuple[StoredSession, bool]:
-        """Load or make the session of a client that connects; whether it was there before."""
+    async def begin(
+        self, session: Session, *, is_clean: bool, arrival: Arrival | None = None
+    ) -> tuple[StoredSession, bool]:
+        """Load or make the session of a client that connects; whether it was there before.
+
+        A node gives `arrival`: it claims every session, also of clients that leave nothing behind.
+        """
         await self._endings.wait(session.client_id)
         await self.inbound.wait_known(session.client_id)
         if is_clean:
             self.inbound.forget(session.client_id)
             self.shares.gone(session.client_id)
-        if session.expiry_s == 0 and is_clean:
+        if session.expiry_s == 0 and is_clean and self._node is None:
             await self._catalog.forget(session.client_id)
             self.stored.pop(session.client_id, None)
-            return StoredSession(session.client_id, 0, 0, [], {}, [], []), False
+            return StoredSession(
+                client_id=session.client_id,
+                incarnation=0,
+                expiry_s=0,
+                subscriptions=[],
+                positions={},
+                outstanding=[],
+                opened=[],
+            ), False
         assert session.outbox is not None
         owner = session.outbox.principal.user
         with self._making(session.client_id, owner):
-            stored, is_present = await self._catalog.begin(
-                session.client_id, owner, session.expiry_s, is_clean=is_clean
-            )
+            stored, is_present = await self._begin(session, owner, arrival, is_clean=is_clean)
             self.stored[session.client_id] = owner
         session.incarnation = stored.incarnation
         session.vault = self
         self.inbound.restore(session, stored.opened)
         return stored, is_present
+
+    async def _begin(
+        self, session: Session, owner: str, arrival: Arrival | None, *, is_clean: bool
+    ) -> tuple[StoredSession, bool]:
+        client_id, expiry_s = session.client_id, session.expiry_s
+        if self._node is None or arrival is None:
+            return await self._catalog.begin(client_id, owner, expiry_s, is_clean=is_clean)
+        claiming = Claiming(self._node, self._engine.tenant, client_id)
+        while True:
+            try:
+                return await self._catalog.begin(
+                    *(client_id, owner, expiry_s), is_clean=is_clean, may_have=arrival.may_have
+                )
+            except SessionElsewhere as elsewhere:
+                if not arrival.is_wanted():
+                    raise
+                await claiming.wait(elsewhere)
 
     def _making(self, client_id: str, owner: str) -> AbstractContextManager[None]:
         """Around storing the session of a client; QuotaExceeded if it is one too many."""
@@ -233,17 +313,29 @@ class SessionStore:
             if packet_id not in session.opening
         ]
         ending = Ending(
-            session.client_id,
-            session.incarnation,
-            session.expiry_s,
-            self._engine.clock.steady_us(),
-            positions,
-            outstanding_rows(session),
-            opened,
-            [feed.id for feed in feeds],
-            behind,
+            client_id=session.client_id,
+            incarnation=session.incarnation,
+            expiry_s=session.expiry_s,
+            at_us=self._engine.clock.steady_us(),
+            positions=positions,
+            outstanding=outstanding_rows(session),
+            opened=opened,
+            feed_ids=[feed.id for feed in feeds],
+            feeds=behind,
         )
-        self._endings.save_end(self._catalog.end, ending)
+        if self._node is not None and self.inbound.is_opening(session.client_id):
+            self._endings.save(self._end_complete, session.client_id, ending)
+        else:
+            self._endings.save_end(self._catalog.end, ending)
+
+    async def _end_complete(self, client_id: str, ending: Ending) -> None:
+        """Release a session once it is known which of its last messages were stored.
+
+        The node that claims it next must not store them again.
+        """
+        await self.inbound.wait_known(client_id)
+        opened = self.inbound.opened_of(client_id, ending.opened)
+        await self._catalog.end(replace(ending, opened=opened))
 
     async def forget(self, client_id: str) -> None:
         """Drop the session of a client that is not connected; durable on return."""

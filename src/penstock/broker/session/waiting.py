@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from penstock.broker.queue.consumers import read_batches
-from penstock.broker.topics import Topic
-from penstock.core.delivery_rule import (
+from penstock.broker.topic.topics import Topic
+from penstock.core.delivery.rule import (
     ANYBODY,
     NEVER_KEPT,
     Stretch,
@@ -24,8 +24,8 @@ from penstock.core.delivery_rule import (
     kept_from_qos,
     stretches,
 )
-from penstock.core.tags import make_place, make_tag
-from penstock.core.trie import FilterTrie
+from penstock.core.delivery.tags import make_place, make_tag
+from penstock.core.naming.trie import FilterTrie
 from penstock.core.where import Where
 from penstock.log.format.batch import Batch
 from penstock.model.errors import CorruptError, Gap, UnavailableError

@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 from typing import Final
 
-from penstock.catalog.sessions import Checkpoint
+from penstock.catalog.session.saving import Checkpoint
 from penstock.log.format.marks import MARK_WILL, Mark
 
 _KEY: Final = struct.Struct(">Q")

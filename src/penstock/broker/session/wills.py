@@ -18,21 +18,21 @@ from collections.abc import Callable, Coroutine
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Final
 
+from penstock.broker.access.owners import Owners
 from penstock.broker.deliver.routes import TopicWanted
 from penstock.broker.exchange import Exchange
-from penstock.broker.owners import Owners
 from penstock.broker.session.session import Session
 from penstock.broker.session.will_marks import will_mark
-from penstock.broker.upkeep import WILLS
-from penstock.catalog.wills import NOT_DUE, StoredWill, WillCatalog
+from penstock.broker.upkeep.upkeep import WILLS
+from penstock.catalog.session.wills import NOT_DUE, StoredWill, WillCatalog
 from penstock.core.access import Principal
+from penstock.core.delivery.run import Run, record_flags
 from penstock.core.quotas import WILLS as WILLS_QUOTA
-from penstock.core.run import Run, record_flags
 from penstock.model.clock import Clock
 from penstock.model.errors import NotAuthorized, PenstockError
+from penstock.model.limits import WILL_GRACE_S
 from penstock.model.will import NO_WILL, Will
 
-GRACE_S: Final = 30  # after a start; most clients come back within seconds
 SENT_AT_ONCE: Final = 100  # loaded and on their way to the disk: ~13 MB at their largest
 RETRY_S: Final = 1.0  # a log that takes nothing is asked again after it
 TIMER_S_MAX: Final = 3_600.0  # some wait for a century, and some loops do not like that
@@ -93,7 +93,7 @@ class Wills:
         exchange: Exchange,
         catalog: WillCatalog,
         clock: Clock,
-        grace_s: float = GRACE_S,
+        grace_s: float = WILL_GRACE_S,
     ) -> None:
         self._exchange = exchange
         self._catalog = catalog
@@ -110,13 +110,19 @@ class Wills:
         self._publishing: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_stopping = False
+        self.is_draining = False  # connections end because the node sends its clients away
 
     # Start and end
 
     async def open(self) -> None:
-        """Take over what an earlier broker left; the store has followed the logs before."""
+        """Take over what an earlier broker left; the store has followed the logs before.
+
+        A node does the same again when it has recovered another one.
+        """
         now_us, now_s = self._clock.steady_us(), self._clock.monotonic_s()
         for held in await self._catalog.held():
+            if held.will_id in self._held:
+                continue
             self._held[held.will_id] = held.owner
             if held.due_at == NOT_DUE:
                 wait_s = float(min(held.delay_s, held.session_expiry_s))
@@ -178,6 +184,8 @@ class Wills:
         client says from now on comes before it.
         """
         client_id = session.client_id
+        if self._exchange.engine.shared.node is not None:
+            await self._settle_elsewhere(client_id, owner, is_clean=is_clean)
         last = self._waiting.pop((client_id, owner), None)
         if last is not None:
             self._call_off(last)
@@ -194,7 +202,7 @@ class Wills:
         try:
             with self._making(owner) if will is not None else nullcontext():
                 session.will_id = await self._catalog.hold(
-                    client_id, owner, session.expiry_s, will, replaced, login
+                    client_id, owner, session.expiry_s, will=will, replaced=replaced, login=login
                 )
                 self._held.pop(replaced)
                 if will is not None:
@@ -204,6 +212,15 @@ class Wills:
                 self._wait(_anew(last, last.due_s))
             raise
         session.will_delay_s = 0 if will is None else will.delay_s
+
+    async def _settle_elsewhere(self, client_id: str, owner: str, *, is_clean: bool) -> None:
+        """The same for a last will that another node holds."""
+        found = await self._catalog.settle_elsewhere(client_id, owner, is_clean=is_clean)
+        now_s = self._clock.monotonic_s()
+        for held in found:
+            self._held[held.will_id] = owner
+            waiting = Waiting(held.will_id, client_id, owner, now_s, is_forgiving=False)
+            self._publish_now(waiting)
 
     def _making(self, owner: str) -> AbstractContextManager[None]:
         """Around keeping a will of this user; QuotaExceeded if there may not be another one."""
@@ -232,6 +249,10 @@ class Wills:
         if not will_id or self._is_stopping:
             return
         wait_s = min(session.will_delay_s, session.expiry_s)
+        if self.is_draining:
+            due_s = self._clock.monotonic_s() + max(wait_s, self._grace_s)
+            self._wait(Waiting(will_id, session.client_id, owner, due_s, is_forgiving=True))
+            return
         due_s = self._clock.monotonic_s() + wait_s
         waiting = Waiting(will_id, session.client_id, owner, due_s, is_forgiving=False)
         if wait_s == 0:

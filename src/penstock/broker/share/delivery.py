@@ -19,8 +19,8 @@ from penstock.broker.engine import Engine
 from penstock.broker.session.session import Session, Subscription
 from penstock.broker.share.registry import Shares
 from penstock.broker.share.share import Share
-from penstock.broker.topics import Topic
-from penstock.core.run import Run, pieces
+from penstock.broker.topic.topics import Topic
+from penstock.core.delivery.run import Run, pieces
 from penstock.log.files.segment import StaleSegment
 from penstock.log.format.batch import Batch
 from penstock.model.errors import CorruptError, Gap, UnavailableError

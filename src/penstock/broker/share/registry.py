@@ -12,11 +12,11 @@ from collections.abc import Iterator, Sequence
 from penstock.broker.engine import Engine
 from penstock.broker.share.share import Pin, Share
 from penstock.broker.tasks import Spawn
-from penstock.catalog.sessions import Checkpoint
-from penstock.catalog.shares import ShareCatalog, ShareRow, ShareState, StoredShare
+from penstock.catalog.session.saving import Checkpoint
+from penstock.catalog.session.shares import ShareCatalog, ShareRow, ShareState, StoredShare
+from penstock.core.delivery.tags import make_tag, offset_of, topic_id_of
 from penstock.core.groups import Group
-from penstock.core.names import split_share
-from penstock.core.tags import make_tag, offset_of, topic_id_of
+from penstock.core.naming.names import split_share
 
 
 class Shares:
@@ -212,4 +212,11 @@ def share_rows(share: Share) -> list[ShareRow]:
 
 def pin_row(client_id: str, packet_id: int, pin: Pin) -> ShareRow:
     topic_id, offset = topic_id_of(pin.tag), offset_of(pin.tag)
-    return ShareRow(topic_id, offset, 2, client_id, packet_id, pin.is_released)
+    return ShareRow(
+        topic_id=topic_id,
+        offset=offset,
+        qos=2,
+        client_id=client_id,
+        packet_id=packet_id,
+        is_released=pin.is_released,
+    )

@@ -13,9 +13,9 @@ from typing import Final
 from penstock.broker.deliver.members import Member
 from penstock.broker.session.session import MaySubscribe, Session
 from penstock.core.access import Principal
+from penstock.core.delivery.run import Run
+from penstock.core.delivery.tags import OFFSET_MASK, TAG_SHIFT
 from penstock.core.groups import NOTHING_WAITS, Group, deal
-from penstock.core.run import Run
-from penstock.core.tags import OFFSET_MASK, TAG_SHIFT
 
 OUT_MAX: Final = 1_000_000  # of one share and topic: a thousand members with full windows
 WITHOUT_END: Final = 1 << 30  # room of a member that acknowledges nothing

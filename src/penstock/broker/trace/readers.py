@@ -15,11 +15,11 @@ from penstock.broker.exchange import Exchange
 from penstock.broker.session.backlog import Standing, find_standings
 from penstock.broker.session.waiting import Reader
 from penstock.broker.share.share import Share
-from penstock.broker.topics import Topic
-from penstock.core.delivery_rule import NEVER_KEPT, is_from, kept_from_qos, stretches
-from penstock.core.names import matches
-from penstock.core.tags import make_place, make_tag
-from penstock.model.record import Record
+from penstock.broker.topic.topics import Topic
+from penstock.core.delivery.rule import NEVER_KEPT, is_from, kept_from_qos, stretches
+from penstock.core.delivery.tags import make_place, make_tag
+from penstock.core.naming.names import matches
+from penstock.model.record import Record, offset_in
 
 SESSIONS_MAX: Final = 1_000  # that are looked at for one record
 
@@ -58,11 +58,13 @@ def _consumers(exchange: Exchange, topic: Topic, record: Record) -> Iterator[Rec
 
 
 def _groups(exchange: Exchange, topic: Topic, record: Record) -> Iterator[RecordReader]:
-    for one in exchange.engine.groups.of(topic):
-        state = PASSED if one.next_offset > record.offset else WAITING
-        if any(pending.offset == record.offset for pending in one.pending):
+    for one in exchange.engine.groups.of(topic.parts[0]):
+        next_offset = offset_in(one.next_offset, record.partition)
+        state = PASSED if next_offset > record.offset else WAITING
+        place = record.partition, record.offset
+        if any((pending.partition, pending.offset) == place for pending in one.pending):
             state = OUT
-        yield RecordReader("group", one.group, state, one.next_offset)
+        yield RecordReader("group", one.group, state, next_offset)
 
 
 def _share(share: Share, topic: Topic, record: Record) -> RecordReader:

@@ -13,7 +13,7 @@ from typing import Final
 
 import msgspec
 
-from penstock.core.names import matches
+from penstock.core.naming.names import matches
 
 EVENTS_MAX: Final = 2_000
 EVENTS_PER_S: Final = 500
@@ -27,6 +27,8 @@ SENT_AGAIN: Final = "sent again"
 ACKNOWLEDGED: Final = "acknowledged"
 WAITING: Final = "waiting"
 DROPPED: Final = "dropped"
+READ: Final = "read"
+GIVEN_BACK: Final = "given back"
 
 
 class TraceEvent(msgspec.Struct, omit_defaults=True):
@@ -42,6 +44,7 @@ class TraceEvent(msgspec.Struct, omit_defaults=True):
     client: str = ""  # the publisher, or who it was for
     qos: int | None = None
     detail: str = ""
+    partition: int = 0
 
 
 class Trace:
@@ -91,12 +94,13 @@ class Trace:
     def events_after(self, number: int) -> list[TraceEvent]:
         return [one for one in self._events if one.number > number]
 
-    def events_of(self, topic: str, offset: int) -> list[TraceEvent]:
+    def events_of(self, topic: str, partition: int, offset: int) -> list[TraceEvent]:
         """The events of one record."""
         return [
             one
             for one in self._events
             if one.topic == topic
+            and one.partition == partition
             and one.offset is not None
             and one.offset <= offset < one.offset + one.count
         ]

@@ -8,18 +8,21 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from typing import Final
+from collections.abc import Iterable
+from typing import Final, NamedTuple
 
-from penstock.broker.engine import Runs
+from penstock.broker.deliver.commits import Runs
 from penstock.broker.exchange import Exchange
 from penstock.broker.session.session import Session
 from penstock.broker.tasks import Tasks
-from penstock.broker.topics import Topic
+from penstock.broker.topic.topics import Topic
 from penstock.broker.trace.readers import WAITING as STILL_WAITING
 from penstock.broker.trace.readers import RecordReader, readers_of
 from penstock.broker.trace.trace import (
     ACKNOWLEDGED,
     DROPPED,
+    GIVEN_BACK,
+    READ,
     RECEIVED,
     REFUSED,
     SENT,
@@ -29,8 +32,9 @@ from penstock.broker.trace.trace import (
     Trace,
     TraceEvent,
 )
-from penstock.core.run import Run
-from penstock.core.tags import offset_of, topic_id_of
+from penstock.broker.trace.watch import Places, Traced
+from penstock.core.delivery.run import Run
+from penstock.core.delivery.tags import offset_of, topic_id_of
 from penstock.log.format.batch import Batch
 from penstock.model.errors import InvalidSetting, PenstockError, RefusedError
 from penstock.model.record import QOS_MASK, Record
@@ -40,6 +44,17 @@ SECONDS_MAX: Final = 3_600
 OUT_MAX: Final = 10_000  # messages whose acknowledgement is waited for
 LOOKUPS_MAX: Final = 100  # records whose readers are still to be looked up
 NOT_KNOWN: Final = -1
+
+
+class _Where(NamedTuple):
+    """The place of the first message that an event is about."""
+
+    topic: str = ""
+    offset: int = NOT_KNOWN
+    partition: int = 0
+
+
+NOWHERE: Final = _Where()
 
 
 class Tracer:
@@ -54,6 +69,8 @@ class Tracer:
         self._next_id = 1
         # Client, tag -> name and QoS of what was sent and is not acknowledged.
         self._out: dict[tuple[str, int], tuple[str, int]] = {}
+        # Reader and place -> name and QoS of what a reader of a group has and did not answer.
+        self._given: dict[tuple[str, _Where], tuple[str, int]] = {}
         self._lookups: deque[tuple[Topic, int]] = deque()
         self._is_looking = False
 
@@ -112,6 +129,7 @@ class Tracer:
         else:
             engine.followers.remove(self._committed)
             self._out.clear()
+            self._given.clear()
             self._lookups.clear()
         for session in self._exchange.sessions.connected.values():
             if session.outbox is not None:
@@ -142,9 +160,9 @@ class Tracer:
         received_at = batch.timestamp(first)
         sync_s = topic.log.last_sync_s
         detail = f"synced in {sync_s * 1e3:.1f} ms" if sync_s else ""
-        where = topic.declared
-        self._add(RECEIVED, name, publisher, where, offset, count, qos, at=received_at)
-        self._add(STORED, name, publisher, where, offset, count, qos, detail)
+        where = _Where(topic.declared, offset, topic.partition)
+        self._add(RECEIVED, name, publisher, where, count=count, qos=qos, at=received_at)
+        self._add(STORED, name, publisher, where, count=count, qos=qos, detail=detail)
         for at in range(count):
             if len(self._lookups) < LOOKUPS_MAX:
                 self._lookups.append((topic, offset + at))
@@ -161,7 +179,7 @@ class Tracer:
                     record
                     for batch in await topic.read(offset)
                     if batch.base_offset <= offset < batch.end_offset
-                    for record in batch.records(topic.declared, offset, offset + 1)
+                    for record in batch.records(topic.declared, offset, offset + 1, topic.partition)
                 ]
                 for record in records:
                     for one in await readers_of(self._exchange, topic, record):
@@ -175,8 +193,8 @@ class Tracer:
 
     def _note_waiting(self, record: Record, reader: RecordReader, why: str) -> None:
         detail = f"the session is {why}: it continues at offset {reader.next_offset}"
-        name, topic, offset = record.name, record.topic, record.offset
-        self._add(WAITING, name, reader.reader, topic, offset, 1, record.qos, detail)
+        where = _Where(record.topic, record.offset, record.partition)
+        self._add(WAITING, record.name, reader.reader, where, qos=record.qos, detail=detail)
 
     def forwarded(self, session: Session | None, name: str, count: int) -> None:
         if count and session is not None:
@@ -191,9 +209,8 @@ class Tracer:
         for tag in tags:
             if len(self._out) < OUT_MAX:
                 self._out[session.client_id, tag] = (name, qos)
-        topic, offset = self._place(tags[0])
         what = SENT_AGAIN if again else SENT
-        self._add(what, name, session.client_id, topic, offset, len(tags), qos)
+        self._add(what, name, session.client_id, self._place(tags[0]), count=len(tags), qos=qos)
 
     def acknowledged(self, session: Session, packet_ids: list[int]) -> None:
         self._answered(session, packet_ids, ACKNOWLEDGED, "")
@@ -206,9 +223,8 @@ class Tracer:
             tag = session.window.tag_of(packet_id)
             known = self._out.pop((session.client_id, tag), None)
             if known is not None:
-                topic, offset = self._place(tag)
                 name, qos = known
-                self._add(what, name, session.client_id, topic, offset, 1, qos, detail)
+                self._add(what, name, session.client_id, self._place(tag), qos=qos, detail=detail)
 
     def dropped(
         self,
@@ -219,7 +235,25 @@ class Tracer:
         offset: int = NOT_KNOWN,
     ) -> None:
         if count and session is not None:
-            self._add(DROPPED, name, session.client_id, "", offset, count, detail=reason)
+            where = _Where("", offset)
+            self._add(DROPPED, name, session.client_id, where, count=count, detail=reason)
+
+    def read(self, reader: str, topic: str, records: Iterable[Traced], detail: str = "") -> None:
+        for one in records:
+            where = _Where(topic, one.offset, one.partition)
+            self._add(READ, one.name, reader, where, qos=one.qos, detail=detail)
+            if detail and len(self._given) < OUT_MAX and self._wants(one.name, reader):
+                self._given[reader, where] = (one.name, one.qos)
+
+    def settled(self, reader: str, topic: Topic, places: Places, detail: str = "") -> None:
+        what = GIVEN_BACK if detail else ACKNOWLEDGED
+        for partition, offsets in places.items():
+            for offset in offsets:
+                where = _Where(topic.declared, offset, partition)
+                known = self._given.pop((reader, where), None)
+                if known is not None:
+                    name, qos = known
+                    self._add(what, name, reader, where, qos=qos, detail=detail)
 
     def refused(self, publisher: str, run: Run, reason: str, error: Exception) -> None:
         detail = f"{reason.replace('_', ' ')}: {error}"
@@ -230,28 +264,39 @@ class Tracer:
     def _wants(self, name: str, client: str) -> bool:
         return any(one.wants(name, client) for one in self._on)
 
-    def _place(self, tag: int) -> tuple[str, int]:
-        """Topic and offset of a tag; a message that is not stored has none."""
-        topic = self._engine.topics.by_id(topic_id_of(tag)) if tag >= 0 else None
-        return ("", NOT_KNOWN) if topic is None else (topic.declared, offset_of(tag))
+    def _place(self, tag: int) -> _Where:
+        """Where the message of a tag lies; one that is not stored lies nowhere."""
+        part = self._engine.topics.by_id(topic_id_of(tag)) if tag >= 0 else None
+        if part is None:
+            return NOWHERE
+        return _Where(part.declared, offset_of(tag), part.partition)
 
     def _add(
         self,
         what: str,
         name: str,
         client: str,
-        topic: str = "",
-        offset: int = NOT_KNOWN,
+        where: _Where = NOWHERE,
         count: int = 1,
         qos: int | None = None,
         detail: str = "",
         at: int = 0,
     ) -> None:
         now_us = self._engine.clock.now_us()
-        place = None if offset == NOT_KNOWN else offset
+        offset = None if where.offset == NOT_KNOWN else where.offset
         for trace in self._on:
             if trace.wants(name, client):
                 event = TraceEvent(
-                    0, at or now_us, what, name, topic, place, count, client, qos, detail
+                    number=0,
+                    at=at or now_us,
+                    what=what,
+                    name=name,
+                    topic=where.topic,
+                    offset=offset,
+                    count=count,
+                    client=client,
+                    qos=qos,
+                    detail=detail,
+                    partition=where.partition,
                 )
                 trace.add(event, now_us)

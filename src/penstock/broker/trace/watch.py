@@ -6,12 +6,33 @@ one comparison for each run that is handed to a client, or that a client acknowl
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
-from penstock.core.run import Run
+from penstock.core.delivery.run import Run
 
 if TYPE_CHECKING:
     from penstock.broker.session.session import Session
+    from penstock.broker.topic.topics import Topic
+
+
+Places = Mapping[int, Sequence[int]]  # partition -> offsets
+
+
+class Traced(Protocol):
+    """What a trace wants to know of a record that is read."""
+
+    @property
+    def offset(self) -> int: ...
+
+    @property
+    def partition(self) -> int: ...
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def qos(self) -> int: ...
 
 
 class Watch(Protocol):
@@ -39,6 +60,14 @@ class Watch(Protocol):
         self, session: Session | None, name: str, count: int, reason: str, offset: int = -1
     ) -> None:
         """Messages do not reach a client; an offset of -1 is not known."""
+        ...
+
+    def read(self, reader: str, topic: str, records: Iterable[Traced], detail: str = "") -> None:
+        """Records were handed to a consumer, a page, a stream or a reader of a group."""
+        ...
+
+    def settled(self, reader: str, topic: Topic, places: Places, detail: str = "") -> None:
+        """A reader of a group acknowledged records, or gave them back, as the detail says."""
         ...
 
     def refused(self, publisher: str, run: Run, reason: str, error: Exception) -> None:

@@ -5,6 +5,7 @@ import { button, clear, field, form, h, input, say } from "./dom.js";
 import * as access from "./access.js";
 import * as clients from "./clients.js";
 import * as messages from "./messages.js";
+import * as nodes from "./nodes.js";
 import * as overview from "./overview.js";
 import * as pipelines from "./pipelines.js";
 import * as readers from "./readers.js";
@@ -17,7 +18,7 @@ const GROUPS = {
   Monitor: { overview, trace },
   Data: { topics, messages, retained },
   Readers: { clients, readers },
-  Manage: { pipelines, access },
+  Manage: { pipelines, access, nodes },
 };
 const PAGES = Object.assign({}, ...Object.values(GROUPS));
 
@@ -36,7 +37,8 @@ function route() {
 
 function showNav(current) {
   clear(nav, Object.entries(GROUPS).map(([group, pages]) => {
-    const offered = Object.entries(pages).filter(([, page]) => !page.needsAdmin || me.is_admin);
+    const offered = Object.entries(pages).filter(([, page]) =>
+      (!page.needsAdmin || me.is_admin) && (!page.isOffered || page.isOffered(me)));
     return offered.length ? [h("h2", {}, group), h("ul", {}, ...offered.map(([name, page]) =>
       h("li", {}, h("a", { href: `#/${name}`, "aria-current": name === current ? "page" : null }, page.menu ?? page.title))))] : [];
   }).flat());
@@ -126,6 +128,7 @@ async function start() {
   leaving.abort();
   try {
     me = await get("/v1/me");
+    me.nodes = me.is_admin ? await nodes.countNodes() : 0;
   } catch (wrong) {
     if (wrong.status === 401) return askLogin(isSignedIn() ? wrong.message : "");
     offline(wrong.status === 0 || wrong.status === 503);

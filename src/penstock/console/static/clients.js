@@ -1,7 +1,7 @@
 // MQTT clients: connected and away, what they read, what waits for them.
 
 import { at, get, query, send } from "./api.js";
-import { button, confirmed, dialog, facts, h, input, link, pill, repeat, table } from "./dom.js";
+import { button, confirmed, dialog, facts, h, input, link, pill, repeat, section, table } from "./dom.js";
 import { count, duration, time } from "./format.js";
 
 export const title = "Clients";
@@ -24,18 +24,32 @@ export async function show(root, { signal, guard }) {
     { title: "Subscriptions", text: (one) => count(one.subscriptions), number: true },
     { title: "In flight", text: (one) => count(one.outstanding), number: true },
     { title: "Waiting", text: (one) => (one.is_exact ? "" : "at least ") + count(one.waiting), number: true },
-    { title: "Kept", text: (one) => (one.expiry_s === ENDLESS ? "for ever" : duration(one.expiry_s)) },
+    { title: "Kept", text: (one) => (one.expiry_s === ENDLESS ? "for ever" : one.expiry_s ? duration(one.expiry_s) : "while connected") },
     { title: "", of: (one) => one.client_id + one.is_connected, node: (one) => [
       button("Show", () => guard(() => open(one.client_id)), "plain"),
       one.is_connected ? button("Disconnect", () => kick(one, false), "plain") : null,
       button("End session", () => kick(one, true), "plain")] },
   ], (one) => one.client_id, "No MQTT client is connected or has a session.");
+  const bridges = table("Bridges", [
+    { title: "Bridge", text: (one) => one.name },
+    { title: "To", text: (one) => one.address },
+    { title: "State", text: (one) => one.state, node: (one) => pill(one.state, one.error ? "bad" : "good") },
+    { title: "Sent", text: (one) => count(one.forwarded), number: true },
+    { title: "Received", text: (one) => count(one.received), number: true },
+    { title: "Refused", text: (one) => count(one.refused), number: true },
+    { title: "Behind by", text: (one) => count(one.lag), number: true },
+    { title: "Error", text: (one) => one.error },
+  ], (one) => one.name);
+  const bridged = section("Bridges to other brokers", bridges);
   const start = input({ type: "search", "aria-label": "Go to client id", placeholder: "Go to client id" });
   start.addEventListener("input", () => { after = before(start.value); refresh(); });
   const more = button("Next page", () => { after = more.dataset.after; refresh(); });
   const refresh = () => guard(async () => {
     const page = await get(`/v1/sessions${query({ limit: PAGE, after })}`, signal);
     list.update(page.sessions);
+    const found = (await get("/v1/bridges", signal)).bridges;
+    bridges.update(found);
+    bridged.hidden = !found.length;
     more.hidden = page.after === null;
     more.dataset.after = page.after ?? "";
   });
@@ -45,7 +59,7 @@ export async function show(root, { signal, guard }) {
     await send("POST", `${at("sessions", one.client_id)}/kick`, { forget });
     await refresh();
   });
-  root.append(h("div", { class: "row" }, start, more), list);
+  root.append(h("div", { class: "row" }, start, more), list, bridged);
   await repeat(REFRESH_MS, signal, refresh);
 }
 

@@ -40,8 +40,11 @@ export function asPython(topic, record, me) {
 
 export function asMosquitto(topic, record, me) {
   const login = me.user ? ` -u ${quoted(loginOf(me))} -P "$PASSWORD"` : "";
+  const isTls = !me.mqtt_port && me.mqtts_port;
+  const port = isTls ? me.mqtts_port : me.mqtt_port ?? 1883;
+  const where = `-h ${quoted(location.hostname)}${port === 1883 ? "" : ` -p ${port}`}${isTls ? " --capath /etc/ssl/certs" : ""}`;
   const headers = pairsOf(record).map(([key, text]) => ` -D publish user-property ${quoted(key)} ${quoted(text)}`).join("");
-  const command = `mosquitto_pub -h ${quoted(location.hostname)}${login}${headers ? " -V 5" : ""} -t ${quoted(record.name)} -q 1${headers}${record.retain ? " -r" : ""}`;
+  const command = `mosquitto_pub ${where}${login}${headers ? " -V 5" : ""} -t ${quoted(record.name)} -q 1${headers}${record.retain ? " -r" : ""}`;
   if (record.payload_base64 !== undefined) return `echo ${record.payload_base64} | base64 -d | ${command} -s`;
   const text = typeof record.payload === "string" ? record.payload : JSON.stringify(record.payload);
   return `${command} -m ${quoted(text)}`;

@@ -6,6 +6,10 @@ export const count = (value) => plain.format(value);
 
 export const plural = (value, noun) => `${count(value)} ${noun}${value === 1 ? "" : "s"}`;
 
+// One offset, or one for each of several partitions.
+export const offsets = (value) => (typeof value === "object"
+  ? Object.entries(value).map(([partition, offset]) => `${partition}:${count(offset)}`).join(" ") : count(value));
+
 export function rate(value) {
   if (value >= 10_000) return `${plain.format(Math.round(value / 100) / 10)} k/s`;
   return `${plain.format(value >= 10 ? Math.round(value) : Math.round(value * 10) / 10)}/s`;

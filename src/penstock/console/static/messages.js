@@ -3,7 +3,7 @@
 import { at, events, get, query, send } from "./api.js";
 import { asCurl, asMosquitto, asPython } from "./copying.js";
 import { button, copy, dialog, facts, field, form, h, input, link, repeat, say, section, select, table } from "./dom.js";
-import { bytes, count, plural, time } from "./format.js";
+import { bytes, offsets, plural, time } from "./format.js";
 
 export const title = "Messages";
 
@@ -26,14 +26,16 @@ export async function show(root, context) {
   const whereField = field("Where", where, "A filter expression: payload, name, headers, offset, timestamp");
   const fromField = field("From", from, "earliest, an offset, -24h, or a time");
   const problem = h("p", { class: "problem", role: "alert", hidden: true });
+  let isSplit = false; // the topic has several partitions: offsets count in each of them
+  const placeOf = (one) => (isSplit ? `${one.partition ?? 0}:${one.offset}` : one.offset);
   const list = table("Messages", [
-    { title: "Offset", text: (one) => one.offset, number: true },
+    { title: "Offset", text: (one) => placeOf(one), number: true },
     { title: "Time (UTC)", text: (one) => time(one.timestamp), fixed: true },
     { title: "Name", text: (one) => one.name },
     { title: "Payload", text: (one) => preview(one), node: (one) => h("code", {}, preview(one)) },
     { title: "Size", text: (one) => bytes(contentOf(one).length), number: true },
-    { title: "", text: () => "", node: (one) => button("Open", () => open(topic.value, one, me), "plain") },
-  ], (one) => one.offset, "No message matches.");
+    { title: "", text: () => "", node: (one) => button("Open", () => open(topic.value, one, me, isSplit), "plain") },
+  ], placeOf, "No message matches.");
   const state = h("p", { class: "state" });
   const older = button("Next page", () => browse(next));
   const live = button("Follow live", () => (tail ? pause() : follow()));
@@ -61,10 +63,12 @@ export async function show(root, context) {
   const browse = (position) => guarded(async () => {
     stop();
     const page = await get(`${at("topics", topic.value)}/records${query({ from: position, limit: PAGE, ...filters() })}`, signal);
-    next = page.next_offset;
+    const { next_offset: reached, end_offset: ends } = page;
+    isSplit = typeof ends === "object";
+    next = isSplit ? JSON.stringify(reached) : reached;
     list.update(page.records);
-    older.hidden = page.next_offset >= page.end_offset;
-    state.textContent = `${plural(page.records.length, "message")}; the topic ends at offset ${count(page.end_offset)}.`;
+    older.hidden = isSplit ? Object.keys(ends).every((one) => reached[one] >= ends[one]) : reached >= ends;
+    state.textContent = `${plural(page.records.length, "message")}; the topic ends at offset ${offsets(ends)}${isSplit ? " (partition:offset)" : ""}.`;
   });
   function end(label) {
     tail?.abort();
@@ -150,7 +154,7 @@ function jsonOf(record) {
   }
 }
 
-function open(topic, record, me) {
+function open(topic, record, me, isSplit) {
   const content = h("pre", { tabindex: 0 });
   const views = { JSON: jsonOf(record), Text: textOf(record), Hex: hexOf(contentOf(record)) };
   const tabs = Object.entries(views).filter(([, text]) => text !== null).map(([name, text]) =>
@@ -158,12 +162,13 @@ function open(topic, record, me) {
       content.textContent = text;
       tabs.forEach((one) => one.setAttribute("aria-pressed", String(one.textContent === name)));
     }, "plain"));
-  const shown = { Topic: topic, Offset: record.offset, "Time (UTC)": time(record.timestamp), Name: record.name,
+  const partition = isSplit ? { Partition: record.partition ?? 0 } : {};
+  const shown = { Topic: topic, ...partition, Offset: record.offset, "Time (UTC)": time(record.timestamp), Name: record.name,
     Publisher: record.publisher || "–", Kind: record.kind ?? "text", QoS: record.qos ?? 1,
     Retained: record.retain ? "yes" : "no", Expires: record.expires_at ? time(record.expires_at) : "never" };
   const headers = Array.isArray(record.headers) ? record.headers : Object.entries(record.headers ?? {});
   const programs = [["Copy as curl", asCurl], ["Copy as Python", asPython], ["Copy as mosquitto_pub", asMosquitto]];
-  const trace = me.is_admin ? link(`#/trace/${encodeURIComponent(`${topic}@${record.offset}`)}`, "Who has received it?") : null;
+  const trace = me.is_admin && !isSplit ? link(`#/trace/${encodeURIComponent(`${topic}@${record.offset}`)}`, "Who has received it?") : null;
   const close = dialog(`Message ${record.offset}`, facts(shown),
     headers.length ? h("h3", {}, "Headers and properties") : null,
     headers.length ? h("dl", { class: "facts" }, ...headers.flatMap(([key, text]) => [h("dt", {}, key), h("dd", {}, text)])) : null,
@@ -192,7 +197,7 @@ function publishing(topicOf, topics) {
     if (headers.value.trim()) message.headers = pairs(headers.value);
     if (topic) await send("PUT", at("topics", target), {});
     const stored = await send("POST", `${at("topics", target)}/records`, message);
-    say(`Stored at offset ${count(stored.first_offset)}.`);
+    say(`Stored at offset ${offsets(stored.first_offset)}.`);
     if (topic) location.hash = `#/messages/${encodeURIComponent(target)}`;
   });
 }

@@ -14,7 +14,7 @@ export async function show(root, { signal, guard }) {
   const troubles = h("div");
   const charts = [
     chart("Messages per second", [{ key: "published", name: "stored" }, { key: "delivered", name: "delivered" }], rate),
-    chart("By door, per second", [
+    chart("By protocol, per second", [
       { key: "mqtt_in", name: "MQTT in" }, { key: "mqtt_out", name: "MQTT out" },
       { key: "http_in", name: "HTTP in" }, { key: "http_out", name: "HTTP out" }], rate),
     chart("Latency", [
@@ -72,7 +72,8 @@ function tilesOf(now, series) {
     tile("Stored", rate(last("published")), `${plural(now.records, "record")} in ${plural(now.topics, "topic")}`),
     tile("Delivered", rate(last("delivered")), `${bytes(last("published_bytes"))}/s stored`),
     tile("Clients", count(now.clients), `${plural(now.sessions_away, "session")} away, ${plural(now.subscriptions, "subscription")}`),
-    tile("Publish to ack", ms(last("ack_ms")), `99 % within ${ms(last("ack_p99_ms"))}; commit ${ms(last("commit_ms"))}`),
+    tile("Publish to ack", last("ack_ms") ? ms(last("ack_ms")) : "–", last("ack_ms")
+      ? `99 % within ${ms(last("ack_p99_ms"))}; commit ${ms(last("commit_ms"))}` : "nobody waited for an ack"),
     tile("Disk used", bytes(disk.used_bytes), [
       disk.size_bytes ? `${bytes(disk.free_bytes)} of ${bytes(disk.size_bytes)} free` : "",
       disk.expiring_bytes === null ? "" : `retention removes ${disk.expiring_bytes ? `about ${bytes(disk.expiring_bytes)}` : "nothing"} within a day`,

@@ -17,7 +17,7 @@ const took = (one) => duration(((one.ended_at || one.updated_at) - one.started_a
 function progress(one) {
   if (one.state !== "running" && !one.rows) return "–";
   const share = one.rows + one.lag ? one.rows / (one.rows + one.lag) : 1;
-  const text = one.lag ? `${count(one.lag)} behind` : "level";
+  const text = one.lag ? `${count(one.lag)} behind` : "up to date";
   return [h("progress", { max: 1, value: share, "aria-label": `Progress of ${one.run_id}` }), ` ${text}`];
 }
 

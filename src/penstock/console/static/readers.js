@@ -2,7 +2,7 @@
 
 import { at, get, send } from "./api.js";
 import { button, confirmed, dialog, field, form, h, input, link, pill, repeat, say, section, table } from "./dom.js";
-import { count, duration, plural } from "./format.js";
+import { count, duration, offsets, plural } from "./format.js";
 
 export const title = "Consumers and groups";
 export const menu = "Consumers, groups";
@@ -10,7 +10,7 @@ export const menu = "Consumers, groups";
 const REFRESH_MS = 5000;
 const DEAD = ".dead";
 const topicLink = (one) => link(`#/topics/${encodeURIComponent(one.topic)}`, one.topic);
-export const lag = (value) => pill(value ? count(value) : "level", value ? "warn" : "good");
+export const lag = (value) => pill(value ? count(value) : "up to date", value ? "warn" : "good");
 
 export async function show(root, { signal, guard }) {
   const remove = (kind, one, path) => button("Remove", () => confirmed(
@@ -21,14 +21,14 @@ export async function show(root, { signal, guard }) {
   const consumers = table("Consumers", [
     { title: "Consumer", text: (one) => one.consumer },
     { title: "Topic", of: (one) => one.topic, node: topicLink },
-    { title: "Next offset", text: (one) => count(one.next_offset), number: true },
+    { title: "Next offset", text: (one) => offsets(one.next_offset), number: true },
     { title: "Behind by", text: (one) => one.waiting, node: (one) => lag(one.waiting), number: true },
     { title: "", of: (one) => one.consumer, node: (one) => remove("consumer", one, at("topics", one.topic, "consumers", one.consumer)) },
   ], (one) => `${one.topic}/${one.consumer}`, "There is no consumer.");
   const groups = table("Groups", [
     { title: "Group", text: (one) => one.group },
     { title: "Topic", of: (one) => one.topic, node: topicLink },
-    { title: "Next offset", text: (one) => count(one.next_offset), number: true },
+    { title: "Next offset", text: (one) => offsets(one.next_offset), number: true },
     { title: "Unacknowledged", text: (one) => count(one.pending.length), number: true },
     { title: "Behind by", text: (one) => one.lag, node: (one) => lag(one.lag), number: true },
     { title: "Lease", text: (one) => duration(one.lease_s) },
@@ -55,7 +55,7 @@ export async function show(root, { signal, guard }) {
     dead.update(topics.filter((one) => one.topic.endsWith(DEAD)).flatMap((one) => {
       const topic = one.topic.slice(0, -DEAD.length);
       const mine = known.filter((group) => group.topic === topic).map((group) => group.group);
-      return (mine.length ? mine : [""]).map((group) => ({ topic, group, count: one.end_offset - one.first_offset }));
+      return (mine.length ? mine : [""]).map((group) => ({ topic, group, count: one.records }));
     }));
   });
   const change = (one) => {

@@ -2,7 +2,7 @@
 
 import { at, get, query, send } from "./api.js";
 import { button, clear, confirmed, dialog, field, form, h, input, link, pill, repeat, say, section, select, table, tile } from "./dom.js";
-import { bytes, count, duration, rate, time } from "./format.js";
+import { bytes, count, duration, offsets, rate, time } from "./format.js";
 import { preview } from "./messages.js";
 import { lag } from "./readers.js";
 
@@ -21,8 +21,8 @@ async function showAll(root, { signal, guard, me }) {
   const list = table("Topics", [
     { title: "Topic", of: (one) => one.topic, node: (one) => link(href(one.topic), one.topic) },
     { title: "Stored per second", text: (one) => rate(rates.get(one.id)?.rate ?? 0), number: true },
-    { title: "Records", text: (one) => count(one.end_offset - one.first_offset), number: true },
-    { title: "Offsets", text: (one) => `${count(one.first_offset)} – ${count(one.end_offset)}`, number: true },
+    { title: "Records", text: (one) => count(one.records), number: true },
+    { title: "Offsets", text: (one) => (one.partitions?.length ? `${one.partitions.length} partitions` : rangeOf(one)), number: true },
     { title: "Size", text: (one) => bytes(one.bytes), number: true },
     { title: "Kept", text: (one) => kept(one) },
     { title: "Durability", text: (one) => one.durability },
@@ -45,6 +45,7 @@ async function showAll(root, { signal, guard, me }) {
   }));
 }
 
+const rangeOf = (one) => (one.end_offset > one.first_offset ? `${count(one.first_offset)} – ${count(one.end_offset - 1)}` : "–");
 const stateOf = (one) => (one.is_available ? "available" : one.trouble);
 const kept = (one) => {
   const size = one.retention_bytes === null ? "" : `, at most ${bytes(one.retention_bytes)}`;
@@ -61,12 +62,12 @@ function ageText(seconds) {
 const settingsFields = (topic) => {
   const age = input({ value: ageText(topic?.retention_age), placeholder: "7d" });
   const size = input({ value: topic?.retention_bytes ?? "", placeholder: "10GB" });
-  const durability = select(["fsync", "os"], topic?.durability ?? "fsync");
+  const durability = select(topic?.durability === "replicated" ? ["replicated"] : ["fsync", "os"], topic?.durability ?? "fsync");
   return {
     parts: [
       field("Keep records for", age, "Seconds, or 12h, 7d; empty: for ever"),
       field("Keep at most", size, "Bytes, or 10GB; empty: without a bound"),
-      field("Durability", durability, "fsync: an acknowledgement waits for the disk"),
+      field("Durability", durability, durability.value === "replicated" ? "Kafka's brokers hold what was acknowledged" : "fsync: an acknowledgement waits for the disk"),
     ],
     read: () => ({ retention_age: value(age), retention_bytes: value(size), durability: durability.value }),
   };
@@ -92,12 +93,12 @@ async function showOne(root, { signal, guard, me }, name) {
   const tiles = h("div", { class: "tiles" });
   const consumers = table("Consumers", [
     { title: "Consumer", text: (one) => one.consumer },
-    { title: "Next offset", text: (one) => count(one.next_offset), number: true },
+    { title: "Next offset", text: (one) => offsets(one.next_offset), number: true },
     { title: "Behind by", text: (one) => one.waiting, node: (one) => lag(one.waiting), number: true },
   ], (one) => one.consumer, "No consumer reads this topic.");
   const groups = table("Groups", [
     { title: "Group", text: (one) => one.group },
-    { title: "Next offset", text: (one) => count(one.next_offset), number: true },
+    { title: "Next offset", text: (one) => offsets(one.next_offset), number: true },
     { title: "Unacknowledged", text: (one) => count(one.pending.length), number: true },
     { title: "Behind by", text: (one) => one.lag, node: (one) => lag(one.lag), number: true },
   ], (one) => one.group, "No group reads this topic.");
@@ -105,12 +106,14 @@ async function showOne(root, { signal, guard, me }, name) {
     { title: "Client id", text: (one) => one.reader },
     { title: "Behind by", text: (one) => one.lag, node: (one) => lag(one.lag), number: true },
   ], (one) => one.reader, "No connected session is behind in this topic.");
+  let isSplit = false; // it has several partitions: offsets count in each of them
+  const placeOf = (one) => (isSplit ? `${one.partition ?? 0}:${one.offset}` : one.offset);
   const newest = table("Newest messages", [
-    { title: "Offset", text: (one) => one.offset, number: true },
+    { title: "Offset", text: placeOf, number: true },
     { title: "Time (UTC)", text: (one) => time(one.timestamp).slice(0, 19), fixed: true },
     { title: "Name", text: (one) => one.name },
     { title: "Payload", text: (one) => preview(one), node: (one) => h("code", {}, preview(one)) },
-  ], (one) => one.offset, "The topic is empty.");
+  ], placeOf, "The topic is empty.");
   const bindings = table("Bindings", [
     { title: "Names that match", text: (one) => one.filter },
     { title: "", of: (one) => one.filter, node: (one) => button("Remove", () => confirmed(
@@ -124,18 +127,23 @@ async function showOne(root, { signal, guard, me }, name) {
   let before = null;
   const refresh = () => guard(async () => {
     const topic = await get(at("topics", name), signal);
+    const parts = topic.partitions ?? [];
+    isSplit = parts.length > 0;
     const now = performance.now();
     const speed = before ? Math.max(0, (topic.end_offset - before.end) / (now - before.now) * 1000) : 0;
     if (!before) showSettings(settings, topic);
     before = { end: topic.end_offset, now };
-    clear(tiles, tile("Stored", rate(speed), "since the last look"),
-      tile("Records", count(topic.end_offset - topic.first_offset), `offsets ${count(topic.first_offset)} to ${count(topic.end_offset)}`),
+    clear(tiles, tile("Stored", rate(speed), "in the last seconds"),
+      tile("Records", count(topic.records), isSplit ? `in ${parts.length} partitions` : `offsets ${rangeOf(topic)}`),
       tile("Size", bytes(topic.bytes), `kept ${kept(topic)}`),
       tile("State", stateOf(topic), `${topic.durability}, epoch ${topic.epoch}`, topic.is_available ? "" : "bad"));
     consumers.update((await get(`${at("topics", name)}/consumers`, signal)).consumers);
     groups.update((await get(`${at("topics", name)}/groups`, signal)).groups);
-    const from = Math.max(topic.first_offset, topic.end_offset - NEWEST);
-    newest.update((await get(`${at("topics", name)}/records${query({ from, limit: NEWEST })}`, signal)).records.reverse());
+    const last = (one) => Math.max(one.first_offset, one.end_offset - NEWEST);
+    const from = isSplit ? JSON.stringify(Object.fromEntries(parts.map((one) => [one.partition, last(one)]))) : last(topic);
+    const limit = NEWEST * Math.max(1, parts.length);
+    const page = await get(`${at("topics", name)}/records${query({ from, limit })}`, signal);
+    newest.update(page.records.sort((one, other) => other.timestamp - one.timestamp || other.offset - one.offset).slice(0, NEWEST));
     bindings.update((await get("/v1/bindings", signal)).bindings.filter((one) => one.topic === name));
     const slowest = await get(`/v1/overview?after=${Date.now() * 1000}`, signal).then((one) => one.slowest, () => []);
     sessions.update(slowest.filter((one) => one.kind === "session" && one.topic === name));

@@ -11,7 +11,7 @@ const WAIT_S = 10;
 const SHOWN_MAX = 500;
 const SECONDS = 600;
 const RECORD = /^(.+)@(\d{1,18})$/;
-const KINDS = { received: "info", stored: "good", sent: "info", "sent again": "warn", acknowledged: "good",
+const KINDS = { received: "info", stored: "good", sent: "info", "sent again": "warn", acknowledged: "good", read: "info", "given back": "warn",
   waiting: "warn", dropped: "bad", refused: "bad", passed: "good", unacknowledged: "warn" };
 const isFilter = (text) => !/#./.test(text) && !/[^/][+#]|\+[^/]/.test(text);
 

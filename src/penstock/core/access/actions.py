@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from penstock.core.names import quoted
+from penstock.core.naming.names import quoted
 from penstock.model.errors import RefusedError
 
 PUBLISH: Final = "publish"  # a message under a name, through any door

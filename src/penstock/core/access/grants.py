@@ -18,8 +18,8 @@ from typing import Final, NamedTuple, Protocol
 from penstock.core.access.actions import ACTIONS, READ, SUBSCRIBE
 from penstock.core.access.roles import ADMIN, BUILT_IN, OPERATOR, Role
 from penstock.core.access.rules import PLACEHOLDERS, Rule
-from penstock.core.names import topic_key
-from penstock.core.trie import FilterTrie
+from penstock.core.naming.names import topic_key
+from penstock.core.naming.trie import FilterTrie
 
 _BITS: Final = {action: 1 << at for at, action in enumerate(ACTIONS)}
 _SOME_LEVEL: Final = "\0"  # stands for a wildcard of a subscription; no rule and no name has it

@@ -12,7 +12,7 @@ from typing import Final
 
 from penstock.core.access.actions import PUBLISH, READ, RECEIVE, SUBSCRIBE
 from penstock.core.access.grants import FULL, NOTHING, Decision, Grants
-from penstock.core.names import DEAD_SUFFIX, quoted
+from penstock.core.naming.names import DEAD_SUFFIX, quoted
 from penstock.model.errors import InvalidName
 from penstock.model.limits import USER_CHARS_MAX
 from penstock.model.record import DEFAULT_TENANT, TenantId

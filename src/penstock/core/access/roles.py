@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from penstock.core.access.rules import Rule, parse_rule
-from penstock.core.names import quoted
+from penstock.core.naming.names import quoted
 from penstock.model.errors import InvalidName
 
 OPERATOR: Final = "operator"

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from penstock.core.access.actions import ACTIONS
-from penstock.core.names import check_filter, check_topic, quoted
+from penstock.core.naming.names import check_filter, check_topic, quoted
 from penstock.model.errors import RefusedError
 
 ALLOW: Final = "allow"

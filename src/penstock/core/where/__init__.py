@@ -48,7 +48,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Final
 
-from penstock.core.names import quoted
+from penstock.core.naming.names import quoted
 from penstock.core.where.evaluate import Check, Row, check_of
 from penstock.core.where.parser import parse
 from penstock.core.where.tree import Condition

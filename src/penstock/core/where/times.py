@@ -33,7 +33,7 @@ def time_us(text: str) -> int | None:
         return None
     is_leap = second == 60
     try:
-        local = datetime(year, month, day, hour, minute, second - is_leap, tzinfo=UTC)
+        local = datetime(year, month, day, hour, minute, second=second - is_leap, tzinfo=UTC)
     except ValueError:  # 30 February, hour 24, year 0
         return None
     ahead_s = (int(zone_hours) * 60 + int(zone_minutes)) * 60

@@ -18,7 +18,7 @@ from penstock.broker.exchange import Exchange
 from penstock.broker.limited_log import LimitedLog
 from penstock.broker.session.session import NEVER_EXPIRES, Session
 from penstock.core.access import Principal
-from penstock.core.names import quoted
+from penstock.core.naming.names import quoted
 from penstock.doors.bridge.conversation import Conversation
 from penstock.doors.bridge.local import (
     NO_RETAINED,
@@ -33,12 +33,13 @@ from penstock.doors.bridge.settings import BridgeSettings
 from penstock.doors.bridge.wire import Wire, dial
 from penstock.doors.mqtt.connection import PACKET_BYTES_MAX
 from penstock.doors.mqtt.door import MqttDoor
-from penstock.doors.mqtt.publishing import RECEIVE_MAX
+from penstock.doors.mqtt.receive.publishing import RECEIVE_MAX
+from penstock.doors.selector import DoorSelector
 from penstock.model.errors import PenstockError, RefusedError, UnavailableError
 from penstock.mqtt.encode import encode
 from penstock.mqtt.kinds import MQTT_5
 from penstock.mqtt.offers import Offers
-from penstock.mqtt.packets import Ack, Connack, Connect, Disconnect, Pingreq, Publish
+from penstock.mqtt.packets import Connack, Connect, Disconnect, Pingreq
 from penstock.mqtt.properties import NO_PROPERTIES, Properties
 
 RETRY_S_MIN: Final = 1.0
@@ -70,6 +71,7 @@ class Bridge:
         log: LimitedLog,
         context: ssl.SSLContext | None,
         password: bytes | None,
+        selector: DoorSelector,
     ) -> None:
         self.settings = settings
         self.counts = Counts()
@@ -78,6 +80,7 @@ class Bridge:
         self._log = log
         self._context = context
         self._password = password
+        self._selector = selector
         self._clock = door.exchange.engine.clock
         self._is_new = False  # the other broker may remember a session that this one does not
         self._wants_retained = True
@@ -185,18 +188,16 @@ class Bridge:
 
     async def _attempt(self) -> None:
         """Connect, and relay until one side ends; always raises."""
-        wire = await dial(self.settings, self._context)
+        wire = await dial(self.settings, self._context, self._selector)
         remote = Conversation(self.settings.address, self.settings.version, wire.write)
         wire.on_data, wire.on_lost = remote.feed, remote.end
-        early: list[Publish | Ack] = []
-        remote.relay = early.append
         local: LocalSide | None = None
         why = STOPPED
         try:
             answer = await remote.connect(self._connect_packet())
             wire.want_read(False)  # until this broker takes what comes
             local = LocalSide(self.settings, self._door, self._principal(), wire.want_read)
-            await self._relay(wire, remote, local, answer, early)
+            await self._relay(wire, remote, local, answer)
         except PenstockError as failed:
             why = str(failed)
             raise
@@ -221,16 +222,16 @@ class Bridge:
                 maximum_packet_size=PACKET_BYTES_MAX,
             )
         return Connect(
-            settings.client_id,
+            client_id=settings.client_id,
             # A session of which only the other broker knows has packet ids that mean nothing here.
-            not (is_kept and is_known),
-            settings.keep_alive_s,
-            None,
-            settings.user or None,
-            self._password,
-            settings.version,
-            properties,
-            settings.version != MQTT_5 and settings.bridge_bit,
+            clean_start=not (is_kept and is_known),
+            keep_alive_s=settings.keep_alive_s,
+            will=None,
+            username=settings.user or None,
+            password=self._password,
+            version=settings.version,
+            properties=properties,
+            is_bridge=settings.version != MQTT_5 and settings.bridge_bit,
         )
 
     async def _relay(
@@ -239,20 +240,24 @@ class Bridge:
         remote: Conversation,
         local: LocalSide,
         answer: Connack,
-        early: list[Publish | Ack],
     ) -> None:
         offers = Offers(answer.properties)
         topics = self.settings.topics
-        relay = Relay(topics, local.conversation, remote, offers, self.counts, self._refused)
-        local.conversation.relay = relay.from_local
+        relay = Relay(
+            topics,
+            local.conversation,
+            remote,
+            offers=offers,
+            counts=self.counts,
+            on_refused=self._refused,
+        )
+        local.conversation.begin(relay.from_local)
         wire.on_blocked = local.link.block
         here = await local.connect(min(offers.receive_max, self.settings.in_flight_max))
         self._is_new = False
         if not answer.session_present:
             await relay.release(list(local.session.opened))
-        for packet in early:
-            relay.from_remote(packet)
-        remote.relay = relay.from_remote
+        remote.begin(relay.from_remote)
         wire.want_read(True)
         refused: list[str] = []
         if self._wants_retained or not (answer.session_present and here.session_present):

@@ -9,16 +9,27 @@ from penstock.broker.limited_log import LimitedLog
 from penstock.doors.bridge.bridge import CONNECTED, Bridge
 from penstock.doors.bridge.settings import BridgeSettings, make_context, read_password
 from penstock.doors.mqtt.door import MqttDoor
+from penstock.doors.selector import DoorSelector
 from penstock.model.record import TenantId
 
 
 class Bridges:
     """InvalidSetting when it is made if a file of a bridge cannot be used."""
 
-    def __init__(self, settings: Iterable[BridgeSettings], door: MqttDoor) -> None:
+    def __init__(
+        self, settings: Iterable[BridgeSettings], door: MqttDoor, selector: DoorSelector
+    ) -> None:
         self._log = LimitedLog("penstock.bridge", asyncio.get_running_loop())
         self.all = [
-            Bridge(one, door, self._log, make_context(one), read_password(one)) for one in settings
+            Bridge(
+                one,
+                door,
+                self._log,
+                context=make_context(one),
+                password=read_password(one),
+                selector=selector,
+            )
+            for one in settings
         ]
 
     def of(self, tenant: TenantId) -> list[Bridge]:

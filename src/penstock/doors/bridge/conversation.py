@@ -1,17 +1,19 @@
 """One side of a bridge: an MQTT conversation as the client, with the bytes left to others.
 
-Answers go to whoever asked; messages and their acknowledgements go to the relay, unchanged. So this
-end has no packet ids and no messages of its own.
+Answers go to whoever asked; messages and their acknowledgements go to the relay, as the runs that
+the scanner finds. So this end has no packet ids and no messages of its own, and a message costs no
+object. What is sent leaves at the end of the tick, in one write.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Final, TypeVar
+from typing import Final, Protocol, TypeVar
 
 from penstock.doors.mqtt.connection import PACKET_BYTES_MAX
 from penstock.model.errors import PenstockError, UnavailableError
+from penstock.mqtt.decode import decode_packet
 from penstock.mqtt.encode import encode
 from penstock.mqtt.endings import ended
 from penstock.mqtt.errors import protocol_error
@@ -24,15 +26,13 @@ from penstock.mqtt.packets import (
     Disconnect,
     Packet,
     Pingresp,
-    Publish,
     Suback,
     Subscribe,
     Subscription,
     Unsuback,
     Unsubscribe,
 )
-from penstock.mqtt.scanner import Intake
-from penstock.mqtt.unpacking import unpack
+from penstock.mqtt.scanner import AckRun, Chunk, Intake, PublishRun
 
 ANSWER_S_MAX: Final = 30.0  # for CONNACK, SUBACK, UNSUBACK
 # Packets of one kind only are answered by id, so an id that a message has may be used here, too.
@@ -42,34 +42,85 @@ Answer = Connack | Suback | Unsuback
 A = TypeVar("A", Connack, Suback, Unsuback)
 
 
+class Way(Protocol):
+    """Takes what comes from one broker and is meant for the other."""
+
+    def messages(self, chunk: Chunk, run: PublishRun) -> None: ...
+
+    def acks(self, chunk: Chunk, run: AckRun) -> None:
+        """Successes of one kind, without a reason."""
+        ...
+
+    def ack(self, packet: Ack) -> None:
+        """One that gives a reason."""
+        ...
+
+
+class _Early:
+    """A way that keeps what comes before there is one."""
+
+    def __init__(self) -> None:
+        self.calls: list[Callable[[Way], None]] = []
+
+    def messages(self, chunk: Chunk, run: PublishRun) -> None:
+        self.calls.append(lambda way: way.messages(chunk, run))
+
+    def acks(self, chunk: Chunk, run: AckRun) -> None:
+        self.calls.append(lambda way: way.acks(chunk, run))
+
+    def ack(self, packet: Ack) -> None:
+        self.calls.append(lambda way: way.ack(packet))
+
+
 class Conversation:
-    """`write` sends bytes to the other end; `relay` takes what is not an answer."""
+    """`write` sends bytes to the other end."""
 
     def __init__(self, whom: str, version: int, write: Callable[[bytes], None]) -> None:
         self.whom = whom  # for error messages
         self.version = version
-        self.relay: Callable[[Publish | Ack], None] = lambda packet: None
         self._loop = asyncio.get_running_loop()
+        self._at_tick_end = getattr(self._loop, "call_at_tick_end", self._loop.call_soon)
         self.ended: asyncio.Future[PenstockError] = self._loop.create_future()
         self._write = write
         self._out: list[bytes] = []
         self._intake = Intake(version, PACKET_BYTES_MAX, Role.SERVER)
         self._answers: dict[type[Answer], asyncio.Future[Answer]] = {}
+        self._early = _Early()
+        self._way: Way = self._early
+
+    def begin(self, way: Way) -> None:
+        """From now on `way` takes messages and acknowledgements; first those that came before."""
+        self._way = way
+        for call in self._early.calls:
+            call(way)
+        self._early.calls.clear()
 
     def feed(self, data: bytes) -> None:
         """Bytes from the other end; what is wrong with them ends the conversation."""
         if self.ended.done():
             return
+        way = self._way
         try:
-            for packet in unpack(self._intake.feed(data)):
-                self._take(packet)
+            chunk = self._intake.feed(data)
+            for item in chunk.items:
+                if isinstance(item, PublishRun):
+                    way.messages(chunk, item)
+                elif isinstance(item, AckRun):
+                    way.acks(chunk, item)
+                else:
+                    body = chunk.data[item.body : item.end]
+                    packet = decode_packet(item.first_byte, body, chunk.version, chunk.sender)
+                    if isinstance(packet, Ack):
+                        way.ack(packet)
+                    else:
+                        self._take(packet)
+            if chunk.violation is not None:
+                raise chunk.violation
         except PenstockError as error:
             self.end(error)
 
     def _take(self, packet: Packet) -> None:
-        if isinstance(packet, Publish | Ack):
-            self.relay(packet)
-        elif isinstance(packet, Connack | Suback | Unsuback):
+        if isinstance(packet, Connack | Suback | Unsuback):
             answer = self._answers.pop(type(packet), None)
             if answer is None or answer.done():
                 raise protocol_error(f"an answer to nothing: {type(packet).__name__.upper()}")
@@ -99,10 +150,10 @@ class Conversation:
         """Whole packets."""
         self._out.append(data)
         if len(self._out) == 1:
-            self._loop.call_soon(self._flush)
+            self._at_tick_end(self._flush)
 
     def _flush(self) -> None:
-        """One write for all packets of a turn of the loop."""
+        """One write for all packets of a tick."""
         out, self._out = self._out, []
         self._write(b"".join(out))
 

@@ -1,7 +1,7 @@
 """The wire between a bridge and its own broker, inside the process.
 
-What the broker sends is handed on in the next turn of the loop, and only while the other broker
-takes it: otherwise the session of the bridge lags behind in the log, which is its buffer.
+What the broker sends is handed on at once, and only while the other broker takes it: otherwise the
+session of the bridge lags behind in the log, which is its buffer.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Final
 from penstock.model.certificate import Certificate
 from penstock.model.limits import KIB
 
-WAITING_BYTES_MAX: Final = 64 * KIB  # taken from the broker and not yet handed on
+PART_BYTES_MAX: Final = 64 * KIB  # handed on at once; then the other broker may be full
 
 
 class BridgeLink:
@@ -31,8 +31,6 @@ class BridgeLink:
         self._want_read = want_read
         self._on_end = on_end
         self._loop = asyncio.get_running_loop()
-        self._waiting: list[bytes] = []
-        self._waiting_bytes = 0
         self._is_wanted = False
         self._is_open = True
         self._is_blocked = False  # the other broker takes nothing more
@@ -53,23 +51,12 @@ class BridgeLink:
     def send(self, data: bytes | memoryview) -> int:
         if not self._is_open:
             raise ConnectionResetError("the bridge is closed")
-        if not self._has_room:
-            return 0
-        part = bytes(data[:WAITING_BYTES_MAX])
-        if not self._waiting:
-            self._loop.call_soon(self._pass)
-        self._waiting.append(part)
-        self._waiting_bytes += len(part)
-        return len(part)
-
-    @property
-    def _has_room(self) -> bool:
-        return self._waiting_bytes < WAITING_BYTES_MAX and not self._is_blocked
-
-    def _pass(self) -> None:
-        waiting, self._waiting, self._waiting_bytes = self._waiting, [], 0
-        self._hand_on(b"".join(waiting))
-        self._on_room()
+        sent = 0
+        while sent < len(data) and not self._is_blocked:
+            part = bytes(data[sent : sent + PART_BYTES_MAX])
+            self._hand_on(part)
+            sent += len(part)
+        return sent
 
     def block(self, is_blocked: bool) -> None:
         """Whether the other broker takes nothing more for now."""
@@ -82,7 +69,7 @@ class BridgeLink:
         self._is_wanted = wanted
 
     def _on_room(self) -> None:
-        if self._is_wanted and self._is_open and self._has_room:
+        if self._is_wanted and self._is_open and not self._is_blocked:
             self.on_writable()
 
     def want_read(self, wanted: bool) -> None:
@@ -90,8 +77,7 @@ class BridgeLink:
 
     def close_after(self, data: bytes) -> None:
         if self._is_open and data:
-            self._waiting.append(data)
-            self._pass()
+            self._hand_on(data)
         self.close()
 
     def close(self) -> None:

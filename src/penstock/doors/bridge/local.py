@@ -8,7 +8,7 @@ from typing import Final
 from penstock.broker.exchange import Exchange
 from penstock.broker.session.session import NEVER_EXPIRES, Session
 from penstock.core.access import Principal
-from penstock.core.bridged_names import BridgeTopic
+from penstock.core.naming.bridged_names import BridgeTopic
 from penstock.doors.bridge.conversation import Conversation
 from penstock.doors.bridge.link import BridgeLink
 from penstock.doors.bridge.settings import BridgeSettings

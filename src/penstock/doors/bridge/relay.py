@@ -4,28 +4,42 @@ The session here and the session at the other broker keep what is in flight, dur
 keeps nothing: it renames messages and hands packets on. An acknowledgement therefore always comes
 from the broker that has stored the message, and after a crash of either broker the sessions agree
 about each packet id, also at QoS 2.
+
+Messages pass in runs. Where both sides call a name the same and speak the same version, the bytes
+of a run pass as they came.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from penstock.core.bridged_names import BridgeTopic, local_name, remote_name
+from penstock.core.naming.bridged_names import BridgeTopic, local_name, remote_name
 from penstock.doors.bridge.conversation import Conversation
+from penstock.doors.mqtt.connection import PACKET_BYTES_MAX
+from penstock.doors.mqtt.encoding import packets_within, with_ids_within
+from penstock.doors.mqtt.receive.publishing import PUBACK, PUBCOMP, PUBREC, PUBREL
 from penstock.model.errors import UnavailableError
 from penstock.model.limits import NAME_BYTES_MAX
-from penstock.mqtt.encode import encode
-from penstock.mqtt.kinds import MQTT_5
+from penstock.mqtt.encode import property_section
+from penstock.mqtt.kinds import MQTT_5, PacketType
 from penstock.mqtt.offers import Offers
-from penstock.mqtt.packets import Ack, Puback, Pubcomp, Publish, Pubrec, Pubrel
-from penstock.mqtt.properties import NO_PROPERTIES, Properties
+from penstock.mqtt.packets import Ack, Puback, Pubcomp, Pubrec
+from penstock.mqtt.primitives import write_varint
+from penstock.mqtt.properties import Properties
 from penstock.mqtt.reasons import FAILURE, Reason, describe
+from penstock.mqtt.runs import encode_acks, encode_publish_run, put_packet_ids
+from penstock.mqtt.scanner import AckRun, Chunk, PublishRun
 
 # A message that was refused for one of these is sent again later, in a new connection.
 RETRIED: Final = frozenset({Reason.QUOTA_EXCEEDED, Reason.UNSPECIFIED_ERROR})
+NAMES_MAX: Final = 4_096  # whose name on the other side is known
+OUR_LIMITS: Final = Properties(maximum_packet_size=PACKET_BYTES_MAX)
+STORED: Final = (PUBACK, PUBREC)  # the first answer to a message
+TOO_LARGE: Final = "a packet is larger than it allows"
+_RETAIN: Final = 0x01
 
 
 @dataclass(slots=True)
@@ -35,6 +49,96 @@ class Counts:
     forwarded: int = 0  # acknowledged by the other broker; at QoS 0: sent
     received: int = 0  # stored here; at QoS 0: taken
     refused: int = 0  # dropped, because a broker refused them for good
+
+
+Rename = Callable[[Sequence[BridgeTopic], str], str]
+
+
+class Passage:
+    """Brings the messages of one broker to the other, as that one calls and takes them."""
+
+    def __init__(
+        self, topics: tuple[BridgeTopic, ...], rename: Rename, to: Conversation, offers: Offers
+    ) -> None:
+        self._topics = topics
+        self._rename = rename
+        self._to = to
+        self._offers = offers
+        self._names: dict[bytes, bytes] = {}
+
+    def name_of(self, name: bytes) -> bytes:
+        """What the other broker calls it; empty if the bridge does not carry it."""
+        known = self._names.get(name)
+        if known is None:
+            known = self._rename(self._topics, name.decode()).encode()
+            if len(self._names) >= NAMES_MAX:
+                self._names.clear()
+            self._names[name] = known
+        return known
+
+    def problem(self, run: PublishRun, name: bytes) -> str:
+        """Why the other broker would take none of these messages; '' if it does."""
+        if not name:
+            return "no topic of the bridge has the name of a message"
+        if len(name) > NAME_BYTES_MAX:
+            return f"the name is longer than {NAME_BYTES_MAX} bytes with its prefix"
+        if run.qos > self._offers.qos_max:
+            return f"QoS {run.qos} is higher than it allows"
+        return ""
+
+    def carry(self, chunk: Chunk, run: PublishRun, name: bytes) -> tuple[list[int], int]:
+        """Send a run; the packet ids of messages that are too large, and how many are."""
+        first_byte = run.first_byte
+        if not self._offers.is_retaining:
+            first_byte &= ~_RETAIN
+        bytes_max = self._offers.packet_bytes_max
+        is_alike = (
+            first_byte == run.first_byte
+            and name == run.name
+            and self._to.version == chunk.version
+            and not run.properties.subscription_identifiers
+        )
+        if is_alike and run.packet_bytes_max <= bytes_max:
+            self._to.send_bytes(chunk.data[run.start : run.end])
+            return [], 0
+        encoded = encode_publish_run(
+            first_byte,
+            name,
+            _section(run, self._to.version),
+            chunk.data,
+            chunk.payload_starts,
+            payload_lengths=chunk.payload_lengths,
+            first_message=run.first_message,
+            end_message=run.end_message,
+        )
+        if not run.qos:
+            data, too_many = packets_within(encoded.raw, bytes_max)
+            if data:
+                self._to.send_bytes(data)
+            return [], too_many
+        packet_ids = ids_of(chunk, run)
+        if encoded.packet_bytes_max <= bytes_max:
+            self._to.send_bytes(put_packet_ids(encoded, 0, packet_ids))
+            return [], 0
+        packets, too_large = with_ids_within(encoded, 0, packet_ids, bytes_max)
+        for packet in packets:
+            self._to.send_bytes(packet)
+        return too_large, len(too_large)
+
+
+def ids_of(chunk: Chunk, run: PublishRun) -> list[int]:
+    """The packet ids of a run; none at QoS 0."""
+    return chunk.packet_ids[run.first_id : run.first_id + run.count] if run.qos else []
+
+
+def _section(run: PublishRun, version: int) -> bytes:
+    """The properties, without the identifiers of our own subscriptions."""
+    if version != MQTT_5:
+        return b""
+    if run.properties.subscription_identifiers:
+        properties = replace(run.properties, subscription_identifiers=())
+        return property_section(properties, PacketType.PUBLISH, version)
+    return write_varint(len(run.property_bytes)) + run.property_bytes
 
 
 class Relay:
@@ -49,11 +153,13 @@ class Relay:
         counts: Counts,
         on_refused: Callable[[str, str], None],
     ) -> None:
-        self._topics = topics
-        self._local = local
-        self._remote = remote
-        self._offers = offers
-        self._counts = counts
+        self.from_local = FromLocal(self)
+        self.from_remote = FromRemote(self)
+        self.out = Passage(topics, remote_name, remote, offers)
+        self.back = Passage(topics, local_name, local, Offers(OUR_LIMITS))
+        self.local = local
+        self.remote = remote
+        self.counts = counts
         self._on_refused = on_refused  # told by whom, and why
         self._releasing: set[int] = set()
         self._released: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -63,108 +169,122 @@ class Relay:
         if not packet_ids:
             return
         self._releasing.update(packet_ids)
-        for packet_id in packet_ids:
-            self._local.send(Pubrel(packet_id))
-        waited: list[asyncio.Future[Any]] = [self._released, self._local.ended]
+        self.local.send_bytes(encode_acks(PUBREL, packet_ids))
+        waited: list[asyncio.Future[Any]] = [self._released, self.local.ended]
         await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
 
-    # From this broker
+    def take_released(self, packet_ids: list[int]) -> list[int]:
+        """The ids of these PUBCOMP that are meant for the other broker."""
+        if not self._releasing:
+            return packet_ids
+        meant = [one for one in packet_ids if one not in self._releasing]
+        self._releasing.difference_update(packet_ids)
+        if not self._releasing and not self._released.done():
+            self._released.set_result(None)
+        return meant
 
-    def from_local(self, packet: Publish | Ack) -> None:
-        if isinstance(packet, Publish):
-            self._forward(packet)
-        elif packet.reason >= FAILURE and isinstance(packet, Puback | Pubrec):
-            self._refuse_received(packet)
-        elif isinstance(packet, Pubcomp) and packet.packet_id in self._releasing:
-            self._releasing.discard(packet.packet_id)
-            if not self._releasing and not self._released.done():
-                self._released.set_result(None)
-        else:
-            if isinstance(packet, Puback | Pubrec):
-                self._counts.received += 1
-            self._remote.send(type(packet)(packet.packet_id))
+    def refuse(self, whom: Conversation, count: int, why: str) -> None:
+        """Messages are dropped: that broker does not take them."""
+        self.counts.refused += count
+        self._on_refused(whom.whom, why)
 
-    def _forward(self, message: Publish) -> None:
-        name = remote_name(self._topics, message.name)
-        is_retained = message.retain and self._offers.is_retaining
-        properties = message.properties if self._remote.version == MQTT_5 else NO_PROPERTIES
-        message = replace(message, name=name, retain=is_retained, properties=properties)
-        problem = self._problem(message)
-        data = b"" if problem else encode(message, self._remote.version)
-        if len(data) > self._offers.packet_bytes_max:
-            problem = f"a packet of {len(data)} bytes is larger than it allows"
+
+class FromLocal:
+    """Messages of this broker, and its answers to those of the other."""
+
+    def __init__(self, relay: Relay) -> None:
+        self._relay = relay
+
+    def messages(self, chunk: Chunk, run: PublishRun) -> None:
+        relay = self._relay
+        name = relay.out.name_of(run.name)
+        problem = relay.out.problem(run, name)
         if problem:
             if name:  # else nobody asked for it: a filter that was removed from the settings
-                self._counts.refused += 1
-                self._on_refused(self._remote.whom, problem)
-            self._answer(message, self._local, Reason.IMPLEMENTATION_SPECIFIC_ERROR)
+                relay.refuse(relay.remote, run.count, problem)
+            _answer(run, ids_of(chunk, run), relay.local, Reason.IMPLEMENTATION_SPECIFIC_ERROR)
             return
-        self._remote.send_bytes(data)
-        self._counts.forwarded += not message.qos
+        too_large, count = relay.out.carry(chunk, run, name)
+        if count:
+            relay.refuse(relay.remote, count, TOO_LARGE)
+            _answer(run, too_large, relay.local, Reason.IMPLEMENTATION_SPECIFIC_ERROR)
+        if not run.qos:
+            relay.counts.forwarded += run.count - count
 
-    def _problem(self, message: Publish) -> str:
-        """Why the other broker would not take a message; '' if it does."""
-        if not message.name:
-            return "no topic of the bridge has this name"
-        if len(message.name.encode()) > NAME_BYTES_MAX:
-            return f"the name is longer than {NAME_BYTES_MAX} bytes with its prefix"
-        if message.qos > self._offers.qos_max:
-            return f"QoS {message.qos} is higher than it allows"
-        return ""
-
-    def _refuse_received(self, answer: Puback | Pubrec) -> None:
-        """A message of the other broker was not stored here."""
-        why = answer.properties.reason_string or describe(answer.reason)
-        if answer.reason in RETRIED:
-            self._local.end(UnavailableError(f"a received message was not stored: {why}"))
+    def acks(self, chunk: Chunk, run: AckRun) -> None:
+        relay = self._relay
+        if run.first_byte == PUBCOMP:
+            packet_ids = relay.take_released(chunk.packet_ids[run.first_id : run.end_id])
+            if packet_ids:
+                relay.remote.send_bytes(encode_acks(PUBCOMP, packet_ids))
             return
-        self._counts.refused += 1
-        self._on_refused(self._local.whom, why)
-        self._remote.send(type(answer)(answer.packet_id))
+        if run.first_byte in STORED:
+            relay.counts.received += run.end_id - run.first_id
+        relay.remote.send_bytes(chunk.data[run.start : run.end])
 
-    # From the other broker
-
-    def from_remote(self, packet: Publish | Ack) -> None:
-        if isinstance(packet, Publish):
-            self._take(packet)
+    def ack(self, packet: Ack) -> None:
+        relay = self._relay
+        if isinstance(packet, Pubcomp) and not relay.take_released([packet.packet_id]):
             return
         if isinstance(packet, Puback | Pubrec):
-            if packet.reason >= FAILURE:
-                self._refuse_forwarded(packet)
+            if packet.reason in RETRIED:
+                why = _why(packet)
+                relay.local.end(UnavailableError(f"a received message was not stored: {why}"))
                 return
-            self._counts.forwarded += 1
-        self._local.send(type(packet)(packet.packet_id))
-
-    def _take(self, message: Publish) -> None:
-        name = local_name(self._topics, message.name)
-        if not name or len(name.encode()) > NAME_BYTES_MAX:
-            self._counts.refused += 1
-            self._on_refused(self._local.whom, "no topic of the bridge has the name of a message")
-            self._answer(message, self._remote, Reason.SUCCESS)
-            return
-        properties = _without_identifiers(message.properties)
-        self._local.send(replace(message, name=name, properties=properties))
-        self._counts.received += not message.qos
-
-    def _refuse_forwarded(self, answer: Puback | Pubrec) -> None:
-        why = answer.properties.reason_string or describe(answer.reason)
-        if answer.reason in RETRIED:
-            self._remote.end(
-                UnavailableError(f"{self._remote.whom} did not store a message: {why}")
-            )
-            return
-        self._counts.refused += 1
-        self._on_refused(self._remote.whom, why)
-        self._local.send(type(answer)(answer.packet_id, answer.reason))
-
-    def _answer(self, message: Publish, to: Conversation, reason: Reason) -> None:
-        """Be done with a message that does not pass."""
-        if message.qos:
-            to.send((Puback if message.qos == 1 else Pubrec)(message.packet_id, reason))
+            if packet.reason >= FAILURE:
+                relay.refuse(relay.local, 1, _why(packet))
+            else:
+                relay.counts.received += 1
+        relay.remote.send(type(packet)(packet.packet_id))
 
 
-def _without_identifiers(properties: Properties) -> Properties:
-    """Those of the other broker are about our subscriptions there."""
-    if not properties.subscription_identifiers:
-        return properties
-    return replace(properties, subscription_identifiers=())
+class FromRemote:
+    """Messages of the other broker, and its answers to ours."""
+
+    def __init__(self, relay: Relay) -> None:
+        self._relay = relay
+
+    def messages(self, chunk: Chunk, run: PublishRun) -> None:
+        relay = self._relay
+        name = relay.back.name_of(run.name)
+        problem = relay.back.problem(run, name)
+        too_large, count = ids_of(chunk, run), run.count
+        if not problem:
+            too_large, count = relay.back.carry(chunk, run, name)
+        if count:
+            relay.refuse(relay.local, count, problem or TOO_LARGE)
+            _answer(run, too_large, relay.remote, Reason.SUCCESS)
+        if not run.qos:
+            relay.counts.received += run.count - count
+
+    def acks(self, chunk: Chunk, run: AckRun) -> None:
+        relay = self._relay
+        if run.first_byte in STORED:
+            relay.counts.forwarded += run.end_id - run.first_id
+        relay.local.send_bytes(chunk.data[run.start : run.end])
+
+    def ack(self, packet: Ack) -> None:
+        relay = self._relay
+        reason = Reason.SUCCESS
+        if isinstance(packet, Puback | Pubrec):
+            if packet.reason in RETRIED:
+                whom, why = relay.remote.whom, _why(packet)
+                relay.remote.end(UnavailableError(f"{whom} did not store a message: {why}"))
+                return
+            if packet.reason >= FAILURE:
+                relay.refuse(relay.remote, 1, _why(packet))
+                reason = packet.reason
+            else:
+                relay.counts.forwarded += 1
+        relay.local.send(type(packet)(packet.packet_id, reason))
+
+
+def _why(answer: Puback | Pubrec) -> str:
+    return answer.properties.reason_string or describe(answer.reason)
+
+
+def _answer(run: PublishRun, packet_ids: list[int], to: Conversation, reason: Reason) -> None:
+    """Be done with messages that do not pass."""
+    if run.qos and packet_ids:
+        said = reason if to.version == MQTT_5 else Reason.SUCCESS
+        to.send_bytes(encode_acks(PUBACK if run.qos == 1 else PUBREC, packet_ids, said))

@@ -8,13 +8,14 @@ from pathlib import Path
 from typing import Final
 
 from penstock.core.access import CLIENT
-from penstock.core.bridged_names import BridgeTopic
+from penstock.core.naming.bridged_names import BridgeTopic
 from penstock.model.errors import InvalidSetting
 from penstock.model.record import DEFAULT_TENANT, TenantId
 from penstock.mqtt.kinds import MQTT_5
 
 KEEP_ALIVE_S: Final = 60
-IN_FLIGHT_MAX: Final = 100  # messages out to the other broker; an MQTT 5 broker may allow fewer
+# Messages out to the other broker; an MQTT 5 broker says how many it allows, often fewer.
+IN_FLIGHT_MAX: Final = 1_000
 # Before MQTT 5 a broker cannot say how many it allows. Mosquitto allows 20: beyond them it
 # acknowledges messages and drops them.
 IN_FLIGHT_MAX_OLD: Final = 20

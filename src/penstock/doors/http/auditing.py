@@ -4,19 +4,47 @@ from __future__ import annotations
 
 from typing import Final
 
-from penstock.broker.audit import Audit
-from penstock.doors.http.endpoints import TenantEndpoints
+import msgspec
+
+from penstock.broker.access.audit import Audit, Entry
 from penstock.doors.http.login import claimed_user
-from penstock.doors.http.messages import Request
+from penstock.doors.http.routing.endpoints import TenantEndpoints
+from penstock.doors.http.wire.messages import Request
+from penstock.model.limits import KIB
 
 DIRECTORY: Final = "data directory"  # where a command over its socket comes from
+BODY_BYTES_MAX: Final = 64 * KIB  # of a larger one only the size is recorded
+SECRETS: Final = ("password",)  # fields of bodies
+HIDDEN: Final = "…"
 
 
-async def note_act(audit: Audit, request: Request, status: int, reason: str) -> None:
-    act = f"{request.method} {request.path}"
+async def note_act(audit: Audit, request: Request, status: int, reason: str, act: str = "") -> None:
+    """What a request did, or tried to; `act` says it better than its method and path."""
     principal = request.principal
     source = DIRECTORY if principal.owner is None else request.source
-    await audit.note_act(principal.user, source, act, str(status), reason)
+    who = principal.user
+    if who and principal.tenant != audit.tenant:  # an operator; a user there may have this name
+        who = f"{principal.tenant}/{who}"
+    act = act or f"{request.method} {request.path}"
+    await audit.note_act(Entry(who, source, act, str(status), reason, details=asked(request)))
+
+
+def asked(request: Request) -> str:
+    """The query and the body of a request, without secrets and fields that its route ignores."""
+    taken = None if request.route.facts is None else request.route.facts.takes
+    taken = getattr(taken, "__origin__", taken)  # of Annotated
+    if not request.body or not msgspec.inspect.is_struct_type(taken):
+        return request.query_text
+    if len(request.body) > BODY_BYTES_MAX:
+        return f"a body of {len(request.body):,} bytes"
+    known = [field.encode_name for field in msgspec.structs.fields(taken)]
+    try:
+        body = msgspec.json.decode(request.body)
+        given = body if isinstance(body, dict) else {}
+        shown = {one: HIDDEN if one in SECRETS else given[one] for one in known if one in given}
+        return msgspec.json.encode(shown).decode()
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return request.query_text
 
 
 def note_login(tenants: TenantEndpoints, request: Request, reason: str) -> None:

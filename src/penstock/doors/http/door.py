@@ -14,7 +14,7 @@ from math import inf
 from pathlib import Path
 from typing import Any, Final
 
-from penstock.broker.audit import Audit
+from penstock.broker.access.audit import Audit
 from penstock.broker.limited_log import LimitedLog
 from penstock.broker.world import World
 from penstock.core.access import Principal
@@ -22,10 +22,6 @@ from penstock.core.proxies import NO_PROXIES, TrustedProxies
 from penstock.doors.budget import Budget
 from penstock.doors.descriptors import Descriptors
 from penstock.doors.http.auditing import note_act, note_login
-from penstock.doors.http.bodies import BodyStream
-from penstock.doors.http.connection import HttpConnection
-from penstock.doors.http.endpoints import Build, TenantEndpoints
-from penstock.doors.http.errors import problem_of, status_of
 from penstock.doors.http.lasting import Lasting, end_waiting
 from penstock.doors.http.limits import (
     BODIES_BYTES_MAX,
@@ -36,7 +32,14 @@ from penstock.doors.http.limits import (
 )
 from penstock.doors.http.lines import Lines
 from penstock.doors.http.login import Credentials, log_in, recall
-from penstock.doors.http.messages import (
+from penstock.doors.http.pages import Pages
+from penstock.doors.http.routing.endpoints import Build, TenantEndpoints
+from penstock.doors.http.routing.errors import problem_of, status_of
+from penstock.doors.http.routing.needs import check_needs
+from penstock.doors.http.routing.router import Route
+from penstock.doors.http.wire.bodies import BodyStream
+from penstock.doors.http.wire.connection import HttpConnection
+from penstock.doors.http.wire.messages import (
     Answer,
     Asker,
     HttpError,
@@ -47,17 +50,14 @@ from penstock.doors.http.messages import (
     Upgrade,
     check_coding,
 )
-from penstock.doors.http.needs import check_needs
-from penstock.doors.http.pages import Pages
-from penstock.doors.http.room import Room
-from penstock.doors.http.router import Route
+from penstock.doors.http.wire.room import Room
 from penstock.doors.lingering import STOP_LINGER_S_MAX, Lingering
 from penstock.doors.link import Link
 from penstock.doors.listening import Listeners
 from penstock.doors.selector import DoorSelector
 from penstock.doors.serving import Serving
 from penstock.doors.strangers import CROWDED, EVICTED, FULL, Stranger, Strangers
-from penstock.doors.tls_context import TlsContext
+from penstock.doors.tls.context import TlsContext
 from penstock.model.errors import (
     NotSubscribed,
     PenstockError,
@@ -109,13 +109,7 @@ class HttpDoor:
         self._stopped: asyncio.Future[None] | None = None  # those who wait for something
         self._empty: asyncio.Event | None = None  # set when the last connection is gone
         refused = engine.metrics.refused
-        self._lingering = Lingering(
-            selector,
-            loop,
-            limits.linger_s_max,
-            limits.linger_bytes_max,
-            connections_max=limits.connections_max,
-        )
+        self._lingering = Lingering(selector, loop, limits)
         self._log = LimitedLog("penstock.http", loop)
         self._strangers = Strangers(loop.time, on_evict=self._note_eviction)
         self._proxies = proxies
@@ -124,13 +118,14 @@ class HttpDoor:
             selector,
             loop,
             refused,
-            self.begin,
-            self.serving,
-            self._lingering,
-            self._log,
+            make=self.begin,
+            serving=self.serving,
+            lingering=self._lingering,
+            log=self._log,
             descriptors=descriptors,
             may_use_reserve=True,
             proxies=proxies if limits.proxy_protocol else NO_PROXIES,
+            note_certificate=self._note_certificate,
         )
         descriptors.watch(self._strangers, self._lingering)
         self.tenants.add(world)
@@ -142,9 +137,11 @@ class HttpDoor:
 
     # Connections
 
-    def listen(self, host: str, port: int, context: TlsContext | None = None) -> tuple[str, int]:
-        """Take connections on an address, with TLS if told how; the address that was bound."""
-        return self._listeners.listen(host, port, context)
+    def listen(
+        self, host: str, port: int, context: TlsContext | None = None, *, is_shared: bool = False
+    ) -> tuple[str, int]:
+        """As `Listeners.listen`."""
+        return self._listeners.listen(host, port, context, is_shared=is_shared)
 
     def listen_local(self, path: Path) -> None:
         """Take commands on a Unix socket: whoever can open it is an operator."""
@@ -306,8 +303,7 @@ class HttpDoor:
     def _handle(self, request: Request) -> None:
         route: Route = request.route
         try:
-            route, engine = self.tenants.choose(request, route)
-            audit = engine.audit
+            route, audit = self.tenants.choose(request, route)
             if route.is_administrative:
                 self.serving.tasks.spawn(self._handle_audited(request, route, audit))
                 return
@@ -390,6 +386,10 @@ class HttpDoor:
             note_login(self.tenants, request, str(wrong))
         else:  # browsers and many tools ask without a login first
             self._log.info("login needed", text, values)
+
+    def _note_certificate(self, peer: str, problem: str) -> None:
+        """Its name is not proven, so that only its address is recorded."""
+        self.engine.audit.note_login("", peer, "http", problem)
 
     def note_violation(self, protocol: str, peer: str, problem: str) -> None:
         self.engine.metrics.violations[protocol] += 1
@@ -490,4 +490,6 @@ def _call(request: Request, route: Route) -> Answer | Coroutine[Any, Any, Answer
     """Ask the handler, if the one who asks may."""
     if route.needs is not None:
         check_needs(route.needs, request)
+    if route.check is not None:
+        route.check()
     return route.handler(request)

@@ -9,9 +9,9 @@ from __future__ import annotations
 from typing import Final
 
 from penstock.console.files import INDEX, ConsoleFiles
-from penstock.doors.http.endpoints import Endpoints
-from penstock.doors.http.messages import HttpError, Request, Response
-from penstock.doors.http.router import Route
+from penstock.doors.http.routing.endpoints import Endpoints
+from penstock.doors.http.routing.router import Route
+from penstock.doors.http.wire.messages import HttpError, Request, Response
 
 # The pages load and ask only this server, run no script of others and are shown in nobody's frame.
 SECURITY: Final = (

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Protocol
 
 from penstock.doors.budget import Budget
 from penstock.doors.http.limits import HttpLimits
-from penstock.doors.http.messages import Request
+from penstock.doors.http.wire.messages import Request
 from penstock.doors.serving import Serving
 
 if TYPE_CHECKING:
-    from penstock.doors.http.bodies import BodyStream
-    from penstock.doors.http.connection import HttpConnection
+    from penstock.doors.http.wire.bodies import BodyStream
+    from penstock.doors.http.wire.connection import HttpConnection
 
 
 class Host(Protocol):

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Final
 
 from penstock.core.access import NOBODY, Principal
-from penstock.doors.http.connection import HttpConnection
 from penstock.doors.http.login import CHALLENGE
-from penstock.doors.http.messages import HttpError, Request
+from penstock.doors.http.wire.connection import HttpConnection
+from penstock.doors.http.wire.messages import HttpError, Request
 
 WS_ENDED: Final = 1008  # what the client was let in with is over (RFC 6455 §7.4.1)
 

@@ -12,7 +12,7 @@ from typing import Final
 
 from penstock.broker.access import Access
 from penstock.core.access import Principal
-from penstock.doors.http.messages import HttpError, Request
+from penstock.doors.http.wire.messages import HttpError, Request
 from penstock.model.certificate import Certificate
 from penstock.model.errors import NotAuthorized
 

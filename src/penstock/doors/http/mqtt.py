@@ -13,11 +13,11 @@ from functools import partial
 from typing import Final
 
 from penstock.core.access import NOBODY
-from penstock.doors.http.endpoints import Endpoints
 from penstock.doors.http.limits import OUT_BYTES_ROOM
-from penstock.doors.http.messages import Asker, Request, Upgrade
-from penstock.doors.http.router import Route
-from penstock.doors.http.websocket import Receiver, WebSocket
+from penstock.doors.http.routing.endpoints import Endpoints
+from penstock.doors.http.routing.router import Route
+from penstock.doors.http.wire.messages import Asker, Request, Upgrade
+from penstock.doors.http.wire.websocket import Receiver, WebSocket
 from penstock.doors.mqtt.connection import PACKET_BYTES_MAX, Connection
 from penstock.doors.mqtt.door import MqttDoor
 from penstock.doors.strangers import Stranger

@@ -17,7 +17,7 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from penstock.doors.http.limits import ANY_ORIGIN
-from penstock.doors.http.messages import HttpError, Pairs, Request
+from penstock.doors.http.wire.messages import HttpError, Pairs, Request
 from penstock.model.errors import InvalidSetting
 
 HOSTS_MAX: Final = 256  # remembered; a full memory starts anew

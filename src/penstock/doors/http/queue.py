@@ -16,16 +16,22 @@ import msgspec
 from penstock.broker.engine import Engine
 from penstock.broker.publish.submissions import Submissions
 from penstock.broker.queue.seed_ids import ID_DIGITS_MIN
-from penstock.broker.reading import Selection, read_records
 from penstock.broker.settings import topic_settings
-from penstock.broker.topics import Topic
+from penstock.broker.topic.reading import Selection, read_records
+from penstock.broker.topic.topics import Topic
 from penstock.core.access import PUBLISH, Gate, authorise, denial
-from penstock.core.names import check_topic, quoted, topic_key
-from penstock.core.run import run_of
-from penstock.doors.http.counting import check_values
-from penstock.doors.http.endpoints import Endpoints
-from penstock.doors.http.errors import problem_of, status_of
-from penstock.doors.http.messages import (
+from penstock.core.delivery.run import run_of
+from penstock.core.naming.names import check_topic, quoted, topic_key
+from penstock.doors.http.routing.endpoints import Endpoints
+from penstock.doors.http.routing.errors import problem_of, status_of
+from penstock.doors.http.routing.needs import Needs, check_manage, check_owner, check_read, may_see
+from penstock.doors.http.routing.router import Route
+from penstock.doors.http.routing.schemas import TOPIC, shown_as
+from penstock.doors.http.v1.describing import Facts, Field
+from penstock.doors.http.v1.reading import READ_BYTES_MAX
+from penstock.doors.http.v1.topics.page import records_size
+from penstock.doors.http.wire.counting import check_values
+from penstock.doors.http.wire.messages import (
     JSON,
     Answer,
     HttpError,
@@ -33,14 +39,8 @@ from penstock.doors.http.messages import (
     Response,
     json_response,
 )
-from penstock.doors.http.needs import Needs, check_manage, check_owner, check_read, may_see
-from penstock.doors.http.pieces import base64_pieces, cut, is_text, text_pieces
-from penstock.doors.http.room import Room
-from penstock.doors.http.router import Route
-from penstock.doors.http.schemas import TOPIC, shown_as
-from penstock.doors.http.v1.describing import Facts, Field
-from penstock.doors.http.v1.page import records_size
-from penstock.doors.http.v1.reading import READ_BYTES_MAX
+from penstock.doors.http.wire.pieces import base64_pieces, cut, is_text, text_pieces
+from penstock.doors.http.wire.room import Room
 from penstock.model.errors import (
     InvalidTopic,
     NotAuthorized,
@@ -225,7 +225,7 @@ class QueueDoor:
         settings = topic_settings(engine.settings, {})
         owner = request.principal.owner
         topic = await engine.topics.create(name, settings, exist_ok=True, owner=owner)
-        producer_id = await engine.queue.register_producer(topic)
+        producer_id = await engine.queue.register_producer(topic, owner)
         return json_response({"status": "success", "producer_id": producer_id})
 
     def produce(self, request: Request) -> None:
@@ -278,8 +278,10 @@ class QueueDoor:
             return Response(200, message_body(found[0]))
         return self._room.stream(place, message_pieces(found[0]), JSON)
 
-    def size(self, request: Request) -> Response:
+    async def size(self, request: Request) -> Response:
         topic, consumer_id = self._consumer(request)
+        for part in topic.parts:
+            await part.learn_count()
         size = self._engine.consumers.waiting(topic, consumer_id)
         return json_response({"status": "success", "size": size})
 

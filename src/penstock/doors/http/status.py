@@ -8,14 +8,14 @@ from typing import Final
 
 from penstock.broker.engine import Engine
 from penstock.broker.exchange import Exchange
-from penstock.broker.gauges import OTHERS, measure, measure_process, measure_topics
-from penstock.broker.metrics import FAMILIES
+from penstock.broker.figures.gauges import OTHERS, measure, measure_process, measure_topics
+from penstock.broker.figures.metrics import FAMILIES
 from penstock.doors.bridge.bridges import Bridges
-from penstock.doors.http.endpoints import TENANT_HEADER, Endpoints
 from penstock.doors.http.limits import ADMIN, LOGIN, OPEN
-from penstock.doors.http.messages import TEXT, Request, Response, json_response
-from penstock.doors.http.needs import Needs, may_see
-from penstock.doors.http.router import Route
+from penstock.doors.http.routing.endpoints import TENANT_HEADER, Endpoints
+from penstock.doors.http.routing.needs import Needs, may_see
+from penstock.doors.http.routing.router import Route
+from penstock.doors.http.wire.messages import TEXT, Request, Response, json_response
 from penstock.doors.mqtt.door import MqttDoor
 
 TENANTS_MAX: Final = 100  # shown one by one: each has about a hundred lines
@@ -53,6 +53,9 @@ class Status:
         reasons = refusals(self._engine)
         if self._door.is_stopping:
             reasons.append("the server stops")
+        node = self._engine.shared.node
+        if node is not None and node.is_draining:
+            reasons.append("this node sends its clients to others (penstock node drain)")
         is_ready = not reasons
         return json_response({"ready": is_ready, "reasons": reasons}, 200 if is_ready else 503)
 

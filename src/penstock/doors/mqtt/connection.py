@@ -14,23 +14,22 @@ from penstock.broker.exchange import Exchange
 from penstock.broker.session.session import Session
 from penstock.broker.trace.watch import Watch
 from penstock.core.access import NOBODY, Principal
-from penstock.core.run import Encoding, Run
+from penstock.core.delivery.run import Encoding, Run
 from penstock.doors.link import Link
-from penstock.doors.mqtt.acks import check_pubacks, check_pubcomps, unknown_pubrecs
 from penstock.doors.mqtt.aliases import OutgoingAliases
 from penstock.doors.mqtt.answers import explained, unexplained
-from penstock.doors.mqtt.decoding import COST_PER_TURN, cost_of, decoded
-from penstock.doors.mqtt.early_bytes import CONNECT_BYTES_MAX
+from penstock.doors.mqtt.arrive.early_bytes import CONNECT_BYTES_MAX
 from penstock.doors.mqtt.encoding import MqttEncoding, packets_within, with_ids_within
-from penstock.doors.mqtt.gate import Gate
 from penstock.doors.mqtt.host import Host
-from penstock.doors.mqtt.publishing import PUBACK, PUBCOMP, PUBREC, PUBREL, Publishing
-from penstock.doors.mqtt.unsent import LARGE_BYTES, LargeMessages, joined, take_write
-from penstock.doors.mqtt.weave import ALONE, plain_neighbours
+from penstock.doors.mqtt.receive.acks import take_acks
+from penstock.doors.mqtt.receive.decoding import COST_PER_TURN, cost_of, decoded
+from penstock.doors.mqtt.receive.gate import Gate
+from penstock.doors.mqtt.receive.publishing import PUBREL, Publishing
+from penstock.doors.mqtt.receive.weave import ALONE, plain_neighbours
+from penstock.doors.mqtt.unsent import LARGE_BYTES, Backlog, joined, take_write
 from penstock.model.certificate import Certificate
 from penstock.model.limits import KIB, MIB
 from penstock.mqtt.encode import encode_within
-from penstock.mqtt.errors import protocol_error
 from penstock.mqtt.kinds import MQTT_5, UNKNOWN_VERSION, Role
 from penstock.mqtt.packets import Disconnect, Packet
 from penstock.mqtt.reasons import Reason
@@ -51,32 +50,67 @@ class Connection:
     """Implements the broker's Outbox."""
 
     __slots__ = (
-        "_aliases_out", "_answer_bytes", "_counted", "_exchange", "_host", "_intake", "_large",
-        "_link", "_out", "_out_bytes", "_plain", "_publishing", "_rest", "_router", "_serving",
-        "_traffic", "_unsent", "end_reason", "gate", "is_bridge", "is_closed", "is_dirty",
-        "keep_alive_s", "last_seen", "packet_bytes_max", "principal", "proof", "session", "state",
-        "stuck_since", "version", "wants_reasons", "watch",
-    )  # fmt: skip
+        "_aliases_out",
+        "_answer_bytes",
+        "_backlog",
+        "_host",
+        "_intake",
+        "_link",
+        "_out",
+        "_out_bytes",
+        "_plain",
+        "_publishing",
+        "_rest",
+        "_router",
+        "_serving",
+        "_traffic",
+        "certificate",
+        "end_reason",
+        "exchange",
+        "gate",
+        "is_bridge",
+        "is_closed",
+        "is_dirty",
+        "keep_alive_s",
+        "last_seen",
+        "packet_bytes_max",
+        "principal",
+        "proof",
+        "session",
+        "source",
+        "state",
+        "stuck_since",
+        "version",
+        "wants_reasons",
+        "watch",
+    )
 
     def __init__(self, host: Host, link: Link) -> None:
-        self._host, self._serving = host, host.serving
-        exchange = self._exchange = host.exchange  # of its tenant, once it is let in
-        self._router, self._traffic = exchange.router, exchange.engine.metrics.traffic
-        self._link, self.gate = link, Gate(link, host.early_budget)
+        self._host = host
+        self._serving = host.serving
+        self._link = link
+        self.source = link.source
+        self.certificate: Certificate | None = link.certificate
+        self.gate = Gate(link, host.early_budget)
+        self.exchange: Exchange = host.exchange  # of its tenant, once it is let in
+        self._router = self.exchange.router
+        self._traffic = self.exchange.engine.metrics.traffic
         self._intake = Intake(UNKNOWN_VERSION, CONNECT_BYTES_MAX)
-        self._answer_bytes = self._out_bytes = 0  # of answers since all was last sent; of `_out`
         self._out: list[bytes] = []
+        self._out_bytes = 0
+        self._answer_bytes = 0  # of answers since all was last sent
         self._rest: memoryview | None = None  # of a write the socket did not take whole
-        self._unsent, self._large = host.unsent, LargeMessages(host.unsent)
-        self._counted = 0  # of them in `_unsent`, besides large messages
+        self._backlog = Backlog(host.unsent)
         self.stuck_since = -1  # since this tick its socket has not taken all that was sent
         self._plain: MqttEncoding | None = None
         self._aliases_out: OutgoingAliases | None = None
         self._publishing: Publishing | None = None
-        self.state, self.version = State.WAIT_CONNECT, UNKNOWN_VERSION
+        self.state = State.WAIT_CONNECT
+        self.version = UNKNOWN_VERSION
         self.session: Session | None = None
         self.principal: Principal = NOBODY  # until the login succeeds
-        self.proof = self.end_reason = ""  # its type of credential; why its end was decided
+        self.proof = ""  # its type of credential
+        self.end_reason = ""  # why its end was decided
         self.packet_bytes_max = PACKET_BYTES_MAX  # what the client takes
         self.watch: Watch | None = None  # while a trace is on
         self.wants_reasons = True  # texts with reason codes [MQTT-3.1.2-29]
@@ -133,7 +167,7 @@ class Connection:
                     at += len(neighbours) - 1
                 traffic.publishes_received += last.end_message - item.first_message
                 traffic.publish_bytes_received += last.end - item.start
-                publishing = self._publishing or self._publishes()
+                publishing = self._publishing or self.publishing()
                 try:
                     if last is item:
                         publishing.publish(chunk, item)
@@ -146,7 +180,7 @@ class Connection:
                     publishing.measure(last.end_message - item.first_message, last.end - item.start)
             elif isinstance(item, AckRun):
                 traffic.controls_received += item.end_id - item.first_id
-                self.take_acks(item.first_byte, chunk.packet_ids[item.first_id : item.end_id])
+                take_acks(self, item.first_byte, chunk.packet_ids[item.first_id : item.end_id])
             else:
                 if left <= 0:
                     self.gate.pause(chunk, at - 1)
@@ -173,7 +207,7 @@ class Connection:
 
     def begin(self, version: int, session: Session, exchange: Exchange) -> None:
         """CONNECT was accepted: from now on the client speaks `version`, with its tenant."""
-        self._exchange, self._router = exchange, exchange.router
+        self.exchange, self._router = exchange, exchange.router
         self._traffic, self.watch = exchange.engine.metrics.traffic, exchange.engine.watch
         self.version = self._intake.version = version
         self._intake.packet_bytes_max = PACKET_BYTES_MAX
@@ -191,12 +225,12 @@ class Connection:
         if not self.is_closed:
             self.receive(self.gate.take_early())
 
-    def _publishes(self) -> Publishing:
+    def publishing(self) -> Publishing:
         """What the client publishes goes through here; made when it begins to."""
         if self._publishing is None:
             session, plain = self.session, self._plain
             assert session is not None and plain is not None
-            self._publishing = Publishing(self, session, self._exchange.publisher, plain)
+            self._publishing = Publishing(self, session, self.exchange.publisher, plain)
         return self._publishing
 
     def hold(self, wait_s: float) -> None:
@@ -208,48 +242,18 @@ class Connection:
     def is_overdue(self) -> bool:
         return self._publishing is not None and self._publishing.is_overdue
 
-    def take_acks(self, first_byte: int, packet_ids: list[int]) -> None:
-        """Acknowledgements of one kind; ProtocolViolation if they do not fit what was sent."""
-        session = self.session
-        if session is None or self.state != State.CONNECTED:
-            raise protocol_error("an acknowledgement before CONNECT", "MQTT-3.1.0-1")
-        if first_byte in (PUBACK, PUBCOMP):
-            (check_pubacks if first_byte == PUBACK else check_pubcomps)(session, packet_ids)
-            if self.watch is not None:
-                self.watch.acknowledged(session, packet_ids)
-            session.acknowledge(packet_ids)
-            if session.is_behind:
-                self._exchange.sessions.resume(session)
-        elif first_byte == PUBREC:
-            unknown = unknown_pubrecs(session, packet_ids)
-            if unknown and self.version == MQTT_5:
-                packet_ids = [one for one in packet_ids if one in session.twice]
-                self.put_acks(PUBREL, unknown, Reason.PACKET_IDENTIFIER_NOT_FOUND)
-            if packet_ids:
-                session.received(packet_ids)
-        else:
-            self._publishes().release(packet_ids)
-
-    @property
-    def source(self) -> str:
-        return self._link.source
-
     @property
     def peer(self) -> str:
         return self._link.peer
-
-    @property
-    def certificate(self) -> Certificate | None:
-        return self._link.certificate
 
     # Messages out: the broker's Outbox
 
     @property
     def has_room(self) -> bool:
-        return self._out_bytes < self._unsent.room and not self.is_closed
+        return self._out_bytes < self._backlog.unsent.room and not self.is_closed
 
     def fits(self, size: int) -> bool:
-        return not self._out_bytes or self._out_bytes + size <= self._unsent.most
+        return not self._out_bytes or self._out_bytes + size <= self._backlog.unsent.most
 
     def encoding(
         self, qos: int, retain_as_published: bool, identifiers: tuple[int, ...]
@@ -276,7 +280,7 @@ class Connection:
             self.watch.forwarded(self.session, name, count)
 
     def _drop(self, name: str, count: int, reason: str) -> None:
-        self._exchange.engine.metrics.dropped[reason] += count
+        self.exchange.engine.metrics.dropped[reason] += count
         if self.watch is not None:
             self.watch.dropped(self.session, name, count, reason)
 
@@ -354,7 +358,7 @@ class Connection:
         self._traffic.publish_bytes_sent += len(head) + len(tail)
         if head:
             self._put(head)
-        self._large.add(tail)
+        self._backlog.add(tail)
         self._put(tail)
         self._send_early()
 
@@ -364,7 +368,7 @@ class Connection:
         if not self.is_dirty:
             self.is_dirty = True
             self._serving.mark_dirty(self)
-        if self._out_bytes > self._counted + self._large.bytes + BURST_BYTES_MAX:
+        if self._out_bytes > self._backlog.counted + self._backlog.large_bytes + BURST_BYTES_MAX:
             self._send_early()
 
     def _send_early(self) -> None:
@@ -382,18 +386,21 @@ class Connection:
                 self._rest = memoryview(data)[sent:]
                 self.stuck_since = self._serving.tick
             elif len(data) >= LARGE_BYTES:
-                self._large.sent(data)
-        self._count_unsent()
+                self._backlog.sent(data)
+        if not self.is_closed:
+            self._backlog.count(self._out_bytes)
 
     def flush(self) -> None:
         """One write for all that this tick brought."""
         self.is_dirty = False
-        if self.is_closed or self._rest is not None:
-            self._count_unsent()
+        if self.is_closed:
+            return
+        if self._rest is not None:
+            self._backlog.count(self._out_bytes)
             return
         while self._out:
             out = self._out
-            if self._large.bytes or self._out_bytes > BURST_BYTES_MAX:
+            if self._backlog.large_bytes or self._out_bytes > BURST_BYTES_MAX:
                 data = take_write(out)
             else:
                 data = out[0] if len(out) == 1 else b"".join(out)
@@ -408,7 +415,7 @@ class Connection:
         if one is None or not (one.lags or one.stalled or one.shares or one.room_waiters):
             return
         if self.has_room:
-            self._exchange.sessions.resume(one)
+            self.exchange.sessions.resume(one)
 
     def _send(self, data: bytes | memoryview) -> bool:
         """Hand over what the socket takes; False if something is left, or the peer is gone."""
@@ -425,21 +432,15 @@ class Connection:
             if sent or self.stuck_since < 0:
                 self.stuck_since = self._serving.tick
             self._rest = memoryview(data)[sent:]
-            self._count_unsent()
+            self._backlog.count(self._out_bytes)
             return False
-        if self._large.bytes:
-            self._large.sent(data.obj if isinstance(data, memoryview) else data)
+        if self._backlog.large_bytes:
+            self._backlog.sent(data.obj if isinstance(data, memoryview) else data)
         if self._rest is not None:
             self._rest, self.stuck_since = None, -1
             self._link.want_write(False)
-            self._count_unsent()
+            self._backlog.count(self._out_bytes)
         return True
-
-    def _count_unsent(self) -> None:
-        """What the socket did not take counts for all connections together."""
-        waiting = 0 if self.is_closed else max(self._out_bytes - self._large.bytes, 0)
-        self._unsent.count(waiting - self._counted)
-        self._counted = waiting
 
     def on_writable(self) -> None:
         """The socket takes more."""
@@ -465,7 +466,7 @@ class Connection:
         """Close when the client has read what waits to be sent, or had time to."""
         if self.is_closed:
             return
-        is_unread = self._out_bytes > LARGE_BYTES and self._unsent.is_crowded
+        is_unread = self._out_bytes > LARGE_BYTES and self._backlog.unsent.is_crowded
         if is_unread or (self.session is None and not self._out_bytes):
             self.close()  # one of many that do not read, or one that was never spoken to
             return
@@ -491,8 +492,7 @@ class Connection:
         self.state = State.CLOSED
         self._out = []
         self._rest = self._publishing = None
-        self._large.close()
-        self._count_unsent()
+        self._backlog.close()
         self.gate.close()
         try:
             self._host.forget(self)

@@ -14,12 +14,12 @@ from typing import Final
 
 from penstock.broker.deliver.routes import forward
 from penstock.broker.exchange import Exchange
-from penstock.broker.gauges import resident_bytes
+from penstock.broker.figures.gauges import resident_bytes
 from penstock.broker.session.session import Subscription
 from penstock.core.access import RECEIVE
 from penstock.core.averages import MINUTES, Averages
-from penstock.core.names import first_level, matches
-from penstock.core.run import Run, record_flags
+from penstock.core.delivery.run import Run, record_flags
+from penstock.core.naming.names import first_level, matches
 from penstock.model.limits import KIB
 
 ROOT: Final = "$SYS"
@@ -125,8 +125,7 @@ class DollarSys:
     def _totals(self) -> dict[str, str]:
         engine = self._exchange.engine
         traffic = engine.metrics.traffic
-        bounds = [topic.log.bounds() for topic in engine.topics.all()]
-        stored = sum(end - first for first, end in bounds)
+        stored = sum(topic.log.count_from(0) for topic in engine.topics.all())
         uptime_s = int(engine.clock.monotonic_s() - self._started_s)
         counts = {
             "messages/received": traffic.packets_received,

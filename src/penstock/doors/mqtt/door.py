@@ -21,20 +21,20 @@ from penstock.doors.descriptors import Descriptors
 from penstock.doors.lingering import STOP_LINGER_S_MAX, Lingering
 from penstock.doors.link import Link
 from penstock.doors.listening import Listeners
-from penstock.doors.mqtt.acks import check_refused
 from penstock.doors.mqtt.answers import reason_of
-from penstock.doors.mqtt.arrivals import Arrivals
+from penstock.doors.mqtt.arrive.arrivals import DRAINING, Arrivals
 from penstock.doors.mqtt.connection import Connection
 from penstock.doors.mqtt.encoding import Encodings
 from penstock.doors.mqtt.events import ClientEvents
 from penstock.doors.mqtt.limits import DEFAULT_LIMITS, MqttLimits
-from penstock.doors.mqtt.publishing import PUBREC
+from penstock.doors.mqtt.receive.acks import check_refused, take_acks
+from penstock.doors.mqtt.receive.publishing import PUBREC
 from penstock.doors.mqtt.unsent import Unsent
 from penstock.doors.mqtt.world import MqttWorld
 from penstock.doors.selector import DoorSelector
 from penstock.doors.serving import Serving
 from penstock.doors.strangers import Stranger, Strangers
-from penstock.doors.tls_context import TlsContext
+from penstock.doors.tls.context import TlsContext
 from penstock.model.errors import PenstockError
 from penstock.model.limits import KIB
 from penstock.model.record import TenantId
@@ -63,6 +63,10 @@ HOLD_S: Final = 0.002  # a client that brings more than the disk takes is read a
 LINGER_FREE_BYTES: Final = 64 * KIB  # the last words of a connection; more counts as unread
 TURN_S: Final = 0.002  # between two turns of a client that brings more than enough for one
 TURNS_AT_ONCE: Final = 4  # clients that go on in one tick
+SENT_AWAY: Final = 200  # clients of a node that is drained, at a time
+SENT_AWAY_S: Final = 0.1
+
+Handler = Callable[[Connection, Any], None]
 
 
 class MqttDoor:
@@ -87,16 +91,11 @@ class MqttDoor:
         self.early_budget = strangers_budget
         self.unsent = Unsent(on_exceeded=self._relieve_soon)
         self._is_relieving = False
+        self.ports: dict[str, int] = {}  # by scheme, as bound
         self._loop = loop
         self._limits = limits
         refused = exchange.engine.metrics.refused
-        self._lingering = Lingering(
-            selector,
-            loop,
-            limits.linger_s_max,
-            limits.linger_bytes_max,
-            connections_max=limits.connections_max,
-        )
+        self._lingering = Lingering(selector, loop, limits)
         self._log = LimitedLog("penstock.mqtt", loop)
         self._events = ClientEvents(exchange.engine.metrics, self._log, self.worlds)
         self._strangers = Strangers(loop.time, on_evict=self._events.evicted)
@@ -105,13 +104,14 @@ class MqttDoor:
             selector,
             loop,
             refused,
-            self.begin,
-            self.serving,
-            self._lingering,
-            self._log,
+            make=self.begin,
+            serving=self.serving,
+            lingering=self._lingering,
+            log=self._log,
             descriptors=descriptors,
             may_use_reserve=False,
             proxies=proxies if limits.proxy_protocol else NO_PROXIES,
+            note_certificate=self._events.certificate_refused,
         )
         descriptors.watch(self._strangers, self._lingering)
         self._connections: set[Connection] = set()
@@ -120,9 +120,21 @@ class MqttDoor:
         self._turn_timer: asyncio.TimerHandle | None = None
         self.add_world(world)
         self._arrivals = Arrivals(
-            self.worlds, loop, limits, self.serving.spawn, self._events, self._know
+            self.worlds,
+            loop,
+            limits,
+            spawn=self.serving.spawn,
+            events=self._events,
+            on_known=self._know,
         )
-        self._handlers: dict[type[Packet], Callable[[Connection, Any], None]] = {
+        self._handlers = self._handlers_by_packet()
+        self._timer = loop.call_later(1.0, self._each_second)
+        access = exchange.engine.access
+        access.on_change.append(self._end_revoked)
+        access.known.in_use.append(lambda: [one.principal for one in self._connections])
+
+    def _handlers_by_packet(self) -> dict[type[Packet], Handler]:
+        return {
             Connect: self._arrivals.connect,
             Subscribe: self.subscribe,
             Unsubscribe: self.unsubscribe,
@@ -134,10 +146,6 @@ class MqttDoor:
             Pubrec: self.received,
             Pubrel: self.acknowledge,
         }
-        self._timer = loop.call_later(1.0, self._each_second)
-        access = exchange.engine.access
-        access.on_change.append(self._end_revoked)
-        access.known.in_use.append(lambda: [one.principal for one in self._connections])
 
     # Tenants
 
@@ -153,14 +161,32 @@ class MqttDoor:
                 connection.end(Reason.NOT_AUTHORIZED, f"tenant {tenant!r} was removed")
         self.worlds.pop(tenant).dollar_sys.close()
 
+    def release(self, tenant: TenantId, client_id: str) -> None:
+        """Another node asks for the session of a client, which has connected there."""
+        self._arrivals.release(tenant, client_id)
+
+    def send_away(self) -> None:
+        """The node is drained: clients are sent to other nodes, some at a time."""
+        node = self.exchange.engine.shared.node
+        if node is None or not node.is_draining:
+            return
+        known = [one for one in self._connections if one.session is not None]
+        for connection in known[:SENT_AWAY]:
+            connection.end(Reason.USE_ANOTHER_SERVER, DRAINING)
+        self._loop.call_later(SENT_AWAY_S, self.send_away)
+
     def _world_of(self, connection: Connection) -> MqttWorld:
         return self.worlds[connection.principal.tenant]
 
     # Listening
 
-    def listen(self, host: str, port: int, context: TlsContext | None = None) -> tuple[str, int]:
+    def listen(
+        self, host: str, port: int, context: TlsContext | None = None, *, is_shared: bool = False
+    ) -> tuple[str, int]:
         """Take connections on an address, with TLS if told how; the address that was bound."""
-        return self._listeners.listen(host, port, context)
+        bound = self._listeners.listen(host, port, context, is_shared=is_shared)
+        self.ports["mqtt" if context is None else "mqtts"] = bound[1]
+        return bound
 
     def begin(self, link: Link, stranger: Stranger | None = None) -> Connection | None:
         """A client on a link of any kind; None when there is no room for another.
@@ -356,13 +382,13 @@ class MqttDoor:
 
     def acknowledge(self, connection: Connection, packet: Puback | Pubcomp | Pubrel) -> None:
         """An acknowledgement with a reason; without one they come in runs."""
-        connection.take_acks(first_byte(PACKET_TYPES[type(packet)]), [packet.packet_id])
+        take_acks(connection, first_byte(PACKET_TYPES[type(packet)]), [packet.packet_id])
 
     def received(self, connection: Connection, packet: Pubrec) -> None:
         session = connection.session
         assert session is not None
         if packet.reason < FAILURE:
-            connection.take_acks(PUBREC, [packet.packet_id])
+            take_acks(connection, PUBREC, [packet.packet_id])
             return
         check_refused(session, packet.packet_id)
         if connection.watch is not None:

@@ -10,7 +10,7 @@ import base64
 import binascii
 from typing import Final
 
-from penstock.core.run import Run
+from penstock.core.delivery.run import Run
 from penstock.model.clock import Clock
 from penstock.model.record import Headers
 from penstock.mqtt.encode import property_section
@@ -161,11 +161,11 @@ class MqttEncoding:
                 self._first_bytes[retain],
                 run.name.encode(),
                 section,
-                run.data,
-                run.starts,
-                run.lengths,
-                0,
-                run.count,
+                data=run.data,
+                payload_starts=run.starts,
+                payload_lengths=run.lengths,
+                first_message=0,
+                end_message=run.count,
             )
             run.encoded[self] = known
         assert isinstance(known, EncodedRun)

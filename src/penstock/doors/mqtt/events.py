@@ -8,16 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from penstock.broker.audit import claimed_tenant
+from penstock.broker.access.audit import claimed_tenant
+from penstock.broker.figures.metrics import Metrics
 from penstock.broker.limited_log import LimitedLog
-from penstock.broker.metrics import Metrics
 from penstock.broker.session.session import Session
 from penstock.core.masking import masked
 from penstock.doors.link import Link
 from penstock.doors.mqtt.connection import Connection
 from penstock.doors.mqtt.world import MqttWorld
 from penstock.doors.strangers import CROWDED, EVICTED, FULL
-from penstock.model.record import TenantId
+from penstock.model.record import DEFAULT_TENANT, TenantId
 from penstock.mqtt.packets import Connect
 
 
@@ -67,6 +67,10 @@ class ClientEvents:
     def _note_login(self, tenant: TenantId, who: str, connection: Connection, why: str) -> None:
         audit = self._worlds[tenant].exchange.engine.audit
         audit.note_login(who, connection.peer, "mqtt", why)
+
+    def certificate_refused(self, peer: str, problem: str) -> None:
+        """Its name is not proven, so that only its address is recorded, for the default tenant."""
+        self._worlds[DEFAULT_TENANT].exchange.engine.audit.note_login("", peer, "mqtt", problem)
 
     def refused(self, connection: Connection, packet: Connect, counted_as: str, why: str) -> None:
         self._metrics.refused[counted_as] += 1

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from penstock.broker.session.wills import GRACE_S
 from penstock.doors.lingering import LINGER_BYTES_MAX, LINGER_S_MAX
+from penstock.model.limits import WILL_GRACE_S
 from penstock.mqtt.kinds import MQTT_5
 
 
@@ -17,7 +17,7 @@ class MqttLimits:
     connect_s_max: float = 10.0  # from the connection to the end of its login
     connections_max: int = 100_000
     keep_alive_s_max: int = 0  # what an MQTT 5 client is given if it asks for more; 0: no limit
-    will_grace_s: int = GRACE_S  # after a start, for clients to come back before wills are due
+    will_grace_s: int = WILL_GRACE_S  # after a start, for clients to come back before wills are due
     sys_interval_s: int = 10  # between updates of what the broker says about itself; 0: never
     queue_qos0: bool = False  # keep messages of QoS 0 for sessions whose clients are away
     auto_create_topics: int = 0  # topics that publishing may create; 0: none

@@ -71,33 +71,42 @@ class Unsent:
             self.count(-len(message))
 
 
-class LargeMessages:
-    """Those that wait for one connection, in the order of sending."""
+class Backlog:
+    """What waits for one connection: large messages, in the order of sending, and other bytes."""
 
-    __slots__ = ("_unsent", "_waiting", "bytes")
+    __slots__ = ("_waiting", "counted", "large_bytes", "unsent")
 
     def __init__(self, unsent: Unsent) -> None:
-        self._unsent = unsent
+        self.unsent = unsent
         self._waiting: list[bytes] = []
-        self.bytes = 0
+        self.large_bytes = 0
+        self.counted = 0  # in `unsent`, besides large messages
 
     def add(self, message: bytes) -> None:
         self._waiting.append(message)
-        self.bytes += len(message)
-        self._unsent.add_reader(message)
+        self.large_bytes += len(message)
+        self.unsent.add_reader(message)
 
     def sent(self, message: object) -> None:
         """The socket took all of this; nothing happens unless it is the first of them."""
         if self._waiting and self._waiting[0] is message:
             first = self._waiting.pop(0)
-            self.bytes -= len(first)
-            self._unsent.drop_reader(first)
+            self.large_bytes -= len(first)
+            self.unsent.drop_reader(first)
+
+    def count(self, out_bytes: int) -> None:
+        """So many bytes wait, with large messages: the socket did not take them."""
+        waiting = max(out_bytes - self.large_bytes, 0)
+        self.unsent.count(waiting - self.counted)
+        self.counted = waiting
 
     def close(self) -> None:
+        """The connection is over, and nothing waits for it."""
         for message in self._waiting:
-            self._unsent.drop_reader(message)
+            self.unsent.drop_reader(message)
         self._waiting = []
-        self.bytes = 0
+        self.large_bytes = 0
+        self.count(0)
 
 
 def take_write(out: list[bytes]) -> bytes:

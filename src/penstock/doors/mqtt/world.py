@@ -9,7 +9,7 @@ from penstock.broker.session.wills import Wills
 from penstock.broker.world import World
 from penstock.doors.mqtt.dollar_sys import DollarSys
 from penstock.doors.mqtt.host import Spawn
-from penstock.doors.mqtt.subscribing import Subscribing
+from penstock.doors.mqtt.receive.subscribing import Subscribing
 from penstock.model.record import TenantId
 from penstock.model.version import VERSION
 

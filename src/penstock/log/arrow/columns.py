@@ -16,7 +16,7 @@ import pyarrow as pa
 from penstock.log.format import batch_bytes as fmt
 from penstock.log.format.batch import Batch
 from penstock.model.limits import MIB
-from penstock.model.record import KIND_MASK, KIND_SHIFT, QOS_MASK, RETAIN, Headers
+from penstock.model.record import KIND_MASK, KIND_NAMES, KIND_SHIFT, QOS_MASK, RETAIN, Headers
 
 SCHEMA: Final = pa.schema(
     [
@@ -44,7 +44,7 @@ EXTRA: Final = pa.schema(
         ),
     ]
 )
-KINDS: Final = pa.array(["bytes", "text", "json", "erased"])  # by KIND_…
+KINDS: Final = pa.array(KIND_NAMES)
 KEPT_COLUMNS: Final = 8  # of each kind
 KEPT_BYTES_MAX: Final = MIB  # about, of one
 _LZ4: Final = pa.Codec("lz4_raw") if pa.Codec.is_available("lz4_raw") else None

@@ -1,7 +1,7 @@
 """The writing side of the newest segment. Used by one writer at a time.
 
 Bytes past `position` are never read: zeros from preallocation, or the rest of a write that
-failed.
+failed. Compiled by mypyc; the same source runs interpreted.
 """
 
 from __future__ import annotations
@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Final
 
 from penstock.log.files.disk import Disk, File
-from penstock.log.files.endfile import CLEAN, End
+from penstock.log.files.endfile import End
 from penstock.log.files.segment import SegmentHeader, segment_path
 from penstock.log.format.batch import Batch
+from penstock.log.format.end_bytes import CLEAN
 from penstock.model.limits import KIB, MIB
 
 PREALLOCATE_FROM: Final = 16 * KIB  # a log that holds less is idle and gets no zeros
@@ -35,6 +36,10 @@ class ActiveSegment:
         self._file = file
         self.position = position  # where the next batch goes: all before it is committed
         self._allocated = position  # the file is written, if only with zeros, up to here
+
+    def needs_zeros(self, length: int) -> bool:
+        """Would a batch of this length be written with zeros behind it, which take long to sync?"""
+        return self.position >= PREALLOCATE_FROM and self.position + length > self._allocated
 
     def write(self, buffers: list[bytes | memoryview], length: int, size_max: int) -> None:
         """Write one batch at `position`, which stays until it is durable."""

@@ -1,7 +1,10 @@
 """Group commit to files: a round's batches are written, then synced.
 
 A round runs on the writer thread, off the event loop; logs that are dirty together are synced in
-parallel. At most one batch per log is on its way, so a failed write can always be cut back.
+parallel. A small batch may be written on the event loop, and a lone message be synced there while
+syncs are short and nobody else is active. At most one batch per log is on its way, so a failed
+write can always be cut back.
+Compiled by mypyc; the same source runs interpreted.
 """
 
 from __future__ import annotations
@@ -16,14 +19,17 @@ from functools import partial
 from pathlib import Path
 from typing import Final, Protocol, TypeVar
 
+from mypy_extensions import mypyc_attr
+
 from penstock.core.erasure import Erasure
 from penstock.log.files.active import ActiveSegment, create_segment
 from penstock.log.files.disk import Disk, File, SyncError
-from penstock.log.files.endfile import FENCED, LOOSE, End
-from penstock.log.files.erasing import count_erasable, erase_segment
-from penstock.log.files.seal import seal_segment
+from penstock.log.files.endfile import End
 from penstock.log.files.segment import Segment, SegmentHeader
+from penstock.log.files.upkeep.erasing import count_erasable, erase_segment
+from penstock.log.files.upkeep.seal import seal_segment
 from penstock.log.format.batch import Batch
+from penstock.log.format.end_bytes import FENCED, LOOSE, pack_end
 from penstock.model.clock import Clock, SystemClock
 from penstock.model.limits import KIB
 
@@ -31,8 +37,29 @@ T = TypeVar("T")
 
 INLINE_BYTES_MAX: Final = 64 * KIB  # level `os`: a write this small costs less than a thread switch
 COMPRESS_BYTES_MIN: Final = 64 * KIB  # a smaller batch takes as long to sync whatever its size
+SHORT_SYNC_S: Final = 0.000_3  # a few times what handing a batch to a thread and back costs
+SHORT_SYNCS_MIN = 32  # in a row, until the next one is expected to be short, too
+# (Not Final, which the compiler would write into the code: simulations make it small.)
 SYNC_THREADS: Final = 4
 READ_THREADS: Final = 2
+
+
+class SyncPace:
+    """How long the syncs of a log took lately: may the event loop wait for one (decision 0030)?"""
+
+    def __init__(self) -> None:
+        self._short_count = 0  # since the last one that was not
+
+    @property
+    def is_short(self) -> bool:
+        return self._short_count >= SHORT_SYNCS_MIN
+
+    def note(self, sync_s: float) -> None:
+        """A sync took this long."""
+        if sync_s > SHORT_SYNC_S:
+            self._short_count = 0
+        else:
+            self._short_count += 1
 
 
 class CommitJob:
@@ -61,6 +88,8 @@ class CommitJob:
         self.rolled: ActiveSegment | None = None  # the segment that was begun
         self.error: OSError | None = None
         self.sync_s = 0.0  # how long its round took to sync
+        self.clock: Clock | None = None  # measures that, when it is run on the event loop
+        self.is_lone = False  # one message that somebody waits for, and syncs were short lately
         self.length = batch.header.stored_length  # less once it is written compressed
 
     @property
@@ -69,10 +98,16 @@ class CommitJob:
         syncs = self.needs_sync or self.loosens or self.roll_to is not None
         return not syncs and self.length <= INLINE_BYTES_MAX
 
+    @property
+    def is_short(self) -> bool:
+        """It writes and syncs one small message, and nothing else."""
+        if not self.is_lone or self.roll_to is not None or self.length > INLINE_BYTES_MAX:
+            return False
+        return self.needs_sync and not self.active.needs_zeros(self.length)
+
     def run(self) -> None:
         """Do it here and now."""
-        self.write()
-        self.sync()
+        run_jobs([self], None, self.clock)
 
     def write(self) -> None:
         """Write the batch, after rolling to a new segment if asked to."""
@@ -87,7 +122,7 @@ class CommitJob:
                 self.active.close_file()
                 self.active = self.rolled
                 # The batch may yet fail and the old segment be trimmed: `end` must not name it.
-                self._write_end(self._durable_end(self.batch.base_offset, not self.needs_sync))
+                self._write_end(self.batch.base_offset)
             if self.batch.header.blob_length >= COMPRESS_BYTES_MIN:
                 self.batch.compress()
                 self.length = self.batch.header.stored_length
@@ -106,20 +141,23 @@ class CommitJob:
                 self._fail(failed)
                 return
         self.active.position += self.length  # the batch just written is committed
-        self._write_end(self._durable_end(self.batch.end_offset, not self.needs_sync))
+        self._write_end(self.batch.end_offset)
 
-    def _write_end(self, end: End) -> None:
-        with suppress(OSError):  # a stale end is only lower; the next commit writes it again
-            self.end_file.write(0, [end.pack()])
+    def _write_end(self, offset: int) -> None:
+        header = self.active.header
+        flags = 0 if self.needs_sync else LOOSE
+        end = pack_end(header.epoch, offset, header.base_offset, self.active.position, flags)
+        try:  # noqa: SIM105 (an object for each message)
+            self.end_file.write(0, [end])
+        except OSError:  # a stale end is only lower; the next commit writes it again
+            pass
 
     def _end_before(self) -> End:
         """How far the log was durable before this batch; until that is committed."""
-        return self._durable_end(self.batch.base_offset, self.is_loose)
-
-    def _durable_end(self, offset: int, is_loose: bool) -> End:
         header = self.active.header
-        flags = LOOSE if is_loose else 0
-        return End(header.epoch, offset, header.base_offset, self.active.position, flags)
+        flags = LOOSE if self.is_loose else 0
+        base = self.batch.base_offset
+        return End(header.epoch, base, header.base_offset, self.active.position, flags)
 
     def _fail(self, failed: OSError) -> None:
         if not isinstance(failed, SyncError):
@@ -161,6 +199,7 @@ class Workers(Protocol):
     def close(self) -> None: ...
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class ThreadWorkers:
     """The writer thread, its pool for parallel syncs, and a pool for cold reads."""
 

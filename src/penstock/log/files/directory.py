@@ -66,6 +66,12 @@ def write_backends(path: Path, backends: Backends) -> None:
     write_file(RealDisk(), path / STORAGE_NAME, text + b"\n")
 
 
+def has_topic_files(path: Path) -> bool:
+    """Whether this is a data directory whose topics are files."""
+    backends = read_backends(path) if path.is_dir() else None
+    return path.is_dir() and (backends is None or backends.log == FILES)
+
+
 def check_has_files(path: Path) -> None:
     """Refuse work on the files of topics where topics are no files."""
     backends = read_backends(path)

@@ -19,11 +19,9 @@ from penstock.core.erasure import Erasure
 from penstock.log.appending import AppendingLog
 from penstock.log.cache import WHOLE, ChunkCache
 from penstock.log.files.active import finish_log
-from penstock.log.files.commit import CommitJob, Workers
+from penstock.log.files.commit import CommitJob, SyncPace, Workers
 from penstock.log.files.disk import Disk, File, SyncError
 from penstock.log.files.endfile import End
-from penstock.log.files.moment import LogFiles
-from penstock.log.files.ordered import write_erasures
 from penstock.log.files.recovery import Recovered
 from penstock.log.files.segment import (
     CHUNK_BYTES,
@@ -36,7 +34,9 @@ from penstock.log.files.segment import (
     segment_of,
     segment_path,
 )
-from penstock.log.files.survey import (
+from penstock.log.files.upkeep.moment import LogFiles
+from penstock.log.files.upkeep.ordered import write_erasures
+from penstock.log.files.upkeep.survey import (
     Damage,
     body_of,
     erase_all,
@@ -48,18 +48,12 @@ from penstock.log.files.survey import (
     survey,
     up_to_bytes,
 )
-from penstock.log.files.walk import walk_batches
+from penstock.log.files.upkeep.walk import walk_batches
 from penstock.log.format.batch import Batch, up_to
 from penstock.log.history.cold import ColdRecords
 from penstock.log.history.process import HistoryProcess
 from penstock.log.history.tier import WRITE_BYTES, refuse_known
-from penstock.log.interface import (
-    FSYNC,
-    OS,
-    Bounds,
-    LogIdentity,
-    LogSettings,
-)
+from penstock.log.interface import FSYNC, OS, Bounds, LogIdentity, LogSettings
 from penstock.log.loading import ChunkLoader
 from penstock.log.placing import place
 from penstock.log.retention import first_to_keep
@@ -70,9 +64,10 @@ from penstock.model.clock import Clock
 from penstock.model.errors import Gap, RefusedError, UnavailableError
 from penstock.model.limits import MIB
 
-# Not Final, which the compiler would write into the code: simulations make them small.
+# Not Final, which the compiler would write into the code: simulations change them.
 TAIL_BYTES_MAX = 4 * MIB  # per log; ~20,000 small records for readers that are almost live
 TAIL_READ_BYTES_MAX = CHUNK_BYTES  # of one read from there
+LONE_RECORDS_MAX = 1  # of a batch synced on the loop; the loop should receive what follows more
 READ_BYTES_MAX: Final = 8 * MIB  # of memory for one read; a single batch may take more
 LOG: Final = logging.getLogger("penstock.log")
 
@@ -93,8 +88,8 @@ class EmbeddedLog(AppendingLog[CommitJob]):
         cache: ChunkCache,
     ) -> None:
         newest = recovered.segments[-1]
-        end, stamp = newest.end_offset, newest.body.last_timestamp
-        super().__init__(settings, recovered.epoch, end, stamp, clock, loop, committer)
+        epoch, end, stamp = recovered.epoch, newest.end_offset, newest.body.last_timestamp
+        super().__init__(settings, epoch, end, stamp, clock=clock, loop=loop, committer=committer)
         self._disk = disk
         self._end_file = end_file
         self._workers = workers
@@ -104,6 +99,7 @@ class EmbeddedLog(AppendingLog[CommitJob]):
         self._active = recovered.active
         self._checksum = recovered.checksum
         self._tail = Tail(end, TAIL_BYTES_MAX)
+        self._pace = SyncPace()
         self._is_loose = settings.durability == OS  # as `end` says on disk
         self._wants_roll = False
         self._roll_waiters: list[asyncio.Future[None]] = []
@@ -140,12 +136,14 @@ class EmbeddedLog(AppendingLog[CommitJob]):
             self._disk,
             self._active,
             self._end_file,
-            batch,
-            self.settings.segment_bytes,
-            self.settings.durability == FSYNC,
-            self._is_loose,
+            batch=batch,
+            segment_bytes=self.settings.segment_bytes,
+            needs_sync=self.settings.durability == FSYNC,
+            is_loose=self._is_loose,
         )
         job.roll_to = roll_to
+        if batch.header.count <= LONE_RECORDS_MAX and len(self._in_flight) == 1:
+            job.is_lone, job.clock = self._pace.is_short, self._clock
         self._is_committing = True
         return job
 
@@ -172,6 +170,7 @@ class EmbeddedLog(AppendingLog[CommitJob]):
             if self._is_failing:
                 self._note_failing("")
             self.last_sync_s = job.sync_s
+            self._pace.note(job.sync_s)
             self._keep(job)
             self._show(job.batch)
         elif isinstance(job.error, SyncError):
@@ -422,9 +421,8 @@ class EmbeddedLog(AppendingLog[CommitJob]):
 
     def files(self) -> LogFiles:
         """The segments and the end of this moment."""
-        newest = self._segments[-1]
-        end = End(self.epoch, self._end, newest.base_offset, self._newest.length)
         bases = [segment.base_offset for segment in self._segments]
+        end = End(self.epoch, self._end, bases[-1], self._newest.length)
         return LogFiles(self._active.path.parent, bases, end)
 
     async def keep_erasures(self, erasures: Sequence[Erasure]) -> None:
@@ -449,9 +447,9 @@ class EmbeddedLog(AppendingLog[CommitJob]):
             self._current,
             self._upkeep,
             self._loader.forget,
-            erasure,
-            self._workers,
-            self._damage,
+            erasure=erasure,
+            workers=self._workers,
+            damage=self._damage,
             dry_run=dry_run,
         )
 
@@ -470,8 +468,8 @@ class EmbeddedLog(AppendingLog[CommitJob]):
     async def stored_bytes(self) -> int:
         """What the segments take on disk, preallocated space aside."""
         async with self._upkeep:
-            facts = await survey(self._segments, self._workers, self._damage)
-            return sum([one.bytes for one in facts])
+            parts = await survey(self._segments, self._workers, self._damage)
+        return sum([one.bytes for one in parts])
 
     @property
     def damage(self) -> list[str]:
@@ -495,6 +493,6 @@ class EmbeddedLog(AppendingLog[CommitJob]):
             await self._next_idle()
         self._end_waiters.fail(UnavailableError("the log is closed"))
         async with self._upkeep:
-            await self._workers.run(
-                partial(finish_log, self._active, self._end_file, self._end, bool(self._fence))
-            )
+            end, is_fenced = self._end, bool(self._fence)
+            work = partial(finish_log, self._active, self._end_file, end, is_fenced)
+            await self._workers.run(work)

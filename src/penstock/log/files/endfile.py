@@ -6,24 +6,23 @@ torn or damaged value fails its checksum and counts as absent.
 
 from __future__ import annotations
 
-import struct
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
 from penstock.log.files.disk import Disk, File
-from penstock.log.format.checksum import crc32c
+from penstock.log.format.end_bytes import (
+    CLEAN,
+    END_BYTES,
+    FENCED,
+    LOOSE,
+    VERSION,
+    pack_end,
+    unpack_fields,
+)
 from penstock.model.errors import CorruptError
 
 NAME: Final = "end"
-MAGIC: Final = b"PEND"
-VERSION: Final = 1
-_END: Final = struct.Struct("<4sHHIIQQQ")
-END_BYTES: Final = _END.size + 4
-
-CLEAN: Final = 1  # closed in order: nothing visible can be missing
-FENCED: Final = 2  # a sync failed: nothing past the durable end is to be trusted
-LOOSE: Final = 4  # level `os`: records before the end may not have reached the disk
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,24 +51,18 @@ class End:
         return replace(self, flags=self.flags | flags)
 
     def pack(self) -> bytes:
-        head = _END.pack(
-            MAGIC, VERSION, self.flags, self.epoch, 0, self.durable_end, self.segment_base,
-            self.position,
-        )  # fmt: skip
-        return head + struct.pack("<I", crc32c(head))
+        place = self.segment_base, self.position
+        return pack_end(self.epoch, self.durable_end, *place, self.flags)
 
 
 def unpack_end(data: bytes) -> End | None:
     """The value, or None when the bytes are not a whole, intact one."""
-    if len(data) != END_BYTES or not data.startswith(MAGIC):
+    fields = unpack_fields(data)
+    if fields is None:
         return None
-    (checksum,) = struct.unpack_from("<I", data, _END.size)
-    if crc32c(data[: _END.size]) != checksum:
-        return None
-    _, version, flags, epoch, _, durable_end, segment_base, position = _END.unpack_from(data)
-    if version != VERSION:
-        raise CorruptError(f"`end` of format version {version}: this Penstock reads {VERSION}")
-    return End(epoch, durable_end, segment_base, position, flags)
+    if fields[0] != VERSION:
+        raise CorruptError(f"`end` of format version {fields[0]}: this Penstock reads {VERSION}")
+    return End(*fields[1:])
 
 
 def read_end(disk: Disk, directory: Path) -> End | None:

@@ -159,21 +159,22 @@ def recover(disk: Disk, directory: Path, now_us: int, *, may_have_lost: bool) ->
     disk.sync_dir(directory)
     end = read_end(disk, directory)
     notes: list[str] = []
-    newest = bases[-1]
-    segments = _older(disk, directory, bases)
+    newest, segments = bases[-1], _older(disk, directory, bases)
     path = segment_path(directory, newest)
     file = disk.open(path)
-    try:
-        header = unpack_segment_header(file.read(0, HEADER_BYTES))
-        scan = None
-        if header is not None and not header.is_sealed and header.base_offset == newest:
-            scan = scan_segment(file, header, file.size())
-    except CorruptError as broken:
-        file.close()
-        raise CorruptError(f"{path}: {broken}") from broken
+    header, scan = _scan_newest(file, path, newest)
     if header is None or scan is None:
         file.close()
-        return _restart(disk, directory, newest, segments, header, end, now_us, notes)
+        return _restart(
+            disk,
+            directory,
+            newest,
+            segments=segments,
+            header=header,
+            end=end,
+            now_us=now_us,
+            notes=notes,
+        )
     if end is not None and end.is_fenced and end.segment_base == newest:
         scan = scan_segment(file, header, end.position)
         notes.append(f"a sync had failed: continuing at the durable end {scan.end_offset}")
@@ -194,8 +195,27 @@ def recover(disk: Disk, directory: Path, now_us: int, *, may_have_lost: bool) ->
         return Recovered(segments, active, scan.checksum, header.epoch, notes)
     file.close()
     return _continue_in_new_segment(
-        disk, directory, segments, epoch, now_us, header.topic_id, scan.last_timestamp, notes
+        disk,
+        directory,
+        segments,
+        epoch=epoch,
+        now_us=now_us,
+        topic_id=header.topic_id,
+        last_timestamp=scan.last_timestamp,
+        notes=notes,
     )
+
+
+def _scan_newest(file: File, path: Path, base: int) -> tuple[SegmentHeader | None, Scan | None]:
+    """The header and the batches of a file that may be appended to; None for what it lacks."""
+    try:
+        header = unpack_segment_header(file.read(0, HEADER_BYTES))
+        if header is None or header.is_sealed or header.base_offset != base:
+            return header, None
+        return header, scan_segment(file, header, file.size())
+    except CorruptError as broken:
+        file.close()
+        raise CorruptError(f"{path}: {broken}") from broken
 
 
 def _older(disk: Disk, directory: Path, bases: list[int]) -> list[Segment]:
@@ -270,7 +290,15 @@ def _restart(
         notes.append(f"epoch {epoch} begins at offset {base}")
     last_timestamp = segments[-1].body.last_timestamp if segments else now_us
     return _continue_in_new_segment(
-        disk, directory, segments, epoch, now_us, topic_id, last_timestamp, notes, newest
+        disk,
+        directory,
+        segments,
+        epoch=epoch,
+        now_us=now_us,
+        topic_id=topic_id,
+        last_timestamp=last_timestamp,
+        notes=notes,
+        base_offset=newest,
     )
 
 

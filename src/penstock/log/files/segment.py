@@ -78,7 +78,14 @@ def unpack_segment_header(data: bytes) -> SegmentHeader | None:
         return None
     if version != VERSION:
         raise CorruptError(f"segment of format version {version}: this Penstock reads {VERSION}")
-    return SegmentHeader(flags, epoch, base_offset, created_at, topic_id, edition)
+    return SegmentHeader(
+        flags=flags,
+        epoch=epoch,
+        base_offset=base_offset,
+        created_at=created_at,
+        topic_id=topic_id,
+        edition=edition,
+    )
 
 
 def segment_path(directory: Path, base_offset: int) -> Path:
@@ -246,6 +253,17 @@ class Segment:
     def _demand_end(self, found: int) -> None:
         if found < self.end_offset:
             raise CorruptError(f"records from {found} to {self.end_offset} are missing")
+
+
+def newest_stamp(segments: list[Segment]) -> int:
+    """When the newest record was stored; 0 if there is none. Blocking.
+
+    A restored log begins a segment that is empty: its own stamp says nothing of a record.
+    """
+    for segment in reversed(segments):
+        if segment.end_offset > segment.base_offset:
+            return segment.body.last_timestamp
+    return 0
 
 
 def segment_of(segments: list[Segment], offset: int) -> Segment:

@@ -20,7 +20,7 @@ from penstock.log.files.active import create_segment
 from penstock.log.files.commit import CommitJob, Workers
 from penstock.log.files.disk import Disk, File, write_file
 from penstock.log.files.embedded import EmbeddedLog
-from penstock.log.files.endfile import LOOSE, End, open_end, read_end
+from penstock.log.files.endfile import End, open_end, read_end
 from penstock.log.files.layout import (
     FACTS_NAME,
     LOG_DIRECTORY,
@@ -30,9 +30,10 @@ from penstock.log.files.layout import (
     log_directory,
     read_facts,
 )
-from penstock.log.files.ordered import read_erasures
 from penstock.log.files.recovery import Recovered, continue_at, recover
-from penstock.log.files.segment import SegmentHeader
+from penstock.log.files.segment import SegmentHeader, newest_stamp
+from penstock.log.files.upkeep.ordered import read_erasures
+from penstock.log.format.end_bytes import LOOSE
 from penstock.log.history.cold import ColdRecords
 from penstock.log.history.process import HistoryProcess
 from penstock.log.history.tier import HistoryTier, LogHistory
@@ -134,6 +135,8 @@ class EmbeddedStore:
             cold = log.attach_history(identity, self.history)
             if log.hot_first > 0:
                 await self._learn_history(cold)
+        elif self.history is not None and history is not None and history.is_new:
+            log.attach_history(identity, self.history).adopt([])  # its first file may come soon
         return log
 
     def _history(self, identity: LogIdentity, declared: str) -> LogHistory | None:
@@ -161,7 +164,8 @@ class EmbeddedStore:
             return recovered
         newest = recovered.segments[-1]
         try:
-            await history.look(newest.end_offset, newest.body.last_timestamp)
+            stamp = await self._workers.run(partial(newest_stamp, recovered.segments))
+            await history.look(newest.end_offset, stamp)
         except (PenstockError, OSError) as trouble:  # upkeep tries again
             history.note(trouble)
             self.notes.append(f"{directory.name}: {trouble}")
@@ -215,12 +219,12 @@ class EmbeddedStore:
             recovered,
             settings,
             self._disk,
-            end_file,
-            self._clock,
-            self._loop,
-            self._committer,
-            self._workers,
-            self.cache,
+            end_file=end_file,
+            clock=self._clock,
+            loop=self._loop,
+            committer=self._committer,
+            workers=self._workers,
+            cache=self.cache,
         )
 
     def _try_twice(self, work: Callable[[], T]) -> T:

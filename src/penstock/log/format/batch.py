@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from bisect import bisect_left
 from itertools import pairwise, repeat
 from typing import Final
@@ -20,19 +21,37 @@ BATCH_BYTES: Final = 1_000  # the objects: many batches hold a single small reco
 STRING_BYTES: Final = 64  # each text of the dictionary, its characters aside
 
 
+class Undecoded(ABC):
+    """Records in another format, which become the columns of a batch when somebody reads them."""
+
+    @abstractmethod
+    def names(self) -> list[str]:
+        """The names of the records, without decoding them."""
+
+    @abstractmethod
+    def decode(self) -> Batch:
+        """The same records as a batch."""
+
+
 class Batch:
-    """Header, column section and stored blob. Decoding is lazy and done at most once."""
+    """Header, column section and stored blob. Decoding is lazy and done at most once.
+
+    A batch with `undecoded` has no columns yet: its header has a true epoch, base offset and count,
+    and says truly that it has no marks and retains nothing. `plan` brings the rest.
+    """
 
     def __init__(self, header: fmt.BatchHeader, columns: fmt.Buffer, blob: fmt.Buffer) -> None:
         self.header = header
         self.base_offset = header.base_offset
         self.end_offset = header.base_offset + header.count  # one past the last record
+        self.incarnation = 0  # of the node that wrote it, where several may
         self.columns = columns
         self.stored_blob = blob
         self._plan: fmt.ColumnPlan | None = None
         self._view: memoryview | None = None
         self._blob: fmt.Buffer | None = None
         self._strings: list[str] | None = None
+        self.undecoded: Undecoded | None = None
 
     def move_to(self, base_offset: int) -> None:
         """Give the batch its place in a log."""
@@ -41,6 +60,8 @@ class Batch:
 
     def to_bytes(self) -> list[bytes | memoryview]:
         """What is written to the file, in order."""
+        if self.undecoded is not None:
+            self._decode()
         tail = bytes(-len(self.stored_blob) & 7)  # what follows stays aligned
         return [fmt.pack_header(self.header), self.columns, self.stored_blob, tail]
 
@@ -74,10 +95,22 @@ class Batch:
     @property
     def plan(self) -> fmt.ColumnPlan:
         if self._plan is None:
+            if self.undecoded is not None:
+                self._decode()
             h = self.header
             self._plan = fmt.ColumnPlan(h.flags, h.count, h.string_count)
             self._view = memoryview(self.columns)
         return self._plan
+
+    def _decode(self) -> None:
+        """Take over what the records became; who holds the header sees it, too."""
+        undecoded = self.undecoded
+        if undecoded is None:  # another thread was faster
+            return
+        decoded = undecoded.decode()
+        self.columns, self.stored_blob = decoded.columns, decoded.stored_blob
+        self.header.take_contents(decoded.header)
+        self.undecoded = None
 
     def u32(self, start: int, count: int) -> memoryview:
         """`count` 32-bit numbers of the column section."""
@@ -95,6 +128,8 @@ class Batch:
     def blob(self) -> fmt.Buffer:
         """The payload bytes, decompressed once."""
         if self._blob is None:
+            if self.undecoded is not None:
+                self._decode()
             if self.header.compression == fmt.COMPRESSION_LZ4:
                 raw_length = self.header.blob_raw_length
                 self._blob = lz4.block.decompress(self.stored_blob, uncompressed_size=raw_length)
@@ -117,6 +152,11 @@ class Batch:
             text = bytes(self.columns[plan.strings : plan.strings + self.header.strings_length])
             self._strings = [text[starts[i] : starts[i + 1]].decode() for i in range(count)]
         return self._strings
+
+    def glimpse_names(self) -> list[str]:
+        """The names of the records, maybe with their publishers; decodes nothing."""
+        undecoded = self.undecoded
+        return self.strings if undecoded is None else undecoded.names()
 
     def name_ids(self) -> memoryview | None:
         """Index into `strings` for each record; None when all have string 0."""

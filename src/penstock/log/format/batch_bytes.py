@@ -87,6 +87,22 @@ class BatchHeader:
         self.record_flags = record_flags
         self.checksum = 0  # of this header; set by `pack_header` and `unpack_header`
 
+    def take_contents(self, other: BatchHeader) -> None:
+        """Become the header of the contents of another one, at the same place in a log."""
+        self.flags = other.flags
+        self.base_timestamp = other.base_timestamp
+        self.last_timestamp = other.last_timestamp
+        self.columns_length = other.columns_length
+        self.columns_checksum = other.columns_checksum
+        self.blob_length = other.blob_length
+        self.blob_checksum = other.blob_checksum
+        self.blob_raw_length = other.blob_raw_length
+        self.string_count = other.string_count
+        self.strings_length = other.strings_length
+        self.headers_length = other.headers_length
+        self.publisher_id = other.publisher_id
+        self.record_flags = other.record_flags
+
     @property
     def end_offset(self) -> int:
         """One past the last record."""
@@ -130,7 +146,7 @@ def pack_header(h: BatchHeader) -> bytes:
         0,
     )
     h.checksum = crc32c(head)
-    return head + _CHECKSUM.pack(h.checksum)
+    return head + h.checksum.to_bytes(4, "little")
 
 
 def unpack_header(data: Buffer, position: int) -> BatchHeader | None:

@@ -6,17 +6,21 @@ when its runs differ. Payload bytes are joined once, when the batch is encoded.
 
 from __future__ import annotations
 
+import struct
 from array import array
 from itertools import accumulate
 from typing import Final
 
-from penstock.core.run import MixedRun, Run
+from penstock.core.delivery.run import MixedRun, Run
 from penstock.log.format import batch_bytes as fmt
 from penstock.log.format.batch import Batch
 from penstock.log.format.checksum import crc32c
 from penstock.log.format.marks import Mark, encode_headers, encode_marks
 
 RECORD_BYTES: Final = 32  # a record's share of all columns: an empty payload is not free
+# Of one plain record: where its payload begins, its length, and the starts of one or two strings.
+_ONE_STRING: Final = struct.Struct("<4I")
+_TWO_STRINGS: Final = struct.Struct("<5I")
 
 
 class Columns:
@@ -40,12 +44,15 @@ class Columns:
         self.headers = b""
         self.strings: list[str] = []
         self.marks: list[Mark] = []
+        # All of them as they are stored, once they are laid out, and what the header says of that.
+        self.section = b""
+        self.stored = 0  # flags: which columns there are
+        self.strings_length = 0
+        self.marks_length = 0
 
 
-def assemble(
-    columns: Columns, blob: bytes, epoch: int, base_offset: int, prev_checksum: int
-) -> Batch:
-    """Lay the columns out in their fixed order and give them a header."""
+def _lay_out(columns: Columns) -> None:
+    """Put the columns into their fixed order."""
     c = columns
     flags = 0 if c.lengths else fmt.CONTIGUOUS
     flags |= fmt.EXPIRES if c.expires else 0
@@ -76,29 +83,41 @@ def assemble(
             marks,
         ]
     )
-    section += bytes(-len(section) & 7)  # what follows stays aligned
+    c.section = section + bytes(-len(section) & 7)  # what follows stays aligned
+    c.stored = flags
+    c.strings_length = len(text)
+    c.marks_length = len(marks)
+
+
+def assemble(
+    columns: Columns, blob: bytes, epoch: int, base_offset: int, prev_checksum: int
+) -> Batch:
+    """Lay the columns out, unless they are, and give them a header."""
+    c = columns
+    if not c.section:
+        _lay_out(c)
     header = fmt.BatchHeader(
         fmt.COMPRESSION_NONE,
-        flags,
+        c.stored,
         prev_checksum,
-        epoch,
-        base_offset,
-        c.base_timestamp,
-        c.last_timestamp,
-        c.count,
-        len(section),
-        crc32c(section),
-        len(blob),
-        crc32c(blob),
-        len(blob),
-        len(encoded),
-        len(text),
-        len(c.headers),
-        len(marks),
-        c.publisher_id,
-        c.record_flags,
+        epoch=epoch,
+        base_offset=base_offset,
+        base_timestamp=c.base_timestamp,
+        last_timestamp=c.last_timestamp,
+        count=c.count,
+        columns_length=len(c.section),
+        columns_checksum=crc32c(c.section),
+        blob_length=len(blob),
+        blob_checksum=crc32c(blob),
+        blob_raw_length=len(blob),
+        string_count=len(c.strings),
+        strings_length=c.strings_length,
+        headers_length=len(c.headers),
+        marks_length=c.marks_length,
+        publisher_id=c.publisher_id,
+        record_flags=c.record_flags,
     )
-    return Batch(header, section, blob)
+    return Batch(header, c.section, blob)
 
 
 class BatchBuilder:
@@ -227,15 +246,35 @@ class BatchBuilder:
             columns.base_timestamp = self._times[0]
             columns.record_flags = self._flags[0]
             columns.publisher_id = self._publisher_ids[0]
+            if self.count == 1 and not self._marks:
+                self._lay_out_one(columns)
         elif self._counts:
             self._fill(columns)
-        if self._has_gaps:
+        if columns.section:
+            pass
+        elif self._has_gaps:
             columns.starts = array("I", self._starts).tobytes()
             columns.lengths = array("I", self._lengths).tobytes()
         else:
             columns.starts = array("I", accumulate(self._lengths, initial=0)).tobytes()
         blob = self._chunks[0] if len(self._chunks) == 1 else b"".join(self._chunks)
         return assemble(columns, blob, epoch, base_offset, prev_checksum)
+
+    def _lay_out_one(self, columns: Columns) -> None:
+        """What `_lay_out` would make of one plain record, which is what a lone client sends."""
+        start = self._starts[0] if self._has_gaps else 0
+        length = self._lengths[0]
+        name = columns.strings[0].encode()
+        if len(columns.strings) == 1:
+            section = _ONE_STRING.pack(start, length, 0, len(name)) + name
+            columns.strings_length = len(name)
+        else:
+            publisher = columns.strings[1].encode()
+            columns.strings_length = len(name) + len(publisher)
+            head = _TWO_STRINGS.pack(start, length, 0, len(name), columns.strings_length)
+            section = head + name + publisher
+        columns.section = section + bytes(-len(section) & 7)
+        columns.stored = 0 if self._has_gaps else fmt.CONTIGUOUS
 
     def _fill(self, columns: Columns) -> None:
         """Write out the columns in which the runs differ."""

@@ -123,13 +123,13 @@ def read_footer(file: File, size: int) -> Footer:
     postings = numbers[2 * (name_count + 1) :]
     text = body[at + 4 * len(numbers) :]
     return Footer(
-        outline.position,
-        outline.end_offset,
-        outline.first_timestamp,
-        outline.last_timestamp,
-        outline.entries,
-        [text[name_starts[i] : name_starts[i + 1]] for i in range(name_count)],
-        [postings[posting_starts[i] : posting_starts[i + 1]] for i in range(name_count)],
+        position=outline.position,
+        end_offset=outline.end_offset,
+        first_timestamp=outline.first_timestamp,
+        last_timestamp=outline.last_timestamp,
+        entries=outline.entries,
+        names=[text[name_starts[i] : name_starts[i + 1]] for i in range(name_count)],
+        postings=[postings[posting_starts[i] : posting_starts[i + 1]] for i in range(name_count)],
     )
 
 

@@ -16,6 +16,7 @@ from penstock.model.record import Headers
 _MARK: Final = struct.Struct("<BxHI")
 _KEY: Final = struct.Struct("<H")
 _VALUE: Final = struct.Struct("<I")
+_FENCE: Final = struct.Struct(">I")
 
 MARK_QOS2_OPENED: Final = 1  # key: incarnation, packet id
 MARK_QOS2_RELEASED: Final = 2
@@ -23,6 +24,7 @@ MARK_IDEMPOTENCY_KEY: Final = 3
 MARK_SPARK_BATCH: Final = 4  # key: query, batch
 MARK_WILL: Final = 5  # key: will id
 MARK_REDRIVE: Final = 6  # key: number of a redrive of dead letters
+MARK_FENCE: Final = 7  # key: incarnation of a node whose marks are void from here on
 
 NO_RECORD: Final = 0xFFFF_FFFF  # a mark that belongs to no record of its batch
 
@@ -34,6 +36,18 @@ class Mark:
     kind: int
     key: bytes
     index: int = NO_RECORD
+
+
+def fence_mark(incarnation: int) -> Mark:
+    """Marked records of this incarnation that come later are void (core/fences.py)."""
+    return Mark(MARK_FENCE, _FENCE.pack(incarnation))
+
+
+def fenced_incarnation(mark: Mark) -> int:
+    """Of whom a fence is."""
+    if len(mark.key) != _FENCE.size:
+        raise CorruptError(f"the mark of a fence has {len(mark.key)} bytes instead of 4")
+    return int(_FENCE.unpack(mark.key)[0])
 
 
 def encode_marks(marks: list[Mark]) -> bytes:

@@ -69,5 +69,8 @@ def main() -> None:
             answer = Answer(error="refused", text=str(refused))
         except (UnavailableError, OSError) as away:
             answer = Answer(error="unavailable", text=str(away))
-        sys.stdout.buffer.write(msgspec.json.encode(answer) + b"\n")
-        sys.stdout.buffer.flush()
+        try:
+            sys.stdout.buffer.write(msgspec.json.encode(answer) + b"\n")
+            sys.stdout.buffer.flush()
+        except BrokenPipeError:  # the broker ended; its next start finds what was written
+            os._exit(1)

@@ -6,18 +6,22 @@ into the cache that all readers share, a group of rows at a time.
 
 from __future__ import annotations
 
+import asyncio
 from bisect import bisect_right
+from collections import OrderedDict
 from typing import Final
 
 from penstock.log.format.batch import Batch, up_to
 from penstock.log.history.process import HistoryMissing, HistoryProcess
 from penstock.log.history.read_orders import INDEX, LIST, READ, ColdFacts
 from penstock.log.interface import LogIdentity
-from penstock.log.loading import ChunkLoader
+from penstock.log.loading import ChunkLoader, Read
 from penstock.model.errors import CorruptError, Gap
 from penstock.model.limits import MIB
 
 READ_BYTES_MAX: Final = 8 * MIB  # of memory for one read; a single batch may take more
+AHEAD_GROUPS: Final = 3  # asked for before a reader that goes on from group to group wants them
+READERS_MAX: Final = 64  # of one log, whose next group is remembered
 
 
 class ColdFile:
@@ -38,6 +42,7 @@ class ColdRecords:
         self._process = process
         self._loader = loader
         self._files: list[ColdFile] = []
+        self._expected: OrderedDict[tuple[ColdFile, int], None] = OrderedDict()  # groups
 
     @property
     def first(self) -> int:
@@ -94,9 +99,26 @@ class ColdRecords:
         file = self._file_of(offset)
         await self._index(file)
         group = bisect_right(file.offsets, offset) - 1
-        batches = await self._load(file, group)
+        loading = asyncio.ensure_future(self._load(file, group))
+        self._read_ahead(file, group)
+        batches = await loading
         rest = [batch for batch in batches if batch.end_offset > offset]
         return up_to(rest, READ_BYTES_MAX)
+
+    def _read_ahead(self, file: ColdFile, group: int) -> None:
+        """Ask for the next groups if somebody has read the one before this.
+
+        So the store and its process work while the reader uses what it has. A read at some offset
+        asks for nothing else.
+        """
+        goes_on = (file, group) in self._expected
+        self._expected.pop((file, group), None)
+        self._expected[file, group + 1] = None
+        while len(self._expected) > READERS_MAX:
+            self._expected.popitem(last=False)
+        if goes_on and self._process.has_room:
+            for following in range(group + 1, min(group + 1 + AHEAD_GROUPS, len(file.offsets))):
+                self._loader.prepare(file, following, self._reading(file, following))
 
     def _file_of(self, offset: int) -> ColdFile:
         at = bisect_right(self._files, offset, key=lambda file: file.facts.base_offset) - 1
@@ -112,11 +134,14 @@ class ColdRecords:
             file.offsets, file.times = answer.offsets, answer.times
 
     async def _load(self, file: ColdFile, group: int) -> list[Batch]:
+        return await self._loader.load(file, group, self._reading(file, group))
+
+    def _reading(self, file: ColdFile, group: int) -> Read:
         async def read() -> list[Batch]:
             _, batches = await self._process.ask(READ, self._identity, file.facts.name, group)
             return batches
 
-        return await self._loader.load(file, group, read)
+        return read
 
     async def offset_at(self, timestamp: int) -> int:
         """The first offset stamped at or after `timestamp` (µs); the end if all are older."""

@@ -20,14 +20,20 @@ import pyarrow.dataset as ds
 from deltalake import DeltaTable
 from deltalake.exceptions import TableNotFoundError
 
-from penstock.core.names import quoted
+from penstock.core.naming.names import quoted
 from penstock.log.files.disk import Disk, write_file
 from penstock.log.files.endfile import read_end
 from penstock.log.files.layout import read_facts
 from penstock.log.files.reader import FileReader
 from penstock.log.format.batch import Batch
 from penstock.log.history.files import encode_file
-from penstock.log.history.manifest import create_manifest, file_facts, open_manifest
+from penstock.log.history.manifest import (
+    Manifest,
+    check_life,
+    create_manifest,
+    file_facts,
+    open_manifest,
+)
 from penstock.log.history.orders import TableFacts
 from penstock.log.history.place import TablePlace
 from penstock.log.history.reading import to_batches
@@ -55,7 +61,8 @@ class Importable:
 
 def look_at(disk: Disk, log: Path, topic_id: int, archive: Path) -> Importable:
     """What of an archive can become the history of a log; RefusedError says why it cannot."""
-    if read_known(disk, log) is not None:
+    known = read_known(disk, log)
+    if known is not None and not known.import_end:
         raise RefusedError(f"{log.name} has a history already: drop that first")
     topic = read_facts(disk, log).topic
     rows = _rows_of(archive, topic, topic_id)
@@ -70,8 +77,20 @@ def look_at(disk: Disk, log: Path, topic_id: int, archive: Path) -> Importable:
             "record once can be imported"
         )
     epoch = int(pc.max(found["epoch"]).as_py())
-    made = Importable(topic, topic_id, int(offsets[0]), int(offsets[-1]) + 1, epoch, rows)
+    made = Importable(
+        topic=topic,
+        topic_id=topic_id,
+        first=int(offsets[0]),
+        end=int(offsets[-1]) + 1,
+        epoch=epoch,
+        rows=rows,
+    )
     _check_border(disk, log, made)
+    if known is not None and known.import_end != made.end:
+        raise RefusedError(
+            f"an import up to offset {known.import_end} was interrupted, and this archive ends at "
+            f"{made.end}: import the same archive again, or drop the history first"
+        )
     return made
 
 
@@ -132,17 +151,39 @@ def _check_border(disk: Disk, log: Path, made: Importable) -> None:
 
 
 def write_history(disk: Disk, log: Path, made: Importable, place: TablePlace) -> None:
-    """Make the table, and tell the log that it is its history."""
-    storage = storage_of(place)
-    if open_manifest(storage) is not None:
-        raise RefusedError(f"there is a table at {place.uri!r} already: drop it first")
-    life = uuid.uuid4().hex
-    manifest = create_manifest(storage, TableFacts(made.topic, made.topic_id, life))
-    for base in range(made.first, made.end, FILE_ROWS):
+    """Make the table, and tell the log that it is its history.
+
+    The log knows of the table before there is one. So an import that was killed is repeated by the
+    same command, and goes on behind the last file that the table names.
+    """
+    known = read_known(disk, log)
+    if known is None:
+        if open_manifest(storage_of(place)) is not None:
+            raise RefusedError(f"there is a table at {place.uri!r} already: drop it first")
+        known = Known(uuid.uuid4().hex, import_end=made.end)
+        _store_known(disk, log, known)
+    manifest = _begun_table(place, TableFacts(made.topic, made.topic_id, known.life))
+    for base in range(manifest.end or made.first, made.end, FILE_ROWS):
         end = min(base + FILE_ROWS, made.end)
         facts = file_facts(manifest, made.epoch)
         manifest.add(encode_file(_batches(made, base, end), base, end, facts), made.epoch)
-    write_file(disk, log / LIFE_NAME, msgspec.json.encode(Known(life, made.end)) + b"\n")
+    _store_known(disk, log, Known(known.life, made.end))
+
+
+def _begun_table(place: TablePlace, facts: TableFacts) -> Manifest:
+    """The table of this import, made if it is missing; RefusedError if it is another one."""
+    storage = storage_of(place)
+    storage.repair_log()
+    manifest = open_manifest(storage)
+    if manifest is None:
+        return create_manifest(storage, facts)
+    check_life(manifest, facts.life)
+    manifest.remove_orphans()
+    return manifest
+
+
+def _store_known(disk: Disk, log: Path, known: Known) -> None:
+    write_file(disk, log / LIFE_NAME, msgspec.json.encode(known) + b"\n")
 
 
 def _batches(made: Importable, base: int, end: int) -> Iterator[Batch]:

@@ -20,7 +20,14 @@ from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Tr
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 from deltalake.transaction import AddAction, RemoveAction
 
-from penstock.log.history.files import EncodedFile, FileFacts, FileName, HistoryFile, parse_name
+from penstock.log.history.files import (
+    EncodedFile,
+    FileFacts,
+    FileName,
+    HistoryFile,
+    check_stored,
+    parse_name,
+)
 from penstock.log.history.orders import TableFacts
 from penstock.log.history.schema import SCHEMA
 from penstock.log.history.storage import TableStorage
@@ -113,7 +120,7 @@ class Manifest:
         """Put a file in its place and read it back."""
         try:
             self.storage.put(str(file.name), file.data)
-            HistoryFile(file.name, self.storage.open(str(file.name))).verify()
+            check_stored(file, self.storage.open(str(file.name)))
         except OSError as failed:
             raise _away(self.storage, failed) from failed
 
@@ -182,10 +189,11 @@ class Manifest:
         finally:
             self.storage.sync_log()
 
-    def open_file(self, file: ListedFile) -> HistoryFile:
+    def open_file(self, file: ListedFile, *, is_coded: bool = False) -> HistoryFile:
         """A file of the table, open for reading; CorruptError if it is damaged."""
         try:
-            return HistoryFile(file.name, self.storage.open(str(file.name)))
+            source = self.storage.open(str(file.name))
+            return HistoryFile(file.name, source, is_coded=is_coded)
         except FileNotFoundError as gone:
             raise CorruptError(f"{self.storage.uri}/{file.name} is missing") from gone
         except pa.ArrowException as broken:
@@ -218,6 +226,15 @@ def create_manifest(storage: TableStorage, facts: TableFacts) -> Manifest:
         raise _away(storage, failed) from failed
     storage.sync_log()
     return Manifest(storage, table)
+
+
+def check_life(manifest: Manifest, life: str) -> None:
+    """RefusedError if the table is the history of another topic."""
+    if manifest.facts.life != life:
+        raise RefusedError(
+            f"table {manifest.storage.uri!r} is the history of another topic of this name "
+            "and id: give another [history] url, or remove it with `penstock history drop`"
+        )
 
 
 def file_facts(manifest: Manifest, epoch: int) -> FileFacts:
@@ -278,7 +295,14 @@ def _add_action(file: EncodedFile) -> AddAction:
         "nullCount": {"offset": 0, "timestamp": 0},
     }
     now_ms = time.time_ns() // 1_000_000
-    return AddAction(str(name), file.data.size, {}, now_ms, True, json.dumps(stats))
+    return AddAction(
+        path=str(name),
+        size=file.data.size,
+        partition_values={},
+        modification_time=now_ms,
+        data_change=True,
+        stats=json.dumps(stats),
+    )
 
 
 def _away(storage: TableStorage, failed: Exception) -> UnavailableError:

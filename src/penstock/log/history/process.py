@@ -54,6 +54,11 @@ class HistoryProcess:
         self._idle: asyncio.TimerHandle | None = None
         self._is_closed = False
 
+    @property
+    def has_room(self) -> bool:
+        """Whether orders that nobody waits for yet leave enough for those who do."""
+        return len(self._waiting) < ORDERS_MAX // 2
+
     async def ask(
         self, what: str, log: LogIdentity, file: str = "", group: int = 0
     ) -> tuple[Answer, list[Batch]]:

@@ -52,8 +52,8 @@ def _to_batch(rows: pa.Table, epoch: int, base_offset: int) -> Batch:
     _fill_strings(columns, rows)
     _fill_flags(columns, rows)
     _fill_headers(columns, rows)
-    expires = pc.fill_null(rows["expires_at"].cast(pa.int64()), 0).to_numpy()
-    if expires.any():
+    if rows["expires_at"].null_count < len(rows):
+        expires = pc.fill_null(rows["expires_at"].cast(pa.int64()), 0).to_numpy()
         columns.expires = expires.tobytes()
     payload = rows["payload"].combine_chunks()
     starts = np.frombuffer(payload.buffers()[1], np.int32, len(rows) + 1, 4 * payload.offset)
@@ -99,16 +99,28 @@ def _fill_strings(columns: Columns, rows: pa.Table) -> None:
 
 def _used(column: pa.ChunkedArray) -> tuple[list[str], Numbers]:
     """The texts of a column, each once, and the number of each row's text."""
+    texts, numbers = _coded(column)
+    is_used = np.zeros(len(texts), bool)
+    is_used[numbers] = True
+    if is_used.all():
+        return texts.to_pylist(), numbers.astype(np.uint32)
+    used = np.flatnonzero(is_used)
+    following = np.cumsum(is_used) - 1
+    return texts.take(pa.array(used)).to_pylist(), following[numbers].astype(np.uint32)
+
+
+def _coded(column: pa.ChunkedArray) -> tuple[pa.Array, Numbers]:
+    """Texts, and the number of each row's text among them."""
     encoded = column.combine_chunks()
     if not pa.types.is_dictionary(encoded.type):
         encoded = encoded.dictionary_encode()
-    used, ids = np.unique(encoded.indices.to_numpy(), return_inverse=True)
-    return encoded.dictionary.take(pa.array(used)).to_pylist(), ids.astype(np.uint32)
+    return encoded.dictionary, encoded.indices.to_numpy()
 
 
 def _fill_flags(columns: Columns, rows: pa.Table) -> None:
-    kinds = pc.index_in(rows["kind"].cast(pa.string()), value_set=KINDS).to_numpy()
-    flags = _numbers(rows, "qos") | kinds.astype(np.int64) << KIND_SHIFT
+    names, numbers = _coded(rows["kind"])
+    kinds = pc.index_in(names, value_set=KINDS).to_numpy(zero_copy_only=False)
+    flags = _numbers(rows, "qos") | kinds.astype(np.int64)[numbers] << KIND_SHIFT
     flags |= rows["retain"].cast(pa.int64()).to_numpy() * RETAIN
     columns.record_flags = int(flags[0])
     if (flags != flags[0]).any():

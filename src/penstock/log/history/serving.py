@@ -38,7 +38,7 @@ def carry_out(tables: Tables, order: Order) -> tuple[Answer, Parts]:
     except CorruptError as broken:
         answer.error, answer.is_corrupt = f"{answer.file}: {broken}", True
     except Exception as failed:  # whatever pyarrow, delta-rs or the store have to say
-        answer.error = f"{answer.file}: {failed}"
+        answer.error = f"{answer.file}: {failed}" if answer.file else str(failed)
     return answer, []
 
 

@@ -18,11 +18,14 @@ from deltalake._internal import DeltaFileSystemHandler
 from deltalake.fs import DeltaStorageHandler
 from pyarrow.fs import FileSelector, PyFileSystem
 
-from penstock.log.files.disk import Disk, RealDisk, write_file
+from penstock.log.files.disk import Disk, RealDisk
 from penstock.log.history.place import HistoryRoot, TablePlace
+from penstock.model.limits import KIB
 
 LOG_NAME: Final = "_delta_log"
 _COMMIT: Final = re.compile(r"[0-9]{20}\.json\Z")
+_LEVELS: Final = 3  # above a table: its tenant, the root, and where the root is
+_SYNCED_BYTES: Final = 512 * KIB  # of a file in a directory at once: a few milliseconds
 _PUT_BYTES: Final = 8 * 1024 * 1024  # given to an object store at once
 
 
@@ -66,9 +69,21 @@ class DirectoryStorage:
         self.path = path.absolute()
         self.uri = str(self.path)
         self._disk = disk or RealDisk()
+        self._is_anchored = False  # the entries of the directories above are durable
 
     def put(self, name: str, data: pa.Buffer) -> None:
-        write_file(self._disk, self.path / name, memoryview(data))
+        temporary = self.path / f"{name}.tmp"
+        view = memoryview(data)
+        file = self._disk.open(temporary, create=True)
+        try:
+            # Synced at once, a large file would hold up the syncs of logs on the same disk.
+            for at in range(0, len(view), _SYNCED_BYTES):
+                file.write(at, [view[at : at + _SYNCED_BYTES]])
+                file.sync()
+        finally:
+            file.close()
+        self._disk.rename(temporary, self.path / name)
+        self._disk.sync_dir(self.path)
 
     def open(self, name: str) -> pa.NativeFile:
         return pa.OSFile(str(self.path / name))
@@ -93,8 +108,13 @@ class DirectoryStorage:
         log = self.path / LOG_NAME
         for name in self._disk.list(log):
             _sync(log / name)
-        self._disk.make_dir(log)  # syncs the entries of the directories above
         self._disk.sync_dir(log)
+        if not self._is_anchored:
+            # The library made the directories of the table, its tenant and the root, and synced
+            # none of them: power loss would take the whole table.
+            for folder in (self.path, *list(self.path.parents)[:_LEVELS]):
+                self._disk.sync_dir(folder)
+            self._is_anchored = True
 
     def repair_log(self) -> None:
         log = self.path / LOG_NAME

@@ -14,6 +14,7 @@ from typing import Final
 import pyarrow as pa
 
 from penstock.log.format.batch import Batch
+from penstock.log.history.constants import GroupReader
 from penstock.log.history.files import FileName, HistoryFile, parse_name
 from penstock.log.history.manifest import Manifest, open_manifest
 from penstock.log.history.place import HistoryRoot
@@ -33,7 +34,8 @@ class GroupedFile:
 
     def __init__(self, name: FileName, source: pa.NativeFile) -> None:
         self._source = source
-        self._file = HistoryFile(name, source)
+        self._file = HistoryFile(name, source, is_coded=True)
+        self._groups = GroupReader(self._file.parquet)
         self._turn = threading.Lock()  # a Parquet file serves one thread at a time
 
     def index(self) -> tuple[list[int], list[int]]:
@@ -52,7 +54,7 @@ class GroupedFile:
         for _ in range(ATTEMPTS):
             try:
                 with self._turn:
-                    rows = self._file.parquet.read_row_group(group, use_threads=False)
+                    rows = self._groups.read([group])
                 return to_batches(rows, self._file.facts.epoch)
             except (OSError, pa.ArrowException) as failed:
                 failures.append(failed)

@@ -18,7 +18,7 @@ from typing import Final
 import msgspec
 
 from penstock.core.erasure import Erasure
-from penstock.core.names import quoted
+from penstock.core.naming.names import quoted
 from penstock.log.files.disk import Disk, write_file
 from penstock.log.files.segment import Segment
 from penstock.log.history.child import HistoryWriter
@@ -43,11 +43,12 @@ LIFE_NAME: Final = "history.json"  # in the log's directory
 LOCK_NAME: Final = "history.lock"  # in the data directory
 
 
-class Known(msgspec.Struct, frozen=True):
+class Known(msgspec.Struct, frozen=True, omit_defaults=True):
     """The file history.json: which table is this log's, and how far that was written."""
 
     life: str
     end: int = 0
+    import_end: int = 0  # an archive is being copied into the table, up to this offset
 
 
 def read_known(disk: Disk, directory: Path) -> Known | None:
@@ -129,7 +130,10 @@ class LogHistory:
         RefusedError if the table is not this log's, as its newest records tell.
         """
         self._known = read_known(self._tier.disk, self._directory)
-        if self._known is not None:
+        if self._known is None and log_end:
+            await self._recognise(log_end, last_timestamp)
+        elif self._known is not None:
+            self._refuse_half_an_import()
             state = await self._tier.ask(Look(self.place, log_end - 1))
             if state is None and self._known.end:
                 raise self._missing()
@@ -137,6 +141,29 @@ class LogHistory:
                 self._check(state, last_timestamp)
                 self._take(state)
         self.is_known = True
+
+    async def _recognise(self, log_end: int, last_timestamp: int) -> None:
+        """Take a table that this log wrote after the backup from which it was restored.
+
+        The backup is from before the first write, so it does not say which table is the log's. The
+        table is, if it goes beyond the log and has its newest record, to the microsecond.
+        """
+        state = await self._tier.ask(Look(self.place, log_end - 1))
+        if state is None or not last_timestamp or state.probe_timestamp != last_timestamp:
+            return
+        if (state.facts.topic, state.facts.topic_id) == (self._topic, self._topic_id):
+            self._known = Known(state.facts.life, state.end)
+            await self._tier.store_known(self._directory, self._known)
+            self._take(state)
+
+    def _refuse_half_an_import(self) -> None:
+        assert self._known is not None
+        if self._known.import_end:
+            raise RefusedError(
+                f"the import of an archive into the history {self.place.uri!r} of topic "
+                f"{quoted(self._topic)} was interrupted: stop the broker and run `penstock history "
+                "import` again, or `penstock history drop`"
+            )
 
     def _missing(self) -> RefusedError:
         assert self._known is not None
@@ -152,6 +179,11 @@ class LogHistory:
             work = partial(read_known, self._tier.disk, self._directory)
             self._known = await asyncio.get_running_loop().run_in_executor(None, work)
         return self._known is not None and not self._is_foreign
+
+    @property
+    def is_new(self) -> bool:
+        """Whether the log has no table yet; known once somebody asked for it."""
+        return self._known is None
 
     def _check(self, state: TableState, last_timestamp: int) -> None:
         assert self._known is not None
@@ -198,7 +230,15 @@ class LogHistory:
         spans = [SegmentSpan(str(s.path.absolute()), s.base_offset, s.end_offset) for s in segments]
         end, epoch = segments[-1].end_offset, segments[-1].body.header.epoch
         state = await self._tier.ask(
-            Write(self.place, facts, spans, base, end, epoch, self._tier.lock)
+            Write(
+                place=self.place,
+                facts=facts,
+                segments=spans,
+                base=base,
+                end=end,
+                epoch=epoch,
+                lock=self._tier.lock,
+            )
         )
         assert state is not None
         self._known = Known(self._known.life, state.end)
@@ -243,12 +283,12 @@ class LogHistory:
 
     def describe(self, age_s: float | None) -> HistoryInfo:
         return HistoryInfo(
-            self.place.uri,
-            self.first,
-            self.end,
-            self._files,
-            self._bytes,
-            self.waiting_bytes,
-            age_s,
-            self.trouble,
+            url=self.place.uri,
+            first_offset=self.first,
+            end_offset=self.end,
+            files=self._files,
+            bytes=self._bytes,
+            waiting_bytes=self.waiting_bytes,
+            age=age_s,
+            trouble=self.trouble,
         )

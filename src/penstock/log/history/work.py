@@ -16,12 +16,18 @@ from penstock.log.files.segment import Segment
 from penstock.log.format.batch import Batch
 from penstock.log.history.child import WriterLock
 from penstock.log.history.files import EncodedFile, HistoryFile, encode_file
-from penstock.log.history.manifest import Manifest, create_manifest, file_facts, open_manifest
+from penstock.log.history.manifest import (
+    Manifest,
+    check_life,
+    create_manifest,
+    file_facts,
+    open_manifest,
+)
 from penstock.log.history.orders import Erase, Expire, Look, Order, SegmentSpan, TableState, Write
 from penstock.log.history.place import TablePlace
 from penstock.log.history.reading import to_batches
 from penstock.log.history.storage import storage_of
-from penstock.model.errors import PenstockError, RefusedError
+from penstock.model.errors import PenstockError
 
 
 class Tables:
@@ -117,7 +123,7 @@ def _count_erasable(file: HistoryFile, erasure: Erasure) -> int:
     return sum(
         len(find(batch, erasure))
         for group in groups
-        for batch in to_batches(file.parquet.read_row_group(group), file.facts.epoch)
+        for batch in to_batches(file.read(group), file.facts.epoch)
     )
 
 
@@ -126,19 +132,10 @@ def _without(file: HistoryFile, erasure: Erasure) -> EncodedFile:
     batches = (
         erase(batch, erasure)
         for group in range(len(file.group_rows))
-        for batch in to_batches(file.parquet.read_row_group(group), file.facts.epoch)
+        for batch in to_batches(file.read(group), file.facts.epoch)
     )
     facts = msgspec.structs.replace(file.facts, edition=file.facts.edition + 1)
     return encode_file(batches, file.name.base, file.name.end, facts)
-
-
-def check_life(manifest: Manifest, life: str) -> None:
-    """RefusedError if the table is the history of another topic."""
-    if manifest.facts.life != life:
-        raise RefusedError(
-            f"table {manifest.storage.uri!r} is the history of another topic of this name "
-            "and id: give another [history] url, or remove it with `penstock history drop`"
-        )
 
 
 def read_segments(segments: Sequence[SegmentSpan], base: int) -> Iterator[Batch]:
@@ -154,14 +151,14 @@ def read_segments(segments: Sequence[SegmentSpan], base: int) -> Iterator[Batch]
 def _state(manifest: Manifest, probe: int = -1) -> TableState:
     newest = manifest.files[-1] if manifest.files else None
     return TableState(
-        manifest.facts,
-        manifest.first,
-        manifest.end,
-        manifest.epoch,
-        len(manifest.files),
-        manifest.bytes,
-        newest.last_timestamp if newest is not None else None,
-        _timestamp_at(manifest, probe),
+        facts=manifest.facts,
+        first=manifest.first,
+        end=manifest.end,
+        epoch=manifest.epoch,
+        files=len(manifest.files),
+        bytes=manifest.bytes,
+        last_timestamp=newest.last_timestamp if newest is not None else None,
+        probe_timestamp=_timestamp_at(manifest, probe),
     )
 
 
@@ -173,7 +170,7 @@ def _timestamp_at(manifest: Manifest, offset: int) -> int | None:
             at = offset - listed.name.base
             for number, rows in enumerate(file.group_rows):
                 if at < rows:
-                    column = file.parquet.read_row_group(number, ["timestamp"]).column(0)
+                    column = file.read(number, ["timestamp"]).column(0)
                     return int(column[at].value)
                 at -= rows
     return None

@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple, TypeVar
 
-from aiokafka import errors
+from aiokafka import conn, errors
 from aiokafka.client import AIOKafkaClient
 from aiokafka.protocol.admin import (
     AlterConfigsRequest,
@@ -58,6 +58,8 @@ READING: Final = "reading"
 FOLLOWING: Final = "following"
 
 logging.getLogger("aiokafka").setLevel(logging.CRITICAL)  # what matters is said by our own errors
+# A connection stops reading while twice this is unread: with its 64 KiB that is ten times a fetch.
+conn.READER_LIMIT = 2 * FETCH_BYTES
 
 
 @dataclass(frozen=True, slots=True)

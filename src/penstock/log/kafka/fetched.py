@@ -5,10 +5,12 @@ from __future__ import annotations
 import struct
 from typing import Final
 
+from penstock.core.fences import Fences
 from penstock.log.format.batch import Batch
 from penstock.log.kafka.client import Fetched
 from penstock.log.kafka.mapping import decode_batch, empty_batch
 from penstock.log.kafka.record_batch import RecordBatch, read_records, split
+from penstock.log.kafka.undecoded import read_batch
 
 _MARKER: Final = struct.Struct(">hh")  # version, what the transaction came to
 _ABORT: Final = 0
@@ -39,22 +41,43 @@ def _is_abort(stored: RecordBatch) -> bool:
     return bool(outcome == _ABORT)
 
 
-def decode_fetched(fetched: Fetched, offset: int, end: int, topic: str) -> list[Batch]:
-    """The batches that hold the offsets from `offset` up to `end`; the first may begin earlier."""
+def decode_fetched(
+    fetched: Fetched, offset: int, end: int, topic: str, fences: Fences
+) -> list[Batch]:
+    """The batches that hold the offsets from `offset` up to `end`; the first may begin earlier.
+
+    All fences before `end` are known.
+    """
     batches: list[Batch] = []
     for stored, is_aborted in kept_batches(fetched, offset):
         if stored.base_offset >= end:
             break
         reached = batches[-1].end_offset if batches else offset
-        batches += decode_stored(stored, is_aborted, reached, topic)
+        batches += decode_stored(stored, is_aborted, reached, topic, fences)
     return [batch for batch in batches if batch.end_offset > offset]
 
 
-def decode_stored(stored: RecordBatch, is_aborted: bool, reached: int, topic: str) -> list[Batch]:
+def decode_stored(
+    stored: RecordBatch, is_aborted: bool, reached: int, topic: str, fences: Fences
+) -> list[Batch]:
     """The batches of one record batch; offsets that Kafka left out before it have one, too."""
+    gap = _gap_before(stored, is_aborted, reached)
+    return gap if is_aborted else gap + decode_batch(stored, topic, fences if fences else None)
+
+
+def follow_stored(
+    stored: RecordBatch, is_aborted: bool, reached: int, topic: str, fences: Fences
+) -> list[Batch]:
+    """As `decode_stored`, for a log that follows: what nobody may want is not decoded yet."""
+    gap = _gap_before(stored, is_aborted, reached)
+    return gap if is_aborted else gap + read_batch(stored, topic, fences if fences else None)
+
+
+def _gap_before(stored: RecordBatch, is_aborted: bool, reached: int) -> list[Batch]:
+    """Offsets without messages, from `reached` on: before a record batch, or all of it."""
     gap: list[Batch] = []
     if stored.base_offset > reached:
         gap = [empty_batch(reached, stored.base_offset, stored)]
     if is_aborted:
-        return [*gap, empty_batch(stored.base_offset, stored.end_offset, stored)]
-    return gap + decode_batch(stored, topic)
+        gap.append(empty_batch(stored.base_offset, stored.end_offset, stored))
+    return gap

@@ -9,39 +9,33 @@ are called on the event loop.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Final
 
-from penstock.core.run import MixedRun, Run
+from penstock.core.delivery.run import MixedRun, Run
+from penstock.core.fences import Fences
 from penstock.log.appending import AppendingLog
 from penstock.log.cache import ChunkCache
+from penstock.log.fencing import fences_in
 from penstock.log.format.batch import Batch
 from penstock.log.format.builder import BatchBuilder
-from penstock.log.format.marks import Mark
+from penstock.log.format.marks import Mark, fence_mark
 from penstock.log.interface import Bounds, LogSettings, Waiter
-from penstock.log.kafka.client import (
-    BACKOFF_S,
-    EARLIEST,
-    LATEST,
-    OFFSET_OUT_OF_RANGE,
-    READING,
-    TROUBLES,
-    AnsweredError,
-    Fetched,
-    is_passing,
-    refusal,
-)
-from penstock.log.kafka.fetched import decode_fetched, decode_stored, kept_batches
+from penstock.log.kafka.asking import fetch_patiently
+from penstock.log.kafka.client import BACKOFF_S, EARLIEST, LATEST, Fetched
+from penstock.log.kafka.counts import Counts
+from penstock.log.kafka.fetched import decode_fetched, follow_stored, kept_batches
 from penstock.log.kafka.mapping import encode_batch, own_stamp, record_count
 from penstock.log.kafka.record_batch import RecordBatch
 from penstock.log.kafka.requests import Partition
-from penstock.log.kafka.sizes import Sizes
+from penstock.log.kafka.sizes import Sizes, names_bytes
 from penstock.log.kafka.work import KafkaJob, KafkaWork
 from penstock.log.loading import ChunkLoader
 from penstock.log.placing import place
 from penstock.log.refusing import find_refusal, tell_fenced
 from penstock.log.rounds import Committer
 from penstock.log.tail import Tail
+from penstock.log.waiting import append_durably
 from penstock.model.clock import Clock
 from penstock.model.errors import Gap, PenstockError, TooLarge, UnavailableError
 from penstock.model.limits import KIB, MIB
@@ -50,7 +44,6 @@ TAIL_BYTES_MAX: Final = 4 * MIB  # per log; readers that are almost live ask no 
 WRITING_S: Final = 0.05  # so long after a commit a log counts as writing
 NAMES_BYTES_MAX: Final = 32 * MIB  # of one append: every record carries its name
 INLINE_BYTES_MAX: Final = 32 * KIB  # what is decoded on the event loop
-READ_S_MAX: Final = 20.0  # how long a read outlasts brokers that move or restart
 
 
 class KafkaLog(AppendingLog[KafkaJob]):
@@ -69,13 +62,17 @@ class KafkaLog(AppendingLog[KafkaJob]):
         bounds, epoch, stored_bytes = state
         loop = asyncio.get_running_loop()
         committer: Committer[KafkaJob] = Committer(loop, self)
-        super().__init__(settings, epoch, bounds.end, 0, clock, loop, committer)
+        super().__init__(
+            settings, epoch, bounds.end, 0, clock=clock, loop=loop, committer=committer
+        )
         self.partition = partition
         self._declared = declared
         self._first = bounds.first
         self._work = work
         self._tail = Tail(bounds.end, TAIL_BYTES_MAX)
         self._sizes = Sizes(bounds.first, bounds.end, stored_bytes)
+        self._counts = Counts(bounds.first, bounds.end)
+        self._counting = asyncio.Lock()
         self._loader = ChunkLoader(cache, loop)
         self._upkeep = asyncio.Lock()
         self._batch: Batch | None = None  # on its way
@@ -84,6 +81,10 @@ class KafkaLog(AppendingLog[KafkaJob]):
         self._sent_s = 0.0
         self._wrote_s = -WRITING_S  # when our newest batch was shown
         self._catching_up: asyncio.Task[None] | None = None
+        self._incarnation = work.incarnation
+        self._guarded: list[tuple[int, int]] = []  # pending records that share a fate with marks
+        self.fences = Fences()  # those of the catalog, and what was seen since
+        self._is_fencing = False  # a fence of ours is pending or on its way
 
     # Committing
 
@@ -93,7 +94,7 @@ class KafkaLog(AppendingLog[KafkaJob]):
         waiter: Waiter | None = None,
         marks: Sequence[Mark] = (),
     ) -> None:
-        size = _names_bytes(messages)
+        size = names_bytes(messages)
         if size <= NAMES_BYTES_MAX:
             super().append(messages, waiter, marks)
         elif waiter is not None:
@@ -111,25 +112,38 @@ class KafkaLog(AppendingLog[KafkaJob]):
         waiter: Waiter | None,
         marks: Sequence[Mark],
     ) -> None:
+        first = self._pending.count
         super()._accept(messages, waiter, marks)
-        self._pending.bytes += _names_bytes(messages)  # sent with every record
+        self._pending.bytes += names_bytes(messages)  # sent with every record
+        if marks and self._pending.count > first:
+            self._guarded.append((first, self._pending.count))
 
     def begin_commit(self) -> KafkaJob | None:
         if self._is_committing or self._fence:
             return None
         pending = self._pending
+        guarded: list[tuple[int, int]] = []
         if self._placing.is_due(pending):
             batch = self._take_placed()
             place(batch, self.epoch, self._end, 0, pending.stamp_before(self._clock.stamp_us()))
+            if batch.header.marks_length:
+                guarded = [(0, batch.header.count)]
         elif not pending.is_empty:
+            guarded, self._guarded = self._guarded, []
             batch = self._take_pending().encode(self.epoch, self._end, 0)
         else:
             return None
         self._is_committing = True
         self._batch = batch
-        sequence = self._work.sequence(self.partition)
-        self._job = KafkaJob(self.partition, encode_batch(batch, self._work.producer, sequence))
+        batch.incarnation = self._incarnation
+        self._job = KafkaJob(self.partition, self._encode(batch, guarded))
         return self._job
+
+    def _encode(self, batch: Batch, guarded: list[tuple[int, int]]) -> bytes:
+        producer, sequence = self._work.producer, self._work.sequence(self.partition)
+        if not self._incarnation:  # nobody else writes marks, so no fence will make them void
+            return encode_batch(batch, producer, sequence)
+        return encode_batch(batch, producer, sequence, self._incarnation, guarded)
 
     def commit(self, jobs: list[KafkaJob], done: Callable[[], None]) -> None:
         """Implements `Rounds`: send the batch, and call `done` once it can be shown."""
@@ -144,6 +158,8 @@ class KafkaLog(AppendingLog[KafkaJob]):
         self.last_sync_s = self._loop.time() - self._sent_s
         if job.is_lost:
             self._fence_lost("it no longer has the newest ones")
+        if self._fence and job.error is None:  # what lies before it may have made it void
+            job.error = tell_fenced(self._fence)
         if job.error is not None or (job.base_offset == self._end and not job.sent_count):
             self._complete()
         elif self._catching_up is None:  # others wrote before it, or the leader may be another
@@ -195,11 +211,13 @@ class KafkaLog(AppendingLog[KafkaJob]):
         if job.error is None:
             batch.header.epoch = self.epoch
             batch.move_to(job.base_offset)
-            count = record_count(batch)
+            count = record_count(batch, is_shared=bool(self._incarnation))
             batch.end_offset = job.base_offset + count
             self._work.count_stored(self.partition, count)
             self._wrote_s = self._loop.time()
             self._keep(batch, len(job.data))
+            if self._is_fencing:
+                self._note_fences(batch)
             self._show(batch)
         else:
             self._refuse(job.error)
@@ -207,6 +225,7 @@ class KafkaLog(AppendingLog[KafkaJob]):
 
     def _keep(self, batch: Batch, size: int) -> None:
         self._sizes.add(batch.end_offset, size)
+        self._counts.add(batch)
         self._tail.append(batch)
 
     # Following other producers
@@ -214,6 +233,11 @@ class KafkaLog(AppendingLog[KafkaJob]):
     @property
     def next_offset(self) -> int:
         return self._end
+
+    @property
+    def is_level(self) -> bool:
+        """Where several nodes write, nothing goes ahead of its commit."""
+        return not self._incarnation and super().is_level
 
     @property
     def is_writing(self) -> bool:
@@ -237,10 +261,15 @@ class KafkaLog(AppendingLog[KafkaJob]):
             if stored.end_offset <= self._end:
                 continue
             size = stored.stored_length
-            for batch in decode_stored(stored, is_aborted, self._end, self._declared):
+            shown = follow_stored(stored, is_aborted, self._end, self._declared, self.fences)
+            for batch in shown:
                 self._keep(batch, size)
                 size = 0
+                if batch.incarnation:
+                    self._note_fences(batch)
                 self._show_others(batch)
+            if self._fence:
+                return
 
     def _is_ours(self, stored: RecordBatch) -> bool:
         """Whether it is the batch on its way."""
@@ -272,10 +301,15 @@ class KafkaLog(AppendingLog[KafkaJob]):
             )
         elif self._end < self._first:  # somebody deleted what we had not seen yet
             self._tail = Tail(self._first, TAIL_BYTES_MAX)
+            self._counts = Counts(self._first, self._first)
             self._end = self._first
 
     def _fence_lost(self, how: str) -> None:
         self.fence_off(f"Kafka lost records of topic {self.partition.topic!r}: {how}")
+
+    def refuse_waiting(self, error: Exception) -> None:
+        self._guarded = []
+        super().refuse_waiting(error)
 
     def fence_off(self, reason: str) -> None:
         """What is in Kafka cannot be continued."""
@@ -298,10 +332,43 @@ class KafkaLog(AppendingLog[KafkaJob]):
     def damage(self) -> list[str]:
         return []
 
+    # Fences
+
+    async def append_fence(self, incarnation: int) -> int:
+        """Marked records of a dead node that come later are void; the offset of its first fence."""
+        self._is_fencing = True
+        await append_durably(self, [], [fence_mark(incarnation)])
+        offset = self.fences.offset_of(incarnation)
+        assert offset is not None, "it was shown before it was confirmed"
+        return offset
+
+    def learn_fences(self, known: Mapping[int, int]) -> None:
+        """Fences that lie before the end and were not seen here: this node opened the log later."""
+        news = [self.fences.note(incarnation, offset) for incarnation, offset in known.items()]
+        if any(news):
+            self._tail = Tail(self._end, TAIL_BYTES_MAX)  # it may hold what is void
+            self._loader.forget(self)
+
+    def _note_fences(self, batch: Batch) -> None:
+        for incarnation, offset in fences_in(batch):
+            self.fences.note(incarnation, offset)
+            if incarnation == self._incarnation:
+                self.fence_off("other nodes have declared this node dead")
+                self._work.declare_dead()
+
     # Reading
 
     def bounds(self) -> Bounds:
         return Bounds(self._first, self._end)
+
+    def count_from(self, offset: int) -> int:
+        return self._counts.between(max(offset, self._first), self._end)
+
+    async def learn_count(self) -> None:
+        async with self._counting:
+            start = self._counts.look_back_from(self._first)
+            if start < self._counts.known_from:
+                await self._counts.look_back(start, self.batches_since(start))
 
     @property
     def hot_first(self) -> int:
@@ -331,32 +398,13 @@ class KafkaLog(AppendingLog[KafkaJob]):
         self._first = max(self._first, fetched.log_start)
         end = self._end
         if len(fetched.data) <= INLINE_BYTES_MAX:
-            return decode_fetched(fetched, offset, end, self._declared)
+            return decode_fetched(fetched, offset, end, self._declared, self.fences)
         return await self._loop.run_in_executor(
-            None, decode_fetched, fetched, offset, end, self._declared
+            None, decode_fetched, fetched, offset, end, self._declared, self.fences
         )
 
     async def _fetch(self, offset: int) -> Fetched:
-        """What Kafka has from `offset` on; outlasts brokers that move or restart."""
-        client = self._work.client
-        deadline_s = self._loop.time() + READ_S_MAX
-        while True:
-            failed: Exception = AnsweredError(5)  # nobody leads the partition
-            node = client.leader(self.partition)
-            if node >= 0:
-                try:
-                    found = await client.fetch(node, {self.partition: offset}, 100, READING)
-                    fetched = found[self.partition]
-                    if fetched.error in (0, OFFSET_OUT_OF_RANGE):
-                        return fetched
-                    failed = AnsweredError(fetched.error)
-                except TROUBLES as trouble:
-                    failed = trouble
-            if not is_passing(failed):
-                raise refusal(failed)
-            if self._loop.time() >= deadline_s:
-                raise client.unavailable(failed)
-            await client.refresh()
+        return await fetch_patiently(self._work.client, self.partition, offset)
 
     async def batches_since(self, offset: int) -> AsyncIterator[Batch]:
         offset = max(offset, self._first)
@@ -433,18 +481,3 @@ class KafkaLog(AppendingLog[KafkaJob]):
         self._work.leave(self)
         self._end_waiters.fail(UnavailableError("the log is closed"))
         self._loader.forget(self)
-
-
-async def open_state(work: KafkaWork, partition: Partition) -> tuple[Bounds, int, int]:
-    """The bounds of a partition, the epoch of its leader, and what it takes."""
-    client = work.client
-    first, _ = await client.offset(partition, EARLIEST)
-    end, leader_epoch = await client.offset(partition, LATEST)
-    return Bounds(first, end), leader_epoch + 1, await client.stored_bytes(partition)
-
-
-def _names_bytes(messages: Sequence[Run] | MixedRun) -> int:
-    if isinstance(messages, MixedRun):
-        sizes = zip(messages.names, messages.counts, strict=True)
-        return sum(len(name) * count for name, count in sizes)
-    return sum(len(run.name) * run.count for run in messages)

@@ -3,7 +3,8 @@
 One record per message: the key is the name, the value the payload, headers are headers, and `~p`
 says the rest. A record without a key but with `~p` holds marks only. A record without `~p` comes
 from another program: its QoS is 1, its name is its key. Batches made here leave no offset out: one
-that covers offsets without messages has a larger `end_offset` than its records need.
+that covers offsets without messages has a larger `end_offset` than its records need. Where several
+nodes write, records that a fence made void (core/fences.py) are such offsets, too.
 """
 
 from __future__ import annotations
@@ -13,11 +14,17 @@ from base64 import b64encode
 from itertools import accumulate
 from typing import Final
 
-from penstock.core.names import check_name
+from penstock.core.fences import Fences
+from penstock.core.naming.names import check_name
 from penstock.log.format import batch_bytes as fmt
 from penstock.log.format.batch import Batch
 from penstock.log.format.builder import Columns, assemble
-from penstock.log.format.marks import NO_RECORD, Mark, encode_headers
+from penstock.log.format.marks import (
+    MARK_FENCE,
+    NO_RECORD,
+    Mark,
+    encode_headers,
+)
 from penstock.log.kafka.properties import (
     KEY,
     Properties,
@@ -48,33 +55,67 @@ _US: Final = 1_000  # in a millisecond
 
 
 def encode_batch(
-    batch: Batch, producer: tuple[int, int], sequence: int, incarnation: int = 0
+    batch: Batch,
+    producer: tuple[int, int],
+    sequence: int,
+    incarnation: int = 0,
+    guarded: list[tuple[int, int]] | None = None,
 ) -> bytes:
-    """The record batch that stores a batch: a record per message, or one for its marks alone."""
+    """The record batch that stores a batch: a record per message, or one for its marks alone.
+
+    Where several nodes write, `guarded` are the index ranges of records that share the fate of
+    their marks, and marks of no record have a record of their own at the end.
+    """
     count = batch.header.count
     marks = batch.marks() if batch.header.marks_length else []
     records = Records()
     if count == 0:
         stamp = batch.header.last_timestamp
-        properties = Properties(0, incarnation, stamp)
-        properties.marks = marks
-        tail = encode_record_headers([(KEY, encode_properties(properties))])
-        records.add(encode_time(0), NULL, None, tail)
+        records.add(encode_time(0), NULL, None, _encode_marks(incarnation, stamp, marks))
         return seal(records, stamp // _US, stamp // _US, producer, sequence)
     stamps = batch.timestamps(0, count)
     base_ms = stamps[0] // _US
-    _add_messages(records, batch, stamps, marks, incarnation)
+    alone: list[Mark] = []
+    if guarded is not None and marks:
+        alone = [mark for mark in marks if mark.index == NO_RECORD]
+        marks = [mark for mark in marks if mark.index != NO_RECORD]
+    _add_messages(records, batch, stamps, _Node(incarnation, marks, guarded or [], count))
+    if alone:
+        time_part = encode_time(stamps[-1] // _US - base_ms)
+        records.add(time_part, NULL, None, _encode_marks(incarnation, stamps[-1], alone))
     return seal(records, base_ms, stamps[-1] // _US, producer, sequence)
 
 
-def record_count(batch: Batch) -> int:
-    """How many records, and so offsets, a batch takes in Kafka."""
-    return batch.header.count or 1
+def record_count(batch: Batch, *, is_shared: bool = False) -> int:
+    """How many records, and so offsets, a batch takes in Kafka; shared: if several nodes write."""
+    count = batch.header.count
+    if is_shared and count and batch.header.marks_length:
+        return count + any(mark.index == NO_RECORD for mark in batch.marks())
+    return count or 1
 
 
-def _add_messages(
-    records: Records, batch: Batch, stamps: list[int], marks: list[Mark], incarnation: int
-) -> None:
+def _encode_marks(incarnation: int, stamp: int, marks: list[Mark]) -> bytes:
+    """The headers of a record that holds marks only."""
+    properties = Properties(0, incarnation, stamp)
+    properties.marks = marks
+    return encode_record_headers([(KEY, encode_properties(properties))])
+
+
+class _Node:
+    """What the node that writes a batch adds to its records."""
+
+    def __init__(
+        self, incarnation: int, marks: list[Mark], guarded: list[tuple[int, int]], count: int
+    ) -> None:
+        self.incarnation = incarnation
+        self.marks = _marks_by_index(marks, count)
+        self.guards = bytearray(count)
+        for start, end in guarded:
+            for i in range(start, end):
+                self.guards[i] = 1
+
+
+def _add_messages(records: Records, batch: Batch, stamps: list[int], node: _Node) -> None:
     count = batch.header.count
     names = batch.names(0, count)
     payloads = batch.payloads(0, count)
@@ -82,10 +123,10 @@ def _add_messages(
     flags = batch.flags(0, count)
     expiries = batch.expiries(0, count)
     all_headers = batch.record_headers(0, count)
-    beside = _marks_by_index(marks, count)
+    marks, guards = node.marks, node.guards
     base_ms = stamps[0] // _US
     key_parts: dict[str, bytes] = {}
-    name, stamp, publisher, flag, expiry = "", -1, "", -1, -1
+    name, stamp, publisher, flag, expiry, guard = "", -1, "", -1, -1, -1
     headers: Headers | None = None
     key_part = time_part = tail = b""
     for i in range(count):
@@ -94,7 +135,7 @@ def _add_messages(
             key_part = key_parts.get(name, b"")
             if not key_part:
                 key_part = key_parts[name] = encode_bytes(name.encode())
-        here = beside.get(i) if beside else None
+        here = marks.get(i) if marks else None
         expires_at = expiries[i] or 0
         if (
             here is not None
@@ -102,15 +143,17 @@ def _add_messages(
             or publishers[i] != publisher
             or flags[i] != flag
             or expires_at != expiry
+            or guards[i] != guard
             or all_headers[i] != headers
         ):
             if stamps[i] != stamp:
                 time_part = encode_time(stamps[i] // _US - base_ms)
             stamp, publisher, flag, expiry = stamps[i], publishers[i], flags[i], expires_at
-            headers = all_headers[i]
-            properties = Properties(flag, incarnation, stamp)
+            headers, guard = all_headers[i], guards[i]
+            properties = Properties(flag, node.incarnation, stamp)
             properties.expires_at = expiry
             properties.publisher = publisher
+            properties.is_guarded = bool(guard)
             if here is not None:
                 properties.marks = here
                 headers = None  # the next record has other marks, or none
@@ -144,6 +187,7 @@ class _Shared:
 
     def __init__(self, section: bytes) -> None:
         self.properties: Properties | None = None
+        self.is_void = False
         headers: list[tuple[str, str]] = []
         for key, value in read_record_headers(section):
             if key == KEY and value is not None:
@@ -153,17 +197,30 @@ class _Shared:
         self.headers: Headers = tuple(headers)
         self.encoded_headers = encode_headers(self.headers) if headers else b""
 
+    def judge(self, fences: Fences, offset: int) -> None:
+        """Find out whether the records are void, being at `offset` or shortly behind it.
+
+        No fence of their own incarnation lies between them: they were appended at once. A fence
+        that a dead node wrote counts all the same.
+        """
+        properties = self.properties
+        if properties is None or not properties.is_guarded:
+            return
+        if fences.is_void(properties.incarnation, offset):
+            properties.marks = [mark for mark in properties.marks if mark.kind == MARK_FENCE]
+            self.is_void = not properties.marks
+
 
 def _text(data: bytes) -> str:
     """Text of another program: what is not UTF-8 stays readable."""
     return data.decode(errors="backslashreplace")
 
 
-def decode_batch(stored: RecordBatch, topic: str) -> list[Batch]:
+def decode_batch(stored: RecordBatch, topic: str, fences: Fences | None = None) -> list[Batch]:
     """The batches that hold the records of one record batch, without a gap between them.
 
-    `topic` is the name of messages whose key is not a name. Records of Kafka itself are offsets
-    without messages.
+    `topic` is the name of messages whose key is not a name. Records of Kafka itself, and those that
+    are void, are offsets without messages.
     """
     if stored.is_control or stored.count == 0:
         return [empty_batch(stored.base_offset, stored.end_offset, stored)]
@@ -176,6 +233,8 @@ def decode_batch(stored: RecordBatch, topic: str) -> list[Batch]:
         one = shared_by_section.get(section)
         if one is None:
             one = shared_by_section[section] = _Shared(section)
+            if fences is not None:
+                one.judge(fences, stored.base_offset)
         shared.append(one)
     batches: list[Batch] = []
     offset = stored.base_offset
@@ -189,6 +248,8 @@ def decode_batch(stored: RecordBatch, topic: str) -> list[Batch]:
         stretch = _Stretch(stored, data, columns, shared, topic)
         batches.append(stretch.batch(first, last, base))
         offset = base + last - first
+    if not batches:
+        return [empty_batch(stored.base_offset, stored.end_offset, stored)]
     batches[-1].end_offset = stored.end_offset
     return batches
 
@@ -219,21 +280,29 @@ def _is_marks(columns: RecordColumns, index: int, shared: _Shared) -> bool:
 
 
 def _stretches(columns: RecordColumns, shared: list[_Shared]) -> list[tuple[int, int]]:
-    """Index ranges of records whose offsets follow each other; marks alone are one of their own."""
+    """Index ranges of records whose offsets follow each other; marks alone are one of their own.
+
+    Void records are in none of them.
+    """
     count = len(shared)
     has_marks = any(_is_marks(columns, i, shared[i]) for i in range(count))
+    has_void = any(one.is_void for one in shared)
     is_dense = columns.offset_deltas[-1] - columns.offset_deltas[0] == count - 1
-    if is_dense and not has_marks:
+    if is_dense and not has_marks and not has_void:
         return [(0, count)]
     stretches: list[tuple[int, int]] = []
     first = 0
-    for i in range(1, count):
-        is_next = columns.offset_deltas[i] == columns.offset_deltas[i - 1] + 1
-        is_alone = _is_marks(columns, i, shared[i]) or _is_marks(columns, i - 1, shared[i - 1])
-        if not is_next or is_alone:
-            stretches.append((first, i))
-            first = i
-    stretches.append((first, count))
+    for i in range(count):
+        if i > first:
+            is_next = columns.offset_deltas[i] == columns.offset_deltas[i - 1] + 1
+            is_alone = _is_marks(columns, i, shared[i]) or _is_marks(columns, i - 1, shared[i - 1])
+            if not is_next or is_alone or shared[i].is_void:
+                stretches.append((first, i))
+                first = i
+        if shared[i].is_void:
+            first = i + 1
+    if first < count:
+        stretches.append((first, count))
     return stretches
 
 
@@ -283,7 +352,10 @@ class _Stretch:
         else:
             columns.starts = array("I", starts).tobytes()
             columns.lengths = array("I", lengths).tobytes()
-        return assemble(columns, blob, self._stored.leader_epoch + 1, base, 0)
+        batch = assemble(columns, blob, self._stored.leader_epoch + 1, base, 0)
+        properties = self._shared[first].properties
+        batch.incarnation = 0 if properties is None else properties.incarnation
+        return batch
 
     def _marks_alone(self, index: int, base: int) -> Batch:
         properties = self._shared[index].properties
@@ -294,6 +366,7 @@ class _Stretch:
         columns.marks = [Mark(mark.kind, mark.key) for mark in properties.marks]
         batch = assemble(columns, b"", self._stored.leader_epoch + 1, base, 0)
         batch.end_offset = base + 1
+        batch.incarnation = properties.incarnation
         return batch
 
     def _fill_names(self, columns: Columns, first: int, last: int) -> None:
@@ -309,7 +382,7 @@ class _Stretch:
             known = by_foreign_key if is_foreign else by_key
             number = known.get(key, -1)
             if number < 0:
-                name = (_name(key) or self._topic) if is_foreign else _text(key)
+                name = shown_name(key, self._topic) if is_foreign else own_name(key)
                 number = known[key] = strings.setdefault(name, len(strings))
             ids.append(number)
         if len(strings) > 1:
@@ -372,6 +445,16 @@ class _Stretch:
         if any(encoded):
             columns.headers = b"".join(encoded)
             columns.header_starts = array("I", accumulate(map(len, encoded), initial=0)).tobytes()
+
+
+def own_name(key: bytes) -> str:
+    """The name of a record that Penstock wrote."""
+    return _text(key)
+
+
+def shown_name(key: bytes, topic: str) -> str:
+    """The name of a record of another program; that of the topic if its key cannot be one."""
+    return _name(key) or topic
 
 
 def _name(key: bytes) -> str:

@@ -9,6 +9,9 @@
     u16 …   the publisher                            (PUBLISHER)
     …       marks, as in a batch, to the end         (MARKS; index 0 is this record)
 
+GUARDED has no bytes: the record was appended together with one that has marks, such as the first
+message of a request with an idempotency key, so both are void beyond a fence or none of them is.
+
 Little-endian, like all formats of Penstock. A version that is not known reads as no header at all.
 """
 
@@ -28,6 +31,9 @@ _LENGTH: Final = struct.Struct("<H")
 _HAS_EXPIRY: Final = 1
 _HAS_PUBLISHER: Final = 2
 _HAS_MARKS: Final = 4
+_IS_GUARDED: Final = 8
+PLAIN_PARTS: Final = _HAS_EXPIRY | _HAS_PUBLISHER  # what messages have that no view follows
+VALUE_BYTES_MIN: Final = _HEAD.size
 
 
 class Properties:
@@ -40,6 +46,7 @@ class Properties:
         self.expires_at = 0  # 0: never
         self.publisher = ""
         self.marks: list[Mark] = []  # index 0 if it guards this record, or NO_RECORD
+        self.is_guarded = False  # void beyond a fence of its incarnation, as if it had marks
 
 
 def encode_properties(properties: Properties) -> bytes:
@@ -57,7 +64,15 @@ def encode_properties(properties: Properties) -> bytes:
     if p.marks:
         parts |= _HAS_MARKS
         rest += encode_marks(p.marks)
+    if p.is_guarded:
+        parts |= _IS_GUARDED
     return _HEAD.pack(VERSION, p.flags, parts, p.incarnation, p.stamp) + rest
+
+
+def read_incarnation(data: bytes, at: int) -> int:
+    """The incarnation in a value that begins at `at` and is whole."""
+    _, _, _, incarnation, _ = _HEAD.unpack_from(data, at)
+    return int(incarnation)
 
 
 def decode_properties(value: bytes) -> Properties | None:
@@ -66,6 +81,7 @@ def decode_properties(value: bytes) -> Properties | None:
         return None
     _, flags, parts, incarnation, stamp = _HEAD.unpack_from(value, 0)
     properties = Properties(flags, incarnation, stamp)
+    properties.is_guarded = bool(parts & (_IS_GUARDED | _HAS_MARKS))
     at = _HEAD.size
     try:
         if parts & _HAS_EXPIRY:

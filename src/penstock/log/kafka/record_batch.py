@@ -87,10 +87,25 @@ def seal(
     records: Records, base_ms: int, max_ms: int, producer: tuple[int, int], sequence: int
 ) -> bytes:
     """The batch as it is sent: numbered by its producer (id, epoch), its offset still open."""
+    times = base_ms, max_ms
+    return seal_bytes(records.to_bytes(), records.count, times, producer, sequence)
+
+
+def seal_bytes(
+    stored: bytes,
+    count: int,
+    times_ms: tuple[int, int],
+    producer: tuple[int, int],
+    sequence: int,
+    codec: int = 0,
+) -> bytes:
+    """As `seal`, for records that are encoded, and compressed with `codec`; first and last time."""
     producer_id, producer_epoch = producer
-    count = records.count
-    body = _BODY.pack(0, count - 1, base_ms, max_ms, producer_id, producer_epoch, sequence, count)
-    body += records.to_bytes()
+    base_ms, max_ms = times_ms
+    body = _BODY.pack(
+        codec, count - 1, base_ms, max_ms, producer_id, producer_epoch, sequence, count
+    )
+    body += stored
     length = len(body) + _CHECKED_FROM - _LENGTH_FROM
     return _HEAD.pack(0, length, -1, MAGIC, crc32c(body)) + body
 
@@ -105,7 +120,7 @@ class RecordBatch:
                 f"a record batch at offset {self.base_offset} has format {magic}: Penstock reads "
                 "format 2, which Kafka writes since version 0.11"
             )
-        if crc32c(data[start + _CHECKED_FROM : end]) != checksum:
+        if crc32c(memoryview(data)[start + _CHECKED_FROM : end]) != checksum:
             raise CorruptError(
                 f"the record batch at offset {self.base_offset} does not match its checksum"
             )

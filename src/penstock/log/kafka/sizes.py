@@ -7,7 +7,10 @@ files. So what is appended is counted here, and between two known places bytes g
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Sequence
 from typing import Final
+
+from penstock.core.delivery.run import MixedRun, Run
 
 POINTS_MAX: Final = 4_096  # when there are more, every second one is forgotten
 
@@ -29,6 +32,12 @@ class Sizes:
             last = self._offsets.pop(), self._bytes.pop()
             self._offsets = [*self._offsets[::2], last[0]]
             self._bytes = [*self._bytes[::2], last[1]]
+
+    def join(self, other: Sizes, from_offset: int) -> None:
+        """Add what another one knows of the records from `from_offset` on."""
+        for at in range(1, len(other._offsets)):
+            if other._offsets[at] > from_offset:
+                self.add(other._offsets[at], other._bytes[at] - other._bytes[at - 1])
 
     def before(self, offset: int) -> int:
         """The bytes of the records before `offset`."""
@@ -56,3 +65,11 @@ class Sizes:
             return start
         end, high = self._offsets[at + 1], self._bytes[at + 1]
         return start + (end - start) * (target - low) // (high - low)
+
+
+def names_bytes(messages: Sequence[Run] | MixedRun) -> int:
+    """What the names of messages take in Kafka, which stores one with each message."""
+    if isinstance(messages, MixedRun):
+        sizes = zip(messages.names, messages.counts, strict=True)
+        return sum(len(name) * count for name, count in sizes)
+    return sum(len(run.name) * run.count for run in messages)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
@@ -17,7 +18,15 @@ import msgspec
 from penstock.core.topic_settings import PARTITIONS_MAX
 from penstock.log.broken import DamagedLog
 from penstock.log.cache import CACHE_BYTES_MAX, ChunkCache
-from penstock.log.interface import FSYNC, REPLICATED, LogIdentity, LogSettings
+from penstock.log.interface import (
+    FSYNC,
+    REPLICATED,
+    Bounds,
+    KeptLog,
+    LogIdentity,
+    LogSettings,
+)
+from penstock.log.kafka.asking import open_state
 from penstock.log.kafka.client import (
     EARLIEST,
     LATEST,
@@ -26,7 +35,8 @@ from penstock.log.kafka.client import (
     KafkaAddress,
     KafkaClient,
 )
-from penstock.log.kafka.log import KafkaLog, open_state
+from penstock.log.kafka.copied import CopiedPartition
+from penstock.log.kafka.log import KafkaLog
 from penstock.log.kafka.record_batch import (
     Records,
     encode_bytes,
@@ -44,9 +54,18 @@ from penstock.model.limits import MIB
 
 INDEX: Final = "topics"  # the topic that lists the others
 OWNER: Final = "~owner"  # the key of its record that says whose they are
+MIGRATING: Final = "~migrating"  # and of one that is there until a migration has finished
 BATCH_BYTES_MAX: Final = 64 * MIB  # the largest commit, with the names of its messages
 FOR_EVER: Final = "-1"
 LONG_MAX: Final = str(2**63 - 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Migration:
+    """Fills topics with the records of a data directory; no broker opens them until it ends."""
+
+    source: str  # which data directory
+    may_begin: bool  # False: only if it began earlier
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +75,8 @@ class KafkaLayout:
     prefix: str
     replication: int
     owner: str
+    incarnation: int = 0  # of this node, where several write; 0 for a broker alone
+    migration: Migration | None = None  # None for a broker
 
 
 class _Entry(msgspec.Struct, frozen=True):
@@ -85,6 +106,9 @@ class KafkaStore:
         self._writing = asyncio.Lock()
         self._entries: dict[str, _Entry] = {}  # by Kafka's name of the topic
         self._owner = ""
+        self._migration = ""  # that has not finished
+        self._index_end = 0  # of what was read of the index
+        self._dropping: set[asyncio.Task[None]] = set()
 
     @classmethod
     async def start(
@@ -97,8 +121,8 @@ class KafkaStore:
         """Connect and see which topics there are."""
         client = await KafkaClient.start(address)
         try:
-            work = await KafkaWork.start(client, giving_up or threading.Event())
-            store = cls(work, layout, clock)
+            giving_up = giving_up or threading.Event()
+            store = cls(await KafkaWork.start(client, giving_up, layout.incarnation), layout, clock)
             await client.create_topic(store._index.topic, 1, layout.replication, store._compacted())
             await store._read_index()
             await store._claim()
@@ -107,8 +131,28 @@ class KafkaStore:
             raise
         return store
 
+    @classmethod
+    async def look(
+        cls, address: KafkaAddress, layout: KafkaLayout, clock: Clock
+    ) -> tuple[str, list[str]]:
+        """The unfinished migration, if there is one, and the topics; nothing is changed."""
+        client = await KafkaClient.start(address)
+        try:
+            store = cls(await KafkaWork.start(client, threading.Event()), layout, clock)
+            if store._index.topic in await client.topics():
+                await client.refresh()
+                await store._read_index()
+            return store._migration, await store.names_in_kafka()
+        finally:
+            await client.close()
+
     async def close(self) -> None:
         await self._work.close()
+
+    @property
+    def on_dead(self) -> list[Callable[[], None]]:
+        """Who is told, once, if a log shows that other nodes declared this one dead."""
+        return self._work.on_dead
 
     def _name(self, identity: LogIdentity) -> str:
         return f"{self._layout.prefix}.{identity.tenant}.{identity.slug}-{identity.topic_id}"
@@ -123,7 +167,43 @@ class KafkaStore:
         await self._write(name, _entry(identity, declared, settings))
         return await self.open(identity, settings)
 
+    async def create_copy(
+        self, identity: LogIdentity, declared: str, settings: LogSettings
+    ) -> CopiedPartition:
+        """A topic that receives the records of another log; one that is there is continued."""
+        name = self._name(identity)
+        await self._work.client.create_topic(
+            name, settings.partitions, self._layout.replication, self._topic_settings(settings)
+        )
+        await self.declare(identity, declared, settings)
+        copied = CopiedPartition(self._work, Partition(name, 0))
+        await copied.start()
+        return copied
+
+    async def open_new(self, identity: LogIdentity, settings: LogSettings) -> KafkaLog:
+        """A log that another node made; `follow` shows all that is in it as if it came now."""
+        await self._read_index()
+        return await self._open(identity, settings, is_new=True)
+
+    def follow(self, log: KeptLog) -> None:
+        """Show what is in a log that `open_new` opened, now that somebody listens."""
+        assert isinstance(log, KafkaLog), "a log of this store"
+        self._work.follow(log)
+
+    def drop(self, log: KeptLog) -> None:
+        """Another node deletes the topic: nothing more can be stored in it."""
+        assert isinstance(log, KafkaLog), "a log of this store"
+        self._work.drop(log.partition)
+        log.fence_off("the topic was deleted on another node")
+        self._dropping.add(closing := asyncio.get_running_loop().create_task(log.close()))
+        closing.add_done_callback(self._dropping.discard)
+
     async def open(self, identity: LogIdentity, settings: LogSettings) -> KafkaLog:
+        return await self._open(identity, settings, is_new=False)
+
+    async def _open(
+        self, identity: LogIdentity, settings: LogSettings, *, is_new: bool
+    ) -> KafkaLog:
         name = self._name(identity)
         entry = self._entries.get(name)
         if not identity.partition:  # it is opened first, and speaks for the others
@@ -132,11 +212,21 @@ class KafkaStore:
             raise _missing(name)
         partition = Partition(name, identity.partition)
         state = await open_state(self._work, partition)
+        if is_new:
+            bounds, epoch, stored_bytes = state
+            state = Bounds(bounds.first, bounds.first), epoch, stored_bytes
         log = KafkaLog(
-            partition, entry.declared, settings, state, self._clock, self._work, self.cache
+            partition,
+            entry.declared,
+            settings,
+            state=state,
+            clock=self._clock,
+            work=self._work,
+            cache=self.cache,
         )
         await log.learn_last_stamp()
-        self._work.follow(log)
+        if not is_new:
+            self._work.follow(log)
         return log
 
     async def _check_partitions(self, name: str, settings: LogSettings) -> None:
@@ -169,6 +259,12 @@ class KafkaStore:
             raise TopicNotFound(f"no log {identity.slug}-{identity.topic_id} in this store")
         return entry.declared, entry.settings
 
+    async def names_in_kafka(self) -> list[str]:
+        """All topics of Kafka whose names begin with the prefix, whoever made them."""
+        found = await self._work.client.topics()
+        names = [name for name in found if name.startswith(f"{self._layout.prefix}.")]
+        return sorted(set(names) - {self._index.topic})
+
     def list(self) -> list[LogIdentity]:
         return [
             LogIdentity(entry.tenant, entry.topic_id, entry.slug)
@@ -194,7 +290,7 @@ class KafkaStore:
             "cleanup.policy": "delete",
             "retention.ms": FOR_EVER,
             "retention.bytes": FOR_EVER,
-            "segment.bytes": str(max(settings.segment_bytes, MIB)),
+            "segment.bytes": str(max(settings.segment_bytes, BATCH_BYTES_MAX)),  # it holds a batch
             "max.message.bytes": str(BATCH_BYTES_MAX),
             "message.timestamp.type": "CreateTime",
             "message.timestamp.after.max.ms": LONG_MAX,
@@ -209,6 +305,7 @@ class KafkaStore:
     async def _claim(self) -> None:
         """The topics are ours from now on; RefusedError if they are those of another directory."""
         owner, prefix = self._layout.owner, self._layout.prefix
+        await self._claim_migration(self._layout.migration)
         if self._owner == owner:
             return
         if self._owner and self._entries:
@@ -217,6 +314,32 @@ class KafkaStore:
                 "start the broker with that directory, or choose another [kafka] prefix"
             )
         await self._append(OWNER, owner.encode())
+
+    async def _claim_migration(self, migration: Migration | None) -> None:
+        """RefusedError unless an unfinished migration is this one, or this one may begin."""
+        prefix, source = self._layout.prefix, "" if migration is None else migration.source
+        if self._migration and self._migration != source:
+            raise RefusedError(
+                f"the topics in Kafka that begin with '{prefix}.' belong to a migration that has "
+                "not finished: run `penstock migrate` again with the same data directory, or "
+                "choose another [kafka] prefix"
+            )
+        if migration is None or self._migration:
+            return
+        others = await self.names_in_kafka()
+        if others or not migration.may_begin:
+            raise RefusedError(
+                f"Kafka has {len(others)} topics that begin with '{prefix}.' and are not of an "
+                "unfinished migration of this data directory: choose another [kafka] prefix to "
+                "migrate to"
+            )
+        await self._append(MIGRATING, source.encode())
+        self._migration = source
+
+    async def end_migration(self) -> None:
+        """From here on a broker may open the topics."""
+        await self._append(MIGRATING, None)
+        self._migration = ""
 
     async def _write(self, name: str, entry: _Entry | None) -> None:
         """Store what a topic is, or that it is gone."""
@@ -243,8 +366,10 @@ class KafkaStore:
             work.count_stored(self._index, 1)
 
     async def _read_index(self) -> None:
+        """What is new in it since it was read last."""
         client = self._work.client
         offset, _ = await client.offset(self._index, EARLIEST)
+        offset = max(offset, self._index_end)
         end, _ = await client.offset(self._index, LATEST)
         while offset < end:
             try:
@@ -261,11 +386,13 @@ class KafkaStore:
                     name = data[start : start + max(length, 0)].decode(errors="replace")
                     start, length = columns.value_starts[i], columns.value_lengths[i]
                     self._note(name, None if length < 0 else data[start : start + length])
-                offset = batch.end_offset
+                offset = self._index_end = batch.end_offset
 
     def _note(self, name: str, value: bytes | None) -> None:
         if name == OWNER:
             self._owner = (value or b"").decode(errors="replace")
+        elif name == MIGRATING:
+            self._migration = (value or b"").decode(errors="replace")
         elif value is None:
             self._entries.pop(name, None)
         else:

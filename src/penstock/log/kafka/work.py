@@ -55,6 +55,10 @@ class KafkaJob:
     def is_quick(self) -> bool:
         return False
 
+    @property
+    def is_short(self) -> bool:
+        return False
+
     def run(self) -> None:
         raise AssertionError("a job of Kafka is sent")
 
@@ -91,11 +95,17 @@ class KafkaWork:
     """Made by `start`; used on the event loop that started it."""
 
     def __init__(
-        self, client: KafkaClient, producer: tuple[int, int], giving_up: threading.Event
+        self,
+        client: KafkaClient,
+        producer: tuple[int, int],
+        giving_up: threading.Event,
+        incarnation: int = 0,
     ) -> None:
         loop = asyncio.get_running_loop()
         self.client = client
         self.producer = producer
+        self.incarnation = incarnation  # of this node; 0 for a broker alone
+        self.on_dead: list[Callable[[], None]] = []  # told once if others declare this node dead
         self._giving_up = giving_up  # set: who closes has waited long enough for Kafka
         self._sequences: dict[Partition, int] = {}  # of the next record that we write
         self.trouble = ""  # why appends are refused while Kafka does not answer
@@ -105,6 +115,7 @@ class KafkaWork:
         self._busy_nodes: set[int] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._following: dict[int, asyncio.Task[None]] = {}  # by leader
+        self._dropped: set[Partition] = set()  # of topics that another node deleted
         self._is_scheduled = False
         self._is_refreshing = False
         self._answered_s = loop.time()  # when Kafka last stored something, or had nothing to do
@@ -112,8 +123,16 @@ class KafkaWork:
         self._timer: asyncio.TimerHandle | None = None
 
     @classmethod
-    async def start(cls, client: KafkaClient, giving_up: threading.Event) -> KafkaWork:
-        return cls(client, await client.producer(), giving_up)
+    async def start(
+        cls, client: KafkaClient, giving_up: threading.Event, incarnation: int = 0
+    ) -> KafkaWork:
+        return cls(client, await client.producer(), giving_up, incarnation)
+
+    def declare_dead(self) -> None:
+        """A log has a fence of this node."""
+        listeners, self.on_dead = self.on_dead, []
+        for listener in listeners:
+            listener()
 
     @property
     def is_giving_up(self) -> bool:
@@ -145,6 +164,10 @@ class KafkaWork:
             self._watch()
         self._unanswered += 1
         self._enqueue(job, done)
+
+    def drop(self, partition: Partition) -> None:
+        """What is on its way there is given up: the topic is being deleted."""
+        self._dropped.add(partition)
 
     def _enqueue(self, job: KafkaJob, done: Callable[[], None]) -> None:
         self._waiting.append((job, done))
@@ -199,7 +222,11 @@ class KafkaWork:
             await self._refresh()
         self._busy_nodes.discard(node)
         for job, done in again:
-            if self.is_giving_up:
+            if job.partition in self._dropped:
+                job.error = UnavailableError("the topic was deleted on another node")
+                self._unanswered -= 1
+                done()
+            elif self.is_giving_up:
                 job.error = UnavailableError(
                     "the broker was stopped before Kafka answered: nobody knows whether this was "
                     "stored"

@@ -60,7 +60,9 @@ class PostgresLog(AppendingLog[PostgresJob]):
         cache: ChunkCache,
     ) -> None:
         end, stamp = state.end_offset, state.last_timestamp
-        super().__init__(settings, state.epoch, end, stamp, clock, loop, committer)
+        super().__init__(
+            settings, state.epoch, end, stamp, clock=clock, loop=loop, committer=committer
+        )
         self._state = state
         self._work = work
         self._tail = Tail(end, TAIL_BYTES_MAX)
@@ -196,7 +198,7 @@ class PostgresLog(AppendingLog[PostgresJob]):
 
     async def _find(self, column: str, value: int) -> int:
         first, end = self.bounds()
-        return await self._work.read(find_first, self.topic_id, column, value, first, end)
+        return await self._work.read(find_first, self.topic_id, column, value, first=first, end=end)
 
     # Keeping house
 

@@ -64,7 +64,7 @@ class PostgresReader:
     def offset_at(self, timestamp: int) -> int:
         """The first offset stamped at or after `timestamp` (µs); the end if all are older."""
         first, end = self.bounds()
-        return self._ask(find_first, self.topic_id, "received_at", timestamp, first, end)
+        return self._ask(find_first, self.topic_id, "received_at", timestamp, first=first, end=end)
 
     def wait_past(self, offset: int, wait_s_max: float) -> bool:
         """Suspends until the record at `offset` is visible; False if that took too long."""

@@ -142,7 +142,13 @@ class PostgresStore:
                 f" {state.end_offset}"
             )
         log = PostgresLog(
-            state, settings, self._clock, self._loop, self._committer, self._work, self.cache
+            state,
+            settings,
+            self._clock,
+            loop=self._loop,
+            committer=self._committer,
+            work=self._work,
+            cache=self.cache,
         )
         self._open[identity.topic_id] = log
         return log

@@ -18,7 +18,7 @@ from typing import Any, Final
 
 import msgspec
 
-from penstock.core.run import joined_run
+from penstock.core.delivery.run import joined_run
 from penstock.log.format.batch import Batch
 from penstock.log.format.builder import BatchBuilder
 from penstock.log.format.marks import NO_RECORD
@@ -357,7 +357,7 @@ def build_batch(
     """A batch of these rows, and of the marks at them; without rows, of marks at or past it."""
     builder = BatchBuilder(0)
     for (stamp, expires, flags, name, publisher, headers), group in groupby(
-        rows, itemgetter(1, 2, 3, 4, 5, 6)
+        rows, itemgetter(slice(1, 7))
     ):
         run = joined_run(name, [row[7] for row in group], flags)
         if headers:

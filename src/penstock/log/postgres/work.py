@@ -58,6 +58,10 @@ class PostgresJob:
     def is_quick(self) -> bool:
         return False
 
+    @property
+    def is_short(self) -> bool:
+        return False
+
     def run(self) -> None:
         raise AssertionError("a round runs on the writer's thread")
 

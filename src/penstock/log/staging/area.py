@@ -165,6 +165,14 @@ class StagingArea:
         with suppress(OSError):
             directory.rmdir()
 
+    def take_over(self, other: StagingArea) -> None:
+        """Remember what sources have finished in another data directory: they may ask here."""
+        for path in sorted(other._root.glob(f"*/{_DONE}")):
+            directory = self._root / path.parent.name
+            for one in (self._root, directory):
+                one.mkdir(DIRECTORY_MODE, parents=True, exist_ok=True)
+            write_file(self._disk, directory / _DONE, path.read_bytes())
+
     def batches(self, manifest: Manifest, file: StagedFile) -> Iterator[Batch]:
         """The batches of a file, checked."""
         path = self._directory(manifest.source) / file.name

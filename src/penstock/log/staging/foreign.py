@@ -11,7 +11,7 @@ from typing import Final
 
 import lz4.block
 
-from penstock.core.names import check_name
+from penstock.core.naming.names import check_name
 from penstock.log.format import batch_bytes as fmt
 from penstock.log.format.batch import Batch
 from penstock.log.format.checksum import crc32c

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from penstock.core.names import check_filter, check_topic, quoted
+from penstock.core.naming.names import check_filter, check_topic, quoted
 from penstock.model.errors import InvalidPipeline, RefusedError
 from penstock.pipeline.declared.declaration import (
     APPEND,
@@ -135,8 +135,16 @@ class _Reader:
         steps = put_in_order(sources, steps, sinks, self._places, self._problems)
         unused = find_unused(sources, steps, sinks, self._places)
         return Declaration(
-            *(self._file, name, checkpoint, trigger_s, partitions),
-            *(tuple(sources), tuple(steps), tuple(sinks), self._places, tuple(unused)),
+            file=self._file,
+            name=name,
+            checkpoint=checkpoint,
+            trigger_s=trigger_s,
+            partitions=partitions,
+            sources=tuple(sources),
+            steps=tuple(steps),
+            sinks=tuple(sinks),
+            places=self._places,
+            unused=tuple(unused),
         )
 
     # Tables
@@ -178,16 +186,16 @@ class _Reader:
             )
         start = table.get("from", lambda value: a_position(value, topics), "earliest")
         return TopicSource(
-            name,
-            topics or (),
-            table.get("names", lambda value: check_filter(a_text(value)), None),
-            start,
-            table.get("where", a_where, None),
-            table.get("payload", a_text, BINARY),
-            table.get("event_time", a_text, None),
-            table.get("watermark", a_duration, None),
-            table.get("batch_records", a_count, None),
-            table.get("skip_lost", yes_or_no, False),
+            name=name,
+            topics=topics or (),
+            names=table.get("names", lambda value: check_filter(a_text(value)), None),
+            start=start,
+            where=table.get("where", a_where, None),
+            payload=table.get("payload", a_text, BINARY),
+            event_time=table.get("event_time", a_text, None),
+            watermark_s=table.get("watermark", a_duration, None),
+            batch_records=table.get("batch_records", a_count, None),
+            skips_lost=table.get("skip_lost", yes_or_no, False),
         )
 
     def _step(self, name: str, value: Any) -> Step | None:
@@ -229,7 +237,9 @@ class _Reader:
     def _table(
         self, value: Any, path: tuple[str, ...], keys: tuple[str, ...], others: Iterable[str] = ()
     ) -> _Table:
-        return _Table(value, path, keys, tuple(others), self._places, self._problems)
+        return _Table(
+            value, path, keys, others=tuple(others), places=self._places, problems=self._problems
+        )
 
     def _path(self, value: Any) -> Path:
         text = a_text(value)

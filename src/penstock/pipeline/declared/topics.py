@@ -29,7 +29,7 @@ def check_source(options: dict[str, str]) -> None:
     """RefusedError unless its topics and offsets exist: Spark asks for them only in the query."""
     asked = source_options(options, STREAM, SystemClock().now_us())
     origin = origin_of(asked.connection)
-    resolve(origin, origin.states(asked.topics, by_partition=True), asked.start, "startingOffsets")
+    resolve(origin, origin.states(asked.topics), asked.start, "startingOffsets")
 
 
 def options_of(source: TopicSource) -> dict[str, str]:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from penstock.core.durations import seconds
-from penstock.core.names import check_topic
+from penstock.core.naming.names import check_topic
 from penstock.core.position import AtOffset, parse_position
 from penstock.core.where import compile_where
 from penstock.model.errors import RefusedError

@@ -100,12 +100,12 @@ def add_action(root: Path, path: Path) -> AddAction:
     parts = [part.partition("=") for part in path.relative_to(root).parts[1:-1]]
     found = path.stat()
     return AddAction(
-        str(path.relative_to(root)),
-        found.st_size,
-        {unquote(key): _partition_value(value) for key, _, value in parts},
-        int(found.st_mtime * 1000),
-        True,
-        json.dumps(stats),
+        path=str(path.relative_to(root)),
+        size=found.st_size,
+        partition_values={unquote(key): _partition_value(value) for key, _, value in parts},
+        modification_time=int(found.st_mtime * 1000),
+        data_change=True,
+        stats=json.dumps(stats),
     )
 
 

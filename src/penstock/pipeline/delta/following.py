@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 from penstock.model.errors import InvalidSetting, UnavailableError
 from penstock.pipeline.connecting import origin_of
 from penstock.pipeline.jobs import Progress, Report
-from penstock.pipeline.source.offsets import Places, places_text
+from penstock.pipeline.source.offsets import Places, places_text, topics_in
 from penstock.pipeline.source.options import Connection, topics_text
 from penstock.pipeline.source.plan import beginning, limited, place_at, ranges_between
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from penstock.pipeline.delta.table import ArchiveTable
     from penstock.pipeline.jobs import LateSession
-    from penstock.pipeline.source.origin import Range
+    from penstock.pipeline.source.origin import Range, TopicState
 
 BATCH_RECORDS: Final = 2_000_000  # of one commit: some seconds of work
 MERGE_EVERY: Final = 20  # commits
@@ -49,22 +49,26 @@ def life_columns(places: Places) -> list[str]:
     epoch: their offsets say something else.
     """
     return [
-        f"{_chosen({topic: getattr(place, name) for topic, place in places.items()})} AS {name}"
+        f"{_chosen({key: getattr(place, name) for key, place in places.items()})} AS {name}"
         for name in ("topic_id", "epoch")
     ]
 
 
 def _chosen(values: dict[str, int]) -> str:
-    """A number by topic, in SQL."""
+    """A number by topic and partition, in SQL."""
     if len(set(values.values())) == 1:
         return f"{next(iter(values.values()))}L"
-    cases = " ".join(f"WHEN {_text(topic)} THEN {value}L" for topic, value in values.items())
-    return f"CASE topic {cases} END"
+    cases = " ".join(f"WHEN {_text(key)} THEN {value}L" for key, value in values.items())
+    return f"CASE {_KEY} {cases} END"
 
 
-def _text(topic: str) -> str:
-    """A topic as text in SQL, whatever is in its name."""
-    return f"decode(X'{topic.encode().hex()}', 'UTF-8')"
+# What `place_key` makes of a topic and a partition.
+_KEY: Final = "CASE WHEN partition = 0 THEN topic ELSE concat(topic, '/', partition) END"
+
+
+def _text(key: str) -> str:
+    """The key of a place as text in SQL, whatever is in its name."""
+    return f"decode(X'{key.encode().hex()}', 'UTF-8')"
 
 
 class Follower:
@@ -109,7 +113,7 @@ class Follower:
         """Up to the ends that the topics have now; with `every_s`, go on until `stop` is set."""
         if every_s is None and self._target is None:
             states = self._origin.states(self._topics)
-            self.set_target({state.topic: place_at(state, state.end) for state in states})
+            self.set_target({state.key: place_at(state, state.end) for state in states})
         while not stop.is_set():
             if self.add_batch():
                 report(self.progress())
@@ -149,12 +153,12 @@ class Follower:
         begins: dict[str, int] = {}
         end: Places = {}
         for state in self._origin.states(self._topics):
-            known = self.table.place(state.topic)
-            start[state.topic] = known or place_at(state, state.first)
-            begins[state.topic] = beginning(self._origin, state, start[state.topic])
-            end[state.topic] = place_at(state, state.end)
+            known = self.table.place(state.key)
+            start[state.key] = known or place_at(state, state.first)
+            begins[state.key] = beginning(self._origin, state, start[state.key])
+            end[state.key] = place_at(state, state.end)
         if self._target is not None:
-            end = {topic: self._target.get(topic, place) for topic, place in end.items()}
+            end = {key: self._target.get(key, place) for key, place in end.items()}
         # Never back: another job may have gone on meanwhile.
         end = {t: replace(p, offset=max(p.offset, begins[t])) for t, p in end.items()}
         chosen = limited(begins, end, self._batch_records)
@@ -171,17 +175,21 @@ class Follower:
         return self.table.append(rows, end, self._only_day(start, end))
 
     def _ranges(self, start: Places, end: Places) -> list[Range]:
-        states = self._origin.states(tuple(start))
+        states = self._states(start)
         loss = self._fails_on_loss
         return ranges_between(self._origin, states, start, end, fails_on_loss=loss)
 
+    def _states(self, places: Places) -> list[TopicState]:
+        """The partitions that have a place."""
+        states = self._origin.states(topics_in(places))
+        return [state for state in states if state.key in places]
+
     def _only_day(self, start: Places, end: Places) -> date | None:
         """The day on which all records in between were received, judged by the first and last."""
-        states = {state.topic: state for state in self._origin.states(tuple(start))}
         days: set[int | None] = set()
-        for topic, state in states.items():
-            begin = beginning(self._origin, state, start[topic])
-            for offset in {begin, end[topic].offset - 1} if begin < end[topic].offset else ():
+        for state in self._states(start):
+            begin, last = beginning(self._origin, state, start[state.key]), end[state.key].offset
+            for offset in {begin, last - 1} if begin < last else ():
                 stamp = self._origin.stamp_at(state, offset)
                 days.add(None if stamp is None else stamp // DAY_US)
         only = days.pop() if len(days) == 1 else None
@@ -190,7 +198,7 @@ class Follower:
     def _read(self, start: Places, end: Places) -> DataFrame:
         options = {
             **self._connection.options(),
-            "topic": topics_text(start),
+            "topic": topics_text(topics_in(start)),
             "startingOffsets": places_text(start),
             "endingOffsets": places_text(end),
             "failOnDataLoss": str(self._fails_on_loss),
@@ -201,8 +209,8 @@ class Follower:
     def lag(self) -> int:
         """Records that wait in the topics."""
         states = self._origin.states(self._topics, missing_ok=True)
-        known = {topic: place.offset for topic, place in self._ends.items()}
-        return sum(max(state.end - known.get(state.topic, state.first), 0) for state in states)
+        known = {key: place.offset for key, place in self._ends.items()}
+        return sum(max(state.end - known.get(state.key, state.first), 0) for state in states)
 
     def progress(self) -> Progress:
         took_s = max(time.monotonic() - self._began_s, 1e-3)

@@ -18,7 +18,7 @@ from deltalake import DeltaTable, Field, Transaction, write_deltalake
 from deltalake.exceptions import CommitFailedError, TableNotFoundError
 from deltalake.schema import PrimitiveType
 
-from penstock.core.names import quoted
+from penstock.core.naming.names import quoted
 from penstock.model.errors import RefusedError, UnavailableError
 from penstock.model.limits import MIB
 from penstock.pipeline.delta.committing import commit, durable, sync_commits

@@ -10,6 +10,7 @@ import asyncio
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Protocol
 
@@ -48,11 +49,20 @@ class Staging(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class FoundTopic:
+    """A topic by its declared spelling; the id of partition n is n above its id."""
+
+    declared: str
+    topic_id: int
+    partitions: int = 1
+
+
 class Intake(Protocol):
     """The topics of one broker, as a sink sees them."""
 
-    def find(self, topic: str) -> tuple[str, int]:
-        """A topic's declared spelling and id; TopicNotFound."""
+    def find(self, topic: str) -> FoundTopic:
+        """What a sink needs to know of a topic; TopicNotFound."""
         ...
 
     def stage(self, source: str, number: int, part: str, topic_id: int) -> Staging: ...
@@ -85,9 +95,9 @@ class DirectoryIntake:
         with self._held():
             pass
 
-    def find(self, topic: str) -> tuple[str, int]:
+    def find(self, topic: str) -> FoundTopic:
         identity = self._topics.find(topic)
-        return self._topics.name_of(identity), identity.topic_id
+        return FoundTopic(self._topics.name_of(identity), identity.topic_id)
 
     def stage(self, source: str, number: int, part: str, topic_id: int) -> Staging:
         return _OneFile(self._area.begin(source, number, part, topic_id), source, number, part)
@@ -137,7 +147,9 @@ class DirectoryIntake:
 
         try:
             kept_s = 0.0 if is_only else DONE_S  # nobody else knows of a source that comes once
-            return await take_in(self._area, source, number, files, log_of, clock, kept_s=kept_s)
+            return await take_in(
+                self._area, source, number, files=files, log_of=log_of, clock=clock, kept_s=kept_s
+            )
         finally:
             for log in logs.values():
                 await log.close()

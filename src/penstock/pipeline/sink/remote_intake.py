@@ -17,7 +17,7 @@ from penstock.model.errors import PenstockError
 from penstock.model.limits import MIB
 from penstock.model.record import TopicInfo
 from penstock.pipeline.link import ANSWER_S_MAX, BrokerLink, topic_path
-from penstock.pipeline.sink.intake import Staging
+from penstock.pipeline.sink.intake import FoundTopic, Staging
 
 FILE_BYTES: Final = 8 * MIB  # a file is sent once it has as many
 HANDOVER_S_MAX: Final = 600.0  # for an answer: all that was staged is copied into its logs
@@ -39,10 +39,10 @@ class RemoteIntake:
         self._link = link
         self._patience_s = patience_s  # with a broker that is not there at the beginning
 
-    def find(self, topic: str) -> tuple[str, int]:
+    def find(self, topic: str) -> FoundTopic:
         answer = self._link.ask("GET", topic_path(topic), patience_s=self._patience_s)
         found = msgspec.json.decode(bytes(answer.body), type=TopicInfo)
-        return found.topic, found.id
+        return FoundTopic(found.topic, found.id, len(found.partitions) or 1)
 
     def stage(self, source: str, number: int, part: str, topic_id: int) -> Staging:
         return _SentFiles(self._link, source, number, part, topic_id)

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.core.names import check_name
+from penstock.core.naming.names import check_name
 from penstock.log.arrow.columns import KINDS
 from penstock.log.files.commit import COMPRESS_BYTES_MIN
 from penstock.log.format.batch import Batch

@@ -1,4 +1,7 @@
-"""What one Spark task writes: its rows, staged in a file for each topic. Loads no server."""
+"""What one Spark task writes: its rows, staged in a file for each partition of each topic.
+
+Loads no server.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +11,10 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.log.kafka.partitioner import partition_of
 from penstock.log.staging.area import StagedFile
 from penstock.model.errors import RefusedError
-from penstock.pipeline.sink.intake import Intake, Staging
+from penstock.pipeline.sink.intake import FoundTopic, Intake, Staging
 from penstock.pipeline.sink.rows import TopicRows, kind_of
 
 _HEADERS = pa.map_(pa.string(), pa.string())
@@ -27,7 +31,7 @@ class TaskWrite:
         self._source = source
         self._number = number
         self._partition = partition
-        self._ids: dict[str, int] = {}  # by topic as rows spell it
+        self._topics: dict[str, FoundTopic] = {}  # by topic as rows spell it
         self._files: dict[int, _TopicFile] = {}
 
     def write(self, batches: Iterable[pa.RecordBatch]) -> list[StagedFile]:
@@ -54,8 +58,12 @@ class TaskWrite:
             ],
             names=["payload", "name", "headers", "kind"],
         )
-        for topic, part in self._by_topic(batch, rows):
-            self._file(topic, part.column(0).type).add(part)
+        for topic, mine in self._by_topic(batch, rows):
+            if topic not in self._topics:
+                self._topics[topic] = self._intake.find(topic)
+            found = self._topics[topic]
+            for number, part in _by_partition(found, mine):
+                self._file(found, number, part.column(0).type).add(part)
 
     def _by_topic(
         self, batch: pa.RecordBatch, rows: pa.RecordBatch
@@ -71,16 +79,29 @@ class TaskWrite:
                 )
             yield topic, rows.filter(pc.equal(topics, topic))
 
-    def _file(self, topic: str, payload: pa.DataType) -> _TopicFile:
-        if topic not in self._ids:
-            declared, topic_id = self._intake.find(topic)
-            self._ids[topic] = topic_id
-            if topic_id not in self._files:
-                part = f"{self._partition}-{topic_id}"
-                staging = self._intake.stage(self._source, self._number, part, topic_id)
-                rows = TopicRows(declared, kind_of(payload))
-                self._files[topic_id] = _TopicFile(rows, staging)
-        return self._files[self._ids[topic]]
+    def _file(self, topic: FoundTopic, number: int, payload: pa.DataType) -> _TopicFile:
+        part_id = topic.topic_id + number
+        if part_id not in self._files:
+            part = f"{self._partition}-{part_id}"
+            staging = self._intake.stage(self._source, self._number, part, part_id)
+            rows = TopicRows(topic.declared, kind_of(payload))
+            self._files[part_id] = _TopicFile(rows, staging)
+        return self._files[part_id]
+
+
+def _by_partition(topic: FoundTopic, rows: pa.RecordBatch) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """Rows by the partition that their names belong to."""
+    if topic.partitions == 1:
+        yield 0, rows
+        return
+    encoded = pc.fill_null(rows.column("name"), topic.declared).dictionary_encode()
+    of_name = [
+        partition_of(str(name).encode(), topic.partitions)
+        for name in encoded.dictionary.to_pylist()
+    ]
+    numbers = pa.array(of_name, pa.int32()).take(encoded.indices)
+    for number in sorted(set(of_name)):
+        yield number, rows.filter(pc.equal(numbers, number))
 
 
 class _TopicFile:

@@ -8,7 +8,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from penstock.core.names import topic_key
+from penstock.core.naming.names import topic_key
 from penstock.log.files.reader import FileReader
 from penstock.log.history.place import read_root
 from penstock.log.interface import LogIdentity
@@ -33,9 +33,7 @@ class DirectoryOrigin:
     def __reduce__(self) -> tuple[Any, ...]:
         return DirectoryOrigin, self._given
 
-    def states(
-        self, topics: tuple[str, ...], *, missing_ok: bool = False, by_partition: bool = False
-    ) -> list[TopicState]:
+    def states(self, topics: tuple[str, ...], *, missing_ok: bool = False) -> list[TopicState]:
         found = self._topics.all()
         if topics:
             wanted = {topic_key(topic): topic for topic in topics}

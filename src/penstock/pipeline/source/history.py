@@ -11,27 +11,32 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.core.names import matches
+from penstock.core.naming.names import matches
 from penstock.core.where import compile_where
 from penstock.log.arrow.columns import to_arrow
+from penstock.log.history.constants import GroupReader
 from penstock.log.history.files import HistoryFile
 from penstock.log.history.manifest import Manifest, open_manifest
 from penstock.log.history.place import TablePlace, read_root
 from penstock.log.history.reading import to_batches
+from penstock.log.history.schema import SCHEMA
 from penstock.log.history.storage import storage_of
-from penstock.pipeline.source.scan import kept_records, kept_rows
+from penstock.pipeline.source.scan import Mask, kept_records, kept_rows, wanted_names
 
 if TYPE_CHECKING:
     from penstock.log.history.manifest import ListedFile
     from penstock.log.interface import LogIdentity
     from penstock.pipeline.source.origin import Wanted
 
-CONSTANT: Final = ("topic", "partition")  # columns that no file stores
+_KNOWN: Final = ("topic", "partition", "offset")  # columns that need no reading
+GROUPS: Final = 8  # of rows that are decoded at once: at most 32,768 records, about 8 MiB
+Offsets = np.ndarray[Any, np.dtype[np.int64]]
 
 
 class Histories:
@@ -106,34 +111,38 @@ class History:
         return None
 
     def rows(self, topic: str, start: int, end: int, wanted: Wanted) -> Iterator[pa.RecordBatch]:
-        """The wanted records of [start, end), one batch for each group of rows that has some."""
+        """The wanted records of [start, end), in batches of some groups of rows."""
         is_whole = wanted.where is not None or "header_pairs" in wanted.schema.names
-        read = _records if is_whole else _columns
+        read, count = (_records, 1) if is_whole else (_columns, GROUPS)
         for listed in self._files_between(start, end):
-            file = self._manifest.open_file(listed)
+            file = self._manifest.open_file(listed, is_coded=True)
+            named = None if wanted.names is None else _Named(file, wanted.names)
             bases = _bases(file)
-            named = _groups_with(file, wanted.names)
-            for group, base in enumerate(bases[:-1]):
-                first, last = max(start, base), min(end, bases[group + 1])
-                if first < last and (named is None or group in named):
-                    of = _Group(file, group, topic, base)
-                    yield from read(of, first, last, wanted)
+            numbers = range(len(bases) - 1) if named is None else named.groups
+            found = [one for one in numbers if bases[one] < end and start < bases[one + 1]]
+            reader = GroupReader(file.parquet)
+            for at in range(0, len(found), count):
+                some = found[at : at + count]
+                offsets = np.concatenate([np.arange(bases[one], bases[one + 1]) for one in some])
+                groups = _Groups(reader, some, offsets, topic, file.facts.epoch)
+                yield from read(groups, start, end, wanted, named)
 
     def _files_between(self, start: int, end: int) -> Sequence[ListedFile]:
         return [one for one in self.files if one.name.base < end and start < one.name.end]
 
 
 @dataclass(frozen=True, slots=True)
-class _Group:
-    """A group of rows in a file: what a reader decodes at once."""
+class _Groups:
+    """Groups of rows in a file, which are decoded together."""
 
-    file: HistoryFile
-    number: int
+    reader: GroupReader
+    numbers: Sequence[int]
+    offsets: Offsets  # of all their rows
     topic: str
-    base: int  # the offset of its first row
+    epoch: int
 
-    def read(self, columns: list[str] | None = None) -> pa.Table:
-        return self.file.parquet.read_row_group(self.number, columns, use_threads=False)
+    def read(self, columns: Sequence[str] = SCHEMA.names) -> pa.Table:
+        return self.reader.read(self.numbers, columns)
 
 
 def _bases(file: HistoryFile) -> list[int]:
@@ -142,53 +151,76 @@ def _bases(file: HistoryFile) -> list[int]:
 
 
 def _numbers(file: HistoryFile, group: int, column: str) -> pa.ChunkedArray:
-    rows = file.parquet.read_row_group(group, [column], use_threads=False)
-    return rows.column(column).cast(pa.int64())
+    return file.read(group, [column]).column(column).cast(pa.int64())
 
 
-def _groups_with(file: HistoryFile, names: str | None) -> set[int] | None:
-    """The groups of rows with a wanted name; None: look into all of them."""
-    postings = None if names is None else file.names()
-    if names is None or postings is None:
-        return None
-    found: set[int] = set()
-    for name, groups in postings.items():
-        if matches(names, name):
-            found.update(range(len(file.group_rows)) if groups is None else groups)
-    return found
+class _Named:
+    """What a filter over names chooses in a file. Each name is compared once for the whole file."""
+
+    def __init__(self, file: HistoryFile, names: str) -> None:
+        self._filter = names
+        self._texts: pa.Array | None = None  # the wanted names; None: the file does not list them
+        self.groups: Sequence[int] = range(len(file.group_rows))  # with a wanted name
+        postings = file.names()
+        if postings is None:
+            return
+        texts = [name for name in postings if matches(names, name)]
+        lists = [postings[name] for name in texts]
+        self._texts = pa.array(texts, pa.string())
+        if None not in lists:  # None: the name is in all of them
+            self.groups = sorted({group for groups in lists for group in groups or ()})
+
+    def wants(self, names: pa.ChunkedArray) -> Mask:
+        """Which rows of a column of names are wanted."""
+        return np.concatenate([self._wants(coded) for coded in names.chunks])
+
+    def _wants(self, coded: pa.DictionaryArray) -> Mask:
+        texts = coded.dictionary
+        if self._texts is None:
+            is_wanted = np.array([matches(self._filter, name) for name in texts.to_pylist()], bool)
+        else:
+            is_wanted = pc.is_in(texts, value_set=self._texts).to_numpy(zero_copy_only=False)
+        found: Mask = is_wanted[coded.indices.to_numpy()]
+        return found
 
 
-def _columns(group: _Group, start: int, end: int, wanted: Wanted) -> Iterator[pa.RecordBatch]:
-    """The wanted records of [start, end) in a group, as its columns are stored."""
-    first, count = start - group.base, end - start
-    keep: pa.Array | None = None
-    if wanted.names is not None:
-        names = group.read(["name"]).column("name").slice(first, count).combine_chunks()
-        coded = names.dictionary_encode()
-        good = [matches(wanted.names, name) for name in coded.dictionary.to_pylist()]
-        keep = pa.array(good, pa.bool_()).take(coded.indices)
-    if keep is not None and not keep.true_count:
+def _columns(
+    groups: _Groups, start: int, end: int, wanted: Wanted, named: _Named | None
+) -> Iterator[pa.RecordBatch]:
+    """The wanted records of [start, end) in some groups, as their columns are stored."""
+    needed = [field.name for field in wanted.schema if field.name not in _KNOWN]
+    if named is not None and "name" not in needed:
+        needed.append("name")
+    stored = groups.read(needed)
+    keep: Mask = (start <= groups.offsets) & (groups.offsets < end)
+    if named is not None:
+        keep &= named.wants(stored.column("name"))
+    count = int(np.count_nonzero(keep))
+    if not count:
         return
-    stored = [field.name for field in wanted.schema if field.name not in CONSTANT]
-    # Without a column a table would not know how many rows it has.
-    rows = group.read(stored or ["offset"]).slice(first, count)
-    rows = rows if keep is None else rows.filter(keep)
-    constants = {"topic": group.topic, "partition": 0}
-    arrays = [
-        pa.repeat(pa.scalar(constants[field.name], field.type), rows.num_rows)
-        if field.name in constants
-        else rows.column(field.name).combine_chunks().cast(field.type)
-        for field in wanted.schema
-    ]
+    chosen = None if count == len(keep) else pa.array(keep)
+    arrays = []
+    for field in wanted.schema:
+        if field.name == "offset":
+            arrays.append(pa.array(groups.offsets[keep]))
+        elif field.name in _KNOWN:
+            value = groups.topic if field.name == "topic" else 0
+            arrays.append(pa.repeat(pa.scalar(value, field.type), count))
+        else:
+            column = stored.column(field.name)
+            column = column if chosen is None else column.filter(chosen)
+            column = column if column.type == field.type else column.cast(field.type)
+            arrays.append(column.combine_chunks())
     yield pa.RecordBatch.from_arrays(arrays, schema=wanted.schema)
 
 
-def _records(group: _Group, start: int, end: int, wanted: Wanted) -> Iterator[pa.RecordBatch]:
+def _records(
+    groups: _Groups, start: int, end: int, wanted: Wanted, named: _Named | None
+) -> Iterator[pa.RecordBatch]:
     """As `_columns`, by a look at each record."""
-    filter_text = wanted.names
-    wants = None if filter_text is None else lambda name: matches(filter_text, name)
+    wants = wanted_names(wanted)
     where = None if wanted.where is None else compile_where(wanted.where)
-    for batch in to_batches(group.read(), group.file.facts.epoch):
-        keep = kept_records(batch, group.topic, wants, where)
-        for arrow in to_arrow([batch], group.topic, wanted.schema, start, end):
+    for batch in to_batches(groups.read(), groups.epoch):
+        keep = kept_records(batch, groups.topic, wants, where)
+        for arrow in to_arrow([batch], groups.topic, wanted.schema, start, end):
             yield arrow if keep is None else kept_rows(arrow, keep, batch, start)

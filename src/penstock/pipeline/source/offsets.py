@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from penstock.core.names import quoted
+from penstock.core.naming.names import quoted
 from penstock.core.position import OFFSET_END
 from penstock.model.errors import InvalidSetting
 
@@ -49,6 +49,11 @@ def split_key(key: str) -> tuple[str, int]:
     """What `place_key` was made of."""
     topic, _, partition = key.partition("/")
     return topic, int(partition or 0)
+
+
+def topics_in(places: Mapping[str, object]) -> tuple[str, ...]:
+    """The topics whose partitions have places, each once."""
+    return tuple(dict.fromkeys(split_key(key)[0] for key in places))
 
 
 @dataclass(frozen=True, slots=True)

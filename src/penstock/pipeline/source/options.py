@@ -16,7 +16,7 @@ from typing import Any, Final, NoReturn, TypeVar
 
 import msgspec
 
-from penstock.core.names import check_filter, check_tenant, check_topic, quoted
+from penstock.core.naming.names import check_filter, check_tenant, check_topic, quoted
 from penstock.core.position import AtOffset, AtTime, Position, parse_position
 from penstock.model.errors import InvalidSetting, RefusedError
 from penstock.model.record import DEFAULT_TENANT, TenantId
@@ -142,16 +142,16 @@ def source_options(options: Mapping[str, str], use: str, now_us: int) -> SourceO
         )
     _checked(given, "where", _where)
     return SourceOptions(
-        _connection(given),
-        topics,
-        names,
-        start,
-        end,
-        _checked(given, "maxOffsetsPerTrigger", _count),
-        _checked(given, "minPartitions", _count),
-        _boolean(given, "failOnDataLoss", True),
-        given.get("where"),
-        _boolean(given, "finishWindows", False),
+        connection=_connection(given),
+        topics=topics,
+        names=names,
+        start=start,
+        end=end,
+        records_max=_checked(given, "maxOffsetsPerTrigger", _count),
+        pieces_min=_checked(given, "minPartitions", _count),
+        fails_on_loss=_boolean(given, "failOnDataLoss", True),
+        where=given.get("where"),
+        finishes_windows=_boolean(given, "finishWindows", False),
     )
 
 
@@ -265,7 +265,7 @@ def _remote(given: dict[str, str]) -> Connection:
     if not url.startswith(("http://", "https://")):
         raise InvalidSetting(f"url {quoted(url)} is not a valid broker URL: write http://HOST:PORT")
     user, password, token = (given.get(name, "") for name in ("user", "password", "token"))
-    return Connection(None, url, user, password, token, _tenant(given))
+    return Connection(None, url, user, password=password, token=token, tenant=_tenant(given))
 
 
 def _tenant(given: dict[str, str]) -> str:

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
-from penstock.core.names import quoted
+from penstock.core.naming.names import quoted
 from penstock.model.errors import Gap
 from penstock.model.limits import MIB
 from penstock.pipeline.source.offsets import place_key
@@ -71,13 +71,9 @@ class Wanted:
 class Origin(Protocol):
     """The topics of one broker."""
 
-    def states(
-        self, topics: tuple[str, ...], *, missing_ok: bool = False, by_partition: bool = False
-    ) -> list[TopicState]:
-        """These topics, or all; TopicNotFound when one does not exist, unless that is all right.
-
-        Topics with several partitions are refused unless they are asked for `by_partition`.
-        """
+    def states(self, topics: tuple[str, ...], *, missing_ok: bool = False) -> list[TopicState]:
+        """The partitions of these topics, or of all; TopicNotFound when one does not exist, unless
+        that is all right."""
         ...
 
     def offset_at(self, topic: TopicState, timestamp_us: int) -> int:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from penstock.core.names import quoted, topic_key
+from penstock.core.naming.names import quoted, topic_key
 from penstock.core.position import AtOffset, AtOffsets, AtTime, Earliest, Latest, Position
 from penstock.model.errors import Gap, InvalidPosition, InvalidSetting
 from penstock.pipeline.source.offsets import EARLIEST, LATEST, Place, Places, split_key
@@ -27,7 +27,7 @@ from penstock.pipeline.source.origin import (
 
 def batch_ranges(origin: Origin, options: SourceOptions) -> list[Range]:
     """What a batch query reads."""
-    states = origin.states(options.topics, by_partition=True)
+    states = origin.states(options.topics)
     start = resolve(origin, states, options.start, "startingOffsets")
     end = resolve(origin, states, options.end, "endingOffsets")
     return ranges_between(origin, states, start, end, fails_on_loss=options.fails_on_loss)
@@ -180,14 +180,14 @@ def _range(origin: Origin, state: TopicState, start: Place, end: Place) -> Range
             raise lost(state.topic, moved, place.offset, SHRUNK)
     if start.offset < state.first and start.offset < end.offset:
         raise lost(state.topic, start.offset, min(state.first, end.offset), TRIMMED)
-    return _plain(state, start.offset, end.offset)
+    return range_of(state, start.offset, end.offset)
 
 
 def _what_is_left(origin: Origin, state: TopicState, start: Place, end: Place) -> Range:
     """What of [start, end) can still be read, by those who do not mind the rest."""
     if end.topic_id not in (0, state.topic_id):
-        return _plain(state, 0, 0)
-    return _plain(state, beginning(origin, state, start), _now(origin, state, end))
+        return range_of(state, 0, 0)
+    return range_of(state, beginning(origin, state, start), _now(origin, state, end))
 
 
 def _now(origin: Origin, state: TopicState, place: Place) -> int:
@@ -196,5 +196,13 @@ def _now(origin: Origin, state: TopicState, place: Place) -> int:
     return origin.clamp(state, place.epoch or state.epoch, place.offset)
 
 
-def _plain(state: TopicState, start: int, end: int) -> Range:
-    return Range(state.topic, state.topic_id, state.epoch, start, end, state.partition)
+def range_of(state: TopicState, start: int, end: int) -> Range:
+    """[start, end) of a partition."""
+    return Range(
+        topic=state.topic,
+        topic_id=state.topic_id,
+        epoch=state.epoch,
+        start=start,
+        end=end,
+        partition=state.partition,
+    )

@@ -15,8 +15,8 @@ from typing import Any, Final
 import msgspec
 
 from penstock.client.answer import Answer, decode_topics
-from penstock.core.names import quoted, topic_key
-from penstock.model.errors import InvalidPosition, NotAuthorized, RefusedError, TopicNotFound
+from penstock.core.naming.names import quoted, topic_key
+from penstock.model.errors import InvalidPosition, NotAuthorized, TopicNotFound
 from penstock.model.record import TopicInfo
 from penstock.pipeline.link import BrokerLink, topic_path
 from penstock.pipeline.source.origin import (
@@ -58,9 +58,7 @@ class RemoteOrigin:
     def __init__(self, link: BrokerLink) -> None:
         self._link = link
 
-    def states(
-        self, topics: tuple[str, ...], *, missing_ok: bool = False, by_partition: bool = False
-    ) -> list[TopicState]:
+    def states(self, topics: tuple[str, ...], *, missing_ok: bool = False) -> list[TopicState]:
         found = {topic_key(one.topic): one for one in self._all()}
         wanted = list(found.values())
         if topics:
@@ -75,13 +73,6 @@ class RemoteOrigin:
                     raise TopicNotFound(
                         f"topic {quoted(topic)} is not declared by the broker{near}"
                     )
-        for info in wanted:
-            if info.partitions and not by_partition:
-                raise RefusedError(
-                    f"topic {quoted(info.topic)} has {len(info.partitions)} partitions, and this "
-                    "job reads topics with one: read it with format('penstock'), or create topics "
-                    "with one partition"
-                )
         return [state for info in wanted for state in _states(info)]
 
     def offset_at(self, topic: TopicState, timestamp_us: int) -> int:
@@ -176,7 +167,7 @@ class RemoteOrigin:
                 if reached <= offset and wanted.fails_on_loss:  # offsets may have gaps, not ends
                     raise lost(piece.topic, offset, end, SHRUNK)
                 coming = ahead.submit(ask, reached) if offset < reached < end else None
-                yield from _rows(answer, came_as, piece, wanted, offset, reached)
+                yield from _rows(answer, came_as, piece, wanted=wanted, start=offset, end=reached)
                 offset = reached
 
     def _all(self) -> list[TopicInfo]:
@@ -215,7 +206,9 @@ def _rows(
     from penstock.pipeline.source.scan import stored_rows  # only tasks need it
 
     if form == BATCHES:
-        rows = stored_rows(answer.body, "what the broker sent", piece, wanted, start, end)
+        rows = stored_rows(
+            answer.body, "what the broker sent", piece, wanted=wanted, start=start, end=end
+        )
         yield from (in_partition(one, piece.partition) for one in rows)
         return
     for batch in pa.ipc.open_stream(answer.body):
@@ -230,13 +223,13 @@ def _states(info: TopicInfo) -> list[TopicState]:
     count = len(info.partitions)
     return [
         TopicState(
-            info.topic,
-            info.id + one.partition,
-            one.epoch,
-            one.first_offset,
-            one.end_offset,
-            one.partition,
-            count,
+            topic=info.topic,
+            topic_id=info.id + one.partition,
+            epoch=one.epoch,
+            first=one.first_offset,
+            end=one.end_offset,
+            partition=one.partition,
+            partitions=count,
         )
         for one in info.partitions
     ]

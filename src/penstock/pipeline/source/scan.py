@@ -7,12 +7,13 @@ so it means the same here as in a live subscription.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import pyarrow as pa
 
-from penstock.core.names import matches
+from penstock.core.naming.names import matches
 from penstock.core.where import Where, compile_where
 from penstock.log.arrow.columns import to_arrow
 from penstock.log.arrow.gather import gather
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
 ROWS: Final = 10_000  # small batches are put together until they have this many rows
 ROWS_BYTES_MAX: Final = 8 * MIB  # or this much, so that a few large records do not pile up
+NAMES_MAX: Final = 65_536  # whose answers are remembered
 
 FindHistory = Callable[[], "History | None"]
 Mask = np.ndarray[Any, np.dtype[np.bool_]]
@@ -60,8 +62,7 @@ def stored_rows(
 def _rows(
     reader: FileReader, piece: Range, end: int, wanted: Wanted, history: FindHistory
 ) -> Iterator[pa.RecordBatch]:
-    filter_text = wanted.names
-    wants = None if filter_text is None else lambda name: matches(filter_text, name)
+    wants = wanted_names(wanted)
     where = None if wanted.where is None else compile_where(wanted.where)
     offset = piece.start
     while offset < end:
@@ -92,6 +93,13 @@ def _rows(
             if wanted.fails_on_loss:
                 raise lost(piece.topic, offset, first, TRIMMED) from None
             offset = first
+
+
+def wanted_names(wanted: Wanted) -> Callable[[str], bool] | None:
+    """Whether a name is wanted, asked once for each name of many; None: all of them are."""
+    if wanted.names is None:
+        return None
+    return lru_cache(NAMES_MAX)(partial(matches, wanted.names))
 
 
 def kept_records(

@@ -20,7 +20,7 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from penstock.core.names import topic_key
+from penstock.core.naming.names import topic_key
 from penstock.pipeline.settling import settle
 from penstock.pipeline.source.offsets import Place, Places, StreamOffset, split_key, stream_offset
 from penstock.pipeline.source.options import SourceOptions
@@ -79,7 +79,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def initialOffset(self) -> dict[str, Any]:
         if self._initial is None:
-            states = self._origin.states(self._options.topics, by_partition=True)
+            states = self._origin.states(self._options.topics)
             start = resolve(self._origin, states, self._options.start, "startingOffsets")
             self._initial = StreamOffset(start, is_initial=True)
         return self._initial.to_json()
@@ -148,7 +148,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _states(self) -> list[TopicState]:
         """The topics of this query that are there now."""
         topics = self._options.topics
-        return self._origin.states(topics, missing_ok=True, by_partition=True)
+        return self._origin.states(topics, missing_ok=True)
 
 
 def _ends(states: Any) -> Places:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 from pathlib import Path
 
-from penstock.core.names import quoted, topic_key
+from penstock.core.naming.names import quoted, topic_key
 from penstock.log.files.directory import check_has_files
 from penstock.log.files.disk import RealDisk
 from penstock.log.files.layout import find_logs, log_directory, read_facts

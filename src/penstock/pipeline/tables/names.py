@@ -40,9 +40,10 @@ def register(
     wanted = tuple([topics] if isinstance(topics, str) else topics)
     connection = Connection(None if url else Path(path or DEFAULT_PATH).absolute(), url or "")
     found = []
-    for state in origin_of(connection).states(wanted):
-        name = f"`{state.topic.replace('`', '``')}`"
-        rows = table(spark, state.topic, path=path, url=url, names=names, where=where)
+    states = origin_of(connection).states(wanted)
+    for topic in dict.fromkeys(state.topic for state in states):
+        name = f"`{topic.replace('`', '``')}`"
+        rows = table(spark, topic, path=path, url=url, names=names, where=where)
         rows.createOrReplaceGlobalTempView(name)
         found.append(f"{NAMESPACE}.{name}")
     return found

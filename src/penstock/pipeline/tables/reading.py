@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from pyspark.sql.types import StructType
 
-from penstock.core.names import topic_key
+from penstock.core.naming.names import topic_key
 from penstock.pipeline.connecting import origin_of
 from penstock.pipeline.delta.parquet import File, is_connect, read_parquet
 from penstock.pipeline.source.directory import DirectoryOrigin
-from penstock.pipeline.source.offsets import Place, Places, places_text
+from penstock.pipeline.source.offsets import Place, Places, places_text, topics_in
 from penstock.pipeline.source.options import Connection, topics_text
 from penstock.pipeline.source.origin import Origin, Range, TopicState
 from penstock.pipeline.source.plan import place_at
@@ -54,9 +54,9 @@ def table(
     """
     connection = Connection(None if url else Path(path or DEFAULT_PATH).absolute(), url or "")
     origin = origin_of(connection)
-    (state,) = origin.states((topic,))
-    start = {state.topic: place_at(state, state.first)}
-    end = {state.topic: place_at(state, state.end)}
+    states = origin.states((topic,))
+    start = {state.key: place_at(state, state.first) for state in states}
+    end = {state.key: place_at(state, state.end) for state in states}
     options = {"names": names, "where": where}
     chosen = {key: text for key, text in options.items() if text is not None}
     if chosen:  # by the code of the broker, on both parts
@@ -114,7 +114,7 @@ def through_source(
         spark.read.format("penstock")
         .schema(schema)
         .options(**connection.options(), **options)
-        .option("topic", topics_text(start))
+        .option("topic", topics_text(topics_in(start)))
         .option("startingOffsets", places_text(start))
         .option("endingOffsets", places_text(end))
         .load()

@@ -8,12 +8,12 @@ from msgspec import Struct
 
 from penstock.doors.bridge.bridge import Bridge
 from penstock.doors.bridge.bridges import Bridges
-from penstock.doors.http.endpoints import Endpoints
-from penstock.doors.http.messages import Request, Response, json_response
-from penstock.doors.http.needs import Needs
-from penstock.doors.http.router import Route
+from penstock.doors.http.routing.endpoints import Endpoints
+from penstock.doors.http.routing.needs import Needs
+from penstock.doors.http.routing.router import Route
 from penstock.doors.http.v1.describing import Facts
 from penstock.doors.http.v1.reading import check_query
+from penstock.doors.http.wire.messages import Request, Response, json_response
 from penstock.model.record import TenantId
 
 BRIDGES: Final = "/v1/bridges"
@@ -69,18 +69,18 @@ class BridgesDoor:
 def _out(one: Bridge) -> BridgeOut:
     settings, state, counts = one.settings, one.state, one.counts
     return BridgeOut(
-        settings.name,
-        settings.address,
-        state.word,
-        state.since_us,
-        state.error,
-        counts.forwarded,
-        counts.received,
-        counts.refused,
-        one.lag,
-        settings.client_id,
-        settings.role,
-        [
+        name=settings.name,
+        address=settings.address,
+        state=state.word,
+        since=state.since_us,
+        error=state.error,
+        forwarded=counts.forwarded,
+        received=counts.received,
+        refused=counts.refused,
+        lag=one.lag,
+        client_id=settings.client_id,
+        role=settings.role,
+        topics=[
             BridgedTopic(
                 topic.filter, topic.direction, topic.qos, topic.local_prefix, topic.remote_prefix
             )

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from penstock.doors.http.messages import JSON
-from penstock.doors.http.schemas import TEXT, Schema
+from penstock.doors.http.routing.schemas import TEXT, Schema
+from penstock.doors.http.wire.messages import JSON
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,14 +8,21 @@ from typing import Any, Final
 
 import msgspec
 
-from penstock.doors.http.endpoints import Endpoints
-from penstock.doors.http.messages import JSON, PROBLEM, TITLES, Request, Response, json_response
-from penstock.doors.http.needs import Needs
-from penstock.doors.http.router import Route
-from penstock.doors.http.schemas import PATH as PATH_SCHEMAS
-from penstock.doors.http.schemas import SHOWN_AS, TEXT
+from penstock.doors.http.routing.endpoints import Endpoints
+from penstock.doors.http.routing.needs import Needs
+from penstock.doors.http.routing.router import Route
+from penstock.doors.http.routing.schemas import PATH as PATH_SCHEMAS
+from penstock.doors.http.routing.schemas import SHOWN_AS, TEXT
 from penstock.doors.http.v1.describing import Facts, Field
 from penstock.doors.http.v1.types import Problem
+from penstock.doors.http.wire.messages import (
+    JSON,
+    PROBLEM,
+    TITLES,
+    Request,
+    Response,
+    json_response,
+)
 from penstock.model.version import VERSION
 
 PATH: Final = "/v1/openapi.json"

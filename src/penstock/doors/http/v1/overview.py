@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from typing import Final
 
-from penstock.broker.overview import Overview, describe
+from penstock.broker.figures.overview import Overview, describe
 from penstock.broker.world import World
-from penstock.doors.http.endpoints import Endpoints
 from penstock.doors.http.limits import ADMIN
-from penstock.doors.http.messages import Request, Response, json_response
-from penstock.doors.http.needs import Needs
-from penstock.doors.http.router import Route
-from penstock.doors.http.schemas import OFFSET
+from penstock.doors.http.routing.endpoints import Endpoints
+from penstock.doors.http.routing.needs import Needs
+from penstock.doors.http.routing.router import Route
+from penstock.doors.http.routing.schemas import OFFSET
 from penstock.doors.http.v1.describing import Facts, Field
 from penstock.doors.http.v1.reading import check_query, read_offset
+from penstock.doors.http.wire.messages import Request, Response, json_response
 
 OVERVIEW: Final = "/v1/overview"
 

@@ -6,14 +6,14 @@ from typing import Final
 
 from msgspec import Struct
 
-from penstock.broker.pipelines import PipelineRuns
-from penstock.doors.http.endpoints import Endpoints
-from penstock.doors.http.messages import Request, Response, json_response
-from penstock.doors.http.needs import Needs
-from penstock.doors.http.router import Route
-from penstock.doors.http.schemas import number
+from penstock.broker.upkeep.pipelines import PipelineRuns
+from penstock.doors.http.routing.endpoints import Endpoints
+from penstock.doors.http.routing.needs import Needs
+from penstock.doors.http.routing.router import Route
+from penstock.doors.http.routing.schemas import number
 from penstock.doors.http.v1.describing import Facts, Field
 from penstock.doors.http.v1.reading import LIMIT_MAX, check_query, read_limit
+from penstock.doors.http.wire.messages import Request, Response, json_response
 from penstock.model.runs import PipelineRun, ScheduledJob
 
 PIPELINES: Final = "/v1/pipelines"

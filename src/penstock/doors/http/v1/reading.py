@@ -8,26 +8,26 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from itertools import repeat
-from typing import Any, Final, Literal, TypeVar
+from typing import Any, Final, TypeVar
 
 import msgspec
 from msgspec import UNSET, UnsetType
 from msgspec.inspect import LiteralType, StructType, UnionType, type_info
 
-from penstock.broker.reading import Columns
-from penstock.broker.topics import Topic
+from penstock.broker.topic.reading import Columns
+from penstock.broker.topic.topics import Topic
 from penstock.core.durations import seconds
-from penstock.core.names import check_filter, quoted
+from penstock.core.naming.names import check_filter, quoted
 from penstock.core.position import OFFSET_END
 from penstock.core.topic_settings import TOPIC_KEYS
 from penstock.core.where import Where, compile_where
-from penstock.doors.http.counting import check_values
-from penstock.doors.http.messages import HttpError, Request
-from penstock.doors.http.pieces import PIECE_BYTES, LongRecord
 from penstock.doors.http.v1.types import RecordOut
+from penstock.doors.http.wire.counting import check_values
+from penstock.doors.http.wire.messages import HttpError, Request
+from penstock.doors.http.wire.pieces import PIECE_BYTES, LongRecord
 from penstock.model.errors import InvalidSetting
 from penstock.model.limits import MIB
-from penstock.model.record import KIND_BYTES, KIND_ERASED, KIND_JSON, KIND_TEXT, Record
+from penstock.model.record import KIND_JSON, KIND_NAMES, Record
 
 T = TypeVar("T")
 
@@ -43,13 +43,6 @@ COLUMNS: Final = (
 WAIT_S_MAX: Final = 60.0
 _NUMBER: Final = re.compile(r"[0-9]{1,20}(\.[0-9]{0,20})?(e-?[0-9]{1,3})?")
 WAIT: Final = {"type": "number", "minimum": 0, "maximum": WAIT_S_MAX}  # as the document shows it
-
-_KINDS: Final[dict[int, Literal["text", "json", "bytes", "erased"]]] = {
-    KIND_TEXT: "text",
-    KIND_JSON: "json",
-    KIND_BYTES: "bytes",
-    KIND_ERASED: "erased",
-}
 
 
 def read_body(request: Request, kind: type[T]) -> T:
@@ -226,18 +219,18 @@ def long_or_short(record: Record) -> RecordOut | LongRecord:
 
 def _record_out(record: Record, payload: Any, coded: str | UnsetType) -> RecordOut:
     return RecordOut(
-        record.offset,
-        record.timestamp,
-        record.name,
-        payload,
-        coded,
-        _KINDS[record.kind],
-        list(record.headers) if record.headers else UNSET,
-        record.publisher,
-        record.qos,
-        record.retain,
-        record.expires_at,
-        record.partition,
+        offset=record.offset,
+        timestamp=record.timestamp,
+        name=record.name,
+        payload=payload,
+        payload_base64=coded,
+        kind=KIND_NAMES[record.kind],
+        headers=list(record.headers) if record.headers else UNSET,
+        publisher=record.publisher,
+        qos=record.qos,
+        retain=record.retain,
+        expires_at=record.expires_at,
+        partition=record.partition,
     )
 
 
@@ -263,7 +256,7 @@ def columns_out(columns: Columns) -> Iterator[RecordOut]:
         columns.names,
         payloads,
         coded,
-        repeat(_KINDS[columns.kind]),
+        repeat(KIND_NAMES[columns.kind]),
         headers,
         columns.publishers,
         repeat(columns.qos),
@@ -279,6 +272,11 @@ def _shown(payload: bytes) -> tuple[str | UnsetType, str | UnsetType]:
         return payload.decode(), UNSET
     except UnicodeDecodeError:
         return UNSET, base64.b64encode(payload).decode()
+
+
+def reader_name(kind: str, user: str) -> str:
+    """Who reads over HTTP, for traces."""
+    return f"{kind} of {user}" if user else kind
 
 
 def decode_base64(text: str, at: int) -> bytes:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from penstock.doors.http.endpoints import Endpoints
-from penstock.doors.http.messages import HttpError, Request, Response, json_response
-from penstock.doors.http.needs import Needs
-from penstock.doors.http.router import Route
+from penstock.doors.http.routing.endpoints import Endpoints
+from penstock.doors.http.routing.needs import Needs
+from penstock.doors.http.routing.router import Route
 from penstock.doors.http.v1.describing import Facts
 from penstock.doors.http.v1.types import Reloaded
+from penstock.doors.http.wire.messages import HttpError, Request, Response, json_response
 
 RELOAD: Final = "/v1/reload"
 

@@ -6,12 +6,11 @@ from typing import Final
 
 from penstock.broker.exchange import Exchange
 from penstock.broker.session.backlog import Standing, describe_sessions
-from penstock.core.names import quoted
-from penstock.doors.http.endpoints import Endpoints
-from penstock.doors.http.messages import HttpError, Request, Response, json_response
-from penstock.doors.http.needs import Needs
-from penstock.doors.http.router import Route
-from penstock.doors.http.schemas import number
+from penstock.core.naming.names import quoted
+from penstock.doors.http.routing.endpoints import Endpoints
+from penstock.doors.http.routing.needs import Needs
+from penstock.doors.http.routing.router import Route
+from penstock.doors.http.routing.schemas import number
 from penstock.doors.http.v1.describing import Facts, Field
 from penstock.doors.http.v1.reading import LIMIT_MAX, check_query, read_body, read_limit
 from penstock.doors.http.v1.types import (
@@ -23,6 +22,7 @@ from penstock.doors.http.v1.types import (
     StoredSessions,
     SubscriptionOut,
 )
+from penstock.doors.http.wire.messages import HttpError, Request, Response, json_response
 from penstock.doors.mqtt.connection import Connection
 from penstock.mqtt.reasons import Reason
 

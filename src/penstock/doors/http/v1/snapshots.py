@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Final
 
-from penstock.broker.snapshots import Snapshots
-from penstock.doors.http.endpoints import Endpoints
-from penstock.doors.http.messages import HttpError, Request, Response, json_response
-from penstock.doors.http.needs import Needs
-from penstock.doors.http.router import Route
+from penstock.broker.upkeep.snapshots import Snapshots
+from penstock.doors.http.routing.endpoints import Endpoints
+from penstock.doors.http.routing.needs import Needs
+from penstock.doors.http.routing.router import Route
 from penstock.doors.http.v1.describing import Facts
 from penstock.doors.http.v1.types import SnapshotOut
+from penstock.doors.http.wire.messages import HttpError, Request, Response, json_response
 from penstock.model.errors import RefusedError
 
 SNAPSHOTS: Final = "/v1/snapshots"

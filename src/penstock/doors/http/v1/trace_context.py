@@ -12,8 +12,8 @@ from typing import Final
 
 from msgspec import UNSET
 
-from penstock.doors.http.messages import Request
 from penstock.doors.http.v1.types import Message
+from penstock.doors.http.wire.messages import Request
 
 TRACEPARENT: Final = "traceparent"
 TRACESTATE: Final = "tracestate"

@@ -7,19 +7,19 @@ from typing import Annotated, Final
 from msgspec import UNSET, Struct, UnsetType
 from msgspec.structs import asdict
 
-from penstock.broker.reading import Selection, read_records
+from penstock.broker.topic.reading import Selection, read_records
 from penstock.broker.trace.readers import RecordReader, readers_of
 from penstock.broker.trace.trace import Trace, TraceEvent
 from penstock.broker.trace.tracer import SECONDS_MAX
 from penstock.core.access import Gate
-from penstock.core.names import check_filter, quoted
+from penstock.core.naming.names import check_filter, quoted
 from penstock.core.position import OFFSET_END
-from penstock.doors.http.endpoints import Endpoints
-from penstock.doors.http.errors import with_status
-from penstock.doors.http.messages import HttpError, Request, Response, json_response
-from penstock.doors.http.needs import Needs
-from penstock.doors.http.router import Route
-from penstock.doors.http.schemas import FILTER, OFFSET, TEXT, number, shown_as
+from penstock.core.topic_settings import PARTITIONS_MAX
+from penstock.doors.http.routing.endpoints import Endpoints
+from penstock.doors.http.routing.errors import with_status
+from penstock.doors.http.routing.needs import Needs
+from penstock.doors.http.routing.router import Route
+from penstock.doors.http.routing.schemas import FILTER, OFFSET, TEXT, number, shown_as
 from penstock.doors.http.v1.describing import Facts, Field
 from penstock.doors.http.v1.reading import (
     WAIT,
@@ -27,10 +27,12 @@ from penstock.doors.http.v1.reading import (
     read_body,
     read_number,
     read_offset,
+    read_partition,
     read_wait_s,
     record_out,
 )
 from penstock.doors.http.v1.types import RecordOut
+from penstock.doors.http.wire.messages import HttpError, Request, Response, json_response
 from penstock.model.errors import Gap, NotAuthorized, OffsetBeyondEnd, RefusedError
 from penstock.model.limits import MIB
 
@@ -120,7 +122,12 @@ def add_routes(door: Endpoints) -> None:
             "GET",
             RECORD_TRACE,
             traces.show_record,
-            Facts("show which readers have passed a record", RecordTrace, errors=(409, 410)),
+            Facts(
+                "show which readers have passed a record",
+                RecordTrace,
+                query=(Field("partition", "one of several partitions", number(0, PARTITIONS_MAX)),),
+                errors=(409, 410),
+            ),
         ),
     ):
         door.router.add(Route(method, path, handler, facts=facts, needs=Needs.ADMIN))
@@ -172,14 +179,16 @@ class TracesDoor:
         return trace
 
     async def show_record(self, request: Request) -> Response:
-        check_query(request)
-        topic = self._exchange.engine.topics.get(request.params["topic"])
-        if len(topic.parts) > 1:
+        query = check_query(request, "partition")
+        whole = self._exchange.engine.topics.get(request.params["topic"])
+        part = read_partition(query, whole)
+        if part is None and len(whole.parts) > 1:
             raise HttpError(
                 409,
-                f"topic {quoted(topic.declared)} has {len(topic.parts)} partitions, and an offset "
-                "names no record there: trace its name or a client instead",
+                f"topic {quoted(whole.declared)} has {len(whole.parts)} partitions, and an offset "
+                "alone names no record there: name the partition, too",
             )
+        topic = part or whole
         text = request.params["offset"]
         offset = read_number(text, OFFSET_END)
         if offset is None:
@@ -203,20 +212,27 @@ class TracesDoor:
         events = [
             event
             for trace in self._tracer.traces.values()
-            for event in trace.events_of(topic.declared, offset)
+            for event in trace.events_of(topic.declared, topic.partition, offset)
         ]
-        shown = RecordTrace(topic.declared, first, end, record_out(record), readers, events)
+        shown = RecordTrace(
+            topic=topic.declared,
+            first_offset=first,
+            end_offset=end,
+            record=record_out(record),
+            readers=readers,
+            events=events,
+        )
         return json_response(shown)
 
 
 def _out(one: Trace) -> TraceOut:
     return TraceOut(
-        one.id,
-        one.names,
-        one.client,
-        one.started_at,
-        one.ends_at,
-        one.is_on,
-        one.last_number,
-        one.skipped,
+        trace=one.id,
+        names=one.names,
+        client=one.client,
+        started_at=one.started_at,
+        ends_at=one.ends_at,
+        is_on=one.is_on,
+        last_number=one.last_number,
+        skipped=one.skipped,
     )

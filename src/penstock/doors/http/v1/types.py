@@ -6,7 +6,7 @@ from typing import Annotated, Any, Final, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from penstock.doors.http.schemas import (
+from penstock.doors.http.routing.schemas import (
     BASE64,
     DURABILITY,
     FILTER,
@@ -26,12 +26,12 @@ from penstock.doors.http.schemas import (
     shown_as,
 )
 from penstock.model.limits import KEY_CHARS_MAX, PASSWORD_BYTES_MAX
-from penstock.model.record import Offsets, TopicInfo
+from penstock.model.record import KindName, Offsets, TopicInfo
 
 Position = Annotated[str | int | dict[str, int], shown_as(POSITION_IN_BODY)]
 
 
-_Offset = Annotated[int, Meta(ge=0)]
+_Offset = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 
 
 class Problem(Struct, omit_defaults=True):
@@ -144,7 +144,7 @@ class RecordOut(Struct, omit_defaults=True, gc=False):
     name: str
     payload: Any = UNSET
     payload_base64: str | UnsetType = UNSET
-    kind: Literal["text", "json", "bytes", "erased"] = "text"
+    kind: KindName = "text"
     headers: Headers | UnsetType = UNSET
     publisher: str = ""
     qos: int = 1
@@ -212,7 +212,7 @@ class Fetch(Struct, omit_defaults=True, forbid_unknown_fields=True):
 class Commit(Struct, omit_defaults=True, forbid_unknown_fields=True):
     """All before `offset` is handled; without it, all that was given out."""
 
-    offset: Annotated[Offsets, shown_as(OFFSETS)] | None = None
+    offset: Annotated[_Offset | dict[str, _Offset], shown_as(OFFSETS)] | None = None
 
 
 class Committed(Struct):

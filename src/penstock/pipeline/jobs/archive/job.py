@@ -75,9 +75,10 @@ def archive(
         raise InvalidSetting(f"every_s {every_s!r} must be above 0")
     names = tuple([topics] if isinstance(topics, str) else topics)
     files = None if url else Path(path).absolute()
-    connection = Connection(files, url, user, password, token, tenant)
+    connection = Connection(files, url, user, password=password, token=token, tenant=tenant)
     check_directory(Path(table))
-    origin_of(connection).states(names)  # an unknown topic leaves no table behind
+    # An unknown topic leaves no table behind.
+    origin_of(connection).states(names)
     with LateSession(spark, master) as session:
         follower = Follower(
             session,

@@ -23,7 +23,7 @@ import pyarrow as pa
 from deltalake.exceptions import CommitFailedError
 from deltalake.transaction import RemoveAction
 
-from penstock.core.names import quoted
+from penstock.core.naming.names import quoted
 from penstock.log.history.orders import TableFacts
 from penstock.model.clock import SystemClock
 from penstock.model.errors import InvalidSetting, RefusedError, UnavailableError

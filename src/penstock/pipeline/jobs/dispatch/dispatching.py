@@ -33,8 +33,8 @@ DELIVERIES_SQL: Final = (
 )
 COUNTS_SQL: Final = "reader long, topic string, waiting long"
 COLUMNS: Final = (
-    "topic string, offset long, timestamp timestamp, name string, publisher string, qos int,"
-    " expires_at timestamp"
+    "topic string, partition int, offset long, timestamp timestamp, name string,"
+    " publisher string, qos int, expires_at timestamp"
 )
 COLUMNS_OF_RECORDS: Final = COLUMNS + ", headers map<string,string>, payload binary"
 
@@ -58,7 +58,7 @@ def deliver(readers: Readers, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.
                 [
                     clients.take(pa.array(pairs.readers)),
                     batch.column("topic").take(rows),
-                    pa.repeat(pa.scalar(0, pa.int32()), len(rows)),
+                    batch.column("partition").take(rows),
                     batch.column("offset").take(rows),
                     batch.column("timestamp").take(rows),
                     batch.column("name").take(rows),

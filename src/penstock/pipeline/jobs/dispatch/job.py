@@ -88,35 +88,45 @@ def dispatch(
     check_spark()
     names = tuple([topics] if isinstance(topics, str) else topics)
     data = Path(path)
-    connection = Connection(None if url else data.absolute(), url, user, password, token, tenant)
+    connection = Connection(
+        None if url else data.absolute(), url, user, password=password, token=token, tenant=tenant
+    )
     if to is not None:
         check_directory(Path(to))
     if url:
         seen = told_sessions(link_to(connection))
     else:
-        seen = saved_sessions(
-            CatalogPlace(data, catalog_url, catalog_schema), connection.stored_tenant
-        )
+        place = CatalogPlace(data, catalog_url, catalog_schema)
+        seen = saved_sessions(place, connection.stored_tenant)
     origin = origin_of(connection)
     states = origin.states(names)
     with LateSession(spark, master) as session:
         done = Progress(0, 0, 0.0)
         if to is not None and states:
             done = _deliver(
-                session, connection, Path(to), every_reader(seen, origin, states), states,
-                batch_records, fail_on_data_loss, report,
-            )  # fmt: skip
+                session,
+                connection,
+                Path(to),
+                readers=every_reader(seen, origin, states),
+                states=states,
+                batch_records=batch_records,
+                fails_on_loss=fail_on_data_loss,
+                report=report,
+            )
         report(replace(done, says="counting what waits"))
         found = _count(session, connection, waiting_readers(seen, origin, states), states)
         if to is not None:
             _replace_waiting(Path(to) / WAITING, found)
     waiting = _totals(seen, found)
+    return Dispatched(replace(done, says=_summary(waiting)), waiting, found)
+
+
+def _summary(waiting: dict[str, int]) -> str:
     messages, sessions = sum(waiting.values()), len(waiting)
-    says = (
+    return (
         f"{messages:,} message{'s wait' if messages != 1 else ' waits'} for {sessions:,} "
         f"session{'s' if sessions != 1 else ''}"
     )
-    return Dispatched(replace(done, says=says), waiting, found)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -161,13 +171,13 @@ def _deliver(
         session,
         connection,
         ArchiveTable(to / DELIVERIES, dispatching.DELIVERIES, "a table of deliveries"),
-        tuple(state.topic for state in states),
+        tuple(dict.fromkeys(state.topic for state in states)),
         batch_records,
         columns=dispatching.columns_for(readers),
         shape=shape,
         fails_on_loss=fails_on_loss,
     )
-    follower.set_target({state.topic: place_at(state, state.end) for state in states})
+    follower.set_target({state.key: place_at(state, state.end) for state in states})
     return follower.follow(report, None, threading.Event())
 
 
@@ -179,11 +189,11 @@ def _count(
     from penstock.pipeline.tables.reading import read_past
 
     begin = begins(readers, states)
-    asked = [state for state in states if begin[state.topic] < state.end]
+    asked = [state for state in states if begin[state.key] < state.end]
     if not asked:
         return {}
-    start = {state.topic: place_at(state, begin[state.topic]) for state in asked}
-    end = {state.topic: place_at(state, state.end) for state in asked}
+    start = {state.key: place_at(state, begin[state.key]) for state in asked}
+    end = {state.key: place_at(state, state.end) for state in asked}
     records = read_past(
         session.get(),
         connection,

@@ -14,9 +14,9 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from penstock.core.delivery_rule import OWN, Want, kept_from_qos, stretches
+from penstock.core.delivery.rule import OWN, Want, kept_from_qos, stretches
+from penstock.core.naming.trie import FilterTrie
 from penstock.core.position import OFFSET_END
-from penstock.core.trie import FilterTrie
 from penstock.core.where import Where, compile_where
 from penstock.model.record import Record
 from penstock.pipeline.jobs.dispatch.readers import Readers
@@ -72,7 +72,8 @@ class Matcher:
     def pairs(self, batch: pa.RecordBatch) -> Iterator[Pairs]:
         """What of the batch goes where, some at a time, in the order of its records.
 
-        Columns: topic, offset, name, qos, publisher; and all others if an expression is asked.
+        Columns: topic, partition, offset, name, qos, publisher; and all others if an expression
+        is asked.
         """
         if batch.num_rows == 0:
             return
@@ -101,11 +102,15 @@ class Matcher:
         topics = batch.column("topic").dictionary_encode()
         names = batch.column("name").dictionary_encode()
         width = len(names.dictionary)
-        pair = topics.indices.to_numpy().astype(np.int64) * width + names.indices.to_numpy()
+        numbers = batch.column("partition").to_numpy().astype(np.int64)
+        depth = int(numbers.max()) + 1
+        place = topics.indices.to_numpy().astype(np.int64) * depth + numbers
+        pair = place * width + names.indices.to_numpy()
         distinct, codes = np.unique(pair, return_inverse=True)
-        topic_of, name_of = topics.dictionary.to_pylist(), names.dictionary.to_pylist()
+        ids = [self.readers.topics[topic] for topic in topics.dictionary.to_pylist()]
+        name_of = names.dictionary.to_pylist()
         founds = [
-            self._find(self.readers.topics[topic_of[one // width]], name_of[one % width])
+            self._find(ids[one // width // depth] + one // width % depth, name_of[one % width])
             for one in distinct.tolist()
         ]
         return codes, founds
@@ -157,6 +162,7 @@ class Matcher:
         for at in np.flatnonzero(np.isin(found.readers, list(self._outs))).tolist():
             row = int(found.rows[at])
             topic_id = self.readers.topics[batch.column("topic")[row].as_py()]
+            topic_id += batch.column("partition")[row].as_py()
             place = (topic_id, batch.column("offset")[row].as_py())
             keep[at] = place not in self._outs[int(found.readers[at])]
         return found.kept(keep)
@@ -182,14 +188,14 @@ def record_of(batch: pa.RecordBatch, row: int) -> Record:
     """A row as a record, with what expressions can use."""
     one = batch.slice(row, 1).to_pylist()[0]
     return Record(
-        one["topic"],
-        0,
-        one["offset"],
-        batch.column("timestamp")[row].value,
-        one["name"],
-        one["payload"],
-        tuple(one["headers"]),
-        one["publisher"],
+        topic=one["topic"],
+        partition=one["partition"],
+        offset=one["offset"],
+        timestamp=batch.column("timestamp")[row].value,
+        name=one["name"],
+        payload=one["payload"],
+        headers=tuple(one["headers"]),
+        publisher=one["publisher"],
     )
 
 

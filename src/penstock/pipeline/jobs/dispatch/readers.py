@@ -41,4 +41,5 @@ class Readers:
     key: str  # of this moment, for tasks that have met it before
     readers: list[Reader]
     filters: list[Filter]
-    topics: dict[str, int]  # ids by declared spelling
+    # Ids by declared spelling; the id of a further partition is as much higher as its number.
+    topics: dict[str, int]

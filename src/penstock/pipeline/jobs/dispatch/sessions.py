@@ -20,8 +20,8 @@ from penstock.catalog.outside import (
     look,
     see_sessions,
 )
-from penstock.core.delivery_rule import Want, is_ever_kept
-from penstock.core.names import SHARE_PREFIX
+from penstock.core.delivery.rule import Want, is_ever_kept
+from penstock.core.naming.names import SHARE_PREFIX
 from penstock.model.record import TenantId
 from penstock.pipeline.jobs.dispatch.readers import Filter, Reader, Readers
 from penstock.pipeline.link import BrokerLink
@@ -53,7 +53,7 @@ def waiting_readers(seen: SessionsSeen, origin: Origin, states: list[TopicState]
 
 
 def begins(readers: Readers, states: Iterable[TopicState]) -> dict[str, int]:
-    """By topic: the first record that one of these readers may want; its end if nobody does."""
+    """By partition: the first record that one of these readers may want; its end if nobody does."""
     asked = [readers.readers[number] for number in {one.reader for one in readers.filters}]
     found = {}
     for state in states:
@@ -64,7 +64,7 @@ def begins(readers: Readers, states: Iterable[TopicState]) -> dict[str, int]:
             ),
             default=state.end,
         )
-        found[state.topic] = min(max(first, state.first), state.end)
+        found[state.key] = min(max(first, state.first), state.end)
     return found
 
 
@@ -90,7 +90,7 @@ def _readers(
             readers.append(Reader(one.client_id, one.feed_id, one.expression, positions, out))
         since = {} if one.feed_id else one.since
         filters.append(Filter(one.filter, numbers[key], one.qos, one.no_local, since))
-    topics = {state.topic: state.topic_id for state in states}
+    topics = {state.topic: state.topic_id - state.partition for state in states}
     return Readers(uuid.uuid4().hex, readers, filters, topics)
 
 

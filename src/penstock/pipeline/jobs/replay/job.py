@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from penstock.core.position import parse_position
+from penstock.log.files.directory import has_topic_files
 from penstock.model.clock import SystemClock
 from penstock.model.errors import InvalidSetting
 from penstock.pipeline.jobs import (
@@ -28,11 +29,13 @@ from penstock.pipeline.jobs import (
     ignore_progress,
 )
 from penstock.pipeline.packages import check_spark
+from penstock.pipeline.source.offsets import Place, place_key
+from penstock.pipeline.source.plan import limited
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from penstock.pipeline.jobs.replay.replaying import Checkpoint, Log, Slice
+    from penstock.pipeline.jobs.replay.replaying import Checkpoint, Log, Offsets, Slice
     from penstock.pipeline.sink.intake import Intake
 
 SAYS: Final = "publish a range of a topic or an archive again, into a topic, at a chosen speed"
@@ -67,7 +70,8 @@ def replay(
 ) -> Progress:
     """Publish the records [start, until) of `topic` again into the topic `into`.
 
-    They are read from the files in `path`, or from the Delta table `archive`; written to the broker
+    They are read from the files in `path`, from the broker at `url` if its topics are not in files,
+    or from the Delta table `archive`; written to the broker
     at `url`, or to `path` if no broker has it open. `speed` is a factor of the original one, None
     for as fast as it goes; `rate`, in records a second, counts instead if it is given. A checkpoint
     directory belongs to one replay: the second run with it goes on, whatever became of the first.
@@ -82,17 +86,21 @@ def replay(
     _check(speed, rate)
     check_directory(Path(checkpoint))
     files = Connection(Path(path).absolute(), tenant=tenant)
-    target = Connection(None, url, user, password, token, tenant) if url else files
+    place = (
+        Connection(None, url, user, password=password, token=token, tenant=tenant) if url else files
+    )
     with LateSession(spark, master) as session:
-        intake = intake_of(sink_options({**target.options(), "topic": topics_text([into])}))
+        intake = intake_of(sink_options({**place.options(), "topic": topics_text([into])}))
         log: Log
         if archive is not None:
             log = TableLog(session, Path(archive), topic, None if life is None else str(life))
         else:
-            log = TopicLog(session, files, topic)
+            # Topics in Kafka or PostgreSQL have no files: the broker has them.
+            through = place if url and not has_topic_files(Path(path)) else files
+            log = TopicLog(session, through, topic)
         kept = Checkpoint(Path(checkpoint))
-        declared, topic_id = intake.find(into)
-        source = f"{log.identity} into {declared} (id {topic_id})"
+        target = intake.find(into)
+        source = f"{log.identity} into {target.declared} (id {target.topic_id})"
         state = kept.load()
         if state is not None:
             kept.check(state, source)
@@ -187,9 +195,29 @@ def _begin(log: Log, source: str, start: PositionLike, until: PositionLike) -> S
     now_us = SystemClock().now_us()
     first = resolve(log, parse_position(start, now_us), "from")
     end = resolve(log, parse_position(until, now_us), "until")
-    if first > end:
-        raise InvalidSetting(f"the range is empty: it begins at offset {first} and ends at {end}")
-    return Slice(uuid.uuid4().hex, source, first, end, -1, first, first)
+    if all(one > last for one, last in zip(first, end, strict=True)):
+        raise InvalidSetting(
+            f"the range is empty: it begins at offset {_shown(first)} and ends at {_shown(end)}"
+        )
+    first = tuple(map(min, first, end))
+    return Slice(
+        replay_id=uuid.uuid4().hex,
+        source=source,
+        start=first,
+        end=end,
+        number=-1,
+        first=first,
+        last=first,
+    )
+
+
+def _shown(offsets: Offsets) -> str:
+    return str(offsets[0] if len(offsets) == 1 else dict(enumerate(offsets)))
+
+
+def _between(first: Offsets, last: Offsets) -> int:
+    """How many offsets lie between, in all partitions."""
+    return sum(last) - sum(first)
 
 
 class _Replayer:
@@ -204,17 +232,17 @@ class _Replayer:
         self._slices = 0
         self._began_s = time.monotonic()
         # Pacing begins anew with every run: what was missed meanwhile is not hurried after.
-        self._base_offset = state.last
-        self._base_us = log.stamp(state.last) if state.last < state.end else 0
+        self._base_offsets = state.last
+        self._base_us = log.stamp(state.last, state.end) if state.last != state.end else 0
 
     def run(
         self, kept: Checkpoint, intake: Intake, into: str, report: Report, stop: threading.Event
     ) -> Progress:
         if self._state.number >= 0:  # it may have been killed before this slice came in
             self._put(intake, into)
-        while self._state.last < self._state.end and not stop.is_set():
+        while self._state.last != self._state.end and not stop.is_set():
             due = self._due()
-            if due <= self._state.last:
+            if due == self._state.last:
                 stop.wait(TICK_S)
                 continue
             self._state = msgspec.structs.replace(
@@ -225,17 +253,22 @@ class _Replayer:
             report(self._progress())
         return self._progress()
 
-    def _due(self) -> int:
-        """One past the last record that is due by now, limited to one slice."""
-        last = self._state.last
-        most = min(last + SLICE_RECORDS_MAX, self._state.end)
+    def _due(self) -> Offsets:
+        """One past the last record that is due by now, limited to one slice.
+
+        With a speed each partition keeps its times; else what is taken is in proportion to what is
+        left, so that all of them end together.
+        """
+        last, end = self._state.last, self._state.end
         gone_s = time.monotonic() - self._began_s
         if self._rate is not None:
-            return min(self._base_offset + int(self._rate * gone_s), most)
+            done = _between(self._base_offsets, last)
+            return _advance(last, end, min(int(self._rate * gone_s) - done, SLICE_RECORDS_MAX))
         if self._speed is None:
-            return most
-        until_us = self._base_us + int(gone_s * self._speed * 1e6)
-        return max(min(self._log.due(until_us), most), last)
+            return _advance(last, end, SLICE_RECORDS_MAX)
+        due = self._log.due(self._base_us + int(gone_s * self._speed * 1e6))
+        bounded = [max(min(one, stop), at) for one, stop, at in zip(due, end, last, strict=True)]
+        return _advance(last, tuple(bounded), SLICE_RECORDS_MAX)
 
     def _put(self, intake: Intake, into: str) -> None:
         from penstock.pipeline.jobs.replay.replaying import put
@@ -247,7 +280,14 @@ class _Replayer:
     def _progress(self) -> Progress:
         took_s = max(time.monotonic() - self._began_s, 1e-3)
         state = self._state
-        offsets = {self._log.name: state.last}
-        return Progress(
-            self._rows, self._slices, self._rows / took_s, offsets, state.end - state.last
-        )
+        offsets = {place_key(self._log.name, at): one for at, one in enumerate(state.last)}
+        left = _between(state.last, state.end)
+        return Progress(self._rows, self._slices, self._rows / took_s, offsets, left)
+
+
+def _advance(first: Offsets, end: Offsets, records_max: int) -> Offsets:
+    """`end`, moved back so that all partitions together give at most so many records."""
+    begins = {str(at): offset for at, offset in enumerate(first)}
+    ends = {str(at): Place(offset) for at, offset in enumerate(end)}
+    found = limited(begins, ends, max(records_max, 0))
+    return tuple(found[str(at)].offset for at in range(len(first)))

@@ -67,7 +67,7 @@ def sql(
     """
     check_spark()
     declared = read_declaration(Path(file))
-    reading, writing = _connections(path, url, user, password, token, tenant)
+    reading, writing = _connections(path, url, user, password=password, token=token, tenant=tenant)
     check_topics(declared, reading)
     from penstock.pipeline.declared.running import Queries, held_checkpoint
 
@@ -102,7 +102,7 @@ def check(
     check_spark()
     declared = read_declaration(Path(file))
     with LateSession(spark) as session:
-        where = _connections(path, url, user, password, token, tenant)
+        where = _connections(path, url, user, password=password, token=token, tenant=tenant)
         views = _views(session.get(), declared, *where)
         parts = [
             *(("source", one.name, views.frames[one.name.lower()]) for one in declared.sources),

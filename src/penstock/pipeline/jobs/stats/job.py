@@ -79,7 +79,9 @@ def stats(
     check_spark()
     names = tuple([topics] if isinstance(topics, str) else topics)
     data, folder = Path(path), Path(to)
-    connection = Connection(None if url else data.absolute(), url, user, password, token, tenant)
+    connection = Connection(
+        None if url else data.absolute(), url, user, password=password, token=token, tenant=tenant
+    )
     check_directory(folder)
     began_s = time.monotonic()
     origin = origin_of(connection)
@@ -88,13 +90,9 @@ def stats(
     if url:
         lags = told_lags(link_to(connection), states)
     else:
-        lags = saved_lags(
-            CatalogPlace(data, catalog_url, catalog_schema),
-            connection.stored_tenant,
-            origin,
-            states,
-        )
-    end = {state.topic: place_at(state, state.end) for state in states}
+        place = CatalogPlace(data, catalog_url, catalog_schema)
+        lags = saved_lags(place, connection.stored_tenant, origin, states)
+    end = {state.key: place_at(state, state.end) for state in states}
     count = sum(end[topic].offset - place.offset for topic, place in begin.items())
     folder.mkdir(parents=True, exist_ok=True)
     with LateSession(spark, master) as session:
@@ -152,16 +150,15 @@ def _begin(
     start: str | int | datetime | timedelta,
 ) -> Places:
     position = parse_position(start, SystemClock().now_us())
-    if isinstance(position, AtOffset) and len(states) != 1:
+    topics = {state.topic for state in states}
+    if isinstance(position, AtOffset) and len(topics) != 1:
         raise InvalidPosition(
-            f"offset {position.offset} belongs to one topic, but the job reads {len(states)} "
+            f"offset {position.offset} belongs to one topic, but the job reads {len(topics)} "
             "topics: name one topic, or give a time such as -24h"
         )
     found = resolve(origin, states, position, "from")
-    first = {state.topic: state.first for state in states}
     return {
-        state.topic: place_at(state, max(found[state.topic].offset, first[state.topic]))
-        for state in states
+        state.key: place_at(state, max(found[state.key].offset, state.first)) for state in states
     }
 
 

@@ -81,7 +81,7 @@ def _with_pauses(records: DataFrame) -> DataFrame:
     from pyspark.sql import Window
     from pyspark.sql.functions import col, date_trunc, lag, octet_length, unix_micros
 
-    by_name = Window.partitionBy("topic", "name").orderBy("offset")
+    by_name = Window.partitionBy("topic", "name").orderBy("timestamp", "offset")
     stamp = unix_micros(col("timestamp"))
     return records.select(
         "topic",

@@ -1,0 +1,1 @@
+"""Moving a data directory into Kafka and PostgreSQL."""

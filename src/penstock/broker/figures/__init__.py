@@ -1,0 +1,1 @@
+"""Figures: what a broker counts and measures, for operators."""

@@ -1,0 +1,1 @@
+"""Topics: what each is, reading one, and erasing records of one."""

@@ -1,0 +1,1 @@
+"""Work in the background: retention, sealing, histories, the clock, snapshots."""

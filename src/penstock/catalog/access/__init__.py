@@ -1,0 +1,1 @@
+"""Who may log in, with what, and which rules hold: durable in SQL."""

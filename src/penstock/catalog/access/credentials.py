@@ -1,0 +1,177 @@
+"""Users, the hashes of their passwords and their roles, durable in SQL.
+
+As in the rest of the catalog, a method that returns has stored what it changed, and one that
+raises has changed nothing. Passwords never come here, only what argon2 made of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from penstock.catalog.access.access_keys import AccessKeys
+from penstock.catalog.access.roles import (
+    RoleCatalog,
+    delete_user_rules,
+    load_user_roles,
+    put_user_roles,
+    user_roles,
+)
+from penstock.catalog.database.interface import Database
+from penstock.catalog.database.thread import Runner
+from penstock.model.clock import Clock
+from penstock.model.errors import RefusedError
+from penstock.model.record import TenantId
+
+REMOVED_PROOF: Final = "removed"  # the login of wills whose users are gone
+REMOVED_OWNER: Final = ":removed"  # behind the name of a user who is gone; no name contains ':'
+
+
+@dataclass(frozen=True, slots=True)
+class CredentialRow:
+    """A user who can log in."""
+
+    tenant: TenantId
+    user: str
+    password_hash: str  # argon2's own text, parameters and salt included
+    created_at: int  # µs since 1970, UTC
+    changed_at: int  # when the password was set
+    roles: tuple[str, ...]  # in alphabetical order
+
+
+class Credentials:
+    """The users of all tenants, over the catalog's runner."""
+
+    def __init__(self, runner: Runner, clock: Clock) -> None:
+        self.keys = AccessKeys(runner, clock)
+        self.roles = RoleCatalog(runner, clock)
+        self._runner = runner
+        self._clock = clock
+
+    async def load(self) -> list[CredentialRow]:
+        """All of them, by tenant and name."""
+        return await self._runner.run(_load)
+
+    async def insert(
+        self, tenant: TenantId, user: str, password_hash: str, roles: Sequence[str]
+    ) -> CredentialRow:
+        """Raises RefusedError when the user exists."""
+        now_us = self._clock.now_us()
+        held = tuple(sorted(set(roles)))
+        row = CredentialRow(
+            tenant=tenant,
+            user=user,
+            password_hash=password_hash,
+            created_at=now_us,
+            changed_at=now_us,
+            roles=held,
+        )
+
+        def work(database: Database) -> None:
+            if not database.execute(
+                "insert into credentials (tenant, user_name, password_hash, created_at, changed_at)"
+                " values ($1, $2, $3, $4, $5) on conflict (tenant, user_name) do nothing",
+                row.tenant,
+                row.user,
+                row.password_hash,
+                row.created_at,
+                row.changed_at,
+            ):
+                raise RefusedError(
+                    f"user {user!r} already exists: change the password, or choose another name"
+                )
+            put_user_roles(database, tenant, user, row.roles)
+
+        await self._runner.run(work)
+        return row
+
+    async def update(
+        self, tenant: TenantId, user: str, password_hash: str, *, keep_keys: bool = False
+    ) -> CredentialRow:
+        """Set the password and delete the user's keys; RefusedError when there is no such user."""
+        now_us = self._clock.now_us()
+
+        def work(database: Database) -> CredentialRow:
+            database.execute(
+                "update credentials set password_hash = $3, changed_at = $4"
+                " where tenant = $1 and user_name = $2",
+                tenant,
+                user,
+                password_hash,
+                now_us,
+            )
+            created = database.fetch(
+                "select created_at from credentials where tenant = $1 and user_name = $2",
+                tenant,
+                user,
+            )
+            if not created:
+                raise _no_such_user(user)
+            if not keep_keys:
+                database.execute(
+                    "delete from access_keys where tenant = $1 and user_name = $2", tenant, user
+                )
+            roles = user_roles(database, tenant, user)
+            return CredentialRow(
+                tenant=tenant,
+                user=user,
+                password_hash=password_hash,
+                created_at=created[0][0],
+                changed_at=now_us,
+                roles=roles,
+            )
+
+        return await self._runner.run(work)
+
+    async def delete(self, tenant: TenantId, user: str) -> None:
+        """With the user's roles, rules and keys; RefusedError when there is no such user."""
+
+        def work(database: Database) -> None:
+            if not database.execute(
+                "delete from credentials where tenant = $1 and user_name = $2", tenant, user
+            ):
+                raise _no_such_user(user)
+            delete_user_rules(database, tenant, user)
+            # Sessions of clients that are connected end with their connections.
+            database.execute(
+                "update sessions set owner = owner || $3,"
+                " expiry_s = case when is_connected = 1 then expiry_s else 0 end"
+                " where tenant = $1 and owner = $2",
+                tenant,
+                user,
+                REMOVED_OWNER,
+            )
+            database.execute(
+                "update wills set proof = $3 where tenant = $1 and owner = $2",
+                tenant,
+                user,
+                REMOVED_PROOF,
+            )
+
+        await self._runner.run(work)
+
+
+def _load(database: Database) -> list[CredentialRow]:
+    rows = database.fetch(
+        "select tenant, user_name, password_hash, created_at, changed_at from credentials"
+        " order by tenant, user_name"
+    )
+    roles = load_user_roles(database)
+    return [
+        CredentialRow(
+            tenant=tenant,
+            user=user,
+            password_hash=stored,
+            created_at=created,
+            changed_at=changed,
+            roles=roles.get((tenant, user), ()),
+        )
+        for tenant, user, stored, created, changed in rows
+    ]
+
+
+def _no_such_user(user: str) -> RefusedError:
+    return RefusedError(
+        f"there is no user {user!r} (names are case-sensitive): see `penstock user list`"
+    )

@@ -1,0 +1,125 @@
+"""The nodes of a catalog as one of them sees them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from penstock.catalog.cluster.nodes import (
+    DEAD,
+    LIVE,
+    NodeRow,
+    claim_recovery,
+    list_nodes,
+    mark_gone,
+)
+from penstock.catalog.cluster.recovering import FoundMarks, all_fences, give_back, node_levels
+from penstock.catalog.database.interface import Database
+from penstock.catalog.database.thread import Runner
+from penstock.model.errors import RefusedError
+from penstock.model.record import TenantId
+
+
+class ClusterCatalog:
+    """Every method is one durable unit of work."""
+
+    def __init__(self, runner: Runner) -> None:
+        self._runner = runner
+
+    async def list(self) -> list[NodeRow]:
+        return await self._runner.run(list_nodes)
+
+    async def set_address(self, inc: int, address: str) -> None:
+        """Where the doors of a node are, once they are open."""
+
+        def work(database: Database) -> None:
+            database.execute("update nodes set address = $2 where inc = $1", inc, address)
+
+        await self._runner.run(work)
+
+    async def drain(self, inc: int, *, is_draining: bool = True) -> None:
+        """Ask a node to send its clients away; RefusedError if it is not live."""
+
+        def work(database: Database) -> None:
+            if not database.execute(
+                "update nodes set is_draining = $2 where inc = $1 and state = $3",
+                *(inc, int(is_draining), LIVE),
+            ):
+                raise RefusedError(
+                    f"no live node has the incarnation {inc}: `penstock node list` shows them"
+                )
+
+        await self._runner.run(work)
+
+    async def claim_recovery(self, dead_inc: int, inc: int) -> bool:
+        return await self._runner.run(lambda database: claim_recovery(database, dead_inc, inc))
+
+    async def leave(self, inc: int) -> None:
+        """A node ends in order. What it could not give back, or left to others, is recovered."""
+
+        def work(database: Database) -> None:
+            left = [
+                database.fetch(f"select 1 from {table} where {column} = $1 limit 1", inc)
+                for table, column in (("sessions", "owner_inc"), ("wills", "node_inc"))
+            ]
+            if any(left):
+                database.execute("update nodes set state = $2 where inc = $1", inc, DEAD)
+            else:
+                database.execute("delete from claims where owner_inc = $1", inc)
+                mark_gone(database, inc)
+
+        await self._runner.run(work)
+
+    async def levels(self, inc: int) -> dict[int, tuple[int, int]]:
+        """(epoch, offset) by topic id: how far a node was at its newest checkpoint."""
+        return await self._runner.run(lambda database: node_levels(database, inc))
+
+    async def fences(self) -> dict[int, dict[int, int]]:
+        """Offsets of fences, by topic id and incarnation."""
+        return await self._runner.run(all_fences)
+
+    async def give_back(
+        self, dead_inc: int, inc: int, fences: Mapping[int, int], found: FoundMarks, now_us: int
+    ) -> bool:
+        """Free everything of a dead node; False if another node has recovered it."""
+        return await self._runner.run(
+            lambda database: give_back(
+                database, dead_inc, inc, fences=fences, found=found, now_us=now_us
+            )
+        )
+
+    async def ask(self, channel: str, question: str) -> None:
+        """Tell all nodes what one of them is asked for."""
+
+        def work(database: Database) -> None:
+            database.fetch("select pg_notify($1, $2)", channel, question)
+
+        await self._runner.run(work)
+
+    async def claim(self, tenant: TenantId, kind: str, name: str, inc: int) -> int:
+        """Work with something that one node at a time may: its incarnation, ours if it worked."""
+
+        def work(database: Database) -> int:
+            database.execute(
+                "insert into claims (tenant, kind, name, owner_inc) values ($1, $2, $3, $4)"
+                " on conflict (tenant, kind, name) do nothing",
+                *(tenant, kind, name, inc),
+            )
+            ((owner,),) = database.fetch(
+                "select owner_inc from claims where tenant = $1 and kind = $2 and name = $3",
+                *(tenant, kind, name),
+            )
+            return int(owner)
+
+        return await self._runner.run(work)
+
+    async def release(self, tenant: TenantId, kind: str, name: str, inc: int) -> None:
+        """Another node may claim it."""
+
+        def work(database: Database) -> None:
+            database.execute(
+                "delete from claims where tenant = $1 and kind = $2 and name = $3"
+                " and owner_inc = $4",
+                *(tenant, kind, name, inc),
+            )
+
+        await self._runner.run(work)

@@ -1,0 +1,1 @@
+"""The database below the catalog: SQLite or PostgreSQL, on one thread."""

@@ -1,0 +1,1 @@
+"""What is kept for readers and writers of topics: positions, groups, idempotency keys."""

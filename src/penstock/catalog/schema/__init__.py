@@ -1,0 +1,1 @@
+"""The tables of the catalog, and how older ones become them."""

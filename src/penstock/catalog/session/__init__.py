@@ -1,0 +1,1 @@
+"""What is kept for MQTT clients: sessions, shares, retained messages, wills."""

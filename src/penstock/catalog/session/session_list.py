@@ -1,0 +1,48 @@
+"""Looking at stored sessions without touching them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from penstock.catalog.database.interface import Database
+from penstock.catalog.database.thread import Runner
+from penstock.catalog.session.stored_sessions import StoredSession, load_session
+from penstock.model.record import TenantId
+
+
+@dataclass(frozen=True, slots=True)
+class SessionRow:
+    """A session in the catalog, and whose it is.
+
+    While its client is connected it has a position only where it lags.
+    """
+
+    owner: str
+    is_connected: bool
+    stored: StoredSession
+
+
+class SessionList:
+    """Reads the sessions of a tenant, over the catalog's runner."""
+
+    def __init__(self, runner: Runner, tenant: TenantId) -> None:
+        self._runner = runner
+        self._tenant = tenant
+
+    async def find(self, client_ids: list[str]) -> dict[str, SessionRow]:
+        """Those of these clients that have one."""
+
+        def work(database: Database) -> dict[str, SessionRow]:
+            found = {}
+            for client_id in client_ids:
+                rows = database.fetch(
+                    "select owner, is_connected from sessions where tenant = $1 and client_id = $2",
+                    self._tenant,
+                    client_id,
+                )
+                for owner, is_connected in rows:
+                    stored = load_session(database, self._tenant, client_id)
+                    found[client_id] = SessionRow(owner, bool(is_connected), stored)
+            return found
+
+        return await self._runner.run(work)

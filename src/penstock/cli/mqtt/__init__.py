@@ -1,0 +1,1 @@
+"""Commands that speak MQTT, and those about MQTT clients."""

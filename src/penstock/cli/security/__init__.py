@@ -1,0 +1,1 @@
+"""Commands that say who may log in, and who may do what."""

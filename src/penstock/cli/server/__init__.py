@@ -1,0 +1,1 @@
+"""Commands that start a broker, and that say how it is doing."""

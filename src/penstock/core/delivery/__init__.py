@@ -1,0 +1,1 @@
+"""Decisions about delivery: who gets a record, when, and what is out."""

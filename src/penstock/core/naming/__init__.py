@@ -1,0 +1,1 @@
+"""Names and filters: which are legal, what matches, and which topic holds a name."""

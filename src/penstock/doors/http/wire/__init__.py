@@ -1,0 +1,1 @@
+"""HTTP on the wire: bytes into requests, answers into bytes, WebSocket frames."""

@@ -1,0 +1,1 @@
+"""Clients that come in: bytes before the login, the login, the session, the will."""

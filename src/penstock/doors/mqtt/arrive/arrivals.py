@@ -1,0 +1,366 @@
+"""Clients that come in: their login, their session, and what they are told about this broker."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from functools import partial
+from typing import Final
+from uuid import uuid4
+
+from penstock.broker.cluster.claiming import Arrival
+from penstock.broker.cluster.node import Node, short_name
+from penstock.broker.exchange import Exchange
+from penstock.broker.session.known_clients import ASSIGNED_PREFIX
+from penstock.broker.session.resume import go_on, restore
+from penstock.broker.session.session import NEVER_EXPIRES, Session
+from penstock.broker.settings import topic_settings
+from penstock.core.naming.names import quoted
+from penstock.core.naming.placement import DEFAULT_TOPIC
+from penstock.doors.mqtt.aliases import ALIASES_MAX
+from penstock.doors.mqtt.answers import explained
+from penstock.doors.mqtt.arrive.login import Logins, credential_of
+from penstock.doors.mqtt.arrive.wills import check_will, read_will
+from penstock.doors.mqtt.connection import PACKET_BYTES_MAX, Connection
+from penstock.doors.mqtt.events import ClientEvents
+from penstock.doors.mqtt.host import Spawn
+from penstock.doors.mqtt.limits import MqttLimits
+from penstock.doors.mqtt.receive.publishing import RECEIVE_MAX
+from penstock.doors.mqtt.world import MqttWorld
+from penstock.model.errors import NotAuthorized, PenstockError, QuotaExceeded
+from penstock.model.record import DEFAULT_TENANT, TenantId
+from penstock.model.will import Will
+from penstock.mqtt.encode import encode_within
+from penstock.mqtt.kinds import MQTT_5, Role
+from penstock.mqtt.packets import Connack, Connect
+from penstock.mqtt.properties import Properties
+from penstock.mqtt.reasons import Reason
+from penstock.mqtt.state import event_of, next_state
+
+WINDOW_MAX: Final = 1_000  # messages out to one client, whatever it allows
+NOT_EXTENDED: Final = (
+    "extended authentication is not offered: log in with a user name and password, or a certificate"
+)
+TOO_SMALL: Final = "the CONNACK is larger than the maximum packet size: allow larger packets"
+DRAINING: Final = "this node sends its clients to other nodes: connect to another one"
+TAKEN_OVER: Final = "another client connected with the same client id: give each client its own id"
+
+
+class Arrivals:
+    """From a CONNECT to its CONNACK. At most one connection is given a client's session."""
+
+    def __init__(
+        self,
+        worlds: dict[TenantId, MqttWorld],
+        loop: asyncio.AbstractEventLoop,
+        limits: MqttLimits,
+        spawn: Spawn,
+        events: ClientEvents,
+        on_known: Callable[[Connection], None],
+    ) -> None:
+        self._events = events
+        self._on_known = on_known  # a client has logged in
+        self._worlds = worlds
+        self._limits = limits
+        self._spawn = spawn
+        self._counted: set[Connection] = set()  # those that the quota of connections knows
+        # By tenant and client id: their session is being loaded.
+        self._arriving: dict[tuple[TenantId, str], Connection] = {}
+        default = worlds[DEFAULT_TENANT].exchange.engine
+        self._traffic = default.metrics.traffic
+        self._logins = Logins(default.access, default.clock, loop, self.admit, self._refuse_login)
+
+    def forget(self, connection: Connection) -> None:
+        """The connection was closed; nobody waits for its login."""
+        self._logins.forget(connection)
+        if connection in self._counted:
+            self._counted.discard(connection)
+            world = self._worlds[connection.principal.tenant]
+            world.exchange.engine.quotas.leave(connection.principal.user)
+
+    def connect(self, connection: Connection, packet: Connect) -> None:
+        self._traffic.connects += 1
+        connection.version = packet.version
+        connection.is_bridge = packet.is_bridge
+        if packet.properties.maximum_packet_size is not None:  # of a refusal, too [MQTT-3.1.2-24]
+            connection.packet_bytes_max = packet.properties.maximum_packet_size
+        if packet.properties.authentication_method is not None:
+            reason = Reason.BAD_AUTHENTICATION_METHOD
+            self._refuse(connection, packet, "authentication", reason, NOT_EXTENDED)
+            return
+        self._logins.ask(connection, packet)
+
+    def admit(self, connection: Connection, packet: Connect) -> None:
+        """Open the session of a client that may come in, with the tenant it logged in to."""
+        tenant = connection.principal.tenant
+        world = self._worlds.get(tenant)
+        if world is None:
+            why = f"tenant {quoted(tenant)} was removed"
+            self._refuse(connection, packet, "login", Reason.NOT_AUTHORIZED, why)
+            return
+        exchange = world.exchange
+        node = exchange.engine.shared.node
+        if self._is_sent_away(node, connection, packet):
+            return
+        if not exchange.engine.topics.has_default:
+            self._spawn(connection, self._make_default(exchange, connection, packet))
+            return
+        client_id = packet.client_id or f"{ASSIGNED_PREFIX}{uuid4().hex}"
+        connection.keep_alive_s = self._limits.keep_alive_s(packet.version, packet.keep_alive_s)
+        expiry_s = self._limits.session_expiry_s(_asked_expiry_s(packet))
+        if packet.properties.maximum_packet_size is not None:
+            answer = _answer(connection, packet, client_id, expiry_s, is_present=False)
+            if not encode_within(answer, packet.version, connection.packet_bytes_max):
+                reason = Reason.PACKET_TOO_LARGE
+                self._refuse(connection, packet, "packet_size", reason, TOO_SMALL)
+                return
+        connection.principal = connection.principal.for_client(client_id)
+        holder = exchange.sessions.connected.get(client_id)
+        if node is None and not self._may_have(exchange, connection, client_id):
+            self._refuse_taken(connection, packet, client_id)
+            return
+        will = None if packet.will is None else read_will(packet.will)
+        if will is not None:
+            reason, why = check_will(exchange, connection.principal, client_id, will)
+            if reason != Reason.SUCCESS:
+                self._refuse(connection, packet, "will", reason, why)
+                return
+        if holder is not None and isinstance(holder.outbox, Connection):
+            if not holder.outbox.principal.is_same_user(connection.principal):
+                self._refuse_taken(connection, packet, client_id)
+                return
+            holder.outbox.end(Reason.SESSION_TAKEN_OVER, TAKEN_OVER)
+        try:
+            exchange.engine.quotas.enter(connection.principal.user)
+        except QuotaExceeded as exceeded:
+            self._answer_no(connection, Reason.QUOTA_EXCEEDED, str(exceeded))
+            return
+        self._counted.add(connection)
+        asked = packet.properties
+        window = min(asked.receive_maximum or WINDOW_MAX, WINDOW_MAX)
+        session = Session(client_id, connection, window)
+        connection.take_aliases(asked.topic_alias_maximum or 0)
+        connection.wants_reasons = asked.request_problem_information != 0
+        session.expiry_s = expiry_s
+        is_kept = session.expiry_s > 0 or node is not None or self._is_stored(world, client_id)
+        if is_kept or will or world.wills.concerns(client_id, connection.principal.user):
+            work = self._admit_slowly(world, connection, packet, session, will, is_kept=is_kept)
+            self._arriving[world.tenant, client_id] = connection
+            self._spawn(connection, work)
+        else:
+            self._welcome(exchange, connection, packet, session, is_present=False)
+
+    def _is_stored(self, world: MqttWorld, client_id: str) -> bool:
+        is_known = client_id in world.exchange.store.stored
+        return is_known or (world.tenant, client_id) in self._arriving
+
+    def _is_sent_away(self, node: Node | None, connection: Connection, packet: Connect) -> bool:
+        """Whether a client was rejected because the node is being drained."""
+        if node is None or not node.is_draining:
+            return False
+        self._refuse(connection, packet, "unavailable", Reason.USE_ANOTHER_SERVER, DRAINING)
+        return True
+
+    def _may_have(self, exchange: Exchange, connection: Connection, client_id: str) -> bool:
+        """Is the stored session of this client the connection's, if there is one?"""
+        stored = exchange.store.stored
+        return client_id not in stored or self._may_have_of(
+            exchange, connection, stored.get(client_id, "")
+        )
+
+    def _may_have_of(self, exchange: Exchange, connection: Connection, owner: str) -> bool:
+        """May the connection have a session of this user?
+
+        Those of anonymous clients belong to nobody once such clients are not let in any more.
+        """
+        if owner == connection.principal.user:
+            return True
+        return not owner and exchange.engine.access.anonymous(connection.source) is None
+
+    def _arrival(self, world: MqttWorld, connection: Connection, client_id: str) -> Arrival | None:
+        """What a node has to know before it claims a session; None for a broker alone."""
+        if world.exchange.engine.shared.node is None:
+            return None
+        return Arrival(
+            partial(self._may_have_of, world.exchange, connection),
+            lambda: (
+                not connection.is_closed
+                and self._arriving.get((world.tenant, client_id)) is connection
+            ),
+        )
+
+    def release(self, tenant: TenantId, client_id: str) -> None:
+        """Another node asks for the session of a client, which has connected there."""
+        world = self._worlds.get(tenant)
+        if world is None:
+            return
+        sessions = world.exchange.sessions.connected
+        for one in [client_id] if client_id in sessions else list(sessions):
+            if short_name(one) == client_id:
+                outbox = sessions[one].outbox
+                if isinstance(outbox, Connection):
+                    outbox.end(Reason.SESSION_TAKEN_OVER, TAKEN_OVER)
+                    return
+        for (of, one), connection in list(self._arriving.items()):
+            if of == tenant and short_name(one) == client_id:
+                connection.close()
+
+    async def _make_default(
+        self, exchange: Exchange, connection: Connection, packet: Connect
+    ) -> None:
+        """The first MQTT client of a tenant: from now on every name has a place."""
+        engine = exchange.engine
+        settings = topic_settings(engine.settings, {})
+        try:
+            await engine.topics.create(DEFAULT_TOPIC, settings, exist_ok=True)
+        except PenstockError as refused:
+            reason = Reason.SERVER_UNAVAILABLE
+            self._refuse(connection, packet, "unavailable", reason, str(refused))
+            return
+        if not connection.is_closed:
+            self.admit(connection, packet)
+
+    async def _admit_slowly(
+        self,
+        world: MqttWorld,
+        connection: Connection,
+        packet: Connect,
+        session: Session,
+        will: Will | None,
+        *,
+        is_kept: bool,
+    ) -> None:
+        """Open a session that has to do with the catalog: what it keeps, or a will."""
+        exchange = world.exchange
+        owner = connection.principal.user
+        is_present = False
+        is_clean = packet.clean_start
+        try:
+            if is_kept:
+                arrival = self._arrival(world, connection, session.client_id)
+                stored, is_present = await exchange.store.begin(
+                    session, is_clean=is_clean, arrival=arrival
+                )
+                if is_present:
+                    await restore(exchange, session, stored)
+            await world.wills.begin(session, owner, will, is_clean=is_clean)
+        except PenstockError as refused:
+            if self._arrived(world, session.client_id, connection):
+                self._leave(exchange, session, is_present=is_present)
+            if isinstance(refused, NotAuthorized):
+                self._refuse_taken(connection, packet, session.client_id)
+                return
+            is_quota = isinstance(refused, QuotaExceeded)
+            reason = Reason.QUOTA_EXCEEDED if is_quota else Reason.SERVER_UNAVAILABLE
+            self._refuse(connection, packet, "unavailable", reason, str(refused))
+            return
+        if not self._arrived(world, session.client_id, connection):
+            world.wills.withdraw(session, connection.close)  # it belongs to who came later
+            return
+        if connection.is_closed:
+            self._leave(exchange, session, is_present=is_present)
+            world.wills.end(session, owner)
+            return
+        holder = exchange.sessions.connected.get(session.client_id)
+        if holder is not None and holder.outbox is not None:
+            holder.outbox.close()
+        self._welcome(exchange, connection, packet, session, is_present=is_present)
+        if is_present:
+            await go_on(exchange, session)
+
+    def _leave(self, exchange: Exchange, session: Session, *, is_present: bool) -> None:
+        """The client is rejected after all, or has already disconnected."""
+        if session.vault is not None:
+            store = exchange.store
+            (store.leave if is_present else store.end)(session)
+
+    def _arrived(self, world: MqttWorld, client_id: str, connection: Connection) -> bool:
+        """The session has been looked up; False if another connection asked for it meanwhile."""
+        if self._arriving.get((world.tenant, client_id)) is not connection:
+            return False
+        del self._arriving[world.tenant, client_id]
+        return True
+
+    def _welcome(
+        self,
+        exchange: Exchange,
+        connection: Connection,
+        packet: Connect,
+        session: Session,
+        *,
+        is_present: bool,
+    ) -> None:
+        self._on_known(connection)
+        connection.begin(packet.version, session, exchange)
+        exchange.sessions.attach(session)
+        exchange.store.clients.arrive(
+            session.client_id,
+            connection.principal.user,
+            credential_of(connection, packet),
+            connection.source,
+        )
+        expiry_s = session.expiry_s
+        answer = _answer(connection, packet, session.client_id, expiry_s, is_present=is_present)
+        connection.put_packet(answer)
+        connection.state = next_state(connection.state, Role.SERVER, event_of(answer))
+        self._events.connected(connection, session, is_present=is_present)
+        connection.go_on()
+
+    def _refuse_login(
+        self, connection: Connection, packet: Connect, reason: Reason, why: str
+    ) -> None:
+        self._events.login_refused(connection, packet, why)
+        self._answer_no(connection, reason, why)
+
+    def _refuse(
+        self, connection: Connection, packet: Connect, counted_as: str, reason: Reason, why: str
+    ) -> None:
+        self._events.refused(connection, packet, counted_as, why)
+        self._answer_no(connection, reason, why)
+
+    def _refuse_taken(self, connection: Connection, packet: Connect, client_id: str) -> None:
+        why = f"client id {quoted(client_id)} belongs to another user: choose another one"
+        self._refuse(connection, packet, "client_id", Reason.NOT_AUTHORIZED, why)
+
+    def _answer_no(self, connection: Connection, reason: Reason, why: str) -> None:
+        connection.put_packet(Connack(reason=reason, properties=explained(why)))
+        connection.leave()
+
+
+def _answer(
+    connection: Connection, packet: Connect, client_id: str, expiry_s: int, *, is_present: bool
+) -> Connack:
+    """The CONNACK that lets a client in; its size does not depend on the session."""
+    assigned = None if packet.client_id else client_id
+    keep_alive_s = connection.keep_alive_s
+    given_s = keep_alive_s if keep_alive_s != packet.keep_alive_s else None
+    kept_s = expiry_s if expiry_s != _asked_expiry_s(packet) else None
+    has_shares = connection.exchange.engine.shared.node is None
+    properties = _offers(assigned, given_s, kept_s, has_shares=has_shares)
+    return Connack(is_present, properties=properties)
+
+
+def _offers(
+    assigned: str | None,
+    keep_alive_s: int | None,
+    session_expiry_s: int | None,
+    *,
+    has_shares: bool,
+) -> Properties:
+    """What an MQTT 5 client is told about this broker."""
+    return Properties(
+        session_expiry_interval=session_expiry_s,
+        assigned_client_identifier=assigned,
+        server_keep_alive=keep_alive_s,
+        maximum_packet_size=PACKET_BYTES_MAX,
+        receive_maximum=RECEIVE_MAX,
+        topic_alias_maximum=ALIASES_MAX,
+        shared_subscription_available=int(has_shares),
+    )
+
+
+def _asked_expiry_s(packet: Connect) -> int:
+    """How long the session is to outlive its connection; before MQTT 5 for ever, or not at all."""
+    if packet.version == MQTT_5:
+        return packet.properties.session_expiry_interval or 0
+    return 0 if packet.clean_start else NEVER_EXPIRES

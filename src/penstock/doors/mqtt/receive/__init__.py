@@ -1,0 +1,1 @@
+"""What clients send after their login: publishes, subscriptions, acknowledgements."""

@@ -1,0 +1,1 @@
+"""TLS of the doors: certificates, revocation, and the link above the transport."""

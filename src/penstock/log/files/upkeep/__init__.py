@@ -1,0 +1,1 @@
+"""Work on closed segments: sealing, erasing, verifying, moments for a backup."""

@@ -1,0 +1,193 @@
+"""Are several nodes one broker: whatever door of whatever node a client uses?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from penstock.mqtt.packets import Disconnect, Pubcomp, Publish, Pubrec, Pubrel, Will
+from penstock.mqtt.reasons import Reason
+from tests.cluster.node_world import NodeWorld
+from tests.kafka_server import KafkaServer
+from tests.postgres_server import PostgresServer
+from tests.waiting import wait_until
+
+
+@pytest.fixture
+def world(kafka: KafkaServer, postgres: PostgresServer, tmp_path: Path) -> Iterator[NodeWorld]:
+    with NodeWorld(kafka, postgres, tmp_path) as made:
+        yield made
+
+
+def test_nodes_list_each_other(world: NodeWorld) -> None:
+    for at in (0, 1):
+        assert world.states(at) == {"n0": "live", "n1": "live"}
+
+
+@pytest.mark.parametrize("qos", [0, 1, 2])
+def test_a_message_published_on_one_node_reaches_a_subscriber_of_another(
+    world: NodeWorld, qos: int
+) -> None:
+    reader, _ = world.connect(0, "reader", is_clean=True, expiry_s=0)
+    reader.subscribe("a/#", qos=qos)
+    writer, _ = world.connect(1, "writer", is_clean=True, expiry_s=0)
+    for number in range(20):
+        writer.publish("a/b", str(number).encode(), qos)
+    got = []
+    for _ in range(20):
+        message = reader.receive()
+        got.append(int(message.payload))
+        reader.acknowledge(message)
+    assert got == list(range(20))
+
+
+def test_clients_of_nodes_hear_that_there_are_no_shared_subscriptions(world: NodeWorld) -> None:
+    client, answer = world.connect(0, "member", is_clean=True, expiry_s=0)
+    assert answer.properties.shared_subscription_available == 0
+    refused = client.subscribe("$share/g/a/#", qos=1)
+    assert refused.reasons == (Reason.SHARED_SUBSCRIPTIONS_NOT_SUPPORTED,)
+
+
+def test_a_session_moves_to_the_node_its_client_connects_to(world: NodeWorld) -> None:
+    first, _ = world.connect(0, "mover", is_clean=True)
+    first.subscribe("a/#", qos=1)
+    second, answer = world.connect(1, "mover")
+    assert answer.session_present
+    gone = first.expect(Disconnect)
+    assert gone.reason == Reason.SESSION_TAKEN_OVER
+    writer, _ = world.connect(0, "writer", is_clean=True, expiry_s=0)
+    writer.publish("a/b", b"one", 1)
+    assert second.receive().payload == b"one"
+
+
+def test_sessions_of_a_killed_node_go_on_at_another(world: NodeWorld) -> None:
+    reader, _ = world.connect(0, "reader", is_clean=True)
+    reader.subscribe("a/#", qos=1)
+    writer, _ = world.connect(1, "writer", is_clean=True, expiry_s=0)
+    writer.publish("a/b", b"before", 1)
+    assert reader.receive().payload == b"before"
+    world[0].kill()
+    writer.publish("a/b", b"while away", 1)
+    again, answer = world.connect(1, "reader")
+    assert answer.session_present
+    payloads = set()
+    while b"while away" not in payloads:
+        message = again.receive()
+        payloads.add(message.payload)
+        again.acknowledge(message)
+    world[0].start()
+    wait_until(lambda: world.states(1) == {"n0": "live", "n1": "live"})
+
+
+def test_what_one_node_makes_is_known_to_the_others_within_moments(world: NodeWorld) -> None:
+    world.ask(0, "/v1/topics/orders", {}, "PUT")
+    world.ask(0, "/v1/users/ann", {"password": "a long password"}, "PUT")
+    wait_until(lambda: "orders" in [one["topic"] for one in world.ask(1, "/v1/topics")["topics"]])
+    wait_until(lambda: "ann" in [one["user"] for one in world.ask(1, "/v1/users")["users"]])
+    world.ask(1, "/v1/topics/orders", method="DELETE")
+    wait_until(
+        lambda: "orders" not in [one["topic"] for one in world.ask(0, "/v1/topics")["topics"]]
+    )
+
+
+def test_a_message_of_qos_2_is_stored_once_when_its_node_is_killed_before_the_release(
+    world: NodeWorld,
+) -> None:
+    reader, _ = world.connect(1, "reader", is_clean=True)
+    reader.subscribe("a/#", qos=2)
+    writer, _ = world.connect(0, "writer", is_clean=True)
+    writer.send(Publish(name="a/b", payload=b"once", qos=2, packet_id=7))
+    writer.expect(Pubrec)
+    world[0].kill()
+    again, answer = world.connect(1, "writer")
+    assert answer.session_present
+    again.send(Publish(name="a/b", payload=b"once", qos=2, packet_id=7, dup=True))
+    again.expect(Pubrec)
+    again.send(Pubrel(7))
+    again.expect(Pubcomp)
+    again.publish("a/b", b"last", 1)
+    got = []
+    while b"last" not in got:
+        message = reader.receive()
+        got.append(message.payload)
+        reader.acknowledge(message)
+    assert got == [b"once", b"last"]
+    world[0].start()
+
+
+def test_the_will_of_a_client_of_a_killed_node_is_published_once(world: NodeWorld) -> None:
+    reader, _ = world.connect(1, "reader", is_clean=True)
+    reader.subscribe("#", qos=1)
+    will = Will("wills/one", b"gone", qos=1)
+    world.connect(0, "mortal", is_clean=True, expiry_s=0, will=will)
+    world[0].kill()
+    message = reader.receive()
+    assert message.payload == b"gone"
+    reader.acknowledge(message)
+    world[0].start()
+    writer, _ = world.connect(0, "writer", is_clean=True, expiry_s=0)
+    writer.publish("a/b", b"last", 1)
+    assert reader.receive().payload == b"last"
+
+
+def test_a_node_frozen_longer_than_its_lease_ends_when_it_wakes(world: NodeWorld) -> None:
+    reader, _ = world.connect(0, "reader", is_clean=True)
+    reader.subscribe("a/#", qos=1)
+    world.freeze(0)
+    again, answer = world.connect(1, "reader")
+    assert answer.session_present
+    world.thaw(0)
+    assert reader.is_closed()
+    world[0].wait_ended(3)
+    again.publish("a/b", b"one", 1)
+    assert again.pick(Publish).payload == b"one"
+    world[0].start()
+
+
+def test_a_drained_node_sends_its_clients_away_and_is_not_ready(world: NodeWorld) -> None:
+    reader, _ = world.connect(0, "reader", is_clean=True)
+    reader.subscribe("a/#", qos=1)
+    world.ask(1, "/v1/nodes/n0/drain", {})
+    assert reader.expect(Disconnect).reason == Reason.USE_ANOTHER_SERVER
+    assert world.states(1)["n0"] == "draining"
+    _, refused = world.connect(0, "reader")
+    assert refused.reason == Reason.USE_ANOTHER_SERVER
+    _, answer = world.connect(1, "reader")
+    assert answer.session_present
+    assert not world.ready(0)
+    world.ask(1, "/v1/nodes/n0/drain", {"drain": False})
+    wait_until(lambda: world.ready(0))
+
+
+def test_of_many_clients_that_fight_for_one_id_over_all_nodes_one_is_left(
+    world: NodeWorld,
+) -> None:
+    fighters = [world.begin_connect(at % 2, "prize") for at in range(100)]
+    wait_until(lambda: sum(not one.has_ended() for one in fighters) <= 1)
+    (winner,) = [one for one in fighters if not one.has_ended()]
+    wait_until(lambda: winner.has_ended() or winner.is_connected)
+    winner.subscribe("a/#", qos=1)
+    other, _ = world.connect(0, "other", is_clean=True, expiry_s=0)
+    other.publish("a/b", b"one", 1)
+    assert winner.receive().payload == b"one"
+
+
+def test_a_retained_message_of_one_node_is_given_to_later_subscribers_of_all(
+    world: NodeWorld,
+) -> None:
+    writer, _ = world.connect(0, "writer", is_clean=True, expiry_s=0)
+    for number in range(5):
+        writer.publish(f"state/{number}", b"old", 1, retain=True)
+        writer.publish(f"state/{number}", str(number).encode(), 1, retain=True)
+    writer.publish("state/0", b"", 1, retain=True)
+    last, _ = world.connect(1, "last", is_clean=True, expiry_s=0)
+    wait_until(lambda: sorted(world.retained(1)) == [f"state/{n}" for n in range(1, 5)])
+    last.subscribe("state/#", qos=1)
+    got = {}
+    for _ in range(4):
+        message = last.receive()
+        got[message.name] = message.payload
+        last.acknowledge(message)
+    assert got == {f"state/{number}": str(number).encode() for number in range(1, 5)}
