@@ -74,7 +74,7 @@ def test_an_archive_is_filled_from_an_address_and_no_run_is_kept_here(
     assert sorted(row["offset"] for row in rows_of(tmp_path / "table")) == list(range(7))
     assert read_reports(tmp_path / "data") == []
     assert main([*run, "--at", at.replace("alice:w%40nder@", "")]) == 1
-    assert "or with a key (`penstock user key`) in --key-file" in capfd.readouterr().err
+    assert "or a key (`penstock user key`) with --key-file" in capfd.readouterr().err
 
 
 def test_statistics_of_a_running_broker_have_the_places_of_its_readers(
@@ -115,7 +115,7 @@ def test_what_waits_for_sessions_is_asked_of_a_broker_that_wants_a_login(
     assert waiting == {"client_id": "away", "topic": "orders", "waiting": 1}
     refused = at.replace("alice:w%40nder@", "")
     assert main(["pipeline", "run", "dispatch", "--at", refused]) == 1
-    assert "or with a key (`penstock user key`) in --key-file" in capfd.readouterr().err
+    assert "or a key (`penstock user key`) with --key-file" in capfd.readouterr().err
 
 
 def test_a_declared_pipeline_is_checked_and_run_with_a_key(

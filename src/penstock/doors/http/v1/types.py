@@ -212,7 +212,8 @@ class Fetch(Struct, omit_defaults=True, forbid_unknown_fields=True):
 class Commit(Struct, omit_defaults=True, forbid_unknown_fields=True):
     """All before `offset` is handled; without it, all that was given out."""
 
-    offset: Annotated[_Offset | dict[str, _Offset], shown_as(OFFSETS)] | None = None
+    # The topic checks it: its answer names the offsets that are allowed.
+    offset: Annotated[Offsets, shown_as(OFFSETS)] | None = None
 
 
 class Committed(Struct):
