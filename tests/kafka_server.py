@@ -152,9 +152,12 @@ class KafkaServer:
             pytest.skip(reason)
         self._folder = Path(tempfile.mkdtemp(prefix="penstock-kafka-"))
         self.brokers: list[KafkaBroker] = []
-        ports = _free_ports(4 * count)
+        ports = _free_ports(6 * count)
+        # Each broker sends clients of its second port to the first one, where a test can put a
+        # network that it cuts.
+        self.cuttable_ports = [(ports[4 * count + i], ports[5 * count + i]) for i in range(count)]
         self.sasl_ports = ports[2 * count : 3 * count]
-        self.tls_ports = ports[3 * count :]  # with a login, too
+        self.tls_ports = ports[3 * count : 4 * count]  # with a login, too
         authority = Authority(self._folder)
         self.tls_ca = authority.cert
         cert, key = authority.sign("kafka")
@@ -194,18 +197,19 @@ class KafkaServer:
 
 
 def _properties(number: int, ports: list[int]) -> str:
-    port, controller_port, sasl_port, tls_port = ports
+    port, controller_port, sasl_port, tls_port, cut_port, cuttable_port = ports
     plain = "org.apache.kafka.common.security.plain.PlainLoginModule required"
     scram = "org.apache.kafka.common.security.scram.ScramLoginModule required"
     return (
         "process.roles=broker,controller\n"
         f"node.id={number}\n"
         f"listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller_port},"
-        f"SASL://127.0.0.1:{sasl_port},TLS://127.0.0.1:{tls_port}\n"
+        f"SASL://127.0.0.1:{sasl_port},TLS://127.0.0.1:{tls_port},"
+        f"CUTTABLE://127.0.0.1:{cuttable_port}\n"
         f"advertised.listeners=PLAINTEXT://127.0.0.1:{port},SASL://127.0.0.1:{sasl_port},"
-        f"TLS://127.0.0.1:{tls_port}\n"
+        f"TLS://127.0.0.1:{tls_port},CUTTABLE://127.0.0.1:{cut_port}\n"
         "listener.security.protocol.map="
-        "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,SASL:SASL_PLAINTEXT,TLS:SASL_SSL\n"
+        "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,SASL:SASL_PLAINTEXT,TLS:SASL_SSL,CUTTABLE:PLAINTEXT\n"
         "controller.listener.names=CONTROLLER\n"
         "inter.broker.listener.name=PLAINTEXT\n"
         "sasl.enabled.mechanisms=PLAIN,SCRAM-SHA-256\n"

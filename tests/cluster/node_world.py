@@ -20,6 +20,7 @@ from tests.doors.served import Served
 from tests.doors.wire import Wire
 from tests.kafka_server import KafkaServer
 from tests.postgres_server import PostgresServer
+from tests.waiting import WAIT_S
 
 
 class LocalConnection(http.client.HTTPConnection):
@@ -69,24 +70,31 @@ class NodeWorld:
         count: int = 2,
         partitions: int = 2,
         *flags: str,
+        replication: int = 1,
+        lease_s: int = 3,
+        own: dict[int, dict[str, str]] | None = None,
     ) -> None:
+        """`own` are settings that only some nodes have, by their number."""
         self.schema = postgres.new_schema()
         self.postgres = postgres
+        self.bootstrap = kafka.bootstrap
+        self.prefix = kafka.new_prefix()
         env = {
             **os.environ,
             "PENSTOCK_LOG__BACKEND": "kafka",
-            "PENSTOCK_KAFKA__BOOTSTRAP": kafka.bootstrap,
-            "PENSTOCK_KAFKA__PREFIX": kafka.new_prefix(),
+            "PENSTOCK_KAFKA__BOOTSTRAP": self.bootstrap,
+            "PENSTOCK_KAFKA__PREFIX": self.prefix,
             "PENSTOCK_KAFKA__PARTITIONS": str(partitions),
-            "PENSTOCK_KAFKA__REPLICATION": "1",
+            "PENSTOCK_KAFKA__REPLICATION": str(replication),
             "PENSTOCK_CATALOG__URL": postgres.url,
             "PENSTOCK_CATALOG__SCHEMA": self.schema,
+            "PENSTOCK_NODE__LEASE_S": str(lease_s),
             "PENSTOCK_MQTT__WILL_GRACE_S": "1",
         }
-        self.nodes = [
-            Served(folder / f"node{at}", *flags, env={**env, "PENSTOCK_NODE__NAME": f"n{at}"})
-            for at in range(count)
-        ]
+        self.nodes = []
+        for at in range(count):
+            named = {**env, "PENSTOCK_NODE__NAME": f"n{at}", **(own or {}).get(at, {})}
+            self.nodes.append(Served(folder / f"node{at}", *flags, env=named))
 
     def __getitem__(self, at: int) -> Served:
         return self.nodes[at]
@@ -155,9 +163,10 @@ class NodeWorld:
         is_clean: bool = False,
         expiry_s: int = 3600,
         will: Will | None = None,
+        patience_s: float = WAIT_S,
     ) -> tuple[Wire, Connack]:
-        """A client of MQTT 5 with a session on a node."""
-        wire = Wire(self[at].port, client_id, MQTT_5)
+        """A client of MQTT 5 with a session on a node, which has so long for each answer."""
+        wire = Wire(self[at].port, client_id, MQTT_5, patience_s=patience_s)
         properties = Properties(session_expiry_interval=expiry_s)
         wire.send(
             Connect(
@@ -170,6 +179,22 @@ class NodeWorld:
             )
         )
         return wire, wire.expect(Connack)
+
+    def incarnation(self, at: int) -> int:
+        """The newest one of a node."""
+        ((found,),) = self.sql("select max(inc) from {}.nodes where name = $1", f"n{at}")
+        return int(found)
+
+    def state(self, inc: int) -> tuple[str, int | None]:
+        """What the catalog says of an incarnation, and who recovers it."""
+        ((state, recoverer),) = self.sql(
+            "select state, recoverer from {}.nodes where inc = $1", inc
+        )
+        return state, recoverer
+
+    def sql(self, text: str, *values: Any) -> list[tuple[Any, ...]]:
+        """Ask or tell the catalog something; `{}` stands for its schema."""
+        return self.postgres.fetch(text.format(self.schema), *values)
 
     def freeze(self, at: int) -> None:
         os.kill(self[at].pid, signal.SIGSTOP)

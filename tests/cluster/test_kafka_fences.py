@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from penstock.core.delivery.run import run_of
-from penstock.log.fencing import fence_dead
+from penstock.log.fencing import fence_dead, fences_in
 from penstock.log.format.batch import Batch
 from penstock.log.format.marks import MARK_IDEMPOTENCY_KEY, MARK_QOS2_RELEASED, Mark
 from penstock.log.interface import LogSettings
@@ -131,7 +131,7 @@ async def test_the_first_of_two_fences_counts(nodes: TwoNodes) -> None:
     assert await second.append_fence(1) == fence
 
 
-async def test_who_recovers_a_dead_node_finds_its_marks_up_to_the_first_fence(
+async def test_who_recovers_a_dead_node_finds_the_marks_of_all_up_to_its_first_fence(
     nodes: TwoNodes,
 ) -> None:
     first, second = nodes.logs
@@ -147,6 +147,7 @@ async def test_who_recovers_a_dead_node_finds_its_marks_up_to_the_first_fence(
     for log in (third, second):
         found: list[Batch] = []
         assert await fence_dead(log, saved, 1, found.append) == fence
-        keys = [mark.key for batch in found for mark in batch.marks()]
-        assert keys == [b"stored", b"released"]
+        marks = [(batch.incarnation, mark.key) for batch in found for mark in batch.marks()]
+        assert marks[:-1] == [(2, KEY.key), (1, b"stored"), (1, b"released")]
+        assert fences_in(found[-1]) == [(1, fence)]
         assert b"late" not in await payloads(log)

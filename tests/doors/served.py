@@ -81,6 +81,13 @@ class Served:
     def stop(self) -> None:
         self._end(signal.SIGTERM, 0)
 
+    def revive(self) -> None:
+        """Start it again unless it runs."""
+        if self._process is not None and self._process.poll() is not None:
+            self._process = None
+        if self._process is None:
+            self.start()
+
     def wait_killed(self) -> None:
         """Until the broker has killed itself, as some are made to."""
         self._end(None, -signal.SIGKILL)

@@ -44,11 +44,13 @@ class Wire:
         client_id: str = "",
         version: int = MQTT_3_1_1,
         sock: socket.socket | None = None,
+        patience_s: float = WAIT_S,
     ) -> None:
         self.client_id = client_id
         self.version = version
+        self._patience_s = patience_s
         if sock is None:
-            sock = socket.create_connection(("127.0.0.1", port), WAIT_S)
+            sock = socket.create_connection(("127.0.0.1", port), patience_s)
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._socket = sock
         self._intake = Intake(version, 1 << 28, Role.SERVER)
@@ -74,7 +76,7 @@ class Wire:
                 sent += self._socket.send(chunk[sent % len(chunk) :])
             except TimeoutError:
                 break
-        self._socket.settimeout(WAIT_S)
+        self._socket.settimeout(self._patience_s)
         return sent
 
     def take_slowly(self) -> None:
@@ -113,7 +115,7 @@ class Wire:
         except TimeoutError:
             return None
         finally:
-            self._socket.settimeout(WAIT_S)
+            self._socket.settimeout(self._patience_s)
 
     def expect(self, kind: type[P]) -> P:
         packet = self.next()

@@ -24,7 +24,9 @@ def fences_in(batch: Batch) -> list[tuple[int, int]]:
 async def fence_dead(
     log: SharedLog, level: int, incarnation: int, take: Callable[[Batch], None]
 ) -> int:
-    """Fence a dead node, and take the batches with marks that it stored from `level` on.
+    """Fence a dead node, and take the batches with marks, of all nodes, from `level` on.
+
+    Those of others count, too: a session of the dead node may have been elsewhere meanwhile.
 
     The offset of its first fence is returned, and known to the log. Another node may have written
     that, and died, before the log was opened here: then the search finds it.
@@ -33,7 +35,7 @@ async def fence_dead(
     async for batch in log.batches_since(level):
         if batch.base_offset > fence:
             break
-        if batch.incarnation == incarnation and batch.header.marks_length:
+        if batch.incarnation and batch.header.marks_length:
             take(batch)
         for fenced, offset in fences_in(batch):
             if fenced == incarnation:

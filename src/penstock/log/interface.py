@@ -228,6 +228,10 @@ class SharedLog(KeptLog, Protocol):
         """Fences, by incarnation, that lie before the end and may not have been seen here."""
         ...
 
+    async def wait_followed(self, offset: int) -> None:
+        """Suspends until the records before `offset`, which another node has seen, are here."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class LogIdentity:

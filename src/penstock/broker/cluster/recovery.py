@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import struct
+from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
@@ -31,8 +32,17 @@ from penstock.model.errors import PenstockError
 from penstock.model.record import TenantId
 
 LOG: Final = logging.getLogger("penstock.cluster")
+RECOVERY_LEASES: Final = 2  # so long a node may take to recover another one
 _PACKET_ID: Final = struct.Struct(">QH")
 _WILL: Final = struct.Struct(">Q")
+
+
+@dataclass(frozen=True, slots=True)
+class Overdue:
+    """Since when a dead node waits to be recovered, and after how long another node tries."""
+
+    since_s: float
+    after_s: float
 
 
 class Recovery:
@@ -43,6 +53,7 @@ class Recovery:
         self._tenants = tenants
         self._following = following
         self._tasks: dict[int, asyncio.Task[None]] = {}  # by the incarnation of the dead
+        self._overdue: dict[int, Overdue] = {}  # the same, while another node is at it
         node.on_died.append(self._died)
 
     def _died(self, inc: int) -> None:
@@ -59,11 +70,22 @@ class Recovery:
 
     async def _recover(self, inc: int) -> None:
         try:
-            if await self._node.catalog.claim_recovery(inc, self._node.inc):
+            if await self._claim(inc):
                 await self._recover_claimed(inc)
         except PenstockError as failed:
             values = {"event": "recovery failed", "inc": inc, "reason": str(failed)}
             LOG.warning("node %(inc)d is not recovered yet: %(reason)s", values)
+
+    async def _claim(self, inc: int) -> bool:
+        """Whether this node recovers the dead one; another may have been at it for too long."""
+        now_s = asyncio.get_running_loop().time()
+        known = self._overdue.setdefault(inc, Overdue(now_s, RECOVERY_LEASES * self._node.lease_s))
+        is_overdue = now_s - known.since_s >= known.after_s
+        if not await self._node.catalog.claim_recovery(inc, self._node.inc, is_overdue=is_overdue):
+            return False
+        if is_overdue:  # nodes that reach Kafka slowly must not take it from each other for ever
+            self._overdue[inc] = Overdue(now_s, known.after_s * 2)
+        return True
 
     async def _recover_claimed(self, inc: int) -> None:
         began_s = asyncio.get_running_loop().time()
@@ -88,6 +110,7 @@ class Recovery:
             took_s = asyncio.get_running_loop().time() - began_s
             values = {"event": "node recovered", "inc": inc, "took_s": took_s}
             LOG.warning("node %(inc)d was recovered in %(took_s).2f s", values)
+            self._overdue.pop(inc, None)
             for listener in self._node.on_recovered:
                 listener()
 
@@ -102,18 +125,21 @@ class Recovery:
         log = part.log
         assert isinstance(log, SharedLog), "nodes write to logs that several may write to"
         offset = 0 if level is None else await log.clamp(*level)
-        take = partial(self._take, tenant, part.id, found)
+        take = partial(self._take, inc, tenant, part.id, found)
         return await fence_dead(log, offset, inc, take)
 
-    def _take(self, tenant: TenantId, topic_id: int, found: FoundMarks, batch: Batch) -> None:
+    def _take(
+        self, inc: int, tenant: TenantId, topic_id: int, found: FoundMarks, batch: Batch
+    ) -> None:
         clock = self._tenants.shared.clock
+        is_its_own = batch.incarnation == inc
         for mark in batch.marks():
             if mark.kind in (MARK_QOS2_OPENED, MARK_QOS2_RELEASED):
                 incarnation, packet_id = _PACKET_ID.unpack(mark.key)
                 is_open = mark.kind == MARK_QOS2_OPENED
                 found.packet_ids[incarnation, topic_id, packet_id] = is_open
-            elif mark.kind == MARK_WILL:
+            elif mark.kind == MARK_WILL and is_its_own:
                 found.wills.update(_WILL.unpack(mark.key))
-            elif mark.kind == MARK_IDEMPOTENCY_KEY:
+            elif mark.kind == MARK_IDEMPOTENCY_KEY and is_its_own:
                 rows = found.keys.setdefault(tenant, [])
                 rows.append(key_row(topic_id, batch, mark, clock))

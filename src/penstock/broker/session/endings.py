@@ -72,6 +72,10 @@ class Endings:
         while client_id in self._pending:
             await self._wait_for_any()
 
+    def is_pending(self, client_id: str) -> bool:
+        """Is something that this client left not saved yet?"""
+        return client_id in self._pending
+
     def close(self) -> None:
         """Try at most once more: what is not saved then is handled as after a crash."""
         self._is_closing = True

@@ -40,7 +40,7 @@ class InboundQos2:
         self._spawn = spawn
         self._changes: dict[str, Changes] = {}  # by client, since the last checkpoint
         self._taken: dict[str, Changes] = {}  # by the checkpoint that is being saved
-        self._opening: Counter[str] = Counter()  # runs on their way to the disk, by client
+        self._storing: Counter[str] = Counter()  # marks on their way to the disk, by client
         self._settled: list[asyncio.Future[None]] = []  # wait for some client's to be there
 
     # Messages
@@ -48,7 +48,7 @@ class InboundQos2:
     def begin_opening(self, session: Session, packet_ids: list[int]) -> None:
         """Their messages and marks are on their way to the disk."""
         session.opening.update(packet_ids)
-        self._opening[session.client_id] += 1
+        self._storing[session.client_id] += 1
 
     def end_opening(
         self, session: Session, topic: Topic, packet_ids: list[int], *, is_open: bool
@@ -58,9 +58,12 @@ class InboundQos2:
         session.opening.difference_update(packet_ids)
         if is_open:
             self._note(client_id, topic.id, packet_ids, True)
-        self._opening[client_id] -= 1
-        if not self._opening[client_id]:
-            del self._opening[client_id]
+        self._stored(client_id)
+
+    def _stored(self, client_id: str) -> None:
+        self._storing[client_id] -= 1
+        if not self._storing[client_id]:
+            del self._storing[client_id]
             settled, self._settled = self._settled, []
             for one in settled:
                 if not one.done():
@@ -68,6 +71,7 @@ class InboundQos2:
 
     def close_opened(self, session: Session, packet_ids: list[int], waiter: Waiter) -> None:
         """Store that these packet ids are released; the waiter hears when that is durable."""
+        self._storing[session.client_id] += 1
         self._spawn(self._close_opened(session, packet_ids, waiter))
 
     async def _close_opened(self, session: Session, packet_ids: list[int], waiter: Waiter) -> None:
@@ -92,19 +96,21 @@ class InboundQos2:
             waiter.refused(refused)
         else:
             waiter.committed(0)
+        finally:
+            self._stored(session.client_id)
 
     # Sessions
 
     async def wait_known(self, client_id: str) -> None:
-        """Suspends until it is known which messages of an earlier connection were stored."""
-        while self._opening[client_id]:
+        """Suspends until it is known which marks of an earlier connection were stored."""
+        while self._storing[client_id]:
             settled: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._settled.append(settled)
             await settled
 
-    def is_opening(self, client_id: str) -> bool:
-        """Are messages of this client on their way to the disk?"""
-        return self._opening[client_id] > 0
+    def is_storing(self, client_id: str) -> bool:
+        """Are marks of this client on their way to the disk?"""
+        return self._storing[client_id] > 0
 
     def opened_of(self, client_id: str, opened: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
         """What a client has open: what was known when it went, and what was stored since."""

@@ -29,6 +29,7 @@ from penstock.model.errors import PenstockError
 
 async def restore(exchange: Exchange, session: Session, stored: StoredSession) -> None:
     """Give a session back what it was before its client went; attach it afterwards."""
+    await exchange.store.wait_followed(stored)
     for row in stored.subscriptions:
         one = Subscription(
             session,

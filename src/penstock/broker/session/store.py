@@ -12,6 +12,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import replace
+from typing import Final
 
 from penstock.broker.access.owners import Owners
 from penstock.broker.cluster.claiming import Arrival, Claiming
@@ -51,7 +52,11 @@ from penstock.log.format.marks import (
     MARK_QOS2_RELEASED,
     MARK_WILL,
 )
+from penstock.log.interface import SharedLog
 from penstock.model.errors import PenstockError, UnavailableError
+
+FOLLOWED_S_MAX: Final = 10.0  # so long a client waits for a node that is behind
+LOOK_S: Final = 0.02
 
 
 class SessionStore:
@@ -217,8 +222,9 @@ class SessionStore:
         """
         await self._endings.wait(session.client_id)
         await self.inbound.wait_known(session.client_id)
-        if is_clean:
+        if is_clean or self._node is not None:  # other nodes may have saved it since it was here
             self.inbound.forget(session.client_id)
+        if is_clean:
             self.shares.gone(session.client_id)
         if session.expiry_s == 0 and is_clean and self._node is None:
             await self._catalog.forget(session.client_id)
@@ -267,6 +273,36 @@ class SessionStore:
         quotas = self._engine.quotas
         return quotas.making_own(SESSIONS_QUOTA, len(stored), owner, stored.count_of(owner))
 
+    async def wait_followed(self, stored: StoredSession) -> None:
+        """As a node: suspends until this one has seen all that the session had seen elsewhere.
+
+        Else it would be given again what it has, and what is out could not be read.
+        """
+        if self._node is None:
+            return
+        ends = {out.topic_id: out.offset + 1 for out in stored.outstanding}
+        for positions in (stored.positions, *stored.feeds.values()):
+            for topic_id, (_, offset) in positions.items():
+                ends[topic_id] = max(offset, ends.get(topic_id, 0))
+        try:
+            async with asyncio.timeout(FOLLOWED_S_MAX):
+                for topic_id, end in ends.items():
+                    await self._wait_followed(topic_id, end)
+        except TimeoutError:
+            raise UnavailableError(
+                f"this node is behind the one that had the session of {quoted(stored.client_id)}: "
+                "try again, or connect to another node"
+            ) from None
+
+    async def _wait_followed(self, topic_id: int, end: int) -> None:
+        while True:
+            topic = self._engine.topics.by_id(topic_id)
+            if topic is not None:
+                break
+            await asyncio.sleep(LOOK_S)  # another node has made it
+        if isinstance(topic.log, SharedLog):
+            await topic.log.wait_followed(end)
+
     async def offsets(self, stored: StoredSession) -> dict[int, int]:
         """Where a session that was away goes on in each topic; from 0 in one born since."""
         return await self._clamped(stored.positions)
@@ -288,6 +324,11 @@ class SessionStore:
             self.end(session)
         else:
             self._endings.save(self._catalog.leave, session.client_id, session.incarnation)
+
+    def give_up(self, client_id: str) -> None:
+        """Another node asks for a session of which nobody is here, nor on the way."""
+        if not self._endings.is_pending(client_id):
+            self._endings.save(self._catalog.give_up, client_id)
 
     def end(self, session: Session) -> None:
         """The client went; what it leaves is saved in the background, in order."""
@@ -323,15 +364,16 @@ class SessionStore:
             feed_ids=[feed.id for feed in feeds],
             feeds=behind,
         )
-        if self._node is not None and self.inbound.is_opening(session.client_id):
+        if self._node is not None and self.inbound.is_storing(session.client_id):
             self._endings.save(self._end_complete, session.client_id, ending)
         else:
             self._endings.save_end(self._catalog.end, ending)
 
     async def _end_complete(self, client_id: str, ending: Ending) -> None:
-        """Release a session once it is known which of its last messages were stored.
+        """Release a session once it is known which of its last marks were stored.
 
-        The node that claims it next must not store them again.
+        The node that claims it next must not store these messages again, nor may a mark of this
+        node come after one of that node.
         """
         await self.inbound.wait_known(client_id)
         opened = self.inbound.opened_of(client_id, ending.opened)

@@ -50,8 +50,10 @@ class ClusterCatalog:
 
         await self._runner.run(work)
 
-    async def claim_recovery(self, dead_inc: int, inc: int) -> bool:
-        return await self._runner.run(lambda database: claim_recovery(database, dead_inc, inc))
+    async def claim_recovery(self, dead_inc: int, inc: int, *, is_overdue: bool) -> bool:
+        return await self._runner.run(
+            lambda database: claim_recovery(database, dead_inc, inc, is_overdue=is_overdue)
+        )
 
     async def leave(self, inc: int) -> None:
         """A node ends in order. What it could not give back, or left to others, is recovered."""

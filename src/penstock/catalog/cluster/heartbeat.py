@@ -100,11 +100,12 @@ class Heartbeat:
         self._is_ended = False
         self._is_draining = False
         self._trouble = ""
+        self._watched_s = self._confirmed_s  # when the watchdog looked last
         self._task: asyncio.Task[None] | None = None
         self._watchdog: asyncio.TimerHandle | None = None
 
     def start(self) -> None:
-        self._confirmed_s = self._loop.time()
+        self._confirmed_s = self._watched_s = self._loop.time()
         self._task = self._loop.create_task(self._run(), name="penstock-heartbeat")
         self._watch()
 
@@ -120,10 +121,15 @@ class Heartbeat:
 
     def _watch(self) -> None:
         """End the node when its lease can no longer be renewed in time."""
-        if self._loop.time() - self._confirmed_s >= self._ended_s:
+        now_s = self._loop.time()
+        if now_s - self._watched_s >= self._ended_s / 2:
+            self._trouble = "the process stood still"
+        self._watched_s = now_s
+        if now_s - self._confirmed_s >= self._ended_s:
+            silent = f"PostgreSQL at {shown_url(self._url)} does not answer"
             self._end(
                 f"the lease of this node was not renewed for {self._ended_s:g} seconds "
-                f"({self._trouble or 'the process stood still'})"
+                f"({self._trouble or silent})"
             )
         else:
             self._watchdog = self._loop.call_later(self._beat_s / 2, self._watch)

@@ -107,14 +107,20 @@ def list_nodes(database: Database) -> list[NodeRow]:
     ]
 
 
-def claim_recovery(database: Database, dead_inc: int, inc: int) -> bool:
-    """Be the node that recovers a dead one, unless a live node already is; whether we are."""
+def claim_recovery(
+    database: Database, dead_inc: int, inc: int, *, is_overdue: bool = False
+) -> bool:
+    """Be the node that recovers a dead one, unless a live node already is; whether we are.
+
+    `is_overdue`: also if a live node is at it, which may not reach Kafka. It hears of that when it
+    has finished, and changes nothing.
+    """
     return bool(
         database.execute(
             "update nodes set recoverer = $2 where inc = $1 and state = $3"
-            " and (recoverer is null or recoverer = $2 or recoverer not in"
+            " and ($5 = 1 or recoverer is null or recoverer = $2 or recoverer not in"
             " (select inc from nodes where state = $4))",
-            *(dead_inc, inc, DEAD, LIVE),
+            *(dead_inc, inc, DEAD, LIVE, int(is_overdue)),
         )
     )
 

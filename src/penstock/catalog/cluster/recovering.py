@@ -21,7 +21,7 @@ from penstock.model.record import TenantId
 
 @dataclass(slots=True)
 class FoundMarks:
-    """The marks of a dead node, in the order of each log."""
+    """The marks of a dead node, and of others whose sessions it had since, as each log has them."""
 
     # (incarnation of the session, topic id, packet id) -> whether it is open now
     packet_ids: dict[tuple[int, int, int], bool] = field(default_factory=dict)

@@ -183,14 +183,27 @@ def save_opened(
     )
 
 
-def save_levels(database: Database, levels: Levels) -> None:
+def save_levels(database: Database, levels: Levels, *, is_first: bool = False) -> None:
+    """Where topics are now; `is_first`: unless that is known."""
+    change = "set epoch = excluded.epoch, level_offset = excluded.level_offset"
     database.execute_many(
         "insert into levels (topic_id, epoch, level_offset) select $1, $2, $3"
         " where exists (select 1 from topics where topic_id = $1)"
-        " on conflict (topic_id) do update set epoch = excluded.epoch,"
-        " level_offset = excluded.level_offset",
+        f" on conflict (topic_id) do {'nothing' if is_first else f'update {change}'}",
         [(topic_id, *level) for topic_id, level in levels.items()],
     )
+
+
+def _lock_level(database: Database, topic_id: int) -> int:
+    """How far the retained messages of a topic are saved; nobody changes that meanwhile."""
+    for _ in range(2):
+        rows = database.fetch(
+            "select level_offset from levels where topic_id = $1 for update", topic_id
+        )
+        if rows:
+            return int(rows[0][0])
+        save_levels(database, {topic_id: (0, 0)}, is_first=True)  # or another node just did
+    return 0  # the topic is gone
 
 
 def _save_shared(database: Database, tenant: TenantId, checkpoint: Checkpoint, inc: int) -> None:
@@ -208,10 +221,7 @@ def _save_shared(database: Database, tenant: TenantId, checkpoint: Checkpoint, i
     )
     saved: dict[int, int] = {}
     for topic_id in sorted(checkpoint.levels):  # in one order, so that nodes never block each other
-        rows = database.fetch(
-            "select level_offset from levels where topic_id = $1 for update", topic_id
-        )
-        saved[topic_id] = rows[0][0] if rows else 0
+        saved[topic_id] = _lock_level(database, topic_id)
     newer = [row for row in checkpoint.retained if row.offset >= saved.get(row.topic_id, 0)]
     # What this node has not seen yet is not deleted by what it has.
     database.execute_many(

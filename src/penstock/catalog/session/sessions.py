@@ -235,6 +235,19 @@ class SessionCatalog:
 
         await self._runner.run(work)
 
+    async def give_up(self, client_id: str) -> None:
+        """This node has the session and no client for it; nothing happened to it here."""
+        now_us = self._clock.steady_us()
+
+        def work(database: Database) -> None:
+            database.execute(
+                "update sessions set is_connected = 0, owner_inc = null, disconnected_at = $4"
+                " where tenant = $1 and client_id = $2 and owner_inc = $3",
+                *(self._tenant, client_id, self._inc, now_us),
+            )
+
+        await self._runner.run(work)
+
     async def remove(self, client_id: str, incarnation: int) -> None:
         """The session ended for good."""
 
@@ -273,16 +286,23 @@ class SessionCatalog:
         now_us = self._clock.steady_us()
 
         def work(database: Database) -> list[str]:
-            due = database.fetch(
-                "select client_id from sessions where tenant = $1 and is_connected = 0"
-                " and expiry_s < $2 and disconnected_at + expiry_s * 1000000 < $3",
-                self._tenant,
-                NEVER_EXPIRES,
-                now_us,
+            due = (
+                " is_connected = 0 and owner_inc is null and expiry_s < $2"
+                " and disconnected_at + expiry_s * 1000000 < $3"
             )
-            for (client_id,) in due:
-                _delete(database, self._tenant, client_id)
-            return [client_id for (client_id,) in due]
+            asked = (self._tenant, NEVER_EXPIRES, now_us)
+            rows = database.fetch(
+                f"select client_id from sessions where tenant = $1 and{due} order by client_id",
+                *asked,
+            )
+            return [
+                client_id
+                for (client_id,) in rows
+                if database.execute(  # its client may connect to another node meanwhile
+                    f"delete from sessions where tenant = $1 and client_id = $4 and{due}",
+                    *(*asked, client_id),
+                )
+            ]
 
         return await self._runner.run(work)
 

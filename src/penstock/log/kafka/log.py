@@ -356,6 +356,17 @@ class KafkaLog(AppendingLog[KafkaJob]):
                 self.fence_off("other nodes have declared this node dead")
                 self._work.declare_dead()
 
+    async def wait_followed(self, offset: int) -> None:
+        """Suspends until the records before `offset`, which another node has seen, are here.
+
+        Kafka may have lost them since: then it is enough to be where it ends.
+        """
+        if self._end >= offset:
+            return
+        end, _ = await self._work.client.offset(self.partition, LATEST)
+        if self._end < min(offset, end):
+            await self.wait_past(min(offset, end) - 1)
+
     # Reading
 
     def bounds(self) -> Bounds:

@@ -201,9 +201,15 @@ class Arrivals:
                 if isinstance(outbox, Connection):
                     outbox.end(Reason.SESSION_TAKEN_OVER, TAKEN_OVER)
                     return
-        for (of, one), connection in list(self._arriving.items()):
-            if of == tenant and short_name(one) == client_id:
-                connection.close()
+        arriving = [
+            connection
+            for (of, one), connection in self._arriving.items()
+            if of == tenant and short_name(one) == client_id
+        ]
+        for connection in arriving:
+            connection.close()
+        if not arriving:  # it was loaded for a client that went, while something else failed
+            world.exchange.store.give_up(client_id)
 
     async def _make_default(
         self, exchange: Exchange, connection: Connection, packet: Connect
