@@ -64,7 +64,10 @@ class JoinedNode:
         )
         catalog = await Catalog.open(runner, self._clock, joined.inc)
         name = self._node.name or f"node-{joined.inc}"
-        node = Node(joined.inc, name, settings.catalog_schema, heartbeat, catalog.cluster)
+        node = Node(
+            *(joined.inc, name, settings.catalog_schema, heartbeat, catalog.cluster),
+            secret=joined.secret,
+        )
         heartbeat.start()
         parts.push_async_callback(heartbeat.close)
         store = await open_store(
@@ -119,6 +122,7 @@ class NodeWork:
 async def begin_following(node: Node, tenants: Tenants) -> NodeWork:
     """Once the topics are open: recover who died before, and know all fences before serving."""
     following = Following(node, tenants)
+    node.on_behind.append(following.look)
     recovery = Recovery(node, tenants, following)
     following.start()
     await node.wait_settled()

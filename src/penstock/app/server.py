@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import socket
 from collections.abc import Callable, Coroutine
 from functools import partial
 from pathlib import Path
@@ -17,6 +18,7 @@ from penstock.broker.access import check_exposure
 from penstock.broker.access.tokens import Tokens
 from penstock.broker.cluster.node import SESSION
 from penstock.broker.engine import Engine
+from penstock.broker.settings import NodeSettings
 from penstock.broker.tenants import Tenants
 from penstock.broker.world import World
 from penstock.config import (
@@ -33,6 +35,8 @@ from penstock.doors.budget import STRANGERS_BYTES_MAX, Budget
 from penstock.doors.bus.door import BusDoor
 from penstock.doors.descriptors import Descriptors
 from penstock.doors.http.door import HttpDoor
+from penstock.doors.http.passing.passing import Passing
+from penstock.doors.http.passing.peer import make_context
 from penstock.doors.http.routing.routes import add_all
 from penstock.doors.link import shown_address
 from penstock.doors.mqtt.door import MqttDoor
@@ -146,7 +150,8 @@ class Server:
         if node is not None:
             assert self._settings.node is not None
             address = self._settings.node.advertise or ", ".join(self.addresses)
-            await node.catalog.set_address(node.inc, address)
+            http = http_address(self._settings.node, self.addresses)
+            await node.catalog.set_address(node.inc, address, http)
         values = {
             "event": "started",
             "version": VERSION,
@@ -188,12 +193,20 @@ class Server:
         self._http = HttpDoor(
             *(default, build, self._selector, loop, descriptors, settings.http_limits, proxies),
             strangers=strangers,
+            passing=self._make_passing(default),
         )
         for world in self._worlds.values():
             if world is not default:
                 self._admit(world)
         tenants.listeners.append(self)
         return bridges
+
+    def _make_passing(self, world: World) -> Passing | None:
+        """As a node, have others answer what this one cannot."""
+        node, settings = world.engine.shared.node, self._settings.node
+        if node is None or settings is None:
+            return None
+        return Passing(node, world.engine, make_context(settings.http_ca_file))
 
     def _take_part(self, tenants: Tenants) -> None:
         """As a node, do what the others ask for."""
@@ -379,9 +392,13 @@ def listeners_of(settings: ServerSettings) -> list[Listener]:
     """What the settings open; InvalidSetting if a TLS file cannot be used."""
     mqtts, https = tls_contexts(settings)
     node = settings.node
-    own = [] if node is None or node.listen == OFF else [node.listen]
+    own = [] if node is None else [("mqtt", node.listen), ("http", node.http_listen)]
     is_shared = node is not None and node.shares_ports
-    alone = [Listener("mqtt", *parse_address(address), None, True) for address in own]
+    alone = [
+        Listener(scheme, *parse_address(address), None, True)
+        for scheme, address in own
+        if address != OFF
+    ]
     return alone + [
         Listener(scheme, *parse_address(address), context, takes_anybody, is_shared)
         for scheme, address, context, takes_anybody in (
@@ -392,6 +409,24 @@ def listeners_of(settings: ServerSettings) -> list[Listener]:
         )
         if address != OFF
     ]
+
+
+def http_address(node: NodeSettings, addresses: list[str]) -> str:
+    """The URL where other nodes reach the HTTP of this one; empty: nowhere.
+
+    A listener for all addresses is reached where the node advertises its MQTT, or by the name of
+    its machine. A port that nodes share leads to any of them.
+    """
+    if node.http_advertise:
+        return node.http_advertise.rstrip("/")
+    urls = [one for one in addresses if one.startswith(("http://", "https://"))]
+    if not urls or (node.shares_ports and node.http_listen == OFF):
+        return ""
+    scheme, _, address = urls[0].partition("://")
+    host, port = parse_address(address)
+    if host in ("0.0.0.0", "::"):
+        host = parse_address(node.advertise)[0] if node.advertise else socket.gethostname()
+    return f"{scheme}://{shown_address(host, port)}"
 
 
 def _takes_anybody(files: TlsFiles | None) -> bool:

@@ -24,6 +24,7 @@ from penstock.model.errors import InvalidSetting, UnavailableError
 AGAIN_S_MIN: Final = 0.5  # before a node that ended is started again; doubles
 AGAIN_S_MAX: Final = 30.0
 STEADY_S: Final = 60.0  # a node that lived for so long is started again at once
+HTTP_HOST: Final = "127.0.0.1"  # for requests of other nodes
 LOCAL_HOSTS: Final = {"", "0.0.0.0", "::"}
 _READY: Final = "ready"
 _PARENT_DEATH_SIGNAL: Final = 1  # PR_SET_PDEATHSIG of prctl(2)
@@ -182,22 +183,37 @@ class _Supervisor:
             self._manager.tell(READY)
 
     def _environment(self, number: int) -> dict[str, str]:
-        """Each node has a name, and an MQTT port that is free now."""
+        """Each node has a name, and ports for MQTT and HTTP that are free now."""
         host = parse_address(self._settings.mqtt)[0] if self._settings.mqtt != OFF else "127.0.0.1"
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        with socket.socket(family) as one:
-            one.bind((host, 0))
-            port = one.getsockname()[1]
+        port, http_port = _free_port(host), _free_port(HTTP_HOST)
         given = self._settings.node
         base = "" if given is None or not given.name else f"{given.name}-"
         reached = socket.gethostname() if host in LOCAL_HOSTS else host
         passed = {key: value for key, value in environment().items() if key not in _OURS}
-        return passed | {
-            "PENSTOCK_NODE__NAME": f"{base}node-{number}",
-            "PENSTOCK_NODE__LISTEN": shown_address(host, port),
-            "PENSTOCK_NODE__ADVERTISE": shown_address(reached, port),
-            "PENSTOCK_NODE__SHARES_PORTS": "true",
-        }
+        return (
+            passed
+            | {
+                "PENSTOCK_NODE__NAME": f"{base}node-{number}",
+                "PENSTOCK_NODE__LISTEN": shown_address(host, port),
+                "PENSTOCK_NODE__ADVERTISE": shown_address(reached, port),
+                "PENSTOCK_NODE__SHARES_PORTS": "true",
+            }
+            | self._http(http_port)
+        )
+
+    def _http(self, port: int) -> dict[str, str]:
+        """Where the other nodes reach a node: on this machine alone, unless the settings say."""
+        given = self._settings.node
+        if given is not None and (given.http_listen != OFF or given.http_advertise):
+            return {}
+        return {"PENSTOCK_NODE__HTTP_LISTEN": shown_address(HTTP_HOST, port)}
+
+
+def _free_port(host: str) -> int:
+    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as one:
+        one.bind((host, 0))
+        port: int = one.getsockname()[1]
+        return port
 
 
 _OURS: Final = {"NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID"}  # systemd asks the supervisor

@@ -24,12 +24,13 @@ from penstock.broker.figures.caches import Caches, Tails
 from penstock.broker.figures.metrics import Metrics
 from penstock.broker.queue.consumers import Consumers
 from penstock.broker.queue.leases import Groups
+from penstock.broker.queue.readers import Readers
 from penstock.broker.queue.redrives import Redrives
 from penstock.broker.queue.seed_ids import Queue
 from penstock.broker.settings import topic_settings
 from penstock.broker.shared import Shared
 from penstock.broker.topic.erasing import Erasing
-from penstock.broker.topic.parts import resolve_all
+from penstock.broker.topic.parts import catch_up, resolve_all
 from penstock.broker.topic.topics import Topic, Topics
 from penstock.broker.trace.watch import Watch
 from penstock.broker.upkeep.pipelines import PipelineRuns
@@ -64,7 +65,7 @@ class Engine:
         catalog = shared.catalog.for_tenant(tenant)
         self.shared = shared
         self.tenant = tenant
-        self.readers_elsewhere = ""  # why this node serves no consumers and groups
+        self.readers = Readers()
         self.directory: Path | None = None  # of the tenant's staged files; None in memory
         if shared.directory is not None:
             self.directory = tenant_root(shared.directory, tenant)
@@ -138,7 +139,7 @@ class Engine:
         if self.shared.node is None:
             await self._load_readers()
         else:
-            self.readers_elsewhere = "no node serves consumers and groups yet: try again"
+            self.readers.lost("no node serves consumers and groups yet")
         self._tasks.append(asyncio.create_task(self.upkeep.run(), name="penstock-upkeep"))
         await self.erasing.go_on()
         if self.shared.store.has_history:
@@ -155,15 +156,20 @@ class Engine:
     async def take_readers(self) -> None:
         """Serve consumers, groups and the seed's queue from now on: no other node does."""
         await self.topics.follow()
+        await catch_up(
+            self.topics.working()
+        )  # else positions and keys of the node before are ahead of us
         for topic in self.topics.all():
             self._forget_readers(topic)
         await self._load_readers()
-        self.readers_elsewhere = ""
+        self.readers.begin()
 
-    def check_readers(self) -> None:
-        """UnavailableError says which node serves consumers and groups, if another one does."""
-        if self.readers_elsewhere:
-            raise UnavailableError(self.readers_elsewhere)
+    async def leave_readers(self, why: str) -> None:
+        """Another node is to serve them: finish what is under way and save it."""
+        await self.readers.leave(why)
+        await self.consumers.hand_over(self.topics.all())
+        for topic in self.topics.all():
+            self._forget_readers(topic)
 
     async def close(self, *, is_clean: bool = True) -> None:
         """Finish what was accepted, save positions, close the logs. Safe to call twice.

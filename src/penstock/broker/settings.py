@@ -81,6 +81,9 @@ class NodeSettings:
     advertise: str = ""  # HOST:PORT where MQTT clients reach this node; empty: its first listener
     listen: str = "off"  # HOST:PORT of MQTT on this node alone, where others share its ports
     shares_ports: bool = False  # other nodes on this machine listen on the same ports
+    http_listen: str = "off"  # HOST:PORT of HTTP on this node alone, where others share its ports
+    http_advertise: str = ""  # URL where other nodes reach its HTTP; empty: made from its listener
+    http_ca_file: str = ""  # authorities that sign the certificates of other nodes; empty: system's
 
 
 def make_settings(values: dict[str, Any]) -> BrokerSettings:

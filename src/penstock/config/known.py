@@ -428,6 +428,26 @@ SETTINGS: Final = (
         "MQTT of this node alone, where other nodes share its ports; 'off' for none",
     ),
     Setting(
+        "node.http_listen",
+        _NODE.http_listen,
+        address,
+        "HTTP of this node alone, where other nodes share its ports; 'off' for none",
+    ),
+    Setting(
+        "node.http_advertise",
+        _NODE.http_advertise,
+        optional_text,
+        "http:// or https:// URL where other nodes reach the HTTP of this node; empty: its first "
+        "HTTP listener",
+    ),
+    Setting(
+        "node.http_ca_file",
+        _NODE.http_ca_file,
+        optional_text,
+        "authorities that sign the certificates of other nodes, if those advertise https://; "
+        "empty: those of the system",
+    ),
+    Setting(
         "node.shares_ports",
         _NODE.shares_ports,
         yes_or_no,

@@ -139,6 +139,9 @@ def _node_settings(values: dict[str, Any]) -> NodeSettings | None:
         values["node.advertise"],
         listen=values["node.listen"],
         shares_ports=values["node.shares_ports"],
+        http_listen=values["node.http_listen"],
+        http_advertise=values["node.http_advertise"],
+        http_ca_file=values["node.http_ca_file"],
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Final
@@ -32,17 +32,28 @@ class Node:
     """Used on the event loop."""
 
     def __init__(
-        self, inc: int, name: str, schema: str, heartbeat: Heartbeat, catalog: ClusterCatalog
+        self,
+        inc: int,
+        name: str,
+        schema: str,
+        heartbeat: Heartbeat,
+        catalog: ClusterCatalog,
+        *,
+        secret: bytes,
     ) -> None:
         self.inc = inc
         self.name = name
         self.catalog = catalog
+        self.secret = secret  # what nodes sign with for each other; shown to nobody
         self.ended = ""  # why this node may serve nobody any more
         self.is_draining = False
         self.on_ended: list[Callable[[str], None]] = []
         self.on_draining: list[Callable[[bool], None]] = []
         self.on_changed: list[Callable[[frozenset[str]], None]] = []
         self.on_died: list[Callable[[int], None]] = []
+        self.on_live: list[Callable[[frozenset[int]], None]] = []  # these nodes are live
+        self.on_unreached: list[Callable[[], None]] = []  # the place of readers may be another
+        self.on_behind: list[Callable[[], Awaitable[None]]] = []  # another node knows more
         self.on_recovered: list[Callable[[], None]] = []  # it may have wills of a dead node now
         self.on_asked: dict[str, OnAsk] = {}  # by what another node asks for
         self.count_clients: Callable[[], int] = lambda: 0
@@ -82,7 +93,21 @@ class Node:
 
     async def nodes(self) -> list[NodeRow]:
         """All that are live, or dead and not yet recovered."""
-        return await self.catalog.list()
+        rows = await self.catalog.list()
+        live = frozenset(row.inc for row in rows if row.state == LIVE)
+        for listener in self.on_live:
+            listener(live)
+        return rows
+
+    def unreached(self) -> None:
+        """A node did not answer, or does not serve what it was asked for."""
+        for listener in self.on_unreached:
+            listener()
+
+    async def learn(self) -> None:
+        """Another node knows of topics or users that are not known here: take them over."""
+        for listener in self.on_behind:
+            await listener()
 
     async def wait_settled(self) -> None:
         """Suspends until no node is left that died and was not recovered.

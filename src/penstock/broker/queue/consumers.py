@@ -353,6 +353,19 @@ class Consumers:
         consumer.key = ""
         self._note(part, consumer)
 
+    async def hand_over(self, topics: list[Topic]) -> None:
+        """Another node reads on: save all positions.
+
+        The newest batch of a consumer counts as handled if its next call would have said so. With
+        a key that call may ask for the same batch again, so that one is not.
+        """
+        for topic in topics:
+            for consumer in self.of(topic):
+                async with consumer.turn:
+                    if consumer.confirms_itself and not consumer.key:
+                        self._confirm(topic, consumer, consumer.next_offset)
+        await self._saver.flush()
+
     async def close(self, topics: list[Topic], *, is_clean: bool) -> None:
         """Save all positions; if it is a clean close, past the batches that confirm themselves."""
         for topic in topics:

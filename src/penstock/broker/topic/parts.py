@@ -7,11 +7,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import Final
 
 from penstock.broker.topic.topics import Topic
 from penstock.core.delivery.run import Run
 from penstock.core.naming.names import quoted
 from penstock.core.position import (
+    OFFSET_END,
     AtOffset,
     AtOffsets,
     AtTime,
@@ -20,8 +23,12 @@ from penstock.core.position import (
     check_offset_type,
     read_offsets,
 )
+from penstock.log.interface import SharedLog
 from penstock.model.errors import InvalidPosition, OffsetBeyondEnd
 from penstock.model.record import Offsets, Place
+
+CATCH_UP_MAX: Final = 100  # logs that ask at the same time how far others are
+CATCH_UP_S_MAX: Final = 10.0  # it takes milliseconds
 
 
 def shown_offsets(offsets: Sequence[int]) -> Offsets:
@@ -153,6 +160,21 @@ def places_of(topic: Topic, runs: Sequence[Run], firsts: dict[int, int]) -> list
 def place_of(part: Topic, offset: int) -> Place:
     """What a publisher is told of its message."""
     return offset if len(part.parts) == 1 else (part.partition, offset)
+
+
+async def catch_up(parts: Sequence[Topic]) -> None:
+    """Suspends until all is here that other nodes had stored before this call.
+
+    A log that cannot be followed for CATCH_UP_S_MAX takes no records either: it holds up nobody.
+    """
+    logs = [part.log for part in parts if isinstance(part.log, SharedLog)]
+    for at in range(0, len(logs), CATCH_UP_MAX):
+        await asyncio.gather(*[_catch_up(log) for log in logs[at : at + CATCH_UP_MAX]])
+
+
+async def _catch_up(log: SharedLog) -> None:
+    with suppress(TimeoutError):
+        await asyncio.wait_for(log.wait_followed(OFFSET_END), CATCH_UP_S_MAX)
 
 
 async def wait_past_any(parts: Sequence[Topic], offsets: Sequence[int]) -> None:

@@ -28,11 +28,14 @@ class ClusterCatalog:
     async def list(self) -> list[NodeRow]:
         return await self._runner.run(list_nodes)
 
-    async def set_address(self, inc: int, address: str) -> None:
-        """Where the doors of a node are, once they are open."""
+    async def set_address(self, inc: int, address: str, http_address: str = "") -> None:
+        """Where the doors of a node are, once they are open; HTTP as other nodes reach it."""
 
         def work(database: Database) -> None:
-            database.execute("update nodes set address = $2 where inc = $1", inc, address)
+            database.execute(
+                "update nodes set address = $2, http_address = $3 where inc = $1",
+                *(inc, address, http_address),
+            )
 
         await self._runner.run(work)
 
@@ -111,6 +114,37 @@ class ClusterCatalog:
                 *(tenant, kind, name),
             )
             return int(owner)
+
+        return await self._runner.run(work)
+
+    async def claimed(self, tenant: TenantId, kind: str, name: str) -> int | None:
+        """The incarnation that works with it; None: no node does."""
+
+        def work(database: Database) -> int | None:
+            rows = database.fetch(
+                "select owner_inc from claims where tenant = $1 and kind = $2 and name = $3",
+                *(tenant, kind, name),
+            )
+            return int(rows[0][0]) if rows else None
+
+        return await self._runner.run(work)
+
+    async def hand_over(
+        self, tenant: TenantId, kind: str, name: str, inc: int, target_inc: int
+    ) -> bool:
+        """Give what is ours to another node; False if that node is not live, or it is not ours."""
+
+        def work(database: Database) -> bool:
+            is_live = database.fetch(
+                "select 1 from nodes where inc = $1 and state = $2 for share", target_inc, LIVE
+            )
+            return bool(is_live) and bool(
+                database.execute(
+                    "update claims set owner_inc = $5 where tenant = $1 and kind = $2"
+                    " and name = $3 and owner_inc = $4",
+                    *(tenant, kind, name, inc, target_inc),
+                )
+            )
 
         return await self._runner.run(work)
 

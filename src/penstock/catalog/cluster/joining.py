@@ -7,10 +7,10 @@ other node takes it for dead.
 from __future__ import annotations
 
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
-from penstock.catalog.cluster.nodes import cluster_id, insert_node, start_lease
+from penstock.catalog.cluster.nodes import cluster_id, cluster_secret, insert_node, start_lease
 from penstock.catalog.cluster.triggers import install_triggers
 from penstock.catalog.database.postgres import PostgresDatabase
 from penstock.catalog.schema.migrations import MIGRATIONS, bring_up
@@ -28,6 +28,7 @@ class Joined:
     inc: int
     cluster_id: str
     database: PostgresDatabase
+    secret: bytes = field(repr=False)  # nodes sign with it; nobody else ever sees it
 
 
 def node_part(inc: int) -> str:
@@ -54,6 +55,7 @@ def join(
             bring_up(MIGRATIONS, joining)
             install_triggers(joining, schema)
             name = cluster_id(joining, proposed_id)
+            secret = cluster_secret(joining)
             inc = insert_node(joining, "", version, clock.now_us(), node_name)
             start_lease(joining, inc, int(FIRST_LEASE_S * 1_000_000))
             database = PostgresDatabase(
@@ -65,4 +67,4 @@ def join(
         raise
     finally:
         joining.close()
-    return Joined(inc, name, database)
+    return Joined(inc, name, database, secret)

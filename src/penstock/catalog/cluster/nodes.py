@@ -8,6 +8,7 @@ those of the database server, so that clocks of machines may differ.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from secrets import token_hex
 from typing import Final
 from uuid import uuid4
 
@@ -17,13 +18,14 @@ LIVE: Final = "live"
 DEAD: Final = "dead"
 GONE: Final = "gone"
 
+SECRET: Final = "secret"  # the row of `cluster` with what nodes sign for each other with
 CLUSTER_ID: Final = "id"  # the row of `cluster` that says whose topics of Kafka these are
 SERVER_US: Final = "(extract(epoch from clock_timestamp()) * 1000000)::bigint"
 
 _NODES: Final = (
     "select n.inc, n.name, n.state, n.address, n.version, n.is_draining, n.recoverer, n.joined_at,"
     " (select count(*) from sessions s where s.owner_inc = n.inc and s.is_connected = 1),"
-    f" coalesce(l.clients, 0), coalesce(l.expires, 0) - {SERVER_US}"
+    f" coalesce(l.clients, 0), coalesce(l.expires, 0) - {SERVER_US}, n.http_address"
     " from nodes n left join leases l on l.inc = n.inc"
 )
 
@@ -43,6 +45,7 @@ class NodeRow:
     sessions: int  # of clients that are connected to it
     clients: int  # connected, as of its newest heartbeat
     lease_us: int  # until its lease runs out; below 0 once it has
+    http_address: str  # a URL, for other nodes; empty: it serves no HTTP
 
 
 def insert_node(database: Database, address: str, version: str, now_us: int, name: str = "") -> int:
@@ -74,6 +77,16 @@ def cluster_id(database: Database, proposed: str = "") -> str:
     return str(found)
 
 
+def cluster_secret(database: Database) -> bytes:
+    """What nodes sign requests with that they pass on; the first node chooses it."""
+    database.execute(
+        "insert into cluster (name, value) values ($1, $2) on conflict (name) do nothing",
+        *(SECRET, token_hex(32)),
+    )
+    ((found,),) = database.fetch("select value from cluster where name = $1", SECRET)
+    return bytes.fromhex(found)
+
+
 def list_nodes(database: Database) -> list[NodeRow]:
     """All that have not gone, oldest first."""
     rows = database.fetch(f"{_NODES} where n.state <> $1 order by n.inc", GONE)
@@ -90,6 +103,7 @@ def list_nodes(database: Database) -> list[NodeRow]:
             sessions=sessions,
             clients=clients,
             lease_us=lease_us,
+            http_address=http_address,
         )
         for (
             inc,
@@ -103,6 +117,7 @@ def list_nodes(database: Database) -> list[NodeRow]:
             sessions,
             clients,
             lease_us,
+            http_address,
         ) in rows
     ]
 

@@ -92,3 +92,8 @@ NODE_COLUMNS: Final = (
     """,
     "create index claims_by_node on claims (owner_inc)",
 )
+
+HTTP_ADDRESSES: Final = (
+    # Where other nodes pass requests on to; empty: nowhere.
+    "alter table nodes add column http_address text not null default ''",
+)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 from penstock.catalog.database.interface import Database
 from penstock.catalog.schema.client_tables import CLIENT_TABLES
 from penstock.catalog.schema.clock_tables import CLOCK_TABLES
-from penstock.catalog.schema.cluster_tables import CLUSTER_TABLES, NODE_COLUMNS
+from penstock.catalog.schema.cluster_tables import CLUSTER_TABLES, HTTP_ADDRESSES, NODE_COLUMNS
 from penstock.catalog.schema.group_tables import GROUP_SETTINGS, GROUP_TABLE, REDRIVE_COLUMNS
 from penstock.catalog.schema.login_columns import LOGIN_COLUMNS
 from penstock.catalog.schema.owner_columns import OWNER_COLUMNS
@@ -454,6 +454,7 @@ MIGRATIONS: Final = (
     Migration(22, USER_QUOTA_TABLES),
     Migration(23, REDRIVE_COLUMNS),
     Migration(24, NODE_COLUMNS),
+    Migration(25, HTTP_ADDRESSES),
 )
 
 

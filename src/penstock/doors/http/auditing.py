@@ -7,9 +7,10 @@ from typing import Final
 import msgspec
 
 from penstock.broker.access.audit import Audit, Entry
+from penstock.broker.limited_log import LimitedLog
 from penstock.doors.http.login import claimed_user
 from penstock.doors.http.routing.endpoints import TenantEndpoints
-from penstock.doors.http.wire.messages import Request
+from penstock.doors.http.wire.messages import HttpError, Request
 from penstock.model.limits import KIB
 
 DIRECTORY: Final = "data directory"  # where a command over its socket comes from
@@ -51,3 +52,26 @@ def note_login(tenants: TenantEndpoints, request: Request, reason: str) -> None:
     """In the tenant that the login names, as far as it says one."""
     who = claimed_user(request)
     tenants.audit_of(who).note_login(who, request.source, "http", reason)
+
+
+def note_certificate(audit: Audit, peer: str, problem: str) -> None:
+    """Its name is not proven, so that only its address is recorded."""
+    audit.note_login("", peer, "http", problem)
+
+
+def note_refusal(
+    tenants: TenantEndpoints, log: LimitedLog, request: Request, wrong: HttpError
+) -> None:
+    """Who may not ask is counted and logged; any other refusal is the client's to know."""
+    if wrong.status not in (401, 403, 421):
+        return
+    values = {"peer": request.source, "path": request.path, "reason": str(wrong)}
+    text = "request for %(path)s from %(peer)s refused: %(reason)s"
+    if wrong.status != 401:
+        tenants.worlds[0].engine.metrics.refused["page"] += 1
+        log.warning("request refused", text, values)
+    elif b"authorization" in request.headers or request.asker.certificate is not None:
+        log.warning("login refused", text, values)
+        note_login(tenants, request, str(wrong))
+    else:  # browsers and many tools ask without a login first
+        log.info("login needed", text, values)

@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 from email.utils import formatdate
+from functools import partial
 from math import inf
 from pathlib import Path
 from typing import Any, Final
@@ -21,8 +22,8 @@ from penstock.core.access import Principal
 from penstock.core.proxies import NO_PROXIES, TrustedProxies
 from penstock.doors.budget import Budget
 from penstock.doors.descriptors import Descriptors
-from penstock.doors.http.auditing import note_act, note_login
-from penstock.doors.http.lasting import Lasting, end_waiting
+from penstock.doors.http.auditing import note_act, note_certificate, note_refusal
+from penstock.doors.http.lasting import Lasting, Waits, end_waiting
 from penstock.doors.http.limits import (
     BODIES_BYTES_MAX,
     CROWDED_S_MAX,
@@ -33,9 +34,11 @@ from penstock.doors.http.limits import (
 from penstock.doors.http.lines import Lines
 from penstock.doors.http.login import Credentials, log_in, recall
 from penstock.doors.http.pages import Pages
+from penstock.doors.http.passing.passing import Passing, check_body
+from penstock.doors.http.passing.seal import SEAL
+from penstock.doors.http.routing.calling import call, needs_topic, reply_failure
 from penstock.doors.http.routing.endpoints import Build, TenantEndpoints
-from penstock.doors.http.routing.errors import problem_of, status_of
-from penstock.doors.http.routing.needs import check_needs
+from penstock.doors.http.routing.errors import status_of
 from penstock.doors.http.routing.router import Route
 from penstock.doors.http.wire.bodies import BodyStream
 from penstock.doors.http.wire.connection import HttpConnection
@@ -85,16 +88,17 @@ class HttpDoor:
         proxies: TrustedProxies = NO_PROXIES,
         *,
         strangers: Budget,
+        passing: Passing | None = None,
     ) -> None:
         engine = self.engine = world.engine
+        self.passing = passing
         self.lines = Lines()
         engine.shared.caches.by_name["stream_lines"] = self.lines
         self.tenants = TenantEndpoints(self, build)
         self.limits = limits
-        self.budget = Budget(BODIES_BYTES_MAX)
+        self.budget, self.unsent = Budget(BODIES_BYTES_MAX), Budget(UNSENT_BYTES_MAX)
         self.strangers = strangers
         self.room = Room()  # for large answers
-        self.unsent = Budget(UNSENT_BYTES_MAX)
         self._is_relieving = False
         self.send_s_max = limits.send_s_max
         self.date = b""
@@ -106,9 +110,8 @@ class HttpDoor:
         self._lasting = Lasting()
         self._local: set[Asker] = set()  # those of them that came over the Unix socket
         self.serving = Serving(selector, loop)
-        self._stopped: asyncio.Future[None] | None = None  # those who wait for something
+        self._waits = Waits(loop)
         self._empty: asyncio.Event | None = None  # set when the last connection is gone
-        refused = engine.metrics.refused
         self._lingering = Lingering(selector, loop, limits)
         self._log = LimitedLog("penstock.http", loop)
         self._strangers = Strangers(loop.time, on_evict=self._note_eviction)
@@ -117,7 +120,7 @@ class HttpDoor:
         self._listeners = Listeners(
             selector,
             loop,
-            refused,
+            engine.metrics.refused,
             make=self.begin,
             serving=self.serving,
             lingering=self._lingering,
@@ -125,7 +128,7 @@ class HttpDoor:
             descriptors=descriptors,
             may_use_reserve=True,
             proxies=proxies if limits.proxy_protocol else NO_PROXIES,
-            note_certificate=self._note_certificate,
+            note_certificate=partial(note_certificate, engine.audit),
         )
         descriptors.watch(self._strangers, self._lingering)
         self.tenants.add(world)
@@ -238,13 +241,16 @@ class HttpDoor:
 
     def _find_asker(self, request: Request, go_on: Callable[[Request], None]) -> None:
         """Set route and principal, now or after a while, then go on; or answer with an error."""
+        if request.passed or (self.passing is not None and SEAL in request.headers):
+            self.serving.tasks.spawn(self._find_passed(request, go_on))
+            return
         if self._proxies and b"forwarded" in request.headers:
             told = request.header(b"forwarded")
             request.client = self._proxies.client_of(request.asker.source, told)
         try:
             route = self._find_route(request)
             if route is None:
-                request.reply(self._options(request))
+                request.reply(self._pages.options(request, self.router))
                 return
             if not route.is_open:
                 who = self._recall(request)
@@ -252,6 +258,18 @@ class HttpDoor:
                     self.serving.tasks.spawn(self._log_in(request, who, go_on))
                     return
                 self._admit(request, who)
+        except Exception as wrong:
+            self._fail(request, wrong)
+            return
+        go_on(request)
+
+    async def _find_passed(self, request: Request, go_on: Callable[[Request], None]) -> None:
+        """As `_find_asker`, for a request that another node has passed on and signed."""
+        try:
+            if not request.passed:
+                assert self.passing is not None, "only nodes pass requests on"
+                self._admit(request, await self.passing.receive(request, self.engine))
+                request.route, request.params = self.router.find(request.method, request.path)
         except Exception as wrong:
             self._fail(request, wrong)
             return
@@ -303,11 +321,37 @@ class HttpDoor:
     def _handle(self, request: Request) -> None:
         route: Route = request.route
         try:
+            check_body(request)
             route, audit = self.tenants.choose(request, route)
+            readers = None if self.passing is None else route.readers_for(request)
+            if readers is not None and not readers.is_here and not request.passed:
+                request.task = self.serving.tasks.spawn(self._pass_on(request, route, audit))
+                return
+        except Exception as wrong:
+            self._fail(request, wrong)
+            return
+        self._begin_work(request, route, audit)
+
+    async def _pass_on(self, request: Request, route: Route, audit: Audit) -> None:
+        """Have another node answer, unless this one can by now."""
+        assert self.passing is not None
+        try:
+            engine = self.tenants.get(audit.tenant).engine
+            answer = await self.passing.pass_on(request, engine, is_patient=route.ends_with_client)
+        except Exception as wrong:
+            self._fail(request, wrong)
+            return
+        if answer is None:
+            self._begin_work(request, route, audit)
+        else:
+            self._reply(request, answer)
+
+    def _begin_work(self, request: Request, route: Route, audit: Audit) -> None:
+        try:
             if route.is_administrative:
                 self.serving.tasks.spawn(self._handle_audited(request, route, audit))
                 return
-            answer = _call(request, route)
+            answer = call(request, route)
         except Exception as wrong:
             self._fail(request, wrong)
             return
@@ -323,7 +367,7 @@ class HttpDoor:
     async def _handle_audited(self, request: Request, route: Route, audit: Audit) -> None:
         """As `_handle`; the answer leaves when the audit topic has what was done."""
         try:
-            answer = _call(request, route)
+            answer = call(request, route)
             if not isinstance(answer, Response | Streamed | Upgrade | None):
                 answer = await answer
         except Exception as wrong:
@@ -362,49 +406,20 @@ class HttpDoor:
         if not isinstance(wrong, PenstockError):
             self.serving.report(f"{request.method} {request.path} failed", wrong)
         elif isinstance(wrong, HttpError):
-            self._note_refusal(request, wrong)
-        elif isinstance(wrong, UnavailableError | NotSubscribed) and _needs_topic(request):
+            note_refusal(self.tenants, self._log, request, wrong)
+        elif isinstance(wrong, UnavailableError | NotSubscribed) and needs_topic(request):
             try:
                 engine = self.tenants.get(request.principal.tenant).engine
                 engine.topics.find(request.params["topic"])
             except TopicNotFound as gone:  # deleted while the request was under way
                 wrong = gone
-        route: Route | None = request.route
-        request.reply(route.fail(wrong) if route is not None else problem_of(wrong))
-
-    def _note_refusal(self, request: Request, wrong: HttpError) -> None:
-        """Who may not ask is counted and logged; any other refusal is the client's to know."""
-        if wrong.status not in (401, 403, 421):
-            return
-        values = {"peer": request.source, "path": request.path, "reason": str(wrong)}
-        text = "request for %(path)s from %(peer)s refused: %(reason)s"
-        if wrong.status != 401:
-            self.engine.metrics.refused["page"] += 1
-            self._log.warning("request refused", text, values)
-        elif b"authorization" in request.headers or request.asker.certificate is not None:
-            self._log.warning("login refused", text, values)
-            note_login(self.tenants, request, str(wrong))
-        else:  # browsers and many tools ask without a login first
-            self._log.info("login needed", text, values)
-
-    def _note_certificate(self, peer: str, problem: str) -> None:
-        """Its name is not proven, so that only its address is recorded."""
-        self.engine.audit.note_login("", peer, "http", problem)
+        reply_failure(request, wrong)
 
     def note_violation(self, protocol: str, peer: str, problem: str) -> None:
         self.engine.metrics.violations[protocol] += 1
         values = {"protocol": protocol, "peer": peer, "problem": problem}
         text = "client from %(peer)s broke a rule of %(protocol)s: %(problem)s"
         self._log.warning("protocol violation", text, values)
-
-    def _options(self, request: Request) -> Response:
-        methods = "GET, HEAD, OPTIONS, PATCH, POST, PUT, DELETE"
-        if request.path != "*":
-            methods = self.router.allowed(request.path)
-        headers: Pairs = (("Allow", methods),)
-        if b"origin" in request.headers:
-            headers += self._pages.preflight(request, methods)
-        return Response(204, headers=headers)
 
     def shared_headers(self, request: Request) -> Pairs:
         return self._pages.headers(request)
@@ -425,18 +440,8 @@ class HttpDoor:
         stream.end(is_whole=is_whole)
 
     async def wait(self, something: Awaitable[Any], wait_s: float | None) -> None:
-        """Until it happens, the time is over, or the server stops; whatever is first."""
-        if self._stopped is None:
-            self._stopped = self._loop.create_future()
-        waited = asyncio.ensure_future(something)
-        try:
-            await asyncio.wait(
-                {waited, self._stopped}, timeout=wait_s, return_when=asyncio.FIRST_COMPLETED
-            )
-        finally:
-            if waited.done() and not waited.cancelled():
-                waited.result()  # the topic may be gone
-            waited.cancel()
+        """As `Waits.wait`."""
+        await self._waits.wait(something, wait_s)
 
     # Time
 
@@ -462,8 +467,7 @@ class HttpDoor:
         """Stop listening, finish the requests under way, close what is idle or takes too long."""
         self._listeners.close()
         self.is_stopping = self._lingering.is_stopping = True
-        if self._stopped is not None:
-            self._stopped.set_result(None)
+        self._waits.stop()
         for connection in list(self._connections):
             connection.stop()
         if self._connections:
@@ -474,22 +478,9 @@ class HttpDoor:
         self._access.on_change.remove(self._end_revoked)
         for connection in list(self._connections):
             connection.close()
+        if self.passing is not None:
+            self.passing.close()
         await self._lingering.close(STOP_LINGER_S_MAX)
         self.serving.tasks.cancel()
         await self.serving.tasks.wait_done()
         self._log.close()
-
-
-def _needs_topic(request: Request) -> bool:
-    """Does it ask for something of a topic that has to exist?"""
-    route: Route | None = request.route
-    return "topic" in request.params and (route is None or not route.creates_topic)
-
-
-def _call(request: Request, route: Route) -> Answer | Coroutine[Any, Any, Answer] | None:
-    """Ask the handler, if the one who asks may."""
-    if route.needs is not None:
-        check_needs(route.needs, request)
-    if route.check is not None:
-        route.check()
-    return route.handler(request)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Final
+import asyncio
+from collections.abc import Awaitable
+from typing import Any, Final
 
 from penstock.core.access import NOBODY, Principal
 from penstock.doors.http.login import CHALLENGE
@@ -55,3 +57,29 @@ def end_waiting(request: Request) -> None:
     if request.task.cancel():
         ended = HttpError(401, request.principal.revocation, CHALLENGE)
         request.reply(request.route.fail(ended))
+
+
+class Waits:
+    """Requests that wait for something; all of them end when the server stops."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._stopped: asyncio.Future[None] | None = None
+
+    async def wait(self, something: Awaitable[Any], wait_s: float | None) -> None:
+        """Until it happens, the time is over, or the server stops; whatever is first."""
+        if self._stopped is None:
+            self._stopped = self._loop.create_future()
+        waited = asyncio.ensure_future(something)
+        try:
+            await asyncio.wait(
+                {waited, self._stopped}, timeout=wait_s, return_when=asyncio.FIRST_COMPLETED
+            )
+        finally:
+            if waited.done() and not waited.cancelled():
+                waited.result()  # the topic may be gone
+            waited.cancel()
+
+    def stop(self) -> None:
+        if self._stopped is not None:
+            self._stopped.set_result(None)

@@ -17,7 +17,8 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from penstock.doors.http.limits import ANY_ORIGIN
-from penstock.doors.http.wire.messages import HttpError, Pairs, Request
+from penstock.doors.http.routing.router import Router
+from penstock.doors.http.wire.messages import HttpError, Pairs, Request, Response
 from penstock.model.errors import InvalidSetting
 
 HOSTS_MAX: Final = 256  # remembered; a full memory starts anew
@@ -116,6 +117,16 @@ class Pages:
         if not self._may(origin.lower()):
             return ()
         return (("Access-Control-Allow-Origin", origin), ("Vary", "Origin"))
+
+    def options(self, request: Request, router: Router) -> Response:
+        """Which methods a path has, and whether a page may use them."""
+        methods = "GET, HEAD, OPTIONS, PATCH, POST, PUT, DELETE"
+        if request.path != "*":
+            methods = router.allowed(request.path)
+        headers: Pairs = (("Allow", methods),)
+        if b"origin" in request.headers:
+            headers += self.preflight(request, methods)
+        return Response(204, headers=headers)
 
     def preflight(self, request: Request, methods: str) -> Pairs:
         """What a page of another origin may ask for."""

@@ -35,7 +35,8 @@ class Endpoints:
 
     @property
     def is_stopping(self) -> bool:
-        return self._door.is_stopping
+        """Who waits for something is to be answered now."""
+        return self._door.is_stopping or self.engine.readers.is_leaving
 
     @property
     def serving(self) -> Serving:
@@ -71,6 +72,8 @@ class Endpoints:
 
     async def wait(self, something: Awaitable[Any], wait_s: float | None) -> None:
         """Until it happens, the time is over, or the server stops; whatever is first."""
+        if self.engine.shared.node is not None:
+            something = self.engine.readers.until_leaving(something)
         await self._door.wait(something, wait_s)
 
 

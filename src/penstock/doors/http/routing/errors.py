@@ -14,6 +14,7 @@ from penstock.model.errors import (
     NotAuthorized,
     NotSubscribed,
     OffsetBeyondEnd,
+    OutcomeUnknown,
     PenstockError,
     QuotaExceeded,
     RefusedError,
@@ -36,6 +37,7 @@ STATUSES: Final[tuple[tuple[type[PenstockError], int], ...]] = (
     (QuotaExceeded, 429),
     (DiskFull, 507),
     (UnavailableError, 503),
+    (OutcomeUnknown, 502),
     (CorruptError, 500),
     (RefusedError, 400),
 )

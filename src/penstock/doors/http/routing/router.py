@@ -11,13 +11,15 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 from urllib.parse import unquote
 
+from penstock.broker.queue.readers import Readers
 from penstock.doors.http.routing.errors import problem_of
 from penstock.doors.http.routing.needs import Needs
 from penstock.doors.http.v1.describing import Facts
-from penstock.doors.http.wire.messages import Handler, HttpError, Response
+from penstock.doors.http.wire.messages import Handler, HttpError, Request, Response
 
 # The first level of paths below /v1 where most requests publish or read.
 _DATA: Final = ("topics", "staged")
+KEY_HEADERS: Final = (b"idempotency-key", b"idempotency-part")
 FOUND_MAX: Final = 4_096  # remembered paths; a full memory starts anew
 
 
@@ -36,7 +38,8 @@ class Route:
     creates_topic: bool = False  # the one in its path, which need not exist
     administers: bool = False  # although its path is one of data
     needs: Needs | None = None  # of whoever asks; None only where it is answered without a login
-    check: Callable[[], None] | None = None  # raises while this node does not answer it
+    is_keyed: bool = False  # an idempotency key makes it one of readers
+    readers: Readers | None = None  # where it has to be answered, if there are several nodes
 
     @property
     def is_safe(self) -> bool:
@@ -45,10 +48,16 @@ class Route:
 
     @property
     def is_of_readers(self) -> bool:
-        """Is it about consumers, groups or the seed's queue, which one node serves at a time?"""
+        """Is it about consumers, groups or the seed's queue, which one node has at a time?"""
         levels = self.pattern.split("/")[1:]
         is_of_seed = levels[0] in ("consumer", "producer") or self.pattern == "/size"
         return is_of_seed or "consumers" in levels or "groups" in levels
+
+    def readers_for(self, request: Request) -> Readers | None:
+        """Where a request has to be answered; None: on any node."""
+        if not self.is_keyed or any(name in request.headers for name in KEY_HEADERS):
+            return self.readers
+        return None
 
     @property
     def is_administrative(self) -> bool:
@@ -80,14 +89,14 @@ class Router:
     """All routes of a door."""
 
     def __init__(self) -> None:
-        self.check_readers: Callable[[], None] | None = None  # of routes that are added later
+        self.readers: Readers | None = None  # of routes that are added later
         self._root = _Level()
         self._found: dict[str, Found] = {}
         self._routes: list[Route] = []
 
     def add(self, route: Route) -> None:
-        if self.check_readers is not None and route.is_of_readers:
-            route = replace(route, check=self.check_readers)
+        if self.readers is not None and (route.is_of_readers or route.is_keyed):
+            route = replace(route, readers=self.readers)
         level = self._root
         for part in route.pattern.split("/")[1:]:
             if part.startswith("{"):

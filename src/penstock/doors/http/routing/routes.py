@@ -43,7 +43,7 @@ def add_all(
 ) -> None:
     exchange = door.world.exchange
     if exchange.engine.shared.node is not None:
-        door.router.check_readers = exchange.engine.check_readers
+        door.router.readers = exchange.engine.readers
     submissions = Submissions(exchange.engine, exchange.authorise, exchange.store.retained)
     status.add_routes(door, exchange, mqtt_door, all_bridges)
     mqtt.add_routes(door, mqtt_door)

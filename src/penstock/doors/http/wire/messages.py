@@ -140,6 +140,7 @@ class Request:
         "is_upgrade",
         "method",
         "params",
+        "passed",
         "path",
         "principal",
         "query_text",
@@ -157,6 +158,7 @@ class Request:
         self.body: bytes = b""
         self.client = ""  # its address, if a proxy speaks for it
         self.params: dict[str, str] = {}  # of the path, decoded
+        self.passed = ""  # the digest of its body, if another node has passed it on
         self.principal: Principal = NOBODY
         self.expires_us = 0  # when the login of the principal ends; 0: it does not
         self.is_admitted = False  # it is known who asks, before all of its body came
@@ -253,6 +255,7 @@ TITLES: Final = {
     431: "Request Header Fields Too Large",
     500: "Internal Server Error",
     501: "Not Implemented",
+    502: "Bad Gateway",
     503: "Service Unavailable",
     505: "HTTP Version Not Supported",
     507: "Insufficient Storage",

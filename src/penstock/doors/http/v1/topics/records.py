@@ -106,6 +106,7 @@ def add_routes(door: Endpoints, submissions: Submissions, store: SessionStore) -
             RECORDS,
             records.store,
             needs=Needs.JUDGED,
+            is_keyed=True,
             facts=Facts(
                 "store one message, a JSON array of messages, or one message per line (NDJSON); "
                 "they are durable when the response is sent",

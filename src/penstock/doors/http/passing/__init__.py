@@ -1,0 +1,1 @@
+"""Requests that a node passes on to the node that has to answer them."""
