@@ -14,8 +14,14 @@ from hypothesis import settings
 from tests.coroutines import pytest_fixture_setup, pytest_pyfunc_call, runner
 from tests.examples import QUICK
 from tests.postgres_server import PostgresServer
+from tests.scheduling import pytest_xdist_make_scheduler
 
-__all__ = ["pytest_fixture_setup", "pytest_pyfunc_call", "runner"]
+__all__ = [
+    "pytest_fixture_setup",
+    "pytest_pyfunc_call",
+    "pytest_xdist_make_scheduler",
+    "runner",
+]
 
 # Deadlines are off: a noisy machine is not a bug. A failure prints the blob that replays it.
 settings.register_profile(QUICK, max_examples=20, deadline=None, print_blob=True)

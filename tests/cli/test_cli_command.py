@@ -17,6 +17,7 @@ import pytest
 from penstock import Broker, __version__
 from penstock.cli.main import make_parser
 from tests.cli.conftest import Command
+from tests.each import each
 
 PENSTOCK = str(Path(sys.executable).with_name("penstock"))
 PATIENCE_S = 60
@@ -157,7 +158,7 @@ def every_command() -> list[list[str]]:
     return found
 
 
-@pytest.mark.parametrize("path", every_command(), ids=" ".join)
+@each("path", every_command(), ids=" ".join)
 def test_every_command_explains_itself(run: Command, path: list[str]) -> None:
     done = run(*path, "--help")
     assert done.code == 0 and done.out.startswith("usage: " + " ".join(["penstock", *path]))

@@ -14,6 +14,7 @@ from penstock.config.reading import load
 from penstock.core.access.rules import parse_rule
 from tests.docs.shown import ROOT, Block, all_blocks, find
 from tests.docs.test_sessions import COMMAND_BLOCKS, HTTP_SESSION
+from tests.each import each
 
 # Page and language, or page and first line: the test that runs the block.
 RUN_BY = {
@@ -102,7 +103,7 @@ def settings_blocks() -> list[Block]:
     return [block for block in mine if not listed(block, RUN_BY)]
 
 
-@pytest.mark.parametrize("block", all_blocks(), ids=lambda block: f"{block.page}: {block.first}")
+@each("block", all_blocks(), ids=lambda block: f"{block.page}: {block.first}")
 def test_every_block_is_run_or_has_a_reason(block: Block) -> None:
     told = listed(block, RUN_BY) + listed(block, ONLY_PARSED) + listed(block, NOT_RUN)
     told += listed(block, dict.fromkeys(COMMAND_BLOCKS, "tests/docs/test_sessions.py"))
@@ -124,7 +125,7 @@ def test_no_table_names_a_block_that_does_not_exist() -> None:
     assert all(block.page == "HTTP.md" for block in HTTP_SESSION)
 
 
-@pytest.mark.parametrize("block", settings_blocks(), ids=lambda one: f"{one.page}: {one.first}")
+@each("block", settings_blocks(), ids=lambda one: f"{one.page}: {one.first}")
 def test_every_settings_file_that_is_shown_is_valid(block: Block, tmp_path: Path) -> None:
     file = tmp_path / "penstock.toml"
     file.write_text(block.text)

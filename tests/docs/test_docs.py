@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-import pytest
+from tests.each import each
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -26,7 +26,7 @@ def anchors(path: Path) -> set[str]:
     return {heading.replace(" ", "-") for heading in plain}
 
 
-@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+@each("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
 def test_links_between_documents_resolve(document: Path) -> None:
     broken = []
     for link in LINK.findall(prose(document)):
@@ -39,7 +39,7 @@ def test_links_between_documents_resolve(document: Path) -> None:
     assert broken == []
 
 
-@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+@each("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
 def test_every_test_that_a_document_names_exists(document: Path) -> None:
     missing = []
     for file, name in TEST.findall(document.read_text()):
@@ -49,7 +49,7 @@ def test_every_test_that_a_document_names_exists(document: Path) -> None:
     assert missing == []
 
 
-@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+@each("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
 def test_every_source_that_a_document_names_exists(document: Path) -> None:
     named = SOURCE.findall(document.read_text())
     assert [file for file in named if not (ROOT / "src" / "penstock" / file).is_file()] == []

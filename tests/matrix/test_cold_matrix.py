@@ -1,6 +1,6 @@
 """Does every reader of the past get the same records, whether log, history or both hold them?
 
-A test is a pair of a reader and a state of the topic. Readers that must be known before, such as
+A test is a state of the topic with all readers. Readers that must be known before, such as
 sessions of clients that are away, are attached before anything is published.
 """
 
@@ -12,6 +12,7 @@ from contextlib import suppress
 import pytest
 
 from penstock.app.server import Server
+from tests.each import every_failure
 from tests.history.cooling import cool
 from tests.matrix import http_readers, mqtt_readers, other_readers, python_readers
 from tests.matrix.house import END, Got, House, Message, Place, Printing, placed, topic_place
@@ -108,49 +109,39 @@ class Outcome:
     def is_erased(self, one: Message) -> bool:
         return one.name == self.name and one.payload != END
 
-
-class Outcomes(dict[str, Outcome]):
-    """Each state is tried when it is first asked for."""
-
-    def __init__(self, house: House) -> None:
-        self._house = house
-
-    def __missing__(self, state: str) -> Outcome:
-        self[state] = Outcome(self._house, state)
-        return self[state]
-
-
-@pytest.fixture(scope="module")
-def outcomes(house: House) -> dict[str, Outcome]:
-    return Outcomes(house)
+    def of(self, reader: str) -> list[list[Got]]:
+        found = self.got[reader]
+        if isinstance(found, Exception):
+            raise found
+        return found
 
 
 @pytest.mark.parametrize("state", STATES)
-@pytest.mark.parametrize("reader", PAST)
-def test_a_reader_of_the_past_gets_every_message_once_and_in_order(
-    outcomes: dict[str, Outcome], reader: str, state: str
+def test_every_reader_of_the_past_gets_every_message_once_and_in_order(
+    house: House, state: str
 ) -> None:
-    outcome = outcomes[state]
-    found = outcome.got[reader]
-    if isinstance(found, Exception):
-        raise found
-    PAST[reader].check(found, outcome.messages)
+    outcome = Outcome(house, state)
+    with every_failure() as tried:
+        for reader, reading in PAST.items():
+            with tried(reader):
+                reading.check(outcome.of(reader), outcome.messages)
 
 
 @pytest.mark.parametrize("state", ERASED)
-@pytest.mark.parametrize("reader", PAST)
 def test_a_reader_gets_nothing_of_erased_records_and_everything_else(
-    outcomes: dict[str, Outcome], reader: str, state: str
+    house: House, state: str
 ) -> None:
-    outcome = outcomes[state]
-    found = outcome.got[reader]
-    if isinstance(found, Exception):
-        raise found
+    outcome = Outcome(house, state)
     left = [one for one in outcome.messages if not outcome.is_erased(one)]
     assert 1 < len(left) < len(outcome.messages)
     kept = {one.payload for one in left}
-    others = [[got for got in stream if got.payload in kept] for stream in found]
-    PAST[reader].check(others, left)
-    empty = [got for stream in found for got in stream if got.payload not in kept]
-    assert {(got.payload, got.name or outcome.name) for got in empty} <= {(b"", outcome.name)}
-    assert not (empty and reader.startswith(MQTT)), "MQTT passes over them, as they have expired"
+    with every_failure() as tried:
+        for reader, reading in PAST.items():
+            with tried(reader):
+                found = outcome.of(reader)
+                others = [[got for got in stream if got.payload in kept] for stream in found]
+                reading.check(others, left)
+                empty = [got for stream in found for got in stream if got.payload not in kept]
+                wanted = {(b"", outcome.name)}
+                assert {(got.payload, got.name or outcome.name) for got in empty} <= wanted
+                assert not (empty and reader.startswith(MQTT)), "MQTT passes over expired records"

@@ -1,18 +1,21 @@
 """Does every reader get what every publisher publishes: each message once, as it was, in order?
 
-A test is a pair. All readers of a publisher are attached at once, and it publishes once.
+A test is a publisher with all readers, which are attached at once; it publishes once. A failure
+names each reader that got something else.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
+from tests.each import every_failure
 from tests.matrix import http_readers, mqtt_readers, other_readers, python_readers
-from tests.matrix.house import BUS, Got, House, Message, Printing, placed
+from tests.matrix.house import BUS, House, Printing, placed
 from tests.matrix.other_readers import SUBS
 from tests.matrix.publishers import PUBLISHERS, Publisher
 from tests.matrix.reading import READERS, Reader, Reading
@@ -32,16 +35,9 @@ def reads(reading: Reading, publisher: Publisher) -> bool:
     return not (reading.needs_topic and publisher.makes_topic)
 
 
-PAIRS = [
-    (publisher.key, reading.key)
-    for publisher in PUBLISHERS.values()
-    for reading in READERS.values()
-    if reads(reading, publisher)
-]
-
 # Readers that leave a client's messages of several names in one piece: none wants them otherwise.
-PLAIN_PAIRS = [
-    ("mqtt-in-one-write", reading.key)
+PLAIN = [
+    reading
     for reading in READERS.values()
     if not (reading.key.startswith(OTHERWISE) or reading.key in SUBS or reading.is_for_bus)
 ]
@@ -55,87 +51,38 @@ def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
         yield opened
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """What one publisher published, and what each reader got, or why it got nothing."""
-
-    messages: list[Message]
-    got: dict[str, list[list[Got]] | Exception]
-
-
-class Outcomes:
-    """Each publisher publishes once, when the first of its pairs is looked at."""
-
-    def __init__(self, house: House, pairs: list[tuple[str, str]]) -> None:
-        self._house = house
-        self._pairs = pairs
-        self._known: dict[str, Outcome | Exception] = {}
-
-    def check(self, publisher: str, reader: str) -> None:
-        """Raises what went wrong with this pair."""
-        if publisher not in self._known:
-            try:
-                self._known[publisher] = self._run(PUBLISHERS[publisher])
-            except Exception as error:
-                self._known[publisher] = error
-        outcome = self._known[publisher]
-        if isinstance(outcome, Exception):
-            raise outcome
-        found = outcome.got[reader]
-        if isinstance(found, Exception):
-            raise found
-        READERS[reader].check(found, outcome.messages)
-
-    def _run(self, publisher: Publisher) -> Outcome:
-        house, place = self._house, PLACES[publisher.key]
-        if not publisher.makes_topic:
-            place = replace(place, base=house.declare(place.topic))
-        messages = place.messages(publisher.payloads, publisher.qos, retain=publisher.retain)
-        readers: dict[str, Reader] = {}
-        try:
-            for key, reader in self._pairs:
-                if key == publisher.key:
-                    readers[reader] = READERS[reader].attach(house, place)
-            publisher.publish(house, place, messages)
-            end = house.finish(place, len(messages))
-            got = {key: self._collected(reader) for key, reader in readers.items()}
-        finally:
-            for one in readers.values():
-                with suppress(OSError):
-                    one.close()
-        return Outcome([*placed(messages, place.base), end], got)
-
-    def _collected(self, reader: Reader) -> list[list[Got]] | Exception:
-        """One that fails harms no other."""
-        if self._house.is_late:
-            return TimeoutError("the readers before it used up the time")
-        try:
-            return reader.collect()
-        except Exception as error:
-            return error
+def check_every_reader(house: House, publisher: Publisher, readings: list[Reading]) -> None:
+    """Raises what went wrong, with the reader of each failure."""
+    place = PLACES[publisher.key]
+    if not publisher.makes_topic:
+        place = replace(place, base=house.declare(place.topic))
+    messages = place.messages(publisher.payloads, publisher.qos, retain=publisher.retain)
+    readers: dict[str, Reader] = {}
+    assert readings
+    try:
+        for reading in readings:
+            readers[reading.key] = reading.attach(house, place)
+        publisher.publish(house, place, messages)
+        end = house.finish(place, len(messages))
+        stored = [*placed(messages, place.base), end]
+        with every_failure() as tried:
+            for reading in readings:
+                with tried(f"{publisher.key} to {reading.key}"):
+                    assert not house.is_late, "the readers before it used up the time"
+                    reading.check(readers[reading.key].collect(), stored)
+    finally:
+        for one in readers.values():
+            with suppress(OSError):
+                one.close()
 
 
-@pytest.fixture(scope="module")
-def outcomes(house: House) -> Outcomes:
-    return Outcomes(house, PAIRS)
+@pytest.mark.parametrize("publisher", PUBLISHERS)
+def test_every_reader_gets_every_message_once_and_in_order(house: House, publisher: str) -> None:
+    one = PUBLISHERS[publisher]
+    check_every_reader(house, one, [other for other in READERS.values() if reads(other, one)])
 
 
-@pytest.mark.parametrize(("publisher", "reader"), PAIRS)
-def test_a_reader_gets_every_message_once_and_in_order(
-    outcomes: Outcomes, publisher: str, reader: str
-) -> None:
-    outcomes.check(publisher, reader)
-
-
-@pytest.fixture(scope="module")
-def plain_outcomes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Outcomes]:
-    with House(tmp_path_factory.mktemp("plain")) as opened:
-        yield Outcomes(opened, PLAIN_PAIRS)
-
-
-@pytest.mark.parametrize(("publisher", "reader"), PLAIN_PAIRS)
-def test_messages_that_are_stored_with_one_append_reach_every_reader(
-    plain_outcomes: Outcomes, publisher: str, reader: str
-) -> None:
+def test_messages_that_are_stored_with_one_append_reach_every_reader(tmp_path: Path) -> None:
     """The broker does so while all clients that read them take the bytes as they came."""
-    plain_outcomes.check(publisher, reader)
+    with House(tmp_path) as opened:
+        check_every_reader(opened, PUBLISHERS["mqtt-in-one-write"], PLAIN)

@@ -28,6 +28,7 @@ from penstock.mqtt.reasons import (
     Reason,
     describe,
 )
+from tests.each import each
 
 # MQTT 5 table 2-4 by hand: identifier, type, and the packets by their numbers (0 is a will).
 TABLE_2_4 = """
@@ -80,7 +81,7 @@ SAMPLE = {
     Wire.PAIR: b"\0\1a\0\1b",
 }
 WITH_PROPERTIES = (WILL, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 14, 15)
-rows = pytest.mark.parametrize("row", PROPERTIES, ids=lambda row: row.field)
+rows = each("row", PROPERTIES, ids=lambda row: row.field)
 
 
 def sender_of(row: PropertyRow, where: int) -> Role:
@@ -101,7 +102,7 @@ def test_every_property_has_a_field_and_every_field_a_property() -> None:
 
 
 @rows
-@pytest.mark.parametrize("where", WITH_PROPERTIES)
+@each("where", WITH_PROPERTIES)
 def test_a_property_is_read_and_written_where_it_is_legal_and_nowhere_else(
     row: PropertyRow, where: int
 ) -> None:

@@ -14,14 +14,15 @@ from penstock.mqtt.packets import PACKET_TYPES, Connect, Packet
 from penstock.mqtt.primitives import read_varint
 from penstock.mqtt.scanner import Intake
 from penstock.mqtt.unpacking import unpack
+from tests.each import each
 from tests.mqtt.malformed import BROKEN, Broken
 from tests.mqtt.vector import Vector
 from tests.mqtt.vectors import READ_ONLY, VECTORS
 
 PACKET_BYTES_MAX = 1 << 20
 
-every = pytest.mark.parametrize("vector", VECTORS + READ_ONLY, ids=lambda v: v.title)
-every_broken = pytest.mark.parametrize("broken", BROKEN, ids=lambda b: b.title)
+every = each("vector", VECTORS + READ_ONLY, ids=lambda v: v.title)
+every_broken = each("broken", BROKEN, ids=lambda b: b.title)
 
 
 def body_of(raw: bytes) -> bytes:
@@ -76,17 +77,17 @@ def test_a_vector_is_read_many_times_in_one_chunk(vector: Vector) -> None:
     assert list(unpack(intake.feed(vector.raw * 5))) == [vector.packet] * 5
 
 
-@pytest.mark.parametrize("vector", VECTORS, ids=lambda v: v.title)
+@each("vector", VECTORS, ids=lambda v: v.title)
 def test_a_vector_is_written_back(vector: Vector) -> None:
     assert encode(vector.packet, vector.version) == vector.raw
 
 
-@pytest.mark.parametrize("vector", READ_ONLY, ids=lambda v: v.title)
+@each("vector", READ_ONLY, ids=lambda v: v.title)
 def test_a_longer_spelling_is_written_back_in_no_more_bytes(vector: Vector) -> None:
     assert len(encode(vector.packet, vector.version)) <= len(vector.raw)
 
 
-@pytest.mark.parametrize("vector", VECTORS + READ_ONLY, ids=lambda v: v.title)
+@every
 def test_every_cut_body_is_refused_or_still_a_packet(vector: Vector) -> None:
     body = body_of(vector.raw)[:200]
     for end in range(len(body)):

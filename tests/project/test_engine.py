@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.each import each
 from tools import engine
 
 MODULES = [module for module in engine.listed() if engine.source_of(module).is_file()]
@@ -23,7 +24,7 @@ def is_compiled(module: str) -> bool:
     return str(importlib.import_module(module).__file__).endswith(tuple(EXTENSION_SUFFIXES))
 
 
-@pytest.mark.parametrize("module", MODULES)
+@each("module", MODULES)
 def test_module_is_loaded_as_this_run_promises(module: str) -> None:
     assert EXPECTED in (None, "compiled", "interpreted"), EXPECTED
     if EXPECTED is not None:
@@ -32,12 +33,12 @@ def test_module_is_loaded_as_this_run_promises(module: str) -> None:
         assert is_compiled(module) == is_compiled(MODULES[0]), "only part of the engine is compiled"
 
 
-@pytest.mark.parametrize("module", MODULES)
+@each("module", MODULES)
 def test_compiled_module_is_not_older_than_its_sources(module: str) -> None:
     assert engine.state(module, sys.path) != "stale", "run `make setup`: it compiles what changed"
 
 
-@pytest.mark.parametrize("module", MODULES)
+@each("module", MODULES)
 def test_nothing_compiled_waits_while_it_handles_an_exception(module: str) -> None:
     # mypyc would leave that exception with the thread, as the context of every later one.
     tree = ast.parse(engine.source_of(module).read_text())

@@ -3,13 +3,18 @@
 Every place in the log that syncs or truncates is a line of one of the tables below; a new one that
 is missing here fails a test. So "nothing acknowledged is lost" is shown to hang on each of them.
 
-`python -m tests.sim.mutants site|rule NAME` fails unless the simulation notices this one. It has
-to run interpreted: places are known by their Python frames, and rules are broken by patches.
+`python -m tests.sim.mutants [NAME ...]` prints "" for each one that the simulation notices, else
+what is wrong. It has to run interpreted: places are known by their Python frames, and rules are
+broken by patches.
 """
 
 from __future__ import annotations
 
+import json
 import sys
+import traceback
+from collections.abc import Callable, Sequence
+from functools import partial
 
 import pytest
 
@@ -23,6 +28,7 @@ from penstock.log.format.end_bytes import FENCED
 from tests.sim.world import SimulatedMachine
 
 SEEDS_MAX = 3_000  # the rarest needs two faults in one history
+SITES = "the tables"
 
 # Each with the first seed that noticed it. That one is tried first: a search takes a minute.
 NEEDED = {
@@ -159,22 +165,43 @@ BROKEN = {
 }
 
 
-def main(kind: str, name: str) -> None:
-    if kind == "sites":
-        unknown = sites_of(int(name)) - {*NEEDED, *OTHER_REASONS}
-        assert not unknown, f"the tables do not name {unknown}"
-        return
-    if kind == "site":
-        seed = seed_that_notices(NEEDED[name], name)
-    else:
-        (break_it,) = [one for one in BROKEN if one.__name__ == name]
-        with pytest.MonkeyPatch.context() as patch:
-            break_it(patch)
-            seed = seed_that_notices(BROKEN[break_it])
+def check_sites(seeds: int = 150) -> None:
+    unknown = sites_of(seeds) - {*NEEDED, *OTHER_REASONS}
+    assert not unknown, f"the tables do not name {unknown}"
+
+
+def check_site(name: str) -> None:
+    check_seed(seed_that_notices(NEEDED[name], name), name)
+
+
+def check_rule(break_it: Callable[[pytest.MonkeyPatch], None]) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        break_it(patch)
+        seed = seed_that_notices(BROKEN[break_it])
+    check_seed(seed, break_it.__name__)
+
+
+def check_seed(seed: int, name: str) -> None:
     assert seed >= 0, f"{SEEDS_MAX} histories went well without {name}"
     SimulatedMachine(seed).run_and_check()  # goes well when nothing is left out or broken
-    print(f"noticed with seed {seed}")
+
+
+CHECKS: dict[str, Callable[[], None]] = {
+    SITES: check_sites,
+    **{name: partial(check_site, name) for name in NEEDED},
+    **{one.__name__: partial(check_rule, one) for one in BROKEN},
+}
+
+
+def main(names: Sequence[str]) -> None:
+    for name in names or CHECKS:
+        try:
+            CHECKS[name]()
+            found = ""
+        except Exception:
+            found = traceback.format_exc()
+        print(json.dumps({name: found}), flush=True)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2])
+    main(sys.argv[1:])

@@ -25,6 +25,7 @@ from penstock.model.errors import InvalidExpression
 from penstock.model.limits import EXPRESSION_CHARS_MAX, EXPRESSION_DEPTH_MAX
 from penstock.model.record import Record
 from tests.core.where.where_model import printed, slow_condition, slow_like
+from tests.each import each
 from tests.examples import examples
 
 TABLE = json.loads((Path(__file__).parents[2] / "data" / "where_cases.json").read_text())
@@ -54,14 +55,14 @@ def with_payload(payload: bytes) -> Record:
     return Record("sensors", 0, 7, 1_767_225_600_000_000, "sensors/42/temp", payload)
 
 
-CASES = [
-    pytest.param(case, id=f"{group['about']}: {case['expression']}")
-    for group in TABLE["groups"]
-    for case in group["cases"]
-]
+CASES = [{**case, "about": group["about"]} for group in TABLE["groups"] for case in group["cases"]]
 
 
-@pytest.mark.parametrize("case", CASES)
+def title(case: dict[str, Any]) -> str:
+    return f"{case['about']}: {case['expression']}"
+
+
+@each("case", CASES, ids=title)
 def test_expression_has_the_answer_of_the_table(case: dict[str, Any]) -> None:
     where = compile_where(case["expression"])
     record = record_of(case["record"])
@@ -69,7 +70,7 @@ def test_expression_has_the_answer_of_the_table(case: dict[str, Any]) -> None:
     assert where.passes(record) is (case["expected"] is True)
 
 
-@pytest.mark.parametrize("case", CASES)
+@each("case", CASES, ids=title)
 def test_slow_evaluator_agrees_with_the_table(case: dict[str, Any]) -> None:
     assert slow_condition(parse(case["expression"]), record_of(case["record"])) is case["expected"]
 
@@ -80,7 +81,7 @@ def position_in(error: InvalidExpression) -> int:
     return int(match.group(1))
 
 
-@pytest.mark.parametrize("case", TABLE["refused"], ids=lambda case: case["expression"])
+@each("case", TABLE["refused"], ids=lambda case: case["expression"])
 def test_anything_else_is_refused_at_its_column_with_the_way_out(case: dict[str, Any]) -> None:
     with pytest.raises(InvalidExpression) as refused:
         compile_where(case["expression"])

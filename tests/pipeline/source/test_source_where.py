@@ -8,7 +8,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -21,7 +20,8 @@ from penstock.log.format.marks import encode_headers
 from penstock.model.record import Record
 from penstock.pipeline.source.scan import kept_records
 from tests.appends import add
-from tests.core.where.test_where import CASES, record_of
+from tests.core.where.test_where import CASES, record_of, title
+from tests.each import each
 from tests.pipeline.source.reading import offsets
 
 names = st.sampled_from(["a", "a/b", "a/c", "a/b/c", "b", "$SYS/x", "b/b"])
@@ -38,7 +38,7 @@ def stored(records: list[Record]) -> Batch:
     return decode_batch(memoryview(b"".join(batch.to_bytes())), 0)
 
 
-@pytest.mark.parametrize("case", CASES)
+@each("case", CASES, ids=title)
 def test_a_task_keeps_what_the_table_of_expressions_says(case: dict[str, Any]) -> None:
     record = record_of(case["record"])
     keep = kept_records(stored([record]), record.topic, None, compile_where(case["expression"]))
