@@ -52,12 +52,13 @@ test-peers: setup ## run tests that need other programs; installs missing ones (
 test-cluster: setup ## run tests with a real Kafka, which Maven resolves once; needs Maven and Java
 	@$(SUITE) -n 2 --dist loadfile --durations=10 --no-skips tests/cluster
 
-nightly: setup ## run long tests: a million malformed packets, random traffic, memory, killed brokers and Spark drivers
+nightly: setup ## run long tests: a million malformed packets, random traffic, memory, killed brokers, nodes and Spark drivers
 	@$(VENV)/python -m tests.abuse.fuzz 1_000_000
 	@$(VENV)/python -m tests.longrun 10
 	@$(VENV)/python -m tests.longrun.level 30
 	@PENSTOCK_ROUNDS=20 $(PYTEST) --no-skips -k kill tests/pipeline
 	@PENSTOCK_ROUNDS=30 $(PYTEST) --no-skips tests/crash/test_history_kill.py tests/crash/test_erase_kill.py
+	@PENSTOCK_CHAOS_S=1800 PENSTOCK_CHAOS_EVERY_S=60 $(PYTEST) -s --no-skips tests/cluster/test_node_chaos.py
 
 lint: setup ## run ruff, mypy --strict, the import rules, the size limits, and hadolint on the container file
 	@$(VENV)/ruff check .

@@ -75,6 +75,8 @@ class JoinedNode:
         )
         assert isinstance(store, KafkaStore), "the topics of nodes are in Kafka"
         parts.push_async_callback(store.close)
+        node.reaches_topics = store.answers
+        node.is_in_doubt = lambda: store.is_in_doubt
         store.on_dead.append(lambda: node.end("other nodes have declared this node dead"))
         keep_backends(self._path, Backends(POSTGRES, KAFKA), joined.cluster_id)
         return catalog, store, node

@@ -29,6 +29,10 @@ class UnavailableError(PenstockError):
         self.retry_after_s = retry_after_s
 
 
+class InDoubt(UnavailableError):
+    """Stopped before the answer came: it may have been stored, or may still be."""
+
+
 class DiskFull(UnavailableError):
     """The disk is full; nothing was changed. Try again when there is free space."""
 

@@ -24,8 +24,14 @@ SETTLE_S_MAX: Final = 30.0  # a start waits so long for nodes that died to be re
 LOOK_S: Final = 0.05
 SHORT_MAX: Final = 500  # characters of a name that fit into a notification
 SESSION: Final = "session"  # what a node can be asked to release
+TOPICS: Final = "topics"  # a node can be asked to end if it cannot reach them
 
 OnAsk = Callable[[TenantId, str], None]
+ReachesTopics = Callable[[float], Awaitable[bool]]
+
+
+async def _reaches_all(wait_s: float) -> bool:
+    return True
 
 
 class Node:
@@ -57,6 +63,9 @@ class Node:
         self.on_recovered: list[Callable[[], None]] = []  # it may have wills of a dead node now
         self.on_asked: dict[str, OnAsk] = {}  # by what another node asks for
         self.count_clients: Callable[[], int] = lambda: 0
+        self.reaches_topics: ReachesTopics = _reaches_all  # within so many seconds
+        self.is_in_doubt: Callable[[], bool] = lambda: False  # what it wrote last may be stored
+        self._looking: asyncio.Task[None] | None = None  # whether it does
         self._is_closed = False
         self._channel = channel(schema)
         self._heartbeat = heartbeat
@@ -130,19 +139,32 @@ class Node:
 
     def _asked(self, question: bytes) -> None:
         inc, kind, tenant, name = msgspec.json.decode(question, type=tuple[int, str, str, str])
+        if inc != self.inc:
+            return
         listener = self.on_asked.get(kind)
-        if inc == self.inc and listener is not None:
+        if listener is not None:
             listener(TenantId(tenant), name)
+        elif kind == TOPICS and self._looking is None:
+            self._looking = asyncio.get_running_loop().create_task(self._look_at_topics())
+
+    async def _look_at_topics(self) -> None:
+        """Another node reaches the topics and waits for a session that this one cannot release."""
+        reaches = await self.reaches_topics(self.lease_s)
+        self._looking = None
+        if not reaches:
+            self.end(f"Kafka does not answer here for {self.lease_s:g} seconds, but elsewhere")
 
     async def close(self) -> None:
         """Leave the other nodes; what could not be saved is recovered by one of them."""
         if self._is_closed:
             return
         self._is_closed = True
+        if self._looking is not None:
+            self._looking.cancel()
         await self._heartbeat.close()  # it would take leaving for dying
         if not self.ended:
             with suppress(UnavailableError):  # then others find it dead
-                await self.catalog.leave(self.inc)
+                await self.catalog.leave(self.inc, is_in_doubt=self.is_in_doubt())
 
 
 def short_name(name: str) -> str:

@@ -25,6 +25,7 @@ from penstock.core.naming.names import quoted
 from penstock.log.format.marks import Mark
 from penstock.log.interface import Waiter
 from penstock.model.errors import (
+    InDoubt,
     NotAuthorized,
     PenstockError,
     QuotaExceeded,
@@ -63,6 +64,8 @@ class Opening:
     def refused(self, error: Exception) -> None:
         for packet_id in self._packet_ids:
             self._session.opened.pop(packet_id, None)
+        if isinstance(error, InDoubt) and self._is_kept:
+            self._inbound.doubt(self._session)
         self._end(is_open=False)
         self._waiter.refused(error)
 

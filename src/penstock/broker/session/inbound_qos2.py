@@ -41,6 +41,7 @@ class InboundQos2:
         self._changes: dict[str, Changes] = {}  # by client, since the last checkpoint
         self._taken: dict[str, Changes] = {}  # by the checkpoint that is being saved
         self._storing: Counter[str] = Counter()  # marks on their way to the disk, by client
+        self._in_doubt: set[str] = set()
         self._settled: list[asyncio.Future[None]] = []  # wait for some client's to be there
 
     # Messages
@@ -100,6 +101,13 @@ class InboundQos2:
             self._stored(session.client_id)
 
     # Sessions
+
+    def doubt(self, session: Session) -> None:
+        """The broker stops and does not know whether a message of this session was stored."""
+        self._in_doubt.add(session.client_id)
+
+    def is_in_doubt(self, client_id: str) -> bool:
+        return client_id in self._in_doubt
 
     async def wait_known(self, client_id: str) -> None:
         """Suspends until it is known which marks of an earlier connection were stored."""

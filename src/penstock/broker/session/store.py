@@ -364,7 +364,10 @@ class SessionStore:
             feed_ids=[feed.id for feed in feeds],
             feeds=behind,
         )
-        if self._node is not None and self.inbound.is_storing(session.client_id):
+        if self._node is not None and (
+            self.inbound.is_storing(session.client_id)
+            or self.inbound.is_in_doubt(session.client_id)
+        ):
             self._endings.save(self._end_complete, session.client_id, ending)
         else:
             self._endings.save_end(self._catalog.end, ending)
@@ -376,6 +379,8 @@ class SessionStore:
         node come after one of that node.
         """
         await self.inbound.wait_known(client_id)
+        if self.inbound.is_in_doubt(client_id):
+            return  # who recovers this node finds out
         opened = self.inbound.opened_of(client_id, ending.opened)
         await self._catalog.end(replace(ending, opened=opened))
 

@@ -58,15 +58,18 @@ class ClusterCatalog:
             lambda database: claim_recovery(database, dead_inc, inc, is_overdue=is_overdue)
         )
 
-    async def leave(self, inc: int) -> None:
-        """A node ends in order. What it could not give back, or left to others, is recovered."""
+    async def leave(self, inc: int, *, is_in_doubt: bool = False) -> None:
+        """A node ends in order. What it could not give back, or left to others, is recovered.
+
+        So is one that does not know what it stored last: it may have to be fenced.
+        """
 
         def work(database: Database) -> None:
             left = [
                 database.fetch(f"select 1 from {table} where {column} = $1 limit 1", inc)
                 for table, column in (("sessions", "owner_inc"), ("wills", "node_inc"))
             ]
-            if any(left):
+            if any(left) or is_in_doubt:
                 database.execute("update nodes set state = $2 where inc = $1", inc, DEAD)
             else:
                 database.execute("delete from claims where owner_inc = $1", inc)

@@ -49,7 +49,7 @@ from penstock.log.kafka.record_batch import (
 from penstock.log.kafka.requests import Partition
 from penstock.log.kafka.work import KafkaJob, KafkaWork
 from penstock.model.clock import Clock
-from penstock.model.errors import CorruptError, RefusedError, TopicNotFound
+from penstock.model.errors import CorruptError, PenstockError, RefusedError, TopicNotFound
 from penstock.model.limits import MIB
 
 INDEX: Final = "topics"  # the topic that lists the others
@@ -148,6 +148,20 @@ class KafkaStore:
 
     async def close(self) -> None:
         await self._work.close()
+
+    async def answers(self, wait_s: float) -> bool:
+        """Whether Kafka says anything within this time."""
+        try:
+            async with asyncio.timeout(wait_s):
+                await self._work.client.offset(self._index, LATEST)
+        except (TimeoutError, PenstockError):
+            return False
+        return True
+
+    @property
+    def is_in_doubt(self) -> bool:
+        """Whether something was given up that may be stored, also later."""
+        return self._work.is_in_doubt
 
     @property
     def on_dead(self) -> list[Callable[[], None]]:

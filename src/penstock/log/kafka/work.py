@@ -31,7 +31,7 @@ from penstock.log.kafka.client import (
 )
 from penstock.log.kafka.record_batch import SEQUENCE_MASK
 from penstock.log.kafka.requests import Partition
-from penstock.model.errors import PenstockError, UnavailableError
+from penstock.model.errors import InDoubt, PenstockError, UnavailableError
 from penstock.model.limits import MIB
 
 REQUEST_BYTES_MAX: Final = 48 * MIB  # Kafka takes 100 MiB at most (socket.request.max.bytes)
@@ -108,6 +108,7 @@ class KafkaWork:
         self.on_dead: list[Callable[[], None]] = []  # told once if others declare this node dead
         self._giving_up = giving_up  # set: who closes has waited long enough for Kafka
         self._sequences: dict[Partition, int] = {}  # of the next record that we write
+        self.is_in_doubt = False  # something was given up that may be stored
         self.trouble = ""  # why appends are refused while Kafka does not answer
         self._loop = loop
         self._followers: dict[Partition, Follower] = {}
@@ -227,7 +228,8 @@ class KafkaWork:
                 self._unanswered -= 1
                 done()
             elif self.is_giving_up:
-                job.error = UnavailableError(
+                self.is_in_doubt = True
+                job.error = InDoubt(
                     "the broker was stopped before Kafka answered: nobody knows whether this was "
                     "stored"
                 )
