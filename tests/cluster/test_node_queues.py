@@ -350,7 +350,7 @@ def test_a_request_that_says_that_a_node_passed_it_on_is_refused_without_the_sec
 
     def seal(**changed: Any) -> Seal:
         values = {"sender": inc, "target": inc, "at_us": time.time_ns() // 1_000} | changed
-        given = {
+        given: dict[str, Any] = {
             "tenant": "default",
             "user": "",
             "proof": "directory",
@@ -358,6 +358,7 @@ def test_a_request_that_says_that_a_node_passed_it_on_is_refused_without_the_sec
             "credential": "",
             "expires_us": 0,
             "source": "",
+            "about": "default",
             "topics": 0,
             "headers": {},
             "body": body_digest(b""),
@@ -372,8 +373,8 @@ def test_a_request_that_says_that_a_node_passed_it_on_is_refused_without_the_sec
     assert ask(secret, seal()) == 200  # what the nodes send each other
     assert ask(b"", seal()) == 403
     assert ask(secret[::-1], seal()) == 403
-    assert ask(secret, seal(target=inc + 1)) == 403
-    assert ask(secret, seal(at_us=time.time_ns() // 1_000 - 120_000_000)) == 403
+    assert ask(secret, seal(target=inc + 1)) == 503  # of the node that was here before
+    assert ask(secret, seal(at_us=time.time_ns() // 1_000 - 120_000_000)) == 503
     assert ask(secret, seal(), body={"other": "body"}) == 403
     assert ask(secret, seal(), target="/v1/topics/other/consumers") == 403
     assert shared.ask(owner, "GET", path, None, {SEAL.decode(): "e30="})[0] == 403
@@ -466,3 +467,19 @@ def test_a_drained_node_hands_its_queue_over_and_nothing_is_lost_or_repeated(
     alone.world.ask(1 - owner, f"/v1/nodes/n{1 - owner}/drain", {})
     wait_until(lambda: alone.owner == owner)
     assert alone.done(1 - owner, "GET", f"/size?topic=moved&consumer_id={consumer}")["size"] == 0
+
+
+def test_a_frozen_node_holds_up_its_readers_only_until_its_lease_is_over(alone: Queues) -> None:
+    alone.ready("frozen")
+    consumer = "/v1/topics/frozen/consumers/c"
+    owner = alone.owner
+    other = 1 - owner
+    alone.done(other, "PUT", consumer, {"from": "earliest"})
+    alone.publish(other, "frozen", ["a"])
+    alone.world.freeze(owner)
+    answer = alone.patient(other, "POST", consumer + "/fetch", {"wait": 5})
+    assert [one["payload"] for one in answer["records"]] == ["a"]
+    alone.world.thaw(owner)
+    alone.world[owner].wait_ended(3)
+    alone.world[owner].start()
+    assert alone.done(owner, "GET", consumer)["consumer"] == "c"

@@ -268,7 +268,7 @@ class HttpDoor:
         try:
             if not request.passed:
                 assert self.passing is not None, "only nodes pass requests on"
-                self._admit(request, await self.passing.receive(request, self.engine))
+                self._admit(request, await self.passing.receive(request, self.tenants.engine_of))
                 request.route, request.params = self.router.find(request.method, request.path)
         except Exception as wrong:
             self._fail(request, wrong)

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+from collections.abc import Callable
 from typing import Final
 
 from penstock.broker.cluster.node import Node
@@ -50,8 +51,11 @@ PLACE_S_MAX: Final = 8.0  # for a node that takes over
 LOOK_S: Final = 0.2
 ANSWER_S_MAX: Final = 30.0  # besides what the client itself may wait
 WHOLE_BYTES_MAX: Final = 256 * KIB  # of a body that is read before it is given back
+LEARN_S_MIN: Final = 1.0  # between two looks for users that are not known here
 IDLE_MAX: Final = 32  # connections to a node that nobody uses
 IDLE_S_MAX: Final = 20.0  # far less than the other node keeps them
+
+EngineOf = Callable[[TenantId], Engine | None]
 
 _BROKEN: Final = (OSError, EOFError, TimeoutError, BadAnswer)
 
@@ -67,6 +71,7 @@ class Passing:
         self._tls = tls
         self._loop = asyncio.get_running_loop()
         self._count = 0
+        self._learnt_s = -LEARN_S_MIN
         self._idle: dict[int, list[Peer]] = {}  # by incarnation
         self._busy: set[Peer] = set()
         node.on_live.append(self._keep)
@@ -87,17 +92,19 @@ class Passing:
 
     # Requests that come from another node
 
-    async def receive(self, request: Request, engine: Engine) -> Principal:
-        """Who asks; HttpError 403 unless a node has passed this request on to us.
+    async def receive(self, request: Request, engine_of: EngineOf) -> Principal:
+        """Who asks; an error unless a node has passed this request on to us.
 
         From now on it has the headers that the client sent. Its body is checked by `check_body`.
         """
         seal = read_seal(self._node.secret, request, self._node.inc, self._clock.now_us())
-        if seal.topics > _newest_topic(engine):
+        engine = engine_of(TenantId(seal.about))
+        if engine is None or seal.topics > _newest_topic(engine):
             await self._node.learn()
         principal = self._find(seal)
-        if principal.grants is NOTHING:  # that user may have been added a moment ago
-            await self._node.learn()
+        if principal.grants is NOTHING and self._loop.time() - self._learnt_s > LEARN_S_MIN:
+            self._learnt_s = self._loop.time()
+            await self._node.learn()  # that user may have been added a moment ago
             principal = self._find(seal)
         request.headers = {
             name.encode(): text.encode("latin-1") for name, text in seal.headers.items()
@@ -225,6 +232,7 @@ class Passing:
             credential=login.credential,
             expires_us=request.expires_us,
             source=request.source,
+            about=engine.tenant,
             topics=_newest_topic(engine),
             headers=passed_headers(request),
             body=body_digest(request.body),

@@ -15,12 +15,14 @@ from typing import Final
 
 import msgspec
 
+from penstock.broker.queue.readers import Elsewhere
 from penstock.doors.http.wire.messages import HttpError, Request
 
 SEAL: Final = b"penstock-passed"
 SIGNATURE: Final = b"penstock-passed-signature"
 ELSEWHERE: Final = "Penstock-Elsewhere"  # in an answer: nothing was done, ask another node
 AGE_S_MAX: Final = 60.0
+RETRY: Final = (("Retry-After", "1"),)
 # Those that handlers read. Others stay at the node that the client sent them to.
 HEADERS: Final = (
     b"accept",
@@ -48,7 +50,8 @@ class Seal(msgspec.Struct, array_like=True, frozen=True):
     credential: str
     expires_us: int  # of a token
     source: str  # the address of the client
-    topics: int  # the newest topic that the sender knows
+    about: str  # the tenant that the request is about; operators may ask for any
+    topics: int  # the newest topic of it that the sender knows
     headers: dict[str, str]
     body: str  # its digest
 
@@ -73,7 +76,11 @@ def _signature(secret: bytes, method: str, target: str, shown: bytes) -> bytes:
 
 
 def read_seal(secret: bytes, request: Request, inc: int, now_us: int) -> Seal:
-    """The seal of a request that another node passed on to this one; HttpError 403 if it is not."""
+    """The seal of a request that another node passed on to this one.
+
+    HttpError 403 if none did; 503 if this node cannot read it. Elsewhere if it was meant for the
+    node that was at this address before.
+    """
     shown = request.headers[SEAL]
     given = request.headers.get(SIGNATURE, b"")
     if not hmac.compare_digest(
@@ -88,16 +95,19 @@ def read_seal(secret: bytes, request: Request, inc: int, now_us: int) -> Seal:
         seal = msgspec.json.decode(base64.urlsafe_b64decode(shown), type=Seal)
     except (msgspec.DecodeError, binascii.Error, UnicodeDecodeError):
         raise HttpError(
-            403, "another version of Penstock signed this request: run the same on all nodes"
+            503,
+            "another version of Penstock passed this request on: run the same one on all nodes",
+            RETRY,
         ) from None
     if seal.target != inc:
-        raise HttpError(403, "this request was passed on to another node")
+        raise Elsewhere("this request was passed on to another node")
     age_s = (now_us - seal.at_us) / 1_000_000
     if abs(age_s) > AGE_S_MAX:
         raise HttpError(
-            403,
+            503,
             f"this request was passed on {age_s:.0f} s ago, and {AGE_S_MAX:g} s are allowed: the "
             "clocks of the nodes have to agree",
+            RETRY,
         )
     return seal
 

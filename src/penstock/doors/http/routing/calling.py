@@ -6,7 +6,7 @@ from collections.abc import Coroutine
 from typing import Any
 
 from penstock.broker.queue.readers import Elsewhere
-from penstock.doors.http.passing.seal import ELSEWHERE
+from penstock.doors.http.passing.seal import ELSEWHERE, SEAL
 from penstock.doors.http.routing.errors import problem_of
 from penstock.doors.http.routing.needs import check_needs
 from penstock.doors.http.routing.router import Route
@@ -37,6 +37,6 @@ def reply_failure(request: Request, wrong: Exception) -> None:
     """Another node that passed the request on hears whether it has to ask elsewhere."""
     route: Route | None = request.route
     answer = route.fail(wrong) if route is not None else problem_of(wrong)
-    if request.passed and isinstance(wrong, Elsewhere):
+    if isinstance(wrong, Elsewhere) and (request.passed or SEAL in request.headers):
         answer = Response(503, headers=((ELSEWHERE, "yes"),))
     request.reply(answer)

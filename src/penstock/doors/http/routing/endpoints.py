@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.broker.access.audit import Audit, claimed_tenant
+from penstock.broker.engine import Engine
 from penstock.broker.world import World
 from penstock.doors.http.limits import HttpLimits
 from penstock.doors.http.lines import Lines
@@ -112,6 +113,11 @@ class TenantEndpoints:
         principal = request.principal
         is_own = principal.is_operator and principal.tenant == request.params["tenant"]
         return self._worlds[DEFAULT_TENANT if is_own else principal.tenant].engine.audit
+
+    def engine_of(self, tenant: TenantId) -> Engine | None:
+        """None if there is no such tenant."""
+        world = self._worlds.get(tenant)
+        return None if world is None else world.engine
 
     def get(self, tenant: TenantId) -> Endpoints:
         found = self._made.get(tenant)
