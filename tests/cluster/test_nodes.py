@@ -43,13 +43,6 @@ def test_a_message_published_on_one_node_reaches_a_subscriber_of_another(
     assert got == list(range(20))
 
 
-def test_clients_of_nodes_hear_that_there_are_no_shared_subscriptions(world: NodeWorld) -> None:
-    client, answer = world.connect(0, "member", is_clean=True, expiry_s=0)
-    assert answer.properties.shared_subscription_available == 0
-    refused = client.subscribe("$share/g/a/#", qos=1)
-    assert refused.reasons == (Reason.SHARED_SUBSCRIPTIONS_NOT_SUPPORTED,)
-
-
 def test_a_session_moves_to_the_node_its_client_connects_to(world: NodeWorld) -> None:
     first, _ = world.connect(0, "mover", is_clean=True)
     first.subscribe("a/#", qos=1)

@@ -44,7 +44,9 @@ class Exchange:
         )
         self.delivery = Delivery(engine, self.router, store.retained, keeps_qos0=keeps_qos0)
         self.feeds = Feeds(engine, authorise, self.router.may_subscribe, on_trouble)
-        self.sharing = Sharing(engine, self.router, store.shares, on_trouble, keeps_qos0)
+        self.sharing = Sharing(
+            *(engine, self.router, store.shares, on_trouble, keeps_qos0), dealing=store.dealing
+        )
         self.sessions = Sessions(
             engine,
             store,

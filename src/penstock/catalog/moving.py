@@ -20,7 +20,6 @@ from penstock.catalog.database.interface import Row
 from penstock.catalog.database.sqlite import SqliteDatabase
 from penstock.catalog.outside import CATALOG_NAME, closed_address
 from penstock.catalog.schema.migrations import MIGRATIONS, bring_up
-from penstock.core.naming.names import SHARE_PREFIX
 from penstock.model.errors import RefusedError, UnavailableError
 from penstock.model.limits import FILE_MODE
 from penstock.model.record import DEFAULT_TENANT, TenantId
@@ -35,7 +34,7 @@ VERSIONS: Final = "schema_version"  # the table that is not moved: the target ha
 # What a broker that was started once, and used for nothing, leaves in these is no data.
 HOUSEKEEPING: Final = {
     *(VERSIONS, "holders", "tenants", "counters", "clock_reading", "cluster", "nodes", "leases"),
-    *("node_levels", "fences", "share_parts", "view_levels"),
+    *("node_levels", "fences", "share_parts", "share_members", "view_levels"),
 }
 
 Change = Callable[[dict[str, Any]], bool]  # of one row, by column; False: it is not moved
@@ -67,11 +66,6 @@ class CatalogCopy:
 
     def count(self, table: str) -> int:
         return int(self._fetch(f'select count(*) from "{table}"')[0][0])
-
-    def shared_filters(self) -> list[str]:
-        """The shared subscriptions of all sessions."""
-        sql = f"select distinct filter from subscriptions where filter glob '{SHARE_PREFIX}*'"
-        return sorted(row[0] for row in self._fetch(sql))
 
     def pages(self, table: str) -> Iterator[list[Row]]:
         cursor = self._connection.execute(f"select {_listed(self.columns(table))} from {table}")

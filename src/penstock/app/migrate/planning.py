@@ -10,7 +10,6 @@ import msgspec
 
 from penstock.app.migrate.source import Source, SourceTopic
 from penstock.catalog.moving import Change
-from penstock.core.naming.names import SHARE_PREFIX
 from penstock.log.interface import FSYNC, REPLICATED, LogSettings
 from penstock.log.kafka.mapping import encode_batch
 from penstock.model.errors import RefusedError
@@ -24,7 +23,6 @@ TOPIC_S: Final = 0.5  # to create one and to wait for its leader
 
 # The column with the offset in every table that has an epoch.
 OFFSET_COLUMNS: Final = ("next_offset", "level_offset", "end_offset")
-SHARE_TABLES: Final = ("shares", "share_positions", "share_outstanding")
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +31,6 @@ class Wishes:
 
     durability: str = ""  # of all topics; empty: as close to what they have as Kafka offers
     without_history: bool = False  # leave records behind that only a history has
-    without_shares: bool = False  # leave shared subscriptions behind, which nodes do not offer
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,13 +48,6 @@ class TopicPlan:
 
 def plan_topics(source: Source, wishes: Wishes) -> list[TopicPlan]:
     """RefusedError if something would be left behind that nobody agreed to leave."""
-    shares = source.catalog.shared_filters()
-    if shares and not wishes.without_shares:
-        raise RefusedError(
-            f"sessions have shared subscriptions, such as {shares[0]!r}, which nodes on Kafka and "
-            "PostgreSQL do not offer: let these clients unsubscribe first, or migrate with "
-            "--without-shares, which leaves the subscriptions and positions of the shares behind"
-        )
     plans = [_plan(topic, wishes) for topic in source.topics]
     left = [plan for plan in plans if plan.topic.history_records]
     if left and not wishes.without_history:
@@ -128,8 +118,6 @@ def catalog_changes(
         if "epoch" in columns:
             (offset,) = [column for column in OFFSET_COLUMNS if column in columns]
             changes[table] = _with_epochs(topics, epochs, offset)
-    changes["subscriptions"] = _is_not_shared
-    changes |= {table: lambda row: False for table in SHARE_TABLES}
     return changes
 
 
@@ -144,10 +132,6 @@ def _with_settings(plans: list[TopicPlan]) -> Change:
         return True
 
     return change
-
-
-def _is_not_shared(row: dict[str, Any]) -> bool:
-    return not row["filter"].startswith(SHARE_PREFIX)
 
 
 def _with_epochs(topics: dict[int, SourceTopic], epochs: dict[int, int], offset: str) -> Change:

@@ -15,7 +15,7 @@ from typing import Final
 
 from penstock.broker.deliver.members import Member
 from penstock.broker.figures.metrics import Metrics
-from penstock.broker.session.session import Outbox, Session, Subscription
+from penstock.broker.session.session import Session, Subscription
 from penstock.broker.share.share import Share
 from penstock.broker.topic.topics import Topic, Topics
 from penstock.core.access import (
@@ -418,7 +418,8 @@ class Router:
         self.is_empty = not len(self._filters) and not len(self._shares)
 
     def _make(self, name: str, may_publish: bool, topic: Topic) -> Route:
-        shares = [self._sharers(share, name, topic.key) for share in self._shares.match(name)]
+        matching = [share for share in self._shares.match(name) if share.owns(topic.id)]
+        shares = [self._sharers(share, name, topic.key) for share in matching]
         shares = [one for one in shares if one.members] or _NO_SHARES
         may_publish = may_publish and not topic.refusal and not topic.over_quota
         readers = self._readers(name, topic.key)
@@ -487,7 +488,6 @@ __all__ = [
     "Lane",
     "Member",
     "MustWait",
-    "Outbox",
     "Route",
     "Router",
     "Sharers",

@@ -32,6 +32,7 @@ from penstock.broker.session.rows import (
 )
 from penstock.broker.session.session import Session, Subscription
 from penstock.broker.session.will_marks import WillMarks
+from penstock.broker.share.dealing import Dealing
 from penstock.broker.share.registry import Shares, pin_row
 from penstock.broker.share.share import Share
 from penstock.broker.tasks import Tasks
@@ -69,6 +70,9 @@ class SessionStore:
         self._soon = asyncio.Event()  # the next checkpoint does not wait for its time
         self.retained = Retained(engine.clock, catalog.fetch_retained, self._soon.set)
         self.shares = Shares(engine, catalog.shares, self.tasks.spawn)
+        self.dealing: Dealing | None = None  # as one of several nodes: the parts of shares
+        if engine.shared.node is not None:
+            self.dealing = Dealing(engine, engine.shared.node, self.shares, catalog.parts)
         self.keys = Keys(catalog.keys, engine.clock, engine.quotas)
         self.inbound = InboundQos2(engine.topics, self.tasks.spawn)
         self.will_marks = WillMarks()
@@ -114,6 +118,8 @@ class SessionStore:
             await self.checkpoints.save()
         else:
             await self._follow_nodes()
+            assert self.dealing is not None
+            self.dealing.start()
         self._engine.on_forget = self._forget_topic
         self._is_open.set()
         self._timer = self._loop.create_task(self._run(), name="penstock-checkpoint")
@@ -189,6 +195,8 @@ class SessionStore:
             self._timer.cancel()
         self._endings.close()
         await self.tasks.wait_done()
+        if self.dealing is not None:
+            await self.dealing.close()
         await self.checkpoints.save()
 
     async def _run(self) -> None:
@@ -245,6 +253,8 @@ class SessionStore:
             self.stored[session.client_id] = owner
         session.incarnation = stored.incarnation
         session.vault = self
+        if self._node is not None:
+            self.shares.take_pins(session.client_id, stored.pins)
         self.inbound.restore(session, stored.opened)
         return stored, is_present
 
@@ -280,7 +290,8 @@ class SessionStore:
         """
         if self._node is None:
             return
-        ends = {out.topic_id: out.offset + 1 for out in stored.outstanding}
+        out = [(one.topic_id, one.offset + 1) for one in stored.outstanding]
+        ends = dict(sorted(out + [(pin.row.topic_id, pin.row.offset + 1) for pin in stored.pins]))
         for positions in (stored.positions, *stored.feeds.values()):
             for topic_id, (_, offset) in positions.items():
                 ends[topic_id] = max(offset, ends.get(topic_id, 0))
@@ -323,11 +334,13 @@ class SessionStore:
         if session.expiry_s == 0:
             self.end(session)
         else:
+            self.shares.depart(session.client_id)
             self._endings.save(self._catalog.leave, session.client_id, session.incarnation)
 
     def give_up(self, client_id: str) -> None:
         """Another node asks for a session of which nobody is here, nor on the way."""
         if not self._endings.is_pending(client_id):
+            self.shares.depart(client_id)
             self._endings.save(self._catalog.give_up, client_id)
 
     def end(self, session: Session) -> None:
@@ -363,7 +376,9 @@ class SessionStore:
             opened=opened,
             feed_ids=[feed.id for feed in feeds],
             feeds=behind,
+            settled=self.shares.settled_by(session.client_id),
         )
+        self.shares.depart(session.client_id)
         if self._node is not None and (
             self.inbound.is_storing(session.client_id)
             or self.inbound.is_in_doubt(session.client_id)
@@ -415,7 +430,9 @@ class SessionStore:
                 self.touch(session)
         rows = [subscription_row(one) for one in subscriptions]
         shares = self.shares.first_states(fresh)
-        await self._catalog.subscribe(session.client_id, rows, feeds, shares)
+        ids = await self._catalog.subscribe(session.client_id, rows, feeds, shares)
+        if self.dealing is not None and ids:
+            await self.dealing.begin(ids)
 
     async def unsubscribe(self, session: Session, filters: list[str]) -> None:
         await self._catalog.unsubscribe(session.client_id, filters)

@@ -8,7 +8,7 @@ nobody has room.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 
 from penstock.broker.deliver.catchup import WHOLE_BATCH, CatchUp
@@ -17,6 +17,7 @@ from penstock.broker.deliver.routes import Router, Sharers
 from penstock.broker.deliver.stored_runs import stored_run, stored_runs
 from penstock.broker.engine import Engine
 from penstock.broker.session.session import Session, Subscription
+from penstock.broker.share.dealing import Dealing
 from penstock.broker.share.registry import Shares
 from penstock.broker.share.share import Share
 from penstock.broker.topic.topics import Topic
@@ -36,13 +37,19 @@ class Sharing:
         shares: Shares,
         on_trouble: Callable[[str], None],
         keeps_qos0: bool = False,
+        dealing: Dealing | None = None,
     ) -> None:
+        """`dealing`: as one of several nodes, which parts this one gives out."""
         self._engine = engine
         self._metrics = engine.metrics
         self._router = router
         self._shares = shares
         self._on_trouble = on_trouble
         self._keeps_qos0 = keeps_qos0
+        self._dealing = dealing
+        if dealing is not None:
+            dealing.keeps_qos0 = keeps_qos0
+            dealing.outlets.append(self)
         self._catchups: dict[int, CatchUp[Share]] = {}  # by topic id
         self._giving: dict[tuple[Share, int], asyncio.Task[None]] = {}  # again; by topic id
 
@@ -89,7 +96,9 @@ class Sharing:
         """A session that holds a share is connected."""
         share, session = subscription.share, subscription.session
         assert isinstance(share, Share)
-        if not share.members:
+        if self._dealing is not None:
+            self._dealing.tell()
+        elif not share.members:
             self._begin(share)
         share.join(Member(session, [subscription]))
         session.shares.add(share)
@@ -113,7 +122,11 @@ class Sharing:
         assert isinstance(share, Share)
         session.shares.discard(share)
         share.part(session.client_id)
-        if not share.members:
+        if self._dealing is not None:
+            if not share.members:
+                self.stop_parts(share, list(share.owned or ()))
+            self._dealing.tell()
+        elif not share.members:
             share.away = self._engine.topics.ends() | share.lags
             share.lags.clear()
             share.is_busy = True
@@ -140,6 +153,25 @@ class Sharing:
             self.wake(share)
         if is_over:
             self._shares.gone(client_id)
+
+    # The outlet of `dealing.py`
+
+    def stop_parts(self, share: Share, topic_ids: Iterable[int]) -> None:
+        """Give out nothing more of these parts."""
+        for topic_id in topic_ids:
+            topic = self._engine.topics.by_id(topic_id)
+            if topic is None:
+                share.forget_topic(topic_id)
+                continue
+            share.stop_part(topic_id, topic.log.bounds().end)
+            if topic_id in self._catchups:
+                self._catchups[topic_id].leave(share)
+        self._router.refresh(share)
+
+    def refresh(self, share: Share) -> None:
+        """The parts that are given out are others now."""
+        self._router.refresh(share)
+        self.wake(share)
 
     # Catching up
 

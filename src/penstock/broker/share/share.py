@@ -3,7 +3,10 @@
 While a share is level with a topic, commits are dealt out to its connected members as they come,
 evenly among those with room. When nobody has room it lags like a session: the offset to go on at is
 remembered, and the log is its buffer. What is out is known per topic by a Group (core/groups), so
-what a member leaves behind goes to another. Compiled by mypyc; the same source runs interpreted.
+what a member leaves behind goes to another.
+
+Where several nodes have members, a share gives out only the parts that this node owns; the others
+do the same with theirs (`dealing.py`). Compiled by mypyc; the same source runs interpreted.
 """
 
 from __future__ import annotations
@@ -36,6 +39,7 @@ class Share:
 
     __slots__ = (
         "_behind",
+        "_settled",
         "_turn",
         "away",
         "filter",
@@ -46,13 +50,22 @@ class Share:
         "is_busy",
         "key",
         "lags",
+        "leaving",
         "members",
+        "owned",
         "pins",
         "principals",
         "returned",
     )
 
-    def __init__(self, key: str, filter: str, behind: set[Share]) -> None:
+    def __init__(
+        self,
+        key: str,
+        filter: str,
+        behind: set[Share],
+        settled: list[tuple[Share, str, int]] | None = None,
+    ) -> None:
+        """`settled`: as one of several nodes, where to note what clients are done with at QoS 2."""
         self.key = key  # as the clients write it
         self.filter = filter
         self.id = 0  # in the catalog; 0 while it is not there
@@ -66,6 +79,11 @@ class Share:
         self.returned: set[int] = set()  # topic ids with something to be given out again
         self.away: dict[int, int] = {}  # while nobody is connected: where to go on in each topic
         self.pins: dict[str, dict[int, Pin]] = {}  # client -> packet id -> what is out at QoS 2
+        # As one of several nodes: the parts that it gives out; None: all of them.
+        self.owned: set[int] | None = None if settled is None else set()
+        # Parts that go to another node -> the offset to go on at; what is out is still answered.
+        self.leaving: dict[int, int] = {}
+        self._settled = settled
         self._behind = behind  # of all shares; each puts itself in
         self._turn = 0  # whose turn it is among the members
 
@@ -91,6 +109,43 @@ class Share:
         if group is None:
             group = self.groups[topic_id] = Group(next_offset, OUT_MAX)
         return group
+
+    # Parts, as one of several nodes
+
+    def owns(self, topic_id: int) -> bool:
+        """Does this node give out the messages of a part?"""
+        return self.owned is None or topic_id in self.owned
+
+    def take_part(self, topic_id: int, offset: int, rows: list[tuple[int, int]]) -> None:
+        """This node owns a part now; rows are (offset, QoS): of QoS 1 they are given out again."""
+        group = self.groups[topic_id] = Group(offset, OUT_MAX)
+        for at, qos in rows:
+            if qos == 1:
+                group.put_waiting(at)
+            else:  # done, or a session has it, which may be anywhere
+                group.put_done(at)
+        self.leaving[topic_id] = offset
+
+    def go_on(self, topic_id: int) -> None:
+        """Give out a part that was about to leave."""
+        assert self.owned is not None
+        self.owned.add(topic_id)
+        self.lag(topic_id, self.leaving.pop(topic_id))
+        if self.groups[topic_id].first_waiting != NOTHING_WAITS:
+            self.give_back(topic_id)
+
+    def stop_part(self, topic_id: int, end_offset: int) -> None:
+        """Give out nothing more of a part; what is out may be answered until it is dropped."""
+        assert self.owned is not None
+        self.owned.discard(topic_id)
+        self.leaving[topic_id] = self.lags.pop(topic_id, end_offset)
+        self.returned.discard(topic_id)
+        self.is_busy = True
+
+    def is_answered(self, topic_id: int) -> bool:
+        """Have members answered all of a part that could be given to others?"""
+        group = self.groups.get(topic_id)
+        return group is None or all(one.is_pinned for one in group.all_held().values())
 
     # Giving out
 
@@ -199,9 +254,11 @@ class Share:
             group.ack(client_id, tag & OFFSET_MASK)
         pins = self.pins.get(client_id)
         if pins is not None:
-            pins.pop(packet_id, None)
+            pin = pins.pop(packet_id, None)
             if not pins:
                 del self.pins[client_id]
+            if pin is not None and self._settled is not None:
+                self._settled.append((self, client_id, pin.tag))
 
     # Members and holders
 
@@ -242,13 +299,14 @@ class Share:
         for topic_id, group in self.groups.items():
             if group.leave(client_id):
                 self.give_back(topic_id)
-        if not self.holders:
+        if not self.holders and self.owned is None:
             self.drop_waiting()
 
     def give_back(self, topic_id: int) -> None:
-        """Something of this topic is to be given out again."""
-        self.returned.add(topic_id)
-        self._behind.add(self)
+        """Something of this topic is to be given out again, here or by the node that it goes to."""
+        if self.owns(topic_id):
+            self.returned.add(topic_id)
+            self._behind.add(self)
 
     def forget(self, client_id: str) -> int:
         """A session is gone: nobody gets what it was being sent at QoS 2; how many those are."""
@@ -267,7 +325,10 @@ class Share:
         self.groups.pop(topic_id, None)
         self.lags.pop(topic_id, None)
         self.away.pop(topic_id, None)
+        self.leaving.pop(topic_id, None)
         self.returned.discard(topic_id)
+        if self.owned is not None:
+            self.owned.discard(topic_id)
 
 
 def room_for(member: Member, qos: int) -> int:

@@ -13,6 +13,7 @@ from penstock.catalog.cluster.nodes import (
     mark_gone,
 )
 from penstock.catalog.cluster.recovering import FoundMarks, all_fences, give_back, node_levels
+from penstock.catalog.cluster.share_parts import drop_member
 from penstock.catalog.database.interface import Database
 from penstock.catalog.database.thread import Runner
 from penstock.model.errors import RefusedError
@@ -67,12 +68,17 @@ class ClusterCatalog:
         def work(database: Database) -> None:
             left = [
                 database.fetch(f"select 1 from {table} where {column} = $1 limit 1", inc)
-                for table, column in (("sessions", "owner_inc"), ("wills", "node_inc"))
+                for table, column in (
+                    ("sessions", "owner_inc"),
+                    ("wills", "node_inc"),
+                    ("share_parts", "owner_inc"),
+                )
             ]
             if any(left) or is_in_doubt:
                 database.execute("update nodes set state = $2 where inc = $1", inc, DEAD)
             else:
                 database.execute("delete from claims where owner_inc = $1", inc)
+                drop_member(database, inc)
                 mark_gone(database, inc)
 
         await self._runner.run(work)

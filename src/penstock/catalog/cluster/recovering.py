@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from penstock.catalog.cluster.nodes import DEAD, mark_gone
+from penstock.catalog.cluster.share_parts import free_parts_of
 from penstock.catalog.database.interface import Database
 from penstock.catalog.queue.keys import KeyRow, save_keys
 from penstock.catalog.session.feeds import recover_feeds_of
@@ -60,6 +61,7 @@ def give_back(
     ):
         return False
     _place_sessions(database, dead_inc)
+    free_parts_of(database, dead_inc)
     _save_packet_ids(database, dead_inc, found)
     database.execute(
         "update sessions set is_connected = 0, owner_inc = null, disconnected_at = $2"

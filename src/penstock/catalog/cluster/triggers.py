@@ -22,6 +22,8 @@ WATCHED: Final = (
     "rules",
     "user_roles",
     "nodes",
+    "share_members",
+    "share_parts",
 )
 ASK: Final = "ask "  # begins what a node asks another for, instead of the name of a table
 _FUNCTION: Final = """

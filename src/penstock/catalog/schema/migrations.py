@@ -22,6 +22,7 @@ from penstock.catalog.schema.login_columns import LOGIN_COLUMNS
 from penstock.catalog.schema.owner_columns import OWNER_COLUMNS
 from penstock.catalog.schema.partition_columns import PARTITION_COLUMNS
 from penstock.catalog.schema.role_tables import ROLE_TABLES
+from penstock.catalog.schema.share_tables import SHARE_TABLES
 from penstock.catalog.schema.user_quota_tables import USER_QUOTA_TABLES
 from penstock.model.errors import RefusedError
 
@@ -455,6 +456,7 @@ MIGRATIONS: Final = (
     Migration(23, REDRIVE_COLUMNS),
     Migration(24, NODE_COLUMNS),
     Migration(25, HTTP_ADDRESSES),
+    Migration(26, SHARE_TABLES),
 )
 
 

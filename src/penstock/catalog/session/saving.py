@@ -12,6 +12,12 @@ from dataclasses import dataclass, field
 from penstock.catalog.access.clients import ClientRow, save_clients
 from penstock.catalog.access.credentials import REMOVED_OWNER
 from penstock.catalog.clock import save_reading
+from penstock.catalog.cluster.share_parts import (
+    OwnedParts,
+    SettledPin,
+    save_parts,
+    settle_pins,
+)
 from penstock.catalog.database.interface import Database
 from penstock.catalog.queue.keys import KeyRow, save_keys
 from penstock.catalog.session.feeds import FeedRow, put_feeds
@@ -40,6 +46,7 @@ class Ending:
     opened: Sequence[tuple[int, int]]  # topic id, packet id
     feed_ids: Sequence[int]
     feeds: Sequence[FeedRow]
+    settled: Sequence[SettledPin] = ()  # what it was sent of shares and is done with
 
 
 @dataclass(slots=True)
@@ -57,6 +64,8 @@ class Checkpoint:
     forgotten: list[str] = field(default_factory=list)  # names whose retained message is gone
     wills: list[int] = field(default_factory=list)  # ids of wills that are in the logs by now
     shares: list[ShareState] = field(default_factory=list)
+    parts: list[OwnedParts] = field(default_factory=list)  # of shares, where several nodes have it
+    settled: list[SettledPin] = field(default_factory=list)  # there as well
     keys: list[KeyRow] = field(default_factory=list)  # idempotency keys that are in the logs by now
     arrived: list[ClientRow] = field(default_factory=list)  # clients that connected
     left: list[tuple[str, int]] = field(default_factory=list)  # clients that disconnected, and when
@@ -115,6 +124,7 @@ def save_end(database: Database, tenant: TenantId, ending: Ending, inc: int = 0)
     put_outstanding(database, tenant, [(ending.client_id, row) for row in ending.outstanding], 0)
     database.execute_many(_PUT_OPENED, [(*key, *one, 0) for one in ending.opened])
     put_feeds(database, tenant, ending.client_id, ending.feed_ids, ending.feeds)
+    settle_pins(database, tenant, ending.settled)
 
 
 def put_outstanding(
@@ -155,6 +165,8 @@ def save_checkpoint(
     for client_id, feed_ids, feeds in checkpoint.feeds:
         put_feeds(database, tenant, client_id, feed_ids, feeds)
     save_shares(database, tenant, checkpoint.shares)
+    settle_pins(database, tenant, checkpoint.settled)
+    save_parts(database, tenant, inc, checkpoint.parts)
     save_keys(database, tenant, checkpoint.keys)
     save_opened(database, tenant, checkpoint.opened, checkpoint.released, inc)
     delete_wills(database, checkpoint.wills)

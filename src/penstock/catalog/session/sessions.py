@@ -15,6 +15,13 @@ import msgspec
 
 from penstock.catalog.access.clients import ClientCatalog
 from penstock.catalog.access.credentials import REMOVED_OWNER
+from penstock.catalog.cluster.share_parts import (
+    PartCatalog,
+    attach_share,
+    end_pins,
+    load_pins,
+    place_live_shares,
+)
 from penstock.catalog.database.interface import Database
 from penstock.catalog.database.thread import Runner
 from penstock.catalog.outside import SEE_LEVELS, fetch_sessions
@@ -85,6 +92,7 @@ class SessionCatalog:
         """`inc` is the incarnation of a node; 0 where one broker has the catalog for itself."""
         self._inc = inc
         self.shares = ShareCatalog(runner, tenant)
+        self.parts = PartCatalog(runner, tenant, inc)
         self.keys = KeyCatalog(runner, tenant)
         self.clients = ClientCatalog(runner, tenant)
         self._runner = runner
@@ -107,6 +115,8 @@ class SessionCatalog:
                 tenant,
             )
             recover_feeds(database, tenant)
+            if self._inc:
+                place_live_shares(database, tenant)
             database.execute(
                 "update sessions set is_connected = 0, disconnected_at = $2"
                 " where tenant = $1 and is_connected = 1 and owner_inc is null",
@@ -195,7 +205,10 @@ class SessionCatalog:
                 _begin_new_topics(database, self._tenant, client_id)
             else:
                 _insert(database, self._tenant, client_id, owner, expiry_s=expiry_s, inc=self._inc)
-            return load_session(database, self._tenant, client_id), bool(found)
+            stored = load_session(database, self._tenant, client_id)
+            if self._inc:
+                stored.pins.extend(load_pins(database, self._tenant, client_id))
+            return stored, bool(found)
 
         return await self._runner.run(work)
 
@@ -252,7 +265,7 @@ class SessionCatalog:
         """The session ended for good."""
 
         def work(database: Database) -> None:
-            database.execute(
+            removed = database.execute(
                 "delete from sessions where tenant = $1 and client_id = $2 and incarnation = $3"
                 " and coalesce(owner_inc, 0) = $4",
                 self._tenant,
@@ -260,6 +273,8 @@ class SessionCatalog:
                 incarnation,
                 self._inc,
             )
+            if self._inc and removed:
+                end_pins(database, self._tenant, client_id)
 
         await self._runner.run(work)
 
@@ -312,11 +327,20 @@ class SessionCatalog:
         rows: Sequence[SubscriptionRow],
         feeds: Sequence[FeedRow] = (),
         shares: Sequence[ShareState] = (),
-    ) -> None:
-        """Add or replace filters, with where their feeds and new shares begin; then durable."""
+    ) -> dict[str, int]:
+        """Add or replace filters, with where their feeds and new shares begin; then durable.
 
-        def work(database: Database) -> None:
-            if shares:
+        A node is told the ids of the shares, by what clients write.
+        """
+
+        def work(database: Database) -> dict[str, int]:
+            ids = {}
+            if self._inc:
+                ids = {
+                    one.filter: attach_share(database, self._tenant, one.filter, one.positions)
+                    for one in sorted(shares, key=lambda one: one.filter)
+                }
+            elif shares:
                 save_shares(database, self._tenant, shares)
             database.execute_many(
                 "insert into subscriptions (tenant, client_id, filter, qos, options, identifier,"
@@ -342,8 +366,9 @@ class SessionCatalog:
             )
             put_feeds(database, self._tenant, client_id, {row[0] for row in feeds}, feeds)
             drop_feeds(database, self._tenant, client_id)
+            return ids
 
-        await self._runner.run(work)
+        return await self._runner.run(work)
 
     async def unsubscribe(self, client_id: str, filters: Sequence[str]) -> None:
         def work(database: Database) -> None:
@@ -403,6 +428,8 @@ def _insert(
     ((following,),) = database.fetch(
         "select next_value from counters where counter = $1", "incarnation"
     )
+    if inc:
+        end_pins(database, tenant, client_id)  # of an earlier session
     database.execute(
         "insert into sessions"
         " (tenant, client_id, owner, incarnation, expiry_s, is_connected, disconnected_at,"

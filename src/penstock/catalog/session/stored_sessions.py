@@ -7,6 +7,7 @@ from typing import Final
 
 import msgspec
 
+from penstock.catalog.cluster.share_parts import StoredPin
 from penstock.catalog.database.interface import Database
 from penstock.catalog.session.feeds import FeedPositions, load_feeds
 from penstock.core.delivery.tags import RETAINED_FEED
@@ -53,6 +54,7 @@ class StoredSession:
     outstanding: list[OutstandingRow]  # in the order of sending, as far as offsets tell
     opened: list[tuple[int, int]]  # QoS 2 received and not released: topic id, packet id
     feeds: FeedPositions = field(default_factory=dict)
+    pins: list[StoredPin] = field(default_factory=list)  # of shares, where several nodes have them
 
     @property
     def feed_id_last(self) -> int:

@@ -43,11 +43,6 @@ def add_commands(commands: Any) -> None:
         action="store_true",
         help="leave records behind that are only in the history of a topic",
     )
-    parser.add_argument(
-        "--without-shares",
-        action="store_true",
-        help="leave shared subscriptions behind, which nodes on Kafka do not offer",
-    )
     add_target(parser, has_tenant=False)
     parser.set_defaults(run=run)
 

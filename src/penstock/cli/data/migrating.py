@@ -48,7 +48,7 @@ def migrate_directory(options: argparse.Namespace, settings: BrokerSettings, dat
     place = TargetPlace(settings, data)
     check_place(place, path)
     with open_source(path) as source:
-        wishes = Wishes(options.durability, options.without_history, options.without_shares)
+        wishes = Wishes(options.durability, options.without_history)
         plans = plan_topics(source, wishes)
         if options.dry_run:
             is_continued = asyncio.run(look(place, source.origin))

@@ -341,17 +341,11 @@ def _answer(
     keep_alive_s = connection.keep_alive_s
     given_s = keep_alive_s if keep_alive_s != packet.keep_alive_s else None
     kept_s = expiry_s if expiry_s != _asked_expiry_s(packet) else None
-    has_shares = connection.exchange.engine.shared.node is None
-    properties = _offers(assigned, given_s, kept_s, has_shares=has_shares)
-    return Connack(is_present, properties=properties)
+    return Connack(is_present, properties=_offers(assigned, given_s, kept_s))
 
 
 def _offers(
-    assigned: str | None,
-    keep_alive_s: int | None,
-    session_expiry_s: int | None,
-    *,
-    has_shares: bool,
+    assigned: str | None, keep_alive_s: int | None, session_expiry_s: int | None
 ) -> Properties:
     """What an MQTT 5 client is told about this broker."""
     return Properties(
@@ -361,7 +355,7 @@ def _offers(
         maximum_packet_size=PACKET_BYTES_MAX,
         receive_maximum=RECEIVE_MAX,
         topic_alias_maximum=ALIASES_MAX,
-        shared_subscription_available=int(has_shares),
+        shared_subscription_available=1,
     )
 
 

@@ -251,12 +251,6 @@ class Subscribing:
             _, filter = split_share(wanted.filter)
         except InvalidFilter as invalid:
             return Reason.TOPIC_FILTER_INVALID, str(invalid)
-        is_shared = wanted.filter.startswith(SHARE_PREFIX)
-        if is_shared and self.exchange.engine.shared.node is not None:
-            return Reason.SHARED_SUBSCRIPTIONS_NOT_SUPPORTED, (
-                "shared subscriptions are not available where several nodes share one Kafka and "
-                "one PostgreSQL: use a group over HTTP, or a broker of its own"
-            )
         outbox = session.outbox
         if outbox is None or not self.exchange.router.may_subscribe(outbox.principal, filter):
             return Reason.NOT_AUTHORIZED, f"subscribing to {quoted(filter)} is not allowed"
