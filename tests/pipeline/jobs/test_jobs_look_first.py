@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,8 +17,11 @@ from deltalake import DeltaTable
 from penstock import Broker, RefusedError, TopicNotFound
 from penstock.model.errors import Gap, InvalidPipeline
 from penstock.pipeline import archive, clean, dispatch, replay, sql, stats
-from penstock.pipeline.delta.table import ArchiveTable
+from penstock.pipeline.connecting import origin_of
+from penstock.pipeline.delta.looking import COLUMNS, places_if_all_followed
+from penstock.pipeline.delta.table import SCHEMA, ArchiveTable
 from penstock.pipeline.source.offsets import Place
+from penstock.pipeline.source.options import Connection
 from penstock.pipeline.source.origin import Range, Wanted
 from tests.pipeline.declared.declaring import COPY, Declare
 from tests.pipeline.source.tiering import fill, tier
@@ -63,6 +69,51 @@ def test_a_few_records_are_archived_without_spark_and_each_once(data: Path, tmp_
     assert archive("orders", table, path=data).rows == 10
     assert [row["offset"] for row in rows_of(table)] == [*range(110), *range(5)]
     assert ArchiveTable(table).place("Orders") == Place(110, 1, 1)
+
+
+NOTHING_NEW = """
+import sys
+from penstock.pipeline import archive
+print(archive(["orders", "other"], sys.argv[2], path=sys.argv[1]).words())
+print([name for name in ("pyarrow", "deltalake", "pandas", "pyspark") if name in sys.modules])
+"""
+
+
+@pytest.mark.usefixtures("no_spark")
+def test_an_archive_that_has_everything_is_recognised_without_large_imports(
+    data: Path, tmp_path: Path
+) -> None:
+    table = tmp_path / "table"
+    archive(["orders", "other"], table, path=data, batch_records=40)
+    command = [sys.executable, "-c", NOTHING_NEW, str(data), str(table)]
+    ended = subprocess.run(command, capture_output=True, text=True, check=True)
+    says, imported = ended.stdout.splitlines()
+    assert says == "0 rows · 0/s · offset Orders 100, other 5 · lag 0 · 0 batches"
+    assert imported == "[]"
+
+
+def test_an_archive_is_looked_at_by_the_library_where_its_log_says_more(
+    data: Path, tmp_path: Path
+) -> None:
+    archive(["orders", "other"], tmp_path / "table", path=data, batch_records=40)
+    log = tmp_path / "table" / "_delta_log"
+    states = origin_of(Connection(data)).states(("orders",))
+    assert places_if_all_followed(tmp_path / "table", states) == {"Orders": Place(100, 1, 1)}
+    assert places_if_all_followed(tmp_path, states) is None  # no table
+    behind = [replace(states[0], end=101)]
+    assert places_if_all_followed(tmp_path / "table", behind) is None
+    anew = [replace(states[0], topic_id=9)]
+    assert places_if_all_followed(tmp_path / "table", anew) is None
+    (log / f"{0:020}.json").rename(tmp_path / "first")  # a checkpoint may stand for it
+    assert places_if_all_followed(tmp_path / "table", states) is None
+    (tmp_path / "first").rename(log / f"{0:020}.json")
+    text = (log / f"{0:020}.json").read_text()
+    (log / f"{0:020}.json").write_text(text.replace('\\"publisher\\"', '\\"sender\\"'))
+    assert places_if_all_followed(tmp_path / "table", states) is None  # not an archive
+
+
+def test_the_columns_of_an_archive_are_known_without_arrow() -> None:
+    assert list(COLUMNS) == SCHEMA.names
 
 
 @pytest.mark.usefixtures("no_spark")

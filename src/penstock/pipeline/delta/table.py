@@ -24,6 +24,7 @@ from penstock.model.limits import MIB
 from penstock.pipeline.delta.committing import commit, durable, sync_commits
 from penstock.pipeline.delta.copying import copy_records
 from penstock.pipeline.delta.files import PARTITION, NewFiles, write_day, write_files
+from penstock.pipeline.delta.looking import transactions
 from penstock.pipeline.source.offsets import Place, Places
 
 if TYPE_CHECKING:
@@ -90,7 +91,7 @@ class ArchiveTable:
 
     def place(self, topic: str) -> Place | None:
         """How far a topic was followed; None: nothing of it was."""
-        offset, topic_id, epoch = map(self._table.transaction_version, _transactions(topic))
+        offset, topic_id, epoch = map(self._table.transaction_version, transactions(topic))
         return None if offset is None else Place(offset, topic_id or 0, epoch or 0)
 
     def append(self, rows: DataFrame, places: Places, day: date | None = None) -> int:
@@ -115,7 +116,7 @@ class ArchiveTable:
             Transaction(name, version)
             for topic, place in places.items()
             for name, version in zip(
-                _transactions(topic), (place.offset, place.topic_id, place.epoch), strict=True
+                transactions(topic), (place.offset, place.topic_id, place.epoch), strict=True
             )
         ]
         try:
@@ -183,8 +184,3 @@ def create_table(path: Path, schema: pa.Schema, partitions: Sequence[str] = ()) 
 def _check_table(path: Path) -> None:
     if path.exists() and not (path / "_delta_log").is_dir():
         raise RefusedError(f"{quoted(str(path))} is not a Delta table: give another directory")
-
-
-def _transactions(topic: str) -> tuple[str, str, str]:
-    """Under which names the table keeps a topic's offset, id and epoch."""
-    return f"penstock offset {topic}", f"penstock id {topic}", f"penstock epoch {topic}"

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final
 from penstock.model.errors import InvalidSetting
 from penstock.pipeline.connecting import origin_of
 from penstock.pipeline.delta.following import BATCH_RECORDS, DATE, Follower, life_columns
+from penstock.pipeline.delta.looking import places_if_all_followed
 from penstock.pipeline.jobs import (
     LOCAL,
     LateSession,
@@ -69,8 +70,6 @@ def archive(
     are worth it; a session that is given or open already is always used.
     """
     check_spark()
-    from penstock.pipeline.delta.table import ArchiveTable
-
     if every_s <= 0:
         raise InvalidSetting(f"every_s {every_s!r} must be above 0")
     names = tuple([topics] if isinstance(topics, str) else topics)
@@ -78,7 +77,11 @@ def archive(
     connection = Connection(files, url, user, password=password, token=token, tenant=tenant)
     check_directory(Path(table))
     # An unknown topic leaves no table behind.
-    origin_of(connection).states(names)
+    states = origin_of(connection).states(names)
+    if not follow and (places := places_if_all_followed(Path(table), states)) is not None:
+        return Progress(0, 0, 0.0, {topic: place.offset for topic, place in places.items()})
+    from penstock.pipeline.delta.table import ArchiveTable
+
     with LateSession(spark, master) as session:
         follower = Follower(
             session,

@@ -185,13 +185,13 @@ def _count(
     session: LateSession, connection: Connection, readers: Readers, states: list[TopicState]
 ) -> dict[tuple[str, str], int]:
     """What waits, by client and topic."""
-    from penstock.pipeline.jobs.dispatch import dispatching
-    from penstock.pipeline.tables.reading import read_past
-
     begin = begins(readers, states)
     asked = [state for state in states if begin[state.key] < state.end]
     if not asked:
         return {}
+    from penstock.pipeline.jobs.dispatch import dispatching
+    from penstock.pipeline.tables.reading import read_past
+
     start = {state.key: place_at(state, begin[state.key]) for state in asked}
     end = {state.key: place_at(state, state.end) for state in asked}
     records = read_past(
