@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,13 @@ from pyspark.sql.types import StructType
 from penstock import Broker
 from penstock.core.naming.names import matches
 from penstock.core.where import compile_where
-from penstock.log.arrow.columns import KINDS
+from penstock.log.arrow.columns import KINDS, schema_of
+from penstock.log.files.disk import RealDisk
+from penstock.log.files.layout import find_logs
 from penstock.model.errors import Gap
 from penstock.model.record import Record
+from penstock.pipeline.source.history import Histories
+from penstock.pipeline.source.origin import Wanted
 from penstock.pipeline.source.source import EXTRA, SCHEMA
 from penstock.pipeline.source.stream import StreamReader
 from tests.pipeline.source.reading import offsets, only, ranges, read_batches, reader_of, rows
@@ -83,6 +88,37 @@ def test_a_range_may_lie_on_both_sides_of_every_border(
     for where in (start, end, first):
         asked = {"startingOffsets": str(min(start, where)), "endingOffsets": str(end)}
         assert offsets(data, topic="t", **asked) == list(range(min(start, where), end))
+
+
+def test_one_name_of_many_is_found_wherever_it_is(tmp_path: Path) -> None:
+    rare = [3, 4_000, 4_095, 4_096, 5_000, 9_001]
+    with Broker(tmp_path / "data", upkeep_s=3_600) as broker:
+        broker.create_topic("t")
+        runs = pairwise([-1, *rare, 10_000])
+        for before, at in runs:
+            many = [b"many %d" % number for number in range(before + 1, at)]
+            if many:
+                broker.publish_many(many, "t", name="t/many")
+            if at < 10_000:
+                broker.publish(b"rare %d" % at, "t", name="t/rare", headers={"at": str(at)})
+        broker.publish_many([b"tail"] * 10, "t", name="t/many")
+    tier(tmp_path / "data", 10_000, is_trimmed=False)
+    (identity,) = find_logs(RealDisk(), tmp_path / "data")
+    history = Histories(tmp_path / "data").find(identity)
+    assert history is not None
+    columns = schema_of(["topic", "offset", "timestamp", "name", "payload", "headers"])
+    for start, end in ((0, 10_000), (4, 5_000), (4_096, 4_097), (5_001, 9_001)):
+        chosen = Wanted(columns, names="t/rare")
+        found = [
+            row for batch in history.rows("t", start, end, chosen) for row in batch.to_pylist()
+        ]
+        assert [(row["offset"], row["name"], row["payload"], row["headers"]) for row in found] == [
+            (at, "t/rare", b"rare %d" % at, [("at", str(at))]) for at in rare if start <= at < end
+        ]
+        assert {row["topic"] for row in found} <= {"t"}
+    only_offsets = Wanted(schema_of(["offset"]), names="t/rare")
+    batches = history.rows("t", 0, 10_000, only_offsets)
+    assert [at for batch in batches for at in batch.column("offset").to_pylist()] == rare
 
 
 def test_times_are_found_in_both_parts(tiered: tuple[Path, list[Record], int]) -> None:

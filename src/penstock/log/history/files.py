@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 import re
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -22,9 +22,10 @@ import pyarrow.parquet as pq
 from penstock.log.format.batch import Batch
 from penstock.log.format.checksum import crc32c
 from penstock.log.history.constants import TOLD
-from penstock.log.history.schema import CODED, CODED_SCHEMA, to_rows
+from penstock.log.history.pages import UnknownPagesError, has_plain_pages, pick
+from penstock.log.history.schema import CODED, CODED_SCHEMA, SCHEMA, to_rows
 from penstock.model.errors import CorruptError
-from penstock.model.limits import MIB
+from penstock.model.limits import KIB, MIB
 
 GROUP_ROWS: Final = 4_096  # of one row group, which is what a reader decodes at once
 GROUP_PAYLOAD_BYTES: Final = MIB  # or this much payload, whichever comes first
@@ -36,6 +37,8 @@ _TAIL_BYTES: Final = 8  # length of the footer, magic
 _FACTS_KEY: Final = b"penstock"
 _NAMES_KEY: Final = b"penstock.names"
 _COMPARED_BYTES: Final = MIB  # at once
+PAGE_ROWS: Final = 512  # at least, of a page; a reader of few rows decompresses a page for each
+_PAGE_BYTES: Final = 48 * KIB  # a page has more rows until it takes so much
 _WRITING: Final[dict[str, Any]] = {
     "compression": "zstd",
     "compression_level": 1,
@@ -43,6 +46,8 @@ _WRITING: Final[dict[str, Any]] = {
     "column_encoding": {"offset": "DELTA_BINARY_PACKED", "timestamp": "DELTA_BINARY_PACKED"},
     "write_statistics": ["offset", "timestamp", *TOLD],
     "write_page_checksum": True,
+    "write_batch_size": PAGE_ROWS,  # after so many rows the writer looks whether a page is full
+    "data_page_size": _PAGE_BYTES,
     "store_schema": False,  # else readers would get Arrow dictionaries in place of texts
 }
 
@@ -170,6 +175,7 @@ class HistoryFile:
     def __init__(self, name: FileName, source: pa.NativeFile, *, is_coded: bool = False) -> None:
         """CorruptError if the footer is damaged. `is_coded`: texts come as Arrow dictionaries."""
         self.name = name
+        self._source = source
         if crc32c(_read_footer(source)) != name.checksum:
             raise CorruptError(f"{name}: the footer does not match the checksum in the name")
         self.parquet = pq.ParquetFile(
@@ -193,6 +199,23 @@ class HistoryFile:
     def read(self, group: int, columns: list[str] | None = None) -> pa.Table:
         """A row group, or these columns of it; by this thread alone."""
         return self.parquet.read_row_group(group, columns, use_threads=False)
+
+    def payloads(self, group: int, rows: Sequence[int]) -> pa.Array:
+        """The payloads of some rows of a group, which rise; by this thread alone.
+
+        Only pages with such a row are decompressed, so for few rows this is faster than `read`.
+        """
+        facts = self.parquet.metadata.row_group(group)
+        column = facts.column(SCHEMA.get_field_index("payload"))
+        if has_plain_pages(column):
+            chunk = self._source.read_at(column.total_compressed_size, column.data_page_offset)
+            size_max = column.total_uncompressed_size
+            try:
+                return pa.array(pick(chunk, facts.num_rows, size_max, rows), pa.binary())
+            except UnknownPagesError:
+                pass
+        stored = self.read(group, ["payload"]).column("payload").combine_chunks()
+        return stored.take(pa.array(rows, pa.int64()))
 
     def names(self) -> dict[str, list[int] | None] | None:
         """Which row groups hold which name: None as a value stands for all; None if not kept."""

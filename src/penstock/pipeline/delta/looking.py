@@ -1,7 +1,8 @@
 """How far an archive has followed its topics, read from its Delta log without the Delta library.
 
-A scheduled job mostly finds nothing new. Arrow, pandas and the library take half a second to import,
-which is most of what such a run costs. What this reader does not understand it leaves to them.
+A scheduled job mostly finds nothing new. Arrow, pandas and the library take half a second to
+import, which is most of what such a run costs. What this reader does not understand it leaves to
+them.
 """
 
 from __future__ import annotations

@@ -7,8 +7,8 @@ rule, and `where` is asked about the same batches.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 
 _KNOWN: Final = ("topic", "partition", "offset")  # columns that need no reading
 GROUPS: Final = 8  # of rows that are decoded at once: at most 32,768 records, about 8 MiB
+NAMED_GROUPS: Final = 32  # of which the names are decoded at once
+FEW: Final = 256  # if at most one record of so many is wanted, it alone is decoded
 Offsets = np.ndarray[Any, np.dtype[np.int64]]
 
 
@@ -114,6 +116,8 @@ class History:
         """The wanted records of [start, end), in batches of some groups of rows."""
         is_whole = wanted.where is not None or "header_pairs" in wanted.schema.names
         read, count = (_records, 1) if is_whole else (_columns, GROUPS)
+        if wanted.names is not None and not is_whole:
+            read, count = _named, NAMED_GROUPS
         for listed in self._files_between(start, end):
             file = self._manifest.open_file(listed, is_coded=True)
             named = None if wanted.names is None else _Named(file, wanted.names)
@@ -124,7 +128,7 @@ class History:
             for at in range(0, len(found), count):
                 some = found[at : at + count]
                 offsets = np.concatenate([np.arange(bases[one], bases[one + 1]) for one in some])
-                groups = _Groups(reader, some, offsets, topic, file.facts.epoch)
+                groups = _Groups(file, reader, some, offsets, topic)
                 yield from read(groups, start, end, wanted, named)
 
     def _files_between(self, start: int, end: int) -> Sequence[ListedFile]:
@@ -135,14 +139,20 @@ class History:
 class _Groups:
     """Groups of rows in a file, which are decoded together."""
 
+    file: HistoryFile
     reader: GroupReader
     numbers: Sequence[int]
     offsets: Offsets  # of all their rows
     topic: str
-    epoch: int
 
     def read(self, columns: Sequence[str] = SCHEMA.names) -> pa.Table:
         return self.reader.read(self.numbers, columns)
+
+    def some(self, numbers: Sequence[int]) -> _Groups:
+        """These of them, which rise."""
+        bases = _bases(self.file)
+        offsets = np.concatenate([np.arange(bases[one], bases[one + 1]) for one in numbers])
+        return replace(self, numbers=numbers, offsets=offsets)
 
 
 def _bases(file: HistoryFile) -> list[int]:
@@ -184,6 +194,47 @@ class _Named:
         return found
 
 
+def _named(
+    groups: _Groups, start: int, end: int, wanted: Wanted, named: _Named | None
+) -> Iterator[pa.RecordBatch]:
+    """The wanted records of [start, end) in some groups, by a look at the names first."""
+    assert named is not None, "there is a filter over names"
+    names = groups.read(["name"]).column("name")
+    keep: Mask = (start <= groups.offsets) & (groups.offsets < end) & named.wants(names)
+    chosen = groups.offsets[keep]
+    if len(chosen) * FEW <= len(keep):
+        if len(chosen):
+            yield _picked(groups, chosen, names.filter(pa.array(keep)), wanted)
+        return
+    bases = _bases(groups.file)
+    hit = np.unique(np.searchsorted(bases, chosen, "right") - 1).tolist()
+    for at in range(0, len(hit), GROUPS):
+        yield from _columns(groups.some(hit[at : at + GROUPS]), start, end, wanted, named)
+
+
+def _picked(
+    groups: _Groups, chosen: Offsets, names: pa.ChunkedArray, wanted: Wanted
+) -> pa.RecordBatch:
+    """The records at these few offsets, which have these names."""
+    found = {"name": names}
+    bases = _bases(groups.file)
+    at = np.searchsorted(chosen, bases)  # where the records of each group begin
+    hit = [one for one in groups.numbers if at[one] < at[one + 1]]
+    if "payload" in wanted.schema.names:
+        parts = [
+            groups.file.payloads(one, (chosen[at[one] : at[one + 1]] - bases[one]).tolist())
+            for one in hit
+        ]
+        found["payload"] = pa.concat_arrays(parts)
+    others = [name for name in wanted.schema.names if name not in (*_KNOWN, *found)]
+    if others:
+        part = groups.some(hit)
+        stored = part.read(others)
+        rows = pa.array(np.searchsorted(part.offsets, chosen))
+        found |= {name: stored.column(name).take(rows) for name in others}
+    return _batch(groups.topic, chosen, found, wanted)
+
+
 def _columns(
     groups: _Groups, start: int, end: int, wanted: Wanted, named: _Named | None
 ) -> Iterator[pa.RecordBatch]:
@@ -198,20 +249,31 @@ def _columns(
     count = int(np.count_nonzero(keep))
     if not count:
         return
-    chosen = None if count == len(keep) else pa.array(keep)
+    if count == len(keep):
+        found = {name: stored.column(name) for name in needed}
+    else:
+        chosen = pa.array(keep)
+        found = {name: stored.column(name).filter(chosen) for name in needed}
+    yield _batch(groups.topic, groups.offsets[keep], found, wanted)
+
+
+def _batch(
+    topic: str, offsets: Offsets, found: Mapping[str, pa.Array | pa.ChunkedArray], wanted: Wanted
+) -> pa.RecordBatch:
+    """The records at these offsets, whose other columns are `found`."""
     arrays = []
     for field in wanted.schema:
         if field.name == "offset":
-            arrays.append(pa.array(groups.offsets[keep]))
+            arrays.append(pa.array(offsets))
         elif field.name in _KNOWN:
-            value = groups.topic if field.name == "topic" else 0
-            arrays.append(pa.repeat(pa.scalar(value, field.type), count))
+            value = topic if field.name == "topic" else 0
+            arrays.append(pa.repeat(pa.scalar(value, field.type), len(offsets)))
         else:
-            column = stored.column(field.name)
-            column = column if chosen is None else column.filter(chosen)
+            column = found[field.name]
             column = column if column.type == field.type else column.cast(field.type)
-            arrays.append(column.combine_chunks())
-    yield pa.RecordBatch.from_arrays(arrays, schema=wanted.schema)
+            is_chunked = isinstance(column, pa.ChunkedArray)
+            arrays.append(column.combine_chunks() if is_chunked else column)
+    return pa.RecordBatch.from_arrays(arrays, schema=wanted.schema)
 
 
 def _records(
@@ -220,7 +282,7 @@ def _records(
     """As `_columns`, by a look at each record."""
     wants = wanted_names(wanted)
     where = None if wanted.where is None else compile_where(wanted.where)
-    for batch in to_batches(groups.read(), groups.epoch):
+    for batch in to_batches(groups.read(), groups.file.facts.epoch):
         keep = kept_records(batch, groups.topic, wants, where)
         for arrow in to_arrow([batch], groups.topic, wanted.schema, start, end):
             yield arrow if keep is None else kept_rows(arrow, keep, batch, start)
