@@ -39,7 +39,7 @@ test: setup ## run all tests that need only Python packages and a JDK; a skipped
 	@PENSTOCK_EXPECT_ENGINE=$$($(VENV)/python tools/engine.py --word) \
 		$(SUITE) -n $(JOBS) --dist loadgroup --no-loadscope-reorder --durations=25 --no-skips tests
 	@printf '\n== the engine again, interpreted\n'
-	@export HYPOTHESIS_PROFILE=$${HYPOTHESIS_PROFILE:-dev}; \
+	@export HYPOTHESIS_PROFILE=$${HYPOTHESIS_PROFILE:-quick}; \
 		tests=$$($(VENV)/python tools/engine.py --tests $(ENGINE_TESTS)) && \
 		$(VENV)/python -m tools.interpreted $(SUITE) -n $(JOBS) --dist worksteal --durations=10 \
 		--no-skips -m 'not slow' \
@@ -52,13 +52,15 @@ test-peers: setup ## run tests that need other programs; installs missing ones (
 test-cluster: setup ## run tests with a real Kafka, which Maven resolves once; needs Maven and Java
 	@$(SUITE) -n 2 --dist loadfile --durations=10 --no-skips tests/cluster
 
-nightly: setup ## run long tests: a million malformed packets, random traffic, memory, killed brokers, nodes and Spark drivers
+nightly: setup ## run long tests: malformed packets, random traffic, memory, killed brokers, nodes and Spark drivers, more examples
 	@$(VENV)/python -m tests.abuse.fuzz 1_000_000
 	@$(VENV)/python -m tests.longrun 10
 	@$(VENV)/python -m tests.longrun.level 30
 	@PENSTOCK_ROUNDS=20 $(PYTEST) --no-skips -k kill tests/pipeline
 	@PENSTOCK_ROUNDS=30 $(PYTEST) --no-skips tests/crash/test_history_kill.py tests/crash/test_erase_kill.py
 	@PENSTOCK_CHAOS_S=1800 PENSTOCK_CHAOS_EVERY_S=60 $(PYTEST) -s --no-skips tests/cluster/test_node_chaos.py
+	@PENSTOCK_ROUNDS=100 $(PYTEST) --no-skips tests/http/v1/test_v1_openapi.py
+	@HYPOTHESIS_PROFILE=long $(PYTEST) -n $(JOBS) --dist worksteal -m 'not slow' $(ENGINE_TESTS) tests/catalog tests/pipeline
 
 lint: setup ## run ruff, mypy --strict, the import rules, the size limits, and hadolint on the container file
 	@$(VENV)/ruff check .

@@ -26,8 +26,8 @@ __all__ = [
 # Deadlines are off: a noisy machine is not a bug. A failure prints the blob that replays it.
 settings.register_profile(QUICK, max_examples=20, deadline=None, print_blob=True)
 settings.register_profile("dev", max_examples=100, deadline=None, print_blob=True)
-settings.register_profile("ci", max_examples=300, deadline=None, print_blob=True)
-settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci" if os.environ.get("CI") else "dev"))
+settings.register_profile("long", max_examples=300, deadline=None, print_blob=True)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "dev"))
 
 
 # A shell that runs the tests in the background lets SIGINT be ignored, and so would every program
@@ -90,10 +90,12 @@ def shares_in_its_file(item: pytest.Item) -> bool:
 def its_turn(item: pytest.Item) -> int:
     """Groups with a name of their own take longest and come first, then files that share a broker.
 
-    The short tests fill the last seconds of each worker.
+    Then single tests that are slow; the short ones fill the last seconds of each worker.
     """
     mark = item.get_closest_marker("xdist_group")
-    return 2 if mark is None else 1 if "/" in mark.args[0] else 0
+    if mark is not None:
+        return 1 if "/" in mark.args[0] else 0
+    return 2 if "slow" in item.keywords or "over_a_second" in item.keywords else 3
 
 
 @pytest.hookimpl(wrapper=True)

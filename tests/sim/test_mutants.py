@@ -16,7 +16,7 @@ from tests.sim.mutants import BROKEN, NEEDED, SITES
 from tools.engine import ROOT
 from tools.interpreted import interpreted_sources
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900), pytest.mark.xdist_group("mutants")]
 
 
 @pytest.fixture(scope="module")

@@ -12,6 +12,7 @@ import pytest
 
 from penstock import Broker, InvalidName, RefusedError, TooLarge, TopicNotFound
 from penstock.model.limits import HEADERS_BYTES_MAX, MIB, PAYLOAD_BYTES_MAX
+from tests.each import each
 
 
 @dataclass
@@ -29,7 +30,7 @@ class Opaque:
         return 2  # its place in a set, too
 
 
-@pytest.mark.parametrize(
+@each(
     "value",
     [
         "text",
@@ -54,9 +55,9 @@ class Opaque:
     ids=repr,
 )
 def test_value_gives_back_what_was_published(broker: Broker, value: Any) -> None:
-    broker.create_topic("t")
-    broker.publish(value, "t")
-    (record,) = broker.read("t")
+    broker.create_topic("t", exist_ok=True)
+    offset = broker.publish(value, "t")
+    (record,) = broker.read("t", start=offset)
     assert record.value == value and type(record.value) is type(value)
     assert isinstance(record.payload, bytes)
 
@@ -67,7 +68,7 @@ def test_bytes_like_messages_are_bytes(broker: Broker) -> None:
     assert [r.value for r in broker.read("t")] == [b"a", b"b"]
 
 
-@pytest.mark.parametrize(
+@each(
     "value",
     [
         Opaque(),
@@ -87,7 +88,7 @@ def test_bytes_like_messages_are_bytes(broker: Broker) -> None:
     ids=repr,
 )
 def test_a_value_without_a_json_form_is_refused(broker: Broker, value: Any) -> None:
-    broker.create_topic("t")
+    broker.create_topic("t", exist_ok=True)
     with pytest.raises(RefusedError, match="cannot be published"):
         broker.publish(value, "t")
     assert broker.size("t") == 0
@@ -140,9 +141,9 @@ def test_the_name_defaults_to_the_declared_spelling(broker: Broker) -> None:
     assert broker.read("orders")[0].name == "Orders"
 
 
-@pytest.mark.parametrize("name", ["", "a/+", "a/#", "a\0", "\udfff", 5, "/" * 128, "x" * 65_536])
+@each("name", ["", "a/+", "a/#", "a\0", "\udfff", 5, "/" * 128, "x" * 65_536], ids=repr)
 def test_a_text_that_cannot_be_published_under_is_refused(broker: Broker, name: str) -> None:
-    broker.create_topic("t")
+    broker.create_topic("t", exist_ok=True)
     with pytest.raises(InvalidName):
         broker.publish("x", "t", name=name)
 
@@ -158,11 +159,13 @@ def test_headers_keep_their_order_and_duplicates(broker: Broker, tmp_path: Path)
     assert found == [tuple(pairs), (("k", "v"),), (), tuple(pairs), tuple(pairs)]
 
 
-@pytest.mark.parametrize(
-    "headers", [{"k": 1}, {1: "v"}, {"": "v"}, ["ab"], [("a",)], "text", 5, {"k": "\ud800"}]
+@each(
+    "headers",
+    [{"k": 1}, {1: "v"}, {"": "v"}, ["ab"], [("a",)], "text", 5, {"k": "\ud800"}],
+    ids=repr,
 )
 def test_headers_that_are_not_pairs_of_text_are_refused(broker: Broker, headers: Any) -> None:
-    broker.create_topic("t")
+    broker.create_topic("t", exist_ok=True)
     with pytest.raises(RefusedError, match="header"):
         broker.publish("x", "t", headers=headers)
     assert broker.size("t") == 0

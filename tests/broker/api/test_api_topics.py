@@ -16,6 +16,7 @@ from penstock import (
     TopicInfo,
     TopicNotFound,
 )
+from tests.each import each
 
 
 def names(broker: Broker) -> list[str]:
@@ -65,8 +66,10 @@ def test_exist_ok_leaves_an_existing_topic_as_it_is(broker: Broker) -> None:
     assert (found.topic, found.durability) == ("t", "os")
 
 
-@pytest.mark.parametrize(
-    "bad", ["", "a/b", "a+", "#", "$sys", ".", "..", "a\nb", "x" * 256, "\ud800", None, 7]
+@each(
+    "bad",
+    ["", "a/b", "a+", "#", "$sys", ".", "..", "a\nb", "x" * 256, "\ud800", None, 7],
+    ids=repr,
 )
 def test_a_text_that_cannot_name_a_topic_is_refused(broker: Broker, bad: str) -> None:
     with pytest.raises(InvalidTopic):
