@@ -476,7 +476,8 @@ OTHER_VARIABLES: Final = frozenset(
     f"{PREFIX}{name}"
     for name in (
         *("AT", "CONTEXT", "KEY"),  # of commands
-        *("CHAOS_S", "COMPILE", "EXPECT_ENGINE", "ROUNDS", "SEED"),  # of make and of tests
+        *("CHAOS_EVERY_S", "CHAOS_S", "COMPILE", "EXPECT_ENGINE"),  # of make and of tests
+        *("ROUNDS", "SEED"),
         *("POWERLOSS_POINTS", "SIM_FIRST", "SIM_SEEDS"),
         *("TRACE_ACKS", "TRACE_ACK_FD", "TRACE_FILE", "TRACE_ROOT"),
     )
