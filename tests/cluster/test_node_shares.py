@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from zlib import crc32
 
-import psycopg
 import pytest
 
 from penstock.mqtt.packets import (
@@ -108,14 +107,22 @@ def publish(world: NodeWorld, at: int, name: str, numbers: range, qos: int = 1) 
 
 def owners(world: NodeWorld, name: str) -> Counter[int]:
     """How many parts of a share each incarnation has; 0: nobody."""
-    with psycopg.connect(world.postgres.url) as connection:
-        rows = connection.execute(
-            f'select coalesce(p.owner_inc, 0), count(*) from "{world.schema}".share_parts p'
-            f' join "{world.schema}".shares s using (tenant, share_id) where s.filter = %s'
-            " group by 1",
-            (f"$share/g/{name}/#",),
-        ).fetchall()
+    rows = world.sql(
+        "select coalesce(p.owner_inc, 0), count(*) from {0}.share_parts p"
+        " join {0}.shares s using (tenant, share_id) where s.filter = $1 group by 1",
+        f"$share/g/{name}/#",
+    )
     return Counter(dict(rows))
+
+
+def saved(world: NodeWorld, name: str) -> int:
+    """How many messages that are out at QoS 1 a checkpoint has saved."""
+    ((count,),) = world.sql(
+        "select count(*) from {0}.share_outstanding o"
+        " join {0}.shares s using (tenant, share_id) where s.filter = $1 and o.qos = 1",
+        f"$share/g/{name}/#",
+    )
+    return int(count)
 
 
 def is_even(world: NodeWorld, name: str) -> bool:
@@ -217,7 +224,7 @@ def test_what_members_of_a_killed_node_had_not_answered_is_given_to_others(
     members[0].is_answering = False
     sent = publish(world, 1, name, range(40))
     collect(members, lambda got: set(got) == sent)
-    assert members[0].got
+    wait_until(lambda: saved(world, name) == len(members[0].got) > 0)
     world[0].kill()
     sent |= publish(world, 1, name, range(40, 60))
     collect(members[1:], lambda got: set(got) == sent)
