@@ -190,6 +190,26 @@ def test_every_route_of_v1_and_of_the_queue_is_in_the_document_and_nothing_else(
     assert shown == there == {*OPERATIONS, *UNENDING, *TENANTS, "GET /v1/openapi.json"}
 
 
+def test_the_document_says_where_the_answer_of_another_node_can_be_lost(
+    client: Asking, login: dict[str, str]
+) -> None:
+    paths = client.ask("GET", "/v1/openapi.json", **login).json["paths"]
+    found = {
+        f"{method.upper()} {path}"
+        for path, methods in paths.items()
+        for method, told in methods.items()
+        if "502" in told["responses"]
+    }
+    group, consumer = "/v1/topics/{topic}/groups/{group}", "/v1/topics/{topic}/consumers/{consumer}"
+    assert found == {
+        "POST /v1/topics/{topic}/records",  # with an idempotency key
+        *[f"{method} {group}" for method in ("PUT", "PATCH", "DELETE")],
+        *[f"POST {group}/{one}" for one in ("fetch", "ack", "nack", "extend", "redrive")],
+        *[f"{method} {consumer}" for method in ("PUT", "DELETE")],
+        *[f"POST {consumer}/{one}" for one in ("fetch", "commit", "seek")],
+    }
+
+
 # Of the queue 500 is an answer like any other, and the same name in two fields is accepted. What a
 # file of batches holds no schema can say.
 EXCLUDED = {one: ["not_a_server_error"] for one in QUEUE} | {

@@ -110,10 +110,20 @@ def _operation(route: Route, schemas: dict[str, Any]) -> dict[str, Any]:
     wrong: dict[str, Any] = {"content": {PROBLEM: {"schema": schemas[str(Problem)]}}}
     if facts.fails_as is not None:
         wrong["content"][JSON] = {"schema": schemas[str(facts.fails_as)]}
-    for status in sorted({*ERRORS, *facts.errors}):
+    for status in sorted({*ERRORS, *facts.errors, *_passing_errors(route)}):
         responses[str(status)] = wrong | {"description": TITLES[status]}
     operation["responses"] = responses
     return operation
+
+
+def _passing_errors(route: Route) -> tuple[int, ...]:
+    """What a node answers if the answer of the node that had to do it was lost.
+
+    The seed's queue says 500 for whatever it cannot do.
+    """
+    is_passed_on = (route.is_of_readers or route.is_keyed) and not route.is_safe
+    is_of_seed = route.facts is not None and route.facts.fails_as is not None
+    return (502,) if is_passed_on and not is_of_seed else ()
 
 
 def _parameter(place: str, field: Field) -> dict[str, Any]:
