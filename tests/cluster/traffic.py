@@ -34,6 +34,8 @@ from tests.waiting import wait_until
 PATIENCE_S = 4.0  # a node that says nothing for so long is given up
 SILENCE_S = 1.5  # then a subscriber asks whether its node is there
 JOIN_S_MAX = 60.0
+MORTALS = 4
+WILLS = "wills"
 
 
 class Client:
@@ -199,9 +201,9 @@ class Receiver(Client):
 class Mortal(Client):
     """Lives once on each connection: its will is due whenever that is lost, each a number."""
 
-    def __init__(self, world: NodeWorld, tag: str, seed: int) -> None:
-        super().__init__(world, f"mortal-{tag}", seed)
-        self.name = f"{tag}/wills"
+    def __init__(self, world: NodeWorld, tag: str, number: int, seed: int) -> None:
+        super().__init__(world, f"mortal-{tag}-{number}", seed)
+        self.name = f"{tag}/{WILLS}/{number}"
         self.lives = 0  # those that ended with a loss are the wills 0, 1, ...
         self.unsure: set[int] = set()  # those that may never have been connected
 
@@ -264,7 +266,7 @@ class Traffic:
         self.mortals: list[Mortal] = []
         if is_full:
             self.senders.append(Sender(world, f"{tag}/kept", 1, seed + 3, retain=True))
-            self.mortals.append(Mortal(world, tag, seed + 4))
+            self.mortals += [Mortal(world, tag, one, seed + 4 + one) for one in range(MORTALS)]
 
     def __enter__(self) -> Self:
         self.receiver.start()
@@ -306,17 +308,13 @@ class Traffic:
             wait_until(
                 lambda sender=sender: set(range(sender.acked)) <= set(got.get(sender.name, []))
             )
-        lives, unsure = set(), set()
         for mortal in self.mortals:
-            unsure = mortal.unsure
-            lives = set(range(mortal.lives)) - unsure
-            wait_until(lambda mortal=mortal, lives=lives: lives <= set(got.get(mortal.name, [])))
+            self._see_wills(mortal)
         self._see_retained()
         self.receiver.join()
         for name, numbers in got.items():
-            if name.endswith("/wills"):
+            if f"/{WILLS}/" in name:
                 assert len(numbers) == len(set(numbers)), f"a will was published twice: {numbers}"
-                assert set(numbers) <= lives | unsure, f"{numbers} of {lives}"
                 continue
             if name.endswith("/2"):
                 repeated = Counter(numbers).most_common(3)
@@ -325,7 +323,14 @@ class Traffic:
             assert first_seen == sorted(first_seen), f"{name} is out of order"
         away_s = sorted(s for one in (*self.senders, self.receiver) for s in one.away_s)
         acked = {one.name: one.acked for one in self.senders}
-        return Account(acked, len(got.get(f"{self.tag}/wills", [])), away_s)
+        wills = sum(len(got.get(mortal.name, [])) for mortal in self.mortals)
+        return Account(acked, wills, away_s)
+
+    def _see_wills(self, mortal: Mortal) -> None:
+        lives = set(range(mortal.lives)) - mortal.unsure
+        got = self.receiver.got
+        wait_until(lambda: lives <= set(got.get(mortal.name, [])))
+        assert set(got.get(mortal.name, [])) <= lives | mortal.unsure
 
     def _see_retained(self) -> None:
         """Every node has the newest retained message."""
