@@ -12,6 +12,8 @@ import time
 from collections import Counter
 from pathlib import Path
 
+import pytest
+
 from penstock.mqtt.packets import Puback, Pubcomp, Publish, Pubrec, Pubrel
 from tests.cluster.node_world import NodeWorld
 from tests.cluster.traffic import Client
@@ -84,6 +86,7 @@ class Worker(Client):
         wire.send(Pubrec(message.packet_id))
 
 
+@pytest.mark.timeout(CHAOS_S + 300)
 def test_members_on_killed_nodes_get_everything_and_no_qos_2_message_twice(
     kafka: KafkaServer, postgres: PostgresServer, tmp_path: Path
 ) -> None:
