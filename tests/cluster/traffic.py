@@ -81,6 +81,8 @@ class Client:
                 self.away_s.append(time.monotonic() - since_s)
             with suppress(EOFError, OSError):
                 self.serve(wire)
+            if not self.moving.is_set():
+                self.home = None  # its node is gone, or rejects what it publishes
             wire.close()
 
     def _connect(self) -> Wire | None:
