@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import socket
 import threading
-from collections import deque
 from types import TracebackType
 from typing import Self
 
@@ -44,11 +43,10 @@ class Peer(Wire):
             port = str(listener.getsockname()[1])
             self.command = Command(arguments[0], "-h", "127.0.0.1", "-p", port, *arguments[1:])
             self.command.start()
-            self._socket, _ = listener.accept()
-        self._socket.settimeout(WAIT_S)
-        self.version = UNKNOWN_VERSION
+            sock, _ = listener.accept()
+        sock.settimeout(WAIT_S)
+        super().__init__(0, version=UNKNOWN_VERSION, sock=sock)
         self._intake = Intake(UNKNOWN_VERSION, 1 << 28, Role.CLIENT)
-        self._packets: deque[Packet] = deque()
 
     def next(self) -> Packet:
         packet = super().next()
