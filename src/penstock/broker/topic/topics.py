@@ -171,7 +171,7 @@ class Topics:
         `owner` is the user whose quotas count it.
         """
         key = topic_key(check_topic(name))
-        async with self._changing():
+        async with self.changing():
             existing = self._by_key.get(key)
             if existing is not None:
                 if exist_ok:
@@ -189,7 +189,7 @@ class Topics:
 
     async def create_built_in(self, name: str, settings: LogSettings) -> Topic:
         """The broker's own topic of this name, made if it is missing; no quota counts it."""
-        async with self._changing():
+        async with self.changing():
             existing = self._by_key.get(name)
             try:
                 return existing or await self._make(name, settings)
@@ -264,7 +264,7 @@ class Topics:
         self, name: str, settings: LogSettings, owner: str | None = None
     ) -> None:
         """Create what `wanted_by` said, unless it is there by now or there are enough."""
-        async with self._changing():
+        async with self.changing():
             if self._automatic_room > 0 and topic_key(name) not in self._by_key:
                 with suppress(TopicExists):  # another node was quicker
                     await self._create(name, settings, owner, is_automatic=True)
@@ -278,7 +278,7 @@ class Topics:
 
     async def alter(self, name: str, settings: LogSettings) -> Topic:
         """New settings; records already stored keep the promise they were stored under."""
-        async with self._changing():
+        async with self.changing():
             topic = self.get(name)
             self._check_history(settings)
             self._check_durability(settings)
@@ -329,7 +329,7 @@ class Topics:
 
     async def delete(self, name: str) -> Topic:
         """Forget the topic, its consumers and its records."""
-        async with self._changing():
+        async with self.changing():
             topic = self.find(name)
             _check_declared(topic, "deleted")
             self.placement.remove_topic(topic.declared)
@@ -343,7 +343,7 @@ class Topics:
 
     async def delete_all(self) -> None:
         """Delete every topic, bound or the broker's own, too: the tenant is being removed."""
-        async with self._changing():
+        async with self.changing():
             for topic in list(self._by_key.values()):
                 await self._catalog.delete_topic(topic.id, len(topic.parts))
                 await self._forget(topic)
@@ -380,7 +380,7 @@ class Topics:
 
     async def follow(self) -> None:
         """Take over topics, settings and bindings that other nodes made, changed or removed."""
-        async with self._changing():
+        async with self.changing():
             await self._follow()
 
     async def _follow(self) -> None:
@@ -450,7 +450,7 @@ class Topics:
 
     async def bind(self, filter: str, name: str) -> None:
         """Place names that match from now on; durable on return."""
-        async with self._changing():
+        async with self.changing():
             topic = self.find(name)
             _check_declared(topic, "bound to")
             check_filter(filter)  # also says what is wrong with one that is not text
@@ -462,7 +462,7 @@ class Topics:
                     raise
 
     async def unbind(self, filter: str) -> None:
-        async with self._changing():
+        async with self.changing():
             check_filter(filter)
             if all(binding.filter != filter for binding in self.placement.bindings):
                 self.placement.unbind(filter)  # says what is wrong
@@ -470,7 +470,7 @@ class Topics:
             self.placement.unbind(filter)
 
     @asynccontextmanager
-    async def _changing(self) -> AsyncIterator[None]:
+    async def changing(self) -> AsyncIterator[None]:
         """One change at a time, and none once the logs are being closed."""
         async with self._turn:
             if self._is_closed:

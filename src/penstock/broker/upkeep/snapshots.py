@@ -16,7 +16,7 @@ import shutil
 import uuid
 from collections.abc import Collection
 from concurrent.futures import Future
-from contextlib import suppress
+from contextlib import AsyncExitStack, suppress
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -44,6 +44,7 @@ from penstock.model.record import TenantId
 from penstock.model.version import VERSION
 
 TRIES: Final = 10  # a log is sealed, or a topic deleted, between the moment and its links
+TRIES_BESIDE: Final = 3  # after so many, creating and deleting topics waits for the snapshot
 CAPTURE_S_MAX: Final = 10.0  # the catalog's thread waits this long for the loop
 HOLD_S: Final = 20.0  # time to begin copying; then a snapshot that nobody holds goes
 
@@ -65,15 +66,16 @@ class Snapshots:
         async with self._turn:
             await asyncio.to_thread(remove_unheld, root, set(self._watches))
             snapshot_id = uuid.uuid4().hex
-            for _ in range(TRIES):
+            for number in range(TRIES):
                 try:
-                    await self._take(root / snapshot_id)
+                    await self._try(root / snapshot_id, is_alone=number >= TRIES_BESIDE)
                     break
                 except Moved:
                     await asyncio.to_thread(shutil.rmtree, root / snapshot_id, ignore_errors=True)
             else:
                 raise UnavailableError(
-                    f"topics changed {TRIES} times while their files were linked: try again"
+                    f"topics were sealed {TRIES - TRIES_BESIDE} times while their files were "
+                    "linked: try again"
                 )
         watch = asyncio.create_task(self._watch(root / snapshot_id), name="penstock-snapshot")
         self._watches[snapshot_id] = watch
@@ -107,6 +109,13 @@ class Snapshots:
                 "(`penstock backup` copies files)"
             )
         return directory / SNAPSHOTS
+
+    async def _try(self, target: Path, *, is_alone: bool) -> None:
+        """Take it. Where topics come and go all the time, only while none of them does."""
+        async with AsyncExitStack() as stack:
+            for engine in list(self._engines.values()) if is_alone else ():
+                await stack.enter_async_context(engine.topics.changing())
+            await self._take(target)
 
     async def _take(self, target: Path) -> None:
         directory = target.parent.parent
