@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 from contextlib import suppress
+from functools import lru_cache
 from typing import Final
 
 SUBSCRIBER_BITS: Final = 64  # what a provider gives one IPv6 subscriber, at the least
@@ -27,6 +28,7 @@ def network_of_peer(peer: str) -> str:
     return network_of(peer.partition(":")[0] if peer.count(":") == 1 else peer)
 
 
+@lru_cache(maxsize=1_024)  # asked for every HTTP request of a broker without users
 def is_loopback(host: str) -> bool:
     """Whether only this machine reaches the address."""
     if host == "localhost":

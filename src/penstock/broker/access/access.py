@@ -70,6 +70,8 @@ from penstock.model.record import DEFAULT_TENANT, TenantId
 from penstock.model.will import Login
 
 WRONG_LOGIN_S: Final = 1.0  # how long a wrong login keeps its place
+_LOCAL_CLIENT: Final = Identity(DEFAULT_TENANT, "", LOCAL)
+_ANONYMOUS: Final = Identity(DEFAULT_TENANT, "")
 
 
 OnChange = Callable[[set[Principal] | None], None]  # those concerned; None: everybody may be
@@ -365,8 +367,8 @@ class Access:
     def anonymous(self, source: str) -> Principal | None:
         """Who a client without a login is; None when it has to log in."""
         if not self.asks_login and is_loopback(source.partition("%")[0]):
-            return self.get(Identity(DEFAULT_TENANT, "", LOCAL))
-        return self.get(Identity(DEFAULT_TENANT, "")) if self._allow_anonymous else None
+            return self.get(_LOCAL_CLIENT)
+        return self.get(_ANONYMOUS) if self._allow_anonymous else None
 
     def local(self) -> Principal:
         """Who a command is that came over the socket in the data directory: an operator."""

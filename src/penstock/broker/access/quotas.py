@@ -42,6 +42,11 @@ class Quotas:
         self._made: Counter[str] = Counter()  # what is being made, by kind, or by kind and user
         self._message_bucket = self._bucket(self._tenant, PUBLISH_RATE)
         self._byte_bucket = self._bucket(self._tenant, PUBLISH_BYTES_RATE)
+        self._has_rates = any(
+            limits.get(kind) is not None
+            for limits in (self._tenant, self._user)
+            for kind in (PUBLISH_RATE, PUBLISH_BYTES_RATE)
+        )
         self._meters: dict[str, Meter] = {}  # of users who have published
         self.stored_bytes_max = self._tenant.get(STORED_BYTES)
         self.user_stored_bytes_max = self._user.get(STORED_BYTES)
@@ -123,6 +128,8 @@ class Quotas:
         known = self._meters.get(user)
         if known is not None:
             return known
+        if not self._has_rates:
+            return None
         tenant_buckets = (self._message_bucket, self._byte_bucket)
         user_buckets = (
             self._bucket(self._user, PUBLISH_RATE),

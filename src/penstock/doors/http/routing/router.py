@@ -19,7 +19,7 @@ from penstock.doors.http.wire.messages import Handler, HttpError, Request, Respo
 
 # The first level of paths below /v1 where most requests publish or read.
 _DATA: Final = ("topics", "staged")
-KEY_HEADERS: Final = (b"idempotency-key", b"idempotency-part")
+KEY_HEADERS: Final = frozenset((b"idempotency-key", b"idempotency-part"))
 FOUND_MAX: Final = 4_096  # remembered paths; a full memory starts anew
 
 
@@ -40,11 +40,13 @@ class Route:
     needs: Needs | None = None  # of whoever asks; None only where it is answered without a login
     is_keyed: bool = False  # an idempotency key makes it one of readers
     readers: Readers | None = None  # where it has to be answered, if there are several nodes
+    # Found out once, because every request asks.
+    is_safe: bool = field(init=False)  # it changes nothing (RFC 9110 §9.2.1)
+    is_administrative: bool = field(init=False)  # it changes what others use: topics, users, …
 
-    @property
-    def is_safe(self) -> bool:
-        """Is the method safe: does it change nothing (RFC 9110 §9.2.1)?"""
-        return self.method == "GET" and not self.changes
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "is_safe", self.method == "GET" and not self.changes)
+        object.__setattr__(self, "is_administrative", self._administers())
 
     @property
     def is_of_readers(self) -> bool:
@@ -55,12 +57,11 @@ class Route:
 
     def readers_for(self, request: Request) -> Readers | None:
         """Where a request has to be answered; None: on any node."""
-        if not self.is_keyed or any(name in request.headers for name in KEY_HEADERS):
+        if not self.is_keyed or not KEY_HEADERS.isdisjoint(request.headers):
             return self.readers
         return None
 
-    @property
-    def is_administrative(self) -> bool:
+    def _administers(self) -> bool:
         """Does it change what others use: topics, bindings, users, groups and the like?"""
         levels = self.pattern.split("/")[1:]
         if self.method == "GET":
