@@ -15,7 +15,7 @@ export PYTHONDONTWRITEBYTECODE :=
 ENGINE_TESTS := tests/model tests/core tests/mqtt tests/log tests/broker
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test test-peers test-cluster nightly lint check format bench demo wheel docs constraints hashes clean
+.PHONY: help setup run test test-spark test-peers test-cluster nightly lint check format bench demo wheel docs constraints hashes clean
 
 help: ## list the targets
 	@printf '\n  Penstock: MQTT and HTTP in, one fsynced log, Spark tables and streams out\n\n'
@@ -33,11 +33,12 @@ run: ## start a broker from this checkout; needs only Python, compiles the engin
 	@$(PYTHON) -m tools.prepare --light
 	@exec $(VENV)/penstock serve $(ARGS)
 
-test: setup ## run all tests that need only Python packages and a JDK; a skipped test is a failure
+test: setup ## run all tests that need only Python packages; a skipped test is a failure
 	@$(VENV)/python tools/engine.py --require-compiled --if-compiler
 	@printf '\n== the whole suite\n'
 	@PENSTOCK_EXPECT_ENGINE=$$($(VENV)/python tools/engine.py --word) \
-		$(SUITE) -n $(JOBS) --dist loadgroup --no-loadscope-reorder --durations=25 --no-skips tests
+		$(SUITE) -n $(JOBS) --dist loadgroup --no-loadscope-reorder --durations=25 --no-skips \
+		-m 'not java' tests
 	@printf '\n== the engine again, interpreted\n'
 	@export HYPOTHESIS_PROFILE=$${HYPOTHESIS_PROFILE:-quick}; \
 		tests=$$($(VENV)/python tools/engine.py --tests $(ENGINE_TESTS)) && \
@@ -45,12 +46,17 @@ test: setup ## run all tests that need only Python packages and a JDK; a skipped
 		--no-skips -m 'not slow' \
 		tests/project/test_engine.py $$tests
 
+test-spark: setup ## run the tests that start Spark; needs a JDK (17 or 21)
+	@$(VENV)/python -m tools.spark_classes
+	@$(SUITE) -n 3 --dist loadgroup --no-loadscope-reorder --durations=10 --no-skips \
+		-m java tests
+
 test-peers: setup ## run tests that need other programs; installs missing ones (Debian packages)
 	@$(PYTHON) -m tools.peers
 	@$(SUITE) -n 3 --dist loadgroup --no-loadscope-reorder --durations=10 --no-skips tests/peers
 
 test-cluster: setup ## run tests with a real Kafka, which Maven resolves once; needs Maven and Java
-	@$(SUITE) -n 2 --dist loadfile --durations=10 --no-skips tests/cluster
+	@$(SUITE) -n 2 --dist loadfile --no-loadscope-reorder --durations=10 --no-skips tests/cluster
 
 nightly: setup ## run long tests: malformed packets, random traffic, memory, killed brokers, nodes and Spark drivers, more examples
 	@$(VENV)/python -m tests.abuse.fuzz 1_000_000
@@ -59,6 +65,7 @@ nightly: setup ## run long tests: malformed packets, random traffic, memory, kil
 	@PENSTOCK_ROUNDS=20 $(PYTEST) --no-skips -k kill tests/pipeline
 	@PENSTOCK_ROUNDS=30 $(PYTEST) --no-skips tests/crash/test_history_kill.py tests/crash/test_erase_kill.py
 	@PENSTOCK_CHAOS_S=1800 PENSTOCK_CHAOS_EVERY_S=60 $(PYTEST) -s --no-skips tests/cluster/test_node_chaos.py
+	@PENSTOCK_SIM_SEEDS=2000 $(PYTEST) -n $(JOBS) --no-skips tests/sim/nodes
 	@PENSTOCK_ROUNDS=100 $(PYTEST) --no-skips tests/http/v1/test_v1_openapi.py
 	@HYPOTHESIS_PROFILE=long $(PYTEST) -n $(JOBS) --dist worksteal -m 'not slow' $(ENGINE_TESTS) tests/catalog tests/pipeline
 

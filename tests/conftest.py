@@ -11,10 +11,12 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+from tests import on_kafka
 from tests.coroutines import pytest_fixture_setup, pytest_pyfunc_call, runner
 from tests.examples import QUICK
 from tests.postgres_server import PostgresServer
 from tests.scheduling import pytest_xdist_make_scheduler
+from tools.spark_classes import java_options
 
 __all__ = [
     "pytest_fixture_setup",
@@ -34,15 +36,14 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "dev"))
 # that a test starts and interrupts. Programs do not inherit a handler.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# A Java that lives for seconds gains nothing from its second compiler, which takes a core from it.
-BRIEF_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-os.environ.setdefault("SPARK_SUBMIT_OPTS", BRIEF_JAVA)  # read by whatever starts a driver
+os.environ.setdefault("SPARK_SUBMIT_OPTS", java_options())  # read by whatever starts a driver
 
 # Tests here start real brokers and databases: `make test` runs them, `make check` does not.
 PROCESS_TESTS = {
     *("abuse", "access", "app", "bus", "cli", "client", "conformance", "crash", "doors", "http"),
     *("backup", "history", "longrun", "quotas", "scenarios", "tenants"),
 }
+STARTS_JAVA = re.compile(rb"\bspark\b|mark\.java\b")  # the fixture, or the mark
 ALL_SLOW = re.compile(rb"^pytestmark = .*mark\.(slow|java)\b", re.MULTILINE)
 
 
@@ -53,7 +54,10 @@ def starts_brokers(path: Path) -> bool:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Importing what `make check` leaves out anyway would take seconds in each worker."""
+    """Importing what a target leaves out anyway would take seconds in each worker."""
+    if config.getoption("markexpr") == "java":
+        named = collection_path.match("test_*.py")
+        return (named and not STARTS_JAVA.search(collection_path.read_bytes())) or None
     if config.getoption("markexpr").startswith("not slow"):
         return starts_brokers(collection_path) or is_all_slow(collection_path) or None
     return None
@@ -64,9 +68,15 @@ def is_all_slow(path: Path) -> bool:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if config.getoption("--on-kafka"):
+        left_out = [item for item in items if on_kafka.why_left_out(item.nodeid)]
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if item not in set(left_out)]
     for item in items:
         if starts_brokers(item.path):
             item.add_marker(pytest.mark.slow)
+        if "spark" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.java)
         if uses_postgres(item):
             item.add_marker(pytest.mark.over_a_second)
         if shares_in_its_file(item) and item.get_closest_marker("xdist_group") is None:
@@ -124,6 +134,19 @@ def postgres() -> Iterator[PostgresServer]:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--no-skips", action="store_true", help="fail the run if any test was skipped")
+    told = "brokers of tests have their topics in Kafka and their catalog in PostgreSQL"
+    parser.addoption("--on-kafka", action="store_true", help=told)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("--on-kafka"):
+        on_kafka.active = on_kafka.KafkaBackends()
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    if on_kafka.active is not None:
+        on_kafka.active.stop()
+        on_kafka.active = None
 
 
 @pytest.hookimpl(trylast=True)

@@ -17,6 +17,7 @@ import subprocess
 import tempfile
 import time
 import uuid
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -30,18 +31,22 @@ BRIEF_JAVA = ("-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 START_S_MAX = 120  # a busy machine; about four seconds otherwise
 SCRAM_USER, PLAIN_USER, PASSWORD = "scram-user", "plain-user", "a password"
 
-_POM = f"""<project xmlns="http://maven.apache.org/POM/4.0.0">
+_POM = """<project xmlns="http://maven.apache.org/POM/4.0.0">
 <modelVersion>4.0.0</modelVersion>
-<groupId>penstock.tests</groupId><artifactId>kafka</artifactId><version>1</version>
+<groupId>penstock.tests</groupId><artifactId>jars</artifactId><version>1</version>
 <packaging>pom</packaging>
-<dependencies>
-<dependency><groupId>org.apache.kafka</groupId><artifactId>kafka_2.13</artifactId>
-<version>{VERSION}</version></dependency>
-<dependency><groupId>org.apache.logging.log4j</groupId><artifactId>log4j-slf4j-impl</artifactId>
-<version>{LOGGING_VERSION}</version></dependency>
-</dependencies>
+<dependencies>{dependencies}</dependencies>
 </project>
 """
+_DEPENDENCY = """<dependency><groupId>{}</groupId><artifactId>{}</artifactId>
+<version>{}</version>{}</dependency>
+"""
+_ALONE = """<exclusions><exclusion><groupId>*</groupId><artifactId>*</artifactId></exclusion>
+</exclusions>"""
+KAFKA_JARS = (
+    f"org.apache.kafka:kafka_2.13:{VERSION}",
+    f"org.apache.logging.log4j:log4j-slf4j-impl:{LOGGING_VERSION}",
+)
 _numbers = itertools.count(1)
 
 
@@ -55,14 +60,21 @@ def missing() -> str:
 
 def jars() -> Path:
     """The folder with Kafka's jars; resolved by Maven if this machine does not have them yet."""
+    return resolve(f"kafka-{VERSION}", KAFKA_JARS)
+
+
+def resolve(name: str, artifacts: Sequence[str], *, is_alone: bool = False) -> Path:
+    """A folder of the cache with these artifacts, and what they need unless `is_alone`."""
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    folder = cache / "penstock" / f"kafka-{VERSION}"
+    folder = cache / "penstock" / name
     if folder.exists():
         return folder
     folder.parent.mkdir(parents=True, exist_ok=True)
+    excluded = _ALONE if is_alone else ""
+    wanted = [_DEPENDENCY.format(*one.split(":"), excluded) for one in artifacts]
     with tempfile.TemporaryDirectory(dir=folder.parent) as scratch:
         pom = Path(scratch, "pom.xml")
-        pom.write_text(_POM)
+        pom.write_text(_POM.format(dependencies="".join(wanted)))
         target = Path(scratch, "jars")
         command = ["mvn", "-q", "-B", "-f", str(pom), "dependency:copy-dependencies"]
         command += [f"-DoutputDirectory={target}", "-DincludeScope=runtime"]

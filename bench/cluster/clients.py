@@ -75,6 +75,9 @@ def consume(bootstrap: str, topic: str, count: int) -> float:
         "fetch.message.max.bytes": 4 * 1024 * 1024,
         "fetch.max.bytes": 16 * 1024 * 1024,
         "queued.max.messages.kbytes": 256 * 1024,
+        # By default it pauses for a second whenever 100,000 messages are queued.
+        "queued.min.messages": 10_000_000,
+        "fetch.queue.backoff.ms": 1,
     }
     consumer = Consumer(settings)
     consumer.assign([TopicPartition(topic, 0, 0)])

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 from bench.measure import Bar, Figure, Row, alternate
 from bench.run import Bench
 from bench.spark.tables import TOPIC, Tables, drain, seconds
+from penstock import Broker
 from penstock.log.files.disk import RealDisk
 from penstock.log.files.layout import find_logs, log_directory
 from penstock.log.files.reader import FileReader
@@ -167,25 +168,38 @@ def batch_rows(tables: Tables, bench: Bench) -> Iterator[Row]:
     )
 
 
+PIPELINE: Final = """
+[sources.records]
+topic = "{topic}"
+[sinks.copy]
+step = "records"
+table = "./copy"
+"""
+
+
 def nothing_rows(tables: Tables, bench: Bench) -> Iterator[Row]:
-    """CPU seconds of a command that finds nothing new; the bar is in seconds."""
-    data, to = tables.empty_topic(), tables.fresh("table")
-    command = [sys.executable, "-m", "penstock.cli.main", "pipeline", "run", "archive", TOPIC]
+    """CPU seconds of commands that find nothing new; the bar is in seconds."""
+    data = tables.empty_topic()
+    with Broker(data) as broker:
+        broker.publish_many([b"x"] * 100, TOPIC)
+    file = data / "copy.toml"
+    file.write_text(PIPELINE.format(topic=TOPIC))
+    jobs = {"archive": [TOPIC, "--to", str(tables.fresh("table"))], "sql": [str(file)]}
+    for name, arguments in jobs.items():
+        command = [sys.executable, "-m", "penstock.cli.main", "pipeline", "run", name, *arguments]
 
-    def spent() -> float:
-        before = resource.getrusage(resource.RUSAGE_CHILDREN)
-        subprocess.run(
-            [*command, "--to", str(to), "--at", str(data)], check=True, capture_output=True
+        def spent(command: list[str] = command) -> float:
+            before = resource.getrusage(resource.RUSAGE_CHILDREN)
+            subprocess.run([*command, "--at", str(data)], check=True, capture_output=True)
+            after = resource.getrusage(resource.RUSAGE_CHILDREN)
+            return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+        spent()
+        figure = Figure.of([spent() for _ in range(bench.rounds)])
+        yield Row(
+            f"{name} that finds nothing new, CPU against one second",
+            "s",
+            {"value": Figure(figure.value, figure.value)},
+            ("one second", 1.0),
+            Bar(1.0, at_most=True, goal=0.3),
         )
-        after = resource.getrusage(resource.RUSAGE_CHILDREN)
-        return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-
-    spent()
-    figure = Figure.of([spent() for _ in range(bench.rounds)])
-    yield Row(
-        "archive that finds nothing new, CPU against one second",
-        "s",
-        {"value": Figure(figure.value, figure.value)},
-        ("one second", 1.0),
-        Bar(1.0, at_most=True, goal=0.3),
-    )

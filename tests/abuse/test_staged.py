@@ -135,3 +135,22 @@ def test_a_mark_of_another_user_does_not_count_as_ones_own(
     assert hand_over(served, "mallory", 1 << 41, his).json == {"is_new": True}
     assert hand_over(served, "alice", 5, hers).json == {"is_new": True}
     assert sorted(stored(served, request)) == ["hers", "his"]
+
+
+def test_a_rule_that_comes_after_staging_counts_when_the_files_are_handed_over(
+    served: Served, topic_id: int, request: pytest.FixtureRequest
+) -> None:
+    number = 1 << 42
+    file = stage(served, "mallory", topic_id, number, batch(topic_id, number, 0, [b"late"])).json
+    with Asking(served.http_port) as client:
+        rule = {"rules": ["deny publish staged"], "user": "mallory"}
+        added = client.ask("POST", "/v1/rules", rule, Authorization=login("alice"))
+        (denied,) = added.json["rules"]
+        refused = hand_over(served, "mallory", number, file)
+        assert refused.status == 403 and "may not publish to 'staged'" in refused.detail
+        assert stored(served, request) == []
+        path = f"/v1/rules/{denied['id']}"
+        assert client.ask("DELETE", path, Authorization=login("alice")).status == 204
+    assert hand_over(served, "mallory", number, file).json == {"is_new": True}
+    assert hand_over(served, "mallory", number, file).json == {"is_new": False}
+    assert stored(served, request) == ["late"]

@@ -109,6 +109,7 @@ def test_refused_logins_of_both_doors_are_recorded(broker: Served) -> None:
     with Wire(broker.port, "client", MQTT_5) as wire:
         wire.send(Connect("client", True, 0, username="mallory", password=b"x", version=MQTT_5))
         assert wire.expect(Connack).reason == Reason.BAD_USER_NAME_OR_PASSWORD
+    wait_until(lambda: len(entries(broker)) == 2)  # they are written behind the answers
     http, mqtt = entries(broker)
     assert (http["who"], http["act"], http["result"]) == ("root", "login http", "refused")
     assert (mqtt["who"], mqtt["act"], mqtt["result"]) == ("mallory", "login mqtt", "refused")
@@ -163,6 +164,21 @@ def test_without_users_there_is_no_audit_topic(tmp_path: Path) -> None:
         assert asking.ask("PUT", "/v1/topics/orders", {}).status == 201
         assert asking.ask("GET", AUDIT).status == 404
     served.stop()
+
+
+def test_a_group_gets_records_again_that_it_rejected_however_often(broker: Served) -> None:
+    """There is no topic for dead letters of the audit topic, so they may not stop the group."""
+    assert ask(broker, "PUT", "/v1/topics/orders", {}).status == 201
+    group = f"{AUDIT}/groups/shipping"
+    for _ in range(7):
+        given = ask(broker, "POST", f"{group}/fetch", {"limit": 1, "deliveries_max": 1})
+        assert [one["offset"] for one in given.json["records"]] == [0], given
+        receipt = {"receipt": given.json["receipt"]}
+        assert ask(broker, "POST", f"{group}/nack", receipt).status == 200
+    given = ask(broker, "POST", f"{group}/fetch", {"limit": 1})
+    assert ask(broker, "POST", f"{group}/ack", {"receipt": given.json["receipt"]}).status == 200
+    given = ask(broker, "POST", f"{group}/fetch", {"limit": 1})
+    assert [one["offset"] for one in given.json["records"]] != [0]
 
 
 def test_changes_of_roles_and_rules_are_recorded_and_questions_are_not(broker: Served) -> None:

@@ -76,6 +76,54 @@ def test_a_dead_letter_is_denied_to_whom_its_record_was_denied(
     assert answer == {"allowed": False, "rule": "deny receive,read hr/#", "source": "user bob"}
 
 
+def test_a_dead_letter_of_dead_letters_is_denied_to_whom_the_first_record_was_denied(
+    client: Asking,
+) -> None:
+    topic = "/v1/topics/deep"
+    assert client.ask("PUT", topic, {}, **as_user("alice")).status == 201
+    messages = [{"payload": "5000", "name": name} for name in ("hr/pay", "it/print")]
+    client.ask("POST", f"{topic}/records", messages, **as_user("carl"))
+    for depth in range(3):
+        fetch, nack = f"{topic}/groups/g/fetch", f"{topic}/groups/g/nack"
+        given = client.ask("POST", fetch, {"deliveries_max": 1}, **as_user("carl"))
+        assert len(names(given)) == 2, depth
+        client.ask("POST", nack, {"receipt": given.json["receipt"]}, **as_user("carl"))
+        client.ask("POST", fetch, {}, **as_user("carl"))  # buries them
+        topic += ".dead"
+        letters = names(client.ask("GET", f"{topic}/records", **as_user("carl")))
+        read = client.ask("GET", f"{topic}/records", **as_user("bob"))
+        assert names(read) == [one for one in letters if one.endswith("it/print")], topic
+        question = f"user=bob&action=read&name={quote(letters[0])}&topic={topic.split('/')[-1]}"
+        answer = client.ask("GET", f"/v1/access/check?{question}", **as_user("alice")).json
+        assert answer == {"allowed": False, "rule": "deny receive,read hr/#", "source": "user bob"}
+
+
+def test_nobody_binds_names_of_others_to_a_topic_of_their_own(
+    broker: Hosted, client: Asking
+) -> None:
+    """Whoever could would read them there, and take them from the topic that had them."""
+    roles = broker.exchange.engine.access.roles
+    assert client.ask("PUT", "/v1/topics/theirs", {}, **as_user("alice")).status == 201
+    texts = ("allow manage topic:mine", "allow manage own/#", "deny manage own/not/#")
+    for text in (*texts, "allow manage theirs/#", "deny manage topic:Theirs"):
+        broker.run(lambda server, text=text: roles.add_rules([parse_rule(text)], user="carl"))
+    assert client.ask("PUT", "/v1/topics/mine", {}, **as_user("carl")).status == 201
+    for filter, user, status in (
+        ("hr/#", "carl", 403),
+        ("#", "carl", 403),
+        ("own/not/+", "carl", 403),
+        ("own/#", "carl", 403),
+        ("theirs/#", "carl", 403),
+        ("own/yes/#", "carl", 200),
+        ("hr/#", "alice", 200),
+    ):
+        body = {"filter": filter, "topic": "mine"}
+        answer = client.ask("POST", "/v1/bindings", body, **as_user(user))
+        assert answer.status == status, (filter, answer)
+        if status == 403:
+            assert f"'allow manage {filter}'" in answer.detail
+
+
 def test_a_trial_of_a_redrive_says_nothing_about_dead_letters_that_are_denied(
     broker: Hosted, client: Asking
 ) -> None:

@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
-from penstock.app.heap import FREE_BYTES_MIN, GlibcHeap, Trimming
+import gc
+
+from penstock.app.heap import (
+    FREE_BYTES_MIN,
+    NEW_OBJECTS_MIN,
+    GlibcHeap,
+    Trimming,
+    collect_less_often,
+)
 from penstock.model.limits import MIB
 
 
@@ -38,3 +46,18 @@ def test_the_heap_of_this_process_can_be_asked_and_trimmed() -> None:
     heap = GlibcHeap()
     assert 0 < heap.free_bytes() < 1 << 40
     heap.trim()
+
+
+def test_cycles_that_a_serving_process_drops_are_still_collected() -> None:
+    usual = gc.get_threshold()
+    try:
+        collect_less_often()
+        assert gc.get_freeze_count() > 0
+        collections = gc.get_stats()[0]["collections"]
+        for _ in range(2 * NEW_OBJECTS_MIN):
+            cycle: list[object] = []
+            cycle.append(cycle)
+        assert 1 <= gc.get_stats()[0]["collections"] - collections <= 3
+    finally:
+        gc.set_threshold(*usual)
+        gc.unfreeze()

@@ -49,6 +49,7 @@ def written(directory: Path, **keys: str) -> Path:
         ("role", '""', "role"),
         ("tenant", '"A/B"', "A/B"),
         ("colour", '"red"', "unknown key 'colour'"),
+        ("password", '"secret"', "unknown key 'password'"),
         ("topics", "[]", "topics has 0 entries"),
         ("topics", '"a/#"', "is not a list: write [[bridges.topics]]"),
         ("topics", "[{qos = 1}]", "has no key 'filter'"),

@@ -292,3 +292,15 @@ def test_serve_says_what_it_promises_and_stops_cleanly(
     assert (tmp_path / "data" / "lock").read_text() == ""
     with Broker(tmp_path / "data") as broker:
         assert broker.notes == ()
+
+
+def test_a_wrong_option_of_serve_is_told_without_loading_the_server() -> None:
+    ask = (
+        "import sys\nfrom penstock.cli.main import main\n"
+        "try: main(['serve', '--mqtt', 'nowhere'])\nexcept SystemExit: pass\n"
+        "print(*sorted(sys.modules))"
+    )
+    ended = subprocess.run([sys.executable, "-c", ask], capture_output=True, text=True, check=True)
+    assert "'nowhere' is not a valid address" in ended.stderr
+    loaded = ended.stdout.split()
+    assert "penstock.cli.server.serve" in loaded and "penstock.app.server" not in loaded

@@ -33,6 +33,14 @@ def terminal(patch: pytest.MonkeyPatch, every_s: float) -> Iterator[int]:
     os.close(ours)
 
 
+def read_until(ours: int, ending: bytes) -> bytes:
+    """What the terminal got, up to this ending: it may arrive in pieces."""
+    shown = b""
+    while not shown.endswith(ending) and select.select([ours], [], [], 30)[0]:
+        shown += os.read(ours, 65536)
+    return shown
+
+
 def test_a_dump_into_a_file_shows_its_offset(
     run: Command, data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -42,9 +50,8 @@ def test_a_dump_into_a_file_shows_its_offset(
             broker.publish("x", "t")
     with terminal(monkeypatch, 0.0) as ours:
         assert run("log", "dump", "t", "--limit", "2").code == 0
-        shown = os.read(ours, 65536)
-    assert b"dumping: offset 0" in shown and b"dumping: offset 1" in shown
-    assert b"offset 2" not in shown and shown.endswith(GONE)
+        shown = read_until(ours, b"dumping: offset 1" + GONE)
+    assert b"dumping: offset 0" in shown and shown.endswith(b"dumping: offset 1" + GONE)
 
 
 def test_what_cannot_say_how_far_it_is_shows_for_how_long_it_runs(
@@ -54,7 +61,7 @@ def test_what_cannot_say_how_far_it_is_shows_for_how_long_it_runs(
         with waiting("putting back dead letters"):
             select.select([ours], [], [], 30)
             assert b"putting back dead letters: 0 s" in os.read(ours, 65536)
-        assert os.read(ours, 65536).endswith(GONE)
+        assert read_until(ours, GONE).endswith(GONE)
 
 
 def test_nothing_is_shown_where_no_terminal_is(capfd: pytest.CaptureFixture[str]) -> None:

@@ -62,6 +62,7 @@ def test_a_published_message_says_its_partition_and_appears_live(
     page.goto(f"{world.url}/#/messages/orders")
     page.get_by_role("button", name="Follow live").click()
     expect(page.get_by_text("Following.")).to_be_visible()
+    page.get_by_text("Publish a message").click()
     page.get_by_label("Name", exact=True).fill("orders/4")
     page.get_by_label("Payload", exact=True).fill("from the page")
     page.get_by_role("button", name="Publish", exact=True).click()

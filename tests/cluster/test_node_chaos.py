@@ -18,7 +18,7 @@ from tests.cluster.traffic import Traffic
 from tests.kafka_server import KafkaServer
 from tests.postgres_server import PostgresServer
 
-CHAOS_S = float(os.environ.get("PENSTOCK_CHAOS_S", "60"))
+CHAOS_S = float(os.environ.get("PENSTOCK_CHAOS_S", "300"))
 EVERY_S = float(os.environ.get("PENSTOCK_CHAOS_EVERY_S", "20"))
 SEED = int(os.environ.get("PENSTOCK_SEED", random.SystemRandom().randrange(1 << 32)))
 NODES = 3

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from penstock.cli.main import main
 from penstock.mqtt.packets import Disconnect, Pubcomp, Publish, Pubrec, Pubrel, Will
 from penstock.mqtt.reasons import Reason
 from tests.cluster.node_world import NodeWorld
@@ -184,3 +185,20 @@ def test_a_retained_message_of_one_node_is_given_to_later_subscribers_of_all(
         got[message.name] = message.payload
         last.acknowledge(message)
     assert got == {f"state/{number}": str(number).encode() for number in range(1, 5)}
+
+
+def test_commands_list_show_and_drain_nodes(
+    world: NodeWorld, capsys: pytest.CaptureFixture[str]
+) -> None:
+    at = ["--at", str(world[1].data)]
+    assert main(["node", "list", *at]) == 0
+    shown = capsys.readouterr().out
+    assert "n0" in shown and "n1 (this one)" in shown
+    assert main(["node", "drain", "n0", *at]) == 0
+    assert "draining" in capsys.readouterr().out
+    wait_until(lambda: not world.ready(0))
+    assert main(["node", "drain", "n0", "--undo", *at]) == 0
+    wait_until(lambda: world.ready(0))
+    assert main(["node", "show", "n0", *at]) == 0
+    assert "state: live" in capsys.readouterr().out
+    assert main(["node", "show", "nobody", *at]) == 1

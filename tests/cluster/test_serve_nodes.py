@@ -16,6 +16,8 @@ import pytest
 
 from penstock.log.files.directory import SOCKET_NAME
 from penstock.mqtt.kinds import MQTT_5
+from penstock.mqtt.packets import Disconnect
+from penstock.mqtt.reasons import Reason
 from tests.cluster.node_world import LocalConnection
 from tests.doors.served import Served
 from tests.doors.wire import Wire
@@ -42,12 +44,21 @@ def served(kafka: KafkaServer, postgres: PostgresServer, tmp_path: Path) -> Iter
         yield started
 
 
+def ask(served: Served, asked: int, path: str, body: Any = None) -> Any:
+    """What one of the nodes answers to an operator."""
+    target = LocalConnection(served.data / f"node-{asked}" / SOCKET_NAME)
+    if body is None:
+        target.request("GET", path)
+    else:
+        target.request("POST", path, json.dumps(body), {"content-type": "application/json"})
+    answer = json.loads(target.getresponse().read())
+    target.close()
+    return answer
+
+
 def nodes(served: Served, asked: int = 1) -> dict[str, Any]:
     """The live nodes, by name, as one of them lists them."""
-    target = LocalConnection(served.data / f"node-{asked}" / SOCKET_NAME)
-    target.request("GET", "/v1/nodes")
-    found = json.loads(target.getresponse().read())["nodes"]
-    target.close()
+    found = ask(served, asked, "/v1/nodes")["nodes"]
     return {one["name"]: one for one in found if one["state"] == "live"}
 
 
@@ -83,6 +94,33 @@ def test_clients_of_one_port_are_on_all_nodes_and_reach_each_other(served: Serve
     with Wire(port, "direct", MQTT_5) as direct:
         direct.connect()
         wait_until(lambda: nodes(served)["node-2"]["clients"] == 1)
+
+
+def test_clients_of_a_drained_node_are_told_where_to_go_and_nobody_comes_to_it(
+    served: Served,
+) -> None:
+    found = nodes(served)
+    ports = [int(found[name]["address"].rpartition(":")[2]) for name in ("node-1", "node-2")]
+    direct = Wire(ports[1], "direct", MQTT_5)
+    direct.connect()
+    ask(served, 1, "/v1/nodes/node-2/drain", {})
+    sent_away = direct.expect(Disconnect)
+    assert sent_away.reason == Reason.USE_ANOTHER_SERVER
+    assert sent_away.properties.server_reference == found["node-1"]["address"]
+    late = Wire(ports[1], "late", MQTT_5).connect()
+    assert late.reason == Reason.USE_ANOTHER_SERVER
+    assert late.properties.server_reference == found["node-1"]["address"]
+    wires = [Wire(served.port, f"c{number}", MQTT_5) for number in range(CLIENTS)]
+    assert [wire.connect().reason for wire in wires] == [Reason.SUCCESS] * CLIENTS
+    wait_until(lambda: nodes(served)["node-1"]["clients"] == CLIENTS)
+    ask(served, 1, "/v1/nodes/node-2/drain", {"drain": False})
+
+    def comes_to_both() -> bool:
+        wires.append(Wire(served.port, f"c{len(wires)}", MQTT_5))
+        wires[-1].connect()
+        return bool(nodes(served).get("node-2", {}).get("clients"))
+
+    wait_until(comes_to_both)
 
 
 def test_a_node_that_dies_is_started_again_and_all_end_together(served: Served) -> None:

@@ -29,7 +29,7 @@ from penstock.mqtt.packets import (
 from penstock.mqtt.reasons import Reason
 from tests.cluster.node_world import NodeWorld
 from tests.doors.wire import Wire
-from tests.waiting import wait_until
+from tests.waiting import WAIT_S, wait_until
 
 PATIENCE_S = 4.0  # a node that says nothing for so long is given up
 SILENCE_S = 1.5  # then a subscriber asks whether its node is there
@@ -307,9 +307,7 @@ class Traffic:
             one.join()
         got = self.receiver.got
         for sender in self.senders:
-            wait_until(
-                lambda sender=sender: set(range(sender.acked)) <= set(got.get(sender.name, []))
-            )
+            self._see_all(sender)
         for mortal in self.mortals:
             self._see_wills(mortal)
         self._see_retained()
@@ -327,6 +325,20 @@ class Traffic:
         acked = {one.name: one.acked for one in self.senders}
         wills = sum(len(got.get(mortal.name, [])) for mortal in self.mortals)
         return Account(acked, wills, away_s)
+
+    def _see_all(self, sender: Sender) -> None:
+        """Everything that was acknowledged has to be received; names what is missing."""
+        until_s = time.monotonic() + WAIT_S
+        while True:
+            got = self.receiver.got.get(sender.name, [])
+            missing = sorted(set(range(sender.acked)) - set(got))
+            if not missing:
+                return
+            assert time.monotonic() < until_s, (
+                f"{sender.name}: {sender.acked} were acknowledged and {len(missing)} not received: "
+                f"{missing[:5]} to {missing[-1]}; the last ones were {got[-3:]}"
+            )
+            time.sleep(0.05)
 
     def _see_wills(self, mortal: Mortal) -> None:
         lives = set(range(mortal.lives)) - mortal.unsure

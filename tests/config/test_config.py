@@ -140,6 +140,22 @@ def test_a_mistake_in_the_file_is_named_with_its_place_and_the_way_out(
     assert complaint in str(raised.value)
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        '[history.options]\nsecret = ["hidden"]',
+        '[history]\nurl = "https://me:hidden@store/place"',
+        '[catalog]\npassword = "hidden"',
+        '[[bridges]]\npassword = "hidden"',
+        '[bridges]\npassword = "hidden"',
+    ],
+)
+def test_a_mistake_does_not_show_a_secret(tmp_path: Path, text: str) -> None:
+    with pytest.raises(InvalidSetting) as refused:
+        load(write(tmp_path, text), variables={})
+    assert "hidden" not in str(refused.value)
+
+
 def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(InvalidSetting, match="nowhere.toml cannot be read: No such file"):
         load(tmp_path / "nowhere.toml", variables={})

@@ -20,6 +20,7 @@ OPERATIONS += [
     "pass_over",
     "trim",
     "crash",
+    "hand_over",
     "put_by",
     "pick_up",
 ]
@@ -223,6 +224,25 @@ class GroupAndModel:
                 new.put_pinned(fate.member, offset)
             elif fate.state == "done":
                 new.put_done(offset)
+        self.group = new
+
+    def hand_over(self, member: str, number: int) -> None:
+        """Somebody else goes on with it, and with the leases: only how it is divided changes."""
+        if not self.lease_us:
+            return
+        old = self.group
+        leases = {one[1]: one for one in old.leases()}
+        assert sorted(leases) == self.model.of("held")
+        new = self.make(old.next_offset)
+        for offset, deliveries in old.to_give_again().items():
+            if offset in leases:
+                holder, _, deadline_us, allowed = leases[offset]
+                new.put_leased(holder, offset, deliveries, deadline_us, allowed)
+            else:
+                new.put_waiting(offset, deliveries)
+                self.give_back(offset)
+        for offset in old.ahead():
+            new.put_done(offset)
         self.group = new
 
     def check(self) -> None:

@@ -12,6 +12,7 @@ from penstock.core.quota_settings import read_quotas
 from penstock.core.quotas import (
     BURST_S,
     CONSUMERS,
+    GATHER_S,
     KEYS,
     SESSIONS,
     TOPICS,
@@ -46,13 +47,13 @@ def test_a_quiet_publisher_may_send_a_second_of_its_rate_at_once() -> None:
     bucket = Bucket(100, 0)
     assert bucket.take(100, 60 * SECOND_US) == 0
     assert bucket.take(50, 60 * SECOND_US) == pytest.approx(0.5)
-    assert bucket.look(60 * SECOND_US + SECOND_US // 2) == pytest.approx(0)
+    assert bucket.take(0, 60 * SECOND_US + SECOND_US // 2) == pytest.approx(0)
 
 
 def test_a_clock_that_jumps_back_gives_nothing_and_takes_nothing() -> None:
     bucket = Bucket(10, 50 * SECOND_US)
     bucket.take(10, 50 * SECOND_US)
-    assert bucket.look(1) == 0
+    assert bucket.take(0, 1) == 0
     assert bucket.take(10, 1) == pytest.approx(1.0)
 
 
@@ -61,6 +62,52 @@ def test_a_meter_waits_for_the_slowest_of_its_buckets() -> None:
     assert meter.take(20, 50, 0) == pytest.approx(1.0)
     assert meter.look(0) == pytest.approx(1.0)
     assert meter.take(0, 350, 0) == pytest.approx(3.0)
+
+
+@given(
+    st.integers(1, 100_000),
+    st.lists(st.tuples(st.integers(0, SECOND_US), st.integers(1, 500)), max_size=50),
+)
+def test_what_a_meter_gathers_exceeds_the_rate_by_a_thousandth_at_most(
+    rate: int, sends: list[tuple[int, int]]
+) -> None:
+    meter = Meter([Bucket(rate, 0)], [])
+    now_us = sent = last = 0
+    for pause_us, count in sends:
+        now_us += pause_us
+        sent, last = sent + count, count
+        if meter.gather(count, 0):
+            now_us += -int(-meter.take(0, 0, now_us) * SECOND_US // 1)
+        allowed = rate * (BURST_S + GATHER_S + now_us / SECOND_US)
+        assert sent - last <= allowed + 1e-6
+
+
+def test_a_low_rate_is_looked_at_with_every_message() -> None:
+    for meter in (
+        Meter([Bucket(999, 0)], [Bucket(10**9, 0)]),
+        Meter([Bucket(10**9, 0)], [Bucket(999_999, 0)]),
+    ):
+        meter.look(0)
+        assert meter.gather(1, 1_000)
+
+
+def test_a_rate_that_was_lowered_counts_from_the_next_look_on() -> None:
+    bucket = Bucket(1_000_000, 0)
+    meter = Meter([bucket], [])
+    meter.look(0)
+    bucket.set_rate(10.0)
+    assert not meter.gather(1_000, 0)
+    assert meter.gather(1, 0) and meter.take(0, 0, 0) > 0
+    assert meter.gather(1, 0)
+
+
+def test_what_was_gathered_counts_for_whoever_looks_next() -> None:
+    meter = Meter([Bucket(10_000, 0)], [])
+    assert meter.look(0) == 0
+    assert not meter.gather(10, 0)
+    assert meter.take(10_000, 0, 0) == pytest.approx(0.001)
+    assert not meter.gather(10, 0)
+    assert meter.look(0) == pytest.approx(0.002)
 
 
 @given(

@@ -190,3 +190,21 @@ def test_the_programs_with_a_client_of_the_python_page_run(served: Served) -> No
         for first in ("key = None", "work = client.join_group"):
             exec(compile(find("PYTHON.md", first).text, "PYTHON.md", "exec"), names)
     assert packed == ["tea"]
+
+
+@pytest.mark.slow
+def test_what_clients_and_readers_are_shown_as_is_what_the_commands_print(
+    shell: Shell, served: Served
+) -> None:
+    """Subscribers that follow for ever end with their first message here."""
+    shell(f"penstock sub -p {served.port} -i pump-7 -c -x 3600 -q 1 -t 'plant/#' -E")
+    shell(f"""penstock pub -p {served.port} -t sensors/42/temp -q 1 -m '{{"celsius": 21.5}}'""")
+    for first in ("penstock sub -t '$SYS", "penstock sub -t 'sensors/#' --from"):
+        line = stranger.at_ports(find("MQTT.md", first).lines[0], served.port, 0)
+        assert shell(f"{line} -C 1 -W 30")
+    for first in ("$ penstock session list", "$ penstock client list"):
+        for part in find("CLI.md", first).text.split("$ ")[1:]:
+            command, expected, *_ = part.split("\n")
+            printed = shell(command)
+            assert printed.split("\n")[0].split() == expected.split(), command
+            assert "pump-7" in printed

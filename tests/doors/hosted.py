@@ -23,6 +23,7 @@ from penstock.doors.http.door import HttpDoor
 from penstock.doors.loop import DoorLoop
 from penstock.doors.mqtt.door import MqttDoor
 from penstock.doors.selector import DoorSelector
+from tests import on_kafka
 
 T = TypeVar("T")
 
@@ -40,6 +41,7 @@ class Hosted:
             "server.data": str(data),
             "mqtt.listen": "127.0.0.1:0",
             "http.listen": "127.0.0.1:0",
+            **on_kafka.flags_of(data),
         }
         flags |= {path.replace("__", "."): value for path, value in settings.items()}
         self._settings = server_settings(load(config, flags))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -11,6 +12,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from tests import on_kafka
 from tests.waiting import WAIT_S
 
 
@@ -25,7 +27,7 @@ class Served:
         env: dict[str, str] | None = None,
     ) -> None:
         self.data = data
-        self._env = env
+        self.env = env
         self._program = ["-m", "penstock.cli.main"] if program is None else [str(program)]
         self.port = 0
         self.http_port = 0
@@ -42,7 +44,7 @@ class Served:
             ],
             stdout=subprocess.PIPE,
             text=True,
-            env=self._env,
+            env={**(self.env or os.environ), **on_kafka.environment_of(self.data)},
         )
         weakref.finalize(self, self._process.kill)  # a test that failed leaves nothing running
         assert self._process.stdout is not None
@@ -101,8 +103,12 @@ class Served:
         assert process is not None and process.stdout is not None
         if how is not None:
             process.send_signal(how)
-        assert process.wait(WAIT_S) == code
-        process.stdout.close()
+        try:
+            assert process.wait(WAIT_S) == code
+        finally:
+            process.kill()  # if it still runs, the next test could not have its port
+            process.wait()
+            process.stdout.close()
 
     def __enter__(self) -> Self:
         return self.start()

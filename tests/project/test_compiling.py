@@ -91,7 +91,7 @@ def compiled(checkout: Path) -> list[str]:
 
 def test_a_broker_has_the_whole_engine_loaded_from_its_start() -> None:
     # Else compiled files that appear while it runs would meet interpreted ones.
-    ask = "import sys, penstock.cli.server.serve; print(*sys.modules)"
+    ask = "import sys, penstock.cli.server.running; print(*sys.modules)"
     loaded = subprocess.run(
         [sys.executable, "-c", ask], capture_output=True, text=True, check=True
     ).stdout.split()

@@ -10,12 +10,23 @@ from secrets import token_hex
 
 import pytest
 
+from penstock.log.files.directory import SOCKET_NAME
+from penstock.model import unix_socket
 from penstock.mqtt.kinds import MQTT_3_1_1, MQTT_5
-from penstock.mqtt.packets import Connack, Connect, Puback, Publish, Will
+from penstock.mqtt.packets import (
+    Connack,
+    Connect,
+    Puback,
+    Publish,
+    Unsuback,
+    Unsubscribe,
+    Will,
+)
 from penstock.mqtt.reasons import Reason
 from tests.doors.served import Served
 from tests.doors.wire import Wire, kept
-from tests.http.asking import Answer, Asking
+from tests.http.asking import WAIT_S, Answer, Asking
+from tests.waiting import wait_until
 
 Start = Callable[[str], Served]
 TOPICS = "/v1/topics"
@@ -27,14 +38,27 @@ def start(tmp_path: Path) -> Iterator[Start]:
     running = []
 
     def start(quotas: str) -> Served:
-        settings = tmp_path / "penstock.toml"
-        settings.write_text(f"[log]\nupkeep_every = '200ms'\n[quotas]\n{quotas}\n")
+        settings = write(tmp_path, quotas)
         running.append(Served(tmp_path / "data", "--config", str(settings)).start())
         return running[-1]
 
     yield start
     for broker in running:
         broker.stop()
+
+
+def write(directory: Path, quotas: str) -> Path:
+    settings = directory / "penstock.toml"
+    settings.write_text(f"[log]\nupkeep_every = '200ms'\n[quotas]\n{quotas}\n")
+    return settings
+
+
+def reload(broker: Served, quotas: str) -> list[str]:
+    """Let the broker read these again; what is wrong with them."""
+    write(broker.data.parent, quotas)
+    with Asking(0, unix_socket.connect(broker.data / SOCKET_NAME, WAIT_S)) as operator:
+        problems: list[str] = operator.ask("POST", "/v1/reload").json["problems"]
+    return problems
 
 
 def ask(broker: Served, method: str, path: str, body: object = b"") -> Answer:
@@ -147,6 +171,52 @@ def test_a_subscription_too_many_is_refused_alone(start: Start) -> None:
         assert two.subscribe("a").reasons == (0,), "what it has may be asked for again"
         one.disconnect()
         assert two.subscribe("b").reasons == (0,)
+
+
+def test_subscriptions_of_sessions_that_are_away_count_also_after_a_kill(start: Start) -> None:
+    broker = start("subscriptions = 3")
+    with arrive(broker, "away") as away:
+        away.expect(Connack)
+        assert away.subscribe("a", "b", "c").reasons == (0, 0, 0)
+    for is_killed in (False, True):
+        if is_killed:
+            broker.kill()
+            broker.start()
+        with Wire(broker.port, "other", MQTT_5) as other:
+            other.connect()
+            assert other.subscribe("d").reasons == (Reason.QUOTA_EXCEEDED,), is_killed
+    with arrive(broker, "away") as back, Wire(broker.port, "other", MQTT_5) as other:
+        assert back.expect(Connack).session_present
+        assert back.subscribe("c").reasons == (0,), "they count once"
+        other.connect()
+        assert other.subscribe("d").reasons == (Reason.QUOTA_EXCEEDED,)
+        back.send(Unsubscribe(2, ("a",)))
+        back.expect(Unsuback)
+        assert other.subscribe("d").reasons == (0,)
+    with Wire(broker.port, "away", MQTT_5) as clean, Wire(broker.port, "other", MQTT_5) as other:
+        clean.connect()  # what the session had is gone
+        other.connect()
+        assert other.subscribe("d", "e", "f").reasons == (0, 0, 0)
+
+
+def test_quotas_are_read_again_and_hold_for_clients_that_are_connected(start: Start) -> None:
+    broker = start("subscriptions = 1\nstored_bytes = 1")
+    ask(broker, "PUT", f"{TOPICS}/full", {})
+    wait_until(lambda: publish(broker, "full", "x").status == 429)
+    with Wire(broker.port, "one", MQTT_5) as one:
+        one.connect()
+        one.send(Publish("full", b"x", 1, packet_id=9))
+        assert one.expect(Puback).reason == Reason.QUOTA_EXCEEDED
+        assert one.subscribe("a", "b").reasons == (0, Reason.QUOTA_EXCEEDED)
+        assert reload(broker, "subscriptions = 2\npublish_rate = 1") == []
+        assert one.subscribe("b", "c").reasons == (0, Reason.QUOTA_EXCEEDED)
+        wait_until(lambda: publish(broker, "full", "x").status == 200)
+        for _ in range(3):
+            one.publish("full", b"x", 1)
+        assert refusals(broker, "quota_publish_rate") > 0, "it publishes faster than once a second"
+        (problem,) = reload(broker, "publish_rate = 'much'")
+        assert "publish_rate 'much'" in problem
+        assert one.subscribe("c").reasons == (Reason.QUOTA_EXCEEDED,), "as before"
 
 
 def test_a_retained_name_too_many_is_refused_before_its_ack(start: Start) -> None:

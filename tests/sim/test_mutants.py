@@ -5,37 +5,17 @@ See tests/sim/mutants.py, which runs interpreted, in a process of its own.
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
-
 import pytest
 
 from tests.sim.mutants import BROKEN, NEEDED, SITES
-from tools.engine import ROOT
-from tools.interpreted import interpreted_sources
+from tests.sim.outcomes import mutant_outcomes
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900), pytest.mark.xdist_group("mutants")]
 
 
 @pytest.fixture(scope="module")
 def outcomes() -> dict[str, str]:
-    """What is wrong with each of them, or "": one process tries them all."""
-    with interpreted_sources() as sources:
-        inherited = os.environ.get("PYTHONPATH", "")
-        done = subprocess.run(
-            [sys.executable, "-m", "tests.sim.mutants"],
-            cwd=ROOT,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join([str(sources), inherited])},
-            capture_output=True,
-            text=True,
-        )
-    assert done.returncode == 0, done.stdout + done.stderr
-    found: dict[str, str] = {}
-    for line in done.stdout.splitlines():
-        found |= json.loads(line)
-    return found
+    return mutant_outcomes("tests.sim.mutants")
 
 
 @pytest.mark.parametrize("site", NEEDED)

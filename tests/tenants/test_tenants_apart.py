@@ -18,6 +18,7 @@ from penstock.mqtt.reasons import Reason
 from tests.doors.hosted import Hosted
 from tests.doors.wire import Wire
 from tests.http.asking import Asking
+from tests.waiting import wait_until
 
 TENANTS = ("default", "acme", "globex")
 
@@ -143,6 +144,27 @@ def test_wills_of_a_tenant_reach_its_own_clients_only(broker: Hosted) -> None:
     for tenant, heir in heirs.items():
         assert heir.payloads() == [], tenant
         heir.close()
+
+
+def test_the_bus_is_of_the_default_tenant_and_meets_no_other(tmp_path: Path) -> None:
+    with Hosted(tmp_path / "data", bus__path=str(tmp_path / "bus")) as broker:
+        add_tenants(broker)
+        called: list[bytes] = []
+        clients = {tenant: Client(broker, tenant, "pump") for tenant in TENANTS}
+        with penstock.Bus.connect(tmp_path / "bus") as bus:
+            bus.subscribe(7, lambda id, data: called.append(data))
+            for tenant, client in clients.items():
+                client.subscribe("bus/#")
+                client.publish("bus/7", tenant.encode(), qos=1)
+            bus.publish(7, b"of a program")
+            wait_until(lambda: b"of a program" in called)
+        assert called == [b"default", b"of a program"]
+        assert clients["default"].receive().payload == b"default"
+        assert clients["default"].receive().payload == b"of a program"
+        for tenant in ("acme", "globex"):
+            assert clients[tenant].payloads() == [tenant.encode()]
+        for client in clients.values():
+            client.close()
 
 
 def test_only_an_operator_asks_for_another_tenant(broker: Hosted) -> None:

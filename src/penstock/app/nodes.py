@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import threading
 from contextlib import AsyncExitStack
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from penstock.app.storage import keep_backends, open_store, owner_of
-from penstock.broker.cluster.following import Following
+from penstock.broker.cluster.following import Following, learn_earlier_fences
 from penstock.broker.cluster.node import Node
 from penstock.broker.cluster.readers import ReaderDuty
 from penstock.broker.cluster.recovery import Recovery
@@ -75,6 +76,7 @@ class JoinedNode:
         )
         assert isinstance(store, KafkaStore), "the topics of nodes are in Kafka"
         parts.push_async_callback(store.close)
+        store.before_following.append(partial(learn_earlier_fences, catalog.cluster))
         node.reaches_topics = store.answers
         node.is_in_doubt = lambda: store.is_in_doubt
         store.on_dead.append(lambda: node.end("other nodes have declared this node dead"))

@@ -18,7 +18,7 @@ from penstock.broker.access import check_exposure
 from penstock.broker.access.tokens import Tokens
 from penstock.broker.cluster.node import SESSION
 from penstock.broker.engine import Engine
-from penstock.broker.settings import NodeSettings
+from penstock.broker.settings import NodeSettings, make_settings
 from penstock.broker.tenants import Tenants
 from penstock.broker.world import World
 from penstock.config import (
@@ -223,8 +223,8 @@ class Server:
     def _drain(self, is_draining: bool) -> None:
         for world in self._worlds.values():
             world.wills.is_draining = is_draining
-        if self._mqtt is not None and is_draining:
-            self._mqtt.send_away()
+        if self._mqtt is not None:
+            self._mqtt.drain(is_draining)
 
     def _adopt_wills(self) -> None:
         """A node was recovered: its wills are published here, unless their clients return."""
@@ -315,15 +315,16 @@ class Server:
     def reload(self) -> list[str]:
         """Read files and settings again that may change while the broker runs; what went wrong.
 
-        Certificates, revocation lists, the keys of tokens, roles, rules and the log level. Whatever
-        cannot be used stays as it was. No connection ends, except those whose certificate is now
-        revoked.
+        Certificates, revocation lists, the keys of tokens, roles, rules, quotas and the log level.
+        Whatever cannot be used stays as it was. No connection ends, except those whose certificate
+        is now revoked.
         """
         problems: list[str] = []
         settings = self._settings
         try:
             settings = self._reread()
             self.broker.engine.access.roles.declare(settings.roles, settings.rules)
+            self._set_quotas(settings)
         except InvalidSetting as wrong:
             problems.append(f"the settings stay as they were: {wrong}")
         logging.getLogger("penstock").setLevel(settings.log_level.upper())
@@ -339,6 +340,11 @@ class Server:
         if not problems:
             LOG.info("settings and certificates were read again", {"event": "reloaded"})
         return problems
+
+    def _set_quotas(self, settings: ServerSettings) -> None:
+        self.broker.tenants.set_quotas(make_settings(settings.broker).quotas)
+        if self._mqtt is not None:
+            self._mqtt.renew_meters()
 
     def reload_by_signal(self) -> None:
         self.broker.engine.audit.note_signal("reload", self.reload())

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -17,6 +17,7 @@ from typing import Final
 
 from penstock.broker.access.audit import Audit
 from penstock.broker.access.quotas import Quotas
+from penstock.broker.cluster.quotas import ClusterQuotas
 from penstock.broker.deliver.commits import Commits
 from penstock.broker.deliver.merged import MergedStream
 from penstock.broker.deliver.streams import Stream
@@ -24,7 +25,7 @@ from penstock.broker.figures.caches import Caches, Tails
 from penstock.broker.figures.metrics import Metrics
 from penstock.broker.queue.consumers import Consumers
 from penstock.broker.queue.leases import Groups
-from penstock.broker.queue.readers import Readers
+from penstock.broker.queue.readers import ReaderSlots, slot_of
 from penstock.broker.queue.redrives import Redrives
 from penstock.broker.queue.seed_ids import Queue
 from penstock.broker.settings import topic_settings
@@ -36,6 +37,7 @@ from penstock.broker.trace.watch import Watch
 from penstock.broker.upkeep.pipelines import PipelineRuns
 from penstock.broker.upkeep.tiering import Tiering
 from penstock.broker.upkeep.upkeep import Upkeep
+from penstock.catalog.cluster.holdings import HoldingCatalog
 from penstock.catalog.queue.positions import PositionSaver
 from penstock.core.access import Gate
 from penstock.core.delivery.run import Run
@@ -65,16 +67,16 @@ class Engine:
         catalog = shared.catalog.for_tenant(tenant)
         self.shared = shared
         self.tenant = tenant
-        self.readers = Readers()
+        self.readers = ReaderSlots()
         self.directory: Path | None = None  # of the tenant's staged files; None in memory
         if shared.directory is not None:
             self.directory = tenant_root(shared.directory, tenant)
-        self.settings = settings
-        self.clock = clock
+        self.settings, self.clock = settings, clock
         self.metrics = shared.metrics if tenant == DEFAULT_TENANT else Metrics()
         self.log = shared.log
         self.access = shared.access
         self.quotas = Quotas(settings.quotas, tenant, clock, self.metrics)
+        self._cluster_quotas = self._make_cluster_quotas(catalog.holdings)
         self.topics = Topics(catalog, store, clock, self._watch, self._forget, quotas=self.quotas)
         self._saver = PositionSaver(
             catalog.save_positions,
@@ -121,6 +123,13 @@ class Engine:
         self._tasks: list[asyncio.Task[None]] = []  # upkeep and tiering
         self._is_closed = False
 
+    def _make_cluster_quotas(self, holdings: HoldingCatalog) -> ClusterQuotas | None:
+        """As one of several nodes, count for all of them."""
+        if self.shared.node is None:
+            return None
+        made = self.quotas.cluster = ClusterQuotas(self.quotas, holdings)
+        return made
+
     def _make_audit(self) -> Audit:
         settings = topic_settings(self.settings, {})
         return Audit(
@@ -137,39 +146,46 @@ class Engine:
         topics, bindings, _ = await self._catalog.load()
         await self.topics.open(topics, bindings)
         if self.shared.node is None:
-            await self._load_readers()
+            await self._load_readers(self.topics.all())
         else:
-            self.readers.lost("no node serves consumers and groups yet")
+            for readers in self.readers.slots:
+                readers.lost("no node serves consumers and groups yet")
+        if self._cluster_quotas is not None:
+            self._cluster_quotas.start()
         self._tasks.append(asyncio.create_task(self.upkeep.run(), name="penstock-upkeep"))
         await self.erasing.go_on()
         if self.shared.store.has_history:
             self._tasks.append(asyncio.create_task(self.tiering.run(), name="penstock-tiering"))
 
-    async def _load_readers(self) -> None:
+    async def _load_readers(self, parts: Sequence[Topic]) -> None:
+        ids = {part.id for part in parts}
         _, _, consumers = await self._catalog.load()
-        await self.consumers.load(consumers, self.topics)
-        await self.queue.load()
-        logs = {topic.id: topic.log for topic in self.topics.all()}
+        await self.consumers.load([one for one in consumers if one.topic_id in ids], self.topics)
+        await self.queue.load(ids)
+        logs = {part.id: part.log for part in parts}
         await self.groups.load(logs)
         await self.redrives.load(logs)
 
-    async def take_readers(self) -> None:
-        """Serve consumers, groups and the seed's queue from now on: no other node does."""
+    async def take_readers(self, slots: Collection[int]) -> None:
+        """Serve consumers, groups and the seed's queue of these slots: no other node does."""
         await self.topics.follow()
-        await catch_up(
-            self.topics.working()
-        )  # else positions and keys of the node before are ahead of us
-        for topic in self.topics.all():
-            self._forget_readers(topic)
-        await self._load_readers()
-        self.readers.begin()
+        # Else positions and keys of the node before are ahead of us.
+        await catch_up([part for part in self.topics.working() if slot_of(part.key) in slots])
+        parts = [part for part in self.topics.all() if slot_of(part.key) in slots]
+        for part in parts:
+            self._forget_readers(part)
+        await self._load_readers(parts)
+        for slot in slots:
+            self.readers.slots[slot].begin()
 
-    async def leave_readers(self, why: str) -> None:
-        """Another node is to serve them: finish what is under way and save it."""
-        await self.readers.leave(why)
-        await self.consumers.hand_over(self.topics.all())
-        for topic in self.topics.all():
-            self._forget_readers(topic)
+    async def leave_readers(self, slots: Collection[int], why: str) -> None:
+        """Another node is to serve these slots: finish what is under way and save it."""
+        await asyncio.gather(*[self.readers.slots[slot].leave(why) for slot in slots])
+        parts = [part for part in self.topics.all() if slot_of(part.key) in slots]
+        await self.consumers.hand_over(parts)
+        await self.groups.hand_over(parts)
+        for part in parts:
+            self._forget_readers(part)
 
     async def close(self, *, is_clean: bool = True) -> None:
         """Finish what was accepted, save positions, close the logs. Safe to call twice.
@@ -180,6 +196,8 @@ class Engine:
             return
         self._is_closed = True
         self.upkeep.close()
+        if self._cluster_quotas is not None:
+            await self._cluster_quotas.close()
         for task in self._tasks:
             task.cancel()
             with suppress(asyncio.CancelledError):
@@ -204,7 +222,8 @@ class Engine:
     def check(self, topic: Topic, run: Run) -> None:
         """Refuse what cannot be stored; what passes may be published in the same tick."""
         self._check_open()
-        self.check_room(topic, run.count)
+        if self.upkeep.refusal or topic.over_quota:
+            self.check_room(topic, run.count)
         bytes_max = self.settings.payload_bytes_max
         if len(run.data) > bytes_max:
             for length in run.lengths:

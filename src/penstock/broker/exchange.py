@@ -18,7 +18,7 @@ from penstock.broker.session.registry import Sessions
 from penstock.broker.session.store import SessionStore
 from penstock.broker.share.delivery import Sharing
 from penstock.broker.upkeep.upkeep import DELIVERY
-from penstock.core.access import Authorise, Principal, authorise
+from penstock.core.access import Authorise, authorise
 
 
 class Exchange:
@@ -57,12 +57,12 @@ class Exchange:
             keeps_qos0=keeps_qos0,
         )
         self.retained_delivery = RetainedDelivery(engine, store.retained, authorise, self.feeds)
-        engine.access.on_change.append(self._rules_changed)
+        engine.access.on_tenant_change[engine.tenant].append(self._rules_changed)
         engine.upkeep.on_quota.append(self.router.rules_changed)
         engine.caches.by_name["routes"] = self.router
         engine.caches.by_name["retained"] = store.retained
 
-    def _rules_changed(self, concerned: set[Principal] | None) -> None:
+    def _rules_changed(self) -> None:
         """Decisions that were remembered are asked for again; connections may be another's now."""
         for session in self.sessions.connected.values():
             outbox = session.outbox
@@ -74,6 +74,6 @@ class Exchange:
 
     def close(self) -> None:
         """Nothing is delivered any more."""
-        self.engine.access.on_change.remove(self._rules_changed)
+        self.engine.access.on_tenant_change[self.engine.tenant].remove(self._rules_changed)
         self.engine.upkeep.on_quota.remove(self.router.rules_changed)
         self.router.close()

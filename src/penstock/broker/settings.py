@@ -230,14 +230,18 @@ def _history_url(key: str, value: object) -> str:
     if isinstance(value, str) and ("://" not in value or value.startswith(S3)):
         return value
     raise InvalidSetting(
-        f"{key} {value!r} is not a place for histories: use a directory, or s3://BUCKET/PREFIX"
+        f"{key} {mask_password(str(value))!r} is not a place for histories: use a directory, or "
+        "s3://BUCKET/PREFIX"
     )
 
 
 def _options(key: str, value: object) -> dict[str, str]:
-    if isinstance(value, dict) and all(isinstance(one, str) for one in value.values()):
-        return value
-    raise InvalidSetting(f"{key} {value!r} is not a table of texts")
+    if not isinstance(value, dict):
+        raise InvalidSetting(f"{key} is not a table: write [history.options]")
+    for option, one in value.items():
+        if not isinstance(one, str):  # which may be a secret
+            raise InvalidSetting(f"{key}: the value of {option!r} is not a text: put it in quotes")
+    return value
 
 
 def _bootstrap(key: str, value: object) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import shutil
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
@@ -17,6 +18,7 @@ from penstock.broker.shared import Shared
 from penstock.broker.upkeep.snapshots import Snapshots
 from penstock.catalog.reports import REPORTS
 from penstock.core.naming.names import check_tenant
+from penstock.core.quota_settings import QuotaSettings
 from penstock.log.files.layout import AREA
 from penstock.model.errors import RefusedError
 from penstock.model.record import DEFAULT_TENANT, TenantId
@@ -85,6 +87,12 @@ class Tenants:
         if engine is None:
             raise no_such_tenant(tenant)
         return engine
+
+    def set_quotas(self, quotas: QuotaSettings) -> None:
+        """These hold from now on, for tenants that are added later, too."""
+        self.shared.settings = replace(self.shared.settings, quotas=quotas)
+        for engine in self.engines.values():
+            engine.quotas.set(quotas)
 
     def all(self) -> list[TenantInfo]:
         """The default one first, then by name."""

@@ -15,6 +15,7 @@ from penstock.catalog.access.credentials import Credentials
 from penstock.catalog.access.tenants import TenantList
 from penstock.catalog.clock import ClockCatalog
 from penstock.catalog.cluster.cluster import ClusterCatalog
+from penstock.catalog.cluster.holdings import HoldingCatalog
 from penstock.catalog.database.interface import Database
 from penstock.catalog.database.thread import Runner
 from penstock.catalog.queue.groups import GroupCatalog
@@ -108,6 +109,7 @@ class Catalog:
         self.wills = WillCatalog(runner, tenant, inc)
         self.runs = RunCatalog(runner, tenant)
         self.cluster = ClusterCatalog(runner)
+        self.holdings = HoldingCatalog(runner, tenant, inc)
 
     @classmethod
     async def open(cls, runner: Runner, clock: Clock | None = None, inc: int = 0) -> Catalog:

@@ -30,10 +30,13 @@ if TYPE_CHECKING:
 
 PAGE_ROWS: Final = 2_000
 MIGRATION: Final = "migration"  # the row of `cluster` that says which data directory it was
-VERSIONS: Final = "schema_version"  # the table that is not moved: the target has its own
+VERSIONS: Final = "schema_version"
+HOLDINGS: Final = "holdings"
+# Tables that are not moved: the target has its own version, and counts by itself what is stored.
+NOT_MOVED: Final = (VERSIONS, HOLDINGS)
 # What a broker that was started once, and used for nothing, leaves in these is no data.
 HOUSEKEEPING: Final = {
-    *(VERSIONS, "holders", "tenants", "counters", "clock_reading", "cluster", "nodes", "leases"),
+    *(*NOT_MOVED, "holders", "tenants", "counters", "clock_reading", "cluster", "nodes", "leases"),
     *("node_levels", "fences", "share_parts", "share_members", "view_levels"),
 }
 
@@ -106,7 +109,7 @@ def _in_order(connection: sqlite3.Connection) -> list[str]:
     needs = {
         name: {row[2] for row in connection.execute(f'pragma foreign_key_list("{name}")')} - {name}
         for name in sorted(names)
-        if name != VERSIONS
+        if name not in NOT_MOVED
     }
     return list(TopologicalSorter(needs).static_order())
 

@@ -105,7 +105,8 @@ def ask(options: argparse.Namespace, method: str, path: str, body: Any = None) -
 
 def tenant_header(options: argparse.Namespace) -> dict[str, str]:
     """Says in a request which tenant the command means."""
-    return {"Penstock-Tenant": options.of_tenant} if options.of_tenant else {}
+    tenant = getattr(options, "of_tenant", None)  # nodes, for example, belong to no tenant
+    return {"Penstock-Tenant": tenant} if tenant else {}
 
 
 def ask_at(

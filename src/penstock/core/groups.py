@@ -149,6 +149,21 @@ class Group:
         """What any member has not answered."""
         return {offset: hold for held in self._held.values() for offset, hold in held.items()}
 
+    def leases(self) -> list[tuple[str, int, int, int]]:
+        """What members hold for a time: member, offset, until when, deliveries allowed in all.
+
+        What is delayed is held by nobody, '', until it may be given out again.
+        """
+        leased = [
+            (member, offset, hold.deadline_us, hold.deliveries_max)
+            for member, held in self._held.items()
+            for offset, hold in held.items()
+            if hold.deadline_us != NO_LEASE
+        ]
+        for offset, (until_us, _) in self._delayed.items():
+            leased.append(("", offset, until_us, NEVER_DEAD))
+        return leased
+
     def to_give_again(self) -> dict[int, int]:
         """What a crash now would leave to be given out again: offset -> deliveries so far."""
         again = self._deliveries | self._left | self._dead
@@ -370,6 +385,16 @@ class Group:
         """A record that was held or waited when the group was saved."""
         self._note_ahead(offset)
         self._give_back(offset, deliveries, AS_GROUP)
+
+    def put_leased(
+        self, member: str, offset: int, deliveries: int, deadline_us: int, deliveries_max: int
+    ) -> None:
+        """A record that this member was given and goes on holding."""
+        self._note_ahead(offset)
+        held = self._held.setdefault(member, {})
+        held[offset] = Hold(deliveries, deadline_us, False, deliveries_max)
+        self._held[member] = dict(sorted(held.items(), key=_by_deadline))
+        self._held_count += 1
 
     def put_pinned(self, member: str, offset: int) -> None:
         """A record that only this member may have."""

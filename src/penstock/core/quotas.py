@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Final
 
 from penstock.model.errors import QuotaExceeded
+from penstock.model.limits import GIB
 
 CONNECTIONS: Final = "connections"
 SESSIONS: Final = "sessions"
@@ -31,7 +32,7 @@ PUBLISH_BYTES_RATE: Final = "publish_bytes_rate"  # bytes a second
 WORDS: Final = {
     CONNECTIONS: "connections",
     SESSIONS: "persistent sessions",
-    SUBSCRIPTIONS: "subscriptions of connected clients",
+    SUBSCRIPTIONS: "subscriptions",
     TOPICS: "topics",
     STORED_BYTES: "bytes in topics",
     RETAINED: "retained messages",
@@ -50,8 +51,10 @@ KINDS: Final = tuple(WORDS)
 # High enough for honest work on one machine, low enough that nobody fills a catalog by mistake.
 TENANT_DEFAULTS: Final = {
     SESSIONS: 1_000_000,
+    SUBSCRIPTIONS: 10_000_000,
     TOPICS: 10_000,
     RETAINED: 1_000_000,
+    RETAINED_BYTES: 16 * GIB,  # the catalog holds their payloads
     WILLS: 100_000,
     GROUPS: 10_000,
     CONSUMERS: 100_000,
@@ -61,7 +64,9 @@ TENANT_DEFAULTS: Final = {
 }
 USER_DEFAULTS: Final = {
     SESSIONS: 250_000,
+    SUBSCRIPTIONS: 5_000_000,
     RETAINED: 500_000,
+    RETAINED_BYTES: 8 * GIB,
     WILLS: 50_000,
     GROUPS: 5_000,
     CONSUMERS: 50_000,
@@ -71,6 +76,8 @@ USER_DEFAULTS: Final = {
 }
 
 BURST_S: Final = 1.0  # a publisher that was quiet may send this much of its rate at once
+GATHER_S: Final = 0.001  # this much of a rate is sent before anybody looks at the clock
+UNBOUNDED: Final = 1 << 60
 
 
 class Limits:
@@ -117,21 +124,32 @@ class Bucket:
     """A token bucket that may go below zero: what came is taken, what follows waits."""
 
     def __init__(self, rate: int, now_us: int) -> None:
+        self.quota = rate
         self._rate = float(rate)  # tokens a second; a float is multiplied without an object
         self._tokens_max = rate * BURST_S
         self._tokens = self._tokens_max
         self._at_us = now_us
+        self._taken = 0
+        self.gather_max = int(rate * GATHER_S)
+
+    def set_rate(self, rate: float) -> None:
+        """As one of several nodes: its part of the quota."""
+        self._rate = rate
+        self._tokens_max = rate * BURST_S
+        self._tokens = min(self._tokens, self._tokens_max)
+        self.gather_max = int(rate * GATHER_S)
+
+    def pop_taken(self) -> int:
+        """How many were taken since the last call."""
+        taken, self._taken = self._taken, 0
+        return taken
 
     def take(self, count: int, now_us: int) -> float:
         """Take tokens; how many seconds it will be until the bucket is out of debt, or 0."""
         self._fill(now_us)
         self._tokens -= count
-        return self._debt_s
-
-    def look(self, now_us: int) -> float:
-        """As `take`, but takes nothing."""
-        self._fill(now_us)
-        return self._debt_s
+        self._taken += count
+        return -self._tokens / self._rate if self._tokens < 0 else 0.0
 
     def _fill(self, now_us: int) -> None:
         past_us = now_us - self._at_us
@@ -140,40 +158,46 @@ class Bucket:
             tokens = self._tokens + past_us / 1_000_000 * self._rate
             self._tokens = tokens if tokens < self._tokens_max else self._tokens_max
 
-    @property
-    def _debt_s(self) -> float:
-        return -self._tokens / self._rate if self._tokens < 0 else 0.0
-
 
 class Meter:
-    """What publishers with the same buckets send: those of one user, within its tenant."""
+    """What publishers with the same buckets send: those of one user, within its tenant.
+
+    Asking the buckets costs more than many a message. So what is sent is gathered until it is
+    GATHER_S of the lowest rate, which is every message where rates are low.
+    """
 
     def __init__(self, message_buckets: list[Bucket], byte_buckets: list[Bucket]) -> None:
         self._message_buckets = message_buckets
         self._byte_buckets = byte_buckets
         self.slowest = PUBLISH_RATE  # the quota for which a sender had to be quiet last
+        self._messages = self._bytes = 0  # sent since the buckets were asked
+        self._messages_max = self._bytes_max = 0  # how much that may be, as they said then
+
+    def gather(self, messages: int, bytes: int) -> bool:
+        """Count what was sent; whether the buckets have to be asked now, with `take`."""
+        self._messages += messages
+        self._bytes += bytes
+        return self._messages > self._messages_max or self._bytes > self._bytes_max
 
     def take(self, messages: int, bytes: int, now_us: int) -> float:
         """Count what was sent; for how many seconds its sender has to be quiet, 0 if not at all."""
+        messages += self._messages
+        bytes += self._bytes
+        self._messages = self._bytes = 0
+        self._messages_max = self._bytes_max = UNBOUNDED
         count_s = bytes_s = 0.0
         for bucket in self._message_buckets:
             count_s = max(count_s, bucket.take(messages, now_us))
+            self._messages_max = min(self._messages_max, bucket.gather_max)
         for bucket in self._byte_buckets:
             bytes_s = max(bytes_s, bucket.take(bytes, now_us))
-        return self._longer(count_s, bytes_s)
-
-    def look(self, now_us: int) -> float:
-        """For how many seconds a sender has to be quiet, because of what was sent before."""
-        count_s = bytes_s = 0.0
-        for bucket in self._message_buckets:
-            count_s = max(count_s, bucket.look(now_us))
-        for bucket in self._byte_buckets:
-            bytes_s = max(bytes_s, bucket.look(now_us))
-        return self._longer(count_s, bytes_s)
-
-    def _longer(self, count_s: float, bytes_s: float) -> float:
+            self._bytes_max = min(self._bytes_max, bucket.gather_max)
         if count_s < bytes_s:
             self.slowest = PUBLISH_BYTES_RATE
             return bytes_s
         self.slowest = PUBLISH_RATE
         return count_s
+
+    def look(self, now_us: int) -> float:
+        """For how many seconds a sender has to be quiet, because of what was sent before."""
+        return self.take(0, 0, now_us)

@@ -9,6 +9,7 @@ import stat
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -35,6 +36,16 @@ SOCKET_BYTES_MAX: Final = 128 * KIB
 PAUSE_S: Final = 0.2  # of accepting, when the system has no descriptor or memory for it
 
 Make = Callable[[Link], Served | None]  # None when there is no room for another connection
+
+
+@dataclass(frozen=True, slots=True)
+class SharedAddress:
+    """An address that several processes listen on."""
+
+    host: str
+    port: int
+    context: TlsContext | None
+    accept: Callable[[int], None]  # those that wait to be
 
 
 class Listeners:
@@ -74,6 +85,8 @@ class Listeners:
         self._sockets: list[socket.socket] = []
         self._tls: list[TlsListener] = []
         self._files: list[Path] = []  # of Unix sockets
+        self._shared: dict[socket.socket, SharedAddress] = {}
+        self._left: list[SharedAddress] = []  # only others take connections there now
 
     def listen(
         self, host: str, port: int, context: TlsContext | None = None, *, is_shared: bool = False
@@ -104,9 +117,28 @@ class Listeners:
             self._tls.append(tls)
             self._descriptors.watch(tls.strangers)
             begin = tls.take
-        self._selector.serve(listener.fileno(), partial(self._accept, listener, begin))
+        accept = partial(self._accept, listener, begin)
+        self._selector.serve(listener.fileno(), accept)
         bound = listener.getsockname()
+        if is_shared:
+            self._shared[listener] = SharedAddress(bound[0], bound[1], context, accept)
         return bound[0], bound[1]
+
+    def leave_shared(self) -> None:
+        """Other processes take the connections to shared addresses; those there are stay."""
+        for listener, address in self._shared.items():
+            address.accept(READABLE)  # who is connected already would be cut off
+            self._sockets.remove(listener)
+            self._selector.leave(listener.fileno())
+            listener.close()
+            self._left.append(address)
+        self._shared = {}
+
+    def join_shared(self) -> None:
+        """Take connections to shared addresses again."""
+        left, self._left = self._left, []
+        for one in left:
+            self.listen(one.host, one.port, one.context, is_shared=True)
 
     def listen_local(self, path: Path, make: Make) -> None:
         """Take connections on a Unix socket that only the broker's own user can open.

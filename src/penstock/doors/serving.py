@@ -77,18 +77,20 @@ class Serving:
             self._dirty.append(connection)
 
     def _flush(self) -> None:
-        connection, self._first_dirty = self._first_dirty, None
+        """The last ones first: behind what a commit delivers come those who wait for it."""
+        first, self._first_dirty = self._first_dirty, None
         others = _NOBODY
         if self._dirty:
             others, self._dirty = self._dirty, []
-        at = 0
-        while connection is not None:
+        at = len(others)
+        while at >= 0:
+            connection = others[at - 1] if at else first
+            at -= 1
+            assert connection is not None, "only called if something is dirty"
             try:
                 connection.flush()
             except Exception as mistake:
                 self.give_up(connection, mistake)
-            connection = others[at] if at < len(others) else None
-            at += 1
 
     def call_soon(self, connection: Served) -> None:
         """Have it go on with what it has received, once the others have had their turn."""

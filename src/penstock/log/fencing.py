@@ -21,6 +21,15 @@ def fences_in(batch: Batch) -> list[tuple[int, int]]:
     return [(fenced_incarnation(mark), offset) for mark in fences]
 
 
+async def find_fence(log: SharedLog, level: int, incarnation: int) -> None:
+    """Let a log know the fence of a dead node, if there is one between `level` and its end."""
+    async for batch in log.batches_since(level):
+        for fenced, offset in fences_in(batch):
+            if fenced == incarnation:
+                log.learn_fences({incarnation: offset})
+                return
+
+
 async def fence_dead(
     log: SharedLog, level: int, incarnation: int, take: Callable[[Batch], None]
 ) -> int:

@@ -38,6 +38,11 @@ class ChunkLoader:
         if self._cache.get(owner, number) is None:
             self._start(owner, (id(owner), number, WHOLE), read)
 
+    def has(self, owner: object, number: int) -> bool:
+        """Whether a whole chunk is in memory, or will be without another read."""
+        is_loading = (id(owner), number, WHOLE) in self._loading
+        return is_loading or self._cache.get(owner, number) is not None
+
     def _start(
         self, owner: object, key: tuple[int, int, int], read: Read
     ) -> asyncio.Task[list[Batch]]:

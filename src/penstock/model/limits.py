@@ -9,6 +9,7 @@ DIRECTORY_MODE: Final = 0o700
 
 KIB: Final = 1024
 MIB: Final = 1024 * 1024
+GIB: Final = 1024 * MIB
 
 PAYLOAD_BYTES_MAX: Final = 16 * MIB  # one message; larger things belong in an object store
 NAME_BYTES_MAX: Final = 65_535  # MQTT's own bound for a name or a filter (UTF-8 bytes)

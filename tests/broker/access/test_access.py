@@ -148,25 +148,44 @@ async def test_a_changed_or_removed_password_is_good_for_nothing_at_once() -> No
         assert await is_refused(access.log_in("alice", b"new", HERE))
 
 
+@asynccontextmanager
+async def login_of_alice(
+    access: Access, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[asyncio.Future[Principal]]:
+    """Her password is being checked inside, and found right on the way out."""
+    passwords = access._passwords
+    has_begun, may_end = threading.Event(), threading.Event()
+    check = passwords._verify
+
+    def check_late(stored: str, password: bytes) -> bool:
+        has_begun.set()
+        return may_end.wait(FOR_EVER_S) and check(stored, password)
+
+    monkeypatch.setattr(passwords, "_verify", check_late)
+    login = asyncio.ensure_future(access.log_in("alice", b"alice-secret", HERE))
+    await until(has_begun.is_set)
+    yield login
+    may_end.set()
+
+
 async def test_a_user_removed_while_the_password_is_checked_does_not_get_in(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async with access_with("alice") as access:
-        passwords = access._passwords
-        has_begun, is_removed = threading.Event(), threading.Event()
-        check = passwords._verify
-
-        def check_late(stored: str, password: bytes) -> bool:
-            has_begun.set()
-            return is_removed.wait(FOR_EVER_S) and check(stored, password)
-
-        monkeypatch.setattr(passwords, "_verify", check_late)
-        login = asyncio.ensure_future(access.log_in("alice", b"alice-secret", HERE))
-        await until(has_begun.is_set)
-        await access.remove_user("alice")
-        is_removed.set()
+        async with login_of_alice(access, monkeypatch) as login:
+            await access.remove_user("alice")
         assert await is_refused(login)
-        assert not passwords._right, "remembered for nobody"
+        assert not access._passwords._right, "remembered for nobody"
+
+
+async def test_a_login_succeeds_if_users_are_loaded_again_while_its_password_is_checked(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Another node may have added a user."""
+    async with access_with("alice") as access:
+        async with login_of_alice(access, monkeypatch) as login:
+            await access.load()
+        assert (await login).user == "alice"
 
 
 async def test_users_are_found_again_by_whoever_opens_the_catalog_next() -> None:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 
 import pytest
 
 from penstock.broker.access import Access, DeclaredRole, DeclaredRule
+from penstock.broker.access.identities import BRIDGE, Identity
+from penstock.broker.access.renewal import SLICE
 from penstock.broker.figures.metrics import Metrics
 from penstock.catalog.catalog import Catalog
 from penstock.catalog.database.sqlite import MEMORY, SqliteDatabase
@@ -24,7 +28,7 @@ from penstock.core.access import (
     parse_rule,
 )
 from penstock.model.errors import InvalidName, RefusedError
-from penstock.model.record import TenantId
+from penstock.model.record import DEFAULT_TENANT, TenantId
 
 HERE = "127.0.0.1"
 ACME = TenantId("acme")
@@ -81,11 +85,11 @@ async def test_roles_and_rules_are_stored_and_a_change_holds_for_principals_that
         await access.add_user("alice", b"a")
         await access.add_user("bob", b"b")
         bob = access.principal("bob")
-        heard: list[set[Principal] | None] = []
+        heard: list[set[Principal]] = []
         access.on_change.append(heard.append)
         await access.roles.add("sensor", [parse_rule("allow publish sensors/%u/#")])
         await access.set_roles("bob", ["sensor"])
-        assert heard == [None, {bob}]
+        assert heard == [{bob}, {bob}]
         assert may(bob, PUBLISH, "sensors/bob/t") and not may(bob, PUBLISH, "a")
         (rule,) = await access.roles.add_rules([parse_rule("allow publish a")], role="sensor")
         assert may(bob, PUBLISH, "a")
@@ -148,7 +152,7 @@ async def test_built_in_and_declared_roles_are_not_changed_by_commands() -> None
 async def test_a_key_has_the_roles_of_its_user_or_fewer() -> None:
     async with opened() as (catalog, access):
         await access.add_user("alice", b"a")
-        await access.add_user("bob", b"b", ["client", "reader"])
+        await access.add_user("bob", b"b")
         whole = await access.make_key("bob")
         part = await access.make_key("bob", ["reader"])
         of_admin = await access.make_key("alice", ["reader"])
@@ -162,8 +166,11 @@ async def test_a_key_has_the_roles_of_its_user_or_fewer() -> None:
             for key in (part, of_admin):
                 principal = one.keyed(key.encode())
                 assert may(principal, READ, "a") and not may(principal, PUBLISH, "a")
+        await access.add_user("eve", b"e", ["reader"])
+        with pytest.raises(RefusedError, match="here reader"):
+            await access.make_key("eve", ["client"])
         reading = access.keyed(part.encode())
-        await access.set_roles("bob", ["client"])
+        await access.set_roles("bob", [])
         assert not may(reading, READ, "a")
 
 
@@ -203,6 +210,56 @@ async def test_principals_with_the_same_roles_share_what_they_may(count: int) ->
         assert not may(everybody[7], PUBLISH, "site/3/u8/x")
 
 
+async def test_rules_of_a_tenant_concern_no_other_tenant() -> None:
+    async with opened() as (catalog, access):
+        await catalog.tenants.ensure(ACME)
+        await access.add_user("bob", b"p", ["client"])
+        await access.add_user("bob", b"p", ["client"], ACME)
+        ours, theirs = access.principal("bob"), access.principal("bob", ACME)
+        heard: list[set[Principal]] = []
+        access.on_change.append(heard.append)
+        changed: list[str] = []
+        for tenant in (DEFAULT_TENANT, ACME):
+            access.on_tenant_change[tenant].append(partial(changed.append, tenant))
+        before = ours.grants
+        (rule,) = await access.roles.add_rules([parse_rule("deny read x")], tenant=ACME)
+        assert may(ours, READ, "x") and not may(theirs, READ, "x")
+        await access.roles.remove_rule(rule.rule_id, ACME)
+        await access.roles.add("nurse", [], ACME)
+        await access.set_roles("bob", ["nurse"], ACME)
+        await access.roles.remove("nurse", ACME)
+        assert not may(theirs, READ, "x") and ours.grants is before
+        assert heard == [{theirs}] * 5 and changed == [ACME] * 5
+        access.roles.declare([], [DeclaredRule(parse_rule("deny read x"))])
+        assert not may(ours, READ, "x")
+        assert heard[5:] == [{ours, theirs}] and changed[5:] == [DEFAULT_TENANT, ACME]
+
+
+async def test_a_tenant_whose_rules_change_all_the_time_does_not_hold_up_another() -> None:
+    async with opened() as (catalog, access):
+        await catalog.tenants.ensure(ACME)
+        await access.add_user("bob", b"p", ["client"])
+        tenants = (DEFAULT_TENANT, ACME)
+        users = [
+            access.get(Identity(tenant, f"u{number}", BRIDGE, ("client",)))
+            for tenant in tenants
+            for number in range(3 * SLICE)
+        ]
+        told: list[str] = []
+        access.on_tenant_change[DEFAULT_TENANT].append(partial(told.append, DEFAULT_TENANT))
+        ours = asyncio.create_task(access.roles.add_rules([parse_rule("deny read x")]))
+        theirs = []
+        while not ours.done() and len(theirs) < 100:
+            rule = parse_rule(f"deny read x/{len(theirs)}")
+            theirs.append(asyncio.create_task(access.roles.add_rules([rule], tenant=ACME)))
+            await asyncio.sleep(0)
+        assert ours.done() and told == [DEFAULT_TENANT]
+        assert [one for one in users if one.tenant == DEFAULT_TENANT and may(one, READ, "x")] == []
+        await asyncio.gather(*theirs)
+        last = f"x/{len(theirs) - 1}"
+        assert [one for one in users if one.tenant == ACME and may(one, READ, last)] == []
+
+
 async def test_a_rule_of_one_user_concerns_no_other_user() -> None:
     async with opened() as (_, access):
         for user in ("alice", "bob"):
@@ -210,7 +267,7 @@ async def test_a_rule_of_one_user_concerns_no_other_user() -> None:
             await access.roles.add_rules([parse_rule(f"deny read {user}/#")], user=user)
         alice, bob = access.principal("alice"), access.principal("bob")
         before = bob.grants
-        heard: list[set[Principal] | None] = []
+        heard: list[set[Principal]] = []
         access.on_change.append(heard.append)
         (added,) = await access.roles.add_rules([parse_rule("deny read x")], user="alice")
         assert not may(alice, READ, "x") and may(bob, READ, "x")

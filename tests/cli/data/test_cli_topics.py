@@ -53,9 +53,12 @@ def test_create_twice_is_refused_unless_it_may_exist(run: Command) -> None:
         (["t", "--retention-bytes", "-1"], "not a size"),
     ],
 )
-def test_create_says_what_is_wrong(run: Command, arguments: list[str], says: str) -> None:
+def test_create_says_what_is_wrong_and_creates_no_directory(
+    run: Command, data: Path, arguments: list[str], says: str
+) -> None:
     done = run("topic", "create", *arguments)
     assert done.code == 1 and says in done.err and done.out == ""
+    assert not data.exists()
 
 
 def test_list_shows_all_topics_as_a_table_or_json(run: Command) -> None:

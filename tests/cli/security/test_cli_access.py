@@ -133,6 +133,8 @@ def test_a_key_has_all_roles_of_its_user_or_those_that_were_given(run: Command) 
     made = run("key", "add", "alice", "--role", "reader", "--json").json
     rows = {one["key_id"]: one["roles"] for one in run("key", "list", "--json").json}
     assert len(rows) == 2 and rows[made["key_id"]] == "reader"
+    of_client = run("key", "add", "bob", "--role", "reader", "--json").json
+    assert run("key", "revoke", of_client["key_id"]).code == 0
     refused = run("user", "key", "bob", "--role", "admin")
     assert refused.code == 1 and "'bob' does not have the role 'admin'" in refused.err
     shown = run("key", "show", made["key_id"])
@@ -169,6 +171,8 @@ def test_a_user_is_shown_with_roles_and_keys_and_no_secret(run: Command) -> None
         (("rule", "remove", "9"), "there is no rule"),
         (("access", "check", "x", "read", "a"), "there is no user 'x'"),
         (("access", "check", "bob", "read", "#"), "'#'"),
+        (("access", "check", "acme/ann", "read", "a"), "'ann', and the tenant as --tenant acme"),
+        (("access", "check", "bob", "subscribe", "$share/a"), "'$share/workers/jobs/#'"),
         (("user", "show", "x"), "there is no user 'x'"),
         (("key", "add", "bob", "--role", "x"), "there is no role 'x'"),
     ],
@@ -189,6 +193,14 @@ def test_a_check_knows_the_topic_that_stores_a_name(data: Path, run: Command) ->
     assert run("access", "check", "bob", "manage", "own/a", "--client", "a").code == 0
     assert run("access", "check", "bob", "manage", "own/a", "--client", "b").code == 1
     assert run("access", "check", "", "read", "a").code == 1
+
+
+@pytest.mark.usefixtures("at")
+def test_a_check_of_a_share_asks_for_its_filter(run: Command) -> None:
+    assert run("access", "check", "bob", "subscribe", "$share/workers/jobs/#").code == 0
+    run("rule", "add", "deny subscribe jobs/#", "--user", "bob")
+    told = run("access", "check", "bob", "subscribe", "$share/workers/jobs/#")
+    assert told.out == "denied by user bob: deny subscribe jobs/#\n"
 
 
 def test_a_declared_role_is_listed_and_cannot_be_changed(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import re
 from pathlib import Path
 
@@ -9,10 +10,11 @@ from penstock import __version__
 from penstock.console.files import STATIC, TYPES
 from tests.doors.hosted import Hosted
 from tests.doors.users import add_users
+from tests.each import each
 from tests.http.asking import Asking
 
 FILES = sorted(path.name for path in STATIC.iterdir())
-LOADED_BYTES_MAX = 100_000  # by a browser that opens the console
+LOADED_BYTES_MAX = 100_000  # by a browser that opens the console, all headers included
 
 
 def test_every_file_is_served_with_its_type_and_the_policy(client: Asking) -> None:
@@ -28,8 +30,23 @@ def test_every_file_is_served_with_its_type_and_the_policy(client: Asking) -> No
     assert client.ask("GET", "/").body == (STATIC / "index.html").read_bytes()
 
 
-def test_all_files_together_are_small() -> None:
-    assert sum((STATIC / name).stat().st_size for name in FILES) < LOADED_BYTES_MAX
+def test_a_browser_loads_all_files_compressed_and_they_are_small(client: Asking) -> None:
+    loaded = 0
+    for name in FILES:
+        answer = client.ask("GET", f"/console/{name}", Accept_Encoding="gzip, deflate, br")
+        assert answer.headers["content-encoding"] == "gzip"
+        assert gzip.decompress(answer.body) == (STATIC / name).read_bytes()
+        loaded += len(answer.body) + sum(
+            len(key + text) + 4 for key, text in answer.headers.items()
+        )
+    assert loaded < LOADED_BYTES_MAX / 2
+
+
+@each("accepts", ["identity", "gzip;q=0, identity", "gzip; q=0.0", "br", ""])
+def test_who_does_not_take_gzip_gets_the_file_as_it_is(client: Asking, accepts: str) -> None:
+    answer = client.ask("GET", "/console/app.js", Accept_Encoding=accepts)
+    assert "content-encoding" not in answer.headers
+    assert answer.body == (STATIC / "app.js").read_bytes()
 
 
 # Colours of text, each with the grounds it is shown on.
@@ -108,9 +125,11 @@ def test_every_file_that_a_file_names_exists() -> None:
 
 
 def test_a_browser_that_has_a_file_is_not_sent_it_again(client: Asking) -> None:
-    whole = client.ask("GET", "/console/app.js")
-    again = client.ask("GET", "/console/app.js", If_None_Match=whole.headers["etag"])
-    assert (again.status, again.body) == (304, b"")
+    for accepts in ("identity", "gzip"):
+        whole = client.ask("GET", "/console/app.js", Accept_Encoding=accepts)
+        tag = whole.headers["etag"]
+        again = client.ask("GET", "/console/app.js", Accept_Encoding=accepts, If_None_Match=tag)
+        assert (again.status, again.body) == (304, b"")
 
 
 def test_a_file_that_is_not_part_of_the_console_is_not_found(client: Asking) -> None:

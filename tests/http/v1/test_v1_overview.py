@@ -11,8 +11,10 @@ import pytest
 from penstock.broker.figures.metrics import Histogram
 from penstock.broker.figures.overview import SAMPLES_MAX
 from penstock.model.record import DEFAULT_TENANT
+from penstock.mqtt.kinds import MQTT_5
 from tests.doors.hosted import Hosted
 from tests.doors.users import add_users
+from tests.doors.wire import Wire, kept
 from tests.http.asking import Asking
 
 
@@ -87,6 +89,35 @@ def test_the_slowest_reader_comes_first(tmp_path: Path) -> None:
             ("group", "workers", 5),
             ("consumer", "near", 2),
         ]
+
+
+def test_messages_that_wait_for_a_session_that_is_away_are_among_the_slowest(
+    tmp_path: Path,
+) -> None:
+    with Hosted(tmp_path) as broker, Asking(broker.ports["http"]) as client:
+        client.ask("PUT", "/v1/topics/orders", {})
+        store(client, "other", {"payload": 1, "name": "other/1"})
+        with Wire(broker.port, "archive", MQTT_5) as wire:
+            wire.connect(properties=kept())
+            wire.subscribe("orders/#", qos=1)
+            wire.disconnect()
+        store(client, "orders", *({"payload": number, "name": "orders/1"} for number in range(9)))
+        store(client, "other", {"payload": 1, "name": "other/1"})
+        (slowest,) = client.ask("GET", "/v1/overview").json["slowest"]
+        waiting = {"kind": "session, away", "topic": "orders", "reader": "archive", "lag": 9}
+        assert slowest == waiting
+
+
+def test_subscriptions_count_shared_ones_too(tmp_path: Path) -> None:
+    with (
+        Hosted(tmp_path) as broker,
+        Asking(broker.ports["http"]) as client,
+        Wire(broker.port, "worker") as wire,
+    ):
+        wire.connect()
+        wire.subscribe("orders/#", qos=1)
+        wire.subscribe("$share/workers/jobs/#", qos=1)
+        assert client.ask("GET", "/v1/overview").json["subscriptions"] == 2
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,9 @@ from penstock.broker.trace.tracer import TRACES_MAX
 from penstock.mqtt.kinds import MQTT_5
 from penstock.mqtt.packets import Connack, Connect, Puback, Publish, Pubrec
 from penstock.mqtt.properties import Properties
+from penstock.mqtt.reasons import Reason
 from tests.doors.hosted import Hosted
+from tests.doors.publish.test_mqtt_disk import FULL, failing
 from tests.doors.users import add_users
 from tests.doors.wire import Wire, kept
 from tests.http.asking import Asking
@@ -331,6 +333,49 @@ def test_a_message_that_expired_before_its_reader_came_is_dropped_and_told(
             events = seen(client, path, f"dropped {name}")
     assert of(events, "dropped")["detail"] == "expired"
     assert of(events, "dropped")["offset"] == of(events, "stored")["offset"]
+
+
+def test_a_message_waits_for_a_shared_subscription_without_members_and_is_told_when_it_expires(
+    broker: Hosted, client: Asking, name: str
+) -> None:
+    share = f"$share/g/{name}"
+    with Wire(broker.port, name, MQTT_5) as reader:
+        reader.connect(properties=kept())
+        reader.subscribe(share, qos=1)
+        reader.disconnect()
+    with Wire(broker.port, f"{name}-w", MQTT_5) as writer, traced(client, names=name) as path:
+        writer.connect()
+        writer.send(Publish(name, b"1", 1, False, False, 1, Properties(message_expiry_interval=1)))
+        writer.expect(Puback)
+        events = seen(client, path, f"waiting {share}")
+        assert "shared subscription is away" in of(events, "waiting")["detail"]
+        broker.wait_past_us(1_100_000)
+        with Wire(broker.port, name, MQTT_5) as reader:
+            reader.connect(clean=False, properties=kept())
+            events = seen(client, path, f"dropped {share}")
+    assert of(events, "dropped")["detail"] == "expired"
+    assert of(events, "dropped")["offset"] == of(events, "stored")["offset"]
+
+
+def test_a_message_that_cannot_be_written_is_refused_and_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with (
+        Hosted(tmp_path) as broker,
+        Asking(broker.ports["http"]) as client,
+        Wire(broker.port, "w", MQTT_5) as writer,
+    ):
+        writer.connect()
+        client.ask("PUT", "/v1/topics/jobs", {})
+        with traced(client, names="jobs/#") as path:
+            with failing(monkeypatch, "write", FULL):
+                writer.send(Publish("jobs/1", b"x", 1, packet_id=1))
+                assert writer.expect(Puback).reason == Reason.QUOTA_EXCEEDED
+                asked = {"payload": "x", "name": "jobs/2"}
+                assert client.ask("POST", "/v1/topics/jobs/records", asked).status == 503
+            events = seen(client, path, "refused w", "refused")
+    assert {one["what"] for one in events} == {"refused"}
+    assert all(one["detail"].startswith("log unavailable: ") for one in events)
 
 
 def test_a_qos_2_message_that_its_reader_rejects_is_told(

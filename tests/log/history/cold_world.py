@@ -51,6 +51,13 @@ class HistoryWorld:
             name = f"n/{number % 3}"
             await append(self.log, run_of(name, [b"%d" % number + b"x" * size]))
 
+    async def fill_fast(self, count: int, each: int = 100) -> None:
+        """Append so many records of different sizes in batches of `each`, a second apart."""
+        for first in range(0, count, each):
+            self.clock.advance(1)
+            payloads = [b"%d" % at + b"x" * (at % 13) for at in range(first, first + each)]
+            await append(self.log, run_of(f"n/{first // each % 3}", payloads))
+
     async def records(self, start: int | None = None, end: int | None = None) -> list[Record]:
         """What readers find."""
         offset = self.log.bounds().first if start is None else start

@@ -12,9 +12,10 @@ from random import Random
 import pyarrow.parquet as pq
 import pytest
 
-from penstock.log.history.cold import ColdRecords
+from penstock.log.history import files
+from penstock.log.history.cold import PART_ROWS, ColdRecords
 from penstock.model.errors import CorruptError, Gap, UnavailableError
-from tests.log.history.cold_world import IDENTITY, HistoryWorld, open_history
+from tests.log.history.cold_world import IDENTITY, TOPIC, HistoryWorld, open_history
 
 
 @pytest.fixture
@@ -49,6 +50,31 @@ async def test_readers_get_the_same_records_from_log_and_history(world: HistoryW
     random = Random(5)
     for start in [0, border - 1, border, *(random.randrange(200) for _ in range(10))]:
         assert await world.records(start) == wanted[start:]
+
+
+@pytest.mark.slow
+async def test_whoever_wants_few_records_gets_a_part_of_a_group_and_whoever_goes_on_gets_groups(
+    world: HistoryWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    group = 4 * PART_ROWS
+    monkeypatch.setattr(files, "GROUP_ROWS", group)
+    count = 6 * group
+    await world.fill_fast(count, group // 64)
+    wanted = await world.records()
+    await world.tier(count - 64)
+    await world.trim(count - 64)
+    assert world.log.hot_first > 5 * group
+    loaded, found = cold(world)._loader, Random(5)
+    edges = [0, PART_ROWS - 1, PART_ROWS, group - 1, group, 5 * group - 1]
+    for start in [*edges, *(found.randrange(5 * group) for _ in range(20))]:
+        batches = await world.log.read(start)
+        assert sum(batch.header.count for batch in batches) <= PART_ROWS
+        found_here = [one for batch in batches for one in batch.records(TOPIC, start, count)]
+        assert found_here == wanted[start : batches[-1].end_offset]
+    before = loaded.loads
+    assert await world.records() == wanted
+    assert loaded.loads - before <= 12, "two parts, and then the groups; some parts are in memory"
+    assert loaded.has(cold(world)._files[0], 3)
 
 
 @pytest.mark.slow

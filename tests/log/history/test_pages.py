@@ -23,7 +23,7 @@ from penstock.model.errors import CorruptError
 from tests.log.files.segments import plain_run
 from tests.log.format.batch_model import TOPIC, ModelLog
 
-COUNT = 6_000
+COUNT = GROUP_ROWS + 2_000
 FACTS = FileFacts(TOPIC, 7, 3)
 SIZES = {"of one size": (120, 120), "of all sizes": (0, 300), "of no bytes": (0, 0)}
 

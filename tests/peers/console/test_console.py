@@ -35,7 +35,7 @@ PAGES: Final = {
     "trace/sensors%4039": "Trace",
     "topics": "Topics",
     "topics/sensors": "sensors",
-    "messages/sensors?from=earliest": "Messages",
+    "messages/sensors": "Messages",
     "retained": "Retained",
     "clients": "Clients",
     "readers": "Consumers and groups",
@@ -46,7 +46,8 @@ PAGES: Final = {
 PICTURES: Final = {
     ("overview", 1280, "light"): "overview",
     ("overview", 380, "light"): "overview-phone",
-    ("messages/sensors?from=earliest", 380, "dark"): "messages-phone",
+    ("messages/sensors", 1280, "light"): "messages",
+    ("messages/sensors", 380, "dark"): "messages-phone",
     ("trace/sensors%4039", 1280, "light"): "record",
     ("topics/sensors", 1280, "light"): "topic",
     ("readers", 1280, "light"): "readers",
@@ -202,6 +203,7 @@ def test_messages_appear_live_and_one_that_is_published_in_the_page_reaches_mqtt
         wait_until(
             lambda: broker.call(lambda: broker.exchange.sessions.subscription_count) > before
         )
+        page.get_by_text("Publish a message").click()
         page.get_by_label("Name", exact=True).fill("sensors/page")
         page.get_by_label("Payload", exact=True).fill("from the page")
         page.get_by_label("Headers").fill("unit: celsius")
@@ -478,6 +480,13 @@ def test_a_user_signs_in_sees_what_it_may_and_signs_out(page: Page, tmp_path: Pa
         expect(page.locator("#who")).to_contain_text("worker")
         for name in ("Access", "Trace", "Clients"):
             assert page.get_by_role("link", name=name).count() == 0
+        expect(page.get_by_role("heading", name="Dropped and refused")).to_be_visible()
+        assert page.get_by_role("heading", name="Slowest readers").count() == 0
+        go(page, broker, "access")
+        expect(
+            page.get_by_text("worker may not see this page: it needs the role admin.")
+        ).to_be_visible()
+        assert page.get_by_role("button", name="Add a user").count() == 0
         page.get_by_role("button", name="Sign out").click()
         expect(page.locator("h1")).to_have_text("Sign in")
         page.get_by_label("User").fill("boss")

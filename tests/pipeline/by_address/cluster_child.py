@@ -12,7 +12,7 @@ from pathlib import Path
 
 from penstock import RefusedError
 from penstock.pipeline import archive, session, sql
-from tests.conftest import BRIEF_JAVA
+from tools.spark_classes import java_options
 
 FLOW = """
 [sources.numbers]
@@ -42,7 +42,7 @@ def main() -> None:
             "spark.driver.host": "127.0.0.1",
             "spark.driver.memory": "768m",
             "spark.executor.memory": "512m",
-            "spark.executor.defaultJavaOptions": BRIEF_JAVA,
+            "spark.executor.defaultJavaOptions": java_options(),
             "spark.ui.enabled": "false",
             "spark.sql.warehouse.dir": str(scratch / "warehouse"),
         }

@@ -15,7 +15,7 @@ from pathlib import Path
 import pyspark
 
 from penstock.pipeline.java import find_java
-from tests.conftest import BRIEF_JAVA
+from tools.spark_classes import java_options
 
 ROOT = Path(__file__).parents[3]
 SPARK_HOME = Path(pyspark.__file__).parent
@@ -30,7 +30,7 @@ def environment(scratch: Path) -> dict[str, str]:
         "SPARK_HOME": str(SPARK_HOME),
         "SPARK_LOCAL_IP": "127.0.0.1",
         "SPARK_LOCAL_DIRS": str(scratch / "local"),
-        "SPARK_DAEMON_JAVA_OPTS": BRIEF_JAVA,
+        "SPARK_DAEMON_JAVA_OPTS": java_options(),
         "PYSPARK_PYTHON": sys.executable,
         "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path]),
     }

@@ -211,7 +211,7 @@ def test_a_table_is_joined_to_a_stream_and_two_sinks_get_the_same(
         {"offset": 1, "celsius": 19.5, "day": "2026-01-02"},
     ]
     assert sorted(path.name for path in (tmp_path / "notes").iterdir()) == [
-        *(".lock", "table", "topic"),
+        *(".declared", ".lock", "table", "topic"),
     ]
 
 

@@ -15,6 +15,7 @@ from penstock.core.where import compile_where
 from penstock.log.arrow.columns import KINDS, schema_of
 from penstock.log.files.disk import RealDisk
 from penstock.log.files.layout import find_logs
+from penstock.log.history import files
 from penstock.model.errors import Gap
 from penstock.model.record import Record
 from penstock.pipeline.source.history import Histories
@@ -90,7 +91,10 @@ def test_a_range_may_lie_on_both_sides_of_every_border(
         assert offsets(data, topic="t", **asked) == list(range(min(start, where), end))
 
 
-def test_one_name_of_many_is_found_wherever_it_is(tmp_path: Path) -> None:
+def test_one_name_of_many_is_found_wherever_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(files, "GROUP_ROWS", 4_096)
     rare = [3, 4_000, 4_095, 4_096, 5_000, 9_001]
     with Broker(tmp_path / "data", upkeep_s=3_600) as broker:
         broker.create_topic("t")

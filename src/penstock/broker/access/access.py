@@ -7,7 +7,7 @@ admins of the default tenant, and no other address is listened on; else nobody c
 Access holds for all tenants. A login name is a user of the default tenant, or `tenant/user`; a
 user whose name contains a '/' from earlier versions is found by the whole name first. After every
 change of users, roles, rules or keys the principals that are known have their new grants, or are
-revoked if what they came in with is no longer good, and then `on_change` is called.
+revoked if what they came in with is no longer good. Then doors and tenants hear of it.
 
 A login never holds up the event loop. It waits in the line of its network (login_lines.py);
 a wrong one keeps its place for a while, so that guessing is slow and one guesser cannot use up what
@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+from collections import defaultdict
 from collections.abc import Callable, Container, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -38,12 +39,13 @@ from penstock.broker.access.identities import (
     check_key_roles,
     digest,
     held_roles,
+    removal,
 )
 from penstock.broker.access.keys import Keys
 from penstock.broker.access.known_principals import KnownPrincipals
 from penstock.broker.access.login_lines import LoginLines, Place
 from penstock.broker.access.passwords import Passwords
-from penstock.broker.access.renewal import Renewal
+from penstock.broker.access.renewal import Renewals, Tenants
 from penstock.broker.access.roles import Roles
 from penstock.broker.access.tokens import Tokens, looks_like_token
 from penstock.broker.figures.metrics import Metrics
@@ -56,6 +58,7 @@ from penstock.core.access import (
     Principal,
     check_new_user,
     check_user,
+    no_such_user,
 )
 from penstock.core.naming.names import quoted
 from penstock.core.networks import is_loopback, network_of
@@ -63,7 +66,6 @@ from penstock.model.certificate import Certificate
 from penstock.model.errors import (
     InvalidName,
     NotAuthorized,
-    RefusedError,
     UnavailableError,
 )
 from penstock.model.record import DEFAULT_TENANT, TenantId
@@ -73,8 +75,7 @@ WRONG_LOGIN_S: Final = 1.0  # how long a wrong login keeps its place
 _LOCAL_CLIENT: Final = Identity(DEFAULT_TENANT, "", LOCAL)
 _ANONYMOUS: Final = Identity(DEFAULT_TENANT, "")
 
-
-OnChange = Callable[[set[Principal] | None], None]  # those concerned; None: everybody may be
+OnChange = Callable[[set[Principal]], None]  # those concerned
 
 
 class Access:
@@ -84,13 +85,15 @@ class Access:
         self, credentials: Credentials, metrics: Metrics, *, wrong_login_s: float = WRONG_LOGIN_S
     ) -> None:
         self.on_change: list[OnChange] = []
+        self.on_tenant_change: dict[TenantId, list[Callable[[], None]]] = defaultdict(list)
+        self.edition = 0  # rises before anybody may be somebody else than before, or nobody
         self.certificates = CertificateRules()
         self.tokens: Tokens | None = None  # None: tokens are not accepted
         self.tenants: Container[str] = (DEFAULT_TENANT,)  # those that somebody can log in to
         self.known = KnownPrincipals()
-        self._renewal = Renewal(self._renew, lambda: self._tell(None))
+        self._renewals = Renewals(self._renew, self._tell)
         changes = (self._everybody_changed, self._user_changed, self._lose_role)
-        self.roles = Roles(credentials.roles, *changes, self._renewal.wait)
+        self.roles = Roles(credentials.roles, *changes, self._renewals.wait)
         self._allow_anonymous = False
         self._credentials = credentials
         self._metrics = metrics
@@ -145,10 +148,7 @@ class Access:
         """RefusedError when there is no such user."""
         row = self._users.get((tenant, user))
         if row is None:
-            raise RefusedError(
-                f"there is no user {quoted(user)} (names are case-sensitive): see "
-                "`penstock user list`"
-            )
+            raise no_such_user(user)
         return row
 
     async def add_user(
@@ -223,7 +223,7 @@ class Access:
         self._keys.forget_user(user, tenant)
         self.roles.forget_user(user, tenant)
         gone = self.known.of_user(tenant, user)  # also who came with a token of that name
-        self._tell({self._revoke(identity, _removed(user)) for identity in gone})
+        self._tell({tenant}, {self._revoke(identity, removal(user)) for identity in gone})
         if not self._users:
             self._everybody_changed()  # certificates and anonymous clients
 
@@ -302,7 +302,7 @@ class Access:
         if proof == REMOVED or row is None:
             if proof == CERTIFICATE and (self.certificates.unknown_users or not self._users):
                 return ""
-            return _removed(user) if proof != CERTIFICATE else f"there is no user {quoted(user)}"
+            return removal(user) if proof != CERTIFICATE else f"there is no user {quoted(user)}"
         if proof == PASSWORD and credential != row.password_hash:
             return f"the password of user {quoted(user)} was changed"
         if proof == KEY and not self._keys.has(credential):
@@ -317,29 +317,33 @@ class Access:
         roles = held_roles(identity, given, is_trusting=not self.asks_login)
         return self.roles.grants(tenant, user, roles)
 
-    def _everybody_changed(self) -> None:
-        self._renewal.begin(list(self.known))
+    def _everybody_changed(self, tenant: TenantId | None = None) -> None:
+        self.edition += 1
+        self._renewals.begin([one for one in self.known if tenant in (None, one.tenant)], tenant)
 
     def _user_changed(self, tenant: TenantId, user: str) -> None:
-        self._some_changed(self.known.of_user(tenant, user))
+        self._tell({tenant}, self._renew(self.known.of_user(tenant, user)))
 
-    def _some_changed(self, identities: list[Identity]) -> None:
-        self._tell(self._renew(identities))
-
-    def _tell(self, concerned: set[Principal] | None) -> None:
+    def _tell(self, tenants: Tenants, concerned: set[Principal]) -> None:
+        self.edition += 1
         for listener in self.on_change:
             listener(concerned)
+        for tenant, listeners in list(self.on_tenant_change.items()):
+            if tenant in tenants or None in tenants:
+                for renew in listeners:
+                    renew()
 
     def revoke_certificates(self, numbers: frozenset[str]) -> None:
         """These are good for nothing from now on, and no others; see `Certificate.number`."""
         self._revoked_certificates = numbers
-        self._some_changed([one for one in self.known if one.proof == CERTIFICATE])
+        concerned = self._renew([one for one in self.known if one.proof == CERTIFICATE])
+        self._tell({one.tenant for one in concerned}, concerned)
 
     def end_tenant(self, tenant: TenantId) -> None:
         """A tenant is being removed: whoever came in to it has to go."""
         gone = [one for one in self.known if one.tenant == tenant]
         why = f"tenant {quoted(tenant)} was removed"
-        self._tell({self._revoke(identity, why) for identity in gone})
+        self._tell({tenant}, {self._revoke(identity, why) for identity in gone})
 
     def _renew(self, identities: list[Identity]) -> set[Principal]:
         """They have the grants of now, or are revoked."""
@@ -486,15 +490,11 @@ class Access:
             await self.prepare_logins()
             row = self.find(user)
             stored = self._decoy if row is None else row.password_hash
-            is_right = await self._passwords.verify(stored, password)
-            if is_right and row is not None:
-                if self.find(user) is row:
-                    return self._knows_password(row)
+            if await self._passwords.verify(stored, password) and row is not None:
+                now = self.find(user)
+                if now is not None and now.password_hash == stored:
+                    return self._knows_password(now)
                 self._passwords.forget(stored)  # removed or changed meanwhile
-            self._metrics.refused["login"] += 1
+            self.count_wrong()
             await asyncio.sleep(self._wrong_login_s)
             return None
-
-
-def _removed(user: str) -> str:
-    return f"user {quoted(user)} was removed"

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from penstock.broker.access.access import Access
 from penstock.core.access import MANAGE, SUBSCRIBE, Decision, check_action, decide
-from penstock.core.naming.names import check_filter, check_name, check_topic, topic_key
+from penstock.core.naming.names import check_name, check_topic, split_share, topic_key
 from penstock.core.naming.placement import Placement
 from penstock.model.record import TenantId
 
@@ -24,8 +24,10 @@ class Question(NamedTuple):
 def answer(access: Access, placement: Placement, tenant: TenantId, question: Question) -> Decision:
     """What would be decided now; RefusedError if the user does not exist or a text is invalid."""
     user, action, name, topic, client_id = question
-    check = check_filter if check_action(action) == SUBSCRIBE else check_name
-    check(name)
+    if check_action(action) == SUBSCRIBE:
+        _, name = split_share(name)  # a share needs what its filter needs
+    else:
+        check_name(name)
     key = topic_key(check_topic(topic)) if topic else _topic_of(placement, action, name)
     if user:
         access.user(user, tenant)

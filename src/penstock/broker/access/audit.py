@@ -23,7 +23,7 @@ from penstock.core.delivery.run import Run, run_of
 from penstock.core.masking import masked
 from penstock.core.naming.names import AUDIT_TOPIC
 from penstock.core.networks import network_of_peer
-from penstock.core.refusals import Refusals
+from penstock.core.refusals import WINDOW_S, Refusals
 from penstock.log.interface import LogSettings
 from penstock.log.waiting import append_durably
 from penstock.model.errors import PenstockError
@@ -33,7 +33,6 @@ ADMIN: Final = f"{AUDIT_TOPIC}/admin"  # names of the records
 LOGIN: Final = f"{AUDIT_TOPIC}/login"
 PENDING_MAX: Final = 10_000  # records that wait for the disk; more are lost and counted
 TEXT_CHARS_MAX: Final = 500  # of what a client said
-WINDOW_S: Final = 10.0  # in which refused logins are counted
 REFUSED: Final = "refused"
 DONE: Final = "done"
 FAILED: Final = "failed"
@@ -88,7 +87,7 @@ class Audit:
             return
         if self._window is None:
             self._window = self._loop.call_later(WINDOW_S, self._end_window)
-        if self._refusals.admit(network_of_peer(source)):
+        if self._refusals.admit(network_of_peer(source), self._loop.time()):
             self._note(LOGIN, Entry(_told(who), source, f"login {door}", REFUSED, _told(reason)))
 
     def _end_window(self) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from penstock.catalog.access.credentials import REMOVED_PROOF
-from penstock.core.access import ADMIN, CLIENT, OPERATOR, Principal
+from penstock.core.access import ADMIN, CLIENT, OPERATOR, READER, Principal
 from penstock.core.naming.names import quoted
 from penstock.model.errors import RefusedError
 from penstock.model.record import TenantId
@@ -49,6 +49,11 @@ def digest(password_hash: str) -> str:
     return hashlib.sha256(password_hash.encode()).hexdigest()
 
 
+def removal(user: str) -> str:
+    """Why somebody has to go whose user was removed."""
+    return f"user {quoted(user)} was removed"
+
+
 class Admission(NamedTuple):
     """What a token allows its bearer."""
 
@@ -58,7 +63,9 @@ class Admission(NamedTuple):
 
 
 def may_give(held: Sequence[str], role: str) -> bool:
-    """Whether somebody with these roles may let a key have another one."""
+    """Whether somebody with these roles may let a key have another one, which allows less."""
+    if role == READER and CLIENT in held:
+        return True
     return OPERATOR in held or (ADMIN in held and role != OPERATOR)
 
 
@@ -67,8 +74,9 @@ def check_key_roles(user: str, held: Sequence[str], roles: Sequence[str]) -> Non
     for role in roles:
         if role not in held and not may_give(held, role):
             raise RefusedError(
-                f"user {quoted(user)} does not have the role {quoted(role)}: a key has some "
-                "of the roles of its user"
+                f"user {quoted(user)} does not have the role {quoted(role)}: a key has some of the "
+                f"roles of its user, here {', '.join(held) or 'none'}; a client's key may also be "
+                "a reader"
             )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Iterator, KeysView
+from collections.abc import Hashable, Iterable, Iterator, KeysView
 from typing import Generic, TypeVar
 
 Key = TypeVar("Key", bound=Hashable)
@@ -37,9 +37,16 @@ class Amounts:
 class Owners(Generic[Key]):
     """The owners by what they own: sessions by client id, wills and topics by their ids."""
 
-    def __init__(self, owners: dict[Key, str] | None = None) -> None:
+    def __init__(
+        self, owners: dict[Key, str] | None = None, weights: Iterable[tuple[Key, int]] = ()
+    ) -> None:
         self._owners: dict[Key, str] = owners or {}
         self._counts = Counter(self._owners.values())
+        self._weights: dict[Key, int] = {}  # of those that weigh something
+        self._held: Counter[str] = Counter()  # weights by owner
+        self.weight = 0  # of all together
+        for key, weight in weights:
+            self.weigh(key, weight)
 
     def __len__(self) -> int:
         return len(self._owners)
@@ -68,6 +75,7 @@ class Owners(Generic[Key]):
 
     def pop(self, key: Key, default: None = None) -> str | None:
         """Forget one of them; its owner, if it had one."""
+        self.weigh(key, 0)
         owner = self._owners.pop(key, default)
         if owner is not None:
             self._counts[owner] -= 1
@@ -78,3 +86,21 @@ class Owners(Generic[Key]):
     def count_of(self, owner: str) -> int:
         """How many an owner has."""
         return self._counts[owner]
+
+    def weigh(self, key: Key, weight: int) -> None:
+        """One of them weighs this from now on: how many filters a session has, say."""
+        owner = self._owners.get(key)
+        if owner is None:
+            return
+        more = weight - self._weights.pop(key, 0)
+        if weight:
+            self._weights[key] = weight
+        if more:
+            self.weight += more
+            self._held[owner] += more
+            if not self._held[owner]:
+                del self._held[owner]
+
+    def weight_of(self, owner: str) -> int:
+        """Of all that an owner has."""
+        return self._held[owner]

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Protocol
 
 from penstock.broker.figures.metrics import Metrics
 from penstock.core.naming.names import quoted
@@ -27,27 +28,54 @@ from penstock.model.clock import Clock
 from penstock.model.errors import QuotaExceeded
 
 
+class ClusterCounts(Protocol):
+    """What all nodes hold together, where there are several."""
+
+    async def take(self, kind: str, user: str | None, count: int = 1) -> None:
+        """So many more are held from now on; QuotaExceeded if that is too much."""
+        ...
+
+    def give(self, kind: str, user: str | None, count: int = 1) -> None:
+        """What was taken is held no longer."""
+        ...
+
+    def note(self, kind: str, user: str | None, more: int) -> None:
+        """So many more or fewer are held, whatever the quota says."""
+        ...
+
+    def is_limited(self, kind: str) -> bool:
+        """Whether `take` may refuse this kind."""
+        ...
+
+
 class Quotas:
     """Used on the event loop. The anonymous clients of a tenant are one user, ''."""
 
     def __init__(
         self, settings: QuotaSettings, tenant: str, clock: Clock, metrics: Metrics
     ) -> None:
-        self._tenant = Limits(f"tenant {quoted(tenant)}", settings.of_tenant(tenant))
-        self._user = Limits("a user", settings.of_user(tenant))
+        self._name = tenant
         self._clock = clock
         self._metrics = metrics
         self._connections: Counter[str] = Counter()  # by user
         self._connection_count = 0
         self._made: Counter[str] = Counter()  # what is being made, by kind, or by kind and user
+        self.cluster: ClusterCounts | None = None  # as one of several nodes
+        self.set(settings)
+
+    def set(self, settings: QuotaSettings) -> None:
+        """These quotas hold from now on; whoever has a `meter` has to ask for it again."""
+        self._tenant = Limits(f"tenant {quoted(self._name)}", settings.of_tenant(self._name))
+        self._user = Limits("a user", settings.of_user(self._name))
         self._message_bucket = self._bucket(self._tenant, PUBLISH_RATE)
         self._byte_bucket = self._bucket(self._tenant, PUBLISH_BYTES_RATE)
-        self._has_rates = any(
+        self.has_rates = any(
             limits.get(kind) is not None
             for limits in (self._tenant, self._user)
             for kind in (PUBLISH_RATE, PUBLISH_BYTES_RATE)
         )
         self._meters: dict[str, Meter] = {}  # of users who have published
+        self._user_buckets: dict[tuple[str, str], Bucket] = {}  # by kind and user
         self.stored_bytes_max = self._tenant.get(STORED_BYTES)
         self.user_stored_bytes_max = self._user.get(STORED_BYTES)
 
@@ -97,9 +125,28 @@ class Quotas:
                 if not self._made[own]:
                     del self._made[own]
 
+    @property
+    def both(self) -> tuple[Limits, Limits]:
+        """Those of the tenant, and of each of its users."""
+        return self._tenant, self._user
+
+    @contextmanager
+    def counting(self) -> Iterator[None]:
+        """Around something that somebody else checks: a quota that stops it is counted here."""
+        try:
+            yield
+        except QuotaExceeded as exceeded:
+            self.count(exceeded.kind)
+            raise
+
     def limits(self, kind: str) -> tuple[int | None, int | None]:
         """What the tenant and each of its users may have; None: unlimited."""
         return self._tenant.get(kind), self._user.get(kind)
+
+    def note(self, kind: str, user: str | None, more: int) -> None:
+        """So many more or fewer exist here: as one of several nodes, the others hear of it."""
+        if self.cluster is not None:
+            self.cluster.note(kind, user, more)
 
     def count(self, kind: str, times: int = 1) -> None:
         """A quota stopped somebody."""
@@ -128,12 +175,12 @@ class Quotas:
         known = self._meters.get(user)
         if known is not None:
             return known
-        if not self._has_rates:
+        if not self.has_rates:
             return None
         tenant_buckets = (self._message_bucket, self._byte_bucket)
         user_buckets = (
-            self._bucket(self._user, PUBLISH_RATE),
-            self._bucket(self._user, PUBLISH_BYTES_RATE),
+            self._bucket_of(user, PUBLISH_RATE),
+            self._bucket_of(user, PUBLISH_BYTES_RATE),
         )
         messages, sizes = (
             [bucket for bucket in pair if bucket is not None]
@@ -148,12 +195,31 @@ class Quotas:
         rate = limits.get(kind)
         return None if rate is None else Bucket(rate, self._now_us())
 
+    def _bucket_of(self, user: str, kind: str) -> Bucket | None:
+        bucket = self._bucket(self._user, kind)
+        if bucket is not None:
+            self._user_buckets[kind, user] = bucket
+        return bucket
+
+    def buckets(self) -> list[tuple[str, str | None, Bucket]]:
+        """All that are in use: the kind, the user (None: all of the tenant) and the bucket."""
+        found: list[tuple[str, str | None, Bucket]] = []
+        if self._message_bucket is not None:
+            found.append((PUBLISH_RATE, None, self._message_bucket))
+        if self._byte_bucket is not None:
+            found.append((PUBLISH_BYTES_RATE, None, self._byte_bucket))
+        for (kind, user), bucket in self._user_buckets.items():
+            found.append((kind, user, bucket))
+        return found
+
     def _now_us(self) -> int:
         return int(self._clock.monotonic_s() * 1_000_000)
 
     def measure(self, meter: Meter, messages: int, size: int) -> float:
         """Count what was published; for how many seconds its sender has to wait, or 0."""
-        wait_s = meter.take(messages, size, self._now_us())
+        if not meter.gather(messages, size):
+            return 0.0
+        wait_s = meter.take(0, 0, self._now_us())
         if wait_s > 0:
             self.count(meter.slowest)
         return wait_s

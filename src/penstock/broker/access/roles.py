@@ -96,17 +96,18 @@ class KnownRule:
 class Roles:
     """A listener is called after every change that is durable.
 
-    `on_user_change` hears of a change of one user's own rules, `on_change` of any other; before it,
-    `on_remove` hears which role is gone. What is awaited has reached everybody (`wait_settled`).
+    `on_user_change` hears of a change of one user's own rules, `on_change` of any other one, with
+    the tenant it is in (None: in all); before it, `on_remove` hears which role is gone. What is
+    awaited has reached everybody (`wait_settled`).
     """
 
     def __init__(
         self,
         catalog: RoleCatalog,
-        on_change: Callable[[], None],
+        on_change: Callable[[TenantId | None], None],
         on_user_change: Callable[[TenantId, str], None],
         on_remove: Callable[[str, TenantId], None],
-        wait_settled: Callable[[], Awaitable[None]],
+        wait_settled: Callable[[TenantId | None], Awaitable[None]],
     ) -> None:
         self._wait_settled = wait_settled
         self._catalog = catalog
@@ -142,7 +143,7 @@ class Roles:
             for one in rules
         ]
         self._forget_all()
-        self._on_change()
+        self._on_change(None)
 
     # What there is
 
@@ -184,7 +185,7 @@ class Roles:
         role, rows = await self._catalog.insert_role(tenant, name, texts)
         self._roles[tenant, name] = role
         self._take((tenant, OF_ROLE, name), rows)
-        await self._wait_settled()
+        await self._wait_settled(tenant)
 
     async def replace(
         self, name: str, rules: Sequence[Rule], tenant: TenantId = DEFAULT_TENANT
@@ -194,7 +195,7 @@ class Roles:
         rows = await self._catalog.replace_rules(tenant, name, [str(rule) for rule in rules])
         self._drop((tenant, OF_ROLE, name))
         self._take((tenant, OF_ROLE, name), rows)
-        await self._wait_settled()
+        await self._wait_settled(tenant)
 
     async def remove(self, name: str, tenant: TenantId = DEFAULT_TENANT) -> None:
         """The role and its rules; users who have it lose it."""
@@ -203,8 +204,8 @@ class Roles:
         self._roles.pop((tenant, name), None)
         self._drop((tenant, OF_ROLE, name))
         self._on_remove(name, tenant)
-        self._on_change()
-        await self._wait_settled()
+        self._on_change(tenant)
+        await self._wait_settled(tenant)
 
     async def add_rules(
         self,
@@ -220,7 +221,7 @@ class Roles:
         subject = _subject(role, user)
         rows = await self._catalog.insert_rules(tenant, subject, [str(rule) for rule in rules])
         taken = self._take((tenant, *subject), rows)
-        await self._wait_settled()
+        await self._wait_settled(tenant)
         return taken
 
     async def remove_rule(self, rule_id: int, tenant: TenantId = DEFAULT_TENANT) -> None:
@@ -233,7 +234,7 @@ class Roles:
         gone = self._rules.pop((tenant, rule_id), None)
         if gone is not None:
             self._changed(self._take_back(gone))
-            await self._wait_settled()
+            await self._wait_settled(tenant)
 
     def forget_user(self, user: str, tenant: TenantId) -> None:
         """The user and the user's own rules are gone from the catalog."""
@@ -281,7 +282,7 @@ class Roles:
         if kind == OF_USER:
             self._on_user_change(tenant, name)
         else:
-            self._on_change()
+            self._on_change(tenant)
 
     def _forget(self, subject: Subject) -> None:
         self._sets.pop(subject, None)

@@ -8,6 +8,10 @@ from typing import Final
 
 from penstock.broker.cluster.node import Node
 from penstock.broker.tenants import Tenants
+from penstock.catalog.cluster.cluster import ClusterCatalog
+from penstock.catalog.cluster.nodes import DEAD
+from penstock.log.fencing import find_fence
+from penstock.log.interface import LogIdentity, SharedLog
 from penstock.model.errors import PenstockError
 
 LOG: Final = logging.getLogger("penstock.cluster")
@@ -15,6 +19,22 @@ ACCESS: Final = frozenset(("credentials", "access_keys", "roles", "rules", "user
 TOPICS: Final = frozenset(("tenants", "topics", "bindings"))
 NODES: Final = "nodes"
 RETRY_S: Final = 0.2
+
+
+async def learn_earlier_fences(
+    catalog: ClusterCatalog, identity: LogIdentity, log: SharedLog
+) -> None:
+    """A log was opened: the fences before its end, which nobody will show it, are known on return.
+
+    The catalog has those of nodes that were recovered. Of a node that waits to be recovered one may
+    be in the log already, and a node that is live now has none before that end.
+    """
+    part_id = identity.topic_id + identity.partition
+    dead = [row.inc for row in await catalog.list() if row.state == DEAD]
+    log.learn_fences((await catalog.fences()).get(part_id, {}))
+    for inc in dead:
+        epoch, offset = (await catalog.levels(inc)).get(part_id, (0, 0))
+        await find_fence(log, await log.clamp(epoch, offset), inc)
 
 
 class Following:

@@ -53,6 +53,7 @@ class Node:
         self.secret = secret  # what nodes sign with for each other; shown to nobody
         self.ended = ""  # why this node may serve nobody any more
         self.is_draining = False
+        self.elsewhere = ""  # where clients can go: the advertised addresses of other nodes
         self.on_ended: list[Callable[[str], None]] = []
         self.on_draining: list[Callable[[bool], None]] = []
         self.on_changed: list[Callable[[frozenset[str]], None]] = []
@@ -104,6 +105,10 @@ class Node:
         """All that are live, or dead and not yet recovered."""
         rows = await self.catalog.list()
         live = frozenset(row.inc for row in rows if row.state == LIVE)
+        others = [row for row in rows if row.inc in live and row.inc != self.inc]
+        # Who advertises nothing has a list of URLs there, which may not be reached by clients.
+        told = [row.address for row in others if not row.is_draining and "://" not in row.address]
+        self.elsewhere = " ".join(filter(None, told))
         for listener in self.on_live:
             listener(live)
         return rows

@@ -10,6 +10,7 @@ import asyncio
 from array import array
 from collections.abc import Iterator
 from heapq import nlargest
+from itertools import islice
 from typing import Final
 
 import msgspec
@@ -18,6 +19,8 @@ from penstock.broker.engine import Engine
 from penstock.broker.exchange import Exchange
 from penstock.broker.figures.gauges import resident_bytes
 from penstock.broker.figures.metrics import Histogram, Metrics
+from penstock.broker.session.backlog import find_standings
+from penstock.broker.session.waiting import count_waiting
 from penstock.broker.topic.topics import Topic
 from penstock.core.engine_kind import engine_kind
 from penstock.model.errors import PenstockError
@@ -29,6 +32,8 @@ SLOWEST_MAX: Final = 20
 ESTIMATE_US: Final = 60_000_000
 ESTIMATED_MAX: Final = 500  # topics
 DAY_S: Final = 86_400
+AWAY_US: Final = 60_000_000
+AWAY_MAX: Final = 200  # sessions that are away, of which those furthest behind are shown
 
 # What a sample holds, besides its time.
 RATES: Final = (
@@ -61,7 +66,7 @@ class Series(msgspec.Struct):
 
 
 class SlowReader(msgspec.Struct):
-    """A reader that is behind the end of a topic by `lag` records."""
+    """A reader that is behind the end of a topic by `lag` records, or has so many waiting."""
 
     kind: str
     topic: str
@@ -137,6 +142,7 @@ class Samples:
         self._due_s = self._taken_s = self._loop.time()
         self._timer: asyncio.TimerHandle | None = None
         self.expiring = Expiring(exchange.engine)
+        self.away = Away(exchange)
 
     def start(self) -> None:
         self._due_s = self._loop.time() + 1
@@ -240,11 +246,44 @@ class Expiring:
             return 0  # it is in trouble, which the overview says elsewhere
 
 
-async def describe(exchange: Exchange, series: Series, expiring: int | None) -> Overview:
+class Away:
+    """What waits for sessions that are away: counted in the logs, at most once a minute."""
+
+    def __init__(self, exchange: Exchange) -> None:
+        self._exchange = exchange
+        self._asked_us = -AWAY_US
+        self._found: list[SlowReader] = []
+
+    async def find(self) -> list[SlowReader]:
+        now_us = self._exchange.engine.clock.steady_us()
+        if now_us - self._asked_us >= AWAY_US:
+            self._asked_us = now_us
+            self._found = await self._count()
+        return self._found
+
+    async def _count(self) -> list[SlowReader]:
+        engine, connected = self._exchange.engine, self._exchange.sessions.connected
+        away = (one for one in self._exchange.store.stored if one not in connected)
+        sessions = await find_standings(self._exchange, list(islice(away, AWAY_MAX)))
+        found = []
+        for topic in engine.topics.working():
+            before = [one.waiting for one in sessions]
+            readers = [reader for one in sessions for reader in one.readers]
+            await count_waiting(topic, readers, engine.clock)
+            found += [
+                SlowReader("session, away", topic.declared, one.client_id, one.waiting - counted)
+                for one, counted in zip(sessions, before, strict=True)
+                if one.waiting > counted
+            ]
+        return found
+
+
+async def describe(exchange: Exchange, samples: Samples, after_us: int) -> Overview:
     engine = exchange.engine
     metrics = engine.metrics
     working = engine.topics.working()
     used = sum([await topic.log.stored_bytes() for topic in working])
+    behind = [*await samples.away.find(), *_behind(exchange)]
     return Overview(
         version=VERSION,
         engine=engine_kind(),
@@ -253,17 +292,17 @@ async def describe(exchange: Exchange, series: Series, expiring: int | None) -> 
         now=engine.clock.now_us(),
         clients=len(exchange.sessions.connected),
         sessions_away=exchange.sessions.away_count,
-        subscriptions=exchange.sessions.subscription_count,
+        subscriptions=exchange.sessions.subscription_count + len(exchange.store.shares),
         retained=len(exchange.store.retained),
         topics=len([topic for topic in working if not topic.partition]),
         records=sum(topic.log.count_from(0) for topic in working),
         memory_bytes=resident_bytes(),
-        disk=_disk(exchange, used, expiring),
+        disk=_disk(exchange, used, await samples.expiring.estimate()),
         troubles=list(engine.upkeep.troubles.values()),
         dropped=_seen(metrics.dropped),
         refused=_seen(metrics.refused),
-        slowest=nlargest(SLOWEST_MAX, _behind(exchange), key=lambda one: one.lag),
-        series=series,
+        slowest=nlargest(SLOWEST_MAX, behind, key=lambda one: one.lag),
+        series=samples.since(after_us),
     )
 
 

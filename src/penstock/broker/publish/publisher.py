@@ -19,6 +19,7 @@ from penstock.broker.session.inbound_qos2 import InboundQos2, opened_mark
 from penstock.broker.session.session import Session
 from penstock.broker.states import States
 from penstock.broker.topic.topics import Topic
+from penstock.broker.trace.watch import Watched
 from penstock.core.delivery.fast_lane import may_go_ahead
 from penstock.core.delivery.run import MixedRun, Run
 from penstock.core.naming.names import quoted
@@ -154,7 +155,10 @@ class Publisher:
             if route.shares:
                 spread(route.shares, run, self.metrics)
         else:
-            log.append([run], waiter or Unheard(self.metrics, run.count), marks)
+            heard = waiter or Unheard(self.metrics, run.count)
+            if self._engine.watch is not None:
+                heard = Watched(self._engine.watch, [run], heard)
+            log.append([run], heard, marks)
         return log.is_congested or (run.retain and self._retained.is_congested)
 
     @property

@@ -80,9 +80,7 @@ class Staged:
                     f"{quoted(topic.declared)}: stage a file for each partition; murmur2 of the "
                     "name chooses it, as Kafka's own clients do"
                 )
-            if not self._authorise(principal, PUBLISH, name, topic.key):
-                self._engine.metrics.dropped["not_authorized"] += 1
-                raise NotAuthorized(denial(principal, PUBLISH, name))
+            self._check_publish(principal, name, topic)
         records = sum(batch.header.count for batch in batches)
         self._engine.quotas.check_rate(principal.user, records, len(data))
         staged = StagedData(own, number, part, topic.id, batches)
@@ -104,6 +102,9 @@ class Staged:
             self._check_space(self._engine.topics.by_id(file.topic_id))
         own = _own(principal, check_source(source))
         async with self._turn(own):
+            if not principal.grants.is_unlimited:  # rules may have changed since it was staged
+                found = await asyncio.to_thread(area.names, own, number, files)
+                self._check_found(principal, found)
             # A job that opened the directory itself, or an older release, has no owner.
             if await asyncio.to_thread(area.last_done, source) >= number:
                 await asyncio.to_thread(area.discard, own, files)
@@ -117,6 +118,18 @@ class Staged:
                 clock=self._engine.clock,
                 kept_s=ONLY_S if is_only else DONE_S,
             )
+
+    def _check_found(self, principal: Principal, found: dict[int, set[str]]) -> None:
+        for topic_id, names in found.items():
+            topic = self._engine.topics.by_id(topic_id)
+            if topic is not None:  # else it was deleted, and its files count for nothing
+                for name in names:
+                    self._check_publish(principal, name, topic)
+
+    def _check_publish(self, principal: Principal, name: str, topic: Topic) -> None:
+        if not self._authorise(principal, PUBLISH, name, topic.key):
+            self._engine.metrics.dropped["not_authorized"] += 1
+            raise NotAuthorized(denial(principal, PUBLISH, name))
 
     async def discard(self, principal: Principal, source: str, files: list[StagedFile]) -> None:
         """Forget files that were staged and will not be handed over."""

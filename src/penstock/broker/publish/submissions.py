@@ -12,10 +12,12 @@ from typing import Final
 from penstock.broker.deliver.retained import Retained
 from penstock.broker.engine import Engine
 from penstock.broker.topic.topics import Topic
+from penstock.broker.trace.watch import Watched
 from penstock.core.access import PUBLISH, Authorise, Principal, denial
 from penstock.core.delivery.run import Run
 from penstock.core.naming.names import quoted
 from penstock.log.format.marks import Mark
+from penstock.log.interface import Waiter
 from penstock.model.errors import NotAuthorized, PenstockError, QuotaExceeded
 
 RECORDS_MAX: Final = 50_000  # of one submission; a batch holds many
@@ -113,7 +115,7 @@ class Submissions:
         if topic.is_built_in:
             raise NotAuthorized(built_in_denial(topic))
         self._check(principal, topic, runs)
-        topic.log.append(runs, Submission(on_stored), marks)
+        topic.log.append(runs, self._heard(runs, Submission(on_stored)), marks)
 
     def submit_parts(
         self,
@@ -131,10 +133,16 @@ class Submissions:
         self._check(principal, topic, [run for _, runs in groups for run in runs])
         answers = PartAnswers(len(groups), on_stored)
         for part, runs in groups:
-            part.log.append(runs, PartSubmission(answers, part.id))
+            part.log.append(runs, self._heard(runs, PartSubmission(answers, part.id)))
+
+    def _heard(self, runs: Sequence[Run], waiter: Waiter) -> Waiter:
+        """A trace hears of it, too, if they cannot be written."""
+        watch = self._engine.watch
+        return waiter if watch is None else Watched(watch, runs, waiter)
 
     def _check(self, principal: Principal, topic: Topic, runs: Sequence[Run]) -> None:
         engine = self._engine
+        count = size = 0
         for run in runs:
             try:
                 if not self._authorise(principal, PUBLISH, run.name, topic.key):
@@ -144,10 +152,13 @@ class Submissions:
             except PenstockError as error:
                 self._tell(principal, [run], error)
                 raise
-        count = sum(run.count for run in runs)
+            count += run.count
+            size += len(run.data)
         try:
-            engine.quotas.check_rate(principal.user, count, sum(len(run.data) for run in runs))
-            self._admit_retained([run for run in runs if run.retain], principal.owner)
+            engine.quotas.check_rate(principal.user, count, size)
+            retained = [run for run in runs if run.retain]
+            if retained:
+                self._admit_retained(retained, principal.owner)
         except QuotaExceeded as exceeded:
             self._tell(principal, runs, exceeded)
             raise

@@ -69,9 +69,6 @@ class Keys:
         self._expired_s = -EXPIRE_EVERY_S
         self._trimmed_s = clock.monotonic_s()
         self._new_count = 0  # saved since then
-        self._limits = quotas.limits(IDEMPOTENCY_KEYS)
-        known = [limit for limit in self._limits if limit is not None]
-        self._trim_after = min(known) // TRIM_PART if known else None
 
     # Requests
 
@@ -150,11 +147,13 @@ class Keys:
         if now_s - self._expired_s >= EXPIRE_EVERY_S:
             self._expired_s = now_s
             await self._catalog.expire(self._oldest_us())
-        if self._trim_after is None:
+        limits = self._quotas.limits(IDEMPOTENCY_KEYS)
+        known = [limit for limit in limits if limit is not None]
+        if not known:
             return
-        if now_s - self._trimmed_s >= TRIM_EVERY_S or self._new_count > self._trim_after:
+        if now_s - self._trimmed_s >= TRIM_EVERY_S or self._new_count > min(known) // TRIM_PART:
             self._trimmed_s, self._new_count = now_s, 0
-            forgotten = await self._catalog.trim(partial(fair_share, *self._limits))
+            forgotten = await self._catalog.trim(partial(fair_share, *limits))
             self._quotas.count(IDEMPOTENCY_KEYS, forgotten)
 
     def _oldest_us(self) -> int:

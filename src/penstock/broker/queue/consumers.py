@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
 from typing import Final, Protocol
 
+from penstock.broker.access.making import Making
 from penstock.broker.access.owners import Owners
 from penstock.broker.access.quotas import Quotas
 from penstock.broker.figures.metrics import Metrics
@@ -102,6 +102,7 @@ class Consumers:
         if not part.partition:
             self._count += 1
             self._owners.put((part.id, name), owner)
+            self._quotas.note(CONSUMERS, owner, 1)
 
     def get(self, topic: Topic, name: str) -> Consumer:
         consumer = self._consumers.get((topic.id, name))
@@ -161,16 +162,16 @@ class Consumers:
                 f"consumer {quoted(name)} already reads topic {quoted(topic.declared)}: "
                 "unsubscribe it first, or seek"
             )
-        with self.making(owner):
+        async with self.making(owner):
             pairs = zip(topic.parts, offsets, strict=True)
             first, *others = [(part.id, part.log.epoch, offset) for part, offset in pairs]
             await self._catalog.insert_consumer(first[0], name, *first[1:], owner, others)
             self.admit(topic, name, offsets, owner)
 
-    def making(self, owner: str | None) -> AbstractContextManager[None]:
+    def making(self, owner: str | None) -> Making:
         """Around making a consumer; QuotaExceeded if the tenant or user may not have another."""
         held_by_user = 0 if owner is None else self._owners.count_of(owner)
-        return self._quotas.making_own(CONSUMERS, self._count, owner, held_by_user)
+        return Making(self._quotas, CONSUMERS, self._count, owner, held_by_user)
 
     def admit(
         self, topic: Topic, name: str, next_offsets: Sequence[int], owner: str | None
@@ -194,9 +195,11 @@ class Consumers:
             self._drop(topic, consumer.name)
 
     def _drop(self, part: Topic, name: str) -> None:
-        if self._consumers.pop((part.id, name), None) is not None and not part.partition:
+        dropped = self._consumers.pop((part.id, name), None)
+        if dropped is not None and not part.partition:
             self._count -= 1
             self._owners.pop((part.id, name))
+            self._quotas.note(CONSUMERS, dropped.owner, -1)
 
     async def consume(
         self,

@@ -70,12 +70,15 @@ class KeptGroup:
         pairs = zip(self.groups, logs, strict=True)
         return sum([log.count_from(group.next_offset) for group, log in pairs])
 
-    def rows(self, topic: Topic, partitions: Sequence[int] | None = None) -> list[GroupRow]:
+    def rows(
+        self, topic: Topic, partitions: Sequence[int] | None = None, *, with_leases: bool = False
+    ) -> list[GroupRow]:
         """What the catalog stores of it: of some partitions, or of all."""
         chosen = range(len(self.groups)) if partitions is None else partitions
-        return [self._row(topic.parts[number], self.groups[number]) for number in chosen]
+        pairs = [(topic.parts[number], self.groups[number]) for number in chosen]
+        return [self._row(part, group, with_leases=with_leases) for part, group in pairs]
 
-    def _row(self, part: Topic, group: Group) -> GroupRow:
+    def _row(self, part: Topic, group: Group, *, with_leases: bool) -> GroupRow:
         return GroupRow(
             topic_id=part.id,
             name=self.name,
@@ -85,6 +88,7 @@ class KeptGroup:
             lease_us=group.lease_us,
             deliveries_max=group.deliveries_max,
             owner=self.owner,
+            leases=group.leases() if with_leases else [],
         )
 
     def held(self, topic: Topic, receipt: str, places: PlacesLike) -> Held:

@@ -10,10 +10,11 @@ broker crashed between its two commits.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final
 from uuid import uuid4
 
+from penstock.broker.access.making import Making
 from penstock.broker.access.owners import Owners
 from penstock.broker.access.quotas import Quotas
 from penstock.broker.figures.metrics import Metrics
@@ -26,7 +27,7 @@ from penstock.broker.topic.topics import Topic, Topics
 from penstock.catalog.queue.groups import GroupCatalog
 from penstock.core.access import Gate
 from penstock.core.delivery.run import Run
-from penstock.core.groups import AS_GROUP, NO_LEASE, Group, Terms
+from penstock.core.groups import AS_GROUP, NEVER_DEAD, NO_LEASE, Group, Terms
 from penstock.core.naming.names import check_group, quoted
 from penstock.core.position import Position
 from penstock.core.quotas import GROUPS
@@ -74,7 +75,10 @@ class Groups:
         self._owners: Owners[tuple[int, str]] = Owners()
 
     async def load(self, logs: dict[TopicId, KeptLog]) -> None:
-        """Take over what is stored; whatever was given out waits to be given out again."""
+        """Take over what is stored; whatever was given out waits to be given out again.
+
+        Unless another node has handed it over: then its readers go on holding it.
+        """
         found: dict[tuple[TopicId, str], tuple[Group, str | None]] = {}
         for row in await self._catalog.load():
             log = logs.get(row.topic_id)
@@ -82,8 +86,12 @@ class Groups:
                 continue
             offset = await log.clamp(row.epoch, row.next_offset)
             group = Group(offset, OPEN_MAX, row.lease_us, row.deliveries_max)
+            leased = {one[1]: one for one in row.leases}
             for one, deliveries in row.open.items():
-                if one < offset:
+                if one < offset and one in leased:
+                    member, _, deadline_us, allowed = leased[one]
+                    group.put_leased(member, one, deliveries, deadline_us, allowed)
+                elif one < offset:
                     group.put_waiting(one, deliveries)
             found[row.topic_id, row.name] = group, row.owner
         for (topic_id, name), (_, owner) in found.items():
@@ -92,8 +100,18 @@ class Groups:
             keys = [(part.id, name) for part in topic.parts]
             if topic.partition == 0 and all(key in found for key in keys):
                 groups = [found[key][0] for key in keys]
-                self._groups[topic_id, name] = KeptGroup(name, groups, owner)
-                self._owners.put((topic_id, name), owner)
+                self._add(topic_id, KeptGroup(name, groups, owner))
+
+    async def hand_over(self, topics: Sequence[Topic]) -> None:
+        """Another node goes on with the groups of these topics: save who holds what."""
+        rows = []
+        for topic in topics:
+            for (topic_id, _), kept in list(self._groups.items()):
+                if topic_id == topic.id:
+                    async with kept.lock:
+                        rows += kept.rows(topic, with_leases=True)
+        if rows:
+            await self._catalog.save(*rows)
 
     def get(self, topic: Topic, name: str) -> KeptGroup:
         kept = self._groups.get((topic.id, name))
@@ -122,9 +140,8 @@ class Groups:
 
     def forget(self, topic: Topic) -> None:
         """The topic is gone, and its groups with it."""
-        for key in [key for key in self._groups if key[0] == topic.id]:
-            self._groups.pop(key).changed.set()
-            self._owners.pop(key)
+        for topic_id, name in [key for key in self._groups if key[0] == topic.id]:
+            self._drop(topic_id, name)
 
     # Reading
 
@@ -149,7 +166,8 @@ class Groups:
         Waits up to `wait_s` for a first one; then there may be none. NotSubscribed if the group or
         its topic was deleted meanwhile.
         """
-        terms = _terms(lease_s, deliveries_max)
+        # There is no topic for the dead letters of a built-in one: its records come again.
+        terms = _terms(lease_s, NEVER_DEAD if topic.is_built_in else deliveries_max)
         kept = await self._get_or_make(topic, name, start, owner)
         receipt = uuid4().hex
         clock = self._clock
@@ -211,11 +229,25 @@ class Groups:
         groups = [Group(offset, OPEN_MAX, lease_us, DELIVERIES) for offset in offsets]
         kept = KeptGroup(name, groups, owner)
         held_by_user = 0 if owner is None else self._owners.count_of(owner)
-        with self._quotas.making_own(GROUPS, len(self._groups), owner, held_by_user):
+        async with Making(self._quotas, GROUPS, len(self._groups), owner, held_by_user):
             await self._catalog.save(*kept.rows(topic))
-            kept = self._groups.setdefault((topic.id, name), kept)
-            self._owners.put((topic.id, name), kept.owner)
+            known = self._groups.get((topic.id, name))
+            if known is not None:  # somebody else made it meanwhile
+                return known
+            self._add(topic.id, kept)
             return kept
+
+    def _add(self, topic_id: TopicId, kept: KeptGroup) -> None:
+        self._groups[topic_id, kept.name] = kept
+        self._owners.put((topic_id, kept.name), kept.owner)
+        self._quotas.note(GROUPS, kept.owner, 1)
+
+    def _drop(self, topic_id: TopicId, name: str) -> None:
+        kept = self._groups.pop((topic_id, name), None)
+        if kept is not None:
+            kept.changed.set()
+            self._owners.pop((topic_id, name))
+            self._quotas.note(GROUPS, kept.owner, -1)
 
     async def _give(
         self,
@@ -391,10 +423,7 @@ class Groups:
         """Durable on return; what was given out belongs to nobody."""
         self.get(topic, name)
         await self._catalog.delete([part.id for part in topic.parts], name)
-        self._owners.pop((topic.id, name))
-        gone = self._groups.pop((topic.id, name), None)
-        if gone is not None:
-            gone.changed.set()
+        self._drop(topic.id, name)
 
     def describe(self, topic: Topic, name: str) -> GroupInfo:
         """Leases that ran out meanwhile count as waiting."""

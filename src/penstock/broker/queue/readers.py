@@ -1,18 +1,27 @@
-"""Whether this process serves the consumers, groups and idempotency keys of a tenant.
+"""Whether this process serves the consumers, groups and idempotency keys of a topic.
 
 A broker alone always does. Of several nodes one does at a time, because positions and leases are in
-its memory; the others know which one it is, and pass requests on to it.
+its memory; the others know which one it is, and pass requests on to it. The topics of a tenant are
+divided into SLOTS by their names, and each slot is served by one node.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Coroutine
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
+from zlib import crc32
 
+from penstock.core.naming.names import topic_key
 from penstock.model.errors import UnavailableError
 
 T = TypeVar("T")
+SLOTS: Final = 16  # of a tenant: so many nodes can serve its consumers and groups
+
+
+def slot_of(topic: str) -> int:
+    """By the name of a topic, which need not exist; nodes of all versions agree on it."""
+    return crc32(topic_key(topic).encode("utf-8", "surrogatepass")) % SLOTS
 
 
 class ReaderPlace(NamedTuple):
@@ -27,8 +36,19 @@ class Elsewhere(UnavailableError):
     """Another node has to be asked; nothing was done here."""
 
 
+class ReaderSlots:
+    """All slots of a tenant."""
+
+    def __init__(self) -> None:
+        self.slots = [Readers() for _ in range(SLOTS)]
+
+    def of(self, topic: str) -> Readers:
+        """Those of the slot that a topic is in."""
+        return self.slots[slot_of(topic)]
+
+
 class Readers:
-    """Used on the event loop."""
+    """Those of one slot; used on the event loop."""
 
     def __init__(self) -> None:
         self.elsewhere = ""  # why they are not served here; empty: they are

@@ -7,8 +7,10 @@ consumer, 1 for a producer. A consumer's id is also its name among the consumers
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Collection
 from typing import Final
 
+from penstock.broker.access.making import Making
 from penstock.broker.access.quotas import Quotas
 from penstock.broker.queue.consumers import Consumers
 from penstock.broker.topic.topics import Topic
@@ -23,6 +25,7 @@ TOPIC_DIGITS: Final = 9
 TOPIC_ID_MAX: Final = 10**TOPIC_DIGITS - 1
 ID_DIGITS_MIN: Final = TOPIC_DIGITS + 1
 ID_DIGITS_MAX: Final = ID_DIGITS_MIN + 18
+CHECKED_MAX: Final = 1_024  # remembered ids of a topic's producers; a full memory starts anew
 
 
 def make_id(topic_id: int, ordinal: int, flag: str) -> str:
@@ -30,11 +33,12 @@ def make_id(topic_id: int, ordinal: int, flag: str) -> str:
 
 
 class _Counts:
-    __slots__ = ("consumers", "producers")
+    __slots__ = ("checked", "consumers", "producers")
 
     def __init__(self, consumers: int = 0, producers: int = 0) -> None:
         self.consumers = consumers
         self.producers = producers
+        self.checked: set[str] = set()  # ids of producers that are good: they stay so
 
 
 class Queue:
@@ -49,26 +53,43 @@ class Queue:
         self._owned: dict[int, Counter[str]] = {}  # producers of a topic, by their owners
         self._owned_in_all: Counter[str] = Counter()
 
-    async def load(self) -> None:
+    async def load(self, topic_ids: Collection[int]) -> None:
+        """Those of these topics."""
         for row in await self._catalog.load():
+            if row.topic_id not in topic_ids:
+                continue
             self._counts[row.topic_id] = _Counts(row.consumers, row.producers)
             self._producer_count += row.producers
         for owned in await self._catalog.load_owners():
+            if owned.topic_id not in topic_ids:
+                continue
             self._owned.setdefault(owned.topic_id, Counter())[owned.owner] = owned.producers
             self._owned_in_all[owned.owner] += owned.producers
+        for topic_id in topic_ids:
+            self._note_producers(topic_id, 1)
 
     def forget(self, topic: Topic) -> None:
         """The topic is gone; its id never comes back, and neither do the ids made of it."""
+        self._note_producers(topic.id, -1)
         counts = self._counts.pop(topic.id, None)
         if counts is not None:
             self._producer_count -= counts.producers
         self._owned_in_all -= self._owned.pop(topic.id, Counter())
 
+    def _note_producers(self, topic_id: int, sign: int) -> None:
+        """Those of a topic are counted here from now on, or (-1) no longer."""
+        counts = self._counts.get(topic_id)
+        if counts is not None:
+            owned = self._owned.get(topic_id, Counter())
+            for owner, count in owned.items():
+                self._quotas.note(PRODUCERS, owner, sign * count)
+            self._quotas.note(PRODUCERS, None, sign * (counts.producers - owned.total()))
+
     async def register_producer(self, topic: Topic, owner: str | None) -> str:
         """The new producer's id; durable on return. `owner`: whose quota counts it."""
         _check_topic_id(topic)
         held_by_user = 0 if owner is None else self._owned_in_all[owner]
-        with self._quotas.making_own(PRODUCERS, self._producer_count, owner, held_by_user):
+        async with Making(self._quotas, PRODUCERS, self._producer_count, owner, held_by_user):
             ordinal = await self._catalog.register_producer(topic.id, owner)
             self._count_producer(topic, ordinal, owner)
         return make_id(topic.id, ordinal, PRODUCER)
@@ -77,6 +98,7 @@ class Queue:
         counts = self._counts.setdefault(topic.id, _Counts())
         counts.producers = max(counts.producers, ordinal + 1)
         self._producer_count += 1
+        self._quotas.note(PRODUCERS, owner, 1)
         if owner is not None:
             self._owned.setdefault(topic.id, Counter())[owner] += 1
             self._owned_in_all[owner] += 1
@@ -84,7 +106,7 @@ class Queue:
     async def register_consumer(self, topic: Topic, owner: str | None) -> str:
         """The new consumer's id; it begins with the first record there is. Durable on return."""
         _check_topic_id(topic)
-        with self._consumers.making(owner):
+        async with self._consumers.making(owner):
             ordinal = await self._catalog.register_consumer(
                 topic.id,
                 lambda ordinal: make_id(topic.id, ordinal, CONSUMER),
@@ -101,7 +123,12 @@ class Queue:
     def check_producer(self, topic: Topic, producer_id: str) -> None:
         """RefusedError unless it is the id of a producer of this topic."""
         counts = self._counts.get(topic.id)
-        self._check(topic, producer_id, PRODUCER, counts.producers if counts else 0)
+        if counts is None or producer_id not in counts.checked:
+            self._check(topic, producer_id, PRODUCER, counts.producers if counts else 0)
+            assert counts is not None, "it has a producer"
+            if len(counts.checked) >= CHECKED_MAX:
+                counts.checked.clear()
+            counts.checked.add(producer_id)
 
     def check_consumer(self, topic: Topic, consumer_id: str) -> None:
         """RefusedError unless it is the id of a consumer of this topic."""

@@ -53,6 +53,7 @@ class Sessions:
         traffic = self._engine.metrics.traffic
         traffic.clients_max = max(traffic.clients_max, len(self.connected))
         self._count(session, len(session.subscriptions))
+        self._store.stored.weigh(session.client_id, 0)  # counted as connected from now on
         for subscription in session.subscriptions.values():
             self._connect(subscription)
         if any(one.is_plain for one in session.subscriptions.values()):
@@ -81,10 +82,12 @@ class Sessions:
     # Subscriptions
 
     def check_room(self, user: str) -> None:
-        """QuotaExceeded if this user's clients, or all clients, have too many subscriptions."""
-        quotas = self._engine.quotas
-        quotas.check(SUBSCRIPTIONS, self._filter_count)
-        quotas.check_user(SUBSCRIPTIONS, self._filters.get(user, 0))
+        """QuotaExceeded if this user's sessions, or all sessions, have too many subscriptions."""
+        quotas, kept = self._engine.quotas, self._store.stored
+        if quotas.cluster is not None:
+            return  # all nodes together have been asked
+        quotas.check(SUBSCRIPTIONS, self._filter_count + kept.weight)
+        quotas.check_user(SUBSCRIPTIONS, self._filters.get(user, 0) + kept.weight_of(user))
 
     def _count(self, session: Session, more: int) -> None:
         """A connected session has more subscriptions, or fewer."""
@@ -92,6 +95,7 @@ class Sessions:
         if not more or outbox is None:
             return
         user = outbox.principal.user
+        self._engine.quotas.note(SUBSCRIPTIONS, user, more)
         self._filter_count += more
         count = self._filters.get(user, 0) + more
         if count:

@@ -41,7 +41,7 @@ from penstock.broker.upkeep.upkeep import SESSIONS
 from penstock.catalog.session.feeds import FeedRow
 from penstock.catalog.session.saving import Ending
 from penstock.catalog.session.sessions import SessionCatalog, SessionElsewhere
-from penstock.catalog.session.stored_sessions import OutstandingRow, StoredSession
+from penstock.catalog.session.stored_sessions import OutstandingRow, StoredSession, no_session
 from penstock.core.delivery.run import Encoding, Run
 from penstock.core.erasure import Erasure
 from penstock.core.naming.names import quoted
@@ -108,7 +108,7 @@ class SessionStore:
     async def open(self) -> None:
         """Take over what the catalog knows and follow the logs from its levels to their ends."""
         owners, self._levels.saved, rows = await self._catalog.recover()
-        self.stored = Owners(owners)
+        self.stored = Owners(owners, await self._catalog.filter_counts())
         self.retained.load(rows)
         if self._node is None:
             await self.shares.load(await self._catalog.shares.recover())
@@ -237,20 +237,13 @@ class SessionStore:
         if session.expiry_s == 0 and is_clean and self._node is None:
             await self._catalog.forget(session.client_id)
             self.stored.pop(session.client_id, None)
-            return StoredSession(
-                client_id=session.client_id,
-                incarnation=0,
-                expiry_s=0,
-                subscriptions=[],
-                positions={},
-                outstanding=[],
-                opened=[],
-            ), False
+            return no_session(session.client_id), False
         assert session.outbox is not None
         owner = session.outbox.principal.user
         with self._making(session.client_id, owner):
             stored, is_present = await self._begin(session, owner, arrival, is_clean=is_clean)
             self.stored[session.client_id] = owner
+            self.stored.weigh(session.client_id, len(stored.subscriptions))
         session.incarnation = stored.incarnation
         session.vault = self
         if self._node is not None:
@@ -268,7 +261,10 @@ class SessionStore:
         while True:
             try:
                 return await self._catalog.begin(
-                    *(client_id, owner, expiry_s), is_clean=is_clean, may_have=arrival.may_have
+                    *(client_id, owner, expiry_s),
+                    is_clean=is_clean,
+                    may_have=arrival.may_have,
+                    limits=self._engine.quotas.both,
                 )
             except SessionElsewhere as elsewhere:
                 if not arrival.is_wanted():
@@ -278,9 +274,11 @@ class SessionStore:
     def _making(self, client_id: str, owner: str) -> AbstractContextManager[None]:
         """Around storing the session of a client; QuotaExceeded if it is one too many."""
         stored = self.stored
+        quotas = self._engine.quotas
+        if self._node is not None:  # nodes count in the catalog
+            return quotas.counting()
         if client_id in stored:
             return nullcontext()
-        quotas = self._engine.quotas
         return quotas.making_own(SESSIONS_QUOTA, len(stored), owner, stored.count_of(owner))
 
     async def wait_followed(self, stored: StoredSession) -> None:
@@ -351,6 +349,7 @@ class SessionStore:
             self.shares.gone(session.client_id)
             self._endings.save(self._catalog.remove, session.client_id, session.incarnation)
             return
+        self.stored.weigh(session.client_id, len(session.subscriptions))
         topics = self._engine.topics.all()
         ends = self._engine.topics.ends()
         positions = [

@@ -28,6 +28,7 @@ from penstock.catalog.session.wills import NOT_DUE, StoredWill, WillCatalog
 from penstock.core.access import Principal
 from penstock.core.delivery.run import Run, record_flags
 from penstock.core.quotas import WILLS as WILLS_QUOTA
+from penstock.core.quotas import Limits
 from penstock.model.clock import Clock
 from penstock.model.errors import NotAuthorized, PenstockError
 from penstock.model.limits import WILL_GRACE_S
@@ -202,7 +203,11 @@ class Wills:
         try:
             with self._making(owner) if will is not None else nullcontext():
                 session.will_id = await self._catalog.hold(
-                    client_id, owner, session.expiry_s, will=will, replaced=replaced, login=login
+                    *(client_id, owner, session.expiry_s),
+                    will=will,
+                    replaced=replaced,
+                    login=login,
+                    limits=self._limits,
                 )
                 self._held.pop(replaced)
                 if will is not None:
@@ -222,10 +227,18 @@ class Wills:
             waiting = Waiting(held.will_id, client_id, owner, now_s, is_forgiving=False)
             self._publish_now(waiting)
 
+    @property
+    def _limits(self) -> tuple[Limits, Limits] | None:
+        """As a node: what the catalog has to see to, which knows the wills of all nodes."""
+        engine = self._exchange.engine
+        return None if engine.shared.node is None else engine.quotas.both
+
     def _making(self, owner: str) -> AbstractContextManager[None]:
         """Around keeping a will of this user; QuotaExceeded if there may not be another one."""
         held = self._held
         quotas = self._exchange.engine.quotas
+        if self._limits is not None:
+            return quotas.counting()
         return quotas.making_own(WILLS_QUOTA, len(held), owner, held.count_of(owner))
 
     def withdraw(self, session: Session, then: Callable[[], None]) -> None:

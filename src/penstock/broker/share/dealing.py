@@ -111,7 +111,8 @@ class Dealing:
             is_leaving = any(share.leaving for share in self._shares.all())
             with suppress(TimeoutError):
                 wait_s = LEAVING_LOOK_S if is_leaving else LOOK_S
-                await asyncio.wait_for(self._woken.wait(), wait_s)
+                async with asyncio.timeout(wait_s):
+                    await self._woken.wait()
             self._woken.clear()
             try:
                 await self._look()

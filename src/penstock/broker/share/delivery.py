@@ -212,11 +212,17 @@ class Sharing:
                 return one
         return None
 
-    def _is_expired(self, run: Run, count: int) -> bool:
+    def _is_expired(self, share: Share, topic: Topic, run: Run, places: range) -> bool:
         if not run.until_us or run.until_us > self._engine.clock.steady_us():
             return False
-        self._metrics.dropped["expired"] += count
+        self._lose(share, topic, run.name, places, "expired")
         return True
+
+    def _lose(self, share: Share, topic: Topic, name: str, places: range, reason: str) -> None:
+        """No member gets these records."""
+        self._metrics.dropped[reason] += len(places)
+        if self._engine.watch is not None:
+            self._engine.watch.lost(share.key, topic, name, places, reason)
 
     # New messages, from where a share lags
 
@@ -245,7 +251,7 @@ class Sharing:
         share = sharers.share
         catchup = self._catchup(topic)
         start, end = max(catchup.readers[share], base), base + run.count
-        if start >= end or self._is_expired(run, end - start):
+        if start >= end or self._is_expired(share, topic, run, range(start, end)):
             return
         group = share.group(topic.id, start)
         while start < end:
@@ -283,7 +289,7 @@ class Sharing:
         try:
             batches = await topic.read(share.groups[topic.id].first_waiting)
         except Gap:
-            self._drop_below(share, topic.id, topic.log.bounds().first)
+            self._drop_below(share, topic, topic.log.bounds().first)
             return True
         for batch in batches:
             for offset in share.groups[topic.id].waiting() if topic.id in share.returned else ():
@@ -298,18 +304,19 @@ class Sharing:
             return False
         topic_id = topic.id
         sharers = self._sharers(share, topic, run.name)
-        if self._is_expired(run, 1):
+        place = range(offset, offset + 1)
+        if self._is_expired(share, topic, run, place):
             share.discard(topic_id, offset)
         elif sharers is None:  # by those who are connected; the others may not hold them up
             share.discard(topic_id, offset)
-            self._metrics.dropped["not_authorized"] += 1
+            self._lose(share, topic, run.name, place, "not_authorized")
         elif not share.give_again(topic_id, offset, run, sharers.members):
             return False
         return True
 
-    def _drop_below(self, share: Share, topic_id: int, first_offset: int) -> None:
-        """Retention was faster."""
-        for offset in share.groups[topic_id].waiting() if topic_id in share.returned else ():
+    def _drop_below(self, share: Share, topic: Topic, first_offset: int) -> None:
+        """Retention was faster; the names of what is gone are gone, too."""
+        for offset in share.groups[topic.id].waiting() if topic.id in share.returned else ():
             if offset < first_offset:
-                share.discard(topic_id, offset)
-                self._metrics.dropped["retention"] += 1
+                share.discard(topic.id, offset)
+                self._lose(share, topic, "", range(offset, offset + 1), "retention")

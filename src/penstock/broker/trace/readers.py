@@ -21,6 +21,8 @@ from penstock.core.delivery.tags import make_place, make_tag
 from penstock.core.naming.names import matches
 from penstock.model.record import Record, offset_in
 
+SESSION: Final = "session"
+SHARE: Final = "shared subscription"
 SESSIONS_MAX: Final = 1_000  # that are looked at for one record
 
 PASSED: Final = "passed"
@@ -36,7 +38,7 @@ class RecordReader(msgspec.Struct):
     reader: str
     state: str
     next_offset: int
-    is_connected: bool | None = None  # of a session
+    is_connected: bool | None = None  # of a session, or any session of a shared subscription
 
 
 async def readers_of(exchange: Exchange, topic: Topic, record: Record) -> list[RecordReader]:
@@ -77,7 +79,7 @@ def _share(share: Share, topic: Topic, record: Record) -> RecordReader:
             state = OUT
         elif record.offset in group.waiting():
             state = WAITING
-    return RecordReader("shared subscription", share.key, state, position)
+    return RecordReader(SHARE, share.key, state, position, bool(share.members))
 
 
 def _session(
@@ -87,9 +89,8 @@ def _session(
         state = _state(exchange, reader, topic, record)
         if state:
             position = reader.positions.get(topic.id, topic.log.bounds().end)
-            yield RecordReader(
-                "session", standing.client_id, state, position, standing.is_connected
-            )
+            is_connected = standing.is_connected
+            yield RecordReader(SESSION, standing.client_id, state, position, is_connected)
 
 
 def _state(exchange: Exchange, reader: Reader, topic: Topic, record: Record) -> str:

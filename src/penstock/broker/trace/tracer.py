@@ -16,8 +16,8 @@ from penstock.broker.exchange import Exchange
 from penstock.broker.session.session import Session
 from penstock.broker.tasks import Tasks
 from penstock.broker.topic.topics import Topic
+from penstock.broker.trace.readers import SESSION, SHARE, RecordReader, readers_of
 from penstock.broker.trace.readers import WAITING as STILL_WAITING
-from penstock.broker.trace.readers import RecordReader, readers_of
 from penstock.broker.trace.trace import (
     ACKNOWLEDGED,
     DROPPED,
@@ -44,6 +44,7 @@ SECONDS_MAX: Final = 3_600
 OUT_MAX: Final = 10_000  # messages whose acknowledgement is waited for
 LOOKUPS_MAX: Final = 100  # records whose readers are still to be looked up
 NOT_KNOWN: Final = -1
+PUSHED: Final = (SESSION, SHARE)  # kinds of readers that are sent messages without asking
 
 
 class _Where(NamedTuple):
@@ -166,12 +167,13 @@ class Tracer:
         for at in range(count):
             if len(self._lookups) < LOOKUPS_MAX:
                 self._lookups.append((topic, offset + at))
-        if not self._is_looking and self._exchange.store.stored:
+        store = self._exchange.store
+        if not self._is_looking and (store.stored or len(store.shares)):
             self._is_looking = True
             self._tasks.spawn(self._look_up())
 
     async def _look_up(self) -> None:
-        """Say for whom new records wait: sessions that are away, or too far behind."""
+        """Say for whom new records wait: clients that are away, or too far behind."""
         try:
             while self._lookups:
                 topic, offset = self._lookups.popleft()
@@ -183,16 +185,16 @@ class Tracer:
                 ]
                 for record in records:
                     for one in await readers_of(self._exchange, topic, record):
-                        if one.kind == "session" and one.state == STILL_WAITING:
-                            why = "behind" if one.is_connected else "away"
-                            self._note_waiting(record, one, why)
+                        if one.state == STILL_WAITING and one.kind in PUSHED:
+                            self._note_waiting(record, one)
         except (OSError, PenstockError):
             self._lookups.clear()  # the topic is gone, or cannot be read: there is nothing to say
         finally:
             self._is_looking = False
 
-    def _note_waiting(self, record: Record, reader: RecordReader, why: str) -> None:
-        detail = f"the session is {why}: it continues at offset {reader.next_offset}"
+    def _note_waiting(self, record: Record, reader: RecordReader) -> None:
+        why = "behind" if reader.is_connected else "away"
+        detail = f"the {reader.kind} is {why}: it continues at offset {reader.next_offset}"
         where = _Where(record.topic, record.offset, record.partition)
         self._add(WAITING, record.name, reader.reader, where, qos=record.qos, detail=detail)
 
@@ -237,6 +239,10 @@ class Tracer:
         if count and session is not None:
             where = _Where("", offset)
             self._add(DROPPED, name, session.client_id, where, count=count, detail=reason)
+
+    def lost(self, reader: str, topic: Topic, name: str, places: range, reason: str) -> None:
+        where = _Where(topic.declared, places.start, topic.partition)
+        self._add(DROPPED, name, reader, where, count=len(places), detail=reason)
 
     def read(self, reader: str, topic: str, records: Iterable[Traced], detail: str = "") -> None:
         for one in records:

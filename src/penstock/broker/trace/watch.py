@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from penstock.core.delivery.run import Run
+from penstock.log.interface import Waiter
 
 if TYPE_CHECKING:
     from penstock.broker.session.session import Session
@@ -62,6 +63,10 @@ class Watch(Protocol):
         """Messages do not reach a client; an offset of -1 is not known."""
         ...
 
+    def lost(self, reader: str, topic: Topic, name: str, places: range, reason: str) -> None:
+        """Stored messages of one name do not reach a shared subscription."""
+        ...
+
     def read(self, reader: str, topic: str, records: Iterable[Traced], detail: str = "") -> None:
         """Records were handed to a consumer, a page, a stream or a reader of a group."""
         ...
@@ -73,3 +78,26 @@ class Watch(Protocol):
     def refused(self, publisher: str, run: Run, reason: str, error: Exception) -> None:
         """Messages were not accepted from their publisher."""
         ...
+
+
+class Watched:
+    """Implements the log's Waiter while a trace is on: hears of messages that cannot be written."""
+
+    __slots__ = ("_runs", "_waiter", "_watch")
+
+    def __init__(self, watch: Watch, runs: Sequence[Run], waiter: Waiter) -> None:
+        self._watch = watch
+        self._runs = runs
+        self._waiter = waiter
+
+    @property
+    def has_given_up(self) -> bool:
+        return self._waiter.has_given_up
+
+    def committed(self, offset: int) -> None:
+        self._waiter.committed(offset)
+
+    def refused(self, error: Exception) -> None:
+        for run in self._runs:
+            self._watch.refused(run.publisher, run, "log_unavailable", error)
+        self._waiter.refused(error)

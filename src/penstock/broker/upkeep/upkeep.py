@@ -19,6 +19,8 @@ from penstock.model.errors import PenstockError, QuotaExceeded, UnavailableError
 from penstock.model.timeline import Timeline
 
 # Parts of the broker that may have trouble, besides the topics.
+UNLIMITED_BYTES: Final = 1 << 62
+
 DELIVERY: Final = "delivery"
 SESSIONS: Final = "sessions"
 WILLS: Final = "wills"
@@ -83,10 +85,11 @@ class Upkeep:
         topics = self._topics.working()
         sizes = [await topic.log.stored_bytes() for topic in topics]
         self.topic_bytes = {topic.id: size for topic, size in zip(topics, sizes, strict=True)}
-        if quotas.stored_bytes_max is not None:
-            self._look_at_tenant(sum(sizes), quotas.stored_bytes_max)
-        if quotas.user_stored_bytes_max is not None:
-            self._look_at_users(topics, sizes, quotas.user_stored_bytes_max)
+        # Without a quota there may still be a refusal of an earlier one, which has to end.
+        if quotas.stored_bytes_max is not None or self._over_quota:
+            self._look_at_tenant(sum(sizes), quotas.stored_bytes_max or UNLIMITED_BYTES)
+        if quotas.user_stored_bytes_max is not None or any(one.over_quota for one in topics):
+            self._look_at_users(topics, sizes, quotas.user_stored_bytes_max or UNLIMITED_BYTES)
 
     def _look_at_users(self, topics: list[Topic], sizes: list[int], bytes_max: int) -> None:
         stored: Counter[str | None] = Counter()

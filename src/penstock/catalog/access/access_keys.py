@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from penstock.catalog.database.interface import Database
 from penstock.catalog.database.thread import Runner
+from penstock.core.access import no_such_user
 from penstock.model.clock import Clock
 from penstock.model.errors import RefusedError
 from penstock.model.record import TenantId
@@ -77,10 +78,7 @@ class AccessKeys:
             if not database.fetch(
                 "select 1 from credentials where tenant = $1 and user_name = $2", tenant, user
             ):
-                raise RefusedError(
-                    f"there is no user {user!r} (names are case-sensitive): see "
-                    "`penstock user list`"
-                )
+                raise no_such_user(user)
             if not database.execute(
                 "insert into access_keys (tenant, key_id, user_name, digest, created_at, roles)"
                 " values ($1, $2, $3, $4, $5, $6) on conflict (tenant, key_id) do nothing",

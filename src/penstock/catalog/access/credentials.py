@@ -20,6 +20,7 @@ from penstock.catalog.access.roles import (
 )
 from penstock.catalog.database.interface import Database
 from penstock.catalog.database.thread import Runner
+from penstock.core.access import no_such_user
 from penstock.model.clock import Clock
 from penstock.model.errors import RefusedError
 from penstock.model.record import TenantId
@@ -107,7 +108,7 @@ class Credentials:
                 user,
             )
             if not created:
-                raise _no_such_user(user)
+                raise no_such_user(user)
             if not keep_keys:
                 database.execute(
                     "delete from access_keys where tenant = $1 and user_name = $2", tenant, user
@@ -131,7 +132,7 @@ class Credentials:
             if not database.execute(
                 "delete from credentials where tenant = $1 and user_name = $2", tenant, user
             ):
-                raise _no_such_user(user)
+                raise no_such_user(user)
             delete_user_rules(database, tenant, user)
             # Sessions of clients that are connected end with their connections.
             database.execute(
@@ -169,9 +170,3 @@ def _load(database: Database) -> list[CredentialRow]:
         )
         for tenant, user, stored, created, changed in rows
     ]
-
-
-def _no_such_user(user: str) -> RefusedError:
-    return RefusedError(
-        f"there is no user {user!r} (names are case-sensitive): see `penstock user list`"
-    )

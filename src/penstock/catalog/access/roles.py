@@ -12,6 +12,7 @@ from typing import Final
 
 from penstock.catalog.database.interface import Database
 from penstock.catalog.database.thread import Runner
+from penstock.core.access import no_such_user
 from penstock.model.clock import Clock
 from penstock.model.errors import RefusedError
 from penstock.model.record import TenantId
@@ -129,10 +130,7 @@ class RoleCatalog:
             if not database.fetch(
                 "select 1 from credentials where tenant = $1 and user_name = $2", tenant, user
             ):
-                raise RefusedError(
-                    f"there is no user {user!r} (names are case-sensitive): see "
-                    "`penstock user list`"
-                )
+                raise no_such_user(user)
             put_user_roles(database, tenant, user, roles)
 
         await self._runner.run(work)

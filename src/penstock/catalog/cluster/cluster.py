@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
+from penstock.catalog.cluster.holdings import forget_holdings
 from penstock.catalog.cluster.nodes import (
     DEAD,
     LIVE,
@@ -79,6 +80,7 @@ class ClusterCatalog:
             else:
                 database.execute("delete from claims where owner_inc = $1", inc)
                 drop_member(database, inc)
+                forget_holdings(database, inc)
                 mark_gone(database, inc)
 
         await self._runner.run(work)
@@ -126,15 +128,14 @@ class ClusterCatalog:
 
         return await self._runner.run(work)
 
-    async def claimed(self, tenant: TenantId, kind: str, name: str) -> int | None:
-        """The incarnation that works with it; None: no node does."""
+    async def claims(self, kind: str) -> dict[tuple[TenantId, str], int]:
+        """The incarnations that work with things of a kind, by tenant and name."""
 
-        def work(database: Database) -> int | None:
+        def work(database: Database) -> dict[tuple[TenantId, str], int]:
             rows = database.fetch(
-                "select owner_inc from claims where tenant = $1 and kind = $2 and name = $3",
-                *(tenant, kind, name),
+                "select tenant, name, owner_inc from claims where kind = $1", kind
             )
-            return int(rows[0][0]) if rows else None
+            return {(TenantId(tenant), str(name)): int(owner) for tenant, name, owner in rows}
 
         return await self._runner.run(work)
 
@@ -157,14 +158,21 @@ class ClusterCatalog:
 
         return await self._runner.run(work)
 
-    async def release(self, tenant: TenantId, kind: str, name: str, inc: int) -> None:
-        """Another node may claim it."""
+    async def split(
+        self, tenant: TenantId, kind: str, whole: str, names: Sequence[str], inc: int
+    ) -> None:
+        """What this node has as one belongs to it by parts from now on."""
 
         def work(database: Database) -> None:
-            database.execute(
+            if database.execute(
                 "delete from claims where tenant = $1 and kind = $2 and name = $3"
                 " and owner_inc = $4",
-                *(tenant, kind, name, inc),
-            )
+                *(tenant, kind, whole, inc),
+            ):
+                database.execute_many(
+                    "insert into claims (tenant, kind, name, owner_inc) values ($1, $2, $3, $4)"
+                    " on conflict (tenant, kind, name) do nothing",
+                    [(tenant, kind, name, inc) for name in names],
+                )
 
         await self._runner.run(work)

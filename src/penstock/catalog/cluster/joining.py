@@ -10,6 +10,7 @@ import threading
 from dataclasses import dataclass, field
 from typing import Final
 
+from penstock.catalog.cluster.holdings import install_counting
 from penstock.catalog.cluster.nodes import cluster_id, cluster_secret, insert_node, start_lease
 from penstock.catalog.cluster.triggers import install_triggers
 from penstock.catalog.database.postgres import PostgresDatabase
@@ -54,6 +55,7 @@ def join(
         with joining.transaction():
             bring_up(MIGRATIONS, joining)
             install_triggers(joining, schema)
+            install_counting(joining, schema)
             name = cluster_id(joining, proposed_id)
             secret = cluster_secret(joining)
             inc = insert_node(joining, "", version, clock.now_us(), node_name)

@@ -25,7 +25,7 @@ SERVER_US: Final = "(extract(epoch from clock_timestamp()) * 1000000)::bigint"
 _NODES: Final = (
     "select n.inc, n.name, n.state, n.address, n.version, n.is_draining, n.recoverer, n.joined_at,"
     " (select count(*) from sessions s where s.owner_inc = n.inc and s.is_connected = 1),"
-    f" coalesce(l.clients, 0), coalesce(l.expires, 0) - {SERVER_US}, n.http_address"
+    f" coalesce(l.clients, 0), coalesce(l.expires, 0) - {SERVER_US}, n.http_address, n.has_slots"
     " from nodes n left join leases l on l.inc = n.inc"
 )
 
@@ -46,6 +46,7 @@ class NodeRow:
     clients: int  # connected, as of its newest heartbeat
     lease_us: int  # until its lease runs out; below 0 once it has
     http_address: str  # a URL, for other nodes; empty: it serves no HTTP
+    has_slots: bool  # False: of a version that serves consumers and groups of a whole tenant
 
 
 def insert_node(database: Database, address: str, version: str, now_us: int, name: str = "") -> int:
@@ -54,8 +55,8 @@ def insert_node(database: Database, address: str, version: str, now_us: int, nam
     ((following,),) = database.fetch("select next_value from counters where counter = $1", "node")
     inc = int(following) - 1
     database.execute(
-        "insert into nodes (inc, state, address, version, joined_at, name)"
-        " values ($1, $2, $3, $4, $5, $6)",
+        "insert into nodes (inc, state, address, version, joined_at, name, has_slots)"
+        " values ($1, $2, $3, $4, $5, $6, 1)",
         *(inc, LIVE, address, version, now_us, name or f"node-{inc}"),
     )
     return inc
@@ -104,6 +105,7 @@ def list_nodes(database: Database) -> list[NodeRow]:
             clients=clients,
             lease_us=lease_us,
             http_address=http_address,
+            has_slots=bool(has_slots),
         )
         for (
             inc,
@@ -118,6 +120,7 @@ def list_nodes(database: Database) -> list[NodeRow]:
             clients,
             lease_us,
             http_address,
+            has_slots,
         ) in rows
     ]
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from penstock.catalog.cluster.holdings import forget_holdings
 from penstock.catalog.cluster.nodes import DEAD, mark_gone
 from penstock.catalog.cluster.share_parts import free_parts_of
 from penstock.catalog.database.interface import Database
@@ -81,6 +82,7 @@ def give_back(
         [(dead_inc, topic_id, offset) for topic_id, offset in sorted(fences.items())],
     )
     database.execute("delete from claims where owner_inc = $1", dead_inc)
+    forget_holdings(database, dead_inc)
     mark_gone(database, dead_inc)
     return True
 

@@ -6,7 +6,7 @@ A group's row is replaced as a whole, so what is stored is always one moment of 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import msgspec
 
@@ -14,6 +14,8 @@ from penstock.catalog.database.interface import Database
 from penstock.catalog.database.thread import Runner
 from penstock.model.clock import Clock
 from penstock.model.record import TenantId, TopicId
+
+Lease = tuple[str, int, int, int]  # who holds which offset, until when, deliveries allowed
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +30,7 @@ class GroupRow:
     lease_us: int
     deliveries_max: int  # 0: no bound
     owner: str | None = None  # the user who made it; None: nobody
+    leases: list[Lease] = field(default_factory=list)  # only if another node goes on with them
 
 
 class GroupCatalog:
@@ -42,7 +45,7 @@ class GroupCatalog:
         def work(database: Database) -> list[GroupRow]:
             rows = database.fetch(
                 "select topic_id, group_name, epoch, next_offset, open_offsets, lease_us,"
-                " deliveries_max, owner from groups where tenant = $1",
+                " deliveries_max, owner, leases from groups where tenant = $1",
                 self._tenant,
             )
             return [
@@ -55,6 +58,7 @@ class GroupCatalog:
                     lease_us=lease_us,
                     deliveries_max=deliveries_max,
                     owner=owner,
+                    leases=[tuple(one) for one in msgspec.json.decode(leases)],
                 )
                 for (
                     topic_id,
@@ -65,6 +69,7 @@ class GroupCatalog:
                     lease_us,
                     deliveries_max,
                     owner,
+                    leases,
                 ) in rows
             ]
 
@@ -85,12 +90,13 @@ class GroupCatalog:
         database.execute(
             "insert into groups"
             " (tenant, topic_id, group_name, epoch, next_offset, open_offsets, saved_at,"
-            " lease_us, deliveries_max, owner)"
-            " values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)"
+            " lease_us, deliveries_max, owner, leases)"
+            " values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)"
             " on conflict (tenant, topic_id, group_name) do update set"
             " epoch = excluded.epoch, next_offset = excluded.next_offset,"
             " open_offsets = excluded.open_offsets, saved_at = excluded.saved_at,"
-            " lease_us = excluded.lease_us, deliveries_max = excluded.deliveries_max",
+            " lease_us = excluded.lease_us, deliveries_max = excluded.deliveries_max,"
+            " leases = excluded.leases",
             self._tenant,
             row.topic_id,
             row.name,
@@ -101,6 +107,7 @@ class GroupCatalog:
             row.lease_us,
             row.deliveries_max,
             row.owner,
+            msgspec.json.encode(row.leases).decode(),
         )
 
     async def delete(self, topic_ids: Sequence[TopicId], name: str) -> None:

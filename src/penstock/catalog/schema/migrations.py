@@ -18,6 +18,7 @@ from penstock.catalog.schema.client_tables import CLIENT_TABLES
 from penstock.catalog.schema.clock_tables import CLOCK_TABLES
 from penstock.catalog.schema.cluster_tables import CLUSTER_TABLES, HTTP_ADDRESSES, NODE_COLUMNS
 from penstock.catalog.schema.group_tables import GROUP_SETTINGS, GROUP_TABLE, REDRIVE_COLUMNS
+from penstock.catalog.schema.holding_tables import HOLDING_TABLES
 from penstock.catalog.schema.login_columns import LOGIN_COLUMNS
 from penstock.catalog.schema.owner_columns import OWNER_COLUMNS
 from penstock.catalog.schema.partition_columns import PARTITION_COLUMNS
@@ -457,6 +458,7 @@ MIGRATIONS: Final = (
     Migration(24, NODE_COLUMNS),
     Migration(25, HTTP_ADDRESSES),
     Migration(26, SHARE_TABLES),
+    Migration(27, HOLDING_TABLES),
 )
 
 

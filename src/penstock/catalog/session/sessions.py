@@ -15,6 +15,7 @@ import msgspec
 
 from penstock.catalog.access.clients import ClientCatalog
 from penstock.catalog.access.credentials import REMOVED_OWNER
+from penstock.catalog.cluster.holdings import check_made
 from penstock.catalog.cluster.share_parts import (
     PartCatalog,
     attach_share,
@@ -62,6 +63,7 @@ from penstock.catalog.session.stored_sessions import (
     load_session,
 )
 from penstock.core.erasure import Erasure
+from penstock.core.quotas import SESSIONS, Limits
 from penstock.model.clock import Clock
 from penstock.model.errors import NotAuthorized, UnavailableError
 from penstock.model.record import TenantId
@@ -135,6 +137,20 @@ class SessionCatalog:
 
         return await self._runner.run(work)
 
+    async def filter_counts(self) -> list[tuple[str, int]]:
+        """How many filters each stored session has."""
+        tenant = self._tenant
+
+        def work(database: Database) -> list[tuple[str, int]]:
+            rows = database.fetch(
+                "select client_id, count(*) from subscriptions where tenant = $1"
+                " group by client_id",
+                tenant,
+            )
+            return [(client_id, count) for client_id, count in rows]
+
+        return await self._runner.run(work)
+
     async def fetch_retained(self, names: Sequence[str]) -> list[RetainedRow]:
         """The retained messages of these names, as the newest checkpoint has them."""
         tenant = self._tenant
@@ -173,11 +189,13 @@ class SessionCatalog:
         *,
         is_clean: bool,
         may_have: MayHave | None = None,
+        limits: tuple[Limits, Limits] | None = None,
     ) -> tuple[StoredSession, bool]:
         """The session of a client that connects, and whether it was there before.
 
         The caller has seen to it that a stored session belongs to `owner`, or gives `may_have`:
-        then it is NotAuthorized. A node is refused what another one has (SessionElsewhere).
+        then it is NotAuthorized. A node is refused what another one has (SessionElsewhere), and
+        what is beyond the quotas `limits` of a tenant and its users (QuotaExceeded).
         """
 
         def work(database: Database) -> tuple[StoredSession, bool]:
@@ -205,6 +223,8 @@ class SessionCatalog:
                 _begin_new_topics(database, self._tenant, client_id)
             else:
                 _insert(database, self._tenant, client_id, owner, expiry_s=expiry_s, inc=self._inc)
+                if limits is not None:
+                    check_made(database, self._tenant, SESSIONS, owner, limits)
             stored = load_session(database, self._tenant, client_id)
             if self._inc:
                 stored.pins.extend(load_pins(database, self._tenant, client_id))

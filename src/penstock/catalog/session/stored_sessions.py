@@ -64,6 +64,19 @@ class StoredSession:
         return max([*used, *self.feeds, 0])
 
 
+def no_session(client_id: str) -> StoredSession:
+    """Of a client of which nothing is kept."""
+    return StoredSession(
+        client_id=client_id,
+        incarnation=0,
+        expiry_s=0,
+        subscriptions=[],
+        positions={},
+        outstanding=[],
+        opened=[],
+    )
+
+
 def load_session(database: Database, tenant: TenantId, client_id: str) -> StoredSession:
     key = (tenant, client_id)
     ((incarnation, expiry_s),) = database.fetch(

@@ -13,8 +13,10 @@ from typing import Final
 
 import msgspec
 
+from penstock.catalog.cluster.holdings import check_made
 from penstock.catalog.database.interface import Database, Row
 from penstock.catalog.database.thread import Runner
+from penstock.core.quotas import WILLS, Limits
 from penstock.model.record import Headers, TenantId
 from penstock.model.will import NO_WILL, Login, Will
 
@@ -63,8 +65,12 @@ class WillCatalog:
         will: Will | None,
         replaced: int = NO_WILL,
         login: Login = NO_LOGIN,
+        limits: tuple[Limits, Limits] | None = None,
     ) -> int:
-        """Keep the will of a client that connects, if it has one, instead of its last; the id."""
+        """Keep the will of a client that connects, if it has one, instead of its last; the id.
+
+        A node gives the quotas of the tenant and its users: QuotaExceeded if it is one too many.
+        """
 
         def work(database: Database) -> int:
             delete_wills(database, [replaced] if replaced else [])
@@ -95,6 +101,8 @@ class WillCatalog:
                 login.credential,
                 self._inc or None,
             )
+            if limits is not None:
+                check_made(database, self._tenant, WILLS, owner, limits)
             return will_id
 
         return await self._runner.run(work)

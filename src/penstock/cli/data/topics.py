@@ -31,6 +31,8 @@ from penstock.cli.remote import (
 )
 from penstock.cli.target import filled_path, open_broker
 from penstock.config import environment, storage_chosen
+from penstock.core.naming.names import check_topic
+from penstock.core.topic_settings import check_topic_setting
 from penstock.model.errors import RefusedError
 from penstock.model.record import DEFAULT_TENANT, TenantId
 
@@ -123,10 +125,13 @@ def _settings(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def create_topic(options: argparse.Namespace) -> None:
+    check_topic(options.topic)  # before a data directory is created for it
+    settings = _settings(options)
+    for key, value in settings.items():
+        check_topic_setting(key, value)
+    if options.partitions is not None:
+        settings["partitions"] = options.partitions
     with reach_broker(options, create=True) as broker:
-        settings = _settings(options)
-        if options.partitions is not None:
-            settings["partitions"] = options.partitions
         broker.create_topic(options.topic, exist_ok=options.exist_ok, **settings)
         _answer(options, broker, options.topic, "created")
 

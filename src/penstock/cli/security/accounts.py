@@ -19,6 +19,7 @@ from penstock.catalog.access.credentials import CredentialRow
 from penstock.cli.remote import RunningBroker
 from penstock.cli.target import filled_path, target_path
 from penstock.config import storage_settings
+from penstock.core.access import no_such_user
 from penstock.model.errors import RefusedError
 from penstock.model.record import DEFAULT_TENANT, TenantId
 from penstock.model.tenants import no_such_tenant
@@ -209,12 +210,6 @@ class BrokerAccounts:
 
 def no_such_key(key_id: str) -> RefusedError:
     return RefusedError(f"there is no key {key_id!r}: see `penstock key list`")
-
-
-def no_such_user(user: str) -> RefusedError:
-    return RefusedError(
-        f"there is no user {user!r} (names are case-sensitive): see `penstock user list`"
-    )
 
 
 def _user(row: CredentialRow) -> User:

@@ -24,9 +24,8 @@ from penstock.cli.security.accounts import (
     add_config,
     closed_directory,
     no_such_key,
-    no_such_user,
 )
-from penstock.core.access import ADMIN, OPERATOR, check_user
+from penstock.core.access import ADMIN, OPERATOR, check_user, no_such_user
 from penstock.model.errors import RefusedError
 from penstock.model.limits import PASSWORD_BYTES_MAX
 from penstock.model.record import DEFAULT_TENANT

@@ -13,8 +13,9 @@ def add_commands(commands: Any) -> None:
     parser = commands.add_parser(
         "reload",
         description="Let a running broker read its certificates, revocation lists, keys of tokens, "
-        "declared roles and rules, and log level again. No connection ends. A file that "
-        "cannot be used is named, and what was read before is still in use.",
+        "declared roles and rules, quotas, and log level again. No connection ends, except those "
+        "of revoked certificates. A file that cannot be used is named, and what was read before "
+        "is still in use.",
     )
     add_remote(parser)
     parser.set_defaults(run=reload)

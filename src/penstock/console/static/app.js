@@ -67,6 +67,10 @@ async function show() {
   document.title = `${page.title} – Penstock`;
   const root = h("div", { class: `page ${name}` });
   clear(main, h("h1", {}, page.title), root);
+  if (page.needsAdmin && !me.is_admin) {
+    root.append(h("p", { class: "none" }, `${me.user || "You"} may not see this page: it needs the role admin.`));
+    return;
+  }
   try {
     await page.show(root, { parts, fields, signal, me, guard: (work) => guard(signal, work) });
   } catch (wrong) {
@@ -137,6 +141,7 @@ async function start() {
     return;
   }
   offline(false);
+  say(""); // what was said to somebody else
   show();
 }
 

@@ -3,7 +3,7 @@
 import { h, clear } from "./dom.js";
 import { clock } from "./format.js";
 
-const WIDTH = 600;
+const WIDTH = matchMedia("(max-width: 760px)").matches ? 340 : 600; // texts keep their size on a phone
 const HEIGHT = 160;
 const LEFT = 56;
 const TOP = 14;

@@ -2,29 +2,34 @@
 
 import { at, events, get, query, send } from "./api.js";
 import { asCurl, asMosquitto, asPython } from "./copying.js";
-import { button, copy, dialog, facts, field, form, h, input, link, repeat, say, section, select, table } from "./dom.js";
-import { bytes, offsets, plural, time } from "./format.js";
+import { button, copy, dialog, facts, field, form, h, input, link, repeat, say, select, table } from "./dom.js";
+import { bytes, count, offsets, plural, time } from "./format.js";
 
 export const title = "Messages";
 
 const PAGE = 50;
+const NEWEST = "newest";
+const LOOKED_MAX = 20_000; // records that are searched at once for the newest that match
+const READ_MAX = 10_000; // of one request
+const RETRY_MS = 2000;
 const LIVE_MAX = 500; // shown at once; older ones leave the page
 const TEXT_MAX = 120;
 
 export async function show(root, context) {
-  const { parts, fields, signal, me } = context;
+  const { parts, fields, signal, me, guard } = context;
   const topics = (await get("/v1/topics", signal)).topics.map((one) => one.topic);
   if (!topics.length) {
-    root.append(h("p", { class: "none" }, "There is no topic yet. Publish the first message:"), publishing("", []));
+    root.append(h("p", { class: "none" }, "There is no topic yet. Publish the first message:"),
+      h("section", { class: "card" }, publishing(() => "", [])));
     return;
   }
   const topic = select(topics, parts[0] && topics.includes(parts[0]) ? parts[0] : topics[0]);
-  const from = input({ value: fields.get("from") ?? "-1h", size: 12 });
+  const from = input({ value: fields.get("from") ?? NEWEST, size: 12 });
   const names = input({ value: fields.get("names") ?? "", placeholder: "sensors/+/temp" });
   const where = input({ value: fields.get("where") ?? "", placeholder: "payload.celsius > 30", class: "wide" });
   const namesField = field("Names", names, "A filter with + and #");
   const whereField = field("Where", where, "A filter expression: payload, name, headers, offset, timestamp");
-  const fromField = field("From", from, "earliest, an offset, -24h, or a time");
+  const fromField = field("From", from, "newest, earliest, an offset, -24h, or a time");
   const problem = h("p", { class: "problem", role: "alert", hidden: true });
   let isSplit = false; // the topic has several partitions: offsets count in each of them
   const placeOf = (one) => (isSplit ? `${one.partition ?? 0}:${one.offset}` : one.offset);
@@ -37,7 +42,7 @@ export async function show(root, context) {
     { title: "", text: () => "", node: (one) => button("Open", () => open(topic.value, one, me, isSplit), "plain") },
   ], placeOf, "No message matches.");
   const state = h("p", { class: "state" });
-  const older = button("Next page", () => browse(next));
+  const further = button("Next page", () => browse(next));
   const live = button("Follow live", () => (tail ? pause() : follow()));
   let next = 0;
   let tail = null; // ends the stream that is being read
@@ -45,31 +50,64 @@ export async function show(root, context) {
   let seen = ""; // how far the stream was read; empty before the first one
 
   const filters = () => ({ names: names.value, where: where.value });
-  // What is wrong with an entry is said below it.
+  // What is wrong with an entry is said below it; false if the broker is away.
   async function guarded(work) {
     problem.hidden = true;
     [fromField, namesField, whereField].forEach((one) => one.fail(""));
-    try {
-      await work();
-    } catch (wrong) {
-      if (wrong.name === "AbortError") return;
-      const field = { InvalidExpression: whereField, InvalidFilter: namesField, InvalidPosition: fromField,
-        OffsetBeyondEnd: fromField }[wrong.error];
-      if (field) return field.fail(wrong.message);
-      problem.textContent = wrong.message;
-      problem.hidden = false;
-    }
+    let isAnswered = true;
+    await guard(async () => {
+      try {
+        await work();
+      } catch (wrong) {
+        isAnswered = wrong.status !== 0 && wrong.status !== 503;
+        if (!isAnswered || wrong.status === 401) throw wrong;
+        explain(wrong);
+      }
+    });
+    return isAnswered;
   }
-  const browse = (position) => guarded(async () => {
+  function explain(wrong) {
+    if (wrong.name === "AbortError") return;
+    const field = { InvalidExpression: whereField, InvalidFilter: namesField, InvalidPosition: fromField,
+      OffsetBeyondEnd: fromField }[wrong.error];
+    if (field) return field.fail(wrong.message);
+    problem.textContent = wrong.message;
+    problem.hidden = false;
+  }
+  const recordsFrom = (from, limit) =>
+    get(`${at("topics", topic.value)}/records${query({ from, limit, ...filters() })}`, signal);
+  const begin = () => browse(from.value.trim() || NEWEST);
+  // Asks again while the broker is away.
+  async function browse(position) {
     stop();
-    const page = await get(`${at("topics", topic.value)}/records${query({ from: position, limit: PAGE, ...filters() })}`, signal);
+    const isAnswered = await guarded(() => (position === NEWEST || position.ends ? showNewest(position.ends) : showPage(position)));
+    if (!isAnswered) setTimeout(() => signal.aborted || tail || browse(position), RETRY_MS);
+  }
+  const endsAt = (ends) => `the topic ends at offset ${offsets(ends)}${isSplit ? " (partition:offset)" : ""}`;
+  async function showPage(position) {
+    const page = await recordsFrom(position, PAGE);
     const { next_offset: reached, end_offset: ends } = page;
     isSplit = typeof ends === "object";
     next = isSplit ? JSON.stringify(reached) : reached;
     list.update(page.records);
-    older.hidden = isSplit ? Object.keys(ends).every((one) => reached[one] >= ends[one]) : reached >= ends;
-    state.textContent = `${plural(page.records.length, "message")}; the topic ends at offset ${offsets(ends)}${isSplit ? " (partition:offset)" : ""}.`;
-  });
+    further.textContent = "Next page";
+    further.hidden = isSplit ? Object.keys(ends).every((one) => reached[one] >= ends[one]) : reached >= ends;
+    state.textContent = `${plural(page.records.length, "message")}; ${endsAt(ends)}.`;
+  }
+  async function showNewest(below) {
+    const about = await get(at("topics", topic.value), signal);
+    isSplit = Boolean(about.partitions?.length);
+    const parts = isSplit ? about.partitions : [{ ...about, partition: 0 }];
+    const ends = endsOf(parts, (one) => one.end_offset);
+    const read = (starts) => recordsFrom(isSplit ? JSON.stringify(starts) : starts[0], READ_MAX);
+    const { found, older } = await findNewest(parts, below ?? ends, read);
+    list.update(found);
+    next = { ends: older };
+    further.textContent = "Older messages";
+    further.hidden = parts.every((one) => older[one.partition] <= one.first_offset);
+    const searched = found.length < PAGE && !further.hidden ? ` in the ${count(LOOKED_MAX)} records that were searched` : "";
+    state.textContent = `${plural(found.length, "message")}${searched}, the newest first; ${endsAt(isSplit ? ends : ends[0])}.`;
+  }
   function end(label) {
     tail?.abort();
     tail = null;
@@ -91,7 +129,7 @@ export async function show(root, context) {
     signal.addEventListener("abort", () => mine.abort());
     live.textContent = "Pause";
     live.setAttribute("aria-pressed", "true");
-    older.hidden = true;
+    further.hidden = true;
     let isWaiting = false;
     list.update(shown);
     const draw = () => {
@@ -110,14 +148,44 @@ export async function show(root, context) {
       }
     }));
   }
-  const search = h("form", { class: "row search", onsubmit: (event) => { event.preventDefault(); browse(from.value || "earliest"); } },
+  const search = h("form", { class: "row search", onsubmit: (event) => { event.preventDefault(); begin(); } },
     field("Topic", topic), fromField, namesField, whereField,
     h("div", { class: "row" }, h("button", { type: "submit" }, "Browse"), live));
-  topic.addEventListener("change", () => browse(from.value || "earliest"));
-  root.append(h("section", { class: "card" }, search, problem), state, list, older,
-    section("Publish", publishing(() => topic.value, topics)));
-  await browse(from.value || "earliest");
+  topic.addEventListener("change", begin);
+  const published = () => (tail ? null : begin());
+  root.append(h("section", { class: "card" }, search, problem), h("details", { class: "card" },
+    h("summary", {}, "Publish a message"), publishing(() => topic.value, topics, published)), state, list, further);
+  await begin();
   if (fields.get("live")) await follow();
+}
+
+const endsOf = (parts, offsetOf) => Object.fromEntries(parts.map((one) => [one.partition, offsetOf(one)]));
+
+// The last messages below `ends` that match, the newest first, and the ends of the messages before them.
+async function findNewest(parts, ends, read) {
+  let found = [];
+  let starts = ends;
+  for (let span = PAGE; span <= LOOKED_MAX; span *= 20) { // looks further back until there are enough
+    const each = Math.ceil(span / parts.length);
+    starts = endsOf(parts, (one) => Math.max(one.first_offset, ends[one.partition] - each));
+    found = await readBetween(starts, ends, read);
+    if (found.length >= PAGE || parts.every((one) => starts[one.partition] <= one.first_offset)) break;
+  }
+  if (found.length <= PAGE) return { found, older: starts };
+  found = found.slice(0, PAGE);
+  const lowest = ({ partition }) => Math.min(ends[partition],
+    ...found.filter((one) => (one.partition ?? 0) === partition).map((one) => one.offset));
+  return { found, older: endsOf(parts, lowest) };
+}
+
+async function readBetween(starts, ends, read) {
+  const found = [];
+  for (let reached = starts; Object.keys(ends).some((one) => reached[one] < ends[one]);) {
+    const page = await read(reached);
+    found.push(...page.records.filter((one) => one.offset < ends[one.partition ?? 0]));
+    reached = typeof page.next_offset === "object" ? page.next_offset : { 0: page.next_offset };
+  }
+  return found.sort((one, other) => other.timestamp - one.timestamp || other.offset - one.offset);
 }
 
 // The payload as bytes.
@@ -168,7 +236,8 @@ function open(topic, record, me, isSplit) {
     Retained: record.retain ? "yes" : "no", Expires: record.expires_at ? time(record.expires_at) : "never" };
   const headers = Array.isArray(record.headers) ? record.headers : Object.entries(record.headers ?? {});
   const programs = [["Copy as curl", asCurl], ["Copy as Python", asPython], ["Copy as mosquitto_pub", asMosquitto]];
-  const trace = me.is_admin && !isSplit ? link(`#/trace/${encodeURIComponent(`${topic}@${record.offset}`)}`, "Who has received it?") : null;
+  const place = `${topic}${isSplit ? `/${record.partition ?? 0}` : ""}@${record.offset}`;
+  const trace = me.is_admin ? link(`#/trace/${encodeURIComponent(place)}`, "Who has received it?") : null;
   const close = dialog(`Message ${record.offset}`, facts(shown),
     headers.length ? h("h3", {}, "Headers and properties") : null,
     headers.length ? h("dl", { class: "facts" }, ...headers.flatMap(([key, text]) => [h("dt", {}, key), h("dd", {}, text)])) : null,
@@ -178,7 +247,7 @@ function open(topic, record, me, isSplit) {
   tabs[0].click();
 }
 
-function publishing(topicOf, topics) {
+function publishing(topicOf, topics, published) {
   const topic = topics.length ? null : input({ required: true });
   const name = input({ placeholder: "as the topic" });
   const payload = h("textarea", { rows: 3, spellcheck: "false", required: true });
@@ -199,6 +268,7 @@ function publishing(topicOf, topics) {
     const stored = await send("POST", `${at("topics", target)}/records`, message);
     say(`Stored at offset ${offsets(stored.first_offset)}.`);
     if (topic) location.hash = `#/messages/${encodeURIComponent(target)}`;
+    else await published();
   });
 }
 

@@ -9,7 +9,7 @@ export const title = "Overview";
 
 const REFRESH_MS = 5000;
 
-export async function show(root, { signal, guard }) {
+export async function show(root, { signal, guard, me }) {
   const tiles = h("div", { class: "tiles" });
   const troubles = h("div");
   const charts = [
@@ -36,7 +36,7 @@ export async function show(root, { signal, guard }) {
     { title: "Since the start", text: (one) => count(one.count), number: true },
   ], (one) => `${one.what} ${one.reason}`, "Nothing was dropped or refused since the start.");
   root.append(tiles, troubles, h("div", { class: "charts" }, ...charts), h("div", { class: "columns" },
-    section("Slowest readers", slowest), section("Dropped and refused", reasons)));
+    me.is_admin ? section("Slowest readers", slowest) : null, section("Dropped and refused", reasons)));
 
   let series = null;
   await repeat(REFRESH_MS, signal, () => guard(async () => {

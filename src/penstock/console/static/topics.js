@@ -60,13 +60,13 @@ function ageText(seconds) {
 }
 
 const settingsFields = (topic) => {
-  const age = input({ value: ageText(topic?.retention_age), placeholder: "7d" });
-  const size = input({ value: topic?.retention_bytes ?? "", placeholder: "10GB" });
+  const age = input({ value: topic ? ageText(topic.retention_age) : "7d" });
+  const size = input({ value: topic?.retention_bytes ?? "", placeholder: "10 GiB" });
   const durability = select(topic?.durability === "replicated" ? ["replicated"] : ["fsync", "os"], topic?.durability ?? "fsync");
   return {
     parts: [
       field("Keep records for", age, "Seconds, or 12h, 7d; empty: for ever"),
-      field("Keep at most", size, "Bytes, or 10GB; empty: without a bound"),
+      field("Keep at most", size, "Bytes, or 10 GiB; empty: no limit"),
       field("Durability", durability, durability.value === "replicated" ? "Kafka's brokers hold what was acknowledged" : "fsync: an acknowledgement waits for the disk"),
     ],
     read: () => ({ retention_age: value(age), retention_bytes: value(size), durability: durability.value }),
@@ -104,8 +104,9 @@ async function showOne(root, { signal, guard, me }, name) {
   ], (one) => one.group, "No group reads this topic.");
   const sessions = table("Sessions that are behind", [
     { title: "Client id", text: (one) => one.reader },
+    { title: "State", text: (one) => (one.kind === "session" ? "connected" : "away") },
     { title: "Behind by", text: (one) => one.lag, node: (one) => lag(one.lag), number: true },
-  ], (one) => one.reader, "No connected session is behind in this topic.");
+  ], (one) => one.reader, "No session of an MQTT client is behind in this topic.");
   let isSplit = false; // it has several partitions: offsets count in each of them
   const placeOf = (one) => (isSplit ? `${one.partition ?? 0}:${one.offset}` : one.offset);
   const newest = table("Newest messages", [
@@ -146,7 +147,7 @@ async function showOne(root, { signal, guard, me }, name) {
     newest.update(page.records.sort((one, other) => other.timestamp - one.timestamp || other.offset - one.offset).slice(0, NEWEST));
     bindings.update((await get("/v1/bindings", signal)).bindings.filter((one) => one.topic === name));
     const slowest = await get(`/v1/overview?after=${Date.now() * 1000}`, signal).then((one) => one.slowest, () => []);
-    sessions.update(slowest.filter((one) => one.kind === "session" && one.topic === name));
+    sessions.update(slowest.filter((one) => one.kind.startsWith("session") && one.topic === name));
   });
   root.append(
     h("div", { class: "row" }, link("#/topics", "All topics"),

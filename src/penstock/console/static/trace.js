@@ -10,7 +10,8 @@ export const needsAdmin = true;
 const WAIT_S = 10;
 const SHOWN_MAX = 500;
 const SECONDS = 600;
-const RECORD = /^(.+)@(\d{1,18})$/;
+const RECORD = /^([^/]+)(?:\/(\d{1,9}))?@(\d{1,18})$/; // a partition is named where there are several
+const placeOf = (one) => `${one.topic}${one.partition ? `/${one.partition}` : ""}@${one.offset}`;
 const KINDS = { received: "info", stored: "good", sent: "info", "sent again": "warn", acknowledged: "good", read: "info", "given back": "warn",
   waiting: "warn", dropped: "bad", refused: "bad", passed: "good", unacknowledged: "warn" };
 const isFilter = (text) => !/#./.test(text) && !/[^/][+#]|\+[^/]/.test(text);
@@ -19,8 +20,8 @@ const eventTable = () => table("Events", [
   { title: "Time (UTC)", text: (one) => time(one.at).slice(11), fixed: true },
   { title: "What", text: (one) => one.what, node: (one) => pill(one.what, KINDS[one.what]) },
   { title: "Name", text: (one) => one.name },
-  { title: "Record", text: (one) => (one.offset === undefined ? "–" : `${one.topic}@${one.offset}`), node: (one) =>
-    (one.offset === undefined || !one.topic ? "–" : link(`#/trace/${encodeURIComponent(`${one.topic}@${one.offset}`)}`, `${one.topic}@${one.offset}`)) },
+  { title: "Record", text: (one) => (one.offset === undefined ? "–" : placeOf(one)), node: (one) =>
+    (one.offset === undefined || !one.topic ? "–" : link(`#/trace/${encodeURIComponent(placeOf(one))}`, placeOf(one))) },
   { title: "Client", text: (one) => one.client ?? "" },
   { title: "QoS", text: (one) => one.qos ?? "–", number: true },
   { title: "Messages", text: (one) => count(one.count ?? 1), number: true },
@@ -40,11 +41,11 @@ export async function show(root, context) {
   };
   signal.addEventListener("abort", stop);
   const ask = form("Trace", [field("Name, client or record", what,
-    "A name or a filter, a client id, or TOPIC@OFFSET for a stored record")], async () => {
+    "A name or a filter, a client id, or TOPIC@OFFSET for a stored record (orders/3@42 in partition 3)")], async () => {
     await stop();
     const subject = what.value.trim();
     const found = RECORD.exec(subject);
-    if (found && (await showRecord(shown, found[1], found[2], signal))) return;
+    if (found && (await showRecord(shown, found, signal))) return;
     running = await follow(shown, subject, context, stop);
   });
   const traces = table("Traces that are on", [
@@ -94,10 +95,10 @@ async function follow(shown, subject, { signal, guard }, stop) {
 }
 
 // False if there is no such topic: then the text is a name or a client.
-async function showRecord(shown, topic, offset, signal) {
+async function showRecord(shown, [place, topic, partition, offset], signal) {
   let known;
   try {
-    known = await get(`${at("topics", topic)}/records/${offset}/trace`, signal);
+    known = await get(`${at("topics", topic)}/records/${offset}/trace${query({ partition })}`, signal);
   } catch (wrong) {
     if (wrong.status === 404) return false;
     throw wrong;
@@ -112,10 +113,10 @@ async function showRecord(shown, topic, offset, signal) {
   readers.update(known.readers);
   const events = eventTable();
   events.update(known.events);
-  clear(shown, section(`${topic}@${offset}`, facts({
+  clear(shown, section(place, facts({
     Name: record.name, Received: `${time(record.timestamp)} UTC`, Publisher: record.publisher || "–", QoS: record.qos ?? 1,
     Topic: `offsets ${count(known.first_offset)} to ${count(known.end_offset - 1)}`,
-    Message: link(`#/messages/${encodeURIComponent(topic)}?from=${offset}`, "Show the payload"),
+    Message: link(`#/messages/${encodeURIComponent(topic)}${query(partition ? { from: new Date(record.timestamp / 1000).toISOString(), names: record.name } : { from: offset })}`, "Show the payload"),
   })), section("Which readers have passed it", readers),
   known.events.length ? section("What traces saw of it", events) : null);
   return true;

@@ -28,6 +28,7 @@ from penstock.core.access.principals import (
     decide,
     denial,
     may_read_some,
+    no_such_user,
 )
 from penstock.core.access.roles import (
     ADMIN,
@@ -73,5 +74,6 @@ __all__ = [
     "decide",
     "denial",
     "may_read_some",
+    "no_such_user",
     "parse_rule",
 ]

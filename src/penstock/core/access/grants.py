@@ -12,13 +12,13 @@ each message is judged again when it is delivered (`receive`).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from typing import Final, NamedTuple, Protocol
 
 from penstock.core.access.actions import ACTIONS, READ, SUBSCRIBE
 from penstock.core.access.roles import ADMIN, BUILT_IN, OPERATOR, Role
 from penstock.core.access.rules import PLACEHOLDERS, Rule
-from penstock.core.naming.names import topic_key
+from penstock.core.naming.names import overlaps, topic_key
 from penstock.core.naming.trie import FilterTrie
 
 _BITS: Final = {action: 1 << at for at, action in enumerate(ACTIONS)}
@@ -216,6 +216,28 @@ class Grants:
             clause.bits & bit and not clause.rule.allows
             for one in self.condensed
             for clause in one.about(subject, action, name, topic)
+        )
+
+    def allows_all(
+        self, subject: Subject, action: str, filter: str, topics: Container[str]
+    ) -> bool:
+        """Whether rules over names allow an action with every name that a filter matches.
+
+        These topics may hold such names: nothing may be denied that is about one of them either.
+        """
+        bit = _BITS[action]
+        for clause in (one for own in self.sets for one in own.clauses if one.bits & bit):
+            rule = clause.rule
+            if not rule.allows and (
+                topic_key(rule.topic) in topics
+                if rule.topic
+                else overlaps(_with_wildcards(rule.filter), filter)
+            ):
+                return False
+        return any(
+            clause.bits & bit and clause.rule.allows
+            for one in self.sets
+            for clause in (one.clauses if one.is_full else one.of_filter(subject, filter, ""))
         )
 
     def may_read_some(self, topic: str) -> bool:

@@ -13,7 +13,7 @@ from typing import Final
 from penstock.core.access.actions import PUBLISH, READ, RECEIVE, SUBSCRIBE
 from penstock.core.access.grants import FULL, NOTHING, Decision, Grants
 from penstock.core.naming.names import DEAD_SUFFIX, quoted
-from penstock.model.errors import InvalidName
+from penstock.model.errors import InvalidName, RefusedError
 from penstock.model.limits import USER_CHARS_MAX
 from penstock.model.record import DEFAULT_TENANT, TenantId
 
@@ -117,9 +117,10 @@ def decide(principal: Principal, action: str, name: str, topic: str) -> Decision
     if action == PUBLISH and _is_own(name):
         return Decision(False, None, "")
     found = principal.grants.decide(principal, action, name, topic)
-    if found.is_allowed and topic.endswith(DEAD_SUFFIX):
-        original = principal.grants.decide(principal, action, *_original(name, topic))
-        if original.rule is not None and not original.is_allowed and action in (READ, RECEIVE):
+    while found.is_allowed and topic.endswith(DEAD_SUFFIX) and action in (READ, RECEIVE):
+        name, topic = _original(name, topic)
+        original = principal.grants.decide(principal, action, name, topic)
+        if original.rule is not None and not original.is_allowed:
             return original
     return found
 
@@ -128,7 +129,11 @@ def _denies_original(principal: Principal, action: str, name: str, topic: str) -
     """Whether the record that a dead letter was may not be read: then the letter may not either."""
     if action not in (READ, RECEIVE):
         return False
-    return principal.grants.denies(principal, action, *_original(name, topic))
+    while topic.endswith(DEAD_SUFFIX):  # the record may have been a dead letter, too
+        name, topic = _original(name, topic)
+        if principal.grants.denies(principal, action, name, topic):
+            return True
+    return False
 
 
 def _original(name: str, topic: str) -> tuple[str, str]:
@@ -184,3 +189,16 @@ def check_new_user(user: str) -> str:
             "choose another character"
         )
     return user
+
+
+def no_such_user(user: str) -> RefusedError:
+    """What somebody is told who names a user that does not exist."""
+    tenant, separator, name = user.partition("/")
+    if separator:
+        return RefusedError(
+            f"there is no user {quoted(user)}: give the name without its tenant, {quoted(name)}, "
+            f"and the tenant as --tenant {tenant}"
+        )
+    return RefusedError(
+        f"there is no user {quoted(user)} (names are case-sensitive): see `penstock user list`"
+    )

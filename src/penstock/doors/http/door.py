@@ -17,11 +17,13 @@ from typing import Any, Final
 
 from penstock.broker.access.audit import Audit
 from penstock.broker.limited_log import LimitedLog
+from penstock.broker.queue.readers import Readers
 from penstock.broker.world import World
 from penstock.core.access import Principal
 from penstock.core.proxies import NO_PROXIES, TrustedProxies
 from penstock.doors.budget import Budget
 from penstock.doors.descriptors import Descriptors
+from penstock.doors.http.admitted import admit_alike
 from penstock.doors.http.auditing import note_act, note_certificate, note_refusal
 from penstock.doors.http.lasting import Lasting, Waits, end_waiting
 from penstock.doors.http.limits import (
@@ -233,6 +235,10 @@ class HttpDoor:
     # Requests
 
     def dispatch(self, request: Request) -> None:
+        admitted = request.asker.admitted
+        if admitted is not None and admitted.lets_in(request, self._access.edition):
+            self._answer(request, request.route)
+            return
         # Also if it was admitted before its body came: by now its user may be gone.
         self._find_asker(request, self._handle)
 
@@ -325,19 +331,24 @@ class HttpDoor:
             route, audit = self.tenants.choose(request, route)
             readers = None if self.passing is None else route.readers_for(request)
             if readers is not None and not readers.is_here and not request.passed:
-                request.task = self.serving.tasks.spawn(self._pass_on(request, route, audit))
+                work = self._pass_on(request, route, audit, readers)
+                request.task = self.serving.tasks.spawn(work)
                 return
+            if route.is_plain:
+                request.asker.admitted = admit_alike(request, self._access.edition)
         except Exception as wrong:
             self._fail(request, wrong)
             return
         self._begin_work(request, route, audit)
 
-    async def _pass_on(self, request: Request, route: Route, audit: Audit) -> None:
+    async def _pass_on(
+        self, request: Request, route: Route, audit: Audit, readers: Readers
+    ) -> None:
         """Have another node answer, unless this one can by now."""
         assert self.passing is not None
         try:
             engine = self.tenants.get(audit.tenant).engine
-            answer = await self.passing.pass_on(request, engine, is_patient=route.ends_with_client)
+            answer = await self.passing.pass_on(request, engine, readers)
         except Exception as wrong:
             self._fail(request, wrong)
             return
@@ -347,11 +358,14 @@ class HttpDoor:
             self._reply(request, answer)
 
     def _begin_work(self, request: Request, route: Route, audit: Audit) -> None:
+        if route.is_administrative:
+            self.serving.tasks.spawn(self._handle_audited(request, route, audit))
+        else:
+            self._answer(request, route)
+
+    def _answer(self, request: Request, route: Route) -> None:
         try:
-            if route.is_administrative:
-                self.serving.tasks.spawn(self._handle_audited(request, route, audit))
-                return
-            answer = call(request, route)
+            answer = route.handler(request) if route.is_plain else call(request, route)
         except Exception as wrong:
             self._fail(request, wrong)
             return
@@ -394,8 +408,8 @@ class HttpDoor:
         under_way = [one.current.principal for one in self._connections if one.current is not None]
         return under_way + self._lasting.principals()
 
-    def _end_revoked(self, concerned: set[Principal] | None) -> None:
-        if concerned is None or any(one.is_revoked for one in concerned):
+    def _end_revoked(self, concerned: set[Principal]) -> None:
+        if any(one.is_revoked for one in concerned):
             self._lasting.end_revoked()
             for connection in list(self._connections):
                 if connection.current is not None:

@@ -6,6 +6,7 @@ of who signed in.
 
 from __future__ import annotations
 
+import re
 from typing import Final
 
 from penstock.console.files import INDEX, ConsoleFiles
@@ -22,6 +23,8 @@ SECURITY: Final = (
     ),
     ("Referrer-Policy", "no-referrer"),
 )
+# A browser that takes gzip, and does not say that it would rather not.
+GZIP: Final = re.compile(r"\bgzip\b(?!\s*;\s*q=0(\.0*)?\s*(,|$))", re.IGNORECASE)
 
 
 def add_routes(door: Endpoints) -> None:
@@ -44,8 +47,13 @@ class Home:
         file = self._files.find(name)
         if file is None:
             raise HttpError(404, f"the console has no file {name[:200]!r}")
-        tag = f'"{file.tag}"'
-        headers = (*SECURITY, ("Cache-Control", "no-cache"), ("ETag", tag))
+        takes_gzip = GZIP.search(request.header(b"accept-encoding")) is not None
+        tag = f'"{file.tag}-gzip"' if takes_gzip else f'"{file.tag}"'
+        cached = (("Cache-Control", "no-cache"), ("ETag", tag), ("Vary", "Accept-Encoding"))
+        headers = (*SECURITY, *cached)
         if request.header(b"if-none-match") == tag:
             return Response(304, headers=headers)
+        if takes_gzip:
+            packed = (*headers, ("Content-Encoding", "gzip"))
+            return Response(200, file.packed, file.content_type, packed)
         return Response(200, file.content, file.content_type, headers)

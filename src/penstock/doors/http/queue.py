@@ -24,7 +24,14 @@ from penstock.core.delivery.run import run_of
 from penstock.core.naming.names import check_topic, quoted, topic_key
 from penstock.doors.http.routing.endpoints import Endpoints
 from penstock.doors.http.routing.errors import problem_of, status_of
-from penstock.doors.http.routing.needs import Needs, check_manage, check_owner, check_read, may_see
+from penstock.doors.http.routing.needs import (
+    Needs,
+    check_manage,
+    check_owner,
+    check_read,
+    may_see,
+    publish_refusal,
+)
 from penstock.doors.http.routing.router import Route
 from penstock.doors.http.routing.schemas import TOPIC, shown_as
 from penstock.doors.http.v1.describing import Facts, Field
@@ -175,6 +182,7 @@ def add_routes(door: Endpoints, submissions: Submissions) -> None:
                 facts=facts,
                 changes=changes,
                 needs=Needs.JUDGED,
+                topic_of=lambda request: topic_name(read_fields(request), "topic"),
             )
         )
 
@@ -239,8 +247,11 @@ class QueueDoor:
             asked = _Produce(
                 topic_name(fields, "topic"), read_id(fields, "producer_id"), text(fields, "message")
             )
-        topic = self._engine.topics.get(asked.topic)
-        self._engine.queue.check_producer(topic, asked.producer_id)
+        try:
+            topic = self._engine.topics.get(asked.topic)
+            self._engine.queue.check_producer(topic, asked.producer_id)
+        except RefusedError as refused:
+            raise publish_refusal(request.principal, asked.topic, refused) from None
         payload = asked.message.encode()
         run = run_of(topic.declared, [payload], KIND_TEXT, asked.producer_id)
 

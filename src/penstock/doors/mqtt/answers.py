@@ -18,6 +18,11 @@ from penstock.mqtt.reasons import Reason
 SENTENCE_CHARS_MAX: Final = 300  # names in it may be long
 
 
+def moved(why: str, elsewhere: str) -> Properties:
+    """The same for a client that has to go to another server, with its addresses if known."""
+    return replace(explained(why), server_reference=elsewhere or None)
+
+
 def explained(text: str) -> Properties:
     """The properties that say why."""
     if not text:

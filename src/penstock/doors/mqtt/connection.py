@@ -59,11 +59,11 @@ class Connection:
         "_out",
         "_out_bytes",
         "_plain",
-        "_publishing",
         "_rest",
         "_router",
         "_serving",
         "_traffic",
+        "begun",
         "certificate",
         "end_reason",
         "exchange",
@@ -104,7 +104,7 @@ class Connection:
         self.stuck_since = -1  # since this tick its socket has not taken all that was sent
         self._plain: MqttEncoding | None = None
         self._aliases_out: OutgoingAliases | None = None
-        self._publishing: Publishing | None = None
+        self.begun: Publishing | None = None  # once the client publishes
         self.state = State.WAIT_CONNECT
         self.version = UNKNOWN_VERSION
         self.session: Session | None = None
@@ -167,7 +167,7 @@ class Connection:
                     at += len(neighbours) - 1
                 traffic.publishes_received += last.end_message - item.first_message
                 traffic.publish_bytes_received += last.end - item.start
-                publishing = self._publishing or self.publishing()
+                publishing = self.begun or self.publishing()
                 try:
                     if last is item:
                         publishing.publish(chunk, item)
@@ -227,11 +227,11 @@ class Connection:
 
     def publishing(self) -> Publishing:
         """What the client publishes goes through here; made when it begins to."""
-        if self._publishing is None:
+        if self.begun is None:
             session, plain = self.session, self._plain
             assert session is not None and plain is not None
-            self._publishing = Publishing(self, session, self.exchange.publisher, plain)
-        return self._publishing
+            self.begun = Publishing(self, session, self.exchange.publisher, plain)
+        return self.begun
 
     def hold(self, wait_s: float) -> None:
         """Stop reading from the client for a moment, or for so long."""
@@ -240,7 +240,7 @@ class Connection:
 
     @property
     def is_overdue(self) -> bool:
-        return self._publishing is not None and self._publishing.is_overdue
+        return self.begun is not None and self.begun.is_overdue
 
     @property
     def peer(self) -> str:
@@ -491,7 +491,7 @@ class Connection:
         self.is_closed = True
         self.state = State.CLOSED
         self._out = []
-        self._rest = self._publishing = None
+        self._rest = self.begun = None
         self._backlog.close()
         self.gate.close()
         try:

@@ -21,7 +21,7 @@ from penstock.doors.descriptors import Descriptors
 from penstock.doors.lingering import STOP_LINGER_S_MAX, Lingering
 from penstock.doors.link import Link
 from penstock.doors.listening import Listeners
-from penstock.doors.mqtt.answers import reason_of
+from penstock.doors.mqtt.answers import moved, reason_of
 from penstock.doors.mqtt.arrive.arrivals import DRAINING, Arrivals
 from penstock.doors.mqtt.connection import Connection
 from penstock.doors.mqtt.encoding import Encodings
@@ -39,7 +39,7 @@ from penstock.model.errors import PenstockError
 from penstock.model.limits import KIB
 from penstock.model.record import TenantId
 from penstock.mqtt.errors import ProtocolViolation
-from penstock.mqtt.kinds import Role, first_byte
+from penstock.mqtt.kinds import MQTT_5, Role, first_byte
 from penstock.mqtt.packets import (
     PACKET_TYPES,
     Auth,
@@ -172,8 +172,23 @@ class MqttDoor:
             return
         known = [one for one in self._connections if one.session is not None]
         for connection in known[:SENT_AWAY]:
-            connection.end(Reason.USE_ANOTHER_SERVER, DRAINING)
+            if connection.version == MQTT_5:
+                told = moved(DRAINING, node.elsewhere)
+                connection.put_packet(Disconnect(Reason.USE_ANOTHER_SERVER, told))
+            connection.end_reason = DRAINING
+            connection.leave()
         self._loop.call_later(SENT_AWAY_S, self.send_away)
+
+    def drain(self, is_draining: bool) -> None:
+        """As a node: send all clients away and take no more on shared ports, or take them again.
+
+        Who connects to a port of this node alone is told where to go.
+        """
+        if is_draining:
+            self._listeners.leave_shared()
+            self.send_away()
+        else:
+            self._listeners.join_shared()
 
     def _world_of(self, connection: Connection) -> MqttWorld:
         return self.worlds[connection.principal.tenant]
@@ -335,12 +350,18 @@ class MqttDoor:
             world.exchange.sessions.detach(session)
             world.wills.end(session, connection.principal.user)
 
-    def _end_revoked(self, concerned: set[Principal] | None) -> None:
+    def _end_revoked(self, concerned: set[Principal]) -> None:
         """Clients whose user is gone, or whose password or key is no longer good, have to go."""
-        if concerned is None or any(one.is_revoked for one in concerned):
+        if any(one.is_revoked for one in concerned):
             for connection in list(self._connections):
                 if connection.principal.is_revoked:
                     connection.end(Reason.NOT_AUTHORIZED, connection.principal.revocation)
+
+    def renew_meters(self) -> None:
+        """The quotas have changed, and with them how fast clients may publish."""
+        for connection in self._connections:
+            if connection.begun is not None:
+                connection.begun.renew_meter()
 
     def handle(self, connection: Connection, packet: Packet) -> None:
         connection.state = next_state(connection.state, Role.CLIENT, event_of(packet))

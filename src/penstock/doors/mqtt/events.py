@@ -41,7 +41,8 @@ class ClientEvents:
                 "keep_alive_s": connection.keep_alive_s,
                 "resumes": is_present,
             }
-            text = "client %(client)r connected from %(peer)s as user %(user)r"
+            login = "as user %(user)r" if values["user"] else "without a login"
+            text = f"client %(client)r connected from %(peer)s {login}"
             self._log.info("client connected", text, values)
 
     def disconnected(self, connection: Connection, session: Session) -> None:

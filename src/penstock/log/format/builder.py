@@ -120,14 +120,11 @@ def assemble(
     return Batch(header, c.section, blob)
 
 
-class BatchBuilder:
-    """Collects runs and marks; `encode` turns them into one batch. Timestamps never fall."""
+class _Runs:
+    """What the runs of a batch have in common with their neighbours, and what they have not."""
 
-    def __init__(self, last_timestamp: int) -> None:
-        self.count = 0
-        self.is_empty = True  # no record and no mark
-        self.bytes = 0  # payloads, headers, columns, marks; what push-back is measured in
-        self.last_timestamp = last_timestamp
+    def __init__(self) -> None:
+        self.count = 0  # of records
         # Of each run; a column is written out only when its values differ.
         self._counts: list[int] = []
         self._times: list[int] = []
@@ -142,30 +139,17 @@ class BatchBuilder:
         self._blob_length = 0
         self._has_gaps = False
         self._strings: dict[str, int] = {}
-        self._marks: list[Mark] = []
-
-    def stamp_before(self, now_us: int) -> int:
-        """A stamp for records that go before these; what is added later is not stamped earlier."""
-        if self._times:
-            return min(now_us, self._times[0])
-        if now_us > self.last_timestamp:
-            self.last_timestamp = now_us
-        return self.last_timestamp
 
     def add(self, run: Run, timestamp: int) -> int:
-        """Add the messages of a run, received now; the index of the first in this batch."""
-        first = self.count
+        """Add the messages of a run; how many bytes they count."""
         if not run.is_dense:
-            if first == 0:  # most batches are one run
+            if self.count == 0:  # most batches are one run
                 self._has_gaps = True
                 self._starts = list(run.starts)
             else:
                 self._add_starts(run.starts)
         elif self._has_gaps:
             self._starts.extend(accumulate(run.lengths[:-1], initial=self._blob_length))
-        if timestamp < self.last_timestamp:
-            timestamp = self.last_timestamp
-        self.last_timestamp = timestamp
         strings = self._strings
         name = run.name
         publisher_id = fmt.NO_STRING
@@ -187,10 +171,8 @@ class BatchBuilder:
         self._flags.append(run.flags)
         self._expiries.append(run.expires_at)
         self._headers.append(headers)
-        self.count = first + count
-        self.is_empty = False
-        self.bytes += len(run.data) + (len(headers) + RECORD_BYTES) * count
-        return first
+        self.count += count
+        return len(run.data) + (len(headers) + RECORD_BYTES) * count
 
     def _add_starts(self, starts: list[int]) -> None:
         """Where the payloads of the next chunk lie, with other bytes between them."""
@@ -203,12 +185,9 @@ class BatchBuilder:
         else:
             self._starts.extend([base + start for start in starts])
 
-    def add_mixed(self, mixed: MixedRun, timestamp: int) -> None:
+    def add_mixed(self, mixed: MixedRun, timestamp: int) -> int:
         """As `add`, for plain records of several names."""
         self._add_starts(mixed.starts)
-        if timestamp < self.last_timestamp:
-            timestamp = self.last_timestamp
-        self.last_timestamp = timestamp
         strings = self._strings
         runs = len(mixed.names)
         # Names come first: the one string of a batch with one name is its number 0.
@@ -226,58 +205,26 @@ class BatchBuilder:
         self._lengths += mixed.lengths
         self._blob_length += len(mixed.data)
         self.count += len(mixed.lengths)
-        self.is_empty = False
-        self.bytes += len(mixed.data) + RECORD_BYTES * len(mixed.lengths)
+        return len(mixed.data) + RECORD_BYTES * len(mixed.lengths)
 
-    def add_mark(self, kind: int, key: bytes, index: int) -> None:
-        """Store a mark of record `index` of this batch (or NO_RECORD)."""
-        self._marks.append(Mark(kind, key, index))
-        self.is_empty = False
-        self.bytes += len(key)
-
-    def encode(self, epoch: int, base_offset: int, prev_checksum: int) -> Batch:
-        """The batch as it will be stored, chained to the one before it."""
-        columns = Columns()
+    def fill(self, columns: Columns) -> bytes:
+        """Write out the columns in which the runs differ; all payloads as one."""
         columns.count = self.count
         columns.strings = list(self._strings)
-        columns.marks = self._marks
-        columns.last_timestamp = columns.base_timestamp = self.last_timestamp
         if len(self._counts) == 1 and not self._expiries[0] and not self._headers[0]:
             columns.base_timestamp = self._times[0]
             columns.record_flags = self._flags[0]
             columns.publisher_id = self._publisher_ids[0]
-            if self.count == 1 and not self._marks:
-                self._lay_out_one(columns)
         elif self._counts:
             self._fill(columns)
-        if columns.section:
-            pass
-        elif self._has_gaps:
+        if self._has_gaps:
             columns.starts = array("I", self._starts).tobytes()
             columns.lengths = array("I", self._lengths).tobytes()
         else:
             columns.starts = array("I", accumulate(self._lengths, initial=0)).tobytes()
-        blob = self._chunks[0] if len(self._chunks) == 1 else b"".join(self._chunks)
-        return assemble(columns, blob, epoch, base_offset, prev_checksum)
-
-    def _lay_out_one(self, columns: Columns) -> None:
-        """What `_lay_out` would make of one plain record, which is what a lone client sends."""
-        start = self._starts[0] if self._has_gaps else 0
-        length = self._lengths[0]
-        name = columns.strings[0].encode()
-        if len(columns.strings) == 1:
-            section = _ONE_STRING.pack(start, length, 0, len(name)) + name
-            columns.strings_length = len(name)
-        else:
-            publisher = columns.strings[1].encode()
-            columns.strings_length = len(name) + len(publisher)
-            head = _TWO_STRINGS.pack(start, length, 0, len(name), columns.strings_length)
-            section = head + name + publisher
-        columns.section = section + bytes(-len(section) & 7)
-        columns.stored = 0 if self._has_gaps else fmt.CONTIGUOUS
+        return self._chunks[0] if len(self._chunks) == 1 else b"".join(self._chunks)
 
     def _fill(self, columns: Columns) -> None:
-        """Write out the columns in which the runs differ."""
         base = self._times[0]
         columns.base_timestamp = base
         columns.record_flags = self._flags[0]
@@ -315,6 +262,112 @@ class BatchBuilder:
             else:
                 column.extend(array(typecode, [value]) * count)
         return column.tobytes()
+
+
+class BatchBuilder:
+    """Collects runs and marks; `encode` turns them into one batch. Timestamps never fall."""
+
+    def __init__(self, last_timestamp: int) -> None:
+        self.count = 0
+        self.is_empty = True  # no record and no mark
+        self.bytes = 0  # payloads, headers, columns, marks; what push-back is measured in
+        self.last_timestamp = last_timestamp
+        # One plain record is what a lone client sends: it waits as it is, until there are more.
+        self._lone: Run | None = None
+        self._runs: _Runs | None = None
+        self._first_timestamp = 0  # of the first record
+        self._marks: list[Mark] | None = None
+
+    def stamp_before(self, now_us: int) -> int:
+        """A stamp for records that go before these; what is added later is not stamped earlier."""
+        if self.count:
+            return min(now_us, self._first_timestamp)
+        if now_us > self.last_timestamp:
+            self.last_timestamp = now_us
+        return self.last_timestamp
+
+    def _stamp(self, timestamp: int) -> int:
+        """When the next records were received, not before those that are here."""
+        if timestamp < self.last_timestamp:
+            timestamp = self.last_timestamp
+        self.last_timestamp = timestamp
+        if not self.count:
+            self._first_timestamp = timestamp
+        self.is_empty = False
+        return timestamp
+
+    def add(self, run: Run, timestamp: int) -> int:
+        """Add the messages of a run, received now; the index of the first in this batch."""
+        first = self.count
+        timestamp = self._stamp(timestamp)
+        if not first and run.count == 1 and not run.headers and not run.expires_at:
+            self._lone = run
+            self.bytes += len(run.data) + RECORD_BYTES
+        else:
+            self.bytes += self._gather().add(run, timestamp)
+        self.count = first + run.count
+        return first
+
+    def _gather(self) -> _Runs:
+        """There is more than one plain record."""
+        runs = self._runs
+        if runs is None:
+            runs = self._runs = _Runs()
+            if self._lone is not None:
+                runs.add(self._lone, self._first_timestamp)
+                self._lone = None
+        return runs
+
+    def add_mixed(self, mixed: MixedRun, timestamp: int) -> None:
+        """As `add`, for plain records of several names."""
+        self.bytes += self._gather().add_mixed(mixed, self._stamp(timestamp))
+        self.count += len(mixed.lengths)
+
+    def add_mark(self, kind: int, key: bytes, index: int) -> None:
+        """Store a mark of record `index` of this batch (or NO_RECORD)."""
+        if self._marks is None:
+            self._marks = []
+        self._marks.append(Mark(kind, key, index))
+        self.is_empty = False
+        self.bytes += len(key)
+
+    def encode(self, epoch: int, base_offset: int, prev_checksum: int) -> Batch:
+        """The batch as it will be stored, chained to the one before it."""
+        columns = Columns()
+        columns.last_timestamp = columns.base_timestamp = self.last_timestamp
+        if self._lone is not None and self._marks is None:
+            columns.base_timestamp = self._first_timestamp
+            blob = _lay_out_one(columns, self._lone)
+        else:
+            if self._marks is not None:
+                columns.marks = self._marks
+            blob = self._gather().fill(columns)
+        return assemble(columns, blob, epoch, base_offset, prev_checksum)
+
+
+def _lay_out_one(columns: Columns, run: Run) -> bytes:
+    """What `_lay_out` would make of one plain record; its payload."""
+    start = 0 if run.is_dense else run.starts[0]
+    length = run.lengths[0]
+    name = run.name.encode()
+    columns.count = 1
+    columns.record_flags = run.flags
+    columns.strings_length = len(name)
+    if run.publisher and run.publisher != run.name:
+        publisher = run.publisher.encode()
+        columns.strings = [run.name, run.publisher]
+        columns.publisher_id = 1
+        columns.strings_length += len(publisher)
+        head = _TWO_STRINGS.pack(start, length, 0, len(name), columns.strings_length)
+        section = head + name + publisher
+    else:
+        columns.strings = [run.name]
+        if run.publisher:
+            columns.publisher_id = 0
+        section = _ONE_STRING.pack(start, length, 0, len(name)) + name
+    columns.section = section + bytes(-len(section) & 7)
+    columns.stored = fmt.CONTIGUOUS if run.is_dense else 0
+    return run.data
 
 
 def _differ(values: list[int]) -> bool:

@@ -1,7 +1,7 @@
 """The records of one log that only its history holds.
 
 Invariant: [first, end) is without a hole, and so is what follows it in the log. What is read goes
-into the cache that all readers share, a group of rows at a time.
+into the cache that all readers share: a group of rows, or a part of one for those who want few.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections import OrderedDict
 from typing import Final
 
 from penstock.log.format.batch import Batch, up_to
-from penstock.log.history.process import HistoryMissing, HistoryProcess
+from penstock.log.history.process import ALL_ROWS, HistoryMissing, HistoryProcess
 from penstock.log.history.read_orders import INDEX, LIST, READ, ColdFacts
 from penstock.log.interface import LogIdentity
 from penstock.log.loading import ChunkLoader, Read
@@ -20,8 +20,10 @@ from penstock.model.errors import CorruptError, Gap
 from penstock.model.limits import MIB
 
 READ_BYTES_MAX: Final = 8 * MIB  # of memory for one read; a single batch may take more
-AHEAD_GROUPS: Final = 3  # asked for before a reader that goes on from group to group wants them
-READERS_MAX: Final = 64  # of one log, whose next group is remembered
+PART_ROWS: Final = 512  # of a group; as many as a page of payloads has
+PARTS_MAX: Final = 2  # one after the other, because a page may be in two; then come whole groups
+AHEAD_GROUPS: Final = 1  # asked for before a reader that goes on from group to group wants it
+READERS_MAX: Final = 64  # of one log, whose next offset is remembered
 
 
 class ColdFile:
@@ -31,6 +33,11 @@ class ColdFile:
         self.facts = facts
         self.offsets: list[int] = []
         self.times: list[int] = []
+
+    def bounds(self, group: int) -> tuple[int, int]:
+        """The first offset of a group, and one past its last."""
+        following = self.offsets[group + 1 : group + 2]
+        return self.offsets[group], following[0] if following else self.facts.end_offset
 
 
 class ColdRecords:
@@ -42,7 +49,7 @@ class ColdRecords:
         self._process = process
         self._loader = loader
         self._files: list[ColdFile] = []
-        self._expected: OrderedDict[tuple[ColdFile, int], None] = OrderedDict()  # groups
+        self._following: OrderedDict[int, int] = OrderedDict()  # next offset of a reader: reads
 
     @property
     def first(self) -> int:
@@ -99,24 +106,30 @@ class ColdRecords:
         file = self._file_of(offset)
         await self._index(file)
         group = bisect_right(file.offsets, offset) - 1
-        loading = asyncio.ensure_future(self._load(file, group))
-        self._read_ahead(file, group)
+        reads = self._following.pop(offset, 0)
+        if reads < PARTS_MAX and self._process.root.is_directory:
+            loading = asyncio.ensure_future(self._load_part(file, group, offset))
+        else:
+            loading = asyncio.ensure_future(self._load(file, group))
+            if reads:
+                self._read_ahead(file, group)
         batches = await loading
-        rest = [batch for batch in batches if batch.end_offset > offset]
-        return up_to(rest, READ_BYTES_MAX)
+        rest = up_to([batch for batch in batches if batch.end_offset > offset], READ_BYTES_MAX)
+        self._note(rest[-1].end_offset, reads + 1)
+        return rest
+
+    def _note(self, offset: int, reads: int) -> None:
+        """Somebody who has read so many times, one after the other, may go on there."""
+        self._following[offset] = max(reads, self._following.pop(offset, 0))
+        while len(self._following) > READERS_MAX:
+            self._following.popitem(last=False)
 
     def _read_ahead(self, file: ColdFile, group: int) -> None:
-        """Ask for the next groups if somebody has read the one before this.
+        """Ask for the next groups, for a reader that goes on.
 
-        So the store and its process work while the reader uses what it has. A read at some offset
-        asks for nothing else.
+        So the store and its process work while the reader uses what it has.
         """
-        goes_on = (file, group) in self._expected
-        self._expected.pop((file, group), None)
-        self._expected[file, group + 1] = None
-        while len(self._expected) > READERS_MAX:
-            self._expected.popitem(last=False)
-        if goes_on and self._process.has_room:
+        if self._process.has_room:
             for following in range(group + 1, min(group + 1 + AHEAD_GROUPS, len(file.offsets))):
                 self._loader.prepare(file, following, self._reading(file, following))
 
@@ -136,9 +149,23 @@ class ColdRecords:
     async def _load(self, file: ColdFile, group: int) -> list[Batch]:
         return await self._loader.load(file, group, self._reading(file, group))
 
-    def _reading(self, file: ColdFile, group: int) -> Read:
+    async def _load_part(self, file: ColdFile, group: int, offset: int) -> list[Batch]:
+        """The part of a group with this offset; the whole group if that is in memory.
+
+        From a store far away a part would take as long as the group.
+        """
+        first, end = file.bounds(group)
+        if end - first <= PART_ROWS or self._loader.has(file, group):
+            return await self._load(file, group)
+        part = (offset - first) // PART_ROWS
+        rows = range(part * PART_ROWS, min((part + 1) * PART_ROWS, end - first))
+        # No group has such a number.
+        number = -1 - (first - file.facts.base_offset + rows.start)
+        return await self._loader.load(file, number, self._reading(file, group, rows))
+
+    def _reading(self, file: ColdFile, group: int, rows: range = ALL_ROWS) -> Read:
         async def read() -> list[Batch]:
-            _, batches = await self._process.ask(READ, self._identity, file.facts.name, group)
+            _, batches = await self._process.ask(READ, self._identity, file.facts.name, group, rows)
             return batches
 
         return read

@@ -27,8 +27,8 @@ from penstock.log.history.schema import CODED, CODED_SCHEMA, SCHEMA, to_rows
 from penstock.model.errors import CorruptError
 from penstock.model.limits import KIB, MIB
 
-GROUP_ROWS: Final = 4_096  # of one row group, which is what a reader decodes at once
-GROUP_PAYLOAD_BYTES: Final = MIB  # or this much payload, whichever comes first
+GROUP_ROWS: Final = 16_384  # of one row group, which a reader that goes on decodes at once
+GROUP_PAYLOAD_BYTES: Final = 2 * MIB  # or this much payload, whichever comes first
 NAMES_BYTES_MAX: Final = MIB  # of the postings; every reader of the file loads them
 _SUFFIX: Final = ".parquet"
 _NAME: Final = re.compile(r"([0-9]{20})-([0-9]{20})-([0-9a-f]{8})\.parquet\Z")

@@ -1,6 +1,6 @@
 """A few values of a column of bytes, without decompressing the pages that hold none of them.
 
-Arrow decodes a column of a row group as a whole. For four rows of 4,096 that is mostly work for
+Arrow decodes a column of a row group as a whole. For a few rows of many that is mostly work for
 nothing. This reads what our own writer makes: data pages of version 1 with plain values, zstd
 and a checksum. Of any other column it says so, and Arrow reads it.
 """
@@ -8,6 +8,7 @@ and a checksum. Of any other column it says so, and Arrow reads it.
 from __future__ import annotations
 
 import zlib
+from bisect import bisect_left
 from collections.abc import Sequence
 from struct import Struct
 from typing import Final
@@ -50,14 +51,12 @@ def pick(chunk: bytes, count: int, size_max: int, rows: Sequence[int]) -> list[b
     """
     found: list[bytes] = []
     at = first = taken = 0
-    while at < len(chunk):
+    while taken < len(rows) and at < len(chunk):
         size, stored, checksum, values, at = _header(chunk, at)
         is_inside = size <= size_max and at + stored <= len(chunk) and first + values <= count
         if not is_inside or min(size, stored, values) < 0:
             raise CorruptError("a page is larger than its column")
-        past = taken
-        while past < len(rows) and rows[past] < first + values:
-            past += 1
+        past = bisect_left(rows, first + values, taken)
         if past > taken:
             page = chunk[at : at + stored]
             if zlib.crc32(page) != checksum & 0xFFFF_FFFF:
@@ -67,7 +66,7 @@ def pick(chunk: bytes, count: int, size_max: int, rows: Sequence[int]) -> list[b
             taken = past
         at += stored
         first += values
-    if first != count:
+    if taken < len(rows):
         raise CorruptError(f"the pages of a column have {first} values in place of {count}")
     return found
 

@@ -29,6 +29,7 @@ from penstock.model.limits import MIB
 _CHILD: Final = "from penstock.log.history.serving import main; main()"
 ORDERS_MAX: Final = 64  # at once; a pipe holds 64 KiB, and an order takes less than 1 KiB
 ANSWER_S_MAX: Final = 30.0  # a store that is slower counts as away
+ALL_ROWS: Final = range(0)  # of a group
 PIPE_BYTES: Final = MIB  # of answers that nobody has read yet
 IDLE_S: Final = 60.0  # then the process is ended; the next order starts another
 
@@ -60,15 +61,16 @@ class HistoryProcess:
         return len(self._waiting) < ORDERS_MAX // 2
 
     async def ask(
-        self, what: str, log: LogIdentity, file: str = "", group: int = 0
+        self, what: str, log: LogIdentity, file: str = "", group: int = 0, rows: range = ALL_ROWS
     ) -> tuple[Answer, list[Batch]]:
         """The answer and the batches that came with it.
 
         UnavailableError if there is none in time; HistoryMissing; CorruptError.
         """
         self.orders += 1
+        order = Order(self.orders, what, log, file, group, first=rows.start, count=len(rows))
         try:
-            answer, batches = await self._ask(what, log, file, group)
+            answer, batches = await self._ask(order)
         except UnavailableError:
             self.failures += 1
             raise
@@ -82,9 +84,7 @@ class HistoryProcess:
             raise UnavailableError(f"the history cannot be read: {answer.error}")
         return answer, batches
 
-    async def _ask(
-        self, what: str, log: LogIdentity, file: str, group: int
-    ) -> tuple[Answer, list[Batch]]:
+    async def _ask(self, order: Order) -> tuple[Answer, list[Batch]]:
         if self._is_closed:
             raise UnavailableError("the broker is closed: open it again")
         if len(self._waiting) >= ORDERS_MAX:
@@ -92,18 +92,17 @@ class HistoryProcess:
                 f"{ORDERS_MAX} reads of the history are waiting for the store: try again"
             )
         child = self._running()
-        number, began_s = self.orders, self._loop.time()
-        future = self._waiting[number] = self._loop.create_future()
+        began_s = self._loop.time()
+        future = self._waiting[order.number] = self._loop.create_future()
         try:
             assert child.stdin is not None
-            line = msgspec.json.encode(Order(number, what, log, file, group)) + b"\n"
-            child.stdin.write(line)
+            child.stdin.write(msgspec.json.encode(order) + b"\n")
             child.stdin.flush()
             return await asyncio.wait_for(future, self._answer_s_max)
         except (TimeoutError, OSError):
             pass
         finally:
-            self._waiting.pop(number, None)
+            self._waiting.pop(order.number, None)
             self._rest()
         # Not in the handler: whoever waits in one keeps its exception.
         if child is self._child and self._answered_s < began_s:

@@ -28,6 +28,8 @@ class Order(msgspec.Struct):
     log: LogIdentity
     file: str = ""
     group: int = 0  # of rows, in the file
+    first: int = 0  # row of the group
+    count: int = 0  # of rows from there on; 0: the whole group
 
 
 class ColdFacts(msgspec.Struct, frozen=True):

@@ -20,6 +20,7 @@ from penstock.log.history.manifest import Manifest, open_manifest
 from penstock.log.history.place import HistoryRoot
 from penstock.log.history.read_orders import ColdFacts
 from penstock.log.history.reading import to_batches
+from penstock.log.history.schema import SCHEMA
 from penstock.log.history.storage import TableStorage, storage_of
 from penstock.log.interface import LogIdentity
 from penstock.model.errors import CorruptError
@@ -27,6 +28,7 @@ from penstock.model.errors import CorruptError
 FILES_MAX: Final = 32  # open at once
 TABLES_MAX: Final = 256
 ATTEMPTS: Final = 3  # with the same outcome, until pages count as damaged
+_LIGHT: Final = [name for name in SCHEMA.names if name != "payload"]
 
 
 class GroupedFile:
@@ -48,13 +50,13 @@ class GroupedFile:
             lowest = [[group.column(at).statistics.min_raw for at in columns] for group in groups]
             return [offset for offset, _ in lowest], [timestamp for _, timestamp in lowest]
 
-    def read(self, group: int) -> list[Batch]:
-        """The records of a group of rows."""
+    def read(self, group: int, first: int = 0, count: int = 0) -> list[Batch]:
+        """The records of a group of rows, or `count` of them from row `first` on."""
         failures = []
         for _ in range(ATTEMPTS):
             try:
                 with self._turn:
-                    rows = self._groups.read([group])
+                    rows = self._part(group, first, count) if count else self._groups.read([group])
                 return to_batches(rows, self._file.facts.epoch)
             except (OSError, pa.ArrowException) as failed:
                 failures.append(failed)
@@ -62,6 +64,12 @@ class GroupedFile:
         if len({str(one) for one in failures}) == 1 and self._has_answer():
             raise CorruptError(str(failures[0])) from failures[0]
         raise failures[-1]
+
+    def _part(self, group: int, first: int, count: int) -> pa.Table:
+        """Some rows: payloads are most of a group, and only pages with such rows are decoded."""
+        rows = self._groups.read([group], _LIGHT).slice(first, count)
+        payloads = self._file.payloads(group, range(first, first + rows.num_rows))
+        return rows.add_column(SCHEMA.get_field_index("payload"), "payload", payloads)
 
     def _has_answer(self) -> bool:
         """Does the store give us the file?"""

@@ -11,6 +11,7 @@ import asyncio
 import logging
 import ssl
 from collections.abc import Awaitable, Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple, TypeVar
 
@@ -141,7 +142,9 @@ class KafkaClient:
     async def refresh(self) -> None:
         """Ask who leads what; wait a moment first, since this follows a failure."""
         await asyncio.sleep(BACKOFF_S)
-        await self._inner.force_metadata_update()
+        with suppress(TimeoutError):  # nobody waits here for ever: who needs it asks again
+            async with asyncio.timeout(REQUEST_S_MAX):
+                await self._inner.force_metadata_update()
 
     async def topics(self) -> dict[str, int]:
         """All topics and the number of their partitions."""

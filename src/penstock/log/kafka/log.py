@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from functools import partial
 from typing import Final
 
 from penstock.core.delivery.run import MixedRun, Run
@@ -163,12 +164,16 @@ class KafkaLog(AppendingLog[KafkaJob]):
         if job.error is not None or (job.base_offset == self._end and not job.sent_count):
             self._complete()
         elif self._catching_up is None:  # others wrote before it, or the leader may be another
-            self._catching_up = self._loop.create_task(self._catch_up(job))
+            self._begin_catching_up(job)
 
     def _complete(self) -> None:
         done, self._done = self._done, None
         if done is not None:
             done()
+
+    def _begin_catching_up(self, job: KafkaJob) -> None:
+        self._catching_up = self._loop.create_task(self._catch_up(job))
+        self._work.insist(self._catching_up, partial(self._begin_catching_up, job))
 
     async def _catch_up(self, job: KafkaJob) -> None:
         """Show what lies before our batch; note under which leader it was stored."""

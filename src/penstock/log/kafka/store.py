@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Final
 
@@ -58,6 +58,8 @@ MIGRATING: Final = "~migrating"  # and of one that is there until a migration ha
 BATCH_BYTES_MAX: Final = 64 * MIB  # the largest commit, with the names of its messages
 FOR_EVER: Final = "-1"
 LONG_MAX: Final = str(2**63 - 1)
+
+OnOpened = Callable[[LogIdentity, KafkaLog], Awaitable[None]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +111,7 @@ class KafkaStore:
         self._migration = ""  # that has not finished
         self._index_end = 0  # of what was read of the index
         self._dropping: set[asyncio.Task[None]] = set()
+        self.before_following: list[OnOpened] = []  # what a log that is opened has to know first
 
     @classmethod
     async def start(
@@ -240,6 +243,8 @@ class KafkaStore:
         )
         await log.learn_last_stamp()
         if not is_new:
+            for listener in self.before_following:
+                await listener(identity, log)
             self._work.follow(log)
         return log
 

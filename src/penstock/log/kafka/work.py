@@ -116,6 +116,7 @@ class KafkaWork:
         self._busy_nodes: set[int] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._following: dict[int, asyncio.Task[None]] = {}  # by leader
+        self._is_closed = False
         self._dropped: set[Partition] = set()  # of topics that another node deleted
         self._is_scheduled = False
         self._is_refreshing = False
@@ -141,6 +142,7 @@ class KafkaWork:
 
     async def close(self) -> None:
         """Give up what follows; logs have been closed before."""
+        self._is_closed = True
         if self._timer is not None:
             self._timer.cancel()
         tasks = [*self._tasks, *self._following.values()]
@@ -298,9 +300,33 @@ class KafkaWork:
 
     def follow(self, log: Follower) -> None:
         self._followers[log.partition] = log
-        node = self.client.leader(log.partition)
+        self._begin_following(self.client.leader(log.partition))
+
+    def _begin_following(self, node: int) -> None:
         if node not in self._following:
-            self._following[node] = self._loop.create_task(self._follow(node))
+            task = self._following[node] = self._loop.create_task(self._follow(node))
+            task.add_done_callback(lambda done: self._following.pop(node))
+            self.insist(task, self._follow_all)
+
+    def insist(self, task: asyncio.Task[None], again: Callable[[], None]) -> None:
+        """If a mistake ends this task, people are told, and it is begun again.
+
+        Otherwise a log would stay behind for good, and nobody would know why.
+        """
+
+        def see(done: asyncio.Task[None]) -> None:
+            failed = None if done.cancelled() else done.exception()
+            if not self._is_closed and (failed is not None or done.cancelled()):
+                message = "a task of Kafka's logs failed, and is begun again"
+                self._loop.call_exception_handler({"message": message, "exception": failed})
+                self._loop.call_later(BACKOFF_S, again)
+
+        task.add_done_callback(see)
+
+    def _follow_all(self) -> None:
+        if not self._is_closed:
+            for partition in self._followers:
+                self._begin_following(self.client.leader(partition))
 
     def leave(self, log: Follower) -> None:
         if self._followers.get(log.partition) is log:
@@ -314,8 +340,7 @@ class KafkaWork:
             for partition, log in self._followers.items():
                 leader = self.client.leader(partition)
                 if leader != node:
-                    if leader not in self._following:
-                        self._following[leader] = self._loop.create_task(self._follow(leader))
+                    self._begin_following(leader)
                 elif log.fence:
                     continue
                 elif log.is_writing:
@@ -331,7 +356,6 @@ class KafkaWork:
                 await self._refresh()
             else:
                 await self._fetch(node, places, wait_ms)
-        del self._following[node]
 
     async def _fetch(self, node: int, places: dict[Partition, int], wait_ms: int) -> None:
         try:

@@ -194,6 +194,19 @@ class StagingArea:
         if (batches, records) != (file.batches, file.records):
             raise CorruptError(f"{path} holds {records} records, not {file.records}")
 
+    def names(self, source: str, number: int, files: Iterable[StagedFile]) -> dict[int, set[str]]:
+        """The names in files that came over the network, by topic id; none of a missing file."""
+        found: dict[int, set[str]] = {}
+        files = list(files)
+        missing = set(self.missing(source, files))
+        manifest = Manifest(source, number, files, {})
+        for file in files:
+            if file.name not in missing:
+                names = found.setdefault(file.topic_id, set())
+                for batch in self.batches(manifest, file):
+                    names.update(batch.strings)
+        return found
+
     def clean(self, age_us: Callable[[int], int]) -> None:
         """Remove what nobody will ask for: old orphans, and sources that ended long ago."""
         for directory in self._root.glob("*"):

@@ -6,13 +6,10 @@ sinks together say how far each query is: what is started again goes on there.
 
 from __future__ import annotations
 
-import fcntl
 import json
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from pathlib import Path
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.model.errors import RefusedError, UnavailableError
@@ -32,7 +29,6 @@ Add = Callable[["DataFrame", str, int], None]  # rows, the query's id, the micro
 
 LOOK_S: Final = 0.2  # how often queries are asked how far they are
 SOURCES_LOOK_S: Final = 0.05
-LOCK_NAME: Final = ".lock"  # no sink is called so
 ID_S_MAX: Final = 60.0  # between the start of a query and knowing its id
 STARTS_MAX: Final = 3  # of one query, while its sources come too late for Spark
 SOURCES_S_MAX: Final = 60.0  # for a query to open its sources before the next one is started
@@ -220,23 +216,3 @@ def _was_too_slow(query: StreamingQuery) -> bool:
     """A source did not come within Spark's 10 s: nothing was read, so it can be tried again."""
     failed = None if query.isActive else query.exception()
     return failed is not None and "worker failed to connect back" in str(failed)
-
-
-@contextmanager
-def held_checkpoint(path: Path) -> Iterator[None]:
-    """The checkpoint is ours: two drivers on one would overwrite each other's notes."""
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-        opened = (path / LOCK_NAME).open("a")
-    except OSError as failed:
-        raise RefusedError(
-            f"checkpoint {str(path)!r} cannot be used: {failed.strerror}"
-        ) from failed
-    with opened:
-        try:
-            fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise UnavailableError(
-                f"checkpoint {str(path)!r} is in use: this pipeline is already running"
-            ) from None
-        yield

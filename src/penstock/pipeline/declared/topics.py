@@ -9,8 +9,9 @@ from penstock.pipeline.connecting import origin_of
 from penstock.pipeline.declared.declaration import Declaration, TopicSource
 from penstock.pipeline.declared.places import Path
 from penstock.pipeline.declared.problems import Problems
-from penstock.pipeline.source.options import STREAM, source_options, topics_text
-from penstock.pipeline.source.plan import resolve
+from penstock.pipeline.source.offsets import Places
+from penstock.pipeline.source.options import STREAM, SourceOptions, source_options, topics_text
+from penstock.pipeline.source.plan import place_at, resolve
 
 
 def check_topics(declared: Declaration, reading: dict[str, str]) -> None:
@@ -27,9 +28,20 @@ def check_topics(declared: Declaration, reading: dict[str, str]) -> None:
 
 def check_source(options: dict[str, str]) -> None:
     """RefusedError unless its topics and offsets exist: Spark asks for them only in the query."""
-    asked = source_options(options, STREAM, SystemClock().now_us())
+    asked = _asked(options)
     origin = origin_of(asked.connection)
     resolve(origin, origin.states(asked.topics), asked.start, "startingOffsets")
+
+
+def ends_of(options: dict[str, str]) -> Places:
+    """Where the topics of a source end now."""
+    asked = _asked(options)
+    states = origin_of(asked.connection).states(asked.topics)
+    return {state.key: place_at(state, state.end) for state in states}
+
+
+def _asked(options: dict[str, str]) -> SourceOptions:
+    return source_options(options, STREAM, SystemClock().now_us())
 
 
 def options_of(source: TopicSource) -> dict[str, str]:

@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     from penstock.pipeline.source.origin import Wanted
 
 _KNOWN: Final = ("topic", "partition", "offset")  # columns that need no reading
-GROUPS: Final = 8  # of rows that are decoded at once: at most 32,768 records, about 8 MiB
-NAMED_GROUPS: Final = 32  # of which the names are decoded at once
+ROWS: Final = 32_768  # that are decoded at once, about 8 MiB; more if a group has more
+NAMED_ROWS: Final = 131_072  # of which the names are decoded at once
 FEW: Final = 256  # if at most one record of so many is wanted, it alone is decoded
 Offsets = np.ndarray[Any, np.dtype[np.int64]]
 
@@ -115,9 +115,9 @@ class History:
     def rows(self, topic: str, start: int, end: int, wanted: Wanted) -> Iterator[pa.RecordBatch]:
         """The wanted records of [start, end), in batches of some groups of rows."""
         is_whole = wanted.where is not None or "header_pairs" in wanted.schema.names
-        read, count = (_records, 1) if is_whole else (_columns, GROUPS)
+        read, rows = (_records, 1) if is_whole else (_columns, ROWS)
         if wanted.names is not None and not is_whole:
-            read, count = _named, NAMED_GROUPS
+            read, rows = _named, NAMED_ROWS
         for listed in self._files_between(start, end):
             file = self._manifest.open_file(listed, is_coded=True)
             named = None if wanted.names is None else _Named(file, wanted.names)
@@ -125,8 +125,7 @@ class History:
             numbers = range(len(bases) - 1) if named is None else named.groups
             found = [one for one in numbers if bases[one] < end and start < bases[one + 1]]
             reader = GroupReader(file.parquet)
-            for at in range(0, len(found), count):
-                some = found[at : at + count]
+            for some in _cut(found, file, rows):
                 offsets = np.concatenate([np.arange(bases[one], bases[one + 1]) for one in some])
                 groups = _Groups(file, reader, some, offsets, topic)
                 yield from read(groups, start, end, wanted, named)
@@ -158,6 +157,13 @@ class _Groups:
 def _bases(file: HistoryFile) -> list[int]:
     """Where each group of rows begins; one more for the end of the file."""
     return list(accumulate(file.group_rows, initial=file.name.base))
+
+
+def _cut(groups: Sequence[int], file: HistoryFile, rows: int) -> Iterator[Sequence[int]]:
+    """So many groups at a time that they have about so many rows; one at least."""
+    count = max(rows // max(file.group_rows, default=1), 1)
+    for at in range(0, len(groups), count):
+        yield groups[at : at + count]
 
 
 def _numbers(file: HistoryFile, group: int, column: str) -> pa.ChunkedArray:
@@ -208,8 +214,8 @@ def _named(
         return
     bases = _bases(groups.file)
     hit = np.unique(np.searchsorted(bases, chosen, "right") - 1).tolist()
-    for at in range(0, len(hit), GROUPS):
-        yield from _columns(groups.some(hit[at : at + GROUPS]), start, end, wanted, named)
+    for some in _cut(hit, groups.file, ROWS):
+        yield from _columns(groups.some(some), start, end, wanted, named)
 
 
 def _picked(

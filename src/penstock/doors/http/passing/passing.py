@@ -1,6 +1,6 @@
 """Passing requests on: whatever node a client asks, the node that can answer does.
 
-One node at a time has the consumers, groups and idempotency keys of a tenant. Another one passes a
+One node at a time has the consumers, groups and idempotency keys of a topic. Another one passes a
 request on to it, with who asks, signed (`seal.py`), and gives its answer back as it comes. While no
 node has them, or the one that does cannot be connected to, a request waits for PLACE_S_MAX: nothing
 of it was done. If the answer to one that was sent is lost, and it may not be repeated, the client
@@ -120,15 +120,15 @@ class Passing:
 
     # Requests of clients
 
-    async def pass_on(self, request: Request, engine: Engine, *, is_patient: bool) -> Answer | None:
-        """What the node answers that has the readers of the tenant; None: this one has them now."""
+    async def pass_on(self, request: Request, engine: Engine, readers: Readers) -> Answer | None:
+        """What the node answers that has these readers; None: this one has them now."""
         if self._count >= PASSED_MAX:
             raise UnavailableError(
                 f"{PASSED_MAX} requests wait for answers of other nodes: try again"
             )
         self._count += 1
         try:
-            answer = await self._pass_on(request, engine.readers, engine, is_patient)
+            answer = await self._pass_on(request, readers, engine)
         except BaseException:
             self._count -= 1
             raise
@@ -136,11 +136,9 @@ class Passing:
             self._count -= 1
         return answer
 
-    async def _pass_on(
-        self, request: Request, readers: Readers, engine: Engine, is_patient: bool
-    ) -> Answer | None:
+    async def _pass_on(self, request: Request, readers: Readers, engine: Engine) -> Answer | None:
         until_s = self._loop.time() + PLACE_S_MAX
-        wait_s = ANSWER_S_MAX + (WAIT_S_MAX if is_patient else 0)
+        wait_s = ANSWER_S_MAX + (WAIT_S_MAX if request.route.ends_with_client else 0)
         # Reading changes nothing, and what has an idempotency key is stored once.
         may_repeat = request.route.is_safe or request.route.is_keyed
         is_lost = False

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from penstock.broker.access.audit import Audit, claimed_tenant
 from penstock.broker.engine import Engine
+from penstock.broker.topic.topics import Topic
 from penstock.broker.world import World
 from penstock.doors.http.limits import HttpLimits
 from penstock.doors.http.lines import Lines
@@ -37,7 +38,11 @@ class Endpoints:
     @property
     def is_stopping(self) -> bool:
         """Who waits for something is to be answered now."""
-        return self._door.is_stopping or self.engine.readers.is_leaving
+        return self._door.is_stopping
+
+    def is_leaving(self, topic: Topic) -> bool:
+        """The same for who reads as a consumer or in a group of a topic."""
+        return self._door.is_stopping or self.engine.readers.of(topic.key).is_leaving
 
     @property
     def serving(self) -> Serving:
@@ -73,8 +78,12 @@ class Endpoints:
 
     async def wait(self, something: Awaitable[Any], wait_s: float | None) -> None:
         """Until it happens, the time is over, or the server stops; whatever is first."""
+        await self._door.wait(something, wait_s)
+
+    async def wait_leaving(self, topic: Topic, something: Awaitable[Any], wait_s: float) -> None:
+        """As `wait`, or until another node is to serve the consumers and groups of the topic."""
         if self.engine.shared.node is not None:
-            something = self.engine.readers.until_leaving(something)
+            something = self.engine.readers.of(topic.key).until_leaving(something)
         await self._door.wait(something, wait_s)
 
 
@@ -98,6 +107,7 @@ class TenantEndpoints:
         """A tenant is being removed: nobody is answered for it any more."""
         del self._worlds[tenant]
         self._made.pop(tenant, None)
+        self._door.engine.access.edition += 1  # what connections remember is out of date
 
     @property
     def worlds(self) -> list[World]:

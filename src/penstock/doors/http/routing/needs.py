@@ -6,12 +6,21 @@ here is the way in.
 
 from __future__ import annotations
 
+from collections.abc import Container
 from enum import Enum
 
-from penstock.core.access import MANAGE, READ, Principal, authorise, denial, may_read_some
+from penstock.core.access import (
+    MANAGE,
+    PUBLISH,
+    READ,
+    Principal,
+    authorise,
+    denial,
+    may_read_some,
+)
 from penstock.core.naming.names import quoted, topic_key
 from penstock.doors.http.wire.messages import Request
-from penstock.model.errors import NotAuthorized
+from penstock.model.errors import NotAuthorized, RefusedError
 
 
 class Needs(Enum):
@@ -63,12 +72,33 @@ def check_manage(principal: Principal, topic: str) -> None:
         raise NotAuthorized(denial(principal, MANAGE, topic))
 
 
+def check_bind(principal: Principal, filter: str, topic: str, places: Container[str]) -> None:
+    """It manages the topic, and the names that are stored there from then on.
+
+    `places` are the topics that may hold these names up to now.
+    """
+    check_manage(principal, topic)
+    if not principal.grants.allows_all(principal, MANAGE, filter, places):
+        who = f"user {quoted(principal.user)}" if principal.user else "an anonymous client"
+        raise NotAuthorized(
+            f"{who} may not bind {quoted(filter)}: it takes names from other topics, so it needs a "
+            f"rule such as 'allow manage {filter}', and no rule that denies some of it"
+        )
+
+
 def check_owner(principal: Principal, owner: str | None, what: str) -> None:
     """Only its owner and admins move or remove it; what anonymous clients made is everybody's."""
     if owner and owner != principal.user and not principal.grants.is_admin:
         raise NotAuthorized(
             f"{what} belongs to another user: use one of your own, or ask an administrator"
         )
+
+
+def publish_refusal(principal: Principal, topic: str, refused: RefusedError) -> RefusedError:
+    """What a publisher is told: whoever may not see a topic does not learn whether it exists."""
+    if may_see(principal, topic) or authorise(principal, PUBLISH, topic, topic_key(topic)):
+        return refused
+    return NotAuthorized(denial(principal, PUBLISH, topic))
 
 
 def may_manage(principal: Principal, topic: str) -> bool:

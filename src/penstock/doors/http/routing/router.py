@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 from urllib.parse import unquote
 
-from penstock.broker.queue.readers import Readers
+from penstock.broker.queue.readers import Readers, ReaderSlots
 from penstock.doors.http.routing.errors import problem_of
 from penstock.doors.http.routing.needs import Needs
 from penstock.doors.http.v1.describing import Facts
@@ -21,6 +21,13 @@ from penstock.doors.http.wire.messages import Handler, HttpError, Request, Respo
 _DATA: Final = ("topics", "staged")
 KEY_HEADERS: Final = frozenset((b"idempotency-key", b"idempotency-part"))
 FOUND_MAX: Final = 4_096  # remembered paths; a full memory starts anew
+
+TopicOf = Callable[[Request], str]
+
+
+def path_topic(request: Request) -> str:
+    """The topic in the path."""
+    return request.params["topic"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -39,14 +46,19 @@ class Route:
     administers: bool = False  # although its path is one of data
     needs: Needs | None = None  # of whoever asks; None only where it is answered without a login
     is_keyed: bool = False  # an idempotency key makes it one of readers
-    readers: Readers | None = None  # where it has to be answered, if there are several nodes
+    readers: ReaderSlots | None = None  # where it has to be answered, if there are several nodes
+    topic_of: TopicOf = path_topic  # what it is about
     # Found out once, because every request asks.
     is_safe: bool = field(init=False)  # it changes nothing (RFC 9110 §9.2.1)
     is_administrative: bool = field(init=False)  # it changes what others use: topics, users, …
+    is_plain: bool = field(init=False)  # whoever was let in may ask, and any node answers at once
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "is_safe", self.method == "GET" and not self.changes)
-        object.__setattr__(self, "is_administrative", self._administers())
+        is_administrative = self._administers()
+        object.__setattr__(self, "is_administrative", is_administrative)
+        is_for_all = self.needs in (Needs.LOGIN, Needs.JUDGED) and self.readers is None
+        object.__setattr__(self, "is_plain", is_for_all and not is_administrative)
 
     @property
     def is_of_readers(self) -> bool:
@@ -57,9 +69,11 @@ class Route:
 
     def readers_for(self, request: Request) -> Readers | None:
         """Where a request has to be answered; None: on any node."""
-        if not self.is_keyed or not KEY_HEADERS.isdisjoint(request.headers):
-            return self.readers
-        return None
+        if self.readers is None:
+            return None
+        if self.is_keyed and KEY_HEADERS.isdisjoint(request.headers):
+            return None
+        return self.readers.of(self.topic_of(request))
 
     def _administers(self) -> bool:
         """Does it change what others use: topics, bindings, users, groups and the like?"""
@@ -90,7 +104,7 @@ class Router:
     """All routes of a door."""
 
     def __init__(self) -> None:
-        self.readers: Readers | None = None  # of routes that are added later
+        self.readers: ReaderSlots | None = None  # of routes that are added later
         self._root = _Level()
         self._found: dict[str, Found] = {}
         self._routes: list[Route] = []

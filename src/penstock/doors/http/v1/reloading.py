@@ -24,7 +24,7 @@ def add_routes(door: Endpoints, reload: Callable[[], list[str]]) -> None:
         return json_response(Reloaded(reload()))
 
     summary = (
-        "read certificates, revocation lists, keys of tokens, declared roles and rules, "
+        "read certificates, revocation lists, keys of tokens, declared roles and rules, quotas, "
         "and the log level again"
     )
     facts = Facts(summary, Reloaded)

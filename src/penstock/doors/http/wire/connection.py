@@ -9,7 +9,7 @@ A body that does not come with its head is not read on before it is known who se
 from __future__ import annotations
 
 from collections import deque
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from penstock.core.access import NOBODY
 from penstock.doors.budget import STRANGER_BYTES_MAX, Share
@@ -31,6 +31,9 @@ from penstock.doors.http.wire.websocket import WebSocket, accept
 from penstock.doors.lingering import STOP_LINGER_S_MAX
 from penstock.doors.link import Link
 from penstock.model.limits import KIB
+
+if TYPE_CHECKING:
+    from penstock.doors.http.admitted import Admitted
 
 EARLY_BYTES_MAX: Final = 64 * KIB  # behind a request to upgrade, before it is answered
 TAKE_BYTES_MAX: Final = 16 * KIB  # looked at in one go: the smallest requests are 25 bytes
@@ -63,6 +66,7 @@ class HttpConnection:
         "_waiting",
         "_waiting_bytes",
         "_wrong",
+        "admitted",
         "certificate",
         "current",
         "is_closed",
@@ -97,6 +101,7 @@ class HttpConnection:
         self.current: Request | None = None
         self.source = link.source
         self.certificate = link.certificate
+        self.admitted: Admitted | None = None
         self.out_bytes = 0
         self.is_closed = False
         self.is_dirty = False

@@ -20,7 +20,9 @@ def encode_head(
     head = _heads.get((status, content_type))
     if head is None:
         head = _heads[status, content_type] = _first_lines(status, content_type)
-    lines = b"".join([f"{key}: {value}\r\n".encode() for key, value in headers])
+    lines = b""
+    if headers:
+        lines = b"".join([f"{key}: {value}\r\n".encode() for key, value in headers])
     if length >= 0 and status != 204:
         lines += b"Content-Length: %d\r\n" % length
     if not is_kept:

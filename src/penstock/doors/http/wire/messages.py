@@ -7,7 +7,7 @@ A handler takes a Request and returns its Answer; or a coroutine that does; or N
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 from urllib.parse import parse_qsl
 
 import msgspec
@@ -15,6 +15,9 @@ import msgspec
 from penstock.core.access import NOBODY, Principal
 from penstock.model.certificate import Certificate
 from penstock.model.errors import PenstockError
+
+if TYPE_CHECKING:
+    from penstock.doors.http.admitted import Admitted
 
 JSON: Final = "application/json"
 PROBLEM: Final = "application/problem+json"
@@ -118,6 +121,7 @@ class Asker(Protocol):
 
     source: str
     certificate: Certificate | None  # of its client, signed by an authority that is trusted
+    admitted: Admitted | None  # what its door remembers of the last request
 
     def admit(self, request: Request) -> None: ...
 

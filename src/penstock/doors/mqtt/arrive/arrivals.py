@@ -17,8 +17,9 @@ from penstock.broker.session.session import NEVER_EXPIRES, Session
 from penstock.broker.settings import topic_settings
 from penstock.core.naming.names import quoted
 from penstock.core.naming.placement import DEFAULT_TOPIC
+from penstock.core.quotas import CONNECTIONS
 from penstock.doors.mqtt.aliases import ALIASES_MAX
-from penstock.doors.mqtt.answers import explained
+from penstock.doors.mqtt.answers import explained, moved
 from penstock.doors.mqtt.arrive.login import Logins, credential_of
 from penstock.doors.mqtt.arrive.wills import check_will, read_will
 from penstock.doors.mqtt.connection import PACKET_BYTES_MAX, Connection
@@ -64,6 +65,7 @@ class Arrivals:
         self._limits = limits
         self._spawn = spawn
         self._counted: set[Connection] = set()  # those that the quota of connections knows
+        self._taken: set[Connection] = set()  # those of them that the other nodes know
         # By tenant and client id: their session is being loaded.
         self._arriving: dict[tuple[TenantId, str], Connection] = {}
         default = worlds[DEFAULT_TENANT].exchange.engine
@@ -75,8 +77,11 @@ class Arrivals:
         self._logins.forget(connection)
         if connection in self._counted:
             self._counted.discard(connection)
-            world = self._worlds[connection.principal.tenant]
-            world.exchange.engine.quotas.leave(connection.principal.user)
+            engine = self._worlds[connection.principal.tenant].exchange.engine
+            engine.quotas.leave(connection.principal.user)
+            if connection in self._taken and engine.quotas.cluster is not None:
+                self._taken.discard(connection)
+                engine.quotas.cluster.give(CONNECTIONS, connection.principal.user)
 
     def connect(self, connection: Connection, packet: Connect) -> None:
         self._traffic.connects += 1
@@ -158,7 +163,10 @@ class Arrivals:
         """Whether a client was rejected because the node is being drained."""
         if node is None or not node.is_draining:
             return False
-        self._refuse(connection, packet, "unavailable", Reason.USE_ANOTHER_SERVER, DRAINING)
+        self._events.refused(connection, packet, "unavailable", DRAINING)
+        told = moved(DRAINING, node.elsewhere)
+        connection.put_packet(Connack(reason=Reason.USE_ANOTHER_SERVER, properties=told))
+        connection.leave()
         return True
 
     def _may_have(self, exchange: Exchange, connection: Connection, client_id: str) -> bool:
@@ -242,6 +250,7 @@ class Arrivals:
         is_present = False
         is_clean = packet.clean_start
         try:
+            await self._take_place(exchange, connection)
             if is_kept:
                 arrival = self._arrival(world, connection, session.client_id)
                 stored, is_present = await exchange.store.begin(
@@ -273,6 +282,18 @@ class Arrivals:
         self._welcome(exchange, connection, packet, session, is_present=is_present)
         if is_present:
             await go_on(exchange, session)
+
+    async def _take_place(self, exchange: Exchange, connection: Connection) -> None:
+        """As a node: QuotaExceeded if all nodes together have too many connections."""
+        quotas = exchange.engine.quotas.cluster
+        if quotas is None:
+            return
+        user = connection.principal.user
+        await quotas.take(CONNECTIONS, user)
+        if connection in self._counted:
+            self._taken.add(connection)
+        else:  # it was closed meanwhile
+            quotas.give(CONNECTIONS, user)
 
     def _leave(self, exchange: Exchange, session: Session, *, is_present: bool) -> None:
         """The client is rejected after all, or has already disconnected."""

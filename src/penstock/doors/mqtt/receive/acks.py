@@ -9,7 +9,7 @@ Compiled by mypyc; the same source runs interpreted.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from penstock.broker.session.session import Session
 from penstock.doors.mqtt.receive.publishing import PUBACK, PUBCOMP, PUBREC, PUBREL
@@ -21,11 +21,13 @@ from penstock.mqtt.state import Answer, Outgoing, State, next_outgoing
 if TYPE_CHECKING:
     from penstock.doors.mqtt.connection import Connection
 
+_CONNECTED: Final = State.CONNECTED  # compiled code finds its own names sooner
+
 
 def take_acks(connection: Connection, first_byte: int, packet_ids: list[int]) -> None:
     """Acknowledgements of one kind; ProtocolViolation if they do not fit what was sent."""
     session = connection.session
-    if session is None or connection.state != State.CONNECTED:
+    if session is None or connection.state is not _CONNECTED:
         raise protocol_error("an acknowledgement before CONNECT", "MQTT-3.1.0-1")
     if first_byte in (PUBACK, PUBCOMP):
         if first_byte == PUBACK:

@@ -7,7 +7,6 @@ for nothing has no container. Compiled by mypyc; the same source runs interprete
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from penstock.broker.deliver.routes import MustWait, Route
@@ -36,21 +35,22 @@ PUBREL: Final = 0x62
 PUBCOMP: Final = 0x70
 UNACKED_MAX: Final = 65_535  # publishes of one client that wait for their commit
 RECEIVE_MAX: Final = 10_000  # the same for MQTT 5 clients, which are told and have to obey
+_SUCCESS: Final = Reason.SUCCESS  # compiled code finds its own names sooner
 
 
 class Receipt:
     """Implements the log's Waiter for messages that are acknowledged together."""
 
-    __slots__ = ("_on_done", "error", "first_byte", "is_done", "next", "packet_ids", "reason")
+    __slots__ = ("_publishing", "error", "first_byte", "is_done", "next", "packet_ids", "reason")
 
-    def __init__(self, first_byte: int, packet_ids: list[int], on_done: Callable[[], None]) -> None:
+    def __init__(self, first_byte: int, packet_ids: list[int], publishing: Publishing) -> None:
         self.first_byte = first_byte
         self.packet_ids = packet_ids
-        self.reason = Reason.SUCCESS  # what is said if there is no error
+        self.reason = _SUCCESS  # what is said if there is no error
         self.is_done = False
         self.error: Exception | None = None
         self.next: Receipt | None = None  # the one that became due after it
-        self._on_done = on_done
+        self._publishing = publishing
 
     @property
     def has_given_up(self) -> bool:
@@ -58,12 +58,12 @@ class Receipt:
 
     def committed(self, offset: int) -> None:
         self.is_done = True
-        self._on_done()
+        self._publishing.send_receipts()
 
     def refused(self, error: Exception) -> None:
         self.is_done = True
         self.error = error
-        self._on_done()
+        self._publishing.send_receipts()
 
 
 class Publishing:
@@ -111,7 +111,7 @@ class Publishing:
         # Of the router and of its placement, when it was found: asking `edition` would be a call.
         self._route_edition = self._route_version = -1
         self._owner = connection.principal.owner
-        self.meter = publisher.quotas.meter(connection.principal.user)
+        self.renew_meter()
         self.stopped_at: PublishRun | None = None  # the run that had to wait last
 
     def publish(self, chunk: Chunk, item: PublishRun) -> None:
@@ -155,6 +155,10 @@ class Publishing:
             )
         if is_much or self._unacked > UNACKED_MAX:
             self._hold(route.topic)
+
+    def renew_meter(self) -> None:
+        """Be measured by the quotas of now."""
+        self.meter = self._publisher.quotas.meter(self._connection.principal.user)
 
     def measure(self, messages: int, size: int) -> None:
         """So much was published: the client is not read while its rate is above its quota."""
@@ -263,7 +267,7 @@ class Publishing:
 
     def _receipt(self, first_byte: int, packet_ids: list[int]) -> Receipt:
         """An answer to be given when it is true, after all that were asked for before."""
-        receipt = Receipt(first_byte, packet_ids, self.send_receipts)
+        receipt = Receipt(first_byte, packet_ids, self)
         if self._last is None:
             self._first = receipt
         else:

@@ -8,7 +8,8 @@ its connection is paused, and everything behind it waits.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Final
 
@@ -17,6 +18,7 @@ from penstock.broker.exchange import Exchange
 from penstock.broker.session.session import OwnFeed, Session, Subscription
 from penstock.core.naming.names import SHARE_PREFIX, quoted, split_share
 from penstock.core.naming.overlaps import OVERLAPS_MAX
+from penstock.core.quotas import SUBSCRIPTIONS
 from penstock.doors.mqtt.answers import explained
 from penstock.doors.mqtt.connection import Connection
 from penstock.doors.mqtt.dollar_sys import DollarSys, is_own
@@ -69,7 +71,8 @@ class Subscribing:
             return
         is_long = len(packet.subscriptions) > FILTERS_AT_ONCE
         is_behind = self.exchange.retained_delivery.is_behind(session)
-        if asked is None and not (is_long or is_behind or self.exchange.delivery.is_retaining):
+        is_slow = is_long or is_behind or self.exchange.delivery.is_retaining
+        if asked is None and not (is_slow or self._is_limited):
             made = self._begin_plain(packet)
             self._install_plain(connection, session, made, packet.subscriptions)
             self._finish(connection, session, made)
@@ -86,12 +89,46 @@ class Subscribing:
             await self.exchange.delivery.wait_retained()
             if connection.is_closed:
                 return
-            if asked is None:
-                await self._subscribe_parts(connection, session, packet)
-            else:
-                await self._subscribe_feeds(connection, session, packet, asked)
+            async with self._room(connection, session, packet) as full:
+                if full:
+                    self._refuse_all(connection, session, packet, full, Reason.QUOTA_EXCEEDED)
+                elif asked is None:
+                    await self._subscribe_parts(connection, session, packet)
+                else:
+                    await self._subscribe_feeds(connection, session, packet, asked)
         finally:
             connection.unpause()
+
+    @property
+    def _is_limited(self) -> bool:
+        """Whether other nodes have to be asked, too, before a client may have a filter more."""
+        quotas = self.exchange.engine.quotas.cluster
+        return quotas is not None and quotas.is_limited(SUBSCRIPTIONS)
+
+    @asynccontextmanager
+    async def _room(
+        self, connection: Connection, session: Session, packet: Subscribe
+    ) -> AsyncIterator[str]:
+        """Around subscribing: as a node, the new filters are counted for all nodes first.
+
+        Why they may not be, if there are too many; then none of them is subscribed to.
+        """
+        quotas = self.exchange.engine.quotas.cluster
+        asked = {one.filter for one in packet.subscriptions}
+        count = len(asked.difference(session.subscriptions))
+        if quotas is None or not count or not self._is_limited:
+            yield ""
+            return
+        user = connection.principal.user
+        try:
+            await quotas.take(SUBSCRIPTIONS, user, count)
+        except PenstockError as refused:
+            yield str(refused)
+            return
+        try:
+            yield ""
+        finally:
+            quotas.give(SUBSCRIPTIONS, user, count)  # each that was made counts by itself now
 
     async def _subscribe_parts(
         self, connection: Connection, session: Session, packet: Subscribe
@@ -126,7 +163,12 @@ class Subscribing:
                 self._install(made, wanted, _subscription(session, wanted, made.packet))
 
     def _refuse_all(
-        self, connection: Connection, session: Session, packet: Subscribe, why: str
+        self,
+        connection: Connection,
+        session: Session,
+        packet: Subscribe,
+        why: str,
+        refusal: Reason = Reason.IMPLEMENTATION_SPECIFIC_ERROR,
     ) -> None:
         made = Made(packet, {})
         for wanted in packet.subscriptions:
@@ -134,7 +176,7 @@ class Subscribing:
             if reason >= FAILURE:
                 made.refuse(reason, own)
             else:
-                made.refuse(Reason.IMPLEMENTATION_SPECIFIC_ERROR, why)
+                made.refuse(refusal, why)
         connection.put_packet(made.answer())
 
     def _install(self, made: Made, wanted: Wanted, subscription: Subscription) -> None:

@@ -8,12 +8,18 @@ from __future__ import annotations
 
 import argparse
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from penstock.log.files.directory import read_holder
 from penstock.model.errors import InvalidPipeline, RefusedError
+from penstock.pipeline.declared.checkpoint import (
+    held_checkpoint,
+    note_declared,
+    offsets_if_done,
+)
 from penstock.pipeline.declared.declaration import Declaration
 from penstock.pipeline.declared.order import part_of
 from penstock.pipeline.declared.reading import read_declaration
@@ -32,6 +38,8 @@ if TYPE_CHECKING:
 
     from penstock.pipeline.declared.views import Views
 
+Where = tuple[dict[str, str], dict[str, str]]  # topics are read, and written
+Start = Callable[[], "SparkSession"]
 SAYS: Final = "run a pipeline declared in a file, with steps in SQL"
 
 
@@ -62,26 +70,40 @@ def sql(
 
     Topics are in the data directory `path`, or at the address `url` of a running broker; a broker
     that has the directory open is found by itself. Without a trigger in the file, or with `once`,
-    up to the ends that the topics have now; else until `stop` is set. InvalidPipeline says what is
-    wrong in which line.
+    up to the ends that the topics have now; else until `stop` is set. Spark is not started if
+    nothing was added since. InvalidPipeline says what is wrong in which line.
     """
-    check_spark()
-    declared = read_declaration(Path(file))
-    reading, writing = _connections(path, url, user, password=password, token=token, tenant=tenant)
-    check_topics(declared, reading)
-    from penstock.pipeline.declared.running import Queries, held_checkpoint
+    where = _connections(path, url, user, password=password, token=token, tenant=tenant)
+    with LateSession(spark) as session:
+        return _run(Path(file), where, session.get, report, stop or threading.Event(), once=once)
 
-    with held_checkpoint(declared.checkpoint), LateSession(spark) as session:
-        used = session.get()
-        outputs = _planned(used, declared, reading, writing)  # all that is wrong is said at once
+
+def _run(
+    file: Path, where: Where, start: Start, report: Report, stop: threading.Event, *, once: bool
+) -> Progress:
+    """As `sql`. What is wrong with the file or the topics is known before Spark is started."""
+    check_spark()
+    declared = read_declaration(file)
+    reading, writing = where
+    check_topics(declared, reading)
+    ends = once or declared.trigger_s is None
+    with held_checkpoint(declared.checkpoint):
+        if ends and (offsets := offsets_if_done(declared, reading)) is not None:
+            return Progress(0, 0, 0.0, offsets)
+        spark = start()
+        from penstock.pipeline.declared.running import Queries
+
+        outputs = _planned(spark, declared, reading, writing)  # all that is wrong is said at once
         if len(declared.sinks) > 1:
             # Each query has plans of its own: Spark changes them as it runs, in several threads.
             parts = [part_of(declared, sink) for sink in declared.sinks]
-            planned = [_planned(used, part, reading, writing) for part in parts]
+            planned = [_planned(spark, part, reading, writing) for part in parts]
             outputs = {name: frame for one in planned for name, frame in one.items()}
         queries = Queries(declared, writing, once=once)
         queries.start(outputs)
-        return queries.run(report, stop or threading.Event())
+        done = queries.run(report, stop)
+        note_declared(declared)
+        return done
 
 
 def check(
@@ -122,21 +144,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace, report: Report) -> Progress:
-    # What is wrong with the file or the topics is known before Spark is started.
-    check_topics(read_declaration(Path(options.file)), _connections(**options.place)[0])
     with LateSession(None, options.master) as session, stopped_by_signals() as stop:
-        spark = session.get()
-        if not options.master.startswith("sc://"):
-            # A query that fails is told in a sentence, and one that is stopped did not fail.
-            spark.sparkContext.setLogLevel("OFF")
-        return sql(
-            options.file,
-            **options.place,
-            once=options.once,
-            spark=spark,
-            report=report,
-            stop=stop,
-        )
+
+        def start() -> SparkSession:
+            spark = session.get()
+            if not options.master.startswith("sc://"):
+                # A query that fails is told in a sentence, and one that is stopped did not fail.
+                spark.sparkContext.setLogLevel("OFF")
+            return spark
+
+        where = _connections(**options.place)
+        return _run(Path(options.file), where, start, report, stop, once=options.once)
 
 
 def _connections(
@@ -146,7 +164,7 @@ def _connections(
     password: str = "",
     token: str = "",
     tenant: str = "",
-) -> tuple[dict[str, str], dict[str, str]]:
+) -> Where:
     """Options that say where topics are read, and where they are written.
 
     Files are read even while a broker has them open; only that broker writes them.

@@ -11,10 +11,11 @@ from msgspec import UNSET
 
 from penstock.broker.access import AccessKeyRow, CredentialRow
 from penstock.broker.exchange import Exchange
-from penstock.core.access import OPERATOR, check_user
+from penstock.core.access import OPERATOR, check_user, no_such_user
 from penstock.core.naming.names import quoted
 from penstock.core.quotas import KEYS as KEYS_QUOTA
 from penstock.doors.http.routing.endpoints import Endpoints
+from penstock.doors.http.routing.errors import with_status
 from penstock.doors.http.routing.needs import Needs
 from penstock.doors.http.routing.router import Route
 from penstock.doors.http.v1.describing import Facts
@@ -171,11 +172,7 @@ class UsersDoor:
         """The user of the path."""
         user = request.params["user"]
         if not self._is_known(user, self._tenant):
-            raise HttpError(
-                404,
-                f"there is no user {quoted(user)} (names are case-sensitive): see "
-                "`penstock user list`",
-            )
+            raise with_status(no_such_user(user), 404)
         return user
 
     def _find(self, request: Request) -> str:

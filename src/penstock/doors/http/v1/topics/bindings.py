@@ -8,7 +8,7 @@ from penstock.broker.engine import Engine
 from penstock.core.naming.names import check_filter
 from penstock.doors.http.routing.endpoints import Endpoints
 from penstock.doors.http.routing.errors import with_status
-from penstock.doors.http.routing.needs import Needs, check_manage, may_see
+from penstock.doors.http.routing.needs import Needs, check_bind, check_manage, may_see
 from penstock.doors.http.routing.router import Route
 from penstock.doors.http.routing.schemas import FILTER
 from penstock.doors.http.v1.describing import Facts, Field
@@ -65,9 +65,10 @@ class BindingsDoor:
     async def bind(self, request: Request) -> Response:
         """Binding the same again changes nothing."""
         asked = read_body(request, Binding)
-        check_manage(request.principal, asked.topic)
+        topics, filter = self._engine.topics, check_filter(asked.filter)
+        check_bind(request.principal, filter, asked.topic, topics.placement.places(filter))
         try:
-            await self._engine.topics.bind(check_filter(asked.filter), asked.topic)
+            await topics.bind(filter, asked.topic)
         except RefusedError as refused:
             raise with_status(refused, 409) from None
         return json_response(asked)

@@ -7,7 +7,7 @@ before it is decoded.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 import msgspec
@@ -140,46 +140,50 @@ def _name(request: Request, messages: list[Message]) -> None:
 
 def make_runs(topic: Topic, messages: Sequence[Message]) -> list[Run]:
     """Neighbours that share all but the payload become one run."""
-    return list(_runs(topic, messages))
+    runs: list[Run] = []
+    at = 0
+    while at < len(messages):
+        run, at = _next_run(topic, messages, at)
+        runs.append(run)
+    return runs
 
 
 async def make_runs_slowly(topic: Topic, messages: Sequence[Message]) -> list[Run]:
     """The same; others have their turn meanwhile."""
     runs: list[Run] = []
-    for run in _runs(topic, messages):
+    at = 0
+    while at < len(messages):
+        run, at = _next_run(topic, messages, at)
         runs.append(run)
         if not len(runs) % SLICE_RUNS:
             await asyncio.sleep(0)
     return runs
 
 
-def _runs(topic: Topic, messages: Sequence[Message]) -> Iterator[Run]:
-    payloads: list[bytes] = []
-    like: Message = messages[0]
-    kind = -1
-    for at, message in enumerate(messages):
-        payload = message.payload
-        if type(payload) is str and message.payload_base64 is UNSET:
-            data, its_kind = payload.encode(), KIND_TEXT
-        else:
-            data, its_kind = read_payload(message, at)
-        if (
-            its_kind != kind
-            or message.name != like.name
-            or message.headers != like.headers
-            or message.retain != like.retain
-        ):
-            if payloads:
-                yield _run(topic, like, payloads, kind, at)
-                payloads = []
-            like, kind = message, its_kind
+def _next_run(topic: Topic, messages: Sequence[Message], first: int) -> tuple[Run, int]:
+    """The run that begins with message `first`, and where the next one begins."""
+    like = messages[first]
+    name, headers, retain = like.name, like.headers, like.retain
+    data, kind = read_payload(like, first)
+    payloads = [data]
+    at = first + 1
+    while at < len(messages):
+        message = messages[at]
+        if message.name != name or message.headers != headers or message.retain != retain:
+            break
+        data, its_kind = read_payload(message, at)
+        if its_kind != kind:
+            break
         payloads.append(data)
-    yield _run(topic, like, payloads, kind, len(messages))
+        at += 1
+    return _run(topic, like, payloads, kind, first), at
 
 
 def read_payload(message: Message, at: int) -> tuple[bytes, int]:
     """Payload and kind of one message; HttpError says which one is wrong."""
     payload, coded = message.payload, message.payload_base64
+    if type(payload) is str and coded is UNSET:
+        return payload.encode(), KIND_TEXT
     if (payload is UNSET) is (coded is UNSET):
         is_none = payload is UNSET
         raise HttpError(
@@ -192,7 +196,7 @@ def read_payload(message: Message, at: int) -> tuple[bytes, int]:
     return encode_parsed(payload)
 
 
-def _run(topic: Topic, like: Message, payloads: list[bytes], kind: int, end: int) -> Run:
+def _run(topic: Topic, like: Message, payloads: list[bytes], kind: int, first: int) -> Run:
     name = topic.declared
     headers: Headers = ()
     try:
@@ -201,5 +205,5 @@ def _run(topic: Topic, like: Message, payloads: list[bytes], kind: int, end: int
         if like.headers is not UNSET:
             headers = check_headers(like.headers)
     except RefusedError as wrong:
-        raise type(wrong)(f"message {end - len(payloads)}: {wrong}") from None
+        raise type(wrong)(f"message {first}: {wrong}") from None
     return run_of(name, payloads, kind, headers=headers, retain=like.retain)

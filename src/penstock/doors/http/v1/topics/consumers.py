@@ -186,9 +186,9 @@ class ConsumersDoor:
             ends = [part.log.bounds().end for part in topic.parts]
             left_s = deadline_s - engine.clock.monotonic_s()
             is_behind = any(map(operator.lt, nexts, ends))
-            if records or left_s <= 0 or is_behind or self._door.is_stopping:
+            if records or left_s <= 0 or is_behind or self._door.is_leaving(topic):
                 break
-            await self._door.wait(wait_past_any(topic.parts, nexts), left_s)
+            await self._door.wait_leaving(topic, wait_past_any(topic.parts, nexts), left_s)
             offset = shown_offsets(nexts)
         if engine.watch is not None:
             engine.watch.read(f"consumer {consumer.name}", topic.declared, records)

@@ -339,9 +339,9 @@ class GroupsDoor:
                 partial(groups.expected_bytes, topic, name, asked.limit),
             )
             left_s = until_s - clock.monotonic_s()
-            if given or left_s <= 0 or self._door.is_stopping:
+            if given or left_s <= 0 or self._door.is_leaving(topic):
                 break
-            await self._door.wait(groups.wait(topic, name, left_s), left_s)
+            await self._door.wait_leaving(topic, groups.wait(topic, name, left_s), left_s)
         watch = self._engine.watch
         if watch is not None:
             for one in given:

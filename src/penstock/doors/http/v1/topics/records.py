@@ -35,7 +35,7 @@ from penstock.core.position import AtOffset, AtOffsets, parse_position
 from penstock.core.topic_settings import PARTITIONS_MAX
 from penstock.doors.http.routing.endpoints import Endpoints
 from penstock.doors.http.routing.errors import problem_of
-from penstock.doors.http.routing.needs import Needs
+from penstock.doors.http.routing.needs import Needs, publish_refusal
 from penstock.doors.http.routing.router import Route
 from penstock.doors.http.routing.schemas import FILTER, KEY, NAME, OFFSET, POSITION, WHERE, number
 from penstock.doors.http.v1.describing import Facts, Field
@@ -80,6 +80,7 @@ from penstock.doors.http.v1.trace_context import add_trace_context
 from penstock.doors.http.v1.types import MessagesIn, Records, Results
 from penstock.doors.http.wire.messages import JSON, Answer, HttpError, Pairs, Request, Response
 from penstock.doors.http.wire.room import Place
+from penstock.model.errors import RefusedError
 from penstock.model.messages import check_key
 
 RECORDS: Final = "/v1/topics/{topic}/records"
@@ -169,7 +170,11 @@ class RecordsDoor:
     # Storing
 
     def store(self, request: Request) -> Any:
-        topic = self._engine.topics.get(request.params["topic"])
+        name = request.params["topic"]
+        try:
+            topic = self._engine.topics.get(name)
+        except RefusedError as refused:
+            raise publish_refusal(request.principal, name, refused) from None
         if len(request.body) > SLICED_BYTES and not is_raw(request):
             return self._store_large(request, topic)
         messages = read_messages(request)
@@ -180,7 +185,7 @@ class RecordsDoor:
             return self._store_parts(request, topic, runs)
         if b"idempotency-key" in request.headers or b"idempotency-part" in request.headers:
             return self._store_once(request, topic, runs)
-        count = sum([run.count for run in runs])
+        count = len(messages)
 
         def stored(offset: int, error: Exception | None) -> None:
             if error is None:
@@ -407,14 +412,13 @@ def wanted_form(request: Request) -> str:
 
 def results(topic: Topic, offset: int, count: int, headers: Pairs = ()) -> Response:
     """Written out here: there may be thousands."""
-    each = b",".join([b'{"offset":%d}' % at for at in range(offset, offset + count)])
-    body = b'{"topic":%b,"first_offset":%d,"end_offset":%d,"results":[%b]}' % (
-        _encode(topic.declared),
-        offset,
-        offset + count,
-        each,
+    end = offset + count
+    offsets = '},{"offset":'.join(map(str, range(offset, end)))
+    body = (
+        f'{{"topic":{_encode(topic.declared).decode()},"first_offset":{offset},'
+        f'"end_offset":{end},"results":[{{"offset":{offsets}}}]}}'
     )
-    return Response(200, body, headers=headers)
+    return Response(200, body.encode(), headers=headers)
 
 
 def part_results(topic: Topic, places: list[tuple[int, int]], headers: Pairs = ()) -> Response:

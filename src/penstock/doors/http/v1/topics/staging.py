@@ -25,7 +25,7 @@ from penstock.doors.http.routing.schemas import LABEL, OFFSET, Schema, shown_as,
 from penstock.doors.http.v1.describing import Facts, Field
 from penstock.doors.http.v1.reading import check_query, read_body, read_offset
 from penstock.doors.http.wire.messages import HttpError, Request, Response, json_response
-from penstock.model.errors import RefusedError, TopicNotFound, UnavailableError
+from penstock.model.errors import NotAuthorized, RefusedError, TopicNotFound, UnavailableError
 
 STAGED: Final = "/v1/staged"
 FILES_MAX: Final = 100_000  # of one hand-over
@@ -137,6 +137,8 @@ class StagingDoor:
             is_new = await self._staged.hand_over(
                 request.principal, asked.source, asked.number, asked.files, is_only=asked.is_only
             )
+        except NotAuthorized:
+            raise
         except RefusedError as refused:  # the files are not what was staged
             raise HttpError(409, str(refused), error=type(refused).__name__) from None
         return json_response(HandedOver(is_new))

@@ -21,6 +21,7 @@ from penstock.broker.topic.parts import shown_offsets
 from penstock.broker.topic.topics import Topic
 from penstock.core.access import Gate
 from penstock.core.position import AtOffset, AtOffsets, Position, parse_position, read_offsets
+from penstock.core.quotas import CONNECTIONS
 from penstock.doors.http.limits import OUT_BYTES_ROOM
 from penstock.doors.http.lines import Lines
 from penstock.doors.http.routing.endpoints import Endpoints
@@ -120,12 +121,12 @@ class StreamsDoor:
         where, names = read_filters(query)
         position = self._position(request, topic, query.get("from", "latest"))
         user = request.principal.user
-        engine.quotas.enter(user)
+        await self._enter(user)
         try:
             gate = Gate(request.principal, topic.key)
             stream = await engine.stream(topic, position, names=names, where=where, gate=gate)
         except BaseException:
-            engine.quotas.leave(user)
+            self._leave(user)
             raise
 
         feeding = Feeding(
@@ -138,11 +139,27 @@ class StreamsDoor:
 
         def end() -> None:
             feeding.close()
-            engine.quotas.leave(user)
+            self._leave(user)
 
         if request.is_upgrade:
             return Upgrade(lambda socket: SocketReader(self._door, socket, feeding), on_end=end)
         return Streamed(feeding.produce, SSE, (("Cache-Control", "no-store"),), on_end=end)
+
+    async def _enter(self, user: str) -> None:
+        """One connection more; QuotaExceeded if it may not be, here or over all nodes."""
+        engine = self._engine
+        engine.quotas.enter(user)
+        if engine.quotas.cluster is not None:
+            try:
+                await engine.quotas.cluster.take(CONNECTIONS, user)
+            except BaseException:
+                engine.quotas.leave(user)
+                raise
+
+    def _leave(self, user: str) -> None:
+        self._engine.quotas.leave(user)
+        if self._engine.quotas.cluster is not None:
+            self._engine.quotas.cluster.give(CONNECTIONS, user)
 
     def _note(self, reader: str, topic: str, records: Sequence[Record]) -> None:
         if self._engine.watch is not None:
