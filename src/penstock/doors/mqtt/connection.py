@@ -101,7 +101,7 @@ class Connection:
         self._answer_bytes = 0  # of answers since all was last sent
         self._rest: memoryview | None = None  # of a write the socket did not take whole
         self._backlog = Backlog(host.unsent)
-        self.stuck_since = -1  # since this tick its socket has not taken all that was sent
+        self.stuck_since = -1  # its place among those whose socket did not take all that was sent
         self._plain: MqttEncoding | None = None
         self._aliases_out: OutgoingAliases | None = None
         self.begun: Publishing | None = None  # once the client publishes
@@ -384,7 +384,7 @@ class Connection:
             if sent < len(data):
                 self._link.want_write(True)
                 self._rest = memoryview(data)[sent:]
-                self.stuck_since = self._serving.tick
+                self.stuck_since = self._backlog.unsent.next_stuck()
             elif len(data) >= LARGE_BYTES:
                 self._backlog.sent(data)
         if not self.is_closed:
@@ -430,7 +430,7 @@ class Connection:
             if self._rest is None:
                 self._link.want_write(True)
             if sent or self.stuck_since < 0:
-                self.stuck_since = self._serving.tick
+                self.stuck_since = self._backlog.unsent.next_stuck()
             self._rest = memoryview(data)[sent:]
             self._backlog.count(self._out_bytes)
             return False

@@ -26,7 +26,7 @@ LARGE_BYTES: Final = 64 * KIB  # a message that is not copied for each of its re
 class Unsent:
     """Of all connections of a door."""
 
-    __slots__ = ("_bytes_max", "_on_exceeded", "_readers", "bytes", "most", "room")
+    __slots__ = ("_bytes_max", "_on_exceeded", "_readers", "_stuck", "bytes", "most", "room")
 
     def __init__(
         self, bytes_max: int = UNSENT_BYTES_MAX, on_exceeded: Callable[[], None] | None = None
@@ -34,6 +34,7 @@ class Unsent:
         self._bytes_max = bytes_max
         self._on_exceeded = on_exceeded
         self._readers: dict[int, int] = {}  # of large messages, by their identity
+        self._stuck = 0  # sockets so far that did not take all that was sent
         self.bytes = 0
         self.most = OUT_BYTES_MAX  # that may wait for one client
         self.room = OUT_BYTES_ROOM  # below it a client is sent what could come later, too
@@ -46,6 +47,11 @@ class Unsent:
         self.room = min(OUT_BYTES_ROOM, self.most)
         if change > 0 and self.is_exceeded and self._on_exceeded is not None:
             self._on_exceeded()
+
+    def next_stuck(self) -> int:
+        """The place of a connection among those that are stuck; seconds would make many equal."""
+        self._stuck += 1
+        return self._stuck
 
     @property
     def is_exceeded(self) -> bool:
