@@ -26,6 +26,7 @@ from penstock.mqtt.reasons import Reason
 from tests.doors.served import Served
 from tests.doors.wire import Wire, kept
 from tests.http.asking import WAIT_S, Answer, Asking
+from tests.http.framed import open_websocket
 from tests.waiting import wait_until
 
 Start = Callable[[str], Served]
@@ -154,11 +155,26 @@ def test_a_stream_counts_as_a_connection(start: Start) -> None:
         assert ask(broker, "GET", f"{TOPICS}/t/stream").status == 429
         with Wire(broker.port, "one", MQTT_5) as wire:
             assert wire.connect().reason == Reason.QUOTA_EXCEEDED
-    deadline_s = time.monotonic() + 10
-    while True:  # until the broker has seen the reader go
+    wait_for_place(broker)
+
+
+def test_a_websocket_that_ends_gives_its_place_back(start: Start) -> None:
+    broker = start("[quotas.user]\nconnections = 1")
+    ask(broker, "PUT", f"{TOPICS}/t", {})
+    for _ in range(3):
+        with open_websocket(broker.http_port, f"{TOPICS}/t/stream") as stream:
+            assert '"start"' in str(stream.recv(WAIT_S))
+            assert ask(broker, "GET", f"{TOPICS}/t/stream").status == 429
+        wait_for_place(broker)
+
+
+def wait_for_place(broker: Served) -> None:
+    """Until the broker has seen a client go, and lets another one in."""
+    deadline_s = time.monotonic() + WAIT_S
+    while True:
         with Wire(broker.port, "one", MQTT_5) as wire:
             if wire.connect().reason == Reason.SUCCESS:
-                break
+                return wire.disconnect()
         assert time.monotonic() < deadline_s
 
 

@@ -142,7 +142,8 @@ class StreamsDoor:
             self._leave(user)
 
         if request.is_upgrade:
-            return Upgrade(lambda socket: SocketReader(self._door, socket, feeding), on_end=end)
+            door = self._door
+            return Upgrade(lambda socket: SocketReader(door, socket, feeding, end), on_end=end)
         return Streamed(feeding.produce, SSE, (("Cache-Control", "no-store"),), on_end=end)
 
     async def _enter(self, user: str) -> None:
@@ -341,13 +342,16 @@ class SocketReader:
 
     __slots__ = ("_feeding", "_is_first", "_room", "_socket", "_task")
 
-    def __init__(self, door: Endpoints, socket: WebSocket, feeding: Feeding) -> None:
+    def __init__(
+        self, door: Endpoints, socket: WebSocket, feeding: Feeding, end: Callable[[], None]
+    ) -> None:
+        """`end` is called when the reader has gone."""
         self._socket = socket
         self._feeding = feeding
         self._room: asyncio.Future[None] | None = None
         self._is_first = True  # of the frames of a message
         self._task = door.serving.tasks.spawn(self._run())
-        self._task.add_done_callback(lambda task: feeding.close())
+        self._task.add_done_callback(lambda task: end())
 
     async def _run(self) -> None:
         try:
