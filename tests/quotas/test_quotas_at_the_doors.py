@@ -22,6 +22,7 @@ from penstock.mqtt.packets import (
     Unsubscribe,
     Will,
 )
+from penstock.mqtt.properties import Properties
 from penstock.mqtt.reasons import Reason
 from tests.doors.served import Served
 from tests.doors.wire import Wire, kept
@@ -381,3 +382,24 @@ def test_quotas_hold_after_a_kill(start: Start) -> None:
     with arrive(broker, "two") as other:
         assert other.expect(Connack).reason == Reason.QUOTA_EXCEEDED
     assert ask(broker, "PUT", f"{TOPICS}/b", {}).status == 429
+
+
+@pytest.mark.parametrize("is_taken_over", [False, True])
+def test_a_client_that_comes_back_may_leave_a_new_will_for_its_last_one(
+    start: Start, is_taken_over: bool
+) -> None:
+    broker = start("[quotas.user]\nwills = 1")
+    later = Properties(will_delay_interval=600)
+    will = Will("gone", b"", 1, properties=later)
+    first = arrive(broker, "one", will=will)
+    assert first.expect(Connack).reason == Reason.SUCCESS
+    if not is_taken_over:
+        first.close()
+    with arrive(broker, "one", will=will) as again:
+        answer = again.expect(Connack)
+        assert (answer.reason, answer.session_present) == (Reason.SUCCESS, True)
+        with Wire(broker.port, "two", MQTT_5) as other:
+            assert other.connect(will=will).reason == Reason.QUOTA_EXCEEDED
+        again.disconnect()
+    with Wire(broker.port, "two", MQTT_5) as other:
+        assert other.connect(will=will).reason == Reason.SUCCESS

@@ -200,6 +200,7 @@ class Wills:
         replaced = NO_WILL if last is None else last.will_id
         assert session.outbox is not None
         login = self._exchange.engine.access.login_of(session.outbox.principal)
+        self._held.pop(replaced)  # the new one may have its place in the quota
         try:
             with self._making(owner) if will is not None else nullcontext():
                 session.will_id = await self._catalog.hold(
@@ -209,11 +210,11 @@ class Wills:
                     login=login,
                     limits=self._limits,
                 )
-                self._held.pop(replaced)
                 if will is not None:
                     self._held[session.will_id] = owner
         except BaseException:
             if last is not None:
+                self._held[replaced] = owner
                 self._wait(_anew(last, last.due_s))
             raise
         session.will_delay_s = 0 if will is None else will.delay_s
