@@ -186,6 +186,27 @@ def test_a_websocket_ends_when_its_token_expires(broker: Hosted, issuer: Issuer)
     assert closed.value.rcvd is not None and closed.value.rcvd.code == 1008
 
 
+@pytest.mark.parametrize(
+    ("method", "path", "body"),
+    [
+        ("GET", "records?from=latest&wait=60", b""),
+        ("POST", "groups/g/fetch", {"wait": 60}),
+    ],
+)
+def test_a_request_that_waits_is_answered_when_its_token_expires(
+    broker: Hosted, issuer: Issuer, method: str, path: str, body: Any
+) -> None:
+    port = broker.ports["http"]
+    broker.run(lambda server: server.broker.create_topic("waited", exist_ok=True))
+    token = issuer.sign("carol", exp=time.time() + 1.5)
+    with Asking(port) as client:
+        answer = client.ask(method, f"/v1/topics/waited/{path}", body, **bearer(token))
+        assert answer.status == 401
+        assert "the token has expired" in answer.detail
+        lasting = bearer(issuer.sign("carol"))
+        assert client.ask("GET", "/v1/topics/waited/records", **lasting).json["records"] == []
+
+
 def may(broker: Hosted, token: str, method: str, path: str) -> int:
     with Asking(broker.ports["http"]) as client:
         return client.ask(method, path, {} if method == "PUT" else b"", **bearer(token)).status

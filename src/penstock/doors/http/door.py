@@ -25,7 +25,7 @@ from penstock.doors.budget import Budget
 from penstock.doors.descriptors import Descriptors
 from penstock.doors.http.admitted import admit_alike
 from penstock.doors.http.auditing import note_act, note_certificate, note_refusal
-from penstock.doors.http.lasting import Lasting, Waits, end_waiting
+from penstock.doors.http.lasting import Lasting, Waits
 from penstock.doors.http.limits import (
     BODIES_BYTES_MAX,
     CROWDED_S_MAX,
@@ -403,17 +403,16 @@ class HttpDoor:
         if not isinstance(answer, Response):
             self._lasting.add(request)
 
+    def _under_way(self) -> list[Request]:
+        return [one.current for one in self._connections if one.current is not None]
+
     def _principals(self) -> list[Principal]:
         """Those of requests under way, and of what goes on after its answer."""
-        under_way = [one.current.principal for one in self._connections if one.current is not None]
-        return under_way + self._lasting.principals()
+        return [one.principal for one in self._under_way()] + self._lasting.principals()
 
     def _end_revoked(self, concerned: set[Principal]) -> None:
         if any(one.is_revoked for one in concerned):
-            self._lasting.end_revoked()
-            for connection in list(self._connections):
-                if connection.current is not None:
-                    end_waiting(connection.current)
+            self._lasting.end_revoked(self._under_way())
 
     def _fail(self, request: Request, wrong: Exception) -> None:
         """Answer with what went wrong; an internal error affects only this client."""
@@ -466,7 +465,7 @@ class HttpDoor:
         is_crowded = self.room.is_crowded
         self.send_s_max = min(self.limits.send_s_max, CROWDED_S_MAX if is_crowded else inf)
         self._note_date()
-        self._lasting.end_expired(self.engine.clock.now_us())
+        self._lasting.end_expired(self.engine.clock.now_us(), self._under_way())
         for connection in list(self._connections):
             try:
                 connection.look_at_time()

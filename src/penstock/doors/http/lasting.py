@@ -11,6 +11,7 @@ from penstock.doors.http.login import CHALLENGE
 from penstock.doors.http.wire.connection import HttpConnection
 from penstock.doors.http.wire.messages import HttpError, Request
 
+EXPIRED: Final = "the token has expired: log in with a new one"
 WS_ENDED: Final = 1008  # what the client was let in with is over (RFC 6455 §7.4.1)
 
 
@@ -34,15 +35,23 @@ class Lasting:
     def principals(self) -> list[Principal]:
         return [request.principal for request in self._requests.values()]
 
-    def end_expired(self, now_us: int) -> None:
+    def end_expired(self, now_us: int, under_way: list[Request]) -> None:
+        """Those whose token has expired; of requests under way, those that wait for something."""
         for connection, request in list(self._requests.items()):
-            if request.expires_us and request.expires_us <= now_us:
-                self._end(connection, request, "the token has expired")
+            if _is_expired(request, now_us):
+                self._end(connection, request, EXPIRED)
+        for request in under_way:
+            if _is_expired(request, now_us) and request.route.ends_with_client:
+                _end_waiting(request, EXPIRED)
 
-    def end_revoked(self) -> None:
+    def end_revoked(self, under_way: list[Request]) -> None:
+        """The same for those whose login is no longer good."""
         for connection, request in list(self._requests.items()):
             if request.principal.is_revoked:
                 self._end(connection, request, request.principal.revocation)
+        for request in under_way:
+            if request.principal.is_revoked:
+                _end_waiting(request, request.principal.revocation)
 
     def _end(self, connection: HttpConnection, request: Request, why: str) -> None:
         del self._requests[connection]
@@ -50,13 +59,14 @@ class Lasting:
             connection.stop(WS_ENDED, why)
 
 
-def end_waiting(request: Request) -> None:
-    """Answer a request that waits for something if the login of its client is no longer good."""
-    if not request.principal.is_revoked or request.task is None:
-        return
-    if request.task.cancel():
-        ended = HttpError(401, request.principal.revocation, CHALLENGE)
-        request.reply(request.route.fail(ended))
+def _is_expired(request: Request, now_us: int) -> bool:
+    return 0 < request.expires_us <= now_us
+
+
+def _end_waiting(request: Request, why: str) -> None:
+    """Answer a request that waits for something: its login is no longer good."""
+    if request.task is not None and request.task.cancel():
+        request.reply(request.route.fail(HttpError(401, why, CHALLENGE)))
 
 
 class Waits:
