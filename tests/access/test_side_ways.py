@@ -191,3 +191,26 @@ def test_a_rule_that_comes_while_a_reader_waits_counts_for_what_it_is_given(
             assert client.ask("POST", f"{JOBS}/records", message, **as_user("alice")).status == 200
         assert [one.result() for one in waiting] == [["it/late"], ["it/late"]]
     broker.run(lambda server: access.roles.remove_rule(added.rule_id))
+
+
+@pytest.mark.parametrize("change", ["remove", "demote"])
+def test_who_waits_for_a_trace_and_is_no_longer_an_admin_is_shown_nothing(
+    broker: Hosted, client: Asking, change: str
+) -> None:
+    admin = {"password": "ada", "roles": ["admin"]}
+    assert client.ask("PUT", "/v1/users/ada", admin, **as_user("alice")).status in (200, 201)
+    begun = client.ask("POST", "/v1/traces", {"names": "traced"}, **as_user("alice"))
+    trace = f"/v1/traces/{begun.json['trace']}"
+    with ThreadPoolExecutor(1) as pool, Asking(broker.ports["http"]) as waiting:
+        asked = pool.submit(waiting.ask, "GET", f"{trace}?wait=30", **as_user("ada"))
+        wait_until(lambda: "ada" in [one.user for one in broker.call(broker.http._principals)])
+        if change == "remove":
+            assert client.ask("DELETE", "/v1/users/ada", **as_user("alice")).status == 204
+        else:
+            fewer = {"roles": ["client"]}
+            assert client.ask("PUT", "/v1/users/ada", fewer, **as_user("alice")).status == 200
+        message = {"payload": "x", "name": "traced"}
+        assert client.ask("POST", f"{JOBS}/records", message, **as_user("alice")).status == 200
+        answer = asked.result()
+    assert answer.status == (401 if change == "remove" else 403)
+    assert client.ask("DELETE", trace, **as_user("alice")).status == 204

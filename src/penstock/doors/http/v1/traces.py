@@ -17,7 +17,7 @@ from penstock.core.position import OFFSET_END
 from penstock.core.topic_settings import PARTITIONS_MAX
 from penstock.doors.http.routing.endpoints import Endpoints
 from penstock.doors.http.routing.errors import with_status
-from penstock.doors.http.routing.needs import Needs
+from penstock.doors.http.routing.needs import Needs, check_needs
 from penstock.doors.http.routing.router import Route
 from penstock.doors.http.routing.schemas import FILTER, OFFSET, TEXT, number, shown_as
 from penstock.doors.http.v1.describing import Facts, Field
@@ -130,7 +130,9 @@ def add_routes(door: Endpoints) -> None:
             ),
         ),
     ):
-        door.router.add(Route(method, path, handler, facts=facts, needs=Needs.ADMIN))
+        waits = handler == traces.show
+        route = Route(method, path, handler, facts=facts, needs=Needs.ADMIN, ends_with_client=waits)
+        door.router.add(route)
 
 
 class TracesDoor:
@@ -162,6 +164,7 @@ class TracesDoor:
         trace = self._find(request)
         if wait_s and trace.is_on and trace.last_number <= after:
             await self._door.wait(trace.wait_event(), wait_s)
+            check_needs(Needs.ADMIN, request)  # what it may do has perhaps changed meanwhile
         events = trace.events_after(after)
         return json_response(TraceEvents(**asdict(_out(trace)), events=events))
 
