@@ -13,7 +13,7 @@ from websockets.sync.client import connect
 
 from penstock.core.access import parse_rule
 from penstock.mqtt.kinds import MQTT_3_1_1, MQTT_5
-from penstock.mqtt.packets import Connack, Connect, Disconnect
+from penstock.mqtt.packets import Connack, Connect, Disconnect, Will
 from penstock.mqtt.reasons import Reason
 from tests.doors.hosted import Hosted
 from tests.doors.tokens import Issuer, unsigned
@@ -22,6 +22,7 @@ from tests.doors.wire import Wire
 from tests.http.asking import Asking
 from tests.http.events import Events
 from tests.project.core_install import run_core
+from tests.waiting import wait_until
 
 BAD = Reason.BAD_USER_NAME_OR_PASSWORD
 
@@ -371,3 +372,23 @@ def test_a_key_is_the_password_of_the_user_called_key(tmp_path: Path) -> None:
         (row,) = access.access_keys()
         broker.run(lambda server: access.revoke_key(row.key_id))
         assert reason(broker, "key", made) == BAD
+
+
+@pytest.mark.parametrize("odd", ["x,admin", "x\n", "\ud800", "\0", ""])
+def test_what_no_role_can_be_called_gives_a_token_nothing_later_either(
+    broker: Hosted, issuer: Issuer, odd: str
+) -> None:
+    access = broker.exchange.engine.access
+    broker.run(lambda server: access.roles.add("narrow", [parse_rule("allow publish odd/#")]))
+    token = issuer.sign("dave", roles=["narrow", odd])
+    with log_in(broker.port, "alice", "wonder", "reader")[0] as reader:
+        reader.subscribe("odd/#", qos=1)
+        wire = Wire(broker.port, "odd", MQTT_5)
+        will = Will("odd/will", b"x", 1)
+        wire.send(Connect("odd", True, 0, will, "dave", token.encode(), MQTT_5))
+        assert wire.expect(Connack).reason == Reason.SUCCESS
+        broker.run(lambda server: access.roles.remove("narrow"))
+        wire.close()
+        wait_until(lambda: not broker.call(lambda: len(broker.door.worlds["default"].wills._held)))
+        reader.publish("odd/end", b"", 1)
+        assert reader.receive().name == "odd/end"

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from penstock.broker.upkeep.watched_files import identity_of
+from penstock.core.access import is_role_name
 from penstock.core.naming.names import quoted
 from penstock.model.clock import Clock
 from penstock.model.errors import InvalidSetting, NotAuthorized
@@ -188,7 +189,7 @@ class Tokens:
         return Token(
             user,
             _text(claims, settings.tenant_claim),
-            _texts(claims, settings.roles_claim, settings.default_roles),
+            _roles(claims, settings.roles_claim, settings.default_roles),
             _text(claims, settings.client_claim),
             expires_us,
         )
@@ -294,8 +295,11 @@ def _text(claims: dict[str, Any], name: str) -> str:
     return value
 
 
-def _texts(claims: dict[str, Any], name: str, default: tuple[str, ...]) -> tuple[str, ...]:
-    """A list of texts, or one text with spaces between them, as `scope` is."""
+def _roles(claims: dict[str, Any], name: str, default: tuple[str, ...]) -> tuple[str, ...]:
+    """A list of texts, or one text with spaces between them, as `scope` is.
+
+    What no role can be called gives nothing.
+    """
     value = _claim(claims, name)
     if isinstance(value, str):
         value = value.split()
@@ -306,7 +310,7 @@ def _texts(claims: dict[str, Any], name: str, default: tuple[str, ...]) -> tuple
         raise NotAuthorized(
             f"the token's claim {name!r} is neither a text nor a list of up to {ROLES_MAX} texts"
         )
-    return tuple(sorted(set(value)))
+    return tuple(sorted({one for one in value if is_role_name(one)}))
 
 
 def _time_us(claims: dict[str, Any], name: str) -> int:

@@ -38,6 +38,7 @@ from penstock.core.access.roles import (
     READER,
     Role,
     check_role_name,
+    is_role_name,
 )
 from penstock.core.access.rules import Rule, parse_rule
 
@@ -73,6 +74,7 @@ __all__ = [
     "condense",
     "decide",
     "denial",
+    "is_role_name",
     "may_read_some",
     "no_such_user",
     "parse_rule",

@@ -50,10 +50,14 @@ BUILT_IN: Final = {
 
 def check_role_name(name: str) -> str:
     """A text that may name a role, case-sensitive; else InvalidName."""
-    is_text = isinstance(name, str) and 1 <= len(name) <= ROLE_CHARS_MAX and name.isascii()
-    if not is_text or not all(char.isalnum() or char in "._-" for char in name):
+    if not is_role_name(name):
         raise InvalidName(
             f"role name {quoted(name)} is invalid: use 1 to {ROLE_CHARS_MAX} ASCII letters, "
             "digits, '.', '_' and '-'"
         )
     return name
+
+
+def is_role_name(name: object) -> bool:
+    is_text = isinstance(name, str) and 1 <= len(name) <= ROLE_CHARS_MAX and name.isascii()
+    return is_text and all(char.isalnum() or char in "._-" for char in str(name))
