@@ -24,6 +24,7 @@ class Admin:
     def __init__(self, broker: Hosted) -> None:
         self._client = Asking(broker.ports["http"])
         self.mqtt_port = broker.port
+        self.http_port = broker.ports["http"]
 
     def ask(self, method: str, path: str, body: Any = b"", **headers: str) -> Answer:
         headers.setdefault("Authorization", basic("alice", "wonder"))
@@ -85,6 +86,36 @@ def test_the_last_user_stays_since_without_any_everybody_comes_in(admin: Admin) 
     refused = admin.ask("DELETE", "/v1/users/alice")
     assert refused.status == 409 and "is the last one" in refused.detail
     assert admin.ask("GET", "/v1/users").status == 200
+
+
+def test_of_the_last_two_users_one_stays_if_both_are_removed_at_once(admin: Admin) -> None:
+    other = {"password": "builder", "roles": ["admin"]}
+    assert admin.ask("PUT", "/v1/users/bob", other).status == 201
+    logins = {"alice": basic("alice", "wonder"), "bob": basic("bob", "builder")}
+    with Asking(admin.http_port) as alice, Asking(admin.http_port) as bob:
+        for user, client in (("alice", alice), ("bob", bob)):
+            assert client.ask("GET", "/v1/me", Authorization=logins[user]).status == 200
+        for user, client in (("alice", alice), ("bob", bob)):
+            client.request("DELETE", f"/v1/users/{user}", Authorization=logins[user])
+        assert sorted([alice.answer().status, bob.answer().status]) == [204, 409]
+        assert bob.ask("GET", "/v1/users").status == 401, "nobody comes in without a login"
+
+
+def test_a_tenant_that_has_the_last_users_is_not_removed(tmp_path: Path) -> None:
+    with Hosted(tmp_path) as broker, Asking(broker.ports["http"]) as client:
+
+        async def add(server: Any) -> None:
+            for tenant in ("acme", "other"):
+                await server.broker.tenants.add(tenant)
+            await broker.exchange.engine.access.add_user("ann", b"ann", ["operator"], tenant="acme")
+
+        broker.run(add)
+        ann = {"Authorization": basic("acme/ann", "ann")}
+        refused = client.ask("DELETE", "/v1/tenants/acme?purge=true", **ann)
+        assert refused.status == 409 and "tenant 'acme' has the last users" in refused.detail
+        assert client.ask("DELETE", "/v1/tenants/other?purge=true", **ann).status == 204
+        assert client.ask("GET", "/v1/users", **ann).status == 200
+        assert client.ask("GET", "/v1/users").status == 401
 
 
 def test_a_key_is_told_once_and_revoked_by_its_id(admin: Admin) -> None:

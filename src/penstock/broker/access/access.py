@@ -45,6 +45,7 @@ from penstock.broker.access.keys import Keys
 from penstock.broker.access.known_principals import KnownPrincipals
 from penstock.broker.access.login_lines import LoginLines, Place
 from penstock.broker.access.passwords import Passwords
+from penstock.broker.access.removals import Removals
 from penstock.broker.access.renewal import Renewals, Tenants
 from penstock.broker.access.roles import Roles
 from penstock.broker.access.tokens import Tokens, looks_like_token
@@ -63,11 +64,7 @@ from penstock.core.access import (
 from penstock.core.naming.names import quoted
 from penstock.core.networks import is_loopback, network_of
 from penstock.model.certificate import Certificate
-from penstock.model.errors import (
-    InvalidName,
-    NotAuthorized,
-    UnavailableError,
-)
+from penstock.model.errors import InvalidName, NotAuthorized, UnavailableError
 from penstock.model.record import DEFAULT_TENANT, TenantId
 from penstock.model.will import Login
 
@@ -101,6 +98,7 @@ class Access:
         self._passwords = Passwords()
         self._revoked_certificates: frozenset[str] = frozenset()  # their numbers
         self._users: dict[tuple[TenantId, str], CredentialRow] = {}
+        self.removals = Removals(lambda: self._users.keys())
         self._keys = Keys(credentials.keys)
         self._decoy = ""  # a hash that no password was made for
         self._lines = LoginLines()

@@ -126,16 +126,17 @@ class UsersDoor:
                 raise HttpError(409, str(unknown)) from None
 
     async def remove(self, request: Request) -> Response:
-        user = self._find(request)
-        tenant = self._tenant
-        if len(self._access.users(None)) == 1:
-            # Without users everybody comes in, and this server may listen to the whole world.
-            raise HttpError(
-                409,
-                f"user {quoted(user)} is the last one and cannot be removed while the broker runs: "
-                "add another user first, or stop the broker and remove the user from the directory",
-            )
-        await self._access.remove_user(user, tenant)
+        user, tenant = self._find(request), self._tenant
+        # Without users everybody comes in, and this server may listen to the whole world.
+        last = (
+            f"user {quoted(user)} is the last one and cannot be removed while the broker runs: "
+            "add another user first, or stop the broker and remove the user from the directory"
+        )
+        try:
+            with self._access.removals.removing([(tenant, user)], last):
+                await self._access.remove_user(user, tenant)
+        except RefusedError as refused:
+            raise HttpError(409, str(refused)) from None
         return Response(204)
 
     async def make_key(self, request: Request) -> Response:
