@@ -101,6 +101,25 @@ def test_of_the_last_two_users_one_stays_if_both_are_removed_at_once(admin: Admi
         assert bob.ask("GET", "/v1/users").status == 401, "nobody comes in without a login"
 
 
+def test_of_users_who_are_added_at_once_the_first_alone_becomes_admin(tmp_path: Path) -> None:
+    add_users(tmp_path, alice="wonder")
+    with Hosted(tmp_path) as broker:
+        access = broker.exchange.engine.access
+        broker.run(lambda server: server.broker.tenants.add("acme"))
+        broker.run(lambda server: access.set_roles("alice", ["operator"]))
+        operator = {"Authorization": basic("alice", "wonder"), "Penstock_Tenant": "acme"}
+        port = broker.ports["http"]
+        with Asking(port) as one, Asking(port) as two, Asking(port) as three:
+            for client in (one, two, three):
+                assert client.ask("GET", "/v1/me", **operator).status == 200
+            for user, client in (("ada", one), ("bob", two), ("cy", three)):
+                client.request("PUT", f"/v1/users/{user}", {"password": user}, **operator)
+            answers = [client.answer() for client in (one, two, three)]
+        assert [answer.status for answer in answers] == [201] * 3
+        roles = sorted(answer.json["roles"] for answer in answers)
+        assert roles == [["admin"], ["client"], ["client"]]
+
+
 def test_a_tenant_that_has_the_last_users_is_not_removed(tmp_path: Path) -> None:
     with Hosted(tmp_path) as broker, Asking(broker.ports["http"]) as client:
 

@@ -98,6 +98,7 @@ class Access:
         self._passwords = Passwords()
         self._revoked_certificates: frozenset[str] = frozenset()  # their numbers
         self._users: dict[tuple[TenantId, str], CredentialRow] = {}
+        self._adding = asyncio.Lock()
         self.removals = Removals(lambda: self._users.keys())
         self._keys = Keys(credentials.keys)
         self._decoy = ""  # a hash that no password was made for
@@ -163,12 +164,13 @@ class Access:
         for role in roles:
             self.roles.check(role, tenant)
         check_new_user(user)
-        is_first = not any(row.tenant == tenant for row in self._users.values())
-        given = tuple(roles) or ((ADMIN,) if is_first else (CLIENT,))
         stored = await self._passwords.hash(password)
-        row = await self._credentials.insert(tenant, user, stored, given)
-        is_only = not self._users
-        self._users[tenant, user] = row
+        async with self._adding:  # of those who are added at the same time one is the first
+            is_first = not any(row.tenant == tenant for row in self._users.values())
+            given = tuple(roles) or ((ADMIN,) if is_first else (CLIENT,))
+            row = await self._credentials.insert(tenant, user, stored, given)
+            is_only = not self._users
+            self._users[tenant, user] = row
         if is_only:
             self._everybody_changed()  # anonymous clients
         else:
