@@ -160,7 +160,7 @@ def test_several_nodes_are_shown_and_one_can_be_drained(page: Page, broker: Host
     row = page.get_by_role("row", name="plant-b")
     expect(page.get_by_role("row", name="plant-a (this one) live")).to_be_visible()
     row.get_by_role("button", name="Drain").click()
-    page.get_by_role("button", name="Yes, do it").click()
+    page.get_by_role("dialog").get_by_role("button", name="Drain").click()
     expect(row).to_contain_text("draining")
     expect(row.get_by_role("button", name="Take clients again")).to_be_visible()
 
@@ -363,7 +363,7 @@ def test_settings_of_a_topic_are_changed_and_a_wrong_value_is_refused(
     page.get_by_role("button", name="Bind").click()
     row = page.get_by_role("row").filter(has_text="shop/+/order")
     row.get_by_role("button", name="Remove").click()
-    page.get_by_role("button", name="Yes, do it").click()
+    page.get_by_role("dialog").get_by_role("button", name="Remove").click()
     expect(row).to_be_hidden()
 
 
@@ -390,7 +390,7 @@ def test_a_client_is_shown_disconnected_and_its_session_ended(page: Page, broker
         row = page.get_by_role("row").filter(has_text="visitor")
         expect(row).to_contain_text("connected")
         row.get_by_role("button", name="Disconnect").click()
-        page.get_by_role("button", name="Yes, do it").click()
+        page.get_by_role("dialog").get_by_role("button", name="Disconnect").click()
         assert wire.is_closed()
         expect(row).to_be_hidden()
     with Wire(broker.port, "leaver", MQTT_5) as wire:
@@ -405,7 +405,7 @@ def test_a_client_is_shown_disconnected_and_its_session_ended(page: Page, broker
     page.keyboard.press("Escape")
     row.get_by_role("button", name="End session").click()
     expect(page.get_by_role("dialog")).to_contain_text("End the session of leaver?")
-    page.get_by_role("button", name="Yes, do it").click()
+    page.get_by_role("dialog").get_by_role("button", name="End session").click()
     expect(row).to_be_hidden()
     assert "leaver" not in broker.call(lambda: broker.exchange.store.stored)
 
@@ -527,7 +527,7 @@ def test_an_operator_adds_and_removes_tenants(page: Page, tmp_path: Path) -> Non
         page.get_by_role("button", name="Add a tenant").click()
         row = page.get_by_role("row").filter(has=page.get_by_role("cell", name="acme", exact=True))
         row.get_by_role("button", name="Remove").click()
-        page.get_by_role("button", name="Yes, do it").click()
+        page.get_by_role("dialog").get_by_role("button", name="Remove").click()
         expect(row).to_be_hidden()
 
 

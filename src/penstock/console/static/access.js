@@ -14,13 +14,13 @@ const split = (text) => text.split(",").map((one) => one.trim()).filter(Boolean)
 const lines = (text) => text.split("\n").map((one) => one.trim()).filter(Boolean);
 
 export async function show(root, { signal, guard, me }) {
-  const remove = (what, path) => button("Remove", () => confirmed(`Remove ${what}?`, async () => {
+  const remove = (what, path) => button("Remove", () => confirmed("Remove", `Remove ${what}?`, async () => {
     await send("DELETE", path);
     await refresh();
   }), "plain");
   const users = table("Users", [
     { title: "User", text: (one) => one.user },
-    { title: "Roles", text: (one) => one.roles.join(", "), node: (one) => one.roles.flatMap((role) => [pill(role), " "]) },
+    { title: "Roles", text: (one) => one.roles.join(", "), node: (one) => h("span", {}, ...one.roles.flatMap((role) => [pill(role), " "])) },
     { title: "Added (UTC)", text: (one) => day(one.created_at), fixed: true },
     { title: "", of: (one) => one, node: (one) => [
       button("Roles", () => changeRoles(one, refresh), "plain"), button("Password", () => changePassword(one, refresh), "plain"),
@@ -138,12 +138,14 @@ function changeRole(one, refresh) {
 function addRule(refresh) {
   const rule = input({ required: true, placeholder: "allow publish sensors/%u/#", class: "wide" });
   const whom = select(["everybody", "role", "user"], "everybody");
-  const name = input();
+  const name = input({ required: true, disabled: true });
+  whom.addEventListener("change", () => (name.disabled = whom.value === "everybody"));
   return form("Add a rule", [field("Rule", rule, "allow or deny, actions, a filter over names or topic:NAME"),
     field("Applies to", whom), field("Its name", name, "Of the role or user")], async (element) => {
     await send("POST", "/v1/rules", { rules: [rule.value], ...(whom.value === "everybody" ? {} : { [whom.value]: name.value }) });
     say("The rule was added.");
     element.reset();
+    name.disabled = true;
     await refresh();
   });
 }

@@ -1,7 +1,7 @@
 // Which page is shown, who is signed in, and what happens when the broker is away.
 
 import { get, isSignedIn, Problem, signIn, signOut } from "./api.js";
-import { button, clear, field, form, h, input, say } from "./dom.js";
+import { button, clear, field, forgetProblem, form, h, input, say } from "./dom.js";
 import * as access from "./access.js";
 import * as clients from "./clients.js";
 import * as messages from "./messages.js";
@@ -62,9 +62,10 @@ async function show() {
   const { name, parts, fields } = route();
   const page = PAGES[name];
   showNav(name);
+  forgetProblem();
   nav.classList.remove("open");
   menu.setAttribute("aria-expanded", "false");
-  document.title = `${page.title} – Penstock`;
+  document.title = `${[...parts.slice(0, 1), page.title].join(" – ")} – Penstock`;
   const root = h("div", { class: `page ${name}` });
   clear(main, h("h1", {}, page.title), root);
   if (page.needsAdmin && !me.is_admin) {
@@ -74,7 +75,11 @@ async function show() {
   try {
     await page.show(root, { parts, fields, signal, me, guard: (work) => guard(signal, work) });
   } catch (wrong) {
-    if (wrong.name !== "AbortError") root.append(h("p", { class: "problem", role: "alert" }, wrong.message));
+    if (wrong.name === "AbortError") return;
+    if ([0, 401, 503].includes(wrong.status)) {
+      await guard(signal, () => { throw wrong; });
+      setTimeout(() => signal.aborted || show(), RETRY_MS);
+    } else root.append(h("p", { class: "problem", role: "alert" }, wrong.message));
   }
 }
 

@@ -2,7 +2,7 @@
 
 import { at, get, query, send } from "./api.js";
 import { button, confirmed, dialog, facts, h, input, link, pill, repeat, section, table } from "./dom.js";
-import { count, duration, time } from "./format.js";
+import { count, duration, plural, time } from "./format.js";
 
 export const title = "Clients";
 export const needsAdmin = true;
@@ -53,8 +53,8 @@ export async function show(root, { signal, guard }) {
     more.hidden = page.after === null;
     more.dataset.after = page.after ?? "";
   });
-  const kick = (one, forget) => confirmed(forget
-    ? `End the session of ${one.client_id}? Its subscriptions and ${count(one.waiting)} waiting messages are lost.`
+  const kick = (one, forget) => confirmed(forget ? "End session" : "Disconnect", forget
+    ? `End the session of ${one.client_id}? Its subscriptions and ${plural(one.waiting, "waiting message")} are lost.`
     : `Close the connection of ${one.client_id}? The client may connect again.`, async () => {
     await send("POST", `${at("sessions", one.client_id)}/kick`, { forget });
     await refresh();

@@ -119,20 +119,26 @@ export function form(text, parts, submit) {
 
 let timer = 0;
 
+const status = document.getElementById("status");
+
 export function say(text, kind = "") {
-  const status = document.getElementById("status");
   status.textContent = text;
   status.className = kind;
   clearTimeout(timer);
   timer = setTimeout(() => (status.textContent = ""), 6000);
 }
 
-// Asks before something cannot be undone; what went wrong is said.
-export function confirmed(question, action) {
+// An error of one page says nothing about the next one.
+export function forgetProblem() {
+  if (status.className === "bad") say("");
+}
+
+// Asks before something cannot be undone, with a button that says what it does; what went wrong is said.
+export function confirmed(verb, question, action) {
   return new Promise((resolve) => {
     const dialog = h("dialog", { "aria-label": question }, h("p", {}, question), h("div", { class: "row" },
       button("Cancel", () => dialog.close()),
-      button("Yes, do it", async () => {
+      button(verb, async () => {
         try {
           await action();
         } catch (wrong) {

@@ -11,7 +11,7 @@ export const offsets = (value) => (typeof value === "object"
   ? Object.entries(value).map(([partition, offset]) => `${partition}:${count(offset)}`).join(" ") : count(value));
 
 export function rate(value) {
-  if (value >= 10_000) return `${plain.format(Math.round(value / 100) / 10)} k/s`;
+  if (value >= 100_000) return `${plain.format(Math.round(value / 1000))} k/s`;
   return `${plain.format(value >= 10 ? Math.round(value) : Math.round(value * 10) / 10)}/s`;
 }
 
@@ -26,7 +26,7 @@ export function bytes(value) {
   return `${value < 10 && unit ? value.toFixed(1) : Math.round(value)} ${units[unit]}`;
 }
 
-export const ms = (value) => `${value < 10 ? value.toFixed(2) : Math.round(value)} ms`;
+export const ms = (value) => `${value && value < 10 ? value.toFixed(2) : Math.round(value)} ms`;
 
 export function time(us) {
   if (!us) return "–";

@@ -23,7 +23,8 @@ export async function show(root, context) {
       h("section", { class: "card" }, publishing(() => "", [])));
     return;
   }
-  const topic = select(topics, parts[0] && topics.includes(parts[0]) ? parts[0] : topics[0]);
+  if (parts[0] && !topics.includes(parts[0])) return root.append(missing(parts[0]));
+  const topic = select(topics, parts[0] || topics[0]);
   const from = input({ value: fields.get("from") ?? NEWEST, size: 12 });
   const names = input({ value: fields.get("names") ?? "", placeholder: "sensors/+/temp" });
   const where = input({ value: fields.get("where") ?? "", placeholder: "payload.celsius > 30", class: "wide" });
@@ -76,6 +77,8 @@ export async function show(root, context) {
   }
   const recordsFrom = (from, limit) =>
     get(`${at("topics", topic.value)}/records${query({ from, limit, ...filters() })}`, signal);
+  // The address says what is shown, so that it can be reloaded, kept and sent to somebody.
+  const address = () => `#/messages/${encodeURIComponent(topic.value)}${query({ ...filters(), from: from.value === NEWEST ? "" : from.value })}`;
   const begin = () => browse(from.value.trim() || NEWEST);
   // Asks again while the broker is away.
   async function browse(position) {
@@ -148,12 +151,13 @@ export async function show(root, context) {
       }
     }));
   }
-  const search = h("form", { class: "row search", onsubmit: (event) => { event.preventDefault(); begin(); } },
+  const search = () => { history.replaceState(null, "", address()); begin(); };
+  const asked = h("form", { class: "row search", onsubmit: (event) => { event.preventDefault(); search(); } },
     field("Topic", topic), fromField, namesField, whereField,
     h("div", { class: "row" }, h("button", { type: "submit" }, "Browse"), live));
-  topic.addEventListener("change", begin);
+  topic.addEventListener("change", search);
   const published = () => (tail ? null : begin());
-  root.append(h("section", { class: "card" }, search, problem), h("details", { class: "card" },
+  root.append(h("section", { class: "card" }, asked, problem), h("details", { class: "card" },
     h("summary", {}, "Publish a message"), publishing(() => topic.value, topics, published)), state, list, further);
   await begin();
   if (fields.get("live")) await follow();
@@ -187,6 +191,8 @@ async function readBetween(starts, ends, read) {
   }
   return found.sort((one, other) => other.timestamp - one.timestamp || other.offset - one.offset);
 }
+
+export const missing = (topic) => h("p", { class: "none" }, `There is no topic ${topic}, or you may not see it. `, link("#/topics", "All topics"));
 
 // The payload as bytes.
 function contentOf(record) {
@@ -222,7 +228,7 @@ function jsonOf(record) {
   }
 }
 
-function open(topic, record, me, isSplit) {
+export function open(topic, record, me, isSplit) {
   const content = h("pre", { tabindex: 0 });
   const views = { JSON: jsonOf(record), Text: textOf(record), Hex: hexOf(contentOf(record)) };
   const tabs = Object.entries(views).filter(([, text]) => text !== null).map(([name, text]) =>

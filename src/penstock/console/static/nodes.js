@@ -36,7 +36,7 @@ export async function show(root, { signal, guard }) {
     { title: "Since (UTC)", text: (one) => time(one.since).slice(0, 19), fixed: true },
     { title: "Lease", text: (one) => (one.lease > 0 ? `${duration(one.lease)} left` : "expired"), fixed: true },
     { title: "", of: (one) => one.state, node: (one) => (one.state === "live"
-      ? button("Drain", () => confirmed(
+      ? button("Drain", () => confirmed("Drain",
         `Send the clients of ${one.name} to other nodes? It takes none until you let it again.`,
         () => drain(one, true)), "plain")
       : one.state === "draining" ? button("Take clients again", () => drain(one, false), "plain") : h("span")) },

@@ -13,7 +13,7 @@ const topicLink = (one) => link(`#/topics/${encodeURIComponent(one.topic)}`, one
 export const lag = (value) => pill(value ? count(value) : "up to date", value ? "warn" : "good");
 
 export async function show(root, { signal, guard }) {
-  const remove = (kind, one, path) => button("Remove", () => confirmed(
+  const remove = (kind, one, path) => button("Remove", () => confirmed("Remove",
     `Remove ${kind} ${one[kind]} of topic ${one.topic}? Its position is lost.`, async () => {
       await send("DELETE", path);
       await refresh();
@@ -23,7 +23,8 @@ export async function show(root, { signal, guard }) {
     { title: "Topic", of: (one) => one.topic, node: topicLink },
     { title: "Next offset", text: (one) => offsets(one.next_offset), number: true },
     { title: "Behind by", text: (one) => one.waiting, node: (one) => lag(one.waiting), number: true },
-    { title: "", of: (one) => one.consumer, node: (one) => remove("consumer", one, at("topics", one.topic, "consumers", one.consumer)) },
+    { title: "", of: (one) => one, node: (one) => [button("Move to", () => move(one, refresh), "plain"),
+      remove("consumer", one, at("topics", one.topic, "consumers", one.consumer))] },
   ], (one) => `${one.topic}/${one.consumer}`, "There is no consumer.");
   const groups = table("Groups", [
     { title: "Group", text: (one) => one.group },
@@ -73,6 +74,19 @@ export async function show(root, { signal, guard }) {
   };
   root.append(section("Consumers", consumers), section("Groups", groups), section("Dead letters", dead));
   await repeat(REFRESH_MS, signal, refresh);
+}
+
+// Lets a consumer continue elsewhere.
+function move(one, refresh) {
+  const from = input({ required: true, value: typeof one.next_offset === "object" ? JSON.stringify(one.next_offset) : one.next_offset });
+  const close = dialog(`Move consumer ${one.consumer}`, form("Move", [
+    field("Continue at", from, "earliest, latest, an offset, -24h, or a time"),
+  ], async () => {
+    const moved = await send("POST", `${at("topics", one.topic, "consumers", one.consumer)}/seek`, { from: from.value.trim() });
+    close();
+    say(`Consumer ${one.consumer} continues at offset ${offsets(moved.offset)}.`);
+    await refresh();
+  }));
 }
 
 // Puts dead letters of a group back into their topic; first it may only count them.

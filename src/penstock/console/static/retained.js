@@ -21,7 +21,7 @@ export async function show(root, { signal, guard }) {
     { title: "Publisher", text: (one) => one.publisher || "–" },
     { title: "Size", text: (one) => bytes(one.payload_bytes), number: true },
     { title: "Expires", text: (one) => (one.expires_at ? time(one.expires_at) : "never") },
-    { title: "", of: (one) => one.name, node: (one) => button("Delete", () => confirmed(
+    { title: "", of: (one) => one.name, node: (one) => button("Delete", () => confirmed("Delete",
       `Delete the retained message of ${one.name}? Later subscribers will not get it.`, async () => {
         await send("POST", `${at("topics", one.topic)}/records`, { name: one.name, payload: "", retain: true });
         await refresh();

@@ -3,7 +3,7 @@
 import { at, get, query, send } from "./api.js";
 import { button, clear, confirmed, dialog, field, form, h, input, link, pill, repeat, say, section, select, table, tile } from "./dom.js";
 import { bytes, count, duration, offsets, rate, time } from "./format.js";
-import { preview } from "./messages.js";
+import { missing, open, preview } from "./messages.js";
 import { lag } from "./readers.js";
 
 export const title = "Topics";
@@ -11,6 +11,7 @@ export const title = "Topics";
 const REFRESH_MS = 3000;
 const NEWEST = 5;
 const href = (topic) => `#/topics/${encodeURIComponent(topic)}`;
+const messagesOf = (topic) => `#/messages/${encodeURIComponent(topic)}`;
 
 export function show(root, context) {
   return context.parts[0] ? showOne(root, context, context.parts[0]) : showAll(root, context);
@@ -27,6 +28,7 @@ async function showAll(root, { signal, guard, me }) {
     { title: "Kept", text: (one) => kept(one) },
     { title: "Durability", text: (one) => one.durability },
     { title: "State", text: (one) => stateOf(one), node: (one) => pill(stateOf(one), one.is_available ? "good" : "bad") },
+    { title: "", of: (one) => one.topic, node: (one) => link(messagesOf(one.topic), "Browse") },
   ], (one) => one.id, "There is no topic yet. The first message brings one.");
   const search = input({ type: "search", "aria-label": "Show topics that contain", placeholder: "Filter topics" });
   let topics = [];
@@ -79,13 +81,14 @@ const value = (element) => {
   return /^\d+(\.\d+)?$/.test(text) ? Number(text) : text;
 };
 
-function create() {
-  const name = input({ required: true });
+function create(known = "", created = () => null) {
+  const name = input({ required: true, value: known });
   const settings = settingsFields(null);
   const close = dialog("Create a topic", form("Create", [field("Name", name), ...settings.parts], async () => {
     await send("PUT", at("topics", name.value), settings.read());
     close();
     say(`Topic ${name.value} was created.`);
+    created();
   }));
 }
 
@@ -114,11 +117,12 @@ async function showOne(root, { signal, guard, me }, name) {
     { title: "Time (UTC)", text: (one) => time(one.timestamp).slice(0, 19), fixed: true },
     { title: "Name", text: (one) => one.name },
     { title: "Payload", text: (one) => preview(one), node: (one) => h("code", {}, preview(one)) },
+    { title: "", text: () => "", node: (one) => button("Open", () => open(name, one, me, isSplit), "plain") },
   ], placeOf, "The topic is empty.");
   const bindings = table("Bindings", [
     { title: "Names that match", text: (one) => one.filter },
     { title: "", of: (one) => one.filter, node: (one) => button("Remove", () => confirmed(
-      `Store names that match ${one.filter} elsewhere from now on?`, async () => {
+      "Remove", `Store names that match ${one.filter} elsewhere from now on?`, async () => {
         await send("DELETE", `/v1/bindings${query({ filter: one.filter })}`);
         await refresh();
       }), "plain") },
@@ -126,8 +130,14 @@ async function showOne(root, { signal, guard, me }, name) {
   const settings = h("section", { class: "card" });
   root.previousElementSibling.textContent = name;
   let before = null;
+  const content = h("div");
+  const gone = h("div", { hidden: true }, missing(name), button("Create it", () => create(name, refresh)));
   const refresh = () => guard(async () => {
-    const topic = await get(at("topics", name), signal);
+    const topic = await get(at("topics", name), signal).catch((wrong) => {
+      if (wrong.status !== 404) throw wrong;
+    });
+    [content.hidden, gone.hidden] = [!topic, Boolean(topic)];
+    if (!topic) return;
     const parts = topic.partitions ?? [];
     isSplit = parts.length > 0;
     const now = performance.now();
@@ -149,10 +159,11 @@ async function showOne(root, { signal, guard, me }, name) {
     const slowest = await get(`/v1/overview?after=${Date.now() * 1000}`, signal).then((one) => one.slowest, () => []);
     sessions.update(slowest.filter((one) => one.kind.startsWith("session") && one.topic === name));
   });
-  root.append(
+  root.append(content, gone);
+  content.append(
     h("div", { class: "row" }, link("#/topics", "All topics"),
-      link(`#/messages/${encodeURIComponent(name)}`, "Browse and publish messages"),
-      button("Delete the topic", () => confirmed(
+      link(messagesOf(name), "Browse and publish messages"),
+      button("Delete the topic", () => confirmed("Delete the topic",
         `Delete topic ${name} with all its records and readers? This cannot be undone.`, async () => {
           await send("DELETE", at("topics", name));
           location.hash = "#/topics";

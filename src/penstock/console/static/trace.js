@@ -44,9 +44,12 @@ export async function show(root, context) {
     "A name or a filter, a client id, or TOPIC@OFFSET for a stored record (orders/3@42 in partition 3)")], async () => {
     await stop();
     const subject = what.value.trim();
+    history.replaceState(null, "", `#/trace/${encodeURIComponent(subject)}`);
     const found = RECORD.exec(subject);
     if (found && (await showRecord(shown, found, signal))) return;
-    running = await follow(shown, subject, context, stop);
+    const note = found ? `There is no topic ${found[1]}: ${subject} is taken for a name or a client id.` : "";
+    running = await follow(shown, subject, note, context, stop);
+    await refresh();
   });
   const traces = table("Traces that are on", [
     { title: "Names", text: (one) => one.names || "–" },
@@ -57,14 +60,14 @@ export async function show(root, context) {
       await guard(() => send("DELETE", at("traces", one.trace)));
       await refresh();
     }, "plain") },
-  ], (one) => one.trace, "No trace is on. While none is, messages are not looked at.");
+  ], (one) => one.trace, "No trace is on. Without one, tracing costs nothing.");
   const refresh = () => guard(async () => traces.update((await get("/v1/traces", signal)).traces));
   root.append(h("section", { class: "card" }, ask), shown, section("All traces", traces));
   if (parts[0]) ask.requestSubmit();
   await repeat(5000, signal, refresh);
 }
 
-async function follow(shown, subject, { signal, guard }, stop) {
+async function follow(shown, subject, note, { signal, guard }, stop) {
   const names = isFilter(subject) ? { names: subject } : {};
   const begun = await send("POST", "/v1/traces", { ...names, client: subject, seconds: SECONDS });
   const path = at("traces", begun.trace);
@@ -78,7 +81,7 @@ async function follow(shown, subject, { signal, guard }, stop) {
     pause.hidden = true;
     state.textContent = "Stopped.";
   });
-  clear(shown, h("div", { class: "row" }, h("h2", {}, subject), pause), state, list);
+  clear(shown, h("div", { class: "row" }, h("h2", {}, subject), pause), note ? h("p", {}, note) : null, state, list);
   let events = [];
   let after = 0;
   repeat(100, leaving.signal, () => guard(async () => {
