@@ -304,3 +304,39 @@ def test_a_wrong_option_of_serve_is_told_without_loading_the_server() -> None:
     assert "'nowhere' is not a valid address" in ended.stderr
     loaded = ended.stdout.split()
     assert "penstock.cli.server.serve" in loaded and "penstock.app.server" not in loaded
+
+
+@pytest.mark.parametrize(
+    "typed",
+    [
+        ["publish", "t", "--name", "t/a", "hello"],
+        ["publish", "--name", "t/a", "t", "hello"],
+        ["publish", "t", "hello", "--name", "t/a"],
+        ["publish", "--name", "t/a", "--", "t", "hello"],
+    ],
+)
+def test_options_may_be_anywhere_among_the_words_of_a_command(
+    run: Command, typed: list[str]
+) -> None:
+    run("topic", "create", "t")
+    assert run(*typed).out == "stored at offset 0\n"
+    (record,) = [json.loads(line) for line in run("consume", "t", "--json").out.splitlines()]
+    assert (record["name"], record["payload"]) == ("t/a", "hello")
+
+
+def test_a_message_that_begins_with_a_dash_is_published_after_two_dashes(run: Command) -> None:
+    run("topic", "create", "t")
+    run("publish", "t", "--name", "t/a", "--", "-x")
+    assert run("consume", "t").out == "-x\n"
+
+
+def test_an_option_that_does_not_exist_is_answered_with_the_nearest_one(run: Command) -> None:
+    wrong = run("publish", "t", "--nme", "t/a", "hello")
+    assert wrong.code == 2 and wrong.err.endswith(": did you mean '--name'?\n")
+    assert run("serve", "--htpp", "off").err.endswith(": did you mean '--http'?\n")
+
+
+def test_dead_letters_of_a_group_that_does_not_exist_are_refused(run: Command) -> None:
+    run("topic", "create", "t")
+    done = run("group", "redrive", "t", "pakers")
+    assert done.code == 1 and "topic 't' has no group 'pakers'" in done.err

@@ -243,6 +243,14 @@ def test_a_broker_with_a_certificate_of_ones_own_is_trusted_by_naming_who_signed
         assert run("topic", "list", *at).code == 0
 
 
+def test_a_command_that_asks_the_port_of_mqtt_is_told_to_check_the_address(
+    data: Path, run: Command
+) -> None:
+    with Served(data) as broker:
+        done = run("topic", "list", "--at", f"http://127.0.0.1:{broker.port}")
+    assert done.code == 3 and "check that this is the address for HTTP" in done.err
+
+
 def test_a_guarded_broker_is_asked_with_a_password_or_a_key(
     tmp_path: Path, data: Path, run: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -88,6 +88,7 @@ COMMANDS: Final = {
     "config": Command("server.settings", "write a settings file"),
     "bench": Command("server.bench", "measure how fast a broker stores and reads"),
 }
+_SOME: Final = ("?", "*", "+")  # words of which there may be none, one or several
 EPILOG = """\
 try it without a server:
   penstock topic create sensors
@@ -124,12 +125,26 @@ class _Commands(argparse._SubParsersAction):  # type: ignore[type-arg]
 class _Parser(argparse.ArgumentParser):
     """Names the nearest action if one is unknown; its subparsers do the same."""
 
+    _is_mixing = False
+
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         if isinstance(action, argparse._SubParsersAction) and value not in action.choices:
             known = ", ".join(action.choices)
             hint = _nearest(value, action.choices) or f"choose from {known}"
             raise argparse.ArgumentError(None, f"unknown action {value!r}: {hint}")
         super()._check_value(action, value)
+
+    def parse_known_args(  # type: ignore[override]
+        self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
+    ) -> tuple[argparse.Namespace, list[str]]:
+        """Options may be anywhere, also before the last words: `publish orders --retain hello`."""
+        if self._is_mixing or not any(one.nargs in _SOME for one in self._get_positional_actions()):
+            return super().parse_known_args(args, namespace)
+        self._is_mixing = True  # it calls this method twice: for the options, then for the words
+        try:
+            return self.parse_known_intermixed_args(args, namespace)
+        finally:
+            self._is_mixing = False
 
 
 def make_parser(loaded: Collection[str] = COMMANDS) -> argparse.ArgumentParser:
@@ -159,7 +174,7 @@ def make_parser(loaded: Collection[str] = COMMANDS) -> argparse.ArgumentParser:
 
 def _explain(parser: argparse.ArgumentParser) -> None:
     """Let every command begin its help with what it does, and show it if nothing was chosen."""
-    parser.set_defaults(refuse_usage=parser.error)
+    parser.set_defaults(refuse_usage=parser.error, known=list(parser._option_string_actions))
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
             parser.set_defaults(run=lambda options: _show_usage(parser))
@@ -202,7 +217,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
             parser.error(_unknown(name))
     options, unknown = parser.parse_known_args(typed)
     if unknown:  # by the command itself, whose usage is shown; argparse would show all commands
-        options.refuse_usage(f"unrecognized arguments: {' '.join(unknown)}")
+        hints = [_nearest(one, options.known) for one in unknown if one.startswith("--")]
+        hint = next(filter(None, hints), "")
+        options.refuse_usage(
+            f"unrecognized arguments: {' '.join(unknown)}{': ' * bool(hint)}{hint}"
+        )
     options.typed = typed
     try:
         if "context" in options and "at" in options:

@@ -79,7 +79,7 @@ class Target:
         if isinstance(failed, TimeoutError):
             why = f"the broker at {self.address} did not answer"
         if is_reading:
-            return UnavailableError(f"{why}: try again")
+            return UnavailableError(f"{why}: try again, or check that this is the address for HTTP")
         return OutcomeUnknown(
             f"{why} after the request was sent, so it may or may not have been carried out"
             f"{': ' * bool(way_out)}{way_out}"

@@ -138,7 +138,9 @@ def test_an_unknown_topic_is_refused(run: Command, action: str) -> None:
     verb, *rest = action.split()
     done = run("topic", verb, "nosuch", *rest)
     assert done.code == 1
-    assert done.err == "penstock: topic 'nosuch' is not declared: create it first\n"
+    assert (
+        done.err == "penstock: topic 'nosuch' is not declared: check the name, or create it first\n"
+    )
 
 
 def test_a_topic_with_missing_files_is_shown_as_unavailable_and_can_be_deleted(

@@ -1,4 +1,4 @@
-"""What a person meets in the console: wrong addresses, questions before deleting, moving a reader."""
+"""What a person meets in the console: wrong addresses, questions, moving a reader, a restart."""
 
 from __future__ import annotations
 

@@ -127,7 +127,9 @@ class Topics:
         if topic is None:
             topic = self._by_key.get(topic_key(check_topic(name)))
         if topic is None:
-            raise TopicNotFound(f"topic {quoted(name)} is not declared: create it first")
+            raise TopicNotFound(
+                f"topic {quoted(name)} is not declared: check the name, or create it first"
+            )
         return topic
 
     def of_name(self, name: str) -> Topic:

@@ -191,6 +191,8 @@ def redrive_group(options: argparse.Namespace) -> None:
             where=options.where,
             dry_run=options.dry_run,
         )
+        if not count:
+            _find(broker, options)  # a wrong name is no success
     if options.json:
         show_json({"records": count, "dry_run": options.dry_run})
     elif options.dry_run:

@@ -99,7 +99,7 @@ def root_of(options: argparse.Namespace) -> HistoryRoot:
     if not url:
         noted = None if "://" in options.at else read_root(Path(options.at))
         if noted is None:
-            raise UsageError("where the tables are is not known: give --url, or --config")
+            raise UsageError("the address of the tables is not known: give --url, or --config")
         url = noted.url
     return history_root(url, effective.history_options)
 
