@@ -87,7 +87,13 @@ class Engine:
         self.consumers = Consumers(catalog, self._saver, self.metrics, self.quotas)
         self.queue = Queue(catalog.queue, self.consumers, self.quotas)
         self.groups = Groups(
-            self.topics, catalog.groups, clock, self.metrics, self.publish, quotas=self.quotas
+            self.topics,
+            catalog.groups,
+            clock,
+            self.metrics,
+            self.publish,
+            quotas=self.quotas,
+            watch=lambda: self.watch,
         )
         self.redrives = Redrives(self.topics, catalog.redrives, self.metrics, self.check)
         self.upkeep = Upkeep(

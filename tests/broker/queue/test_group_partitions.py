@@ -169,6 +169,7 @@ async def test_a_group_goes_on_in_every_partition_after_a_restart(world: PartsWo
         engine.metrics,
         engine.publish,
         quotas=engine.quotas,
+        watch=lambda: None,
     )
     await after.load({topic.id: topic.log for topic in engine.topics.all()})
     _, again = await after.fetch(world.topic, "workers", 100, 0, EARLIEST)

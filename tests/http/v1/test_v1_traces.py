@@ -235,6 +235,24 @@ def test_a_trace_shows_what_a_reader_of_a_group_answers(client: Asking, name: st
     assert of(events, "given back")["detail"] == "out of boxes"
 
 
+def test_a_trace_of_the_original_name_shows_that_a_group_gave_a_message_up_and_where_it_is(
+    client: Asking, name: str
+) -> None:
+    topic = f"/v1/topics/{name}"
+    client.ask("PUT", topic, {})
+    group = f"{topic}/groups/packers"
+    client.ask("PUT", group, {"deliveries_max": 1})
+    with traced(client, names=f"{name}/#") as path:
+        client.ask("POST", f"{topic}/records", {"payload": "1"})
+        receipt = client.ask("POST", f"{group}/fetch", {"limit": 1}).json["receipt"]
+        client.ask("POST", f"{group}/nack", {"receipt": receipt, "reason": "out of boxes"})
+        events = seen(client, path, "given back group packers", "dropped group packers")
+    dropped = of(events, "dropped")
+    assert (dropped["topic"], dropped["offset"]) == (name, 0)
+    assert dropped["detail"] == f"dead letter {name}.dead@0 after delivery 1: out of boxes"
+    assert [one["what"] for one in events][-2:] == ["given back", "dropped"]
+
+
 def test_a_trace_shows_pages_and_streams_that_read_a_message(
     broker: Hosted, client: Asking, name: str
 ) -> None:

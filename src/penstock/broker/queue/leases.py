@@ -24,6 +24,7 @@ from penstock.broker.queue.handout import Given, Handout, expected_bytes
 from penstock.broker.queue.kept_group import OPEN_MAX, Held, KeptGroup, describe
 from penstock.broker.topic.parts import resolve_all, wait_past_any
 from penstock.broker.topic.topics import Topic, Topics
+from penstock.broker.trace.watch import Watch
 from penstock.catalog.queue.groups import GroupCatalog
 from penstock.core.access import Gate
 from penstock.core.delivery.run import Run
@@ -64,8 +65,10 @@ class Groups:
         publish: Publish,
         *,
         quotas: Quotas,
+        watch: Callable[[], Watch | None],
     ) -> None:
         self._quotas = quotas
+        self._watch = watch  # who hears what becomes of records: somebody while a trace is on
         self._topics = topics
         self._catalog = catalog
         self._clock = clock
@@ -330,7 +333,13 @@ class Groups:
                     kept.reasons.pop((number, offset), None)
             kept.changed.set()
             await self._catalog.save(*kept.rows(topic, list(wanted)))
+        self._tell_settled(topic, kept, wanted)
         return _count(wanted)
+
+    def _tell_settled(self, topic: Topic, kept: KeptGroup, places: Held, why: str = "") -> None:
+        watch = self._watch()
+        if watch is not None:
+            watch.settled(f"group {kept.name}", topic, places, why)
 
     async def nack(
         self,
@@ -354,6 +363,7 @@ class Groups:
                 for offset in offsets:
                     kept.groups[number].nack(receipt, offset, until_us)
                     kept.reasons[number, offset] = reason[:REASON_CHARS_MAX] or "given back"
+            self._tell_settled(topic, kept, wanted, reason or "no reason given")
             await self._bury(topic, kept)
             kept.changed.set()
         return _count(wanted)
@@ -398,7 +408,7 @@ class Groups:
             dead = group.dead()
             for offset, deliveries in dead.items():
                 for record in await self._read(part, offset, offset + 1):
-                    await self._put_dead(topic, kept, record, deliveries)
+                    await self._put_dead(part, kept, record, deliveries)
                 group.bury(offset)
                 kept.reasons.pop((part.partition, offset), None)
             if dead:
@@ -416,8 +426,13 @@ class Groups:
         reason = kept.reasons.get(place, "the lease has ended")
         fate = Fate(topic.declared, kept.name, deliveries, reason, len(topic.parts) > 1)
         run = dead_letter(record, target.declared, fate)
-        await self._publish(target, run)
+        offset = await self._publish(target, run)
         self._metrics.records_dead += 1
+        watch = self._watch()
+        if watch is not None:
+            places = range(record.offset, record.offset + 1)
+            why = f"dead letter {target.declared}@{offset} after delivery {deliveries}: {reason}"
+            watch.lost(f"group {kept.name}", topic, record.name, places, why)
 
     async def delete(self, topic: Topic, name: str) -> None:
         """Durable on return; what was given out belongs to nobody."""

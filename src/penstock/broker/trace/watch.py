@@ -64,7 +64,7 @@ class Watch(Protocol):
         ...
 
     def lost(self, reader: str, topic: Topic, name: str, places: range, reason: str) -> None:
-        """Stored messages of one name do not reach a shared subscription."""
+        """Stored messages of one name do not reach a share, or a group has given them up."""
         ...
 
     def read(self, reader: str, topic: str, records: Iterable[Traced], detail: str = "") -> None:

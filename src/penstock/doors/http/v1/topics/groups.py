@@ -14,7 +14,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from penstock.broker.queue.handout import Given
-from penstock.broker.queue.kept_group import OPEN_MAX, Held
+from penstock.broker.queue.kept_group import OPEN_MAX
 from penstock.broker.queue.leases import DELAY_S_MAX
 from penstock.broker.queue.redrives import REDRIVE_MAX
 from penstock.broker.topic.parts import shown_offsets
@@ -52,7 +52,6 @@ from penstock.model.groups import (
     LEASE_S_MAX,
     LEASE_S_MIN,
     GroupInfo,
-    PlacesLike,
     Redriven,
 )
 from penstock.model.record import Offsets
@@ -362,26 +361,16 @@ class GroupsDoor:
         asked = read_body(request, Ack)
         name = request.params["group"]
         try:
-            held = self._traced(topic, name, asked.receipt, asked.offsets)
             done = await self._engine.groups.ack(topic, name, asked.receipt, asked.offsets)
         except RefusedError as refused:
             raise _conflict(refused) from None
-        if self._engine.watch is not None:
-            self._engine.watch.settled(f"group {name}", topic, held)
         return json_response(Answered(done))
-
-    def _traced(self, topic: Topic, name: str, receipt: str, places: PlacesLike) -> Held:
-        """Which records an answer is about, if a trace is on."""
-        if self._engine.watch is None:
-            return {}
-        return self._engine.groups.get(topic, name).held(topic, receipt, places)
 
     async def nack(self, request: Request) -> Response:
         topic = self._topic(request)
         asked = read_body(request, Nack)
         name = request.params["group"]
         try:
-            held = self._traced(topic, name, asked.receipt, asked.offsets)
             done = await self._engine.groups.nack(
                 topic,
                 name,
@@ -392,9 +381,6 @@ class GroupsDoor:
             )
         except RefusedError as refused:
             raise _conflict(refused) from None
-        if self._engine.watch is not None:
-            why = asked.reason or "no reason given"
-            self._engine.watch.settled(f"group {name}", topic, held, why)
         return json_response(Answered(done))
 
     async def extend(self, request: Request) -> Response:
