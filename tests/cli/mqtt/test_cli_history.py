@@ -12,12 +12,15 @@ import pytest
 
 from penstock import Broker
 from penstock.cli.mqtt.history import History
+from penstock.log.files.store import EmbeddedStore
 from penstock.mqtt.packets import Publish
 from penstock.mqtt.properties import NO_PROPERTIES, Properties
 from tests.cli.conftest import Outcome
 from tests.cli.mqtt.test_cli_pub_sub import Sub, invoke, pub, run_sub
+from tests.doors.hosted import Hosted
 from tests.doors.served import Served
 from tests.doors.users import add_users
+from tests.http.asking import Asking
 
 
 @pytest.fixture(scope="module")
@@ -52,9 +55,27 @@ def test_json_tells_where_a_record_lies(broker: Served) -> None:
     answer = run_sub(broker.port, "-t", "told", "--from", "-1h", "-C", "1", "--json")
     shown = json.loads(answer.out)
     assert shown["topic"] == "default" and isinstance(shown["offset"], int)
-    assert shown["time"].endswith("Z") and "headers" not in shown
+    assert shown["time"].endswith("Z")
+    assert (shown["partition"], shown["headers"]) == (0, [])
     again = run_sub(broker.port, "-t", "told", "--from", shown["time"], "-C", "1", "--json")
     assert json.loads(again.out) == shown
+
+
+def test_every_record_of_a_topic_with_several_partitions_is_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only topics in Kafka have several partitions; the files of this broker act as if."""
+    monkeypatch.setattr(EmbeddedStore, "partitions_max", 3)
+    with Hosted(tmp_path) as broker, Asking(broker.ports["http"]) as asking:
+        assert asking.ask("PUT", "/v1/topics/t", {"partitions": 3}).status == 201
+        records = [{"name": f"t/{number}", "payload": str(number)} for number in range(60)]
+        assert asking.ask("POST", "/v1/topics/t/records", records).status == 200
+        answer = run_sub(
+            broker.port, "-t", "t/#", "--from", "earliest", "-C", "60", "-W", "30", "--json"
+        )
+    shown = [json.loads(line) for line in answer.out.splitlines()]
+    assert {int(one["payload"]) for one in shown} == set(range(60))
+    assert {one["partition"] for one in shown} == {0, 1, 2}
 
 
 def test_several_filters_each_bring_their_history(broker: Served) -> None:
@@ -244,9 +265,13 @@ def test_quiet_says_nothing_about_it(tmp_path: Path) -> None:
 # Where to go on
 
 
+def place(topic: str, offset: int) -> tuple[tuple[str, str], ...]:
+    return ("penstock-topic", topic), ("penstock-offset", str(offset))
+
+
 def record(topic: str, offset: int, *, retain: bool = False) -> Publish:
-    pairs = (("penstock-topic", topic), ("penstock-offset", str(offset)))
-    return Publish("n", b"", retain=retain, properties=Properties(user_properties=pairs))
+    properties = Properties(user_properties=place(topic, offset))
+    return Publish("n", b"", retain=retain, properties=properties)
 
 
 def position(history: History, *, by_offset: bool = True) -> str:
@@ -263,6 +288,19 @@ def test_going_on_is_by_offset_where_one_topic_was_seen() -> None:
     assert not history.is_new(record("a", 7)) and not history.is_new(record("a", 3))
     assert history.is_new(record("b", 3))
     assert position(history).startswith("-36000")  # an offset would mean one of them only
+
+
+def test_offsets_count_in_each_partition_on_its_own() -> None:
+    def parted(partition: int, offset: int) -> Publish:
+        pairs = (*place("a", offset), ("penstock-partition", str(partition)))
+        return Publish("n", b"", properties=Properties(user_properties=pairs))
+
+    history = History("earliest", None)
+    assert position(history) == "earliest"
+    assert history.is_new(parted(0, 5))
+    assert history.is_new(parted(1, 0)) and not history.is_new(parted(1, 0))
+    assert not history.is_new(parted(0, 5)) and history.is_new(parted(0, 6))
+    assert position(history) == "earliest", "partitions that were not seen yet have no offset"
 
 
 def test_time_that_passes_makes_a_duration_longer_and_an_end_a_duration() -> None:

@@ -21,18 +21,22 @@ WHERE: Final = "where"
 TOPIC: Final = "penstock-topic"
 OFFSET: Final = "penstock-offset"
 TIME: Final = "penstock-time"
+PARTITION: Final = "penstock-partition"  # only where a topic has several
 DIGITS_END: Final = 20  # no offset has so many
 
 
 def place_of(message: Publish) -> dict[str, str]:
     """What a record of a feed says about itself; empty for other messages."""
-    known = (TOPIC, OFFSET, TIME)
+    known = (TOPIC, OFFSET, TIME, PARTITION)
     return {key: value for key, value in message.properties.user_properties if key in known}
 
 
 def offset_of(place: dict[str, str]) -> int | None:
     """The offset that a record says it has; anybody may publish such a property with any text."""
-    text = place.get(OFFSET, "")
+    return number_of(place.get(OFFSET, ""))
+
+
+def number_of(text: str) -> int | None:
     return int(text) if text.isascii() and text.isdigit() and len(text) < DIGITS_END else None
 
 
@@ -52,7 +56,8 @@ class History:
         if start is not None and start.startswith("-") and isinstance(position, AtTime):
             self._back_ms = _duration_ms(start)
         self._begun_s: float | None = None
-        self._shown: dict[str, int] = {}  # topic -> the last offset
+        # Topic and partition -> the last offset. No partition is named where there is only one.
+        self._shown: dict[tuple[str, str], int] = {}
 
     @property
     def is_asked(self) -> bool:
@@ -83,8 +88,9 @@ class History:
             self._begun_s = now_s
             return self._start or "latest"
         if (by_offset or self._is_at_offset) and len(self._shown) == 1:
-            (offset,) = self._shown.values()
-            return str(offset + 1)
+            (((_, partition), offset),) = self._shown.items()
+            if not partition:
+                return str(offset + 1)
         if self._back_ms is None:
             return self._start or "latest"
         return f"-{self._back_ms + int((now_s - self._begun_s) * 1_000) + 1}ms"
@@ -95,10 +101,10 @@ class History:
         offset = offset_of(place)
         if message.retain or TOPIC not in place or offset is None:
             return True  # a retained message says where it lies, not how far we are
-        topic = place[TOPIC]
-        if offset <= self._shown.get(topic, -1):
+        part = place[TOPIC], place.get(PARTITION, "")
+        if offset <= self._shown.get(part, -1):
             return False
-        self._shown[topic] = offset
+        self._shown[part] = offset
         return True
 
 

@@ -13,14 +13,22 @@ from dataclasses import fields
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
-from penstock.cli.mqtt.history import OFFSET, TIME, TOPIC, offset_of, place_of
+from penstock.cli.mqtt.history import (
+    OFFSET,
+    PARTITION,
+    TIME,
+    TOPIC,
+    number_of,
+    offset_of,
+    place_of,
+)
 from penstock.cli.output import UsageError
 from penstock.mqtt.packets import Publish
 from penstock.mqtt.properties import Properties
 
 _ESCAPES: Final = {"n": "\n", "t": "\t", "r": "\r", "0": "\0", "a": "\a", "e": "\x1b", "\\": "\\"}
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-_PLACES: Final = {TOPIC: "topic", OFFSET: "offset", TIME: "time"}
+_PLACES: Final = {TOPIC: "topic", PARTITION: "partition", OFFSET: "offset", TIME: "time"}
 _PIECE: Final = re.compile(rb"%(.)|\\(.)", re.DOTALL)
 
 Show = Callable[[Publish], bytes]
@@ -89,8 +97,11 @@ def as_json(message: Publish) -> dict[str, Any]:
     shown: dict[str, Any] = {"name": message.name, "qos": message.qos, "retain": message.retain}
     place = place_of(message)
     offset = offset_of(place)
+    if offset is not None:
+        shown["partition"] = 0  # unless another one is named
     for key, text in place.items():
-        shown[_PLACES[key]] = offset if key == OFFSET and offset is not None else text
+        number = number_of(text) if key in (OFFSET, PARTITION) else None
+        shown[_PLACES[key]] = text if number is None else number
     stamp = _timestamp(place.get(TIME, ""))
     if stamp is not None:
         shown["timestamp"] = stamp
@@ -98,6 +109,7 @@ def as_json(message: Publish) -> dict[str, Any]:
         shown["payload"] = message.payload.decode()
     except UnicodeDecodeError:
         shown["payload_base64"] = base64.b64encode(message.payload).decode()
+    shown["headers"] = []
     for field in fields(Properties):
         value: Any = getattr(message.properties, field.name)
         if field.name == "user_properties":
