@@ -47,6 +47,18 @@ def test_every_reason_in_an_expression_exists() -> None:
     assert reasons and reasons <= {*DROPS, *REFUSALS}
 
 
+def test_no_panel_of_the_dashboard_covers_another() -> None:
+    dashboard = json.loads((OPS / "grafana-dashboard.json").read_text())
+    cells = [
+        (x, y)
+        for place in [panel["gridPos"] for panel in dashboard["panels"]]
+        for x in range(place["x"], place["x"] + place["w"])
+        for y in range(place["y"], place["y"] + place["h"])
+    ]
+    assert len(cells) == len(set(cells)) and max(x for x, _ in cells) < 24
+    assert len({panel["id"] for panel in dashboard["panels"]}) == len(dashboard["panels"])
+
+
 def test_every_alert_says_what_happened_and_how_bad_it_is() -> None:
     for rule in alerts():
         assert rule["alert"].startswith("Penstock")
