@@ -15,7 +15,9 @@ def test_create_makes_the_directory_and_says_what_the_topic_promises(
 ) -> None:
     done = run("topic", "create", "Sensors")
     assert (done.code, done.err) == (0, "")
-    assert done.out == ("created topic Sensors (id 1): durability fsync, retention 7d, unlimited\n")
+    assert done.out == (
+        "created topic Sensors (id 1): durability fsync, retention 7d, no size limit\n"
+    )
     assert data.is_dir()
 
 
@@ -104,7 +106,7 @@ def test_info_shows_settings_offsets_and_consumers(run: Command) -> None:
 def test_alter_changes_what_is_named(run: Command) -> None:
     run("topic", "create", "t", "--retention-age", "1h")
     done = run("topic", "alter", "t", "--durability", "os")
-    assert done.out == "altered topic t (id 1): durability os, retention 1h, unlimited\n"
+    assert done.out == "altered topic t (id 1): durability os, retention 1h, no size limit\n"
     nothing = run("topic", "alter", "t")
     assert nothing.code == 2 and "nothing to alter" in nothing.err
 

@@ -153,9 +153,11 @@ def _answer(options: argparse.Namespace, broker: AnyBroker, topic: str, what: st
     if options.json:
         show_json(asdict(found))
     else:
+        size = found.retention_bytes
         print(
             f"{what} topic {found.topic} (id {found.id}): durability {found.durability}, "
-            f"retention {human_duration(found.retention_age)}, {human_bytes(found.retention_bytes)}"
+            f"retention {human_duration(found.retention_age)}, "
+            f"{'no size limit' if size is None else f'at most {human_bytes(size)}'}"
         )
 
 
