@@ -183,6 +183,27 @@ def test_a_failed_sync_of_a_checkpoint_fences_but_the_commit_before_it_counts(pa
     database.close()
 
 
+def test_a_failed_sync_of_the_emptied_wal_fences(path: Path) -> None:
+    """Power loss could bring back what was deleted for good."""
+
+    def scenario() -> None:
+        database = SqliteDatabase(path)
+        create(database)
+        insert(database, 1)
+        other = os.open(path.with_name("other"), os.O_RDWR | os.O_CREAT)
+        fail_syncs_of_this_thread(path.with_name("other"))
+        os.close(other)  # the next file that is opened gets its number
+        with database.transaction():
+            database.execute("delete from t")
+            database.scrub()
+        with pytest.raises(UnavailableError, match=r"syncing .*-wal failed"):
+            insert(database, 2)
+        assert count(database) == 0
+        database.close()
+
+    on_a_thread_of_its_own(scenario)
+
+
 @pytest.mark.parametrize("is_new", [True, False])
 def test_opening_on_a_disk_that_cannot_sync_is_refused(path: Path, is_new: bool) -> None:
     def scenario() -> None:

@@ -21,11 +21,14 @@ from penstock.app.aio import AsyncBroker
 from penstock.log.history.tier import LIFE_NAME
 from penstock.log.history.work import Tables
 from penstock.model.record import KIND_ERASED
+from tests.history.test_erasing import files_with
 from tests.history.world import SEGMENT_BYTES, TOPIC, keep
 from tests.peers.powerloss import tiering_child
-from tests.peers.powerloss.tiering_child import SECRET, is_alice, payload
+from tests.peers.powerloss.erasing_child import NoLock
+from tests.peers.powerloss.tiering_child import SECRET, is_erased, payload
 from tests.powerloss import (
     DROP_ALL,
+    KEEP_ALL,
     Crash,
     RandomLoss,
     Recording,
@@ -66,18 +69,13 @@ def workdir() -> Iterator[Path]:
         yield Path(folder)
 
 
-class _NoLock:
-    def take(self, path: str) -> None:
-        """Nobody else writes."""
-
-
 @pytest.fixture
 def writes_here(monkeypatch: pytest.MonkeyPatch) -> None:
     """Orders are carried out by the same code in this process: starting one takes a second."""
 
     class Writer:
         def __init__(self) -> None:
-            self._tables = Tables(_NoLock())  # type: ignore[arg-type]
+            self._tables = Tables(NoLock())
             self.ask = self._tables.perform
 
         def close(self) -> None: ...
@@ -98,17 +96,11 @@ class Told:
             self.is_erased |= what == "erased"
 
 
-def files_with_secret(root: Path) -> list[str]:
-    files = [path for path in root.rglob("*") if path.is_file()]
-    return sorted(str(path.relative_to(root)) for path in files if SECRET in path.read_bytes())
-
-
 async def problems_of(crash: Crash) -> str:
     """What the next broker finds wrong; empty when every promise holds."""
     told = Told(crash.acked_lines())
     root = crash.directory
-    erased_end = tiering_child.ROUNDS * tiering_child.ROUND_RECORDS
-    if told.is_erased and told.end <= erased_end and (left := files_with_secret(root)):
+    if told.is_erased and (left := files_with(root, SECRET)):
         return f"{crash}: said to be erased, and still in {left}"
     settings = {
         "upkeep_s": 3_600.0,
@@ -130,13 +122,15 @@ async def problems_of(crash: Crash) -> str:
     if [one.offset for one in found] != list(range(end)) or end < told.end:
         return f"{crash}: {len(found)} records up to {end}, told {told.end}, hot from {hot_first}"
     for one in found:
-        may_be_erased = told.is_erasing and is_alice(one.offset) and one.offset < erased_end
+        may_be_erased = told.is_erasing and is_erased(one.offset)
         must_be = may_be_erased and (told.is_erased or was_ordered)
         is_empty = one.kind == KIND_ERASED and not one.payload
         if is_empty and may_be_erased:
             continue
         if must_be or one.payload != payload(one.offset):
             return f"{crash}: offset {one.offset} holds {one.payload[:20]!r}"
+    if was_ordered and (left := files_with(root, SECRET)):
+        return f"{crash}: erased by the next broker, and still in {left}"
     return _table_problem(crash, hot_first)
 
 
@@ -152,6 +146,20 @@ def _table_problem(crash: Crash, hot_first: int) -> str:
     return ""
 
 
+def test_the_secret_is_in_no_record_that_stays() -> None:
+    """Else its bytes would be found although everything was erased."""
+    last = tiering_child.ERASED_END + tiering_child.ROUND_RECORDS
+    assert [at for at in range(last) if (SECRET in payload(at)) != is_erased(at)] == []
+
+
+def erasing_points(trace: Trace) -> list[int]:
+    """From the order until two syncs after it was acknowledged: what each of them leaves."""
+    worst = trace.worst_points()
+    before, told = [trace.acked_lines(at) for at in worst], ['["erasing"]', '["erased"]']
+    first, last = [next(n for n, lines in enumerate(before) if one in lines) for one in told]
+    return worst[first : last + 2]
+
+
 @pytest.mark.usefixtures("writes_here")
 async def test_wherever_the_power_fails_each_record_is_in_log_or_history_once(
     trace: Trace, workdir: Path
@@ -159,8 +167,9 @@ async def test_wherever_the_power_fails_each_record_is_in_log_or_history_once(
     print(f"PENSTOCK_SEED={SEED}")
     worst = trace.worst_points()
     points = {*sampled_points(trace, POINTS, SEED), *worst[:: max(1, len(worst) // POINTS)]}
+    points.update(erasing_points(trace))
     checked = 0
-    for crash in crashes(trace, points, [DROP_ALL, RandomLoss(SEED)], workdir):
+    for crash in crashes(trace, points, [DROP_ALL, KEEP_ALL, RandomLoss(SEED)], workdir):
         assert await problems_of(crash) == ""
         checked += 1
     assert checked > POINTS

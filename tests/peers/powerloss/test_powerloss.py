@@ -157,7 +157,7 @@ NEW_FACTS = "disk.write_file < store._write_facts < store._create_files"
 NEW_END = "endfile.open_end < store._open_files < store._create_files"
 OPENED = "recovery.recover < store._open_files < store._create_files"
 SETTLED = "recovery._settle < recovery.recover < store._open_files < store._create_files"
-PREPARED = "sqlite._sync_directory < sqlite._prepare < sqlite.__init__ < storage.<lambda>"
+PREPARED = "sqlite._sync < sqlite._prepare < sqlite.__init__ < storage.<lambda>"
 
 # Some syncs have another one standing in for them: alone they are not missed, together something is
 # lost. Creating a topic goes through functions that have to be durable by themselves elsewhere (a

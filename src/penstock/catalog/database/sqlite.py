@@ -157,7 +157,7 @@ class SqliteDatabase:
         self._renew()
         # The entries of the database and of its WAL, and the removal of the rollback journal
         # that creating them needed: it would come back hot and undo everything.
-        _sync_directory(self._file.parent)
+        _sync(self._file.parent)
 
     def _renew(self) -> None:
         """Write what an earlier life left in the WAL into the database, sync it, empty the WAL.
@@ -201,7 +201,17 @@ class SqliteDatabase:
             return
         with suppress(PenstockError), self._judged():
             busy = self._connection.execute("pragma wal_checkpoint(truncate)").fetchone()[0]
+            if not busy:
+                self._sync_emptied_wal()
             self._wants_scrub = bool(busy)
+
+    def _sync_emptied_wal(self) -> None:
+        """SQLite does not: power loss would bring back what the WAL held."""
+        # Closing a file drops our locks on it; SQLite locks the database and its -shm, not the WAL.
+        try:
+            _sync(Path(f"{self._file}-wal"))
+        except UnavailableError as failed:
+            self._fence = failed
 
     def _wal_bytes(self) -> int:
         with suppress(FileNotFoundError):
@@ -314,12 +324,16 @@ def _verdict(error: sqlite3.Error, file: Path | None) -> PenstockError | None:
     return None
 
 
-def _sync_directory(directory: Path) -> None:
+def _sync(path: Path) -> None:
+    """A file or a directory."""
     try:
-        handle = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+        handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:
             os.fsync(handle)
         finally:
             os.close(handle)
     except OSError as error:
-        raise UnavailableError(f"catalog: syncing {directory} failed ({error})") from error
+        raise UnavailableError(
+            f"catalog: syncing {path} failed ({error}): nothing more is written until the broker "
+            "is restarted"
+        ) from error
