@@ -64,8 +64,11 @@ def _make_bucket(port: int) -> None:
 
 
 @contextmanager
-def failing_proxy(port: int, every: int) -> Iterator[int]:
-    """A port that forwards requests, except that every so manieth is answered with 503."""
+def failing_proxy(port: int, every: int, *, loses_answers: bool = False) -> Iterator[int]:
+    """A port that forwards requests; every so manieth is answered with 503.
+
+    That one is not carried out; or it is, and only its answer gets lost.
+    """
     lock = threading.Lock()
     seen = 0
 
@@ -78,14 +81,18 @@ def failing_proxy(port: int, every: int) -> Iterator[int]:
             with lock:
                 seen += 1
                 fails = seen % every == 0
-            if fails:
+            if fails and not loses_answers:
                 self._answer(503, [], b"")
                 return
             inner = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
             inner.request(self.command, self.path, body, dict(self.headers.items()))
             answer = inner.getresponse()
-            self._answer(answer.status, answer.getheaders(), answer.read())
+            found = answer.read()
             inner.close()
+            if fails:
+                self._answer(503, [], b"")
+            else:
+                self._answer(answer.status, answer.getheaders(), found)
 
         def _answer(self, status: int, headers: list[tuple[str, str]], body: bytes) -> None:
             self.send_response(status)

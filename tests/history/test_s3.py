@@ -66,10 +66,11 @@ async def test_a_history_in_s3_is_written_and_read_through_a_restart(
         await world.check_all_there(broker)
 
 
+@pytest.mark.parametrize("loses_answers", [False, True])
 async def test_a_store_that_fails_every_third_request_holds_every_record_once(
-    tmp_path: Path, port: int
+    tmp_path: Path, port: int, loses_answers: bool
 ) -> None:
-    with failing_proxy(port, 3) as proxied:
+    with failing_proxy(port, 3, loses_answers=loses_answers) as proxied:
         world = S3World(tmp_path, port, proxied)
         async with world.broker(**world.settings()) as broker:
             await world.create(broker)
