@@ -141,6 +141,14 @@ def test_gapped_payloads_are_gathered() -> None:
     assert arrow.column("payload").to_pylist() == [b"aa", b"b"]
 
 
+def test_payloads_that_lie_in_another_order_or_overlap_are_gathered() -> None:
+    builder = BatchBuilder(0)
+    add_gapped(builder, "n", b".abcd.", [3, 1, 2], [2, 1, 2], T, 1)
+    batch = stored(builder.encode(1, 0, 0))
+    (arrow,) = to_arrow([batch], TOPIC, schema_of(["payload"]), 0, 3)
+    assert arrow.column("payload").to_pylist() == [b"cd", b"a", b"bc"]
+
+
 def test_sealed_segments_give_the_same_rows(tmp_path: Path) -> None:
     model = ModelLog()
     plans = [

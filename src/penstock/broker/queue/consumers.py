@@ -417,7 +417,7 @@ async def read_matching(
             raise
         for batch in batches:
             stop = end
-            is_filtered = gate is not None and not gate.pass_all(names_in(batch))
+            is_filtered = not may_read_all(gate, batch)
             if limit is not None and where is None and names is None and not is_filtered:
                 stop = min(end, offset + limit - len(found))  # decode no more than are wanted
             records = batch.records(topic.declared, offset, stop, topic.partition)
@@ -455,7 +455,12 @@ async def read_range(
             continue  # trimmed while we read: the bounds say so now
 
 
-def names_in(batch: Batch) -> list[str]:
+def may_read_all(gate: Gate | None, batch: Batch) -> bool:
+    """Does every record of the batch pass? Its names are looked at only if some do not."""
+    return gate is None or gate.is_open or gate.pass_all(_names_in(batch))
+
+
+def _names_in(batch: Batch) -> list[str]:
     """Every name that a record of the batch has."""
     strings, ids = batch.strings, batch.name_ids()
     return strings[:1] if ids is None else [strings[at] for at in set(ids)]

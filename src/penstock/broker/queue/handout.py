@@ -10,7 +10,7 @@ import asyncio
 from dataclasses import dataclass
 from typing import Final
 
-from penstock.broker.queue.consumers import names_in, read_batches
+from penstock.broker.queue.consumers import may_read_all, read_batches
 from penstock.broker.queue.kept_group import KeptGroup
 from penstock.broker.topic.topics import Topic
 from penstock.core.access import Gate
@@ -128,7 +128,7 @@ class Handout:
                 end = batch.base_offset + batch.header.count
                 if first >= end:
                     pass  # the rest of its offsets have no records
-                elif self._gate is None or self._gate.pass_all(names_in(batch)):
+                elif may_read_all(self._gate, batch):
                     self._take_all(part, group, batch, first, now_us)
                 else:
                     await self._take_some(part, group, batch, first, now_us)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any, Final
 
-from penstock.broker.queue.consumers import names_in, read_batches, read_matching
+from penstock.broker.queue.consumers import may_read_all, read_batches, read_matching
 from penstock.broker.topic.topics import Topic
 from penstock.core.access import Gate
 from penstock.core.naming.names import quoted
@@ -203,7 +203,7 @@ def _stretches(batch: Batch, first: int, last: int, partition: int) -> Iterator[
         at = end
 
 
-async def read_arrow(topic: Topic, offset: int, selection: Selection) -> tuple[bytes, Found]:
+async def read_arrow(topic: Topic, offset: int, selection: Selection) -> tuple[memoryview, Found]:
     """As `read_records`, as an Arrow stream; the records of `Found` stay empty.
 
     Without `where` and `names` no record is made an object.
@@ -213,7 +213,7 @@ async def read_arrow(topic: Topic, offset: int, selection: Selection) -> tuple[b
         found = await read_records(topic, offset, selection)
         return arrow.stream_of_records(found.records, selection.columns), found
     batches, found = await _whole_batches(topic, offset, selection, _raw_bytes)
-    if not all(selection.is_open(names_in(batch)) for batch in batches):
+    if not all(may_read_all(selection.gate, batch) for batch in batches):
         found = await read_records(topic, offset, selection)
         return arrow.stream_of_records(found.records, selection.columns), found
     # Beside the loop: a whole answer takes milliseconds to put together.
@@ -235,7 +235,7 @@ async def read_stored(topic: Topic, offset: int, selection: Selection) -> tuple[
     The first and the last may hold records outside of what was found.
     """
     batches, found = await _whole_batches(topic, offset, selection, _stored_bytes)
-    if not all(selection.is_open(names_in(batch)) for batch in batches):
+    if not all(may_read_all(selection.gate, batch) for batch in batches):
         raise NotAuthorized(
             f"batches of topic {quoted(topic.declared)} contain names that you may not read: ask "
             "for Arrow or JSON, which contain the others"

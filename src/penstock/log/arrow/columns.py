@@ -48,6 +48,7 @@ KINDS: Final = pa.array(KIND_NAMES)
 KEPT_COLUMNS: Final = 8  # of each kind
 KEPT_BYTES_MAX: Final = MIB  # about, of one
 _LZ4: Final = pa.Codec("lz4_raw") if pa.Codec.is_available("lz4_raw") else None
+Ints = np.ndarray[Any, np.dtype[np.int64]]
 _FIELDS: Final = {field.name: field for field in [*SCHEMA, *EXTRA]}
 
 
@@ -171,11 +172,29 @@ def _payload(batch: Batch, topic: str, first: int, last: int) -> pa.Array:
         begin = plan.starts + 4 * first
         starts = pa.py_buffer(batch.columns[begin : begin + 4 * (count + 1)])
         return pa.Array.from_buffers(pa.binary(), count, [None, starts, _blob(batch)], null_count=0)
-    payloads = batch.payloads(first, last)
-    ends = np.zeros(count + 1, np.int32)
-    np.cumsum(_u32(batch, plan.lengths + 4 * first, count), out=ends[1:])
-    buffers = [None, pa.py_buffer(ends), pa.py_buffer(b"".join(payloads))]
-    return pa.Array.from_buffers(pa.binary(), count, buffers, null_count=0)
+    starts = _u32(batch, plan.starts + 4 * first, count).astype(np.int64)
+    ends = starts + _u32(batch, plan.lengths + 4 * first, count)
+    found = stretches(pa.binary(), _blob(batch), starts, ends)
+    return pa.array(batch.payloads(first, last), pa.binary()) if found is None else found
+
+
+def stretches(kind: pa.DataType, data: pa.Buffer, starts: Ints, ends: Ints) -> pa.Array | None:
+    """The bytes between each start and end; None unless they follow each other in the data.
+
+    Stretches and the gaps between them are all of an Arrow array; every other one is taken.
+    """
+    count = len(starts)
+    if count == 0:
+        return pa.array([], kind)
+    bounds = np.empty(2 * count, np.int32)
+    bounds[0::2] = starts
+    bounds[1::2] = ends
+    if bounds[0] < 0 or bounds[-1] > data.size or np.any(bounds[1:] < bounds[:-1]):
+        return None
+    both = pa.Array.from_buffers(
+        kind, 2 * count - 1, [None, pa.py_buffer(bounds), data], null_count=0
+    )
+    return both.take(pa.array(np.arange(0, 2 * count, 2)))
 
 
 def _headers(batch: Batch, topic: str, first: int, last: int) -> pa.Array:

@@ -14,12 +14,10 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from penstock.log.arrow.columns import KINDS, header_pairs
+from penstock.log.arrow.columns import KINDS, Ints, header_pairs, stretches
 from penstock.log.format import batch_bytes as fmt
 from penstock.log.format.checksum import crc32c
 from penstock.model.record import KIND_MASK, KIND_SHIFT, QOS_MASK, RETAIN
-
-Ints = np.ndarray[Any, np.dtype[np.int64]]
 
 _CHECKED: Final = struct.Struct("<44x4I32xI")  # lengths and checksums of columns and blob; own one
 _HEADER: Final = np.dtype(
@@ -210,7 +208,7 @@ class _Batches:
         if np.any(ends > self._spread(self._head["blob"])):
             return None
         blobs = self._spread(self._blobs)
-        return self._stretches(pa.binary(), starts + blobs, ends + blobs)
+        return stretches(pa.binary(), self._buffer, starts + blobs, ends + blobs)
 
     def _ids(self, flag: int, at: Ints, constant: Any) -> Any:
         """The number of a string in its batch's dictionary, for each record."""
@@ -235,7 +233,7 @@ class _Batches:
         starts = _ragged(self._u32, self._string_starts, self._string_counts, 4).astype(np.int64)
         ends = _ragged(self._u32, self._string_starts + 4, self._string_counts, 4)
         texts = np.repeat(self._strings, self._string_counts)
-        known = self._stretches(pa.string(), starts + texts, ends + texts)
+        known = stretches(pa.string(), self._buffer, starts + texts, ends + texts)
         if known is None:
             return None
         before = np.cumsum(self._string_counts) - self._string_counts
@@ -243,24 +241,6 @@ class _Batches:
         if not nobody.any():
             return known.take(pa.array(numbers))
         return known.take(pa.array(numbers, mask=nobody)).fill_null("")
-
-    def _stretches(self, kind: pa.DataType, starts: Ints, ends: Ints) -> pa.Array | None:
-        """The bytes between each start and end; None unless they follow each other in the data.
-
-        Stretches and the gaps between them are all of an Arrow array; every other one is taken.
-        """
-        count = len(starts)
-        if count == 0:
-            return pa.array([], kind)
-        bounds = np.empty(2 * count, np.int32)
-        bounds[0::2] = starts
-        bounds[1::2] = ends
-        if np.any(bounds[1:] < bounds[:-1]) or bounds[-1] > self._buffer.size:
-            return None
-        both = pa.Array.from_buffers(
-            kind, 2 * count - 1, [None, pa.py_buffer(bounds), self._buffer], null_count=0
-        )
-        return both.take(pa.array(np.arange(0, 2 * count, 2)))
 
 
 def _ragged(view: Any, addresses: Ints, counts: Ints, width: int) -> Any:

@@ -10,27 +10,16 @@ nodes write, records that a fence made void (core/fences.py) are such offsets, t
 from __future__ import annotations
 
 from array import array
-from base64 import b64encode
 from itertools import accumulate
 from typing import Final
 
 from penstock.core.fences import Fences
-from penstock.core.naming.names import check_name
 from penstock.log.format import batch_bytes as fmt
 from penstock.log.format.batch import Batch
 from penstock.log.format.builder import Columns, assemble
-from penstock.log.format.marks import (
-    MARK_FENCE,
-    NO_RECORD,
-    Mark,
-    encode_headers,
-)
-from penstock.log.kafka.properties import (
-    KEY,
-    Properties,
-    decode_properties,
-    encode_properties,
-)
+from penstock.log.format.marks import NO_RECORD, Mark
+from penstock.log.kafka.plain import decode_plain
+from penstock.log.kafka.properties import KEY, Properties, encode_properties
 from penstock.log.kafka.record_batch import (
     NULL,
     RecordBatch,
@@ -39,15 +28,18 @@ from penstock.log.kafka.record_batch import (
     encode_bytes,
     encode_record_headers,
     encode_time,
-    read_record_headers,
     read_records,
     seal,
 )
-from penstock.model.errors import InvalidName
+from penstock.log.kafka.sections import (
+    FOREIGN_FLAGS,
+    Shared,
+    header_of_key,
+    own_name,
+    shown_name,
+)
 from penstock.model.record import Headers
 
-KEY_HEADER: Final = "kafka.key"  # of a foreign record whose key cannot be a name: its key in base64
-FOREIGN_FLAGS: Final = 1  # QoS 1, not retained, bytes
 _US: Final = 1_000  # in a millisecond
 
 
@@ -182,40 +174,6 @@ def _encode_tail(headers: Headers, properties: Properties) -> bytes:
 # Reading
 
 
-class _Shared:
-    """What records with the same bytes of headers have in common."""
-
-    def __init__(self, section: bytes) -> None:
-        self.properties: Properties | None = None
-        self.is_void = False
-        headers: list[tuple[str, str]] = []
-        for key, value in read_record_headers(section):
-            if key == KEY and value is not None:
-                self.properties = decode_properties(value)
-            else:
-                headers.append((_text(key), "" if value is None else _text(value)))
-        self.headers: Headers = tuple(headers)
-        self.encoded_headers = encode_headers(self.headers) if headers else b""
-
-    def judge(self, fences: Fences, offset: int) -> None:
-        """Find out whether the records are void, being at `offset` or shortly behind it.
-
-        No fence of their own incarnation lies between them: they were appended at once. A fence
-        that a dead node wrote counts all the same.
-        """
-        properties = self.properties
-        if properties is None or not properties.is_guarded:
-            return
-        if fences.is_void(properties.incarnation, offset):
-            properties.marks = [mark for mark in properties.marks if mark.kind == MARK_FENCE]
-            self.is_void = not properties.marks
-
-
-def _text(data: bytes) -> str:
-    """Text of another program: what is not UTF-8 stays readable."""
-    return data.decode(errors="backslashreplace")
-
-
 def decode_batch(stored: RecordBatch, topic: str, fences: Fences | None = None) -> list[Batch]:
     """The batches that hold the records of one record batch, without a gap between them.
 
@@ -225,14 +183,22 @@ def decode_batch(stored: RecordBatch, topic: str, fences: Fences | None = None) 
     if stored.is_control or stored.count == 0:
         return [empty_batch(stored.base_offset, stored.end_offset, stored)]
     data = stored.records()
+    plain = decode_plain(stored, data, topic, fences)
+    return decode_records(stored, data, topic, fences) if plain is None else [plain]
+
+
+def decode_records(
+    stored: RecordBatch, data: bytes, topic: str, fences: Fences | None
+) -> list[Batch]:
+    """As `decode_batch`, record by record: for batches that are not plain."""
     columns = read_records(data, stored.count)
-    shared_by_section: dict[bytes, _Shared] = {}
-    shared: list[_Shared] = []
+    shared_by_section: dict[bytes, Shared] = {}
+    shared: list[Shared] = []
     for start, end in zip(columns.header_starts, columns.header_ends, strict=True):
         section = data[start:end]
         one = shared_by_section.get(section)
         if one is None:
-            one = shared_by_section[section] = _Shared(section)
+            one = shared_by_section[section] = Shared(section)
             if fences is not None:
                 one.judge(fences, stored.base_offset)
         shared.append(one)
@@ -261,7 +227,7 @@ def own_stamp(stored: RecordBatch) -> int:
     data = stored.records()
     columns = read_records(data, stored.count)
     sections = zip(columns.header_starts, columns.header_ends, strict=True)
-    found = [_Shared(section).properties for section in {data[a:b] for a, b in sections}]
+    found = [Shared(section).properties for section in {data[a:b] for a, b in sections}]
     return max([one.stamp for one in found if one is not None], default=0)
 
 
@@ -275,11 +241,11 @@ def empty_batch(base: int, end: int, stored: RecordBatch) -> Batch:
     return batch
 
 
-def _is_marks(columns: RecordColumns, index: int, shared: _Shared) -> bool:
+def _is_marks(columns: RecordColumns, index: int, shared: Shared) -> bool:
     return columns.key_lengths[index] < 0 and shared.properties is not None
 
 
-def _stretches(columns: RecordColumns, shared: list[_Shared]) -> list[tuple[int, int]]:
+def _stretches(columns: RecordColumns, shared: list[Shared]) -> list[tuple[int, int]]:
     """Index ranges of records whose offsets follow each other; marks alone are one of their own.
 
     Void records are in none of them.
@@ -314,7 +280,7 @@ class _Stretch:
         stored: RecordBatch,
         data: bytes,
         columns: RecordColumns,
-        shared: list[_Shared],
+        shared: list[Shared],
         topic: str,
     ) -> None:
         self._stored = stored
@@ -439,28 +405,8 @@ class _Stretch:
             if self._shared[i].properties is None and self._columns.key_lengths[i] > 0:
                 start = self._columns.key_starts[i]
                 key = self._data[start : start + self._columns.key_lengths[i]]
-                if not _name(key):
-                    section += encode_headers(((KEY_HEADER, b64encode(key).decode()),))
+                section += header_of_key(key)
             encoded.append(section)
         if any(encoded):
             columns.headers = b"".join(encoded)
             columns.header_starts = array("I", accumulate(map(len, encoded), initial=0)).tobytes()
-
-
-def own_name(key: bytes) -> str:
-    """The name of a record that Penstock wrote."""
-    return _text(key)
-
-
-def shown_name(key: bytes, topic: str) -> str:
-    """The name of a record of another program; that of the topic if its key cannot be one."""
-    return _name(key) or topic
-
-
-def _name(key: bytes) -> str:
-    """The key as a name; empty if it cannot be one, or is one of the broker's own."""
-    try:
-        name = check_name(key.decode())
-    except (UnicodeDecodeError, InvalidName):
-        return ""
-    return "" if name.startswith("$") else name

@@ -55,48 +55,13 @@ def _walk(data: bytes, count: int, seen: Glance) -> None:
     size: i64 = len(data)
     own: i64 = 0
     for index in range(count):
-        length: i64 = data[at]
-        at += 1
-        if length >= 0x80:
-            length, at = _number(data, at - 1)
-        else:
-            length = (length >> 1) ^ -(length & 1)
-        end = at + length
-        if length < 0 or end > size:
-            raise CorruptError("a record ends after its batch")
-        at += 2  # its attributes, and its time
-        while data[at - 1] >= 0x80:
-            at += 1
-        delta: i64 = data[at]
-        at += 1
-        if delta >= 0x80:
-            delta, at = _number(data, at - 1)
-        else:
-            delta = (delta >> 1) ^ -(delta & 1)
+        delta, _, key_at, key_length, value_at, value_length, end = find_parts(data, at, size)
         if delta != index:
             return  # records between them were removed
-        key_length: i64 = data[at]
-        at += 1
-        if key_length >= 0x80:
-            key_length, at = _number(data, at - 1)
-        else:
-            key_length = (key_length >> 1) ^ -(key_length & 1)
-        key = b""
-        if key_length > 0:
-            key = data[at : at + key_length]
-            at += key_length
+        key = data[key_at : key_at + key_length] if key_length > 0 else b""
         if key not in keys:
             keys[key] = index
-        value_length: i64 = data[at]
-        at += 1
-        if value_length >= 0x80:
-            value_length, at = _number(data, at - 1)
-        else:
-            value_length = (value_length >> 1) ^ -(value_length & 1)
-        if value_length > 0:
-            at += value_length
-        if at >= end or key_length < -1 or value_length < -1:
-            raise CorruptError("a record ends inside a part of it")
+        at = value_at + value_length if value_length > 0 else value_at
         if data[at] or end > at + 1:
             value_at = _find_properties(data, at, end)
             if value_at < 0 or (value_at and key_length < 0):
@@ -111,7 +76,53 @@ def _walk(data: bytes, count: int, seen: Glance) -> None:
     seen.is_plain = own == 0 or own == count
 
 
-def _number(data: bytes, at: i64) -> tuple[i64, i64]:
+def find_parts(data: bytes, at: i64, size: i64) -> tuple[i64, i64, i64, i64, i64, i64, i64]:
+    """Where the parts of the record at `at` lie: its offset delta, where its time delta begins,
+    start and length of its key and of its value (-1: null), and where it ends.
+
+    IndexError past the end of the data.
+    """
+    length: i64 = data[at]
+    at += 1
+    if length >= 0x80:
+        length, at = read_number(data, at - 1)
+    else:
+        length = (length >> 1) ^ -(length & 1)
+    end = at + length
+    if length < 0 or end > size:
+        raise CorruptError("a record ends after its batch")
+    time_at = at + 1  # behind its attributes
+    at += 2
+    while data[at - 1] >= 0x80:
+        at += 1
+    delta: i64 = data[at]
+    at += 1
+    if delta >= 0x80:
+        delta, at = read_number(data, at - 1)
+    else:
+        delta = (delta >> 1) ^ -(delta & 1)
+    key_length: i64 = data[at]
+    at += 1
+    if key_length >= 0x80:
+        key_length, at = read_number(data, at - 1)
+    else:
+        key_length = (key_length >> 1) ^ -(key_length & 1)
+    key_at = at
+    if key_length > 0:
+        at += key_length
+    value_length: i64 = data[at]
+    at += 1
+    if value_length >= 0x80:
+        value_length, at = read_number(data, at - 1)
+    else:
+        value_length = (value_length >> 1) ^ -(value_length & 1)
+    value_end = at + value_length if value_length > 0 else at
+    if value_end >= end or key_length < -1 or value_length < -1:
+        raise CorruptError("a record ends inside a part of it")
+    return delta, time_at, key_at, key_length, at, value_length, end
+
+
+def read_number(data: bytes, at: i64) -> tuple[i64, i64]:
     """A number of at most 32 bits, and where it ends. IndexError past the end."""
     byte: i64 = data[at]
     at += 1
@@ -130,14 +141,14 @@ def _number(data: bytes, at: i64) -> tuple[i64, i64]:
 def _find_properties(data: bytes, at: i64, end: i64) -> i64:
     """Where the value of `~p` is among the headers of a record; 0: none, -1: it is not plain."""
     found: i64 = 0
-    left, at = _number(data, at)
+    left, at = read_number(data, at)
     while left > 0:
-        length, at = _number(data, at)
+        length, at = read_number(data, at)
         if length < 0:
             raise CorruptError("a header of a record has no key")
         is_properties = length == 2 and data[at] == _KEY_0 and data[at + 1] == _KEY_1
         at += length
-        length, at = _number(data, at)
+        length, at = read_number(data, at)
         if is_properties:
             if length < VALUE_BYTES_MIN or at + length > end or found:
                 return -1

@@ -95,10 +95,10 @@ def _length(payload: Any) -> int:
     return len(payload) if type(payload) is str else 0
 
 
-def cut(data: bytes) -> Iterator[bytes]:
+def cut(data: bytes | memoryview) -> Iterator[bytes]:
     """The pieces of something that is sent as it is."""
     for at in range(0, len(data), PIECE_BYTES):
-        yield data[at : at + PIECE_BYTES]
+        yield bytes(data[at : at + PIECE_BYTES])
 
 
 def is_text(payload: bytes) -> bool:

@@ -66,7 +66,7 @@ class Page:
         found: Found,
         count: int,
         form: str = JSON,
-        data: bytes = b"",
+        data: bytes | memoryview = b"",
         columns: list[Columns] | None = None,
         joined: list[Page] | None = None,
     ) -> None:
@@ -94,7 +94,7 @@ class Page:
         if self._form != JSON:
             headers = _positions(topic, shown)
             if place is None:
-                return Response(200, self._data, self._form, headers)
+                return Response(200, bytes(self._data), self._form, headers)
             return room.stream(place, cut(self._data), self._form, headers)
         body = Records(topic.declared, shown.first, shown.next, shown.end, [])
         if place is None:
@@ -166,8 +166,11 @@ async def read_form(topic: Topic, offset: int, selection: Selection, form: str) 
     """The page of a topic at `offset`."""
     is_plain = not selection.is_filtered
     if form != JSON:
-        read = read_arrow if form == ARROW else read_stored
-        data, found = await read(topic, offset, selection)
+        data: bytes | memoryview
+        if form == ARROW:
+            data, found = await read_arrow(topic, offset, selection)
+        else:
+            data, found = await read_stored(topic, offset, selection)
         is_whole = is_plain and not found.records
         count = found.next_offset - found.first_offset if is_whole else len(found.records)
         return Page(found, count, form, data)
