@@ -346,3 +346,21 @@ async def test_a_topic_with_more_partitions_than_we_made_is_refused(world: Kafka
     await asyncio.to_thread(asked.result, 60)
     with pytest.raises(Exception, match="has 2 partitions in Kafka"):
         await world.store.open(ORDERS, log.settings)
+
+
+async def test_small_pages_and_large_ones_are_right_and_no_chunk_is_fetched_twice(
+    world: KafkaWorld,
+) -> None:
+    log = await world.create()
+    values = [b"%04d" % i + bytes(1_020) for i in range(8_000)]  # twice what the tail holds
+    for start in range(0, len(values), 1_000):
+        await append(log, run_of("orders/1", values[start : start + 1_000]))
+
+    async def read_pages(size: int) -> None:
+        for offset in range(0, len(values), size):
+            (first, *_) = await log.read(offset)
+            at = offset - first.base_offset
+            assert first.payloads(at, at + 1) == [values[offset]]
+
+    await asyncio.gather(read_pages(200), read_pages(1_000))
+    assert 1 <= log.loads <= 8

@@ -22,6 +22,7 @@ from penstock.log.format.batch import Batch
 from penstock.log.format.builder import BatchBuilder
 from penstock.log.format.marks import Mark, fence_mark
 from penstock.log.interface import Bounds, LogSettings, Waiter
+from penstock.log.kafka.ahead import AheadChunks
 from penstock.log.kafka.asking import fetch_patiently
 from penstock.log.kafka.client import BACKOFF_S, EARLIEST, LATEST, Fetched
 from penstock.log.kafka.counts import Counts
@@ -31,7 +32,6 @@ from penstock.log.kafka.record_batch import RecordBatch
 from penstock.log.kafka.requests import Partition
 from penstock.log.kafka.sizes import Sizes, names_bytes
 from penstock.log.kafka.work import KafkaJob, KafkaWork
-from penstock.log.loading import ChunkLoader
 from penstock.log.placing import place
 from penstock.log.refusing import find_refusal, tell_fenced
 from penstock.log.rounds import Committer
@@ -74,7 +74,7 @@ class KafkaLog(AppendingLog[KafkaJob]):
         self._sizes = Sizes(bounds.first, bounds.end, stored_bytes)
         self._counts = Counts(bounds.first, bounds.end)
         self._counting = asyncio.Lock()
-        self._loader = ChunkLoader(cache, loop)
+        self._chunks = AheadChunks(cache, self._fetch_batches, work.read_ahead)
         self._upkeep = asyncio.Lock()
         self._batch: Batch | None = None  # on its way
         self._job: KafkaJob | None = None
@@ -319,7 +319,7 @@ class KafkaLog(AppendingLog[KafkaJob]):
     def fence_off(self, reason: str) -> None:
         """What is in Kafka cannot be continued."""
         self._fence = reason
-        self._loader.forget(self)
+        self._chunks.forget()
         self.refuse_waiting(tell_fenced(self._fence))
 
     def _refusal(self) -> UnavailableError | None:
@@ -327,7 +327,7 @@ class KafkaLog(AppendingLog[KafkaJob]):
 
     @property
     def loads(self) -> int:
-        return self._loader.loads
+        return self._chunks.loads
 
     @property
     def tail_bytes(self) -> int:
@@ -352,7 +352,7 @@ class KafkaLog(AppendingLog[KafkaJob]):
         news = [self.fences.note(incarnation, offset) for incarnation, offset in known.items()]
         if any(news):
             self._tail = Tail(self._end, TAIL_BYTES_MAX)  # it may hold what is void
-            self._loader.forget(self)
+            self._chunks.forget()
 
     def _note_fences(self, batch: Batch) -> None:
         for incarnation, offset in fences_in(batch):
@@ -396,7 +396,7 @@ class KafkaLog(AppendingLog[KafkaJob]):
         self._check_kept(offset)
         if offset >= self._tail.first_offset:
             return self._tail.read(offset, MIB)
-        found = await self._loader.load(self, offset, lambda: self._fetch_batches(offset))
+        found = await self._chunks.read(offset, self._tail.first_offset)
         self._check_kept(offset)  # trimmed meanwhile
         if not found:
             raise UnavailableError(
@@ -496,4 +496,4 @@ class KafkaLog(AppendingLog[KafkaJob]):
             await self._next_idle()
         self._work.leave(self)
         self._end_waiters.fail(UnavailableError("the log is closed"))
-        self._loader.forget(self)
+        self._chunks.close()

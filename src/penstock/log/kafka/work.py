@@ -16,6 +16,7 @@ from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from typing import Final, Protocol
 
+from penstock.log.kafka.ahead import AheadChunks
 from penstock.log.kafka.client import (
     BACKOFF_S,
     FOLLOWING,
@@ -107,6 +108,7 @@ class KafkaWork:
         self.incarnation = incarnation  # of this node; 0 for a broker alone
         self.on_dead: list[Callable[[], None]] = []  # told once if others declare this node dead
         self._giving_up = giving_up  # set: who closes has waited long enough for Kafka
+        self.read_ahead: set[AheadChunks] = set()  # the logs that are, at the moment
         self._sequences: dict[Partition, int] = {}  # of the next record that we write
         self.is_in_doubt = False  # something was given up that may be stored
         self.trouble = ""  # why appends are refused while Kafka does not answer
