@@ -56,15 +56,20 @@ class ChunkLoader:
 
     async def _fetch(self, owner: object, key: tuple[int, int, int], read: Read) -> list[Batch]:
         _, number, length = key
+        is_good = False
         try:
             self.loads += 1
             batches = await read()
         finally:
-            del self._loading[key]
-        if batches:
+            if self._loading.get(key) is asyncio.current_task():
+                del self._loading[key]
+                is_good = True  # not forgotten meanwhile
+        if batches and is_good:
             self._cache.put(owner, number, batches, length)
         return batches
 
     def forget(self, owner: object) -> None:
-        """What it owned was trimmed or replaced."""
+        """What it owned was trimmed or replaced; what is being read goes to who waits for it."""
         self._cache.drop(owner)
+        for key in [key for key in self._loading if key[0] == id(owner)]:
+            del self._loading[key]
