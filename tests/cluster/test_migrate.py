@@ -293,7 +293,9 @@ def kill_after(place: Place, seconds: float) -> int:
     )
     try:
         _, said = running.communicate(timeout=seconds)
-        assert running.returncode == 0, said
+        # The attempt before may have been killed when all was done, before it could say so.
+        assert running.returncode == 0 or "was migrated to schema" in said, said
+        return 0
     except subprocess.TimeoutExpired:
         running.kill()
         running.communicate()
