@@ -104,6 +104,15 @@ def test_no_record_holds_a_secret(broker: Served) -> None:
         assert secret not in text
 
 
+def test_no_record_holds_a_password_that_was_given_in_the_query(broker: Served) -> None:
+    queries = ("password=hunter2&x=1", "x=1&Password=hunter2", "p%61ssword=hunter2")
+    for query in queries:
+        for body in (b"", b'{"roles"'):
+            assert ask(broker, "PUT", f"/v1/users/bob?{query}", body).status >= 400
+    found = [entry["details"] for entry in entries(broker)]
+    assert found == [query.replace("hunter2", "…") for query in queries for _ in range(2)]
+
+
 def test_refused_logins_of_both_doors_are_recorded(broker: Served) -> None:
     assert ask(broker, "GET", "/v1/topics", password="wrong").status == 401
     with Wire(broker.port, "client", MQTT_5) as wire:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Final
+from urllib.parse import unquote_plus
 
 import msgspec
 
@@ -35,7 +36,7 @@ def asked(request: Request) -> str:
     taken = None if request.route.facts is None else request.route.facts.takes
     taken = getattr(taken, "__origin__", taken)  # of Annotated
     if not request.body or not msgspec.inspect.is_struct_type(taken):
-        return request.query_text
+        return _shown_query(request.query_text)
     if len(request.body) > BODY_BYTES_MAX:
         return f"a body of {len(request.body):,} bytes"
     known = [field.encode_name for field in msgspec.structs.fields(taken)]
@@ -45,7 +46,17 @@ def asked(request: Request) -> str:
         shown = {one: HIDDEN if one in SECRETS else given[one] for one in known if one in given}
         return msgspec.json.encode(shown).decode()
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return request.query_text
+        return _shown_query(request.query_text)
+
+
+def _shown_query(text: str) -> str:
+    """As it was sent, without values that belong into a body."""
+    pairs = [pair.partition("=") for pair in text.split("&")]
+    shown = [
+        f"{key}={HIDDEN}" if unquote_plus(key).lower() in SECRETS else key + equals + value
+        for key, equals, value in pairs
+    ]
+    return "&".join(shown)
 
 
 def note_login(tenants: TenantEndpoints, request: Request, reason: str) -> None:
