@@ -18,6 +18,7 @@ from penstock.catalog.cluster.cluster import ClusterCatalog
 from penstock.catalog.cluster.holdings import HoldingCatalog
 from penstock.catalog.database.interface import Database
 from penstock.catalog.database.thread import Runner
+from penstock.catalog.existing import check_topic, topic_not_found
 from penstock.catalog.queue.groups import GroupCatalog
 from penstock.catalog.queue.redrives import RedriveCatalog
 from penstock.catalog.queue.seed_ids import FirstPlace, QueueCatalog, add_consumer
@@ -32,7 +33,6 @@ from penstock.model.errors import (
     NotSubscribed,
     RefusedError,
     TopicExists,
-    TopicNotFound,
 )
 from penstock.model.record import DEFAULT_TENANT, TenantId, TopicId
 
@@ -216,7 +216,7 @@ class Catalog:
                 settings,
                 topic_id + partitions,
             ):
-                raise _topic_not_found(topic_id)
+                raise topic_not_found(topic_id)
 
         await self._runner.run(work)
 
@@ -229,7 +229,7 @@ class Catalog:
                 topic_id,
                 topic_id + partitions,
             ):
-                raise _topic_not_found(topic_id)
+                raise topic_not_found(topic_id)
 
         await self._runner.run(work)
 
@@ -238,7 +238,7 @@ class Catalog:
         tenant = self.tenant
 
         def work(database: Database) -> BindingRow:
-            _check_topic(database, tenant, topic_id)
+            check_topic(database, tenant, topic_id)
             ((position,),) = database.fetch(
                 "select coalesce(max(position) + 1, 0) from bindings where tenant = $1", tenant
             )
@@ -287,7 +287,7 @@ class Catalog:
         places = [(topic_id, epoch, next_offset), *others]
 
         def work(database: Database) -> None:
-            _check_topic(database, tenant, topic_id)
+            check_topic(database, tenant, topic_id)
             if not add_consumer(
                 database, tenant, consumer, places=places, now_us=now_us, owner=owner
             ):
@@ -371,14 +371,3 @@ def _insert_topic(database: Database, row: TopicRow) -> None:
             f"topic {row.declared!r} already exists: use it, or choose a name that differs by more"
             " than letter case"
         )
-
-
-def _check_topic(database: Database, tenant: TenantId, topic_id: TopicId) -> None:
-    if not database.fetch(
-        "select 1 from topics where tenant = $1 and topic_id = $2", tenant, topic_id
-    ):
-        raise _topic_not_found(topic_id)
-
-
-def _topic_not_found(topic_id: TopicId) -> TopicNotFound:
-    return TopicNotFound(f"no topic has the id {topic_id}: it was deleted, or never created")

@@ -163,3 +163,18 @@ def test_a_reader_that_waits_is_answered_when_the_server_stops(tmp_path: Path) -
         client.ask("GET", "/v1/topics/t/groups/g")
     broker.stop()
     assert payloads(waiting.answer()) == []
+
+
+def test_a_group_of_a_topic_that_is_being_deleted_is_answered_404(tmp_path: Path) -> None:
+    with Hosted(tmp_path) as broker:
+        port = broker.ports["http"]
+        with Asking(port) as one, Asking(port) as two, Asking(port) as three:
+            for number in range(10):
+                topic = f"/v1/topics/t{number}"
+                assert one.ask("PUT", topic, {}).status == 201
+                one.request("DELETE", topic)
+                two.request("PUT", f"{topic}/groups/g", {})
+                three.request("POST", f"{topic}/groups/h/fetch", {})
+                assert one.answer().status == 204
+                assert two.answer().status in (201, 404)
+                assert three.answer().status in (200, 404)

@@ -12,6 +12,7 @@ import msgspec
 
 from penstock.catalog.database.interface import Database
 from penstock.catalog.database.thread import Runner
+from penstock.catalog.existing import check_topic
 from penstock.model.clock import Clock
 from penstock.model.record import TenantId, TopicId
 
@@ -76,11 +77,12 @@ class GroupCatalog:
         return await self._runner.run(work)
 
     async def save(self, *rows: GroupRow) -> None:
-        """Make or replace them, all or none."""
+        """Make or replace them, all or none. Raises TopicNotFound."""
         now_us = self._clock.now_us()
 
         def work(database: Database) -> None:
             for row in rows:
+                check_topic(database, self._tenant, row.topic_id)
                 self._save(database, row, now_us)
 
         await self._runner.run(work)

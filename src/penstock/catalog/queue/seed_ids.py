@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 from penstock.catalog.database.interface import Database
 from penstock.catalog.database.thread import Runner
+from penstock.catalog.existing import check_topic
 from penstock.model.clock import Clock
-from penstock.model.errors import TopicNotFound
 from penstock.model.record import TenantId, TopicId
 
 FirstPlace = tuple[TopicId, int, int]  # id of a part, its epoch, the next offset to read
@@ -155,10 +155,7 @@ def add_consumer(
 
 def _ordinals(database: Database, tenant: TenantId, topic_id: TopicId) -> OrdinalsRow:
     """The topic's row, made if it is missing."""
-    if not database.fetch(
-        "select 1 from topics where tenant = $1 and topic_id = $2", tenant, topic_id
-    ):
-        raise TopicNotFound(f"no topic has the id {topic_id}: it was deleted, or never created")
+    check_topic(database, tenant, topic_id)
     database.execute(
         "insert into ordinals (tenant, topic_id, consumers, producers) values ($1, $2, 0, 0)"
         " on conflict (tenant, topic_id) do nothing",
