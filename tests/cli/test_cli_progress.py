@@ -64,6 +64,14 @@ def test_what_cannot_say_how_far_it_is_shows_for_how_long_it_runs(
         assert read_until(ours, GONE).endswith(GONE)
 
 
+def test_a_measurement_shows_for_how_long_it_runs(
+    run: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with terminal(monkeypatch, 0.05) as ours:
+        assert run("bench", "--seconds", "0.2").code == 0
+        assert b"measuring: 0 s" in read_until(ours, GONE)
+
+
 def test_nothing_is_shown_where_no_terminal_is(capfd: pytest.CaptureFixture[str]) -> None:
     with waiting("putting back dead letters"):
         pass

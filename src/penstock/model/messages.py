@@ -77,7 +77,7 @@ def check_json(value: Any) -> None:
             check_json(part)
     elif not any(hasattr(type(value), mark) for mark in _DECLARED):
         raise TypeError(
-            f"a {type(value).__name__} is not a JSON value: convert it to text, a "
+            f"{type(value).__name__} is not a JSON type: convert it to text, a "
             "number, a list or a dict"
         )
 

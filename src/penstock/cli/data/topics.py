@@ -18,6 +18,7 @@ from penstock.cli.output import (
     show_facts,
     show_json,
     show_table,
+    waiting,
     warn,
 )
 from penstock.cli.remote import (
@@ -319,10 +320,12 @@ def erase_records(options: argparse.Namespace) -> None:
     with reach_broker(options) as broker:
         asked = partial(broker.erase, options.names, options.topic, before=options.before)
         if not options.dry_run and not options.yes:
-            found = asked(dry_run=True)
+            with waiting("counting records"):
+                found = asked(dry_run=True)
             if not agrees(f"erase {_counts(found)} of topic {found.topic}? [y/N] "):
                 raise RefusedError("not erased: answer y, or give --yes")
-        erased = asked(dry_run=options.dry_run)
+        with waiting("counting records" if options.dry_run else "erasing records"):
+            erased = asked(dry_run=options.dry_run)
     if options.json:
         show_json(asdict(erased))
     else:

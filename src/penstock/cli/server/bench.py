@@ -13,7 +13,7 @@ from typing import Any, Final
 from uuid import uuid4
 
 from penstock.cli.arguments import whole_number
-from penstock.cli.output import human_bytes, show_json
+from penstock.cli.output import human_bytes, show_json, waiting
 from penstock.cli.remote import AnyBroker, add_remote, reach_broker
 from penstock.model.limits import MIB
 
@@ -73,7 +73,8 @@ def bench(options: argparse.Namespace) -> None:
     with reach_broker(options, create=True) as broker:
         broker.create_topic(topic, durability=options.durability)
         try:
-            found = measure(broker, topic, options.bytes, options.batch, options.seconds)
+            with waiting("measuring"):
+                found = measure(broker, topic, options.bytes, options.batch, options.seconds)
         finally:
             broker.delete_topic(topic)
     said = {"bytes": options.bytes, "batch": options.batch, "durability": options.durability}
