@@ -127,3 +127,22 @@ def test_a_page_that_is_opened_while_the_broker_is_away_comes_by_itself(
     with Hosted(tmp_path, http__listen=http):
         expect(page.get_by_label("Topic")).to_have_value("orders")
         expect(page.get_by_text("The broker does not answer.")).to_be_hidden()
+
+
+def test_the_first_user_is_an_admin_who_signs_in_and_later_ones_are_not(
+    page: Page, tmp_path: Path
+) -> None:
+    with Hosted(tmp_path) as broker:
+        go(page, broker, "access")
+        expect(page.get_by_text("From the first user on, everybody has to log in.")).to_be_visible()
+        adding = page.locator("form").filter(has=page.get_by_role("button", name="Add a user"))
+        adding.get_by_label("User").fill("ada")
+        adding.get_by_label("Password").fill("secret")
+        adding.get_by_role("button", name="Add a user").click()
+        expect(page.locator("h1")).to_have_text("Sign in")
+        page.get_by_label("User").fill("ada")
+        page.get_by_label("Password").fill("secret")
+        page.get_by_role("button", name="Sign in").click()
+        expect(page.get_by_role("row", name="ada admin")).to_be_visible()
+        expect(page.get_by_text("From the first user on, everybody has to log in.")).to_be_hidden()
+        expect(adding.get_by_label("Roles")).to_have_value("client")

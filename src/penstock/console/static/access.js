@@ -55,9 +55,11 @@ export async function show(root, { signal, guard, me }) {
     { title: "Time (UTC)", text: (one) => time(one.timestamp), fixed: true },
     { title: "What happened", text: (one) => acted(one) },
   ], (one) => one.offset, "Nothing was recorded in the last 24 hours.");
+  const adding = addUser(() => refresh());
   const refresh = () => guard(async () => {
     const known = (await get("/v1/users", signal)).users;
     users.update(known);
+    adding.expect(!known.length);
     roles.update((await get("/v1/roles", signal)).roles);
     rules.update((await get("/v1/rules", signal)).rules);
     keys.update((await get("/v1/keys", signal)).keys);
@@ -66,7 +68,7 @@ export async function show(root, { signal, guard, me }) {
     const page = await get(`${at("topics", AUDIT)}/records${query({ from: "-24h", limit: 1000 })}`, signal);
     audit.update(page.records.reverse().slice(0, 200));
   });
-  root.append(section("Users", users, addUser(refresh)), section("Keys", keys),
+  root.append(section("Users", users, adding), section("Keys", keys),
     section("Roles", roles, addRole(refresh)), section("Rules", rules, addRule(refresh)), section("May somebody do this?", question()));
   if (me.is_operator) root.append(section("Tenants", tenants, addTenant(refresh)));
   root.append(section("Audit, last 24 hours", audit));
@@ -85,13 +87,19 @@ function asking(title, text, parts, submit, refresh) {
 function addUser(refresh) {
   const user = input({ required: true });
   const password = input({ type: "password", required: true, autocomplete: "new-password" });
-  const roles = input({ value: "client" });
-  return form("Add a user", [field("User", user), field("Password", password), field("Roles", roles, "Separated by commas")], async (element) => {
+  const roles = input();
+  const first = h("p", { class: "state", hidden: true }, "From the first user on, everybody has to log in. Give it the role admin: only an admin sees this page.");
+  const element = form("Add a user", [field("User", user), field("Password", password), field("Roles", roles, "Separated by commas"), first], async () => {
     await send("PUT", at("users", user.value), { password: password.value, roles: split(roles.value) });
     say(`User ${user.value} was added.`);
     element.reset();
     await refresh();
   });
+  element.expect = (isFirst) => {
+    first.hidden = !isFirst;
+    roles.value ||= isFirst ? "admin" : "client";
+  };
+  return element;
 }
 
 function changeRoles(one, refresh) {

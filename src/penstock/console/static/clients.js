@@ -15,7 +15,7 @@ const ENDLESS = 0xffffffff;
 const before = (text) => (text ? text.slice(0, -1) + String.fromCharCode(text.charCodeAt(text.length - 1) - 1) + "\uffff" : "");
 const stateOf = (one) => (one.is_connected ? "connected" : "away");
 
-export async function show(root, { signal, guard }) {
+export async function show(root, { signal, guard, me }) {
   let after = "";
   const list = table("Clients and sessions", [
     { title: "Client id", text: (one) => one.client_id },
@@ -29,7 +29,7 @@ export async function show(root, { signal, guard }) {
       button("Show", () => guard(() => open(one.client_id)), "plain"),
       one.is_connected ? button("Disconnect", () => kick(one, false), "plain") : null,
       button("End session", () => kick(one, true), "plain")] },
-  ], (one) => one.client_id, "No MQTT client is connected or has a session.");
+  ], (one) => one.client_id, `No MQTT client is connected or has a session.${me.mqtt_port ? ` To connect one: mosquitto_sub -h ${location.hostname} -p ${me.mqtt_port} -t '#' -v` : ""}`);
   const bridges = table("Bridges", [
     { title: "Bridge", text: (one) => one.name },
     { title: "To", text: (one) => one.address },

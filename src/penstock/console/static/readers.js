@@ -25,7 +25,7 @@ export async function show(root, { signal, guard }) {
     { title: "Behind by", text: (one) => one.waiting, node: (one) => lag(one.waiting), number: true },
     { title: "", of: (one) => one, node: (one) => [button("Move to", () => move(one, refresh), "plain"),
       remove("consumer", one, at("topics", one.topic, "consumers", one.consumer))] },
-  ], (one) => `${one.topic}/${one.consumer}`, "There is no consumer.");
+  ], (one) => `${one.topic}/${one.consumer}`, "There is no consumer. The command penstock consume TOPIC --consumer NAME creates one.");
   const groups = table("Groups", [
     { title: "Group", text: (one) => one.group },
     { title: "Topic", of: (one) => one.topic, node: topicLink },
@@ -36,7 +36,7 @@ export async function show(root, { signal, guard }) {
     { title: "Deliveries", text: (one) => (one.deliveries_max ? `at most ${one.deliveries_max}` : "no limit") },
     { title: "", of: (one) => one, node: (one) => [button("Settings", () => change(one), "plain"),
       remove("group", one, at("topics", one.topic, "groups", one.group))] },
-  ], (one) => `${one.topic}/${one.group}`, "There is no group.");
+  ], (one) => `${one.topic}/${one.group}`, "There is no group. The first fetch over HTTP creates one, or the command penstock group create.");
   const dead = table("Dead letters", [
     { title: "Topic", of: (one) => one.topic, node: topicLink },
     { title: "Group", text: (one) => one.group || "–" },

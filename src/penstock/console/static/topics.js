@@ -29,7 +29,7 @@ async function showAll(root, { signal, guard, me }) {
     { title: "Durability", text: (one) => one.durability },
     { title: "State", text: (one) => stateOf(one), node: (one) => pill(stateOf(one), one.is_available ? "good" : "bad") },
     { title: "", of: (one) => one.topic, node: (one) => link(messagesOf(one.topic), "Browse") },
-  ], (one) => one.id, "There is no topic yet. The first message brings one.");
+  ], (one) => one.id, "There is no topic yet. Create one, or publish a message: it creates the topic default.");
   const search = input({ type: "search", "aria-label": "Show topics that contain", placeholder: "Filter topics" });
   let topics = [];
   const update = () => list.update(topics.filter((one) => one.topic.includes(search.value)));
