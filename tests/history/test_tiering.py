@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import shutil
 import sys
+from pathlib import Path
 
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from penstock.log.history.tier import LIFE_NAME
-from penstock.model.errors import RefusedError
+from penstock.model.errors import RefusedError, UnavailableError
 from tests.history.world import SEGMENT_BYTES, TOPIC, TieringWorld, history, hot_first, info, keep
 
 
@@ -118,8 +119,10 @@ async def test_a_log_restored_from_an_older_copy_goes_on_behind_its_history(
         await world.check_all_there(broker)
 
 
+# Up to a record that the history has too; beyond it, with the same segments and with others.
+@pytest.mark.parametrize("published", [[10], [400], [13, 400]])
 async def test_a_restored_log_that_was_written_to_without_its_history_is_refused(
-    world: TieringWorld,
+    world: TieringWorld, published: list[int]
 ) -> None:
     async with world.broker() as broker:
         await world.create(broker)
@@ -132,12 +135,19 @@ async def test_a_restored_log_that_was_written_to_without_its_history_is_refused
     shutil.rmtree(world.data)
     shutil.move(world.data.with_name("backup"), world.data)
     async with world.broker(history_url="") as broker:
-        await world.publish(broker, 10)
+        for count in published:
+            await world.publish(broker, count)
+        first = hot_first(broker)
     async with world.broker() as broker:
-        assert "restored and then written to" in (await history(broker)).trouble
-        end = (await info(broker)).end_offset
-        assert end == 210
         await keep(broker)
+        assert "restored and then written to" in (await history(broker)).trouble
+        with pytest.raises(
+            UnavailableError, match="the history that it wrote up to offset .* order"
+        ):
+            await broker.erase("#", TOPIC)
+        await keep(broker)
+        assert (await info(broker)).end_offset == 200 + sum(published)
+        assert hot_first(broker) == first
         assert "restored and then written to" in (await history(broker)).trouble
 
 
@@ -169,6 +179,39 @@ async def test_a_table_of_another_life_is_refused_and_named(world: TieringWorld)
         assert "is the history of another topic" in (await history(broker)).trouble
         assert hot_first(broker) == 0
     assert world.cold() == rows
+
+
+async def test_a_table_that_another_broker_wrote_is_not_taken_for_our_own(
+    world: TieringWorld, tmp_path: Path
+) -> None:
+    other = TieringWorld(tmp_path / "other")
+    for one in (world, other):
+        async with one.broker() as broker:
+            await one.create(broker)
+            await one.publish(broker, 200)
+            await keep(broker)
+    async with other.broker() as broker:
+        await other.publish(broker, 400)
+        await keep(broker)
+    rows = other.cold()
+    async with world.broker(history_url=other.url) as broker:
+        assert "is the history of another topic" in (await history(broker)).trouble
+        first = hot_first(broker)
+        assert (await info(broker)).end_offset == 200, "it does not go on behind that table"
+        await world.publish(broker)
+        await keep(broker)
+        assert "is the history of another topic" in (await history(broker)).trouble
+        assert hot_first(broker) == first > 0
+        with pytest.raises(
+            UnavailableError, match="the history that it wrote up to offset .* order"
+        ):
+            await broker.erase("#", TOPIC)
+    assert other.cold() == rows
+    async with other.broker() as broker:
+        await other.check_all_there(broker)
+    async with world.broker() as broker:
+        await broker.engine.erasing.wait_done()
+        assert not any(payload for _, payload in world.cold())
 
 
 async def test_a_table_that_somebody_else_appended_to_is_refused_and_named(

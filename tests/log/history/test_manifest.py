@@ -78,6 +78,23 @@ def test_a_file_that_does_not_follow_is_refused_and_one_that_is_there_is_fine(
     assert manifest.end == 20 and len(manifest.files) == 1
 
 
+class GarblingStorage(DirectoryStorage):
+    """Stores one wrong bit of every history file."""
+
+    def put(self, name: str, data: pa.Buffer) -> None:
+        garbled = bytearray(data)
+        garbled[len(garbled) // 2] ^= 1
+        super().put(name, pa.py_buffer(garbled))
+
+
+def test_a_file_that_the_store_changes_is_not_named(world: TableWorld) -> None:
+    manifest = create_manifest(world.storage, FACTS)
+    manifest.storage = GarblingStorage(world.storage.path)
+    with pytest.raises(CorruptError, match="the store gives back other bytes than it was given"):
+        manifest.add(world.file(0, 20), 2)
+    assert (world.opened().files, world.opened().end) == ([], 0)
+
+
 def test_of_two_writers_only_one_adds_the_same_range(world: TableWorld) -> None:
     first = create_manifest(world.storage, FACTS)
     second = world.opened()

@@ -393,7 +393,7 @@ class EmbeddedLog(AppendingLog[CommitJob]):
         if history is None or not self.settings.history:
             return
         if not history.is_known:
-            await history.look(self._end, self._newest.last_timestamp)
+            await history.look(self._segments)
             if history.end > self._end:
                 raise RefusedError(
                     f"history {history.place.uri!r} goes up to offset {history.end} and the "
@@ -404,9 +404,6 @@ class EmbeddedLog(AppendingLog[CommitJob]):
             facts = await survey(self._segments, self._workers, self._damage)
             due = first_to_keep(facts, before_us, bytes_max)
             waiting = await sealed_after(segments, history.end, self._workers, self._damage)
-        for segment in segments:
-            if segment.end_offset == history.end:
-                history.check_border(segment)
         history.waiting_bytes = sum([one.body.length for one in waiting])
         is_due = due > 0 and facts[due - 1].end_offset > history.end
         # Sealed segments stay as they are until `trim`, which waits for the history.

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import struct
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -264,6 +264,16 @@ def newest_stamp(segments: list[Segment]) -> int:
         if segment.end_offset > segment.base_offset:
             return segment.body.last_timestamp
     return 0
+
+
+def stamp_at(segments: Sequence[Segment], offset: int) -> int | None:
+    """When the record at an offset was stored; None if these segments lack it. Blocking."""
+    for segment in segments:
+        if segment.base_offset <= offset < segment.end_offset:
+            for batch in segment.read_chunk(segment.body.index.find(offset)):
+                if offset < batch.end_offset:
+                    return batch.timestamp(offset - batch.base_offset)
+    return None
 
 
 def segment_of(segments: list[Segment], offset: int) -> Segment:

@@ -31,7 +31,7 @@ from penstock.log.files.layout import (
     read_facts,
 )
 from penstock.log.files.recovery import Recovered, continue_at, recover
-from penstock.log.files.segment import SegmentHeader, newest_stamp
+from penstock.log.files.segment import SegmentHeader
 from penstock.log.files.upkeep.ordered import read_erasures
 from penstock.log.format.end_bytes import LOOSE
 from penstock.log.history.cold import ColdRecords
@@ -162,10 +162,8 @@ class EmbeddedStore:
                 "dropped from the log until there is one, or until history is off for the topic"
             )
             return recovered
-        newest = recovered.segments[-1]
         try:
-            stamp = await self._workers.run(partial(newest_stamp, recovered.segments))
-            await history.look(newest.end_offset, stamp)
+            await history.look(recovered.segments)
         except (PenstockError, OSError) as trouble:  # upkeep tries again
             history.note(trouble)
             self.notes.append(f"{directory.name}: {trouble}")

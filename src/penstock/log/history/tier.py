@@ -20,7 +20,7 @@ import msgspec
 from penstock.core.erasure import Erasure
 from penstock.core.naming.names import quoted
 from penstock.log.files.disk import Disk, write_file
-from penstock.log.files.segment import Segment
+from penstock.log.files.segment import Segment, stamp_at
 from penstock.log.history.child import HistoryWriter
 from penstock.log.history.orders import (
     Erase,
@@ -116,7 +116,6 @@ class LogHistory:
         self.waiting_bytes = 0  # sealed and not in it
         self.failures = 0
         self._files = self._bytes = 0
-        self._last_timestamp: int | None = None
         self._tier = tier
         self._topic = topic
         self._topic_id = identity.topic_id
@@ -124,32 +123,40 @@ class LogHistory:
         self._known: Known | None = None
         self._is_foreign = False  # the table is not this log's
 
-    async def look(self, log_end: int, last_timestamp: int) -> None:
+    async def look(self, segments: Sequence[Segment]) -> None:
         """Ask the store what the table holds, when the log has been opened or the store was away.
 
-        RefusedError if the table is not this log's, as its newest records tell.
+        `segments`: all of the log. RefusedError if the table is not this log's, as the newest
+        record tells that both have.
         """
+        segments, log_end = [*segments], segments[-1].end_offset
+        newest = await _stamp_at(segments, log_end - 1)
         self._known = read_known(self._tier.disk, self._directory)
         if self._known is None and log_end:
-            await self._recognise(log_end, last_timestamp)
+            await self._recognise(log_end, newest)
         elif self._known is not None:
             self._refuse_half_an_import()
             state = await self._tier.ask(Look(self.place, log_end - 1))
             if state is None and self._known.end:
                 raise self._missing()
             if state is not None:
-                self._check(state, last_timestamp)
+                border = await _stamp_at(segments, state.end - 1)
+                self._is_foreign = True
+                self._check_life(state)
+                self._check_record(log_end - 1, newest, state.probe_timestamp)
+                self._check_record(state.end - 1, border, state.last_timestamp)
+                self._is_foreign = False
                 self._take(state)
         self.is_known = True
 
-    async def _recognise(self, log_end: int, last_timestamp: int) -> None:
+    async def _recognise(self, log_end: int, newest: int | None) -> None:
         """Take a table that this log wrote after the backup from which it was restored.
 
         The backup is from before the first write, so it does not say which table is the log's. The
         table is, if it goes beyond the log and has its newest record, to the microsecond.
         """
         state = await self._tier.ask(Look(self.place, log_end - 1))
-        if state is None or not last_timestamp or state.probe_timestamp != last_timestamp:
+        if state is None or newest is None or state.probe_timestamp != newest:
             return
         if (state.facts.topic, state.facts.topic_id) == (self._topic, self._topic_id):
             self._known = Known(state.facts.life, state.end)
@@ -185,27 +192,26 @@ class LogHistory:
         """Whether the log has no table yet; known once somebody asked for it."""
         return self._known is None
 
-    def _check(self, state: TableState, last_timestamp: int) -> None:
+    def _check_life(self, state: TableState) -> None:
         assert self._known is not None
-        self._is_foreign = True
         if state.facts.life != self._known.life:
             raise RefusedError(
                 f"table {self.place.uri!r} is the history of another topic of this name and "
                 "id: give another [history] url, or remove it with `penstock history drop`"
             )
-        stamp = state.probe_timestamp
-        if stamp is not None and last_timestamp and stamp != last_timestamp:
+
+    def _check_record(self, offset: int, in_log: int | None, in_table: int | None) -> None:
+        """By their times, if both have it, the record is the same in both."""
+        if in_log is not None and in_table is not None and in_log != in_table:
             raise RefusedError(
-                f"the newest record of topic {quoted(self._topic)} is not the record that its "
-                f"history {self.place.uri!r} has at the same offset: the log was restored "
-                "and then written to; drop the history, or restore the log that belongs to it"
+                f"the record at offset {offset} of topic {quoted(self._topic)} is not the one that "
+                f"its history {self.place.uri!r} has there: the log was restored and then "
+                "written to; drop the history, or restore the log that belongs to it"
             )
-        self._is_foreign = False
 
     def _take(self, state: TableState) -> None:
         self.first, self.end, self.epoch = state.first, state.end, state.epoch
         self._files, self._bytes = state.files, state.bytes
-        self._last_timestamp = state.last_timestamp
 
     def may_go(self, segments: Sequence[Segment], count: int) -> int:
         """How many of the first `count` segments retention may take: those in the history."""
@@ -245,16 +251,6 @@ class LogHistory:
         await self._tier.store_known(self._directory, self._known)
         self._take(state)
 
-    def check_border(self, segment: Segment) -> None:
-        """A segment that ends where the history ends has the same newest record, or is refused."""
-        stamp = self._last_timestamp
-        if stamp and segment.body.last_timestamp != stamp:
-            raise RefusedError(
-                f"the log of topic {quoted(self._topic)} and its history {self.place.uri!r} "
-                f"have different records before offset {self.end}: the log was restored and then "
-                "written to; drop the history, or restore the log that belongs to it"
-            )
-
     async def expire(self, before_us: int) -> None:
         """Take whole files out of the table whose records are all older."""
         if self._files and self.is_known:
@@ -264,9 +260,15 @@ class LogHistory:
 
     async def erase(self, erasure: Erasure, *, dry_run: bool) -> int:
         """Erase records of the table, if there is one; how many it found."""
-        if not await self.has_table():
+        has_table = await self.has_table()
+        if self._known is None or not (has_table or self._known.end):
             return 0
-        assert self._known is not None
+        if not has_table:
+            raise RefusedError(
+                f"topic {quoted(self._topic)} does not have the history that it wrote up to offset "
+                f"{self._known.end} at {self.place.uri!r}, and what is to be erased is in there: "
+                "give the [history] url of that one, or forget it with `penstock history drop`"
+            )
         order = Erase(self.place, self._known.life, erasure, self._tier.lock, dry_run)
         state = await self._tier.ask(order)
         if state is None:
@@ -292,3 +294,9 @@ class LogHistory:
             age=age_s,
             trouble=self.trouble,
         )
+
+
+async def _stamp_at(segments: Sequence[Segment], offset: int) -> int | None:
+    """As `stamp_at`, elsewhere."""
+    work = partial(stamp_at, segments, offset)
+    return await asyncio.get_running_loop().run_in_executor(None, work)
