@@ -38,6 +38,7 @@ from penstock.broker.upkeep.pipelines import PipelineRuns
 from penstock.broker.upkeep.tiering import Tiering
 from penstock.broker.upkeep.upkeep import Upkeep
 from penstock.catalog.cluster.holdings import HoldingCatalog
+from penstock.catalog.queue.groups import GroupCatalog
 from penstock.catalog.queue.positions import PositionSaver
 from penstock.core.access import Gate
 from penstock.core.delivery.run import Run
@@ -86,15 +87,7 @@ class Engine:
         )
         self.consumers = Consumers(catalog, self._saver, self.metrics, self.quotas)
         self.queue = Queue(catalog.queue, self.consumers, self.quotas)
-        self.groups = Groups(
-            self.topics,
-            catalog.groups,
-            clock,
-            self.metrics,
-            self.publish,
-            quotas=self.quotas,
-            watch=lambda: self.watch,
-        )
+        self.groups = self._make_groups(catalog.groups)
         self.redrives = Redrives(self.topics, catalog.redrives, self.metrics, self.check)
         self.upkeep = Upkeep(
             self.topics,
@@ -135,6 +128,17 @@ class Engine:
             return None
         made = self.quotas.cluster = ClusterQuotas(self.quotas, holdings)
         return made
+
+    def _make_groups(self, catalog: GroupCatalog) -> Groups:
+        return Groups(
+            self.topics,
+            catalog,
+            self.clock,
+            self.metrics,
+            self.publish,
+            quotas=self.quotas,
+            watch=lambda: self.watch,
+        )
 
     def _make_audit(self) -> Audit:
         settings = topic_settings(self.settings, {})

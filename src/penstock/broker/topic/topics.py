@@ -124,8 +124,7 @@ class Topics:
         topic = self._by_key.get(name) if isinstance(name, str) else None
         if topic is None and name == AUDIT_TOPIC:
             raise TopicNotFound(f"topic {quoted(name)} does not exist: nothing was recorded yet")
-        if topic is None:
-            topic = self._by_key.get(topic_key(check_topic(name)))
+        topic = topic or self._by_key.get(topic_key(check_topic(name)))
         if topic is None:
             raise TopicNotFound(
                 f"topic {quoted(name)} is not declared: check the name, or create it first"
