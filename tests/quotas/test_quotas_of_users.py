@@ -76,6 +76,7 @@ def test_a_topic_too_many_of_a_user_is_refused_also_after_a_restart(start: Start
         assert house.ask("alice", "PUT", f"{TOPICS}/b", {}).status in (200, 201)
         refused = house.ask("alice", "PUT", f"{TOPICS}/c", {})
         assert refused.status == 429 and "a user may have 2 topics and has 2" in refused.detail
+        assert "([quotas.user] topics)" in refused.detail
         assert int(refused.headers["retry-after"]) >= 1
         assert house.refused("topics") == 1
     assert house.ask("bob", "PUT", f"{TOPICS}/c", {}).status == 201

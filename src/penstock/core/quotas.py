@@ -83,8 +83,9 @@ UNBOUNDED: Final = 1 << 60
 class Limits:
     """The quotas of a tenant, or of each user of a tenant."""
 
-    def __init__(self, holder: str, limits: dict[str, int]) -> None:
+    def __init__(self, holder: str, limits: dict[str, int], section: str = "quotas") -> None:
         self.holder = holder  # whose quota this is, in an error: "tenant 'acme'", "a user"
+        self._section = section  # of the settings
         self._limits = limits
 
     def get(self, kind: str) -> int | None:
@@ -97,7 +98,7 @@ class Limits:
         if limit is not None and held + more > limit:
             raise QuotaExceeded(
                 f"{self.holder} may have {limit:,} {WORDS[kind]} and has {held:,}: remove some, or "
-                f"ask the operator for a higher quota ([quotas] {kind})",
+                f"ask the operator for a higher quota ([{self._section}] {kind})",
                 kind,
             )
 

@@ -66,7 +66,7 @@ class Quotas:
     def set(self, settings: QuotaSettings) -> None:
         """These quotas hold from now on; whoever has a `meter` has to ask for it again."""
         self._tenant = Limits(f"tenant {quoted(self._name)}", settings.of_tenant(self._name))
-        self._user = Limits("a user", settings.of_user(self._name))
+        self._user = Limits("a user", settings.of_user(self._name), "quotas.user")
         self._message_bucket = self._bucket(self._tenant, PUBLISH_RATE)
         self._byte_bucket = self._bucket(self._tenant, PUBLISH_BYTES_RATE)
         self.has_rates = any(
