@@ -431,7 +431,8 @@ class Groups:
         watch = self._watch()
         if watch is not None:
             places = range(record.offset, record.offset + 1)
-            why = f"dead letter {target.declared}@{offset} after delivery {deliveries}: {reason}"
+            letter = f"{target.declared}@{offset}" if len(target.parts) == 1 else target.declared
+            why = f"dead letter {letter} after delivery {deliveries}: {reason}"
             watch.lost(f"group {kept.name}", topic, record.name, places, why)
 
     async def delete(self, topic: Topic, name: str) -> None:
