@@ -12,6 +12,17 @@ from penstock.log.waiting import forget_failure
 Read = Callable[[], Awaitable[list[Batch]]]
 
 
+class _Load:
+    """A chunk that is being read."""
+
+    __slots__ = ("is_forgotten", "task")
+
+    task: asyncio.Task[list[Batch]]
+
+    def __init__(self) -> None:
+        self.is_forgotten = False
+
+
 class ChunkLoader:
     """The loads of one log. Used on the event loop only."""
 
@@ -19,7 +30,7 @@ class ChunkLoader:
         self.loads = 0
         self._cache = cache
         self._loop = loop
-        self._loading: dict[tuple[int, int, int], asyncio.Task[list[Batch]]] = {}
+        self._loading: dict[tuple[int, int, int], _Load] = {}
 
     async def load(
         self, owner: object, number: int, read: Read, length: int = WHOLE
@@ -46,25 +57,25 @@ class ChunkLoader:
     def _start(
         self, owner: object, key: tuple[int, int, int], read: Read
     ) -> asyncio.Task[list[Batch]]:
-        loading = self._loading.get(key)
-        if loading is None:
+        load = self._loading.get(key)
+        if load is None:
+            load = self._loading[key] = _Load()
             # A task of its own: the first caller may give up while others still wait.
-            loading = self._loop.create_task(self._fetch(owner, key, read))
-            self._loading[key] = loading
-            loading.add_done_callback(forget_failure)
-        return loading
+            load.task = self._loop.create_task(self._fetch(owner, key, read, load))
+            load.task.add_done_callback(forget_failure)
+        return load.task
 
-    async def _fetch(self, owner: object, key: tuple[int, int, int], read: Read) -> list[Batch]:
+    async def _fetch(
+        self, owner: object, key: tuple[int, int, int], read: Read, load: _Load
+    ) -> list[Batch]:
         _, number, length = key
-        is_good = False
         try:
             self.loads += 1
             batches = await read()
         finally:
-            if self._loading.get(key) is asyncio.current_task():
+            if not load.is_forgotten:
                 del self._loading[key]
-                is_good = True  # not forgotten meanwhile
-        if batches and is_good:
+        if batches and not load.is_forgotten:
             self._cache.put(owner, number, batches, length)
         return batches
 
@@ -72,4 +83,4 @@ class ChunkLoader:
         """What it owned was trimmed or replaced; what is being read goes to who waits for it."""
         self._cache.drop(owner)
         for key in [key for key in self._loading if key[0] == id(owner)]:
-            del self._loading[key]
+            self._loading.pop(key).is_forgotten = True
