@@ -338,7 +338,7 @@ CALLERS: Final[Listed] = {
     "BusLoop.open": ("bus-handler",),
     "Delivery.__init__": ("live-", "kept-", "share-"),
     "Delivery.wait_retained": "appends nothing: it waits for what was appended before",
-    "Engine.__init__": ("dead-letter",),
+    "Engine._make_groups": ("dead-letter",),
     "Engine.publish": ("broker-publish", "bus", "dead-letter"),
     "Feeds.start": ("from-",),
     "InboundQos2._close_opened": "appends marks of QoS 2 and no record",
