@@ -18,7 +18,7 @@ from penstock.log.format import batch_bytes as fmt
 from penstock.log.format.batch import Batch
 from penstock.log.format.builder import Columns, assemble
 from penstock.log.format.marks import NO_RECORD, Mark
-from penstock.log.kafka.plain import decode_plain
+from penstock.log.kafka.plain import decode_plain, fill_times
 from penstock.log.kafka.properties import KEY, Properties, encode_properties
 from penstock.log.kafka.record_batch import (
     NULL,
@@ -371,19 +371,11 @@ class _Stretch:
         base_ms = self._stored.base_ms
         deltas = self._columns.time_deltas
         stamps: list[int] = []
-        latest = 0
         for i in range(first, last):
             properties = self._shared[i].properties
-            stamp = (base_ms + deltas[i]) * _US if properties is None else properties.stamp
-            latest = max(latest, stamp)  # a producer may stamp as it likes; times here never fall
-            stamps.append(latest)
-        base = columns.base_timestamp = stamps[0]
-        columns.last_timestamp = stamps[-1]
-        spread = stamps[-1] - base
-        if spread > 0xFFFF_FFFF:
-            columns.wide_times = array("Q", [stamp - base for stamp in stamps]).tobytes()
-        elif spread:
-            columns.times = array("I", [stamp - base for stamp in stamps]).tobytes()
+            foreign = (base_ms + deltas[i]) * _US
+            stamps.append(foreign if properties is None else properties.stamp)
+        fill_times(columns, stamps)
 
     def _fill_flags(self, columns: Columns, first: int, last: int) -> None:
         flags: list[int] = []

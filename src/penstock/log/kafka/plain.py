@@ -172,7 +172,7 @@ def _fill_own(columns: Columns, found: _Found, strings: dict[str, int]) -> None:
     if any(expiries):
         columns.expires = array("q", [expiries[i] for i in ids]).tobytes()
     if _differ(stamps):
-        _fill_times(columns, [stamps[i] for i in ids])
+        fill_times(columns, [stamps[i] for i in ids])
     else:
         columns.base_timestamp = columns.last_timestamp = max(stamps[0], 0)
 
@@ -180,12 +180,12 @@ def _fill_own(columns: Columns, found: _Found, strings: dict[str, int]) -> None:
 def _fill_foreign(columns: Columns, found: _Found, base_ms: int) -> None:
     columns.record_flags = FOREIGN_FLAGS
     if found.times:
-        _fill_times(columns, [(base_ms + delta) * _US for delta in found.times])
+        fill_times(columns, [(base_ms + delta) * _US for delta in found.times])
     else:
         columns.base_timestamp = columns.last_timestamp = max(base_ms * _US, 0)
 
 
-def _fill_times(columns: Columns, stamps: list[int]) -> None:
+def fill_times(columns: Columns, stamps: list[int]) -> None:
     """A producer may stamp as it likes; times here never fall."""
     latest = 0
     deltas: list[int] = []
