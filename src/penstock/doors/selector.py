@@ -26,6 +26,11 @@ READABLE: Final = select.EPOLLIN
 WRITABLE: Final = select.EPOLLOUT
 GONE: Final = select.EPOLLHUP | select.EPOLLERR
 CROWD_ROUNDS: Final = 64  # so long after a third descriptor was active the loop is not quiet
+# Who waits for each answer before it asks again is back sooner than a processor falls asleep and
+# wakes up: the selector stays awake for it (docs/decisions/0037).
+BRIEF_S: Final = 0.000_08  # a wait this short, with the waking up, was for such a client
+BRIEF_WAITS_MIN: Final = 8  # in a row, until the next one is expected to be brief, too
+AWAKE_S_MAX: Final = 0.000_05
 NO_FD: Final = -1
 
 
@@ -48,6 +53,7 @@ class DoorSelector(selectors.BaseSelector):
         self._active = self._active_before = NO_FD
         self._crowd_rounds = CROWD_ROUNDS  # until it is quiet, if no other becomes active
         self._is_lone_event = False  # this round has one
+        self._brief_waits = 0  # in a row
         # The loop's: hears what a call at the end of a tick raised.
         self.on_mistake: Callable[[Exception], object] = _refuse
         self.serve(self._wake, self._answer)
@@ -106,7 +112,7 @@ class DoorSelector(selectors.BaseSelector):
             else:
                 wait_s = math.ceil(left_s * 1e3) * 1e-3  # epoll counts milliseconds
             try:
-                events = self._epoll.poll(wait_s, EVENTS_MAX)
+                events = self._wait(wait_s)
             except InterruptedError:
                 return []
             if not events:
@@ -120,6 +126,31 @@ class DoorSelector(selectors.BaseSelector):
                 left_s = end_s - self._now_s()
                 if left_s <= 0:
                     return ready
+
+    def _wait(self, wait_s: float) -> list[tuple[int, int]]:
+        """The next events, at the latest after so long."""
+        if self._crowd_rounds or wait_s == 0.0:
+            return self._epoll.poll(wait_s, EVENTS_MAX)
+        begin_s = self._now_s()
+        if self._brief_waits >= BRIEF_WAITS_MIN:
+            events = self._wait_awake(begin_s + AWAKE_S_MAX)
+            if not events:
+                self._brief_waits = 0
+                events = self._epoll.poll(wait_s, EVENTS_MAX)
+            return events
+        events = self._epoll.poll(wait_s, EVENTS_MAX)
+        if self._now_s() - begin_s < BRIEF_S:
+            self._brief_waits += 1
+        else:
+            self._brief_waits = 0
+        return events
+
+    def _wait_awake(self, end_s: float) -> list[tuple[int, int]]:
+        """The next events, if they come before then; other threads can run between two looks."""
+        while True:
+            events = self._epoll.poll(0.0, EVENTS_MAX)
+            if events or self._now_s() >= end_s:
+                return events
 
     def _serve_events(
         self, events: list[tuple[int, int]]

@@ -9,7 +9,14 @@ from collections.abc import Iterator
 import pytest
 
 from penstock.doors.loop import DoorLoop
-from penstock.doors.selector import CROWD_ROUNDS, DoorSelector
+from penstock.doors.selector import (
+    AWAKE_S_MAX,
+    BRIEF_S,
+    BRIEF_WAITS_MIN,
+    CROWD_ROUNDS,
+    READABLE,
+    DoorSelector,
+)
 
 
 @pytest.fixture
@@ -118,3 +125,97 @@ async def test_the_loop_is_quiet_while_two_sockets_are_active_and_not_for_a_whil
         selector.leave(ours.fileno())
         ours.close()
         theirs.close()
+
+
+class Arrivals:
+    """An epoll whose only descriptor becomes ready so long after it was waited for, by a clock."""
+
+    def __init__(self, selector: DoorSelector, fd: int) -> None:
+        self.now_s = 0.0
+        self.after_s = 0.0
+        self.slept: list[bool] = []  # of each wait: did the processor sleep
+        self._fd = fd
+        self._ready_s = -1.0
+        selector._epoll.close()
+        selector._epoll = self  # type: ignore[assignment]
+        selector._now_s = lambda: self.now_s
+
+    def poll(self, timeout: float, maxevents: int) -> list[tuple[int, int]]:
+        if self._ready_s < 0:
+            self._ready_s = self.now_s + self.after_s
+            self.slept.append(False)
+        if timeout == 0.0:
+            self.now_s += AWAKE_S_MAX / 10
+            if self.now_s < self._ready_s:
+                return []
+        else:
+            self.now_s = max(self.now_s, self._ready_s)
+            self.slept[-1] = True
+        self._ready_s = -1.0
+        return [(self._fd, READABLE)]
+
+    def close(self) -> None:
+        pass
+
+
+def taken(selector: DoorSelector, arrivals: Arrivals, after_s: float, count: int) -> list[bool]:
+    """Waits for so many events that come this late: during which did the processor sleep?"""
+    arrivals.after_s = after_s
+    arrivals.slept = []
+    for _ in range(count):
+        selector.select(5.0)
+    return arrivals.slept
+
+
+@pytest.fixture
+def arrivals(selector: DoorSelector) -> Iterator[Arrivals]:
+    """Of one client, which is alone for long enough."""
+    fd = 1_000_000
+
+    def handler(events: int) -> None:
+        selector.come_back()
+
+    arrivals = Arrivals(selector, fd)
+    selector._handlers[fd] = handler
+    arrivals.after_s = BRIEF_S * 2
+    for _ in range(CROWD_ROUNDS + 1):
+        selector.select(5.0)
+    yield arrivals
+    selector.close()
+
+
+def test_the_selector_stays_awake_for_a_client_that_came_back_soon_each_time(
+    selector: DoorSelector, arrivals: Arrivals
+) -> None:
+    soon_s = AWAKE_S_MAX / 2
+    assert taken(selector, arrivals, soon_s, BRIEF_WAITS_MIN) == [True] * BRIEF_WAITS_MIN
+    assert taken(selector, arrivals, soon_s, 20) == [False] * 20
+
+
+def test_the_selector_sleeps_when_a_client_does_not_come_back_and_learns_it_anew(
+    selector: DoorSelector, arrivals: Arrivals
+) -> None:
+    soon_s = AWAKE_S_MAX / 2
+    taken(selector, arrivals, soon_s, BRIEF_WAITS_MIN)
+    begin_s = arrivals.now_s
+    assert taken(selector, arrivals, 1.0, 1) == [True], "awake for a moment, then asleep"
+    assert arrivals.now_s == pytest.approx(begin_s + 1.0)
+    assert taken(selector, arrivals, soon_s, BRIEF_WAITS_MIN) == [True] * BRIEF_WAITS_MIN
+    assert taken(selector, arrivals, soon_s, 1) == [False]
+
+
+def test_one_longer_wait_among_brief_ones_keeps_the_selector_asleep(
+    selector: DoorSelector, arrivals: Arrivals
+) -> None:
+    for _ in range(5):
+        taken(selector, arrivals, AWAKE_S_MAX / 2, BRIEF_WAITS_MIN - 1)
+        assert taken(selector, arrivals, BRIEF_S * 1.5, 1) == [True]
+    assert taken(selector, arrivals, AWAKE_S_MAX / 2, 1) == [True]
+
+
+def test_the_selector_sleeps_while_many_clients_are_active(
+    selector: DoorSelector, arrivals: Arrivals
+) -> None:
+    selector._crowd_rounds = CROWD_ROUNDS
+    soon_s = AWAKE_S_MAX / 2
+    assert taken(selector, arrivals, soon_s, CROWD_ROUNDS) == [True] * CROWD_ROUNDS
