@@ -47,8 +47,16 @@ DRAINING: Final = "this node sends its clients to other nodes: connect to anothe
 TAKEN_OVER: Final = "another client connected with the same client id: give each client its own id"
 
 
+Key = tuple[TenantId, str]  # tenant and client id
+Behind = tuple[Connection, Connect]
+
+
 class Arrivals:
-    """From a CONNECT to its CONNACK. At most one connection is given a client's session."""
+    """From a CONNECT to its CONNACK. At most one connection is given a client's session.
+
+    CONNECTs with one client id are decided one after the other. So each finds what the one before
+    it has left: nothing, or a connection that it takes over, with its place in every quota.
+    """
 
     def __init__(
         self,
@@ -66,8 +74,8 @@ class Arrivals:
         self._spawn = spawn
         self._counted: set[Connection] = set()  # those that the quota of connections knows
         self._taken: set[Connection] = set()  # those of them that the other nodes know
-        # By tenant and client id: their session is being loaded.
-        self._arriving: dict[tuple[TenantId, str], Connection] = {}
+        self._arriving: dict[Key, Connection] = {}  # their session is being loaded
+        self._behind: dict[Key, list[Behind]] = {}  # who comes next with the same client id
         default = worlds[DEFAULT_TENANT].exchange.engine
         self._traffic = default.metrics.traffic
         self._logins = Logins(default.access, default.clock, loop, self.admit, self._refuse_login)
@@ -111,6 +119,9 @@ class Arrivals:
             self._spawn(connection, self._make_default(exchange, connection, packet))
             return
         client_id = packet.client_id or f"{ASSIGNED_PREFIX}{uuid4().hex}"
+        if (tenant, client_id) in self._arriving:
+            self._wait_behind((tenant, client_id), connection, packet)
+            return
         connection.keep_alive_s = self._limits.keep_alive_s(packet.version, packet.keep_alive_s)
         expiry_s = self._limits.session_expiry_s(_asked_expiry_s(packet))
         if packet.properties.maximum_packet_size is not None:
@@ -120,7 +131,6 @@ class Arrivals:
                 self._refuse(connection, packet, "packet_size", reason, TOO_SMALL)
                 return
         connection.principal = connection.principal.for_client(client_id)
-        holder = exchange.sessions.connected.get(client_id)
         if node is None and not self._may_have(exchange, connection, client_id):
             self._refuse_taken(connection, packet, client_id)
             return
@@ -130,11 +140,9 @@ class Arrivals:
             if reason != Reason.SUCCESS:
                 self._refuse(connection, packet, "will", reason, why)
                 return
-        if holder is not None and isinstance(holder.outbox, Connection):
-            if not holder.outbox.principal.is_same_user(connection.principal):
-                self._refuse_taken(connection, packet, client_id)
-                return
-            holder.outbox.end(Reason.SESSION_TAKEN_OVER, TAKEN_OVER)
+        if not self._take_over(exchange, connection, client_id):
+            self._refuse_taken(connection, packet, client_id)
+            return
         try:
             exchange.engine.quotas.enter(connection.principal.user)
         except QuotaExceeded as exceeded:
@@ -147,17 +155,42 @@ class Arrivals:
         connection.take_aliases(asked.topic_alias_maximum or 0)
         connection.wants_reasons = asked.request_problem_information != 0
         session.expiry_s = expiry_s
-        is_kept = session.expiry_s > 0 or node is not None or self._is_stored(world, client_id)
+        is_stored = client_id in exchange.store.stored
+        is_kept = session.expiry_s > 0 or node is not None or is_stored
         if is_kept or will or world.wills.concerns(client_id, connection.principal.user):
             work = self._admit_slowly(world, connection, packet, session, will, is_kept=is_kept)
-            self._arriving[world.tenant, client_id] = connection
+            self._arriving[tenant, client_id] = connection
             self._spawn(connection, work)
         else:
             self._welcome(exchange, connection, packet, session, is_present=False)
 
-    def _is_stored(self, world: MqttWorld, client_id: str) -> bool:
-        is_known = client_id in world.exchange.store.stored
-        return is_known or (world.tenant, client_id) in self._arriving
+    def _wait_behind(self, key: Key, connection: Connection, packet: Connect) -> None:
+        """Another connection is being given this session: decide about this one after it.
+
+        Of one user only the newest waits: it would take over the others anyway.
+        """
+        behind = self._behind.setdefault(key, [])
+        for one in [one for one in behind if one[0].principal.is_same_user(connection.principal)]:
+            behind.remove(one)
+            one[0].close()
+        behind.append((connection, packet))
+
+    def _end_turn(self, key: Key) -> None:
+        """A connection was given its session, or was refused: those that came behind it follow."""
+        del self._arriving[key]
+        for connection, packet in self._behind.pop(key, ()):
+            self._spawn(connection, self._admit_behind(connection, packet))
+
+    async def _admit_behind(self, connection: Connection, packet: Connect) -> None:
+        if not connection.is_closed:
+            self.admit(connection, packet)
+
+    def _is_wanted(self, key: Key, connection: Connection) -> bool:
+        """Whether a client still waits for its session; not if it has connected once more."""
+        return not connection.is_closed and not any(
+            newer.principal.is_same_user(connection.principal)
+            for newer, _ in self._behind.get(key, ())
+        )
 
     def _is_sent_away(self, node: Node | None, connection: Connection, packet: Connect) -> bool:
         """Whether a client was rejected because the node is being drained."""
@@ -167,6 +200,16 @@ class Arrivals:
         told = moved(DRAINING, node.elsewhere)
         connection.put_packet(Connack(reason=Reason.USE_ANOTHER_SERVER, properties=told))
         connection.leave()
+        return True
+
+    def _take_over(self, exchange: Exchange, connection: Connection, client_id: str) -> bool:
+        """End the older connection with this client id; False if it is another user's."""
+        holder = exchange.sessions.connected.get(client_id)
+        if holder is None or not isinstance(holder.outbox, Connection):
+            return True
+        if not holder.outbox.principal.is_same_user(connection.principal):
+            return False
+        holder.outbox.end(Reason.SESSION_TAKEN_OVER, TAKEN_OVER)
         return True
 
     def _may_have(self, exchange: Exchange, connection: Connection, client_id: str) -> bool:
@@ -191,10 +234,7 @@ class Arrivals:
             return None
         return Arrival(
             partial(self._may_have_of, world.exchange, connection),
-            lambda: (
-                not connection.is_closed
-                and self._arriving.get((world.tenant, client_id)) is connection
-            ),
+            partial(self._is_wanted, (world.tenant, client_id), connection),
         )
 
     def release(self, tenant: TenantId, client_id: str) -> None:
@@ -210,12 +250,12 @@ class Arrivals:
                     outbox.end(Reason.SESSION_TAKEN_OVER, TAKEN_OVER)
                     return
         arriving = [
-            connection
-            for (of, one), connection in self._arriving.items()
-            if of == tenant and short_name(one) == client_id
+            key for key in self._arriving if key[0] == tenant and short_name(key[1]) == client_id
         ]
-        for connection in arriving:
-            connection.close()
+        for key in arriving:
+            self._arriving[key].close()
+            for connection, _ in self._behind.pop(key, ()):
+                connection.close()
         if not arriving:  # it was loaded for a client that went, while something else failed
             world.exchange.store.give_up(client_id)
 
@@ -245,6 +285,24 @@ class Arrivals:
         is_kept: bool,
     ) -> None:
         """Open a session that has to do with the catalog: what it keeps, or a will."""
+        try:
+            is_present = await self._open(world, connection, packet, session, will, is_kept=is_kept)
+        finally:
+            self._end_turn((world.tenant, session.client_id))
+        if is_present:
+            await go_on(world.exchange, session)
+
+    async def _open(
+        self,
+        world: MqttWorld,
+        connection: Connection,
+        packet: Connect,
+        session: Session,
+        will: Will | None,
+        *,
+        is_kept: bool,
+    ) -> bool:
+        """Let the client in or refuse it; True if it is in and has its last session back."""
         exchange = world.exchange
         owner = connection.principal.user
         is_present = False
@@ -260,28 +318,20 @@ class Arrivals:
                     await restore(exchange, session, stored)
             await world.wills.begin(session, owner, will, is_clean=is_clean)
         except PenstockError as refused:
-            if self._arrived(world, session.client_id, connection):
-                self._leave(exchange, session, is_present=is_present)
+            self._leave(exchange, session, is_present=is_present)
             if isinstance(refused, NotAuthorized):
                 self._refuse_taken(connection, packet, session.client_id)
-                return
+                return False
             is_quota = isinstance(refused, QuotaExceeded)
             reason = Reason.QUOTA_EXCEEDED if is_quota else Reason.SERVER_UNAVAILABLE
             self._refuse(connection, packet, "unavailable", reason, str(refused))
-            return
-        if not self._arrived(world, session.client_id, connection):
-            world.wills.withdraw(session, connection.close)  # it belongs to who came later
-            return
+            return False
         if connection.is_closed:
             self._leave(exchange, session, is_present=is_present)
             world.wills.end(session, owner)
-            return
-        holder = exchange.sessions.connected.get(session.client_id)
-        if holder is not None and holder.outbox is not None:
-            holder.outbox.close()
+            return False
         self._welcome(exchange, connection, packet, session, is_present=is_present)
-        if is_present:
-            await go_on(exchange, session)
+        return is_present
 
     async def _take_place(self, exchange: Exchange, connection: Connection) -> None:
         """As a node: QuotaExceeded if all nodes together have too many connections."""
@@ -300,13 +350,6 @@ class Arrivals:
         if session.vault is not None:
             store = exchange.store
             (store.leave if is_present else store.end)(session)
-
-    def _arrived(self, world: MqttWorld, client_id: str, connection: Connection) -> bool:
-        """The session has been looked up; False if another connection asked for it meanwhile."""
-        if self._arriving.get((world.tenant, client_id)) is not connection:
-            return False
-        del self._arriving[world.tenant, client_id]
-        return True
 
     def _welcome(
         self,
