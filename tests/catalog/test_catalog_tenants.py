@@ -124,6 +124,9 @@ async def test_a_tenant_with_data_is_removed_only_with_everything_in_it(
     await default.credentials.insert(ACME, "road", "hash", ["client"])
     with pytest.raises(RefusedError, match=r"1 topic and 1 session and 1 user: .*--purge"):
         await default.tenants.check_empty(ACME)
+    with pytest.raises(RefusedError, match="users were added to tenant 'acme' while"):
+        await default.tenants.delete(ACME)
+    assert await default.credentials.delete_all(ACME) == ["road"]
     await default.tenants.delete(ACME)
     assert [row.tenant for row in await default.tenants.load()] == [DEFAULT_TENANT]
     assert await acme.load() == ([], [], [])
@@ -143,6 +146,7 @@ async def test_a_removed_tenant_leaves_no_row_in_any_table(tmp_path: Path) -> No
     await catalog.credentials.insert(ACME, "road", "hash", ["client"])
     await catalog.credentials.keys.insert(ACME, "road", "id", "digest")
     await catalog.credentials.roles.insert_role(ACME, "sensor", ["allow publish #"])
+    await catalog.credentials.delete_all(ACME)
     await catalog.tenants.delete(ACME)
     await catalog.close()
     with sqlite3.connect(tmp_path / "catalog.db") as found:

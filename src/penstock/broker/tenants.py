@@ -143,19 +143,22 @@ class Tenants:
         del self.engines[engine.tenant]
         self._rows.pop(engine.tenant, None)
 
-    async def remove(self, name: str, *, purge: bool = False) -> None:
-        """Forget a tenant; one with topics, sessions or users only if told to `purge` it."""
+    async def remove(self, name: str, *, purge: bool = False, last_stays: str = "") -> None:
+        """Forget a tenant; one with topics, sessions or users only if told to `purge` it.
+
+        `last_stays` is what a broker that runs says if the tenant has the last users of all.
+        """
         if name == DEFAULT_TENANT:
             raise RefusedError("tenant 'default' cannot be removed: it is part of every broker")
         async with self._turn:
             engine = self.get(name)
-            if not purge:
+            access = self.shared.access
+            if purge:  # before anything else: it is refused if nobody else would be left
+                await access.remove_users(engine.tenant, last_stays=last_stays)
+            else:
                 await self._catalog.check_empty(engine.tenant)
             for listener in self.listeners:
                 await listener.end_tenant(engine)
-            access = self.shared.access
-            for user in access.users(engine.tenant):
-                await access.remove_user(user.user, engine.tenant)
             access.end_tenant(engine.tenant)
             await engine.topics.delete_all()
             await engine.close()

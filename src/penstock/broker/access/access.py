@@ -36,6 +36,7 @@ from penstock.broker.access.identities import (
     TOKEN,
     Admission,
     Identity,
+    by_password,
     check_key_roles,
     digest,
     held_roles,
@@ -45,7 +46,6 @@ from penstock.broker.access.keys import Keys
 from penstock.broker.access.known_principals import KnownPrincipals
 from penstock.broker.access.login_lines import LoginLines, Place
 from penstock.broker.access.passwords import Passwords
-from penstock.broker.access.removals import Removals
 from penstock.broker.access.renewal import Renewals, Tenants
 from penstock.broker.access.roles import Roles
 from penstock.broker.access.tokens import Tokens, looks_like_token
@@ -98,8 +98,6 @@ class Access:
         self._passwords = Passwords()
         self._revoked_certificates: frozenset[str] = frozenset()  # their numbers
         self._users: dict[tuple[TenantId, str], CredentialRow] = {}
-        self._adding = asyncio.Lock()
-        self.removals = Removals(lambda: self._users.keys())
         self._keys = Keys(credentials.keys)
         self._decoy = ""  # a hash that no password was made for
         self._lines = LoginLines()
@@ -165,13 +163,10 @@ class Access:
             self.roles.check(role, tenant)
         check_new_user(user)
         stored = await self._passwords.hash(password)
-        async with self._adding:  # of those who are added at the same time one is the first
-            is_first = not any(row.tenant == tenant for row in self._users.values())
-            given = tuple(roles) or ((ADMIN,) if is_first else (CLIENT,))
-            row = await self._credentials.insert(tenant, user, stored, given)
-            is_only = not self._users
-            self._users[tenant, user] = row
-        if is_only:
+        first = None if roles else (ADMIN,)
+        row = await self._credentials.insert(tenant, user, stored, roles or (CLIENT,), first)
+        self._users[tenant, user] = row
+        if len(self._users) == 1:
             self._everybody_changed()  # anonymous clients
         else:
             self._user_changed(tenant, user)
@@ -216,14 +211,26 @@ class Access:
                 left = tuple(one for one in row.roles if one != role)
                 self._users[key] = replace(row, roles=left)
 
-    async def remove_user(self, user: str, tenant: TenantId = DEFAULT_TENANT) -> None:
-        """With the user's roles, rules and keys."""
-        await self._credentials.delete(tenant, user)
-        self._forget(user, tenant)
-        self._keys.forget_user(user, tenant)
-        self.roles.forget_user(user, tenant)
-        gone = self.known.of_user(tenant, user)  # also who came with a token of that name
-        self._tell({tenant}, {self._revoke(identity, removal(user)) for identity in gone})
+    async def remove_user(
+        self, user: str, tenant: TenantId = DEFAULT_TENANT, *, last_stays: str = ""
+    ) -> None:
+        """With the user's roles, rules and keys; `last_stays`: see `Credentials.delete`."""
+        await self._credentials.delete(tenant, user, last_stays=last_stays)
+        self._removed([user], tenant)
+
+    async def remove_users(self, tenant: TenantId, *, last_stays: str = "") -> None:
+        """All users of a tenant, or none of them."""
+        self._removed(await self._credentials.delete_all(tenant, last_stays=last_stays), tenant)
+
+    def _removed(self, users: Sequence[str], tenant: TenantId) -> None:
+        revoked: set[Principal] = set()
+        for user in users:
+            self._forget(user, tenant)
+            self._keys.forget_user(user, tenant)
+            self.roles.forget_user(user, tenant)
+            gone = self.known.of_user(tenant, user)  # also who came with a token of that name
+            revoked |= {self.known.revoke(identity, removal(user)) for identity in gone}
+        self._tell({tenant}, revoked)
         if not self._users:
             self._everybody_changed()  # certificates and anonymous clients
 
@@ -343,7 +350,7 @@ class Access:
         """A tenant is being removed: whoever came in to it has to go."""
         gone = [one for one in self.known if one.tenant == tenant]
         why = f"tenant {quoted(tenant)} was removed"
-        self._tell({tenant}, {self._revoke(identity, why) for identity in gone})
+        self._tell({tenant}, {self.known.revoke(identity, why) for identity in gone})
 
     def _renew(self, identities: list[Identity]) -> set[Principal]:
         """They have the grants of now, or are revoked."""
@@ -355,16 +362,10 @@ class Access:
             concerned.add(principal)
             refusal = self._refusal(identity)
             if refusal:
-                self._revoke(identity, refusal)
+                self.known.revoke(identity, refusal)
             else:
                 principal.grants = self._grants(identity)
         return concerned
-
-    def _revoke(self, identity: Identity, why: str) -> Principal:
-        """Whoever came in like this has to go; who comes like this later is another principal."""
-        principal = self.known.remove(identity)
-        principal.revoke(why)
-        return principal
 
     # Coming in
 
@@ -453,7 +454,7 @@ class Access:
         """Who logs in, if this password was found right before. Costs microseconds."""
         row = self.find(user)
         if row is not None and self._passwords.recall(row.password_hash, password):
-            return self._knows_password(row)
+            return self.get(by_password(row))
         return None
 
     async def log_in(self, user: str, password: bytes, source: str) -> Principal:
@@ -475,9 +476,6 @@ class Access:
             raise NotAuthorized("wrong user name or password")
         return principal
 
-    def _knows_password(self, row: CredentialRow) -> Principal:
-        return self.get(Identity(row.tenant, row.user, PASSWORD, credential=row.password_hash))
-
     def _finish(self, login: asyncio.Task[Principal | None]) -> None:
         self._logins.discard(login)
         if not login.cancelled():
@@ -493,7 +491,7 @@ class Access:
             if await self._passwords.verify(stored, password) and row is not None:
                 now = self.find(user)
                 if now is not None and now.password_hash == stored:
-                    return self._knows_password(now)
+                    return self.get(by_password(now))
                 self._passwords.forget(stored)  # removed or changed meanwhile
             self.count_wrong()
             await asyncio.sleep(self._wrong_login_s)

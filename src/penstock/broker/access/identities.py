@@ -10,7 +10,7 @@ import hashlib
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from penstock.catalog.access.credentials import REMOVED_PROOF
+from penstock.catalog.access.credentials import REMOVED_PROOF, CredentialRow
 from penstock.core.access import ADMIN, CLIENT, OPERATOR, READER, Principal
 from penstock.core.naming.names import quoted
 from penstock.model.errors import RefusedError
@@ -42,6 +42,11 @@ class Identity(NamedTuple):
         """What is stored beside a will; the hash of a password is not."""
         secret = self.credential
         return Login(self.proof, self.roles, digest(secret) if self.proof == PASSWORD else secret)
+
+
+def by_password(row: CredentialRow) -> Identity:
+    """Who knows the password of this user."""
+    return Identity(row.tenant, row.user, PASSWORD, credential=row.password_hash)
 
 
 def digest(password_hash: str) -> str:

@@ -57,7 +57,13 @@ class KnownPrincipals:
         self._principals[identity] = principal
         self._identities[principal] = identity
 
-    def remove(self, identity: Identity) -> Principal:
+    def revoke(self, identity: Identity, why: str) -> Principal:
+        """Whoever came in like this has to go; who comes like this later is another principal."""
+        principal = self._remove(identity)
+        principal.revoke(why)
+        return principal
+
+    def _remove(self, identity: Identity) -> Principal:
         principal = self._principals.pop(identity)
         del self._identities[principal]
         self._passing.discard(identity)
@@ -66,6 +72,6 @@ class KnownPrincipals:
     def _forget_unused(self) -> None:
         in_use = {principal.base for users in self.in_use for principal in users()}
         for identity in [one for one in self._passing if self._principals[one] not in in_use]:
-            self.remove(identity)
+            self._remove(identity)
         # Looking at all of them costs as much as adding them did.
         self._room = max(self._passing_max, 2 * len(self._passing))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from penstock.catalog.access.credentials import wait_turn
 from penstock.catalog.database.interface import Database
 from penstock.catalog.database.thread import Runner
 from penstock.core.naming.names import AUDIT_TOPIC
@@ -21,7 +22,6 @@ _TABLES: Final = (
     "sessions",
     "pipeline_runs",
     "topics",
-    "credentials",
 )
 # What keeps a tenant from being removed without `purge`, as people call it. The audit topic does
 # not: nobody can delete it.
@@ -66,9 +66,19 @@ class TenantList:
         await self._runner.run(lambda database: _check_empty(database, tenant))
 
     async def delete(self, tenant: TenantId) -> None:
-        """Forget the tenant and every row of it; RefusedError when there is no such tenant."""
+        """Forget the tenant and every row of it; RefusedError when there is no such tenant.
+
+        Its users were removed before, and a broker saw to it that they were not the last ones.
+        So it is refused if there are users again, who may be the last ones now.
+        """
 
         def work(database: Database) -> None:
+            wait_turn(database)
+            if database.fetch("select 1 from credentials where tenant = $1 limit 1", tenant):
+                raise RefusedError(
+                    f"users were added to tenant {tenant!r} while it was being removed: restart "
+                    "this broker, then remove the tenant once more"
+                )
             for table in _TABLES:
                 database.execute(f"delete from {table} where tenant = $1", tenant)
             if not database.execute("delete from tenants where tenant = $1", tenant):

@@ -79,16 +79,13 @@ class TenantsDoor:
         purge = check_query(request, "purge").get("purge", "false")
         if purge not in ("true", "false"):
             raise HttpError(400, f"purge {purge[:200]!r} is neither 'true' nor 'false'")
-        access = self._tenants.shared.access
-        users = [(row.tenant, one.user) for one in access.users(row.tenant)]
         last = (
             f"tenant {quoted(row.tenant)} has the last users and cannot be removed while the "
             "broker runs: add a user to another tenant first, or stop the broker and remove the "
             "tenant from the directory"
         )
         try:
-            with access.removals.removing(users if purge == "true" else [], last):
-                await self._tenants.remove(row.tenant, purge=purge == "true")
+            await self._tenants.remove(row.tenant, purge=purge == "true", last_stays=last)
         except RefusedError as refused:
             raise HttpError(409, str(refused), error=RefusedError.__name__) from None
         return Response(204)

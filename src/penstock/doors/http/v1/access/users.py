@@ -133,8 +133,7 @@ class UsersDoor:
             "add another user first, or stop the broker and remove the user from the directory"
         )
         try:
-            with self._access.removals.removing([(tenant, user)], last):
-                await self._access.remove_user(user, tenant)
+            await self._access.remove_user(user, tenant, last_stays=last)
         except RefusedError as refused:
             raise HttpError(409, str(refused)) from None
         return Response(204)
