@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 import subprocess
 import sys
 import threading
@@ -147,11 +148,13 @@ def run_kills(broker: Served, rounds: int) -> list[TenantClients]:
     return clients
 
 
-def verify(data: Path, tenant: str) -> int:
+def verify(data: Path, tenant: str, env: dict[str, str]) -> int:
     """`penstock log verify` of a tenant finds nothing wrong; one past the topic's last record."""
     command = [sys.executable, "-m", "penstock.cli.main", "log", "verify", "--json"]
     command += ["--tenant", tenant, "--at", str(data)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=False, env=os.environ | env
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     told = json.loads(done.stdout)
     return sum(one["end_offset"] for one in told["logs"] if one["topic"] == TOPIC)

@@ -13,15 +13,20 @@ from tests.postgres_server import PostgresServer
 from tests.tenants.load import TENANTS, TOPIC, run_kills, verify
 
 
+@pytest.mark.parametrize("catalog", ["sqlite", "postgres"])
 def test_killed_under_the_load_of_three_tenants_each_has_all_of_its_own_and_nothing_else(
-    tmp_path: Path,
+    request: pytest.FixtureRequest, tmp_path: Path, catalog: str
 ) -> None:
-    broker = Served(tmp_path / "data")
+    env: dict[str, str] = {}
+    if catalog == "postgres":
+        server: PostgresServer = request.getfixturevalue("postgres")
+        env = {"PENSTOCK_CATALOG__URL": server.url, "PENSTOCK_CATALOG__SCHEMA": server.new_schema()}
+    broker = Served(tmp_path / "data", env=os.environ | env)
     clients = run_kills(broker, rounds=3)
     assert [problem for one in clients for problem in one.problems()] == []
     stored = {one.tenant: len(one.stored()) for one in clients}
     broker.stop()
-    assert {tenant: verify(broker.data, tenant) for tenant in TENANTS} == stored
+    assert {tenant: verify(broker.data, tenant, env) for tenant in TENANTS} == stored
     for tenant in TENANTS:
         held = b"".join(log.read_bytes() for log in (broker.data / tenant).rglob("*.log"))
         assert f"{tenant} 0".encode() in held
