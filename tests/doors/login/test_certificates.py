@@ -172,6 +172,35 @@ def test_a_certificate_that_is_refused_in_the_handshake_is_recorded_without_its_
         ]
 
 
+def test_a_certificate_that_names_no_user_is_recorded_in_the_tenant_that_it_names(
+    tmp_path: Path, authority: Authority
+) -> None:
+    add_users(tmp_path / "data", root="r")
+    with serve_http(tmp_path, authority, access__certificate_tenant="organization") as broker:
+        broker.run(lambda server: server.broker.tenants.add("acme"))
+        for tenant in ("acme", "nobody", ""):
+            mallory = authority.sign("mallory", tenant)
+            with TlsWire(broker.ports["mqtts"], client(authority, *mallory)) as wire:
+                # The certificate decides; what else is said is not proven.
+                wire.send(Connect("x", username="default/root", password=b"?"))
+                assert wire.expect(Connack).reason == Reason.NOT_AUTHORIZED
+            with Asking(0, https(broker, authority, *mallory)) as asking:
+                assert asking.ask("GET", "/v1/topics").status == 401
+
+        def recorded(tenant: str) -> list[tuple[str, str]]:
+            with local(tmp_path) as operator:
+                path = "/v1/topics/$audit/records?from=earliest"
+                answer = operator.ask("GET", path, Penstock_Tenant=tenant)
+            found = [json.loads(record["payload"]) for record in answer.json.get("records", [])]
+            return [(one["who"], one["act"]) for one in found]
+
+        acts = ["login mqtt", "login http"]
+        wait_until(lambda: len(recorded("acme")) == 2 and len(recorded("default")) == 4)
+        assert recorded("acme") == [("acme/mallory", act) for act in acts]
+        expected = [(f"{one}/mallory", act) for one in ("nobody", "default") for act in acts]
+        assert recorded("default") == expected
+
+
 def test_an_expired_list_lets_nobody_in_and_the_log_says_why(
     tmp_path: Path, authority: Authority, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from penstock.model.certificate import Certificate
+from penstock.model.record import DEFAULT_TENANT
 
 COMMON_NAME: Final = "common_name"  # what names the user of a certificate
 FINGERPRINT: Final = "fingerprint"
@@ -32,3 +33,8 @@ class CertificateRules:
             return None
         by_unit = self.tenant == ORGANIZATIONAL_UNIT
         return certificate.organizational_unit if by_unit else certificate.organization
+
+    def login_of(self, certificate: Certificate) -> str:
+        """The login name that the certificate stands for: a user, or `tenant/user`."""
+        user, tenant = self.user_of(certificate), self.tenant_of(certificate)
+        return user if tenant is None else f"{tenant or DEFAULT_TENANT}/{user}"

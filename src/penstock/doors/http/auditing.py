@@ -60,8 +60,12 @@ def _shown_query(text: str) -> str:
 
 
 def note_login(tenants: TenantEndpoints, request: Request, reason: str) -> None:
-    """In the tenant that the login names, as far as it says one."""
-    who = claimed_user(request)
+    """In the tenant that the login names, as far as it says one. A certificate decides."""
+    certificate = request.asker.certificate
+    if certificate is None:
+        who = claimed_user(request)
+    else:
+        who = tenants.worlds[0].engine.access.certificates.login_of(certificate)
     tenants.audit_of(who).note_login(who, request.source, "http", reason)
 
 

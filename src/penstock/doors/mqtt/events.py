@@ -53,16 +53,19 @@ class ClientEvents:
             self._log.info("client disconnected", text, values)
 
     def login_refused(self, connection: Connection, packet: Connect, why: str) -> None:
-        """The broker's Access has counted it."""
+        """The broker's Access has counted it. A certificate decides, whatever else is said."""
+        login, certificate = packet.username or "", connection.certificate
+        if certificate is not None:
+            access = self._worlds[DEFAULT_TENANT].exchange.engine.access
+            login = access.certificates.login_of(certificate)
         values = {
             "client": packet.client_id,
-            "user": masked(packet.username or ""),
+            "user": masked(login),
             "peer": connection.peer,
             "reason": why,
         }
         text = "login of user %(user)r, client %(client)r, from %(peer)s refused: %(reason)s"
         self._log.warning("login refused", text, values)
-        login = packet.username or ""
         self._note_login(claimed_tenant(login, self._worlds), login, connection, why)
 
     def _note_login(self, tenant: TenantId, who: str, connection: Connection, why: str) -> None:
