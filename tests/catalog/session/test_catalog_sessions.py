@@ -43,6 +43,11 @@ def retained(name: str, offset: int, payload: bytes = b"\0\xff") -> RetainedRow:
     return RetainedRow(name, 1, offset, 10, 0, 1, 2, "pump", headers, payload)
 
 
+async def test_what_no_client_can_be_called_has_no_session(catalog: Catalog) -> None:
+    await catalog.sessions.begin("c", "alice", 60, is_clean=False)
+    assert list(await catalog.session_list.find(["c\0", "c", "\0"])) == ["c"]
+
+
 async def test_a_session_comes_back_with_all_it_had(catalog: Catalog, clock: ManualClock) -> None:
     sessions = catalog.sessions
     stored, was_there = await sessions.begin("c", "alice", 60, is_clean=False)

@@ -31,6 +31,8 @@ class SessionList:
 
     async def find(self, client_ids: list[str]) -> dict[str, SessionRow]:
         """Those of these clients that have one."""
+        # No client is called that (MQTT 5 §1.5.4), and PostgreSQL refuses to look for it.
+        client_ids = [one for one in client_ids if "\0" not in one]
 
         def work(database: Database) -> dict[str, SessionRow]:
             found = {}
