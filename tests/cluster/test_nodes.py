@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -153,6 +155,21 @@ def test_a_drained_node_sends_its_clients_away_and_is_not_ready(world: NodeWorld
     assert not world.ready(0)
     world.ask(1, "/v1/nodes/n0/drain", {"drain": False})
     wait_until(lambda: world.ready(0))
+
+
+def test_a_node_that_was_told_to_stop_is_not_ready_while_it_still_serves(
+    kafka: KafkaServer, postgres: PostgresServer, tmp_path: Path
+) -> None:
+    own = {0: {"PENSTOCK_NODE__STOP_DELAY_S": "60"}}
+    with NodeWorld(kafka, postgres, tmp_path, 1, own=own) as world:
+        assert world.ready(0)
+        os.kill(world[0].pid, signal.SIGTERM)
+        wait_until(lambda: not world.ready(0))
+        late, answer = world.connect(0, "late", is_clean=True)
+        assert answer.reason == Reason.SUCCESS
+        late.publish("a/b", b"one", 1)
+        world[0].stop()  # the second signal: at once, or this would take too long
+        assert late.expect(Disconnect).reason == Reason.SERVER_SHUTTING_DOWN
 
 
 def test_of_many_clients_that_fight_for_one_id_over_all_nodes_one_is_left(

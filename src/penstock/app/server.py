@@ -349,8 +349,14 @@ class Server:
     def reload_by_signal(self) -> None:
         self.broker.engine.audit.note_signal("reload", self.reload())
 
+    def leave(self) -> None:
+        """From now on `/readyz` says that this server stops; clients are served until `close`."""
+        if self._http is not None:
+            self._http.will_stop = True
+
     async def close(self) -> None:
         """Close the doors first, the data directory last."""
+        self.leave()
         was_started, self._is_started = self._is_started, False
         if was_started:
             LOG.info("stopping", {"event": "stopping"})

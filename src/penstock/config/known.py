@@ -448,6 +448,13 @@ SETTINGS: Final = (
         "empty: those of the system",
     ),
     Setting(
+        "node.stop_delay_s",
+        _NODE.stop_delay_s,
+        lambda key, value: whole_number(key, value, 0, 60),
+        "seconds for which a node that was told to stop still serves while /readyz answers 503, so "
+        "that load balancers notice",
+    ),
+    Setting(
         "node.shares_ports",
         _NODE.shares_ports,
         yes_or_no,

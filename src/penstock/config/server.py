@@ -142,6 +142,7 @@ def _node_settings(values: dict[str, Any]) -> NodeSettings | None:
         http_listen=values["node.http_listen"],
         http_advertise=values["node.http_advertise"],
         http_ca_file=values["node.http_ca_file"],
+        stop_delay_s=values["node.stop_delay_s"],
     )
 
 

@@ -7,6 +7,7 @@ import asyncio
 import os
 import signal
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -88,11 +89,26 @@ async def _serve(server: Server, settings: ServerSettings) -> None:
         manager.tell(READY)
         await stop.wait()
         manager.tell(STOPPING)
+        server.leave()
+        if settings.node is not None and settings.node.stop_delay_s:
+            await _linger(settings.node.stop_delay_s, stop)
         print("stopping: saving positions and closing files", flush=True)
     finally:
         trimming.cancel()
         await server.close()
         feeding.cancel()
+
+
+async def _linger(delay_s: int, stop: asyncio.Event) -> None:
+    """Serve on until load balancers have noticed; a second signal ends that."""
+    print(
+        f"stopping in {delay_s} s: /readyz answers 503 meanwhile; send the signal again to stop "
+        "at once",
+        flush=True,
+    )
+    stop.clear()
+    with suppress(TimeoutError):
+        await asyncio.wait_for(stop.wait(), delay_s)
 
 
 def _end_node(reason: str) -> None:

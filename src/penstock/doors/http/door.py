@@ -104,7 +104,7 @@ class HttpDoor:
         self._is_relieving = False
         self.send_s_max = limits.send_s_max
         self.date = b""
-        self.is_stopping = False
+        self.will_stop = self.is_stopping = False
         self._access = engine.access
         self._pages = Pages(limits.origins)
         self._loop = loop

@@ -51,7 +51,7 @@ class Status:
     def readiness(self, request: Request) -> Response:
         """It takes publishes, or says why not. Names no topic: anybody may ask."""
         reasons = refusals(self._engine)
-        if self._door.is_stopping:
+        if self._door.will_stop or self._door.is_stopping:
             reasons.append("the server stops")
         node = self._engine.shared.node
         if node is not None and node.is_draining:

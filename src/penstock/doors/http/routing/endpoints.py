@@ -36,6 +36,11 @@ class Endpoints:
         self._door = door
 
     @property
+    def will_stop(self) -> bool:
+        """Everybody is still served, but load balancers are to send nobody any more."""
+        return self._door.will_stop
+
+    @property
     def is_stopping(self) -> bool:
         """Who waits for something is to be answered now."""
         return self._door.is_stopping
