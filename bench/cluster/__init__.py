@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+from bench.cluster.latency import latency_rows
 from bench.cluster.rows import following_rows, publishing_rows, replay_rows
 from bench.cluster.scaling import scaling_rows
 from bench.measure import Row
@@ -13,6 +14,7 @@ PARTS: dict[str, Callable[[Bench], Iterator[Row]]] = {
     "publish": publishing_rows,
     "replay": replay_rows,
     "follow": following_rows,
+    "latency": latency_rows,
     "nodes": scaling_rows,
 }
 

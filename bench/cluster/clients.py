@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import os
 import time
+from statistics import median
 from typing import Final
 
 from aiokafka import AIOKafkaProducer
-from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
 
 from bench.mqtt.wire import NAME
 
@@ -93,3 +95,44 @@ def consume(bootstrap: str, topic: str, count: int) -> float:
         return count / (time.perf_counter() - begin)
     finally:
         consumer.close()
+
+
+def make_topic(bootstrap: str, topic: str) -> None:
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    (made,) = admin.create_topics([NewTopic(topic, 1, 1)]).values()
+    made.result(60)
+
+
+class Relay:
+    """A producer and a consumer of one partition, with one message at a time between them."""
+
+    def __init__(self, bootstrap: str, topic: str) -> None:
+        common = {"bootstrap.servers": bootstrap, "socket.nagle.disable": True}
+        self._topic = topic
+        self._producer = Producer(
+            {**common, "acks": "all", "enable.idempotence": True, "linger.ms": 0}
+        )
+        self._consumer = Consumer({**common, "group.id": "bench", "enable.auto.commit": False})
+        self._consumer.assign([TopicPartition(topic, 0, 0)])
+        self._payload = os.urandom(MESSAGE_BYTES)
+        self._pass_one()  # connecting is not counted
+
+    def _pass_one(self) -> float:
+        begin = time.perf_counter()
+        self._producer.produce(self._topic, self._payload, NAME.encode(), partition=0)
+        message = self._consumer.poll(30)
+        taken_s = time.perf_counter() - begin
+        assert message is not None and message.error() is None, message
+        assert self._producer.flush(30) == 0
+        return taken_s
+
+    def turn(self, turn_s: float) -> float:
+        """Milliseconds from producing a message until the consumer has it, the median."""
+        end_s = time.perf_counter() + turn_s
+        taken_s = []
+        while time.perf_counter() < end_s:
+            taken_s.append(self._pass_one())
+        return median(taken_s) * 1e3
+
+    def close(self) -> None:
+        self._consumer.close()

@@ -12,6 +12,7 @@ from statistics import median
 from typing import Final
 
 from bench.cluster.rows import CONNECTIONS, CORES, WINDOW
+from bench.cluster.servers import kafka_settings
 from bench.engines import Engine
 from bench.measure import Row, alternate, engine_figures
 from bench.mqtt.flows import acknowledged
@@ -56,11 +57,7 @@ def scaling_rows(bench: Bench) -> Iterator[Row]:
 
 def _settings(kafka: KafkaServer, postgres: PostgresServer, name: str) -> dict[str, str]:
     return {
-        "PENSTOCK_LOG__BACKEND": "kafka",
-        "PENSTOCK_KAFKA__BOOTSTRAP": kafka.bootstrap,
-        "PENSTOCK_KAFKA__PREFIX": f"bench-{name}",
-        "PENSTOCK_KAFKA__PARTITIONS": str(NODES),
-        "PENSTOCK_KAFKA__REPLICATION": "1",
+        **kafka_settings(kafka, f"bench-{name}", NODES),
         "PENSTOCK_CATALOG__URL": postgres.url,
         "PENSTOCK_CATALOG__SCHEMA": postgres.new_schema(),
     }

@@ -39,16 +39,20 @@ class Node:
             time.sleep(0.01)
 
 
-def start_node(engine: Engine, directory: Path, kafka: KafkaServer) -> Node:
-    mqtt_port, http_port = free_port(), free_port()
-    prefix = f"bench-{engine.name}-{mqtt_port}"
-    settings = {
+def kafka_settings(kafka: KafkaServer, prefix: str, partitions: int = 1) -> dict[str, str]:
+    """Variables of the environment for a broker whose topics are there."""
+    return {
         "PENSTOCK_LOG__BACKEND": "kafka",
         "PENSTOCK_KAFKA__BOOTSTRAP": kafka.bootstrap,
         "PENSTOCK_KAFKA__PREFIX": prefix,
-        "PENSTOCK_KAFKA__PARTITIONS": "1",
+        "PENSTOCK_KAFKA__PARTITIONS": str(partitions),
         "PENSTOCK_KAFKA__REPLICATION": "1",
     }
+
+
+def start_server(engine: Engine, directory: Path, settings: dict[str, str]) -> tuple[Server, int]:
+    """A process that is ready, and the port of its HTTP."""
+    mqtt_port, http_port = free_port(), free_port()
     command = [sys.executable, "-c", SERVE, "serve", "--data", str(directory), *engine.quiet]
     doors = ["--http", f"{HOST}:{http_port}", "--mqtt", f"{HOST}:{mqtt_port}"]
     child = subprocess.Popen(
@@ -56,6 +60,12 @@ def start_node(engine: Engine, directory: Path, kafka: KafkaServer) -> Node:
     )
     server = Server(engine.name, mqtt_port, child)
     server.wait_ready()
+    return server, http_port
+
+
+def start_node(engine: Engine, directory: Path, kafka: KafkaServer) -> Node:
+    prefix = f"bench-{engine.name}-{free_port()}"
+    server, http_port = start_server(engine, directory, kafka_settings(kafka, prefix))
     http_ask(http_port, "PUT", f"/v1/topics/{TOPIC}")
     (name,) = [one for one in kafka_topics(kafka.bootstrap) if one.startswith(f"{prefix}.default.")]
     return Node(server, http_port, name, kafka.bootstrap)

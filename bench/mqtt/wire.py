@@ -121,12 +121,13 @@ def subscribe_many(
 
 def _packet(sock: socket.socket) -> bytes:
     """One short packet."""
-    head = _exactly(sock, 2)
+    head = exactly(sock, 2)
     assert head[1] < 0x80
-    return head + _exactly(sock, head[1])
+    return head + exactly(sock, head[1])
 
 
-def _exactly(sock: socket.socket, length: int) -> bytes:
+def exactly(sock: socket.socket, length: int) -> bytes:
+    """So many bytes; waits for all of them."""
     data = b""
     while len(data) < length:
         piece = sock.recv(length - len(data))
