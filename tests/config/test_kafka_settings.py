@@ -22,6 +22,7 @@ KAFKA: dict[str, Any] = {"log_backend": "kafka", "kafka_bootstrap": "127.0.0.1:1
         ({"kafka_bootstrap": "nowhere"}, "is not a list of addresses: write HOST:PORT"),
         ({"kafka_partitions": 0}, "is not a number of partitions: use 1 to 1000"),
         ({"kafka_replication": 0}, "is not a number of copies"),
+        ({"history_url": "/somewhere"}, "needs topics in files.* use the job `archive` there"),
         ({"kafka_prefix": "a.b"}, "cannot begin the names of topics in Kafka"),
         ({"kafka_sasl_mechanism": "GSSAPI"}, "use one of 'PLAIN'"),
         ({"kafka_sasl_mechanism": "PLAIN"}, "set all of them, or none"),

@@ -158,4 +158,4 @@ class Hosted:
             self._loop.call_soon_threadsafe(self._stop.set)
             self._thread.join(START_S)
         if kind is None:
-            assert self.troubles == []
+            assert self.troubles == [], self.troubles
