@@ -48,6 +48,13 @@ async def test_who_left_and_is_not_known_stays_unknown(catalog: Catalog) -> None
     assert await ids(catalog) == []
 
 
+async def test_what_ends_with_its_connection_is_no_session_of_a_client(catalog: Catalog) -> None:
+    """A node has a row for every connected client."""
+    await catalog.sessions.save(Checkpoint(arrived=[row("a", 10)]))
+    await catalog.sessions.begin("a", "", 0, is_clean=True)
+    assert not (await catalog.sessions.clients.find("a"))[0].has_session
+
+
 async def test_a_client_with_a_session_is_not_forgotten(catalog: Catalog) -> None:
     clients = catalog.sessions.clients
     await catalog.sessions.save(Checkpoint(arrived=[row("a", 10)]))

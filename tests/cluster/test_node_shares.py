@@ -253,6 +253,18 @@ def test_qos_2_of_a_killed_node_waits_for_its_session_and_comes_once(
     close(*members)
 
 
+def test_what_was_out_at_qos_2_is_counted_while_its_session_is_away(
+    world: NodeWorld, name: str
+) -> None:
+    member = Member(world, 0, name).share(name, 2)
+    member.is_answering = False
+    sent = publish(world, 1, name, range(3), 2)
+    collect([member], lambda got: set(got) == sent)
+    member.wire.disconnect()
+    wait_until(lambda: not world.ask(0, f"/v1/sessions/{name}")["is_connected"])
+    assert [world.ask(at, f"/v1/sessions/{name}")["outstanding"] for at in range(2)] == [3, 3]
+
+
 def test_parts_of_a_drained_node_go_to_the_others(world: NodeWorld, name: str) -> None:
     members = [Member(world, at, f"{name}-{at}").share(name, 1) for at in range(2)]
     wait_until(lambda: is_even(world, name))

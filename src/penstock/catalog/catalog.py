@@ -102,7 +102,7 @@ class Catalog:
         self.credentials = Credentials(runner, clock)
         self.tenants = TenantList(runner, clock)
         self.sessions = SessionCatalog(runner, clock, tenant, inc)
-        self.session_list = SessionList(runner, tenant)
+        self.session_list = SessionList(runner, tenant, inc)
         self.queue = QueueCatalog(runner, clock, tenant)
         self.groups = GroupCatalog(runner, clock, tenant)
         self.redrives = RedriveCatalog(runner, tenant)

@@ -122,6 +122,7 @@ async def _of_row(exchange: Exchange, row: SessionRow) -> Standing:
                 )
             )
     pins = [pin for _, _, pin in store.shares.pinned(client_id) if not pin.is_released]
+    elsewhere = [pin for pin in stored.pins if not pin.row.is_released]  # as a node
     sent = [one for one in stored.outstanding if one.packet_id != NO_PACKET_ID]
     return Standing(
         client_id=client_id,
@@ -129,7 +130,7 @@ async def _of_row(exchange: Exchange, row: SessionRow) -> Standing:
         is_connected=False,
         expiry_s=stored.expiry_s,
         filters=[(one.filter, one.qos) for one in stored.subscriptions],
-        outstanding=len([one for one in sent if not one.is_released]) + len(pins),
+        outstanding=len([one for one in sent if not one.is_released]) + len(pins) + len(elsewhere),
         readers=readers,
     )
 

@@ -32,13 +32,13 @@ class ClientRow(NamedTuple):
 
 class KnownClient(NamedTuple):
     row: ClientRow
-    has_session: bool
+    has_session: bool  # that outlives its connection
 
 
 _COLUMNS: Final = ", ".join(ClientRow._fields)
 _SEE: Final = (
     f"select {_COLUMNS}, (select count(*) from sessions where sessions.tenant = clients.tenant"
-    " and sessions.client_id = clients.client_id) from clients"
+    " and sessions.client_id = clients.client_id and sessions.expiry_s > 0) from clients"
 )
 
 

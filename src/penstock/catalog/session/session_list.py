@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from penstock.catalog.cluster.share_parts import load_pins
 from penstock.catalog.database.interface import Database
 from penstock.catalog.database.thread import Runner
 from penstock.catalog.session.stored_sessions import StoredSession, load_session
@@ -25,9 +26,10 @@ class SessionRow:
 class SessionList:
     """Reads the sessions of a tenant, over the catalog's runner."""
 
-    def __init__(self, runner: Runner, tenant: TenantId) -> None:
+    def __init__(self, runner: Runner, tenant: TenantId, inc: int = 0) -> None:
         self._runner = runner
         self._tenant = tenant
+        self._inc = inc
 
     async def find(self, client_ids: list[str]) -> dict[str, SessionRow]:
         """Those of these clients that have one."""
@@ -44,6 +46,8 @@ class SessionList:
                 )
                 for owner, is_connected in rows:
                     stored = load_session(database, self._tenant, client_id)
+                    if self._inc:
+                        stored.pins.extend(load_pins(database, self._tenant, client_id))
                     found[client_id] = SessionRow(owner, bool(is_connected), stored)
             return found
 
