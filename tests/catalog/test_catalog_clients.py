@@ -48,6 +48,17 @@ async def test_who_left_and_is_not_known_stays_unknown(catalog: Catalog) -> None
     assert await ids(catalog) == []
 
 
+async def test_what_no_client_can_be_called_is_not_known_and_may_be_where_a_page_begins(
+    catalog: Catalog,
+) -> None:
+    clients = catalog.sessions.clients
+    await catalog.sessions.save(Checkpoint(arrived=[row(one, 10) for one in "abc"]))
+    assert await clients.find("a\0") == []
+    assert not await clients.forget("a\0")
+    for after, found in (("\0", ["a", "b", "c"]), ("a\0b", ["b", "c"])):
+        assert [one.row.client_id for one in await clients.page(10, after)] == found
+
+
 async def test_what_ends_with_its_connection_is_no_session_of_a_client(catalog: Catalog) -> None:
     """A node has a row for every connected client."""
     await catalog.sessions.save(Checkpoint(arrived=[row("a", 10)]))
