@@ -65,7 +65,7 @@ nightly: setup ## run long tests: malformed packets, random traffic, memory, kil
 	@PENSTOCK_ROUNDS=20 $(PYTEST) --no-skips -k kill tests/pipeline
 	@PENSTOCK_ROUNDS=30 $(PYTEST) --no-skips tests/crash/test_history_kill.py tests/crash/test_erase_kill.py
 	@PENSTOCK_CHAOS_S=1800 PENSTOCK_CHAOS_EVERY_S=60 $(PYTEST) -s --no-skips tests/cluster/test_node_chaos.py
-	@$(PYTEST) --on-kafka --no-skips tests/conformance tests/scenarios tests/doors/publish tests/doors/deliver tests/doors/session
+	@$(PYTEST) --on-kafka --no-skips tests/conformance tests/scenarios tests/doors/publish tests/doors/deliver tests/doors/session tests/http tests/bus
 	@PENSTOCK_SIM_SEEDS=2000 $(PYTEST) -n $(JOBS) --no-skips tests/sim/nodes
 	@PENSTOCK_ROUNDS=100 $(PYTEST) --no-skips tests/http/v1/test_v1_openapi.py
 	@HYPOTHESIS_PROFILE=long $(PYTEST) -n $(JOBS) --dist worksteal -m 'not slow' $(ENGINE_TESTS) tests/catalog tests/pipeline
