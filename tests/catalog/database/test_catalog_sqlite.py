@@ -7,12 +7,18 @@ import sqlite3
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from penstock.catalog.database.sqlite import CHECKPOINT_COMMITS, WAL_BYTES_MAX, SqliteDatabase
+from penstock.catalog.database.sqlite import (
+    BUSY_MS_MAX,
+    CHECKPOINT_COMMITS,
+    WAL_BYTES_MAX,
+    SqliteDatabase,
+)
 from penstock.model.errors import CorruptError, DiskFull, UnavailableError
 from tests.catalog.faults import fail_syncs_of_this_thread
 
@@ -30,6 +36,12 @@ def create(database: SqliteDatabase) -> None:
 def insert(database: SqliteDatabase, a: int, length: int = 1) -> None:
     with database.transaction():
         database.execute("insert into t (a, b) values ($1, $2)", a, "x" * length)
+
+
+def delete_for_good(database: SqliteDatabase) -> None:
+    with database.transaction():
+        database.execute("delete from t")
+        database.scrub()
 
 
 def count(database: SqliteDatabase) -> int:
@@ -193,15 +205,64 @@ def test_a_failed_sync_of_the_emptied_wal_fences(path: Path) -> None:
         other = os.open(path.with_name("other"), os.O_RDWR | os.O_CREAT)
         fail_syncs_of_this_thread(path.with_name("other"))
         os.close(other)  # the next file that is opened gets its number
-        with database.transaction():
-            database.execute("delete from t")
-            database.scrub()
+        delete_for_good(database)
+        with (
+            database.transaction(),
+            pytest.raises(UnavailableError, match=r"syncing .*-wal failed"),
+        ):
+            database.check_scrubbed()
         with pytest.raises(UnavailableError, match=r"syncing .*-wal failed"):
             insert(database, 2)
         assert count(database) == 0
         database.close()
 
     on_a_thread_of_its_own(scenario)
+
+
+def test_what_a_reader_keeps_in_the_wal_is_told_and_gone_when_it_ends(path: Path) -> None:
+    """A reader also must not make every later transaction wait."""
+    database = SqliteDatabase(path)
+    create(database)
+    insert(database, 1, 5_000)
+    reader = sqlite3.connect(path, isolation_level=None)
+    reader.execute("begin")
+    assert len(reader.execute("select * from t").fetchall()) == 1
+    delete_for_good(database)
+    began = time.monotonic()
+    for a in range(2, 12):
+        insert(database, a)
+    assert time.monotonic() - began < BUSY_MS_MAX / 1e3, "no transaction waits for the reader"
+    with (
+        database.transaction(),
+        pytest.raises(UnavailableError, match=r"catalog\.db-wal.*end that"),
+    ):
+        database.check_scrubbed()
+    assert b"x" * 1_000 in Path(f"{path}-wal").read_bytes()
+    reader.close()
+    with database.transaction():
+        database.scrub()
+    with database.transaction():
+        database.check_scrubbed()
+    assert wal_bytes(path) == 0 and b"x" * 1_000 not in path.read_bytes()
+    database.close()
+
+
+def test_a_wal_that_a_full_disk_keeps_is_told(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    database = SqliteDatabase(path)
+    create(database)
+
+    def refuse() -> bool:
+        raise DiskFull("no space left")
+
+    monkeypatch.setattr(database, "_truncate_wal", refuse)
+    delete_for_good(database)
+    with database.transaction(), pytest.raises(DiskFull):
+        database.check_scrubbed()
+    monkeypatch.undo()
+    delete_for_good(database)
+    with database.transaction():
+        database.check_scrubbed()
+    database.close()
 
 
 @pytest.mark.parametrize("is_new", [True, False])

@@ -55,6 +55,9 @@ class Translated:
     def scrub(self) -> None:
         pass
 
+    def check_scrubbed(self) -> None:
+        pass
+
     def close(self) -> None:
         pass
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Final, Protocol
 
 from penstock.broker.limited_log import LimitedLog
 from penstock.broker.tasks import Tasks
@@ -19,6 +19,9 @@ from penstock.core.erasure import Erasure
 from penstock.core.naming.names import check_filter, quoted
 from penstock.model.errors import NotAuthorized, PenstockError, UnavailableError
 from penstock.model.record import Erased
+
+SCRUB_TRIES_MAX: Final = 20  # 5 s: longer than a backup or a command reads the catalog at once
+SCRUB_PAUSE_S: Final = 0.25
 
 
 class RetainedMessages(Protocol):
@@ -124,6 +127,8 @@ class Erasing:
         in_history = await topic.log.erase_history(erasure, dry_run=dry_run)
         holder = self.retained or self._catalog
         retained = await holder.erase_retained(topic.id, erasure, dry_run=dry_run)
+        if not dry_run:
+            await self._scrub()
         return Erased(
             topic=topic.declared,
             names=erasure.names,
@@ -134,6 +139,19 @@ class Erasing:
             retained=retained,
             dry_run=dry_run,
         )
+
+    async def _scrub(self) -> None:
+        """Nothing of erased retained messages is left in the catalog's files on return.
+
+        Other programs may read the catalog, which keeps its write-ahead log: they get some time.
+        If they need longer, the order stays, so that neither upkeep nor the next start forgets it.
+        """
+        for _ in range(SCRUB_TRIES_MAX - 1):
+            try:
+                return await self._catalog.scrub()
+            except UnavailableError:
+                await asyncio.sleep(SCRUB_PAUSE_S)
+        await self._catalog.scrub()
 
     async def wait_done(self) -> None:
         """Suspends until nothing is under way."""

@@ -1,4 +1,4 @@
-"""What the catalog asks of a SQL database: five verbs, on one thread.
+"""What the catalog asks of a SQL database: a few verbs, on one thread.
 
 SQL is written once for every backend, in the subset that SQLite and PostgreSQL read alike:
 parameters are `$1`, `$2`, …; `cast($1 as …)` where the type cannot be inferred; no LIKE, no JSON
@@ -50,7 +50,11 @@ class Database(Protocol):
         ...
 
     def scrub(self) -> None:
-        """Leave nothing in our own files of what was deleted, soon after this transaction."""
+        """Leave nothing in our own files of what was deleted, when this transaction ends."""
+        ...
+
+    def check_scrubbed(self) -> None:
+        """UnavailableError if the last `scrub` left something: it says why. Then scrub again."""
         ...
 
     def close(self) -> None: ...

@@ -90,6 +90,9 @@ class PostgresDatabase:
     def scrub(self) -> None:
         """Its files are the database's own to look after (`vacuum`)."""
 
+    def check_scrubbed(self) -> None:
+        """There is nothing that we could find out."""
+
     def close(self) -> None:
         assert self._depth == 0, "closed inside a transaction"
         self._hold.close()

@@ -48,9 +48,11 @@ class SqliteDatabase:
 
     def __init__(self, path: Path | str, *, busy_ms_max: int = BUSY_MS_MAX) -> None:
         self._file = None if str(path) == MEMORY else Path(path).absolute()
+        self._busy_ms_max = busy_ms_max
         self._depth = 0  # of nested transactions
         self._wrote = False  # in the current transaction
-        self._wants_scrub = False  # the WAL holds something that was deleted for good
+        self._wants_scrub = False  # this transaction deletes something for good
+        self._kept: PenstockError | None = None  # why the WAL still holds what was to be gone
         self._commits = 0  # since the last checkpoint
         self._is_cramped = False  # the last transaction found no space
         self._fence: PenstockError | None = None
@@ -61,7 +63,7 @@ class SqliteDatabase:
         with self._judged():  # connecting opens the file and reads nothing: it cannot fence
             self._connection = sqlite3.connect(self._file or MEMORY, isolation_level=None)
         try:
-            self._prepare(busy_ms_max)
+            self._prepare()
         except BaseException:
             self._connection.close()
             raise
@@ -88,6 +90,11 @@ class SqliteDatabase:
         self._check_writable()
         self._wants_scrub = True
 
+    def check_scrubbed(self) -> None:
+        self._check_transaction()
+        if self._kept is not None:
+            raise _afresh(self._kept)
+
     def close(self) -> None:
         """Close the file. SQLite folds the WAL, as far as it was synced, into the database."""
         assert self._depth == 0, "closed inside a transaction"
@@ -97,7 +104,7 @@ class SqliteDatabase:
     @contextmanager
     def _outermost(self) -> Iterator[None]:
         self._loss = None
-        self._wrote = False
+        self._wrote = self._wants_scrub = False
         if self._is_cramped:
             # With the WAL in the database, this transaction overwrites it instead of growing it.
             # Now and not when the disk was full: the caller may have freed some space.
@@ -141,8 +148,8 @@ class SqliteDatabase:
         finally:
             self._depth -= 1
 
-    def _prepare(self, busy_ms_max: int) -> None:
-        self._command(f"pragma busy_timeout = {busy_ms_max}")
+    def _prepare(self) -> None:
+        self._command(f"pragma busy_timeout = {self._busy_ms_max}")
         for setting in _SETTINGS:
             self._command(setting)
         if self._file is None:
@@ -196,14 +203,36 @@ class SqliteDatabase:
             self._connection.execute("pragma wal_checkpoint(passive)").fetchall()
 
     def _empty_wal(self) -> None:
-        """As `_checkpoint`, and nothing stays in the WAL; a reader postpones it to the next one."""
-        if self._fence is not None or self._file is None:
+        """As `_checkpoint`, and nothing stays in the WAL; else `check_scrubbed` says why."""
+        if self._file is None:
             return
-        with suppress(PenstockError), self._judged():
-            busy = self._connection.execute("pragma wal_checkpoint(truncate)").fetchone()[0]
-            if not busy:
-                self._sync_emptied_wal()
-            self._wants_scrub = bool(busy)
+        self._kept = self._fence
+        if self._fence is not None:
+            return
+        try:
+            is_emptied = self._truncate_wal()
+        except PenstockError as trouble:
+            self._kept = trouble
+            return
+        if is_emptied:
+            self._sync_emptied_wal()
+            self._kept = self._fence
+        else:
+            self._kept = UnavailableError(
+                f"another program reads the catalog {self._file}, and so {self._file}-wal cannot "
+                "be emptied: end that program (`fuser` shows it)"
+            )
+
+    def _truncate_wal(self) -> bool:
+        """False if a reader holds it up."""
+        with self._judged():
+            # Other work is queued on this thread: whoever wants to wait for a reader asks again.
+            self._connection.execute("pragma busy_timeout = 0")
+            try:
+                row = self._connection.execute("pragma wal_checkpoint(truncate)").fetchone()
+            finally:
+                self._connection.execute(f"pragma busy_timeout = {self._busy_ms_max}")
+        return not row[0]
 
     def _sync_emptied_wal(self) -> None:
         """SQLite does not: power loss would bring back what the WAL held."""

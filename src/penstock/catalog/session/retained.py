@@ -134,7 +134,6 @@ def erase_retained(
     ]
     if not dry_run:
         save_retained(database, tenant, (), found)
-        database.scrub()
     return len(found)
 
 

@@ -163,6 +163,14 @@ class SessionCatalog:
             lambda database: erase_retained(database, tenant, topic_id, erasure, dry_run=dry_run)
         )
 
+    async def scrub(self) -> None:
+        """Leave nothing of what was deleted in the catalog's files; UnavailableError says why not.
+
+        It does not wait for other programs that hold the files.
+        """
+        await self._runner.run(lambda database: database.scrub())
+        await self._runner.run(lambda database: database.check_scrubbed())
+
     async def rows_as_json(self) -> bytes:
         """All sessions as they are stored now, for `see_sessions` elsewhere."""
         # Encoded on the catalog's thread: there may be a hundred thousand.
