@@ -95,7 +95,7 @@ def test_an_empty_directory_stays_empty(run: Command, data: Path) -> None:
 
 def test_an_address_is_refused_where_files_are_read(run: Command) -> None:
     done = run("log", "verify", "--at", "http://localhost:8090")
-    assert done.code == 1 and "give the data directory" in done.err
+    assert done.code == 2 and "give the data directory" in done.err
 
 
 def test_a_directory_somebody_holds_is_exit_code_3_and_names_the_pid(tmp_path: Path) -> None:

@@ -69,9 +69,9 @@ def test_the_command_refuses_an_address_where_a_job_needs_files_and_what_is_none
 ) -> None:
     for job in (("clean", "table"), ("replay", "t", "--into", "u", "--checkpoint", "c")):
         refused = run("pipeline", "run", *job, "--at", "http://127.0.0.1:1")
-        assert refused.code == 1 and "is a URL, but this command reads files" in refused.err
+        assert refused.code == 2 and "is a URL, but this command reads files" in refused.err
     refused = run("pipeline", "run", "stats", "--at", "mqtt://127.0.0.1:1")
-    assert refused.code == 1 and "use http://HOST:PORT" in refused.err
+    assert refused.code == 2 and "use http://HOST:PORT" in refused.err
 
 
 @pytest.mark.parametrize(

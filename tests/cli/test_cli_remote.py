@@ -199,8 +199,13 @@ def test_a_broker_that_is_not_there_is_exit_code_3(run: Command, data: Path) -> 
     assert not data.exists()
 
 
-def test_what_is_no_address_is_refused(run: Command) -> None:
+def test_an_invalid_url_is_a_usage_error_that_names_the_option(
+    run: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     for at in (
+        "http://",
+        "http:/127.0.0.1",
+        "https:h:1",
         "mqtt://127.0.0.1:1883",
         "http://127.0.0.1:99999",
         "http://u:secret@h:x",
@@ -208,15 +213,37 @@ def test_what_is_no_address_is_refused(run: Command) -> None:
     ):
         for command in ("topic list", "session list", "user list", "pipeline run stats"):
             done = run(*command.split(), "--at", at)
-            assert done.code == 1 and "use http://HOST:PORT" in done.err, (command, at)
-            assert "secret" not in done.err
+            assert done.code == 2 and "use http://HOST:PORT" in done.err, (command, at)
+            assert done.err.startswith("penstock: --at '") and "secret" not in done.err
+    wrong = "http://u:secret@h:x"
+    for option, command in (
+        ("DIR|URL", f"context add c {wrong}"),
+        ("--url", f"pipeline run replay t --into u --checkpoint c --url {wrong}"),
+    ):
+        done = run(*command.split())
+        assert done.code == 2 and "use http://HOST:PORT" in done.err, command
+        assert done.err.startswith(f"penstock: {option} '") and "secret" not in done.err
+    listed = run("history", "list", "--url", "ftp://h/x")
+    assert listed.code == 2 and "--url 'ftp://h/x' is not a place for histories" in listed.err
+    monkeypatch.setenv("PENSTOCK_AT", wrong)
+    done = run("topic", "list")
+    assert done.code == 2 and done.err.startswith("penstock: $PENSTOCK_AT 'http://h:x' is not")
+    assert run("topic", "list", "--at", str(tmp_path)).code == 1, "a directory without a broker"
+
+
+def test_a_broker_is_not_served_at_a_url(run: Command, tmp_path: Path) -> None:
+    done = run("serve", "--data", "http://alice:secret@h:1", "--http", "off", "--mqtt", "off")
+    assert done.code == 2 and "'http://h:1' is a URL: give the directory" in done.err
+    done = run("serve", "--data", str(tmp_path), "--http", "http://127.0.0.1:0")
+    assert done.code == 2 and "use HOST:PORT" in done.err
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("password", ["secret", "sec/ret", "sec@ret"])
 def test_a_password_is_not_repeated_where_files_are_read(run: Command, password: str) -> None:
-    for command in ("pipeline list", "log verify", "pipeline run clean table"):
+    for command in ("pipeline list", "log verify", "pipeline run clean table", "backup b"):
         done = run(*command.split(), "--at", f"http://alice:{password}@127.0.0.1:1")
-        assert done.code == 1 and "'http://127.0.0.1:1' is a URL" in done.err, command
+        assert done.code == 2 and "'http://127.0.0.1:1' is a URL" in done.err, command
         assert "sec" not in done.err
 
 

@@ -8,7 +8,8 @@ from typing import Any
 
 from penstock.cli.mqtt.place import read_mqtt_url
 from penstock.cli.output import UsageError, show_json, show_table
-from penstock.client.target import Target, without_login
+from penstock.cli.target import check_url
+from penstock.client.target import without_login
 from penstock.config.contexts import (
     Context,
     Contexts,
@@ -68,7 +69,7 @@ def add_commands(commands: Any) -> None:
 def add_context(options: argparse.Namespace) -> None:
     name = check_context_name(options.name)
     if "://" in options.place:
-        Target(options.place)  # refuses what is no address
+        check_url("DIR|URL", options.place)
         place = options.place
     else:
         place = os.path.abspath(options.place)

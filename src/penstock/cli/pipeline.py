@@ -22,6 +22,7 @@ from penstock.cli.remote import add_remote, explained, http_address, job_place
 from penstock.cli.target import (
     add_target,
     allow_negative_positions,
+    check_url,
     filled_path,
     open_broker,
 )
@@ -72,6 +73,8 @@ def add_commands(commands: Any) -> None:
 
 def run_job(options: argparse.Namespace) -> None:
     check_spark()
+    if getattr(options, "url", ""):  # of `replay`: the broker that receives
+        check_url("--url", options.url)
     options.master = options.master or spark_master()
     is_remote = options.job in BY_ADDRESS and "://" in options.at
     data = None if is_remote else _reports(options)

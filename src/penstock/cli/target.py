@@ -5,10 +5,10 @@ from __future__ import annotations
 import argparse
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from penstock.cli.output import UsageError, warn
-from penstock.client.target import without_login
+from penstock.client.target import Target, without_login
 from penstock.config import storage_settings
 from penstock.config.defaults import DEFAULT_DATA, chosen_target
 from penstock.model.errors import RefusedError
@@ -17,6 +17,9 @@ from penstock.model.record import DEFAULT_TENANT
 if TYPE_CHECKING:
     from penstock.app.sync import Broker
     from penstock.config.contexts import Context
+
+# Of a URL, also of one that lacks its slashes; a directory that begins so is written ./http:x.
+_SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://|https?:")
 
 
 def add_tenant(parser: argparse.ArgumentParser) -> None:
@@ -52,13 +55,29 @@ def add_context_option(parser: argparse.ArgumentParser) -> None:
 
 
 def choose_target(options: argparse.Namespace) -> None:
-    """Decide which broker or directory a command means, unless it was told with --at."""
+    """Decide which broker or directory a command means; UsageError if it is no valid URL."""
     if options.at is not None and options.context is not None:
         raise UsageError("give --at or --context, not both")
-    if options.context is None:
-        options.at = chosen_target() if options.at is None else options.at
-        if options.at is not None:
-            return
+    told_by = "--at"
+    if options.at is None and options.context is None:
+        options.at, told_by = chosen_target(), "$PENSTOCK_AT"
+    if options.at is None:
+        told_by = "the context's URL"
+        _take_context(options)
+    takes_url = "key_file" in options  # others say themselves that they need a directory
+    if takes_url and _SCHEME.match(options.at):
+        check_url(told_by, options.at)
+
+
+def check_url(option: str, url: str) -> None:
+    """UsageError, which names the option, if this is no URL of a broker."""
+    try:
+        Target(url)
+    except RefusedError as refused:
+        raise UsageError(f"{option} {refused}") from None
+
+
+def _take_context(options: argparse.Namespace) -> None:
     context = find_context(options)
     if context is None:
         options.at = DEFAULT_DATA
@@ -87,7 +106,7 @@ def allow_negative_positions(parser: argparse.ArgumentParser) -> None:
 def target_path(options: argparse.Namespace) -> Path:
     """The data directory; a URL is refused, since the command works on files."""
     if "://" in options.at:
-        raise RefusedError(
+        raise UsageError(
             f"--at {without_login(options.at)!r} is a URL, but this command reads files: "
             "give the data directory instead"
         )

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from penstock.broker.settings import make_settings
+from penstock.client.target import without_login
 from penstock.config.defaults import variable_of
 from penstock.core.durations import seconds
 from penstock.core.proxies import parse_networks
@@ -46,7 +47,7 @@ def parse_address(text: str) -> tuple[str, int]:
     host, separator, port = text.rpartition(":")
     host = host.removeprefix("[").removesuffix("]")
     is_number = port.isascii() and port.isdigit()
-    if not separator or not host or not is_number or int(port) > 65_535:
+    if not separator or not host or "/" in host or not is_number or int(port) > 65_535:
         raise InvalidSetting(
             f"{text!r} is not a valid address: use HOST:PORT, such as 127.0.0.1:1883"
         )
@@ -69,6 +70,16 @@ def text(key: str, value: Any) -> str:
     if not value:
         raise InvalidSetting(f"{key} '' is empty: give a value, or leave it out for the default")
     return value
+
+
+def directory(key: str, value: Any) -> str:
+    given = text(key, value)
+    if "://" in given:
+        # A broker that served it would make a directory of this name.
+        raise InvalidSetting(
+            f"{key} {without_login(given)!r} is a URL: give the directory of the broker's files"
+        )
+    return given
 
 
 def file(key: str, value: Any) -> str:

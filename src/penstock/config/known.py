@@ -20,6 +20,7 @@ from penstock.config.checks import (
     address,
     certificates,
     connect_server,
+    directory,
     duration,
     duration_or_unlimited,
     file,
@@ -56,7 +57,7 @@ KAFKA_KEYS: Final = {
     "sasl_password_file": "file with the password of that user",
 }
 SETTINGS: Final = (
-    Setting("server.data", DEFAULT_DATA, text, "data directory"),
+    Setting("server.data", DEFAULT_DATA, directory, "data directory"),
     Setting(
         "server.trusted_proxies",
         "",

@@ -41,7 +41,7 @@ from penstock.log.files.disk import RealDisk
 from penstock.log.files.upkeep.moment import SNAPSHOTS
 from penstock.log.files.upkeep.verify import verify_log
 from penstock.model import unix_socket
-from penstock.model.errors import PenstockError, RefusedError, UnavailableError
+from penstock.model.errors import PenstockError, UnavailableError
 from penstock.model.limits import MIB
 
 KEEP_MOMENTS = 7
@@ -97,7 +97,7 @@ def add_commands(commands: Any) -> None:
 
 def make_backup(options: argparse.Namespace) -> int:
     if "://" in options.at:
-        raise RefusedError(
+        raise UsageError(
             f"--at {without_login(options.at)!r} is a URL, but a backup copies files: run "
             "`penstock backup` on the broker's machine, as its user, with --at DATA_DIRECTORY"
         )

@@ -9,6 +9,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from penstock.broker.settings import make_settings
 from penstock.cli.output import (
     Progress,
     UsageError,
@@ -26,7 +27,7 @@ from penstock.log.files.disk import RealDisk
 from penstock.log.files.layout import find_logs, log_directory
 from penstock.log.history.place import HistoryRoot, history_root, read_root
 from penstock.log.history.tier import LIFE_NAME, read_known
-from penstock.model.errors import CorruptError, RefusedError
+from penstock.model.errors import CorruptError, InvalidSetting, RefusedError
 from penstock.model.record import shown_time
 
 if TYPE_CHECKING:
@@ -95,6 +96,8 @@ def root_of(options: argparse.Namespace) -> HistoryRoot:
             "histories need the packages pyarrow and deltalake: pip install 'penstock[history]'"
         )
     effective = load(options.config)
+    if options.url:
+        _check_url(options.url)
     url = options.url or effective.values["history.url"]
     if not url:
         noted = None if "://" in options.at else read_root(Path(options.at))
@@ -102,6 +105,13 @@ def root_of(options: argparse.Namespace) -> HistoryRoot:
             raise UsageError("the address of the tables is not known: give --url, or --config")
         url = noted.url
     return history_root(url, effective.history_options)
+
+
+def _check_url(url: str) -> None:
+    try:
+        make_settings({"history_url": url})
+    except InvalidSetting as wrong:
+        raise UsageError(str(wrong).replace("history_url", "--url", 1)) from None
 
 
 def _open(root: HistoryRoot, table: str) -> Manifest:
