@@ -467,7 +467,7 @@ def test_a_qos_0_record_is_not_kept_for_sessions(broker: Hosted, client: Asking,
 
 def test_nothing_listens_when_no_trace_is_on(broker: Hosted, client: Asking, name: str) -> None:
     engine = broker.exchange.engine
-    before = len(engine.followers)
+    before, errands = len(engine.followers), len(engine.upkeep.errands)
     with Wire(broker.port, name) as wire:
         wire.connect()
         session = broker.exchange.sessions.connected[name]
@@ -475,6 +475,7 @@ def test_nothing_listens_when_no_trace_is_on(broker: Hosted, client: Asking, nam
             assert engine.watch is not None and len(engine.followers) == before + 1
             assert session.outbox is not None and session.outbox.watch is engine.watch
         assert engine.watch is None and len(engine.followers) == before
+        assert len(engine.upkeep.errands) == errands
         assert session.outbox is not None and session.outbox.watch is None
 
 

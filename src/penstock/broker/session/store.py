@@ -209,7 +209,7 @@ class SessionStore:
                 for client_id in await self._catalog.expire() if self._expires else ():
                     self.stored.pop(client_id, None)
                     self._engine.metrics.traffic.sessions_expired += 1
-                    self.shares.gone(client_id)
+                    self.shares.gone(client_id, "the session expired")
                 await self.keys.expire()
             except PenstockError as trouble:
                 self._engine.upkeep.note_trouble(SESSIONS, f"sessions: {trouble}")
@@ -233,7 +233,7 @@ class SessionStore:
         if is_clean or self._node is not None:  # other nodes may have saved it since it was here
             self.inbound.forget(session.client_id)
         if is_clean:
-            self.shares.gone(session.client_id)
+            self.shares.gone(session.client_id, "a new session began")
         if session.expiry_s == 0 and is_clean and self._node is None:
             await self._catalog.forget(session.client_id)
             self.stored.pop(session.client_id, None)

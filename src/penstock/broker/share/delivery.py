@@ -143,6 +143,9 @@ class Sharing:
         """The connection is gone; what was out goes to others, at QoS 2 it waits or ends."""
         client_id = session.client_id
         is_over = session.vault is None or session.expiry_s == 0
+        watch = self._engine.watch
+        if watch is not None:  # before others are given it
+            watch.left(client_id)
         held = [one.share for one in session.subscriptions.values() if one.share is not None]
         for share in {*held, *session.shared.values()}:
             assert isinstance(share, Share)

@@ -92,8 +92,10 @@ class Shares:
             self._of.get(client_id, set()).discard(share)
         self._tidy(share)
 
-    def gone(self, client_id: str) -> None:
+    def gone(self, client_id: str, why: str = "the session ended") -> None:
         """A session has ended for good."""
+        if self._engine.watch is not None:
+            self._engine.watch.ended(client_id, why)
         for share in self._of.pop(client_id, ()):
             self.forget(share, client_id)
 
@@ -117,6 +119,8 @@ class Shares:
             return
         if self._is_node:
             return  # parts may be on their way: `dealing.py` drops it
+        if self._engine.watch is not None:
+            self._engine.watch.share_ended(share.key)
         share.drop_waiting()
         share.lags.clear()
         self.behind.discard(share)

@@ -69,6 +69,18 @@ def _groups(exchange: Exchange, topic: Topic, record: Record) -> Iterator[Record
         yield RecordReader("group", one.group, state, next_offset)
 
 
+def unpushed_behind(exchange: Exchange, topic: Topic) -> list[tuple[str, int]]:
+    """Consumers and groups that had not read all of what retention has removed: name, offset."""
+    first = topic.log.bounds().first
+    engine = exchange.engine
+    found = [(f"consumer {one.name}", one.next_offset) for one in engine.consumers.of(topic)]
+    found += [
+        (f"group {one.group}", offset_in(one.next_offset, topic.partition))
+        for one in engine.groups.of(topic.parts[0])
+    ]
+    return [(name, next_offset) for name, next_offset in found if next_offset < first]
+
+
 def _share(share: Share, topic: Topic, record: Record) -> RecordReader:
     end = topic.log.bounds().end
     position = (share.lags if share.members else share.away).get(topic.id, end)

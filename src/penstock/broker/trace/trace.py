@@ -29,6 +29,7 @@ WAITING: Final = "waiting"
 DROPPED: Final = "dropped"
 READ: Final = "read"
 GIVEN_BACK: Final = "given back"
+REMOVED: Final = "removed"
 
 
 class TraceEvent(msgspec.Struct, omit_defaults=True):

@@ -75,6 +75,18 @@ class Watch(Protocol):
         """A reader of a group acknowledged records, or gave them back, as the detail says."""
         ...
 
+    def left(self, client_id: str) -> None:
+        """A client disconnected: shared subscriptions give others what it had at QoS 1."""
+        ...
+
+    def ended(self, client_id: str, reason: str) -> None:
+        """A session ended for good, with what was sent to it and waited for it."""
+        ...
+
+    def share_ended(self, share: str) -> None:
+        """No session holds a shared subscription any more: what waited for it is dropped."""
+        ...
+
     def refused(self, publisher: str, run: Run, reason: str, error: Exception) -> None:
         """Messages were not accepted from their publisher."""
         ...

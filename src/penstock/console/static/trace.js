@@ -13,7 +13,7 @@ const SECONDS = 600;
 const RECORD = /^([^/]+)(?:\/(\d{1,9}))?@(\d{1,18})$/; // a partition is named where there are several
 const placeOf = (one) => `${one.topic}${one.partition ? `/${one.partition}` : ""}@${one.offset}`;
 const KINDS = { received: "info", stored: "good", sent: "info", "sent again": "warn", acknowledged: "good", read: "info", "given back": "warn",
-  waiting: "warn", dropped: "bad", refused: "bad", passed: "good", unacknowledged: "warn" };
+  waiting: "warn", dropped: "bad", removed: "bad", refused: "bad", passed: "good", unacknowledged: "warn" };
 const isFilter = (text) => !/#./.test(text) && !/[^/][+#]|\+[^/]/.test(text);
 
 const eventTable = () => table("Events", [
