@@ -37,7 +37,7 @@ test: setup ## run all tests that need only Python packages; a skipped test is a
 	@$(VENV)/python tools/engine.py --require-compiled --if-compiler
 	@printf '\n== the whole suite\n'
 	@PENSTOCK_EXPECT_ENGINE=$$($(VENV)/python tools/engine.py --word) \
-		$(SUITE) -n $(JOBS) --dist loadgroup --no-loadscope-reorder --durations=25 --no-skips \
+		$(SUITE) -n $(JOBS) --in-memory --dist loadgroup --no-loadscope-reorder --durations=25 --no-skips \
 		-m 'not java' tests
 	@printf '\n== the engine again, interpreted\n'
 	@export HYPOTHESIS_PROFILE=$${HYPOTHESIS_PROFILE:-quick}; \
@@ -82,7 +82,7 @@ lint: setup ## run ruff, mypy --strict, the import rules, the size limits, and h
 check: setup ## run what lint runs and the fast tests; under a minute
 	@said=$$(mktemp); $(MAKE) --no-print-directory lint >"$$said" 2>&1 & linters=$$!; \
 	tested=0; HYPOTHESIS_PROFILE=$${HYPOTHESIS_PROFILE:-quick} \
-		$(PYTEST) -q -n 2 --dist worksteal -p no:schemathesis --durations=5 \
+		$(PYTEST) -q -n 2 --dist worksteal --in-memory --durations=5 \
 		-m 'not slow and not over_a_second' tests || tested=$$?; \
 	linted=0; wait $$linters || linted=$$?; cat "$$said"; rm -f "$$said"; \
 	[ $$tested -eq 0 ] && [ $$linted -eq 0 ]

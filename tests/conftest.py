@@ -11,11 +11,12 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-from tests import on_kafka
+from tests import on_kafka, scratch
 from tests.coroutines import pytest_fixture_setup, pytest_pyfunc_call, runner
 from tests.examples import QUICK
 from tests.postgres_server import PostgresServer
 from tests.scheduling import pytest_xdist_make_scheduler
+from tests.scratch import tmp_path
 from tools.spark_classes import java_options
 
 __all__ = [
@@ -23,6 +24,7 @@ __all__ = [
     "pytest_pyfunc_call",
     "pytest_xdist_make_scheduler",
     "runner",
+    "tmp_path",
 ]
 
 # Deadlines are off: a noisy machine is not a bug. A failure prints the blob that replays it.
@@ -136,9 +138,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--no-skips", action="store_true", help="fail the run if any test was skipped")
     told = "brokers of tests have their topics in Kafka and their catalog in PostgreSQL"
     parser.addoption("--on-kafka", action="store_true", help=told)
+    told = "tests have their files in memory, if it is enough, and kill tests on the disk"
+    parser.addoption("--in-memory", action="store_true", help=told)
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("--in-memory"):
+        scratch.use_memory()
     if config.getoption("--on-kafka"):
         on_kafka.active = on_kafka.KafkaBackends()
 
