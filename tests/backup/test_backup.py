@@ -288,15 +288,15 @@ def test_what_cannot_be_backed_up_says_what_to_do(
     filled(other, 1)
     kept = tmp_path / "kept"
     assert run(capfd, "backup", kept, "--at", data)[0] == 0
-    for arguments, problem in (
-        ([kept, "--at", "http://127.0.0.1:1"], "on the broker's machine"),
-        ([tmp_path / "x.tar.gz", "--at", data], "written as .tar.zst only"),
-        ([data, "--at", data], "is not empty and not a backup"),
-        ([kept, "--at", other], "backups of another data directory"),
-        ([kept, "--at", tmp_path / "nothing"], "does not exist"),
+    for arguments, code, problem in (
+        ([kept, "--at", "http://127.0.0.1:1"], 2, "on the broker's machine"),
+        ([tmp_path / "x.tar.gz", "--at", data], 1, "written as .tar.zst only"),
+        ([data, "--at", data], 1, "is not empty and not a backup"),
+        ([kept, "--at", other], 1, "backups of another data directory"),
+        ([kept, "--at", tmp_path / "nothing"], 1, "does not exist"),
     ):
-        code, _, err = run(capfd, "backup", *arguments)
-        assert code == 1 and problem in err, err
+        ended, _, err = run(capfd, "backup", *arguments)
+        assert ended == code and problem in err, err
     (data / "storage.json").write_text('{"catalog": "postgres", "log": "kafka"}')
     code, _, err = run(capfd, "backup", kept, "--at", data)
     assert code == 1 and "in Kafka" in err

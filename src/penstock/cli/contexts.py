@@ -9,7 +9,6 @@ from typing import Any
 from penstock.cli.mqtt.place import read_mqtt_url
 from penstock.cli.output import UsageError, show_json, show_table
 from penstock.cli.target import check_url
-from penstock.client.target import without_login
 from penstock.config.contexts import (
     Context,
     Contexts,
@@ -17,6 +16,7 @@ from penstock.config.contexts import (
     load_contexts,
     save_contexts,
 )
+from penstock.core.masking import without_login
 from penstock.model.errors import RefusedError
 
 

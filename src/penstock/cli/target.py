@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from penstock.cli.output import UsageError, warn
-from penstock.client.target import Target, without_login
+from penstock.client.target import Target
 from penstock.config import storage_settings
 from penstock.config.defaults import DEFAULT_DATA, chosen_target
+from penstock.core.masking import without_login
 from penstock.model.errors import RefusedError
 from penstock.model.record import DEFAULT_TENANT
 

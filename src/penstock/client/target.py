@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import base64
-import re
 from collections.abc import Mapping
 from urllib.parse import unquote, urlsplit
 
+from penstock.core.masking import without_login
 from penstock.model.errors import (
     OutcomeUnknown,
     PenstockError,
@@ -84,11 +84,6 @@ class Target:
             f"{why} after the request was sent, so it may or may not have been carried out"
             f"{': ' * bool(way_out)}{way_out}"
         )
-
-
-def without_login(url: str) -> str:
-    """An address as people may see it: a password is for nobody's eyes."""
-    return re.sub(r"://.*@", "://", url)
 
 
 def _no_address(url: str, why: str = "") -> RefusedError:

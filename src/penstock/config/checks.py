@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from penstock.broker.settings import make_settings
-from penstock.client.target import without_login
 from penstock.config.defaults import variable_of
 from penstock.core.durations import seconds
+from penstock.core.masking import without_login
 from penstock.core.proxies import parse_networks
 from penstock.core.topic_settings import is_unlimited, size_bytes
 from penstock.doors.http.pages import parse_origins

@@ -16,3 +16,8 @@ def masked(text: str) -> str:
     for secret in _SECRETS:
         text = secret.sub(r"\1…", text)
     return text
+
+
+def without_login(url: str) -> str:
+    """An address as people may see it: a password is for nobody's eyes."""
+    return re.sub(r"://.*@", "://", url)

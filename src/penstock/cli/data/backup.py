@@ -34,8 +34,8 @@ from penstock.cli.output import (
 )
 from penstock.cli.remote import ask_at, served_at
 from penstock.cli.target import add_target, filled_path
-from penstock.client.target import without_login
 from penstock.config import storage_settings
+from penstock.core.masking import without_login
 from penstock.log.files.directory import check_has_files, read_holder
 from penstock.log.files.disk import RealDisk
 from penstock.log.files.upkeep.moment import SNAPSHOTS

@@ -13,9 +13,9 @@ from urllib.parse import SplitResult, unquote, urlsplit
 
 from penstock.cli.output import UsageError, naming
 from penstock.cli.target import find_context
-from penstock.client.target import without_login
 from penstock.config.contexts import Context
 from penstock.config.defaults import chosen_target
+from penstock.core.masking import without_login
 from penstock.model.errors import RefusedError
 
 LOCAL: Final = "localhost"
