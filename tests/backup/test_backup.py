@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tarfile
 import threading
+from concurrent.futures import Future, wait
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +20,11 @@ from penstock import Broker
 from penstock.app.aio import AsyncBroker
 from penstock.app.backup.copying import copy_snapshot, held, open_source
 from penstock.app.backup.restoring import choose_moment, restore
+from penstock.broker.upkeep.snapshots import TRIES_BESIDE
 from penstock.cli.main import main
 from penstock.log.files.disk import RealDisk
 from penstock.log.files.layout import find_logs, log_directory
-from penstock.log.files.upkeep.moment import SNAPSHOTS
+from penstock.log.files.upkeep.moment import SNAPSHOTS, LogFiles, LogMoment, link_log
 from penstock.log.files.upkeep.verify import verify_log
 from penstock.model.errors import RefusedError
 from penstock.mqtt.kinds import MQTT_5
@@ -319,6 +321,34 @@ async def test_a_snapshot_stays_while_it_is_held_and_goes_with_its_holder(
         await asyncio.to_thread(wait_until, lambda: not path.exists())
         with pytest.raises(RefusedError, match="there is no snapshot"):
             await snapshots.drop(path.name)
+
+
+async def test_a_topic_that_seals_during_every_try_does_not_prevent_a_snapshot(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loop = asyncio.get_running_loop()
+    async with AsyncBroker(tmp_path / "data", segment_bytes="64KiB", upkeep_s=3_600) as broker:
+        await broker.create_topic("busy")
+        log = broker.engine.topics.find("busy").log
+        fillings: list[Future[int]] = []
+
+        async def fill_and_seal() -> int:
+            for _ in range(2):  # a segment is closed when the next message does not fit
+                messages = [os.urandom(8_000) for _ in range(20)]
+                await broker.publish_many(messages=messages, topic="busy")
+            return await log.seal_closed()
+
+        def link_late(root: Path, tenant: str, files: LogFiles) -> LogMoment:
+            if files.directory.name.startswith("busy"):
+                fillings.append(asyncio.run_coroutine_threadsafe(fill_and_seal(), loop))
+                wait(fillings, 0.5)  # the last one goes on when the snapshot has its files
+            return link_log(root, tenant, files)
+
+        monkeypatch.setattr("penstock.broker.upkeep.snapshots.link_log", link_late)
+        name = await broker.tenants.snapshots.take()
+        assert (tmp_path / "data" / SNAPSHOTS / name / "catalog.db").exists()
+        assert len(fillings) == TRIES_BESIDE + 1
+        assert all([await asyncio.wrap_future(filling) for filling in fillings])
 
 
 async def test_topics_that_come_go_and_seal_meanwhile_never_tear_a_snapshot(

@@ -151,6 +151,32 @@ async def test_a_restored_log_that_was_written_to_without_its_history_is_refused
         assert "restored and then written to" in (await history(broker)).trouble
 
 
+async def test_erasing_is_refused_while_a_history_that_the_log_does_not_know_may_have_the_records(
+    world: TieringWorld,
+) -> None:
+    """The backup is from before the history, and the restored log has other records."""
+    async with world.broker() as broker:
+        await world.create(broker)
+        await world.publish(broker, 10)
+    shutil.copytree(world.data, world.data.with_name("backup"))
+    async with world.broker() as broker:
+        await world.publish(broker, 400)
+        await keep(broker)
+    rows = world.cold()
+    shutil.rmtree(world.data)
+    shutil.move(world.data.with_name("backup"), world.data)
+    async with world.broker(history_url="") as broker:
+        await world.publish(broker, 13)
+    async with world.broker() as broker:
+        with pytest.raises(UnavailableError, match="which its log does not know"):
+            await broker.erase("#", TOPIC)
+    assert rows and world.cold() == rows
+    shutil.rmtree(world.table)
+    async with world.broker() as broker:
+        await broker.engine.erasing.wait_done()
+        assert not any(record.payload for record in await broker.read(TOPIC))
+
+
 async def test_a_topic_created_anew_has_a_table_of_its_own(world: TieringWorld) -> None:
     async with world.broker() as broker:
         await world.create(broker)

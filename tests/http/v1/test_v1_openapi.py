@@ -136,9 +136,9 @@ OPERATIONS = [
 
 
 PASSWORD = "secret"
-EXAMPLES = 25
-# With a login the same routes answer the same requests: fewer show it, `make nightly` sends more.
-EXAMPLES_WITH_USERS = int(os.environ.get("PENSTOCK_ROUNDS", "8"))
+# With a login the same routes answer the same requests: fewer show it. `make nightly` sends more.
+EXAMPLES = int(os.environ.get("PENSTOCK_ROUNDS", "12"))
+EXAMPLES_WITH_USERS = int(os.environ.get("PENSTOCK_ROUNDS", "4"))
 
 
 @pytest.fixture(scope="module", params=["without users", "with users"])

@@ -44,7 +44,7 @@ from penstock.model.record import TenantId
 from penstock.model.version import VERSION
 
 TRIES: Final = 10  # a log is sealed, or a topic deleted, between the moment and its links
-TRIES_BESIDE: Final = 3  # after so many, creating and deleting topics waits for the snapshot
+TRIES_BESIDE: Final = 3  # after so many, changes of topics and sealing wait for the snapshot
 CAPTURE_S_MAX: Final = 10.0  # the catalog's thread waits this long for the loop
 HOLD_S: Final = 20.0  # time to begin copying; then a snapshot that nobody holds goes
 
@@ -74,8 +74,7 @@ class Snapshots:
                     await asyncio.to_thread(shutil.rmtree, root / snapshot_id, ignore_errors=True)
             else:
                 raise UnavailableError(
-                    f"topics were sealed {TRIES - TRIES_BESIDE} times while their files were "
-                    "linked: try again"
+                    f"the files of topics changed {TRIES} times while they were linked: try again"
                 )
         watch = asyncio.create_task(self._watch(root / snapshot_id), name="penstock-snapshot")
         self._watches[snapshot_id] = watch
@@ -111,10 +110,13 @@ class Snapshots:
         return directory / SNAPSHOTS
 
     async def _try(self, target: Path, *, is_alone: bool) -> None:
-        """Take it. Where topics come and go all the time, only while none of them does."""
+        """Take it. Where topics come, go or seal all the time, only while none of them does."""
         async with AsyncExitStack() as stack:
             for engine in list(self._engines.values()) if is_alone else ():
                 await stack.enter_async_context(engine.topics.changing())
+                for topic in engine.topics.all():
+                    if isinstance(topic.log, EmbeddedLog):
+                        await stack.enter_async_context(topic.log.standing_still())
             await self._take(target)
 
     async def _take(self, target: Path) -> None:

@@ -416,6 +416,10 @@ class EmbeddedLog(AppendingLog[CommitJob]):
         if self._cold is not None and self._cold.end < history.end:
             await self._cold.refresh()
 
+    def standing_still(self) -> asyncio.Lock:
+        """While it is held nothing is sealed, removed or erased; messages are appended."""
+        return self._upkeep
+
     def files(self) -> LogFiles:
         """The segments and the end of this moment."""
         bases = [segment.base_offset for segment in self._segments]

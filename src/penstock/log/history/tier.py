@@ -158,7 +158,7 @@ class LogHistory:
         state = await self._tier.ask(Look(self.place, log_end - 1))
         if state is None or newest is None or state.probe_timestamp != newest:
             return
-        if (state.facts.topic, state.facts.topic_id) == (self._topic, self._topic_id):
+        if self._is_of_topic(state):
             self._known = Known(state.facts.life, state.end)
             await self._tier.store_known(self._directory, self._known)
             self._take(state)
@@ -261,7 +261,10 @@ class LogHistory:
     async def erase(self, erasure: Erasure, *, dry_run: bool) -> int:
         """Erase records of the table, if there is one; how many it found."""
         has_table = await self.has_table()
-        if self._known is None or not (has_table or self._known.end):
+        if self._known is None:
+            await self._refuse_stranger()
+            return 0
+        if not (has_table or self._known.end):
             return 0
         if not has_table:
             raise RefusedError(
@@ -277,6 +280,20 @@ class LogHistory:
             return 0
         self._take(state)
         return state.erased
+
+    async def _refuse_stranger(self) -> None:
+        """The log has written no table: RefusedError if it may have, before it was restored."""
+        state = await self._tier.ask(Look(self.place, probe=-1))
+        if state is not None and self._is_of_topic(state):
+            raise RefusedError(
+                f"{self.place.uri!r} is a history of topic {quoted(self._topic)} up to offset "
+                f"{state.end} which its log does not know, so the log was restored from before it "
+                "and then written to, or another broker has the same [history] url: remove the "
+                "history with `penstock history drop`, or give another url"
+            )
+
+    def _is_of_topic(self, state: TableState) -> bool:
+        return (state.facts.topic, state.facts.topic_id) == (self._topic, self._topic_id)
 
     def note(self, trouble: PenstockError | OSError | None) -> None:
         """The newest attempt failed, or did not."""
