@@ -45,6 +45,7 @@ class Serving:
         self._loop = loop
         self._first_dirty: Served | None = None  # in most ticks there is one, and no list
         self._dirty: list[Served] = []  # the others
+        self._asker: Served | None = None  # who sent something last, until it is answered
         self._flush_dirty: Callable[[], None] = self._flush  # made once, not in every tick
 
     def serve(self, connection: Served, link: SocketLink, events: int) -> None:
@@ -62,6 +63,7 @@ class Serving:
                 except OSError:
                     data = b""
                 if data:
+                    self._asker = connection
                     connection.receive(data)
                 else:
                     connection.close()
@@ -87,6 +89,9 @@ class Serving:
             connection = others[at - 1] if at else first
             at -= 1
             assert connection is not None, "only called if something is dirty"
+            if connection is self._asker:
+                self._asker = None
+                self._selector.note_answer()
             try:
                 connection.flush()
             except Exception as mistake:

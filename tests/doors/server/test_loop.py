@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Iterator
+from types import SimpleNamespace
 
 import pytest
 
 from penstock.doors.loop import DoorLoop
 from penstock.doors.selector import (
+    ANSWERED_WAITS,
     AWAKE_S_MAX,
     BRIEF_S,
     BRIEF_WAITS_MIN,
@@ -17,6 +19,7 @@ from penstock.doors.selector import (
     READABLE,
     DoorSelector,
 )
+from penstock.doors.serving import Serving
 
 
 @pytest.fixture
@@ -133,6 +136,7 @@ class Arrivals:
     def __init__(self, selector: DoorSelector, fd: int) -> None:
         self.now_s = 0.0
         self.after_s = 0.0
+        self.is_answered = True
         self.slept: list[bool] = []  # of each wait: did the processor sleep
         self._fd = fd
         self._ready_s = -1.0
@@ -172,10 +176,13 @@ def arrivals(selector: DoorSelector) -> Iterator[Arrivals]:
     """Of one client, which is alone for long enough."""
     fd = 1_000_000
 
+    arrivals = Arrivals(selector, fd)
+
     def handler(events: int) -> None:
+        if arrivals.is_answered:
+            selector.note_answer()
         selector.come_back()
 
-    arrivals = Arrivals(selector, fd)
     selector._handlers[fd] = handler
     arrivals.after_s = BRIEF_S * 2
     for _ in range(CROWD_ROUNDS + 1):
@@ -219,3 +226,48 @@ def test_the_selector_sleeps_while_many_clients_are_active(
     selector._crowd_rounds = CROWD_ROUNDS
     soon_s = AWAKE_S_MAX / 2
     assert taken(selector, arrivals, soon_s, CROWD_ROUNDS) == [True] * CROWD_ROUNDS
+
+
+def test_the_selector_sleeps_for_a_client_that_waits_for_no_answer(
+    selector: DoorSelector, arrivals: Arrivals
+) -> None:
+    soon_s = AWAKE_S_MAX / 2
+    taken(selector, arrivals, soon_s, 2 * BRIEF_WAITS_MIN)
+    arrivals.is_answered = False
+    assert taken(selector, arrivals, soon_s, 40)[ANSWERED_WAITS:] == [True] * (40 - ANSWERED_WAITS)
+
+
+class Client:
+    """A connection that has something to send to some connections whenever it hears something."""
+
+    def __init__(self, serving: Serving, *others: Client) -> None:
+        self.tells: tuple[Client, ...] = others
+        self.is_closed = False
+        self._serving = serving
+
+    def receive(self, data: bytes) -> None:
+        for client in self.tells:
+            self._serving.mark_dirty(client)  # type: ignore[arg-type]
+
+    def flush(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize("is_answered", [False, True])
+def test_a_client_is_answered_if_it_is_sent_something_itself(
+    selector: DoorSelector,
+    runner: asyncio.Runner,
+    pair: tuple[socket.socket, socket.socket],
+    is_answered: bool,
+) -> None:
+    ours, theirs = pair
+    serving = Serving(selector, runner.get_loop())
+    reader = Client(serving)
+    publisher = Client(serving, reader)
+    if is_answered:
+        publisher.tells += (publisher,)
+    link = SimpleNamespace(socket=ours)
+    theirs.send(b"x")
+    serving.serve(publisher, link, READABLE)  # type: ignore[arg-type]
+    selector._end_tick()
+    assert bool(selector._answered_waits) == is_answered
