@@ -39,5 +39,8 @@ def tmp_path(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
     if not (is_in_memory() and request.path.name.endswith("_kill.py")):
         yield tmp_path
         return
-    with tempfile.TemporaryDirectory(prefix="penstock-kill-") as directory:
+    # Like the directories of pytest: what a program that was killed left may still be at work.
+    with tempfile.TemporaryDirectory(
+        prefix="penstock-kill-", ignore_cleanup_errors=True
+    ) as directory:
         yield Path(directory)

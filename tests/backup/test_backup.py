@@ -30,7 +30,7 @@ from penstock.model.errors import RefusedError
 from penstock.mqtt.kinds import MQTT_5
 from tests.doors.served import Served
 from tests.doors.wire import Wire, connect_kept
-from tests.waiting import wait_until
+from tests.waiting import WAIT_S, wait_until
 
 SMALL = {"PENSTOCK_LOG__SEGMENT_BYTES": "256KiB", "PENSTOCK_LOG__UPKEEP_EVERY": "100ms"}
 PENSTOCK = (sys.executable, "-m", "penstock.cli.main")
@@ -341,7 +341,8 @@ async def test_a_topic_that_seals_during_every_try_does_not_prevent_a_snapshot(
         def link_late(root: Path, tenant: str, files: LogFiles) -> LogMoment:
             if files.directory.name.startswith("busy"):
                 fillings.append(asyncio.run_coroutine_threadsafe(fill_and_seal(), loop))
-                wait(fillings, 0.5)  # the last one goes on when the snapshot has its files
+                wait(fillings[:TRIES_BESIDE], WAIT_S)
+                wait(fillings[TRIES_BESIDE:], 0.5)  # goes on when the snapshot has its files
             return link_log(root, tenant, files)
 
         monkeypatch.setattr("penstock.broker.upkeep.snapshots.link_log", link_late)

@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Iterator
-from types import SimpleNamespace
 
 import pytest
 
+from penstock.doors.lingering import Lingering
 from penstock.doors.loop import DoorLoop
+from penstock.doors.mqtt.limits import MqttLimits
 from penstock.doors.selector import (
     ANSWERED_WAITS,
     AWAKE_S_MAX,
@@ -20,6 +21,7 @@ from penstock.doors.selector import (
     DoorSelector,
 )
 from penstock.doors.serving import Serving
+from penstock.doors.tcp import SocketLink
 
 
 @pytest.fixture
@@ -266,7 +268,7 @@ def test_a_client_is_answered_if_it_is_sent_something_itself(
     publisher = Client(serving, reader)
     if is_answered:
         publisher.tells += (publisher,)
-    link = SimpleNamespace(socket=ours)
+    link = SocketLink(ours, selector, Lingering(selector, runner.get_loop(), MqttLimits()))
     theirs.send(b"x")
     serving.serve(publisher, link, READABLE)  # type: ignore[arg-type]
     selector._end_tick()
