@@ -16,7 +16,7 @@ import msgspec
 
 from penstock.client.answer import Answer, decode_topics
 from penstock.core.naming.names import quoted, topic_key
-from penstock.model.errors import InvalidPosition, NotAuthorized, TopicNotFound
+from penstock.model.errors import InvalidPosition, NotAuthorized, OffsetBeyondEnd, TopicNotFound
 from penstock.model.record import TopicInfo
 from penstock.pipeline.link import BrokerLink, topic_path
 from penstock.pipeline.source.origin import (
@@ -111,20 +111,23 @@ class RemoteOrigin:
 
     def scan(self, piece: Range, wanted: Wanted) -> Iterator[Any]:
         """The wanted records of the piece; Gap when some of them are gone and that matters."""
-        found = [
-            state
-            for info in self._all()
-            for state in _states(info)
-            if state.topic_id == piece.topic_id
-        ]
-        if not found:
+        found = self._find(piece)
+        if found is None:
             if wanted.fails_on_loss:
                 raise lost(piece.topic, piece.start, piece.end, DELETED)
             return iter(())
-        end = self.clamp(found[0], piece.epoch, piece.end)
+        end = self.clamp(found, piece.epoch, piece.end)
         if end < piece.end and wanted.fails_on_loss:
             raise lost(piece.topic, end, piece.end, SHRUNK)
-        return self._fetch(piece, end, wanted, found[0].partitions)
+        return self._fetch(piece, end, wanted, found.partitions)
+
+    def _find(self, piece: Range) -> TopicState | None:
+        """What the piece is of, as it is now; None if it was deleted, and maybe created again."""
+        for info in self._all():
+            for state in _states(info):
+                if state.topic_id == piece.topic_id:
+                    return state
+        return None
 
     def _fetch(self, piece: Range, end: int, wanted: Wanted, partitions: int) -> Iterator[Any]:
         """Answer after answer; the next one is asked for while the last is handed over."""
@@ -156,6 +159,10 @@ class RemoteOrigin:
                     is_same = int(answer.headers["penstock-topic-id"]) == topic_id
                 except TopicNotFound:
                     is_same = False
+                except OffsetBeyondEnd:  # created again, or an older copy: it has fewer records
+                    is_same = False
+                    if wanted.fails_on_loss and self._find(piece) is not None:
+                        raise lost(piece.topic, offset, end, SHRUNK) from None
                 if not is_same:
                     if wanted.fails_on_loss:
                         raise lost(piece.topic, offset, end, DELETED)
