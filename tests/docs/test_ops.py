@@ -82,6 +82,7 @@ def test_the_unit_runs_the_command_without_privileges() -> None:
     for line in (
         "Type=notify",
         "WatchdogSec=60",
+        "KillMode=mixed",
         "NoNewPrivileges=yes",
         "ProtectSystem=strict",
         "DynamicUser=yes",
