@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, ItemsView
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 
@@ -13,6 +13,7 @@ import pytest
 from penstock.broker.access import Access, DeclaredRole, DeclaredRule
 from penstock.broker.access.identities import BRIDGE, Identity
 from penstock.broker.access.renewal import SLICE
+from penstock.broker.access.roles import KnownRule
 from penstock.broker.figures.metrics import Metrics
 from penstock.catalog.catalog import Catalog
 from penstock.catalog.database.sqlite import MEMORY, SqliteDatabase
@@ -110,6 +111,49 @@ async def test_roles_and_rules_are_stored_and_a_change_holds_for_principals_that
         assert (await reloaded(catalog)).user("bob").roles == ()
         with pytest.raises(RefusedError, match="no role 'sensor'"):
             access.roles.get("sensor")
+
+
+async def test_the_users_of_a_tenant_go_with_their_rules_and_keys_and_nobody_else_does() -> None:
+    async with opened() as (catalog, access):
+        await catalog.tenants.insert(ACME, "", "", "")
+        for tenant in (DEFAULT_TENANT, ACME):
+            for user in ("alice", "bob"):
+                await access.add_user(user, b"x", ["client"], tenant)
+                rules = [parse_rule(f"deny publish {user}")]
+                await access.roles.add_rules(rules, user=user, tenant=tenant)
+                await access.make_key(user, tenant=tenant)
+        stay = [access.principal(user) for user in ("alice", "bob")]
+        gone = [access.principal(user, ACME) for user in ("alice", "bob")]
+        await access.remove_users(ACME)
+        assert [one.is_revoked for one in (*stay, *gone)] == [False, False, True, True]
+        for one in (access, await reloaded(catalog)):
+            assert [row.user for row in one.users(None)] == ["alice", "bob"]
+            assert [len(one.access_keys(tenant)) for tenant in (DEFAULT_TENANT, ACME)] == [2, 0]
+            assert [rule.user for rule in one.roles.rules()] == ["alice", "bob"]
+            assert one.roles.rules(ACME) == []
+            assert not may(one.principal("bob"), PUBLISH, "bob")
+            assert may(one.principal("bob"), PUBLISH, "alice")
+
+
+async def test_all_rules_are_looked_at_once_however_many_users_of_a_tenant_go() -> None:
+    """The event loop stands still meanwhile: for each user, thousands would hold it for minutes."""
+    looks = 0
+
+    class Counted(dict[tuple[TenantId, int], KnownRule]):
+        def items(self) -> ItemsView[tuple[TenantId, int], KnownRule]:
+            nonlocal looks
+            looks += 1
+            return super().items()
+
+    async with opened() as (catalog, access):
+        await catalog.tenants.insert(ACME, "", "", "")
+        for number in range(20):
+            await catalog.credentials.insert(ACME, f"u{number}", "hash", ["client"])
+            rules = [parse_rule("allow publish a")]
+            await access.roles.add_rules(rules, user=f"u{number}", tenant=ACME)
+        access.roles._rules = Counted(access.roles._rules)
+        await access.remove_users(ACME)
+        assert access.roles.rules(ACME) == [] and looks == 1
 
 
 async def test_a_removed_user_may_nothing_and_who_gets_the_name_later_is_somebody_else() -> None:

@@ -19,7 +19,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections import defaultdict
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Collection, Container, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Final
@@ -188,7 +188,7 @@ class Access:
         row = await self._credentials.update(tenant, user, stored, keep_keys=keep_keys)
         self._forget(user, tenant)
         if not keep_keys:
-            self._keys.forget_user(user, tenant)
+            self._keys.forget_users({user}, tenant)
         self._users[tenant, user] = row
         self._user_changed(tenant, user)
 
@@ -216,21 +216,20 @@ class Access:
     ) -> None:
         """With the user's roles, rules and keys; `last_stays`: see `Credentials.delete`."""
         await self._credentials.delete(tenant, user, last_stays=last_stays)
-        self._removed([user], tenant)
+        self._removed({user}, tenant)
 
     async def remove_users(self, tenant: TenantId, *, last_stays: str = "") -> None:
         """All users of a tenant, or none of them."""
-        self._removed(await self._credentials.delete_all(tenant, last_stays=last_stays), tenant)
+        users = await self._credentials.delete_all(tenant, last_stays=last_stays)
+        self._removed(frozenset(users), tenant)
 
-    def _removed(self, users: Sequence[str], tenant: TenantId) -> None:
-        revoked: set[Principal] = set()
+    def _removed(self, users: Collection[str], tenant: TenantId) -> None:
         for user in users:
             self._forget(user, tenant)
-            self._keys.forget_user(user, tenant)
-            self.roles.forget_user(user, tenant)
-            gone = self.known.of_user(tenant, user)  # also who came with a token of that name
-            revoked |= {self.known.revoke(identity, removal(user)) for identity in gone}
-        self._tell({tenant}, revoked)
+        self._keys.forget_users(users, tenant)
+        self.roles.forget_users(users, tenant)
+        gone = self.known.of_users(tenant, users)  # also who came with a token of such a name
+        self._tell({tenant}, {self.known.revoke(one, removal(one.user)) for one in gone})
         if not self._users:
             self._everybody_changed()  # certificates and anonymous clients
 

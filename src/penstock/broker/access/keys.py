@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import secrets
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Final
 
 from penstock.catalog.access.access_keys import AccessKeyRow, AccessKeys
@@ -51,12 +51,12 @@ class Keys:
             del self._keys[row.digest]
         return gone[0] if gone else None
 
-    def forget_user(self, user: str, tenant: TenantId) -> None:
-        """The catalog has no keys of this user any more."""
+    def forget_users(self, users: Collection[str], tenant: TenantId) -> None:
+        """The catalog has no keys of these users any more."""
         self._keys = {
             digest: row
             for digest, row in self._keys.items()
-            if (row.tenant, row.user) != (tenant, user)
+            if row.tenant != tenant or row.user not in users
         }
 
 

@@ -7,7 +7,7 @@ is another principal, with the same rights.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Final
 
 from penstock.broker.access.identities import CERTIFICATE, TOKEN, Identity
@@ -48,6 +48,9 @@ class KnownPrincipals:
 
     def of_user(self, tenant: TenantId, user: str) -> list[Identity]:
         return [one for one in self._principals if (one.tenant, one.user) == (tenant, user)]
+
+    def of_users(self, tenant: TenantId, users: Collection[str]) -> list[Identity]:
+        return [one for one in self._principals if one.tenant == tenant and one.user in users]
 
     def add(self, identity: Identity, principal: Principal) -> None:
         if identity.proof in (TOKEN, CERTIFICATE):

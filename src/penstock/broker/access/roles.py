@@ -7,7 +7,7 @@ anew only those of the role or the user that it is about.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple
 
@@ -193,7 +193,7 @@ class Roles:
         """The role has exactly these rules from now on; durable on return."""
         self._check_changeable(self.check(name, tenant), tenant)
         rows = await self._catalog.replace_rules(tenant, name, [str(rule) for rule in rules])
-        self._drop((tenant, OF_ROLE, name))
+        self._drop({(tenant, OF_ROLE, name)})
         self._take((tenant, OF_ROLE, name), rows)
         await self._wait_settled(tenant)
 
@@ -202,7 +202,7 @@ class Roles:
         self._check_changeable(name, tenant)
         await self._catalog.delete_role(tenant, name)
         self._roles.pop((tenant, name), None)
-        self._drop((tenant, OF_ROLE, name))
+        self._drop({(tenant, OF_ROLE, name)})
         self._on_remove(name, tenant)
         self._on_change(tenant)
         await self._wait_settled(tenant)
@@ -236,17 +236,18 @@ class Roles:
             self._changed(self._take_back(gone))
             await self._wait_settled(tenant)
 
-    def forget_user(self, user: str, tenant: TenantId) -> None:
-        """The user and the user's own rules are gone from the catalog."""
-        if self._set(tenant, OF_USER, user) is not None:
-            self._drop((tenant, OF_USER, user))
+    def forget_users(self, users: Collection[str], tenant: TenantId) -> None:
+        """The users and their own rules are gone from the catalog."""
+        known = self._subject_rules()
+        self._drop({key for user in users if known.get(key := (tenant, OF_USER, user))})
 
-    def _drop(self, subject: Subject) -> None:
-        """Forget the stored rules of a subject."""
-        gone = [key for key, one in self._rules.items() if one.of == subject]
+    def _drop(self, subjects: Collection[Subject]) -> None:
+        """Forget the stored rules of these, at the cost of looking at all rules once."""
+        gone = [key for key, one in self._rules.items() if one.of in subjects] if subjects else ()
         for key in gone:
             self._take_back(self._rules.pop(key))
-        self._forget(subject)
+        for subject in subjects:
+            self._forget(subject)
 
     def _take(self, subject: Subject, rows: Iterable[RuleRow]) -> list[KnownRule]:
         taken = [_known(row) for row in rows]
