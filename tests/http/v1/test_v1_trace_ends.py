@@ -10,13 +10,16 @@ import pytest
 from penstock.broker.trace.memory import REMEMBERED_MAX, ByReader
 from penstock.mqtt.kinds import MQTT_5
 from penstock.mqtt.packets import Publish
+from penstock.mqtt.properties import Properties
 from tests.doors.hosted import Hosted
 from tests.doors.wire import Wire, kept
 from tests.http.asking import Asking
 from tests.http.v1.test_v1_traces import of, seen, traced
+from tests.waiting import wait_until
 
 RECORD_BYTES = 1_024  # that do not compress
 SEGMENT_BYTES = 64 * 1_024
+EXPIRY_S = 3  # time to publish what waits for the session
 
 
 def look_after(hosted: Hosted) -> None:
@@ -79,7 +82,7 @@ def test_messages_that_wait_for_a_session_are_dropped_when_it_ends(
     broker: Hosted, client: Asking, name: str, ending: str
 ) -> None:
     with Wire(broker.port, name, MQTT_5) as reader:
-        reader.connect(properties=kept(1 if ending == "expired" else 3_600))
+        reader.connect(properties=kept(EXPIRY_S if ending == "expired" else 3_600))
         reader.subscribe(f"{name}/#", qos=1)
         reader.disconnect()
     with Wire(broker.port, f"{name}-w") as writer, traced(client, names=f"{name}/#") as path:
@@ -92,12 +95,42 @@ def test_messages_that_wait_for_a_session_are_dropped_when_it_ends(
             with Wire(broker.port, name, MQTT_5) as reader:
                 reader.connect()
         else:
-            broker.wait_past_us(1_100_000)
+            broker.wait_past_us(EXPIRY_S * 1_000_000 + 100_000)
         events = seen(client, path, f"dropped {name}")
     dropped = of(events, "dropped")
     assert (dropped["name"], dropped["offset"]) == (f"{name}/1", of(events, "stored")["offset"])
     why = {"forgotten": "the session ended", "expired": "the session expired"}
     assert dropped["detail"] == why.get(ending, "a new session began")
+
+
+def test_messages_that_expired_while_their_reader_was_away_are_dropped_once(
+    broker: Hosted, client: Asking, name: str
+) -> None:
+    with Wire(broker.port, name, MQTT_5) as reader:
+        reader.connect(properties=kept())
+        reader.subscribe(f"{name}/#", qos=1)
+        reader.disconnect()
+    soon = Properties(message_expiry_interval=1)
+    with (
+        Wire(broker.port, f"{name}-w", MQTT_5) as writer,
+        traced(client, names=f"{name}/#") as path,
+    ):
+        writer.connect()
+        both = [Publish(f"{name}/1", b"1", 1, packet_id=one, properties=soon) for one in (1, 2)]
+        writer.send(*both)  # they are one run
+        wait_until(
+            lambda: [one["what"] for one in seen(client, path)].count("waiting") == len(both)
+        )
+        broker.wait_past_us(1_100_000)
+        with Wire(broker.port, name, MQTT_5) as reader:
+            reader.connect(clean=False, properties=kept())
+            seen(client, path, f"dropped {name}")
+            reader.disconnect()
+        assert client.ask("DELETE", f"/v1/sessions/{name}").status == 204
+        events = seen(client, path)
+    dropped = [one for one in events if one["what"] == "dropped"]
+    assert sum(one.get("count", 1) for one in dropped) == len(both)
+    assert {one["detail"] for one in dropped} == {"expired"}
 
 
 def test_an_unacknowledged_message_is_dropped_when_its_session_ends_with_the_connection(

@@ -209,18 +209,21 @@ class Tracer:
         detail = f"the {reader.kind} is {why}: it continues at offset {reader.next_offset}"
         where = Where(record.topic, record.offset, record.partition)
         self._add(WAITING, record.name, reader.reader, where, qos=record.qos, detail=detail)
-        message = Message(record.name, record.qos, where)
-        self._waits.put(reader.reader, (topic.id, record.offset), message)
+        if self._wants(record.name, reader.reader):
+            message = Message(record.name, record.qos, where)
+            self._waits.put(reader.reader, (topic.id, record.offset), message)
 
     def forwarded(self, session: Session | None, name: str, count: int) -> None:
         if count and session is not None:
-            # Which ones they are is not said; a reader is sent its messages in their order.
-            waiting = [
-                place for place, one in self._waits.of(session.client_id) if one.name == name
-            ]
-            for place in waiting[:count]:
-                self._waits.pop(session.client_id, place)
+            if self._wants(name, session.client_id):  # else nobody was told that it waits
+                self._forget_waiting(session.client_id, name, count)
             self._add(SENT, name, session.client_id, count=count, qos=0)
+
+    def _forget_waiting(self, client_id: str, name: str, count: int) -> None:
+        """Which ones were sent is not said; a reader is sent its messages in their order."""
+        waiting = [place for place, one in self._waits.of(client_id) if one.name == name]
+        for place in waiting[:count]:
+            self._waits.pop(client_id, place)
 
     def sent(
         self, session: Session | None, name: str, packet_ids: list[int], qos: int, again: bool
@@ -259,7 +262,8 @@ class Tracer:
         offset: int = NOT_KNOWN,
     ) -> None:
         if count and session is not None:
-            self._forget(session.client_id, name, offset)
+            if offset != NOT_KNOWN:  # what was told to be out or to wait has a place
+                self._forget(session.client_id, name, range(offset, offset + count))
             where = Where("", offset)
             self._add(DROPPED, name, session.client_id, where, count=count, detail=reason)
 
@@ -269,13 +273,13 @@ class Tracer:
         where = Where(topic.declared, places.start, topic.partition)
         self._add(DROPPED, name, reader, where, count=len(places), detail=reason)
 
-    def _forget(self, client_id: str, name: str, offset: int) -> None:
-        """It was dropped: it does not end with the session as well. '' is any name."""
+    def _forget(self, client_id: str, name: str, offsets: range) -> None:
+        """They were dropped: they do not end with the session as well. '' is any name."""
         for tag, one in self._out.of(client_id):
-            if _is_meant(one, name, offset):
+            if _is_meant(one, name, offsets):
                 self._out.pop(client_id, tag)
         for place, one in self._waits.of(client_id):
-            if _is_meant(one, name, offset):
+            if _is_meant(one, name, offsets):
                 self._waits.pop(client_id, place)
 
     def read(self, reader: str, topic: str, records: Iterable[Traced], detail: str = "") -> None:
@@ -395,8 +399,8 @@ class Tracer:
                 trace.add(event, now_us)
 
 
-def _is_meant(one: Message, name: str, offset: int) -> bool:
-    return one.where.offset == offset and name in ("", one.name)
+def _is_meant(one: Message, name: str, offsets: range) -> bool:
+    return one.where.offset in offsets and name in ("", one.name)
 
 
 def _last(first: Stored, count: int) -> Stored:
