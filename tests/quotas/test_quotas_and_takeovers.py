@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Iterator
+from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from penstock.doors.mqtt.connection import Connection
 from penstock.mqtt.kinds import MQTT_3_1_1, MQTT_5
 from penstock.mqtt.packets import Connack, Connect, Disconnect, Packet, Will
 from penstock.mqtt.reasons import Reason
@@ -127,3 +129,34 @@ def test_of_two_users_who_come_with_one_new_client_id_the_first_one_has_it(tmp_p
         assert bob.is_closed()
         alice.publish("alive", b"", 1)
         alice.close()
+
+
+def test_who_connects_while_the_one_before_has_its_turn_is_the_last_one(tmp_path: Path) -> None:
+    held: list[tuple[Connection, Coroutine[Any, Any, None]]] = []
+    with Hosted(tmp_path) as broker:
+        arrivals = broker.door._arrivals
+        spawn = arrivals._spawn
+
+        def hold(connection: Connection, work: Coroutine[Any, Any, None]) -> None:
+            if work.__name__ == "_admit_behind":
+                held.append((connection, work))
+            else:
+                spawn(connection, work)
+
+        def go_on() -> None:
+            arrivals._spawn = spawn
+            for connection, work in held:
+                spawn(connection, work)
+
+        arrivals._spawn = hold
+        packet = connect_of("new", MQTT_5, will=False)
+        older = send_together(broker, [packet] * 2)
+        wait_until(lambda: held)
+        (newest,) = send_together(broker, [packet])
+        broker.call(go_on)
+        assert newest.expect(Connack).reason == Reason.SUCCESS
+        for wire in older:
+            heard_by(wire)
+        broker.wait_idle()
+        newest.publish("alive", b"", 1)
+        newest.close()

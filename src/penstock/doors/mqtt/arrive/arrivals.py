@@ -176,14 +176,29 @@ class Arrivals:
         behind.append((connection, packet))
 
     def _end_turn(self, key: Key) -> None:
-        """A connection was given its session, or was refused: those that came behind it follow."""
+        """A connection was given its session, or was refused: the next one behind it follows."""
         del self._arriving[key]
-        for connection, packet in self._behind.pop(key, ()):
-            self._spawn(connection, self._admit_behind(connection, packet))
+        self._give_turn(key)
 
-    async def _admit_behind(self, connection: Connection, packet: Connect) -> None:
-        if not connection.is_closed:
-            self.admit(connection, packet)
+    def _give_turn(self, key: Key) -> None:
+        """To the next one at once: who connects before its task runs comes behind it."""
+        behind = self._behind.get(key, [])
+        while behind and key not in self._arriving:
+            connection, packet = behind.pop(0)
+            if not connection.is_closed:
+                self._arriving[key] = connection
+                self._spawn(connection, self._admit_behind(key, connection, packet))
+        if not behind:
+            self._behind.pop(key, None)
+
+    async def _admit_behind(self, key: Key, connection: Connection, packet: Connect) -> None:
+        del self._arriving[key]
+        try:
+            if not connection.is_closed:
+                self.admit(connection, packet)
+        finally:
+            if key not in self._arriving:  # decided already
+                self._give_turn(key)
 
     def _is_wanted(self, key: Key, connection: Connection) -> bool:
         """Whether a client still waits for its session; not if it has connected once more."""
