@@ -13,12 +13,21 @@ from pathlib import Path
 
 import pytest
 
-from penstock import AlreadySubscribed, Broker, Bus, NotSubscribed, RefusedError, UnavailableError
+from penstock import (
+    AlreadySubscribed,
+    Broker,
+    Bus,
+    NotSubscribed,
+    RefusedError,
+    TooLarge,
+    UnavailableError,
+)
 from penstock.app.bus import WAITING_MAX, RemoteBus
 from penstock.broker.bus import NOBODY
 from penstock.core.bus import RING_MAX, join_id
 from penstock.doors.bus.wire import CALL, PUBLISH, FrameReader, encode_frame
 from penstock.model.errors import PeerError
+from penstock.model.limits import PAYLOAD_BYTES_MAX
 from tests.doors.served import Served
 from tests.waiting import WAIT_S
 
@@ -175,6 +184,19 @@ def test_the_256th_message_that_waits_is_taken_and_the_next_refused(bus: Bus) ->
     assert taken == RING_MAX
 
 
+def test_a_message_that_is_too_large_is_refused_and_stops_no_other(tmp_path: Path) -> None:
+    heard = Heard()
+    with Broker(tmp_path, payload_bytes_max="1 KiB") as broker:
+        with Bus(broker) as bus:
+            bus.subscribe(7, heard)
+            bus.publish(7, b"before")
+            with pytest.raises(TooLarge, match="at most 1024"):
+                bus.publish(7, b"x" * 1_025)
+            bus.publish(7, b"after")
+            assert [heard.next()[1], heard.next()[1]] == [b"before", b"after"]
+        assert [record.payload for record in broker.read("bus")] == [b"before", b"after"]
+
+
 # Between processes
 
 
@@ -244,6 +266,8 @@ def test_refusals_of_the_broker_reach_the_process(served: tuple[Served, Path]) -
             bus.unsubscribe(8)
         with pytest.raises(RefusedError, match="is not a bus id"):
             bus.publish(-1, b"")
+        with pytest.raises(TooLarge, match="too large"):
+            bus.publish(7, b"x" * (PAYLOAD_BYTES_MAX + 1))
 
 
 def publish_all(path: Path, id: int, count: int) -> None:

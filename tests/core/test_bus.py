@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.core.bus import RING_MAX, BusTable, Ring, join_id, split_id
-from penstock.model.errors import AlreadySubscribed, NotSubscribed, RefusedError
+from penstock.core.bus import PEEK_BYTES_MAX, RING_MAX, BusTable, Ring, join_id, split_id
+from penstock.model.errors import AlreadySubscribed, NotSubscribed, RefusedError, TooLarge
 
 IDS = st.integers(0, 0xFFFF)
 FEW_IDS = st.builds(join_id, st.integers(0, 3), st.integers(0, 3))
@@ -105,3 +105,23 @@ def test_the_ring_of_the_seed_holds_256() -> None:
     assert RING_MAX == 256
     with pytest.raises(RefusedError):
         ring.put(0, b"")
+
+
+def test_what_no_topic_takes_is_refused_before_it_waits() -> None:
+    ring = Ring(payload_bytes_max=5)
+    ring.put(7, b"12345")
+    with pytest.raises(TooLarge, match="at most 5"):
+        ring.put(7, b"123456")
+    assert ring.peek() == [(7, b"12345")]
+
+
+def test_what_is_stored_next_is_bounded_in_bytes_and_is_one_message_at_least() -> None:
+    ring = Ring()
+    large, small = b"x" * (PEEK_BYTES_MAX + 1), b"y" * (PEEK_BYTES_MAX // 2)
+    for data in (large, small, small, b"z"):
+        ring.put(7, data)
+    taken = []
+    while waiting := ring.peek():
+        taken.append([data for _, data in waiting])
+        ring.drop_first(len(waiting))
+    assert taken == [[large], [small, small], [b"z"]]

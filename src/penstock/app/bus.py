@@ -130,8 +130,8 @@ class Handlers:
 class LockedRing(Ring):
     """A ring that any thread may put into."""
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, payload_bytes_max: int) -> None:
+        super().__init__(payload_bytes_max=payload_bytes_max)
         self._lock = threading.Lock()
 
     def put(self, id: int, data: bytes) -> None:
@@ -155,7 +155,8 @@ class Bus:
         self._owns_broker = broker is None
         self._handlers = Handlers()
         self._table: BusTable[Subscriber] = BusTable()
-        self._ring = LockedRing()
+        settings = self._broker._broker.engine.settings
+        self._ring = LockedRing(settings.payload_bytes_max)
         self._is_closed = False
         self._loop: BusLoop = self._broker._call(self._open())
 
@@ -187,7 +188,7 @@ class Bus:
         act(self._handlers, id)
 
     def publish(self, id: int, data: object) -> None:
-        """Enqueue, and return at once; RefusedError when 256 messages wait."""
+        """Enqueue, and return at once; RefusedError if 256 wait or it is too large."""
         self._check_open()
         self._ring.put(id, encode_message(data)[0])
         self._asyncio.call_soon_threadsafe(self._loop.wake)

@@ -18,6 +18,7 @@ from penstock.broker.topic.topics import Topic
 from penstock.core.bus import EVERYBODY, TOPICS, BusTable, Ring, join_id
 from penstock.core.delivery.run import Run, run_of
 from penstock.core.position import AtOffset
+from penstock.log.waiting import append_durably
 from penstock.model.errors import PenstockError, UnavailableError
 from penstock.model.record import Record
 
@@ -79,20 +80,24 @@ class BusLoop:
         self._has_work.set()
 
     async def _store(self, topic: Topic) -> None:
-        """Append what waits; a log that refuses is asked again, and the ring fills up."""
+        """Append what waits; a log that refuses is asked again, and the ring fills up.
+
+        One append stores all of it or nothing, so nothing is stored twice.
+        """
         while not self._is_closing or len(self._ring):
             await self._has_work.wait()
             self._has_work.clear()
             waiting = self._ring.peek()
-            stored = 0
+            if not waiting:
+                continue
+            runs = [_run(id, data) for id, data in waiting]
             try:
-                pending = [self._engine.publish(topic, _run(id, data)) for id, data in waiting]
-                for one in pending:
-                    await one
-                    stored += 1
+                for run in runs:
+                    self._engine.check(topic, run)
+                await append_durably(topic.log, runs)
+                self._ring.drop_first(len(waiting))
             except PenstockError:
                 await asyncio.sleep(RETRY_S)
-            self._ring.drop_first(stored)
             if len(self._ring):
                 self._has_work.set()
 

@@ -10,11 +10,14 @@ from collections import deque
 from typing import Final, Generic, TypeVar
 
 from penstock.model.errors import AlreadySubscribed, NotSubscribed, RefusedError
+from penstock.model.limits import MIB, PAYLOAD_BYTES_MAX
+from penstock.model.messages import check_payload_size
 
 GROUPS: Final = 256
 TOPICS: Final = 256
 EVERYBODY: Final = 0  # the group that reaches every subscriber of a topic
 RING_MAX: Final = 256  # what waits to be published; beyond it publishing is refused
+PEEK_BYTES_MAX: Final = 4 * MIB  # handed out at once; a single message may be larger
 PROCESSES_MAX: Final = 64
 
 P = TypeVar("P")  # whatever stands for a process
@@ -84,16 +87,20 @@ class BusTable(Generic[P]):
 class Ring:
     """What was published and waits for the broker's loop; refuses when it is full."""
 
-    def __init__(self, count_max: int = RING_MAX) -> None:
+    def __init__(
+        self, count_max: int = RING_MAX, *, payload_bytes_max: int = PAYLOAD_BYTES_MAX
+    ) -> None:
         self._count_max = count_max
+        self._payload_bytes_max = payload_bytes_max
         self._waiting: deque[tuple[int, bytes]] = deque()
 
     def __len__(self) -> int:
         return len(self._waiting)
 
     def put(self, id: int, data: bytes) -> None:
-        """RefusedError when it is full: nothing was published."""
+        """RefusedError when it is full, or the message too large: nothing was published."""
         split_id(id)
+        check_payload_size(len(data), self._payload_bytes_max)
         if len(self._waiting) >= self._count_max:
             raise RefusedError(
                 f"{self._count_max} messages wait on the bus: nothing was published, try again"
@@ -101,8 +108,15 @@ class Ring:
         self._waiting.append((id, data))
 
     def peek(self) -> list[tuple[int, bytes]]:
-        """All that waits, oldest first; they stay until `drop_first`."""
-        return list(self._waiting)
+        """What is stored next, oldest first; it stays until `drop_first`."""
+        first: list[tuple[int, bytes]] = []
+        size = 0
+        for id, data in self._waiting:
+            size += len(data)
+            if first and size > PEEK_BYTES_MAX:
+                break
+            first.append((id, data))
+        return first
 
     def drop_first(self, count: int) -> None:
         """The oldest `count` have been published."""

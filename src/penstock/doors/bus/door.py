@@ -85,7 +85,7 @@ class BusDoor:
 
     def __init__(self, engine: Engine, processes_max: int) -> None:
         self.processes: set[BusProcess] = set()
-        self._ring = Ring()
+        self._ring = Ring(payload_bytes_max=engine.settings.payload_bytes_max)
         self._table: BusTable[Subscriber] = BusTable(processes_max)
         self._loop = BusLoop(engine, self._table, self._ring, self._nobody)
         self._metrics = engine.metrics
