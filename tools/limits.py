@@ -20,7 +20,10 @@ FILE_LINES_MAX: Final = 500
 FUNCTION_LINES_MAX: Final = 60
 ARGUMENTS_MAX: Final = 5
 # Their arguments are a list of values, or they are Java's, which has no names for them.
-VARIADIC: Final = {"execute", "map", "pack", "zip", "HadoopFsRelation", "InMemoryFileIndex"}
+VARIADIC: Final = {
+    *("create_subprocess_exec", "execute", "map", "pack", "zip"),
+    *("HadoopFsRelation", "InMemoryFileIndex"),
+}
 # They pass their arguments on: so many come before those of the function that is called.
 PASSED_ON: Final = {"partial": 1, "to_thread": 1, "run_in_executor": 2}
 
@@ -57,7 +60,13 @@ def _positional(call: ast.Call) -> int:
         name = called.id
     if name in VARIADIC:
         return 0
-    return len(call.args) - PASSED_ON.get(name, 0)
+    return sum(map(_count, call.args)) - PASSED_ON.get(name, 0)
+
+
+def _count(argument: ast.expr) -> int:
+    """How many arguments it is: `*(1, 2)` is two of them."""
+    unpacked = argument.value if isinstance(argument, ast.Starred) else None
+    return len(unpacked.elts) if isinstance(unpacked, ast.Tuple | ast.List) else 1
 
 
 def main() -> None:

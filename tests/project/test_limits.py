@@ -15,6 +15,7 @@ from tools.limits import broken_limits
     [
         ("call(1, 2, 3, 4, 5, 6)\n", "a.py:1: call is given 6 arguments by position"),
         ("one.call(1, 2, 3, 4, 5, *rest)\n", "a.py:1: one.call is given 6 arguments"),
+        ("call(*(1, 2, 3), *[4, 5, 6])\n", "a.py:1: call is given 6 arguments by position"),
         ("to_thread(call, 1, 2, 3, 4, 5, 6)\n", "a.py:1: to_thread is given 6 arguments"),
         ("async def f():\n" + "    pass\n" * 60, "a.py:1: f has 61 lines"),
         ("pass\n" * 501, "a.py: 501 lines"),

@@ -184,14 +184,18 @@ class Server:
         proxies = settings.proxies
         strangers = Budget(STRANGERS_BYTES_MAX)  # of all doors together
         self._mqtt = MqttDoor(
-            *(default, self._selector, loop, descriptors, settings.mqtt_limits, proxies),
+            *(default, self._selector, loop, descriptors),
+            limits=settings.mqtt_limits,
+            proxies=proxies,
             strangers_budget=strangers,
         )
         self._take_part(tenants)
         bridges = self._bridges = Bridges(settings.bridges, self._mqtt, self._selector)
         build = partial(add_all, self._mqtt, tenants, self.reload, bridges)
         self._http = HttpDoor(
-            *(default, build, self._selector, loop, descriptors, settings.http_limits, proxies),
+            *(default, build, self._selector, loop, descriptors),
+            limits=settings.http_limits,
+            proxies=proxies,
             strangers=strangers,
             passing=self._make_passing(default),
         )
