@@ -273,8 +273,8 @@ def test_what_waits_at_qos_0_is_counted_for_operators(tmp_path: Path) -> None:
         away(broker, "a")
         publisher.publish_all("a", 7, 0)
         publisher.publish("a", b"7", 1)
-        (standing,) = broker.run(lambda server: describe_sessions(broker.exchange, ["reader"]))
-        assert (standing.waiting, standing.is_exact) == (8, True)
+        (report,) = broker.run(lambda server: describe_sessions(broker.exchange, ["reader"]))
+        assert (report.waiting, report.is_exact) == (8, True)
 
 
 def _out_bytes(broker: Hosted) -> int:

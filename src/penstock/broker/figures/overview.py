@@ -19,7 +19,7 @@ from penstock.broker.engine import Engine
 from penstock.broker.exchange import Exchange
 from penstock.broker.figures.gauges import resident_bytes
 from penstock.broker.figures.metrics import Histogram, Metrics
-from penstock.broker.session.backlog import find_standings
+from penstock.broker.session.backlog import find_sessions
 from penstock.broker.session.waiting import count_waiting
 from penstock.broker.topic.topics import Topic
 from penstock.core.engine_kind import engine_kind
@@ -264,7 +264,7 @@ class Away:
     async def _count(self) -> list[SlowReader]:
         engine, connected = self._exchange.engine, self._exchange.sessions.connected
         away = (one for one in self._exchange.store.stored if one not in connected)
-        sessions = await find_standings(self._exchange, list(islice(away, AWAY_MAX)))
+        sessions = await find_sessions(self._exchange, list(islice(away, AWAY_MAX)))
         found = []
         for topic in engine.topics.working():
             before = [one.waiting for one in sessions]

@@ -1,4 +1,4 @@
-"""How sessions stand: who is connected, what is out to each, and what it has waiting."""
+"""Reports on sessions: who is connected, what is out to each, and what it has waiting."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from penstock.core.where import compile_where
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class SessionReport:
     """A session, as an operator sees it."""
 
     client_id: str
@@ -36,33 +36,33 @@ class Standing:
         return all(reader.is_exact for reader in self.readers)
 
 
-async def describe_sessions(exchange: Exchange, client_ids: list[str]) -> list[Standing]:
+async def describe_sessions(exchange: Exchange, client_ids: list[str]) -> list[SessionReport]:
     """In the order asked for, with what waits for each; those that are not there are left out."""
     engine = exchange.engine
-    standings = await find_standings(exchange, client_ids)
-    readers = [reader for standing in standings for reader in standing.readers]
+    reports = await find_sessions(exchange, client_ids)
+    readers = [reader for report in reports for reader in report.readers]
     for topic in engine.topics.all():
         await count_waiting(topic, readers, engine.clock)
-    return standings
+    return reports
 
 
-async def find_standings(exchange: Exchange, client_ids: list[str]) -> list[Standing]:
+async def find_sessions(exchange: Exchange, client_ids: list[str]) -> list[SessionReport]:
     """The same without looking for what waits."""
     engine = exchange.engine
     connected = exchange.sessions.connected
     rows = await engine.session_list.find([one for one in client_ids if one not in connected])
-    standings = []
+    reports = []
     for client_id in client_ids:
         session = connected.get(client_id)
         if session is not None:
             is_kept = exchange.keeps_qos0 and session.vault is not None
-            standings.append(_of_session(session, keeps_qos0=is_kept))
+            reports.append(_of_session(session, keeps_qos0=is_kept))
         elif client_id in rows:
-            standings.append(await _of_row(exchange, rows[client_id]))
-    return standings
+            reports.append(await _of_row(exchange, rows[client_id]))
+    return reports
 
 
-def _of_session(session: Session, *, keeps_qos0: bool) -> Standing:
+def _of_session(session: Session, *, keeps_qos0: bool) -> SessionReport:
     client_id, subscriptions = session.client_id, session.subscriptions.values()
     plain = [
         Wish(one.filter, one.qos, one.since, one.no_local, one.owed)
@@ -84,7 +84,7 @@ def _of_session(session: Session, *, keeps_qos0: bool) -> Standing:
         for feed in session.feeds
     ]
     outbox = session.outbox
-    return Standing(
+    return SessionReport(
         client_id=client_id,
         user=outbox.principal.user if outbox is not None else "",
         is_connected=True,
@@ -95,7 +95,7 @@ def _of_session(session: Session, *, keeps_qos0: bool) -> Standing:
     )
 
 
-async def _of_row(exchange: Exchange, row: SessionRow) -> Standing:
+async def _of_row(exchange: Exchange, row: SessionRow) -> SessionReport:
     store, stored = exchange.store, row.stored
     client_id = stored.client_id
     out = {tag_of(one) for one in stored.outstanding}
@@ -124,7 +124,7 @@ async def _of_row(exchange: Exchange, row: SessionRow) -> Standing:
     pins = [pin for _, _, pin in store.shares.pinned(client_id) if not pin.is_released]
     elsewhere = [pin for pin in stored.pins if not pin.row.is_released]  # as a node
     sent = [one for one in stored.outstanding if one.packet_id != NO_PACKET_ID]
-    return Standing(
+    return SessionReport(
         client_id=client_id,
         user=row.owner,
         is_connected=False,

@@ -12,7 +12,7 @@ from typing import Final
 import msgspec
 
 from penstock.broker.exchange import Exchange
-from penstock.broker.session.backlog import Standing, find_standings
+from penstock.broker.session.backlog import SessionReport, find_sessions
 from penstock.broker.session.waiting import Reader
 from penstock.broker.share.share import Share
 from penstock.broker.topic.topics import Topic
@@ -48,8 +48,8 @@ async def readers_of(exchange: Exchange, topic: Topic, record: Record) -> list[R
         if matches(share.filter, record.name):
             found.append(_share(share, topic, record))
     known = sorted(set(exchange.sessions.connected) | set(exchange.store.stored))
-    for standing in await find_standings(exchange, known[:SESSIONS_MAX]):
-        found += _session(exchange, standing, topic, record)
+    for report in await find_sessions(exchange, known[:SESSIONS_MAX]):
+        found += _session(exchange, report, topic, record)
     return found
 
 
@@ -95,14 +95,14 @@ def _share(share: Share, topic: Topic, record: Record) -> RecordReader:
 
 
 def _session(
-    exchange: Exchange, standing: Standing, topic: Topic, record: Record
+    exchange: Exchange, report: SessionReport, topic: Topic, record: Record
 ) -> Iterator[RecordReader]:
-    for reader in standing.readers:
+    for reader in report.readers:
         state = _state(exchange, reader, topic, record)
         if state:
             position = reader.positions.get(topic.id, topic.log.bounds().end)
-            is_connected = standing.is_connected
-            yield RecordReader(SESSION, standing.client_id, state, position, is_connected)
+            is_connected = report.is_connected
+            yield RecordReader(SESSION, report.client_id, state, position, is_connected)
 
 
 def _state(exchange: Exchange, reader: Reader, topic: Topic, record: Record) -> str:

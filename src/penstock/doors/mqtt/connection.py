@@ -24,8 +24,8 @@ from penstock.doors.mqtt.host import Host
 from penstock.doors.mqtt.receive.acks import take_acks
 from penstock.doors.mqtt.receive.decoding import COST_PER_TURN, cost_of, decoded
 from penstock.doors.mqtt.receive.gate import Gate
+from penstock.doors.mqtt.receive.mixed import ALONE, plain_neighbours
 from penstock.doors.mqtt.receive.publishing import PUBREL, Publishing
-from penstock.doors.mqtt.receive.weave import ALONE, plain_neighbours
 from penstock.doors.mqtt.unsent import LARGE_BYTES, Backlog, joined, take_write
 from penstock.model.certificate import Certificate
 from penstock.model.limits import KIB, MIB

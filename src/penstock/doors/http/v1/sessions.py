@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from penstock.broker.exchange import Exchange
-from penstock.broker.session.backlog import Standing, describe_sessions
+from penstock.broker.session.backlog import SessionReport, describe_sessions
 from penstock.core.naming.names import quoted
 from penstock.doors.http.routing.endpoints import Endpoints
 from penstock.doors.http.routing.needs import Needs
@@ -80,14 +80,14 @@ class SessionsDoor:
         known = sorted(set(self._exchange.sessions.connected) | set(self._exchange.store.stored))
         if after is not None:
             known = [one for one in known if one > after]
-        standings = await describe_sessions(self._exchange, known[:limit])
+        reports = await describe_sessions(self._exchange, known[:limit])
         more = known[limit - 1] if len(known) > limit else None
-        return json_response(SessionList([_out(one) for one in standings], more))
+        return json_response(SessionList([_out(one) for one in reports], more))
 
     async def show(self, request: Request) -> Response:
-        (standing,) = await self._find(request.params["client_id"])
-        filters = [SubscriptionOut(*one) for one in standing.filters]
-        return json_response(SessionDetail(*_facts(standing), filters))
+        (report,) = await self._find(request.params["client_id"])
+        filters = [SubscriptionOut(*one) for one in report.filters]
+        return json_response(SessionDetail(*_facts(report), filters))
 
     async def show_stored(self, request: Request) -> Response:
         check_query(request)
@@ -122,7 +122,7 @@ class SessionsDoor:
             await exchange.store.forget(client_id)
         return was_connected
 
-    async def _find(self, client_id: str) -> list[Standing]:
+    async def _find(self, client_id: str) -> list[SessionReport]:
         found = await describe_sessions(self._exchange, [client_id])
         if not found:
             raise _unknown(client_id)
@@ -133,7 +133,7 @@ def _unknown(client_id: str) -> HttpError:
     return HttpError(404, f"no client {quoted(client_id)} is connected or has a session")
 
 
-def _facts(one: Standing) -> tuple[str, str, bool, int, int, int, bool, int]:
+def _facts(one: SessionReport) -> tuple[str, str, bool, int, int, int, bool, int]:
     return (
         one.client_id,
         one.user,
@@ -146,5 +146,5 @@ def _facts(one: Standing) -> tuple[str, str, bool, int, int, int, bool, int]:
     )
 
 
-def _out(one: Standing) -> SessionOut:
+def _out(one: SessionReport) -> SessionOut:
     return SessionOut(*_facts(one))

@@ -18,7 +18,7 @@ from penstock.core.delivery.run import MixedRun, Run
 from penstock.doors.mqtt.aliases import IncomingAliases
 from penstock.doors.mqtt.answers import acknowledgement, reason_of
 from penstock.doors.mqtt.encoding import MqttEncoding, stored_headers
-from penstock.doors.mqtt.receive.weave import PLAIN_PUBLISH, Weave
+from penstock.doors.mqtt.receive.mixed import PLAIN_PUBLISH, MixedPublishing
 from penstock.model.limits import HEADERS_BYTES_MAX, NAME_LEVELS_MAX
 from penstock.model.record import QOS_MASK, RETAIN
 from penstock.mqtt.errors import ProtocolViolation
@@ -75,6 +75,7 @@ class Publishing:
         "_connection",
         "_first",
         "_last",
+        "_mixed",
         "_opened_before",
         "_owner",
         "_plain",
@@ -86,7 +87,6 @@ class Publishing:
         "_route_version",
         "_session",
         "_unacked",
-        "_weave",
         "meter",
         "stopped_at",
     )
@@ -105,7 +105,7 @@ class Publishing:
         self._last: Receipt | None = None
         self._unacked = 0  # packets without an answer
         self._pubacks = 0  # those of them that are messages of QoS 1
-        self._weave: Weave | None = None
+        self._mixed: MixedPublishing | None = None
         self._route: Route | None = None  # of the last message: most clients keep to one name
         self._route_name = b""  # its name, as it is sent
         # Of the router and of its placement, when it was found: asking `edition` would be a call.
@@ -174,9 +174,9 @@ class Publishing:
 
     def publish_plain(self, chunk: Chunk, neighbours: list[PublishRun]) -> None:
         """Runs of QoS 0 side by side, of different names; else as `publish` of each."""
-        if self._weave is None:
-            self._weave = Weave(self, self._publisher, self._plain)
-        self._weave.publish(chunk, neighbours)
+        if self._mixed is None:
+            self._mixed = MixedPublishing(self, self._publisher, self._plain)
+        self._mixed.publish(chunk, neighbours)
 
     def store_mixed(self, topic: Topic, mixed: MixedRun) -> None:
         """Store plain messages of several names, of a topic that is level, with one append."""

@@ -1,7 +1,7 @@
 """Plain messages of many names, stored together: a client's chunk whose neighbours differ in name.
 
-Only QoS 0 without properties is woven, of names whose readers all take the bytes as they came, in
-a topic where nothing waits; anything else goes its way one run after the other. Order is kept.
+Only QoS 0 without properties is stored so, of names whose readers all take the bytes as they came,
+in a topic where nothing waits; anything else goes its way one run after the other. Order is kept.
 Compiled by mypyc; the same source runs interpreted.
 """
 
@@ -37,7 +37,7 @@ def plain_neighbours(items: list[Item], first: int) -> list[PublishRun]:
     return neighbours
 
 
-class Weave:
+class MixedPublishing:
     """Made for a client that sends neighbours of different names."""
 
     __slots__ = ("_edition", "_plain", "_publisher", "_publishing", "_routes")
@@ -61,22 +61,22 @@ class Weave:
         if edition != self._edition or len(self._routes) > ROUTES_MAX:
             self._edition = edition
             self._routes.clear()
-        woven: list[PublishRun] = []
+        together: list[PublishRun] = []
         routes: list[Route] = []
         for item in neighbours:
             name = item.name
             route = self._routes[name] if name in self._routes else self._find(name)
             if route is None or item.packet_bytes_max > bytes_max:
-                self._store(chunk, woven, routes)
-                woven, routes = [], []
+                self._store(chunk, together, routes)
+                together, routes = [], []
                 self._publishing.publish(chunk, item)
                 continue
             if routes and route.topic_id != routes[0].topic_id:
-                self._store(chunk, woven, routes)
-                woven, routes = [], []
-            woven.append(item)
+                self._store(chunk, together, routes)
+                together, routes = [], []
+            together.append(item)
             routes.append(route)
-        self._store(chunk, woven, routes)
+        self._store(chunk, together, routes)
 
     def _find(self, name: bytes) -> Route | None:
         route: Route | None = None
@@ -91,18 +91,18 @@ class Weave:
         self._routes[name] = route
         return route
 
-    def _store(self, chunk: Chunk, woven: list[PublishRun], routes: list[Route]) -> None:
+    def _store(self, chunk: Chunk, together: list[PublishRun], routes: list[Route]) -> None:
         """Store runs of one topic with one append, then forward each."""
-        if len(woven) < 2 or not self._publisher.is_level(routes[0].topic):
-            for item in woven:
+        if len(together) < 2 or not self._publisher.is_level(routes[0].topic):
+            for item in together:
                 self._publishing.publish(chunk, item)
             return
-        start = woven[0].start
-        first, end = woven[0].first_message, woven[-1].end_message
+        start = together[0].start
+        first, end = together[0].first_message, together[-1].end_message
         mixed = MixedRun(
             [route.name for route in routes],
-            [item.end_message - item.first_message for item in woven],
-            chunk.data[start : woven[-1].end],
+            [item.end_message - item.first_message for item in together],
+            chunk.data[start : together[-1].end],
             [at - start for at in chunk.payload_starts[first:end]],
             chunk.payload_lengths[first:end],
         )
@@ -112,7 +112,7 @@ class Weave:
         for at, route in enumerate(routes):
             if not route.lanes:
                 continue
-            item = woven[at]
+            item = together[at]
             packets = data[item.start : item.end]
             count = item.end_message - item.first_message
             for member in route.lanes[0].members:

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.doors.mqtt.receive.weave import ROUTES_MAX
+from penstock.doors.mqtt.receive.mixed import ROUTES_MAX
 from penstock.model.limits import NAME_LEVELS_MAX
 from penstock.mqtt.encode import encode
 from penstock.mqtt.kinds import MQTT_3_1_1, MQTT_5
@@ -22,7 +22,7 @@ from tests.doors.hosted import Hosted
 from tests.doors.wire import Wire
 from tests.examples import examples
 
-TOPICS = ("woven", "beside")
+TOPICS = ("mixed", "other")
 LEAVES = ("a", "b", "c", "c/d")
 ROUNDS = count()
 
@@ -36,7 +36,7 @@ READERS = [
     ("shared", MQTT_5),
     ("own", MQTT_5),
 ]
-# Mostly plain: what is not stands in the middle of a weave.
+# Mostly plain: what is not is between neighbours that are.
 qualities = st.sampled_from([0] * 8 + [1])
 retained = st.sampled_from([False] * 8 + [True])
 
@@ -88,7 +88,7 @@ class Reader:
         self.base = base
         filters = [f"{topic}/{base}/#" for topic in TOPICS]
         if kind == "narrow":
-            filters = [f"woven/{base}/a", *[f"{topic}/{base}/end" for topic in TOPICS]]
+            filters = [f"mixed/{base}/a", *[f"{topic}/{base}/end" for topic in TOPICS]]
         elif kind == "shared":
             filters = [f"$share/{base}/{one}" for one in filters]
         is_own = kind == "own"
@@ -99,7 +99,7 @@ class Reader:
             assert not [one for one in self.wire.settle() if isinstance(one, Publish)]
             return
         if self.kind == "narrow":
-            sent = {"woven": [one for one in sent["woven"] if one[0] == "a"], "beside": []}
+            sent = {"mixed": [one for one in sent["mixed"] if one[0] == "a"], "other": []}
         if self.wire.version != MQTT_5:
             sent = {
                 topic: [(leaf, payload, NO_PROPERTIES) for leaf, payload, _ in all_]
@@ -257,7 +257,9 @@ def test_one_too_large_among_plain_ones_ends_the_connection_after_those_before(
         assert not reader.settle()
 
 
-def test_a_name_that_may_not_be_published_is_left_out_of_a_weave(broker: Hosted, name: str) -> None:
+def test_a_name_that_may_not_be_published_is_left_out_of_a_mixed_run(
+    broker: Hosted, name: str
+) -> None:
     sent = [f"{name}/a", "$SYS/made-up", f"{name}/b"]
     refused = broker.dropped["not_authorized"]
     with Wire(broker.port, f"{name}-r") as reader, Wire(broker.port, name) as writer:
