@@ -1,4 +1,4 @@
-"""What every log offers, whatever it is kept in. Each backend joins tests/log/contract."""
+"""What every log offers, whatever it is kept in. Each backend joins tests/log/test_contract.py."""
 
 from __future__ import annotations
 

@@ -54,11 +54,6 @@ class FutureWaiter:
     def has_given_up(self) -> bool:
         return self._future.done()
 
-    @property
-    def is_given_up(self) -> bool:
-        """Does nobody await the future any more?"""
-        return self._future.done()
-
     def committed(self, offset: int) -> None:
         settle(self._future, offset)
 

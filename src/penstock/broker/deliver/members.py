@@ -1,6 +1,6 @@
 """Members: a connected session as a reader of names, with the encodings it takes.
 
-The delivery rule (core/delivery_rule) decides; a member holds what it says about new messages, so
+The delivery rule (core/delivery/rule) decides; a member holds what it says about new messages, so
 that delivering one decides nothing again. Compiled by mypyc; the same source runs interpreted.
 """
 

@@ -1,6 +1,6 @@
 """How many messages wait for readers: counted in the logs, in one pass for all of them.
 
-A reader is counted what the delivery rule (core/delivery_rule) gives it from the log. A pass looks
+A reader is counted what the delivery rule (core/delivery/rule) gives it from the log. A pass looks
 at a bounded amount of a topic; beyond that, and where a log cannot be read, a number is a lower
 bound and says so.
 """

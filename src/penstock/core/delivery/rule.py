@@ -10,7 +10,8 @@ gets what is above QoS 0 for it; the rest was forwarded to those who were there.
 exceptions. If the broker keeps QoS 0 for the session (`keeps_qos0`), everything comes from the log.
 And what waited when a filter was replaced by one of QoS 0 is still owed to it [MQTT-3.8.4-4].
 
-Routes, catching up, the counts of waiting messages and the Spark job `dispatch` use this module.
+Routes, catching up, the counts of waiting messages, `penstock trace` and the Spark job `dispatch`
+use this module.
 Compiled by mypyc; the same source runs interpreted.
 """
 

@@ -22,8 +22,8 @@ _NOTHING: Final = object()
 class FilterTrie(Generic[V]):
     """A set of (filter, value) pairs that answers which values match a name.
 
-    Filters and names come checked (core/names); values are hashable. The text of a filter without
-    a wildcard is kept, not copied.
+    Filters and names come checked (core/naming/names); values are hashable. The text of a filter
+    without a wildcard is kept, not copied.
     """
 
     __slots__ = ("_pair_count", "_root")
