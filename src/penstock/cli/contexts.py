@@ -27,7 +27,7 @@ def add_commands(commands: Any) -> None:
         "NAME, else $PENSTOCK_AT, else $PENSTOCK_CONTEXT, else the context chosen with `penstock "
         "context use`, else ./penstock_data. pub and sub use a context unless -h, -p or -L says "
         "where the broker is.",
-        epilog="Example: penstock context add prod https://broker.example:8090 --key-file "
+        epilog="example: penstock context add prod https://broker.example:8090 --key-file "
         "~/prod.key",
     )
     actions = parser.add_subparsers(title="actions", metavar="ACTION")

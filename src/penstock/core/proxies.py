@@ -78,7 +78,7 @@ def parse_networks(key: str, text: str) -> tuple[Network, ...]:
         except ValueError:
             raise InvalidSetting(
                 f"{key} {part!r} is not a network: write an address or a network, such as "
-                "10.0.0.5 or 10.0.0.0/8, without further bits"
+                "10.0.0.5 or 10.0.0.0/8, with no bits set behind the prefix"
             ) from None
     return tuple(networks)
 

@@ -127,13 +127,18 @@ def decode_manifest(data: bytes, where: str) -> Manifest:
         )
     for file in manifest.files:
         if not _PATH.match(file.path) or ".." in file.path.split("/"):
-            raise CorruptError(f"{where} names the file {file.path!r}, which is no path in it")
+            raise CorruptError(
+                f"{where} is damaged: {file.path!r} is not the path of a file in it; use another "
+                "backup"
+            )
     for log in manifest.logs:
         problem = _problem_of(log)
         if problem:
             raise CorruptError(f"{where} is damaged: {problem}; use another backup")
     if not 0 <= manifest.taken_at < TAKEN_AT_END:
-        raise CorruptError(f"{where} is damaged: taken_at {manifest.taken_at} is no time")
+        raise CorruptError(
+            f"{where} is damaged: taken_at {manifest.taken_at} is not a time; use another backup"
+        )
     return manifest
 
 

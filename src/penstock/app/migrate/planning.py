@@ -53,10 +53,10 @@ def plan_topics(source: Source, wishes: Wishes) -> list[TopicPlan]:
     if left and not wishes.without_history:
         names = ", ".join(repr(plan.topic.declared) for plan in left)
         raise RefusedError(
-            f"records of {names} are only in the history of the topic, which Kafka has not: copy "
-            "them into tables with `penstock pipeline run archive` first, or import them into "
-            "another topic (`penstock history import`); then migrate with --without-history, "
-            "which leaves them where they are"
+            f"records of {names} are only in the history of the topic, which does not move to "
+            "Kafka: copy them into tables with `penstock pipeline run archive` first, or import "
+            "them into another topic (`penstock history import`); then migrate with "
+            "--without-history, which leaves them where they are"
         )
     return plans
 

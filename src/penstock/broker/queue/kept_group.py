@@ -129,7 +129,7 @@ def _read_places(topic: Topic, places: Sequence[int] | Mapping[str, Sequence[int
         return wanted
     if len(topic.parts) > 1:
         raise InvalidSetting(
-            f"offsets alone name no records of topic {quoted(topic.declared)}: it has "
+            f"offsets alone do not identify records of topic {quoted(topic.declared)}: it has "
             f"{len(topic.parts)} partitions; give the offsets of each, as in "
             '{"0": [23, 24], "1": [7]}'
         )

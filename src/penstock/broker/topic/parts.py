@@ -80,8 +80,8 @@ def check_position(topic: Topic, position: Position) -> None:
     count = len(topic.parts)
     if isinstance(position, AtOffset) and count > 1:
         raise InvalidPosition(
-            f"an offset alone, {position.offset}, is no position in topic {quoted(topic.declared)}"
-            f": it has {count} partitions; {_way_out(count)}"
+            f"an offset alone, {position.offset}, is not a position in topic "
+            f"{quoted(topic.declared)}: it has {count} partitions; {_way_out(count)}"
         )
     if isinstance(position, AtOffsets):
         given = {partition for partition, _ in position.offsets}
@@ -89,7 +89,7 @@ def check_position(topic: Topic, position: Position) -> None:
         missing = [number for number in range(count) if number not in given]
         if missing:
             raise OffsetBeyondEnd(
-                f"the position says nothing of partition {missing[0]} of topic "
+                f"the position has no offset for partition {missing[0]} of topic "
                 f"{quoted(topic.declared)}, which has {count}: {_way_out(count)}"
             )
 

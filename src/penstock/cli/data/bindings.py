@@ -16,7 +16,7 @@ def add_commands(commands: Any) -> None:
         description="Add, list and remove bindings. A binding says which topic holds the names "
         "that match a filter, where only the name is given, as over MQTT; the first one that "
         "matches decides.",
-        epilog="Example: penstock binding add 'sensors/+/temp' temperatures",
+        epilog="example: penstock binding add 'sensors/+/temp' temperatures",
     )
     actions = parser.add_subparsers(title="actions", metavar="ACTION")
     add = actions.add_parser("add", help="store messages with matching names in this topic")

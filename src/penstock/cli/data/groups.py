@@ -62,7 +62,7 @@ def add_commands(commands: Any) -> None:
         description="Put dead letters of a group back into their topic, under their original "
         "names. Each is put back once, also if the broker crashes meanwhile. They stay in the "
         "dead-letter topic until retention removes them.",
-        epilog="Example: penstock group redrive orders packers --dry-run --where "
+        epilog="example: penstock group redrive orders packers --dry-run --where "
         "\"headers['penstock.dead.reason'] = 'no boxes'\"",
     )
     redrive.set_defaults(run=redrive_group)

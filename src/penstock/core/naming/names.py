@@ -59,8 +59,7 @@ def check_topic(topic: str) -> str:
         )
     if topic in (".", ".."):
         raise InvalidTopic(
-            f"topic name {quoted(topic)} means a directory: '.' and '..' are refused; "
-            "choose another name"
+            f"topic name {quoted(topic)} means a directory and cannot be used: choose another name"
         )
     return topic
 

@@ -316,7 +316,7 @@ class _Parser:
             raise _refuse(
                 token,
                 f"parentheses and NOTs nest deeper than {EXPRESSION_DEPTH_MAX} levels: "
-                "AND and OR need none among themselves",
+                "a row of ANDs or ORs needs no parentheses",
             )
 
 

@@ -95,7 +95,7 @@ def server_context(files: TlsFiles) -> ssl.SSLContext:
         _load(context, "tls_crl", files.crl, must_be)
         if context.cert_store_stats()["crl"] == before:
             raise InvalidSetting(
-                f"tls_crl {str(files.crl)!r} has no list in it: it must be {must_be}"
+                f"tls_crl {str(files.crl)!r} contains no revocation list: it must be {must_be}"
             )
         context.verify_flags |= ssl.VERIFY_CRL_CHECK_LEAF
     return context

@@ -72,7 +72,7 @@ def look_at(disk: Disk, log: Path, topic_id: int, archive: Path) -> Importable:
     if (steps != 1).any():
         at = int(offsets[int(np.argmax(steps != 1))])
         raise RefusedError(
-            f"the archive {quoted(str(archive))} is not without a hole: offset {at} is followed by "
+            f"the archive {quoted(str(archive))} has a gap: offset {at} is followed by "
             f"{int(offsets[np.searchsorted(offsets, at) + 1])}; only archives that hold every "
             "record once can be imported"
         )

@@ -72,12 +72,14 @@ class Manifest:
         uri = repr(self.storage.uri)
         if self.files and self.files[-1].name.end != self.end:
             raise RefusedError(
-                f"history {uri} ends at offset {self.files[-1].name.end} and says {self.end}: "
+                f"the files of history {uri} end at offset {self.files[-1].name.end}, but its "
+                f"newest commit says {self.end}: "
                 "somebody else changed the table; restore it to its last good version"
             )
         if self.end and topic_id != self.facts.topic_id:
             raise RefusedError(
-                f"history {uri} is of topic id {self.facts.topic_id} and its commits of {topic_id}"
+                f"history {uri} belongs to the topic with id {self.facts.topic_id}, but its "
+                f"commits to the one with id {topic_id}: restore it to its last good version"
             )
 
     @property

@@ -337,8 +337,8 @@ class KafkaClient:
 
     def unavailable(self, failed: BaseException) -> UnavailableError:
         return UnavailableError(
-            f"Kafka at {self.bootstrap} does not do what it is asked ({_reason(failed)}): try "
-            "again when its brokers are reachable"
+            f"Kafka at {self.bootstrap} rejected or lost a request ({_reason(failed)}): try again "
+            "when its brokers are reachable"
         )
 
 

@@ -172,8 +172,8 @@ def check_bearer(admission: Admission, packet: Connect) -> None:
     who = admission.principal
     if packet.username and packet.username not in (who.user, f"{who.tenant}/{who.user}"):
         raise NotAuthorized(
-            f"the token is of user {quoted(who.user)}, not {quoted(packet.username)}: leave the "
-            "user name empty, or give that of the token"
+            f"the token belongs to user {quoted(who.user)}, not {quoted(packet.username)}: leave "
+            "the user name empty, or give that of the token"
         )
     if admission.client_id and packet.client_id != admission.client_id:
         raise NotAuthorized(
