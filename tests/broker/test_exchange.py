@@ -306,6 +306,17 @@ async def test_a_message_of_qos_0_that_a_log_refuses_while_it_waits_is_counted(
     assert world.engine.metrics.dropped["log_unavailable"] == 2
 
 
+async def test_a_message_of_qos_0_that_went_ahead_and_could_not_be_stored_is_counted(
+    world: ExchangeWorld,
+) -> None:
+    topic = world.engine.topics.get(DEFAULT_TOPIC)
+    run = Run("a", b"xy", [0, 1], [1, 1], 0)
+    world.exchange.publisher.publish(world.exchange.router.find("a"), run, None)
+    assert run.is_forwarded
+    topic.log.refuse_waiting(UnavailableError("full"))  # type: ignore[attr-defined]
+    assert world.engine.metrics.dropped["log_unavailable"] == 2
+
+
 async def test_what_is_done_is_not_sent_again_although_the_position_lies_before_it(
     world: ExchangeWorld,
 ) -> None:

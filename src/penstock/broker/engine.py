@@ -257,7 +257,12 @@ class Engine:
 
     def _watch(self, topic: Topic) -> None:
         topic.log.on_commit = partial(self.commits.committed, topic)
+        topic.log.on_lost = self._lost
         topic.log.is_watched = self._watches_all
+
+    def _lost(self, count: int) -> None:
+        """Messages of QoS 0 that went ahead of their commit, which failed."""
+        self.metrics.dropped["log_unavailable"] += count
 
     # Reading
 

@@ -21,7 +21,7 @@ from penstock.log.format.batch import Batch
 from penstock.log.format.builder import BatchBuilder
 from penstock.log.format.marks import NO_RECORD, Mark
 from penstock.log.history.tier import LogHistory
-from penstock.log.interface import Bounds, LogSettings, OnCommit, Waiter
+from penstock.log.interface import Bounds, LogSettings, OnCommit, OnLost, Waiter
 from penstock.log.placing import Placing
 from penstock.log.rounds import Committer, J
 from penstock.log.waiting import EndWaiters
@@ -51,6 +51,7 @@ class AppendingLog(ABC, Generic[J]):
         self.settings = settings
         self.epoch = epoch
         self.on_commit: OnCommit | None = None
+        self.on_lost: OnLost | None = None
         self.is_watched = False
         self.last_sync_s = 0.0
         self.is_awaited = False
@@ -69,6 +70,8 @@ class AppendingLog(ABC, Generic[J]):
         self._runs: list[tuple[int, Run]] = []
         self._runs_in_flight: list[tuple[int, Run]] | None = []
         self._in_flight_count = 0  # records on their way
+        self._unawaited = 0  # pending messages whose loss no waiter hears of
+        self._unawaited_in_flight = 0
         self._queue: deque[tuple[Sequence[Run] | MixedRun, Waiter | None, Sequence[Mark]]]
         self._queue = deque()  # came while too much was pending
         self._is_retaining = False  # a retained message is pending
@@ -126,6 +129,8 @@ class AppendingLog(ABC, Generic[J]):
         if refusal is not None:
             if waiter is not None:
                 waiter.refused(refusal)
+            else:
+                self._lose(count_of(messages))
         elif self._queue or self._pending.bytes >= self._pending_bytes_max:
             self._queue.append((messages, waiter, marks))
         else:
@@ -165,6 +170,8 @@ class AppendingLog(ABC, Generic[J]):
                 self._in_flight.append((waiter, self._in_flight_count))
             else:
                 waiter.committed(self._end)
+        else:
+            self._unawaited += pending.count - index
         if is_urgent:
             self._committer.touch(self)
         elif pending.count > index:
@@ -225,6 +232,7 @@ class AppendingLog(ABC, Generic[J]):
         pending = self._pending
         self._pending = BatchBuilder(pending.last_timestamp)
         self._in_flight, self._publishers = self._publishers, []
+        self._unawaited_in_flight, self._unawaited = self._unawaited, 0
         self._runs_in_flight, self._runs = self._runs, []
         self._is_retaining_in_flight, self._is_retaining = self._is_retaining, False
         self._in_flight_count = pending.count
@@ -234,6 +242,7 @@ class AppendingLog(ABC, Generic[J]):
         """The next batch that was encoded elsewhere; what is pending comes after it."""
         batch, waiter = self._placing.take()
         self._in_flight = [] if waiter is None else [(waiter, 0)]
+        self._unawaited_in_flight = 0
         self._runs_in_flight = None
         self._in_flight_count = batch.header.count
         return batch
@@ -255,6 +264,7 @@ class AppendingLog(ABC, Generic[J]):
 
     def _refuse(self, error: Exception) -> None:
         """Nothing of the batch was stored."""
+        self._lose(self._unawaited_in_flight)
         self._runs_in_flight = []
         self._is_retaining_in_flight = False
         waiters, self._in_flight = self._in_flight, []
@@ -277,17 +287,27 @@ class AppendingLog(ABC, Generic[J]):
     def refuse_waiting(self, error: Exception) -> None:
         """Refuse what was handed over and is not on its way yet."""
         publishers, self._publishers = self._publishers, []
+        unawaited, self._unawaited = self._unawaited, 0
         self._pending = BatchBuilder(self._pending.last_timestamp)
         self._runs = []
         self._is_retaining = False
         refused: list[Waiter | None] = [waiter for waiter, _ in publishers]
         refused += self._placing.give_up()
         refused += [waiter for _, waiter, _ in self._queue]
+        for messages, waiter, _ in self._queue:
+            if waiter is None:
+                unawaited += count_of(messages)
         self._queue.clear()
         for waiter in refused:
             if waiter is not None:
                 waiter.refused(error)
+        self._lose(unawaited)
         self._tell_idle()
+
+    def _lose(self, count: int) -> None:
+        """So many messages were not stored, and no waiter hears of that."""
+        if count and self.on_lost is not None:
+            self.on_lost(count)
 
     # Coming to rest
 
@@ -307,6 +327,13 @@ class AppendingLog(ABC, Generic[J]):
         idle: asyncio.Future[None] = self._loop.create_future()
         self._idle_waiters.append(idle)
         return idle
+
+
+def count_of(messages: Sequence[Run] | MixedRun) -> int:
+    """How many messages they are."""
+    if isinstance(messages, MixedRun):
+        return sum(messages.counts)
+    return sum([run.count for run in messages])
 
 
 def _not_erasable() -> RefusedError:

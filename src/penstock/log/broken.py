@@ -14,7 +14,7 @@ from penstock.core.erasure import Erasure
 from penstock.log.format.batch import Batch
 from penstock.log.format.marks import Mark
 from penstock.log.history.tier import LogHistory
-from penstock.log.interface import Bounds, LogSettings, OnCommit, Waiter
+from penstock.log.interface import Bounds, LogSettings, OnCommit, OnLost, Waiter
 from penstock.model.errors import CorruptError, UnavailableError
 
 
@@ -34,6 +34,7 @@ class BrokenLog:
         self.settings = settings
         self.epoch = epoch
         self.on_commit: OnCommit | None = None
+        self.on_lost: OnLost | None = None
         self.is_watched = False
         self.last_sync_s = 0.0
         self.is_awaited = False

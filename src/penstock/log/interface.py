@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 # was made of that nobody has been given yet, each with the index of its first record; None where it
 # was encoded elsewhere.
 OnCommit = Callable[["Batch", "list[tuple[int, Run]] | None"], None]
+# Called with a number of messages that were not stored, and that no waiter stands for.
+OnLost = Callable[[int], None]
 
 
 class Bounds(NamedTuple):
@@ -116,6 +118,7 @@ class KeptLog(Log, Protocol):
     settings: LogSettings
     epoch: int
     on_commit: OnCommit | None
+    on_lost: OnLost | None
     is_watched: bool  # somebody hears of commits and waits: nothing gathers for long
     is_awaited: bool  # in `on_commit`: somebody waits for the acknowledgement of this batch
     last_sync_s: float  # how long the newest commit took to sync; 0 where nothing is synced

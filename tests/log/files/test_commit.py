@@ -8,7 +8,7 @@ from random import Random
 
 import pytest
 
-from penstock.core.delivery.run import Run, run_of
+from penstock.core.delivery.run import MixedRun, Run, run_of
 from penstock.log.appending import PENDING_BYTES_MAX
 from penstock.log.files.commit import INLINE_BYTES_MAX
 from penstock.log.files.disk import RealDisk
@@ -282,6 +282,31 @@ async def test_a_failed_sync_fences_the_log_and_reading_goes_on(world: StoreWorl
     assert world.disk.count("sync", ".log") == syncs, "a fenced log is never synced again"
     with pytest.raises(UnavailableError):
         await reader
+
+
+async def test_messages_that_nobody_waits_for_are_counted_when_they_cannot_be_stored(
+    world: StoreWorld,
+) -> None:
+    """On their way, pending, and after the log was fenced."""
+    log = await world.create()
+    lost: list[int] = []
+    log.on_lost = lost.append
+    await append(log, draft(b"kept", 5))
+    log.append([draft(b"stored", 3)])
+    await append(log, draft(b"kept"))
+    gate = world.disk.hold("sync", ".log")
+    world.disk.fail("sync", ".log", errno.EIO, times=1)
+    log.append([draft(b"on its way", 7)])
+    waiting = append(log, draft(b"with it"))
+    await arrived(gate)
+    log.append([draft(b"pending", 11), draft(b"pending")])
+    gate.opened.set()
+    with pytest.raises(UnavailableError, match="fenced"):
+        await waiting
+    assert sorted(lost) == [7, 12]
+    log.append(MixedRun(["a", "b"], [1, 2], b"xyz", [0, 1, 2], [1, 1, 1]))
+    assert sorted(lost) == [3, 7, 12]
+    assert [r.payload for r in await read_all(log)] == [b"kept"] * 5 + [b"stored"] * 3 + [b"kept"]
 
 
 async def test_a_fenced_log_goes_on_at_its_durable_end_after_a_restart(world: StoreWorld) -> None:
