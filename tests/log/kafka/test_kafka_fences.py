@@ -22,7 +22,7 @@ from penstock.log.format.marks import (
     NO_RECORD,
     fence_mark,
 )
-from penstock.log.kafka.mapping import decode_batch, encode_batch, record_count
+from penstock.log.kafka.records.mapping import decode_batch, encode_batch, record_count
 from tests.appends import add
 from tests.examples import examples
 from tests.log.kafka.test_kafka_mapping import PRODUCER, TOPIC, T, stored

@@ -16,9 +16,9 @@ from penstock.log.format.marks import (
     Mark,
     encode_headers,
 )
-from penstock.log.kafka.mapping import decode_batch, encode_batch, record_count
-from penstock.log.kafka.properties import Properties, decode_properties, encode_properties
-from penstock.log.kafka.record_batch import (
+from penstock.log.kafka.records.mapping import decode_batch, encode_batch, record_count
+from penstock.log.kafka.records.properties import Properties, decode_properties, encode_properties
+from penstock.log.kafka.records.record_batch import (
     NULL,
     RecordBatch,
     Records,
@@ -28,7 +28,7 @@ from penstock.log.kafka.record_batch import (
     seal,
     split,
 )
-from penstock.log.kafka.sections import KEY_HEADER
+from penstock.log.kafka.records.sections import KEY_HEADER
 from penstock.model.record import Record
 from tests.appends import add
 from tests.log.format.batch_model import ModelLog, RunPlan, placed_marks, run_plans

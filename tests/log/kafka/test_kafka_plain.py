@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.core.fences import Fences
-from penstock.log.kafka.mapping import decode_batch, decode_records, encode_batch
-from penstock.log.kafka.plain import decode_plain
-from penstock.log.kafka.record_batch import (
+from penstock.log.kafka.records.mapping import decode_batch, decode_records, encode_batch
+from penstock.log.kafka.records.plain import decode_plain
+from penstock.log.kafka.records.record_batch import (
     NULL,
     Records,
     encode_bytes,

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.log.kafka.partitioner import murmur2, partition_of
-from penstock.log.kafka.record_batch import (
+from penstock.log.kafka.records.record_batch import (
     RecordBatch,
     Records,
     encode_bytes,

@@ -10,9 +10,9 @@ from penstock.core.fences import Fences
 from penstock.log.format.batch import Batch
 from penstock.log.format.builder import BatchBuilder
 from penstock.log.format.marks import MARK_IDEMPOTENCY_KEY
-from penstock.log.kafka.mapping import decode_batch, encode_batch
-from penstock.log.kafka.properties import KEY
-from penstock.log.kafka.record_batch import (
+from penstock.log.kafka.records.mapping import decode_batch, encode_batch
+from penstock.log.kafka.records.properties import KEY
+from penstock.log.kafka.records.record_batch import (
     NULL,
     Records,
     encode_bytes,
@@ -23,8 +23,8 @@ from penstock.log.kafka.record_batch import (
     seal,
     split,
 )
-from penstock.log.kafka.scanning import glance
-from penstock.log.kafka.undecoded import read_batch
+from penstock.log.kafka.records.scanning import glance
+from penstock.log.kafka.records.undecoded import read_batch
 from penstock.log.tail import Tail
 from penstock.model.errors import CorruptError
 from penstock.model.record import RETAIN

@@ -20,7 +20,7 @@ from penstock.catalog.cluster.recovering import FoundMarks
 from penstock.catalog.session.sessions import SessionCatalog
 from penstock.core.fences import Fences
 from penstock.log.kafka.log import KafkaLog
-from penstock.log.kafka.record_batch import RecordBatch, seal_bytes
+from penstock.log.kafka.records.record_batch import RecordBatch, seal_bytes
 from penstock.log.kafka.work import KafkaJob, KafkaWork
 from tests.sim.nodes import sim_node
 from tests.sim.nodes.sim_postgres import SimPostgres

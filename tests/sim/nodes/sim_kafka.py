@@ -15,7 +15,7 @@ from penstock.log.kafka.client import (
     Fetched,
     Stored,
 )
-from penstock.log.kafka.record_batch import RecordBatch
+from penstock.log.kafka.records.record_batch import RecordBatch
 from penstock.log.kafka.requests import Partition
 from tests.sim.nodes.clockwork import Clockwork, Network
 

@@ -11,7 +11,7 @@ import msgspec
 from penstock.app.migrate.source import Source, SourceTopic
 from penstock.catalog.moving import Change
 from penstock.log.interface import FSYNC, REPLICATED, LogSettings
-from penstock.log.kafka.mapping import encode_batch
+from penstock.log.kafka.records.mapping import encode_batch
 from penstock.model.errors import RefusedError
 
 SAMPLE_S_MAX: Final = 1.0

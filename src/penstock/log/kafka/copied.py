@@ -16,11 +16,11 @@ from typing import Final
 from penstock.core.fences import Fences
 from penstock.log.format.batch import Batch
 from penstock.log.kafka.asking import fetch_patiently, open_state
-from penstock.log.kafka.compression import GZIP
 from penstock.log.kafka.fetched import decode_fetched
-from penstock.log.kafka.mapping import encode_batch
-from penstock.log.kafka.properties import KEY, Properties, encode_properties
-from penstock.log.kafka.record_batch import (
+from penstock.log.kafka.records.compression import GZIP
+from penstock.log.kafka.records.mapping import encode_batch
+from penstock.log.kafka.records.properties import KEY, Properties, encode_properties
+from penstock.log.kafka.records.record_batch import (
     NULL,
     SEQUENCE_MASK,
     Records,

@@ -8,9 +8,9 @@ from typing import Final
 from penstock.core.fences import Fences
 from penstock.log.format.batch import Batch
 from penstock.log.kafka.client import Fetched
-from penstock.log.kafka.mapping import decode_batch, empty_batch
-from penstock.log.kafka.record_batch import RecordBatch, read_records, split
-from penstock.log.kafka.undecoded import read_batch
+from penstock.log.kafka.records.mapping import decode_batch, empty_batch
+from penstock.log.kafka.records.record_batch import RecordBatch, read_records, split
+from penstock.log.kafka.records.undecoded import read_batch
 
 _MARKER: Final = struct.Struct(">hh")  # version, what the transaction came to
 _ABORT: Final = 0

@@ -27,8 +27,8 @@ from penstock.log.kafka.asking import fetch_patiently
 from penstock.log.kafka.client import BACKOFF_S, EARLIEST, LATEST, Fetched
 from penstock.log.kafka.counts import Counts
 from penstock.log.kafka.fetched import decode_fetched, follow_stored, kept_batches
-from penstock.log.kafka.mapping import encode_batch, own_stamp, record_count
-from penstock.log.kafka.record_batch import RecordBatch
+from penstock.log.kafka.records.mapping import encode_batch, own_stamp, record_count
+from penstock.log.kafka.records.record_batch import RecordBatch
 from penstock.log.kafka.requests import Partition
 from penstock.log.kafka.sizes import Sizes, names_bytes
 from penstock.log.kafka.work import KafkaJob, KafkaWork

@@ -37,7 +37,7 @@ from penstock.log.kafka.client import (
 )
 from penstock.log.kafka.copied import CopiedPartition
 from penstock.log.kafka.log import KafkaLog
-from penstock.log.kafka.record_batch import (
+from penstock.log.kafka.records.record_batch import (
     Records,
     encode_bytes,
     encode_record_headers,

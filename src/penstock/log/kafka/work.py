@@ -30,7 +30,7 @@ from penstock.log.kafka.client import (
     is_passing,
     refusal,
 )
-from penstock.log.kafka.record_batch import SEQUENCE_MASK
+from penstock.log.kafka.records.record_batch import SEQUENCE_MASK
 from penstock.log.kafka.requests import Partition
 from penstock.model.errors import InDoubt, PenstockError, UnavailableError
 from penstock.model.limits import MIB

@@ -11,7 +11,7 @@ import struct
 from typing import Final
 
 from penstock.log.format.checksum import crc32c
-from penstock.log.kafka.compression import decompress
+from penstock.log.kafka.records.compression import decompress
 from penstock.model.errors import CorruptError
 
 HEADER_BYTES: Final = 61

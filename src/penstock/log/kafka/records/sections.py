@@ -12,8 +12,8 @@ from typing import Final
 from penstock.core.fences import Fences
 from penstock.core.naming.names import check_name
 from penstock.log.format.marks import MARK_FENCE, encode_headers
-from penstock.log.kafka.properties import KEY, Properties, decode_properties
-from penstock.log.kafka.record_batch import read_record_headers
+from penstock.log.kafka.records.properties import KEY, Properties, decode_properties
+from penstock.log.kafka.records.record_batch import read_record_headers
 from penstock.model.errors import InvalidName
 from penstock.model.record import Headers
 

@@ -18,9 +18,9 @@ from penstock.log.format import batch_bytes as fmt
 from penstock.log.format.batch import Batch
 from penstock.log.format.builder import Columns, assemble
 from penstock.log.format.marks import NO_RECORD, Mark
-from penstock.log.kafka.plain import decode_plain, fill_times
-from penstock.log.kafka.properties import KEY, Properties, encode_properties
-from penstock.log.kafka.record_batch import (
+from penstock.log.kafka.records.plain import decode_plain, fill_times
+from penstock.log.kafka.records.properties import KEY, Properties, encode_properties
+from penstock.log.kafka.records.record_batch import (
     NULL,
     RecordBatch,
     RecordColumns,
@@ -31,7 +31,7 @@ from penstock.log.kafka.record_batch import (
     read_records,
     seal,
 )
-from penstock.log.kafka.sections import (
+from penstock.log.kafka.records.sections import (
     FOREIGN_FLAGS,
     Shared,
     header_of_key,

@@ -12,7 +12,7 @@ from typing import Final
 
 from mypy_extensions import i64
 
-from penstock.log.kafka.properties import (
+from penstock.log.kafka.records.properties import (
     PLAIN_PARTS,
     VALUE_BYTES_MIN,
     VERSION,

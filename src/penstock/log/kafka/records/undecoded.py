@@ -10,10 +10,10 @@ from typing import Final
 from penstock.core.fences import Fences
 from penstock.log.format.batch import Batch, Undecoded
 from penstock.log.format.builder import Columns, assemble
-from penstock.log.kafka.mapping import decode_batch
-from penstock.log.kafka.record_batch import RecordBatch
-from penstock.log.kafka.scanning import Glance, glance
-from penstock.log.kafka.sections import own_name, shown_name
+from penstock.log.kafka.records.mapping import decode_batch
+from penstock.log.kafka.records.record_batch import RecordBatch
+from penstock.log.kafka.records.scanning import Glance, glance
+from penstock.log.kafka.records.sections import own_name, shown_name
 
 COLUMN_BYTES: Final = 20  # about what the columns of a record take once it is decoded
 

@@ -17,9 +17,9 @@ from penstock.core.fences import Fences
 from penstock.log.format import batch_bytes as fmt
 from penstock.log.format.batch import Batch
 from penstock.log.format.builder import Columns, assemble
-from penstock.log.kafka.record_batch import RecordBatch
-from penstock.log.kafka.scanning import find_parts, read_number
-from penstock.log.kafka.sections import (
+from penstock.log.kafka.records.record_batch import RecordBatch
+from penstock.log.kafka.records.scanning import find_parts, read_number
+from penstock.log.kafka.records.sections import (
     FOREIGN_FLAGS,
     Shared,
     header_of_key,

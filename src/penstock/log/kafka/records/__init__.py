@@ -1,0 +1,1 @@
+"""Messages as Kafka stores them: its record batches, and back to batches of a log."""
