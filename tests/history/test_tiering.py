@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
+from penstock.app.aio import AsyncBroker
 from penstock.log.history.tier import LIFE_NAME
-from penstock.model.errors import RefusedError, UnavailableError
+from penstock.model.errors import Gap, RefusedError, UnavailableError
 from tests.history.world import SEGMENT_BYTES, TOPIC, TieringWorld, history, hot_first, info, keep
 
 
@@ -205,6 +206,52 @@ async def test_a_table_of_another_life_is_refused_and_named(world: TieringWorld)
         assert "is the history of another topic" in (await history(broker)).trouble
         assert hot_first(broker) == 0
     assert world.cold() == rows
+
+
+async def test_readers_get_nothing_of_a_table_of_another_life(world: TieringWorld) -> None:
+    """Also once history is off, and retention has taken what has the same offsets there."""
+    async with world.broker() as broker:
+        await world.create(broker)
+        await world.publish(broker)
+        await keep(broker)
+    shutil.rmtree(world.data)
+    world.payloads.clear()
+    async with world.broker() as broker:
+        await world.create(broker)
+        await world.publish(broker)
+        await keep(broker)
+        await broker.alter_topic(TOPIC, history=False)
+        await keep(broker)
+        await check_only_hot(world, broker)
+    async with world.broker() as broker:
+        await check_only_hot(world, broker)
+
+
+async def test_a_log_without_history_has_nothing_of_a_table_that_is_in_its_place(
+    world: TieringWorld,
+) -> None:
+    async with world.broker() as broker:
+        await world.create(broker)
+        await world.publish(broker)
+        await keep(broker)
+    shutil.rmtree(world.data)
+    world.payloads.clear()
+    async with world.broker() as broker:
+        await world.create(broker, history=False)
+        await world.publish(broker)
+        await keep(broker)
+        await check_only_hot(world, broker)
+
+
+async def check_only_hot(world: TieringWorld, broker: AsyncBroker) -> None:
+    """Readers get what the log has and find nothing before it."""
+    first = hot_first(broker)
+    assert first > 0
+    with pytest.raises(Gap):
+        await broker.engine.topics.get(TOPIC).log.read(0)
+    assert (await info(broker)).first_offset == first
+    records = await broker.read(TOPIC)
+    assert [one.payload for one in records] == world.payloads[first:]
 
 
 async def test_a_table_that_another_broker_wrote_is_not_taken_for_our_own(

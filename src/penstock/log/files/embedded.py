@@ -267,7 +267,7 @@ class EmbeddedLog(AppendingLog[CommitJob]):
 
     def attach_history(self, identity: LogIdentity, process: HistoryProcess) -> ColdRecords:
         """Read what lies before the first segment from the table of this log."""
-        self._cold = ColdRecords(identity, process, self._loader)
+        self._cold = ColdRecords(identity, process, self._loader, self.history)
         return self._cold
 
     async def read(self, offset: int) -> list[Batch]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from bisect import bisect_right
 from collections import OrderedDict
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from penstock.log.format.batch import Batch, up_to
 from penstock.log.history.process import ALL_ROWS, HistoryMissing, HistoryProcess
@@ -18,6 +18,9 @@ from penstock.log.interface import LogIdentity
 from penstock.log.loading import ChunkLoader, Read
 from penstock.model.errors import CorruptError, Gap
 from penstock.model.limits import MIB
+
+if TYPE_CHECKING:
+    from penstock.log.history.tier import LogHistory
 
 READ_BYTES_MAX: Final = 8 * MIB  # of memory for one read; a single batch may take more
 PART_ROWS: Final = 512  # of a group; as many as a page of payloads has
@@ -43,8 +46,15 @@ class ColdFile:
 class ColdRecords:
     """Used on the event loop only."""
 
-    def __init__(self, identity: LogIdentity, process: HistoryProcess, loader: ChunkLoader) -> None:
+    def __init__(
+        self,
+        identity: LogIdentity,
+        process: HistoryProcess,
+        loader: ChunkLoader,
+        history: LogHistory | None = None,
+    ) -> None:
         self.is_known = False  # which files there are
+        self._history = history  # None: whatever table is there is the log's
         self._identity = identity
         self._process = process
         self._loader = loader
@@ -62,7 +72,11 @@ class ColdRecords:
 
     async def refresh(self) -> None:
         """Learn which files there are."""
-        answer, _ = await self._process.ask(LIST, self._identity)
+        life = "" if self._history is None else self._history.life
+        if self._history is not None and not life:  # the log has written no table
+            self.adopt([])
+            return
+        answer, _ = await self._process.ask(LIST, self._identity, life=life)
         self.adopt(answer.files)
 
     async def _learn(self) -> None:

@@ -61,14 +61,23 @@ class HistoryProcess:
         return len(self._waiting) < ORDERS_MAX // 2
 
     async def ask(
-        self, what: str, log: LogIdentity, file: str = "", group: int = 0, rows: range = ALL_ROWS
+        self,
+        what: str,
+        log: LogIdentity,
+        file: str = "",
+        group: int = 0,
+        rows: range = ALL_ROWS,
+        *,
+        life: str = "",
     ) -> tuple[Answer, list[Batch]]:
         """The answer and the batches that came with it.
 
         UnavailableError if there is none in time; HistoryMissing; CorruptError.
         """
         self.orders += 1
-        order = Order(self.orders, what, log, file, group, first=rows.start, count=len(rows))
+        order = Order(
+            self.orders, what, log, file, group, first=rows.start, count=len(rows), life=life
+        )
         try:
             answer, batches = await self._ask(order)
         except UnavailableError:

@@ -30,6 +30,7 @@ class Order(msgspec.Struct):
     group: int = 0  # of rows, in the file
     first: int = 0  # row of the group
     count: int = 0  # of rows from there on; 0: the whole group
+    life: str = ""  # with `list`: a table of another one has no file; empty: any
 
 
 class ColdFacts(msgspec.Struct, frozen=True):

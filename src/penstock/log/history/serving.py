@@ -26,7 +26,7 @@ def carry_out(tables: Tables, order: Order) -> tuple[Answer, Parts]:
     answer = Answer(order.number, order.file)
     try:
         if order.what == LIST:
-            answer.files = tables.list_files(order.log)
+            answer.files = tables.list_files(order.log, order.life)
             return answer, []
         file = tables.open(order.log, order.file)
         if order.what == INDEX:

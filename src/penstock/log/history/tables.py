@@ -16,7 +16,7 @@ import pyarrow as pa
 from penstock.log.format.batch import Batch
 from penstock.log.history.constants import GroupReader
 from penstock.log.history.files import FileName, HistoryFile, parse_name
-from penstock.log.history.manifest import Manifest, open_manifest
+from penstock.log.history.manifest import ListedFile, Manifest, open_manifest
 from penstock.log.history.place import HistoryRoot
 from penstock.log.history.read_orders import ColdFacts
 from penstock.log.history.reading import to_batches
@@ -95,15 +95,20 @@ class Tables:
         self._tables: OrderedDict[LogIdentity, _Table] = OrderedDict()
         self._files: OrderedDict[tuple[LogIdentity, str], GroupedFile] = OrderedDict()
 
-    def list_files(self, log: LogIdentity) -> list[ColdFacts]:
-        """The files that count now, in the order of their offsets; empty without a table."""
+    def list_files(self, log: LogIdentity, life: str = "") -> list[ColdFacts]:
+        """The files that count now, in the order of their offsets; empty without a table.
+
+        A table of another life is that of another log: it counts as none.
+        """
         table = self._table(log)
         with table.turn:
             if table.manifest is None:
                 table.manifest = open_manifest(table.storage)
             else:
                 table.manifest.refresh()
-            found = table.manifest.files if table.manifest is not None else []
+            found: list[ListedFile] = []
+            if table.manifest is not None and life in ("", table.manifest.facts.life):
+                found = table.manifest.files
             self._let_go(log, {str(one.name) for one in found})
             return [
                 ColdFacts(str(one.name), one.name.base, one.name.end, one.last_timestamp)

@@ -192,6 +192,11 @@ class LogHistory:
         """Whether the log has no table yet; known once somebody asked for it."""
         return self._known is None
 
+    @property
+    def life(self) -> str:
+        """Which table is the log's; empty if it has written none, or nobody has looked yet."""
+        return "" if self._known is None else self._known.life
+
     def _check_life(self, state: TableState) -> None:
         assert self._known is not None
         if state.facts.life != self._known.life:
