@@ -52,6 +52,23 @@ def test_verify_finds_damage_in_a_history(
     assert f"{path.name}: " in capsys.readouterr().out
 
 
+def test_a_table_that_cannot_be_opened_is_named_and_the_others_are_shown(
+    filled: TieringWorld, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(filled.table, filled.table.parent / "aside-2")
+    *_, newest = sorted((filled.table / "_delta_log").glob("*.json"))
+    newest.write_bytes(newest.read_bytes()[:20])
+    for action in ("list", "verify"):
+        assert run(filled, "history", action) == 1
+        text = capsys.readouterr().out
+        assert "default/aside-2" in text and "default/orders-1" in text
+        assert "unreadable" in text and str(filled.table) in text
+    assert run(filled, "history", "list", "--json") == 1
+    aside, broken = json.loads(capsys.readouterr().out)
+    assert (aside["topic"], "problems" in aside) == (TOPIC, False)
+    assert broken["table"] == "default/orders-1" and len(broken["problems"]) == 1
+
+
 async def test_verify_finds_records_that_are_in_neither_part(
     filled: TieringWorld, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -27,7 +27,7 @@ from penstock.log.files.disk import RealDisk
 from penstock.log.files.layout import find_logs, log_directory
 from penstock.log.history.place import HistoryRoot, history_root, read_root
 from penstock.log.history.tier import LIFE_NAME, read_known
-from penstock.model.errors import CorruptError, InvalidSetting, RefusedError
+from penstock.model.errors import CorruptError, InvalidSetting, RefusedError, UnavailableError
 from penstock.model.record import shown_time
 
 if TYPE_CHECKING:
@@ -132,23 +132,23 @@ def _no_table(root: HistoryRoot, table: str) -> RefusedError:
     return RefusedError(f"{root.url!r} has no table {table!r}: see `penstock history list`")
 
 
-def list_tables(options: argparse.Namespace) -> None:
+def list_tables(options: argparse.Namespace) -> int:
     from penstock.log.history.storage import find_tables
 
     root = root_of(options)
-    rows = [(table, _open(root, table)) for table in find_tables(root)]
+    found = [_looked_at(root, table) for table in find_tables(root)]
+    problems = [problem for one in found for problem in one.problems]
     if options.json:
-        show_json([_facts(table, manifest) for table, manifest in rows])
-    elif not rows:
+        show_json([one.as_json() if one.problems else one.facts() for one in found])
+    elif not found:
         print(f"no tables in {root.url}")
     else:
         show_table(
-            ["table", "topic", "first", "end", "files", "stored"],
-            [
-                [table, m.facts.topic, m.first, m.end, len(m.files), human_bytes(m.bytes)]
-                for table, m in rows
-            ],
+            ["table", "topic", "first", "end", "files", "stored"], [one.row() for one in found]
         )
+        for problem in problems:
+            print(problem)
+    return 1 if problems else 0
 
 
 def _facts(table: str, manifest: Manifest) -> dict[str, Any]:
@@ -219,9 +219,19 @@ class TableReport:
     manifest: Manifest | None
     problems: list[str]
 
+    def facts(self) -> dict[str, Any]:
+        return _facts(self.table, self.manifest) if self.manifest else {"table": self.table}
+
     def as_json(self) -> dict[str, Any]:
-        facts = _facts(self.table, self.manifest) if self.manifest else {"table": self.table}
-        return facts | {"problems": self.problems}
+        return self.facts() | {"problems": self.problems}
+
+    def row(self) -> list[Any]:
+        """As `list` shows it."""
+        held = self.manifest
+        if held is None:
+            return [self.table, "unreadable", "", "", "", ""]
+        stored = human_bytes(held.bytes)
+        return [self.table, held.facts.topic, held.first, held.end, len(held.files), stored]
 
     def show(self) -> None:
         held = "unreadable"
@@ -232,12 +242,20 @@ class TableReport:
             print(f"  {problem}")
 
 
+def _looked_at(root: HistoryRoot, table: str) -> TableReport:
+    """A table without a look at its files; a torn commit looks like a store that is away."""
+    try:
+        return TableReport(table, _open(root, table), [])
+    except (CorruptError, RefusedError, UnavailableError) as broken:
+        return TableReport(table, None, [str(broken)])
+
+
 def verify_table(root: HistoryRoot, table: str) -> TableReport:
     """Read every byte of a table."""
-    try:
-        manifest = _open(root, table)
-    except (CorruptError, RefusedError) as broken:
-        return TableReport(table, None, [str(broken)])
+    found = _looked_at(root, table)
+    manifest = found.manifest
+    if manifest is None:
+        return found
     progress = Progress("verifying")
     problems = []
     for file in manifest.files:
