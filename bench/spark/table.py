@@ -11,11 +11,13 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+import msgspec
+
 from bench.measure import Bar, Figure, Row, alternate
 from bench.run import Bench
 from bench.spark.tables import TOPIC, Tables, drain, seconds
 from penstock import Broker
-from penstock.log.files.disk import RealDisk
+from penstock.log.files.disk import RealDisk, write_file
 from penstock.log.files.layout import find_logs, log_directory
 from penstock.log.files.reader import FileReader
 from penstock.log.files.segment import segment_bases, segment_path
@@ -23,6 +25,7 @@ from penstock.log.history.files import encode_file
 from penstock.log.history.manifest import TableFacts, create_manifest, file_facts
 from penstock.log.history.place import HistoryRoot, note_root
 from penstock.log.history.storage import storage_of
+from penstock.log.history.tier import LIFE_NAME, Known
 from penstock.pipeline import archive, table
 
 if TYPE_CHECKING:
@@ -51,6 +54,7 @@ def tier(data: Path, copy: Path, records: int) -> Path:
         end = min(base + FILE_RECORDS, until)
         batches = reader.batches(base, end)
         manifest.add(encode_file(batches, base, end, file_facts(manifest, 1)), 1)
+    write_file(disk, directory / LIFE_NAME, msgspec.json.encode(Known(facts.life, until)))
     for base, following in pairwise(segment_bases(disk, directory)):
         if following <= until:
             segment_path(directory, base).unlink()

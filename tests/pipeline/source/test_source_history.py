@@ -16,7 +16,11 @@ from penstock.log.arrow.columns import KINDS, schema_of
 from penstock.log.files.disk import RealDisk
 from penstock.log.files.layout import find_logs
 from penstock.log.history import files
-from penstock.model.errors import Gap
+from penstock.log.history.manifest import create_manifest
+from penstock.log.history.orders import TableFacts
+from penstock.log.history.place import read_root
+from penstock.log.history.storage import storage_of
+from penstock.model.errors import Gap, RefusedError
 from penstock.model.record import Record
 from penstock.pipeline.source.history import Histories
 from penstock.pipeline.source.origin import Wanted
@@ -157,10 +161,38 @@ def test_records_in_neither_part_are_named(tmp_path: Path) -> None:
     tier(data, 300)
     reader = reader_of(data, only("offset"), topic="t")
     pieces = reader.partitions()
-    for file in (tmp_path / "history").rglob("*.json"):
+    dropped = [*(tmp_path / "history").rglob("*.json"), *data.rglob("history.json")]
+    for file in dropped:
         file.unlink()
     with pytest.raises(Gap, match="offsets 0 to [0-9]+ are gone"):
         list(read_batches(reader, pieces, only("offset")))
+
+
+def test_a_table_that_is_missing_or_of_another_log_is_refused(tmp_path: Path) -> None:
+    """Else a query would have fewer records, or those of somebody else, without a word."""
+    data = tmp_path / "data"
+    fill(data, "t", COUNT)
+    tier(data, 300)
+    (tmp_path / "history").rename(tmp_path / "elsewhere")
+    with pytest.raises(RefusedError, match="is missing; it held the records up to offset 300"):
+        offsets(data, topic="t")
+    (identity,) = find_logs(RealDisk(), data)
+    root = read_root(data)
+    assert root is not None
+    facts = TableFacts("t", identity.topic_id, "another life")
+    create_manifest(storage_of(root.place(identity)), facts)
+    with pytest.raises(RefusedError, match="is the history of another topic"):
+        offsets(data, topic="t")
+    with pytest.raises(RefusedError, match="is the history of another topic"):
+        Histories(data).find(identity)
+
+
+def test_whoever_needs_nothing_of_a_history_does_not_look_at_it(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    fill(data, "t", COUNT)
+    tier(data, 300, is_trimmed=False)
+    (tmp_path / "history").rename(tmp_path / "elsewhere")
+    assert offsets(data, topic="t") == list(range(COUNT))
 
 
 def test_a_stream_starts_in_the_history_and_goes_on_in_the_log(

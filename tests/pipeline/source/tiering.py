@@ -7,8 +7,10 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from penstock import Broker
-from penstock.log.files.disk import RealDisk
+from penstock.log.files.disk import RealDisk, write_file
 from penstock.log.files.layout import find_logs, log_directory
 from penstock.log.files.reader import FileReader
 from penstock.log.files.segment import segment_bases, segment_path
@@ -16,6 +18,7 @@ from penstock.log.history.files import encode_file
 from penstock.log.history.manifest import TableFacts, create_manifest, file_facts, open_manifest
 from penstock.log.history.place import HistoryRoot, note_root
 from penstock.log.history.storage import storage_of
+from penstock.log.history.tier import LIFE_NAME, Known
 from penstock.model.record import Record
 
 SEGMENT_BYTES = "64 KiB"
@@ -55,6 +58,7 @@ def tier(data: Path, end: int, *, is_trimmed: bool = True) -> int:
     reader = FileReader(disk, directory)
     batches = reader.batches(manifest.end, end)
     manifest.add(encode_file(batches, manifest.end, end, file_facts(manifest, 1)), 1)
+    write_file(disk, directory / LIFE_NAME, msgspec.json.encode(Known(facts.life, end)))
     if is_trimmed:
         bases = segment_bases(disk, directory)
         for base, following in pairwise(bases):

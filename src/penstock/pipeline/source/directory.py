@@ -128,7 +128,7 @@ class DirectoryOrigin:
             first, end = reader.bounds()
             # After the bounds of the log: in the other order, records that go into the history in
             # between would be in neither.
-            cold = self.history(identity.topic_id)
+            cold = self.history(identity.topic_id) if first > 0 else None
             if cold is not None and cold.end >= first:
                 first = min(first, cold.first)
             topic = self._topics.name_of(identity)

@@ -20,13 +20,17 @@ import pyarrow.compute as pc
 from penstock.core.naming.names import matches
 from penstock.core.where import compile_where
 from penstock.log.arrow.columns import to_arrow
+from penstock.log.files.disk import RealDisk
+from penstock.log.files.layout import log_directory
 from penstock.log.history.constants import GroupReader
 from penstock.log.history.files import HistoryFile
-from penstock.log.history.manifest import Manifest, open_manifest
+from penstock.log.history.manifest import Manifest, check_life, open_manifest
 from penstock.log.history.place import TablePlace, read_root
 from penstock.log.history.reading import to_batches
 from penstock.log.history.schema import SCHEMA
 from penstock.log.history.storage import storage_of
+from penstock.log.history.tier import read_known
+from penstock.model.errors import RefusedError
 from penstock.pipeline.source.scan import Mask, kept_records, kept_rows, wanted_names
 
 if TYPE_CHECKING:
@@ -49,19 +53,30 @@ class Histories:
         self._open: dict[str, Manifest] = {}  # by the table's address
 
     def find(self, identity: LogIdentity) -> History | None:
-        """What is stored of a topic outside its log, as it is now; None if nothing is."""
+        """What is stored of a topic outside its log, as it is now; None if nothing is.
+
+        RefusedError if the table that its log has written is missing, or another is in its place.
+        """
         root = read_root(self._data)
-        if root is None:
+        known = read_known(RealDisk(), log_directory(self._data, identity))
+        if root is None or known is None or known.import_end:
             return None
         place = root.place(identity)
         manifest = self._open.get(place.uri)
         if manifest is None:
             manifest = open_manifest(storage_of(place))
+            if manifest is None and known.end:
+                raise RefusedError(
+                    f"the history {place.uri!r} is missing; it held the records up to offset "
+                    f"{known.end}: make it reachable again, or forget it with `penstock history "
+                    "drop`"
+                )
             if manifest is None:
                 return None
             self._open[place.uri] = manifest
         else:
             manifest.refresh()
+        check_life(manifest, known.life)
         return History(manifest, place) if manifest.files else None
 
 
