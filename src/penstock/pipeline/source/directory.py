@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.core.naming.names import topic_key
 from penstock.log.files.reader import FileReader
+from penstock.log.files.segment import segment_bases, segment_path
 from penstock.log.history.place import read_root
 from penstock.log.interface import LogIdentity
 from penstock.model.errors import CorruptError, Gap, TopicNotFound
@@ -52,6 +54,16 @@ class DirectoryOrigin:
 
             self._histories = Histories(self._topics.path)
         return self._histories.find(self._identity(topic_id))
+
+    def version(self, topic_id: int) -> tuple[Any, ...]:
+        """Which files a log has: it differs after every change, also of records that were there."""
+        directory = self._topics.directory_of(self._identity(topic_id))
+        found = []
+        for base in segment_bases(self._topics.disk, directory):
+            with suppress(FileNotFoundError):  # it was trimmed meanwhile
+                facts = segment_path(directory, base).stat()
+                found.append((base, facts.st_ino, facts.st_mtime_ns))
+        return str(directory), *found
 
     def offset_at(self, topic: TopicState, timestamp_us: int) -> int:
         reader = self._reader(topic.topic_id)

@@ -18,7 +18,8 @@ from penstock.pipeline.source.origin import Wanted
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from penstock.pipeline.source.origin import Origin, Range
+    from penstock.pipeline.source.directory import DirectoryOrigin
+    from penstock.pipeline.source.origin import Range
 
 GROUP_ROWS: Final = 65_536  # so that a few tasks can share the file
 _WRITING: Final[dict[str, Any]] = {
@@ -27,10 +28,13 @@ _WRITING: Final[dict[str, Any]] = {
 }
 
 
-def tail_file(origin: Origin, tail: Range, schema: pa.Schema) -> Path:
-    """A file with the records of the range; Gap when some are gone. It stays until Python ends."""
-    columns = hashlib.sha256(str(schema).encode()).hexdigest()[:16]
-    name = f"{tail.topic_id}-{tail.epoch}-{tail.start}-{tail.end}-{columns}.parquet"
+def tail_file(origin: DirectoryOrigin, tail: Range, schema: pa.Schema) -> Path:
+    """A file with the records of the range; Gap when some are gone. It stays until Python ends.
+
+    The next call gets the same file, unless the log has been written or erased in since.
+    """
+    facts = repr((origin.version(tail.topic_id), tail, str(schema)))
+    name = f"{hashlib.sha256(facts.encode()).hexdigest()}.parquet"
     path = _directory(os.getpid()) / name
     if path.exists():
         return path
