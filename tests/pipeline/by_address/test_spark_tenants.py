@@ -14,7 +14,7 @@ from penstock import Broker
 from penstock.app.server import Server
 from penstock.cli.main import main
 from penstock.model.record import DEFAULT_TENANT
-from penstock.pipeline import archive, dispatch, replay, sql, stats
+from penstock.pipeline import archive, dispatch, register, replay, sql, stats, table
 from tests.doors.hosted import Hosted
 from tests.pipeline.declared.declaring import Declare
 from tests.pipeline.source.reading import address
@@ -99,6 +99,16 @@ def test_source_and_sink_are_of_one_tenant(
         read(spark, {"path": str(data), "tenant": "nobody"})
     with pytest.raises(Exception, match="tenant"):
         read(spark, {"path": str(data), "tenant": "../x"})
+
+
+def test_tables_are_of_one_tenant(spark: SparkSession, hosted: Hosted, tmp_path: Path) -> None:
+    for tenant in TENANTS:
+        for place in places(hosted, tmp_path / "data", tenant):
+            (row,) = table(spark, "orders", **place).collect()
+            assert bytes(row.payload).decode() == f"of {tenant}", place
+            assert register(spark, "orders", **place, where="offset >= 0") == ["penstock.`orders`"]
+            (row,) = spark.sql("SELECT payload FROM penstock.orders").collect()
+            assert bytes(row.payload).decode() == f"of {tenant}", place
 
 
 def test_a_directory_that_no_broker_has_open_is_written_for_one_tenant(

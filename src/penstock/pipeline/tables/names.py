@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 from penstock.model.errors import RefusedError
 from penstock.pipeline.connecting import origin_of
 from penstock.pipeline.source.options import Connection
-from penstock.pipeline.tables.reading import DEFAULT_PATH, table
+from penstock.pipeline.tables.reading import DEFAULT_PATH, table_at
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -24,6 +24,10 @@ def register(
     *,
     path: str | Path | None = None,
     url: str | None = None,
+    user: str = "",
+    password: str = "",
+    token: str = "",
+    tenant: str = "",
     names: str | None = None,
     where: str | None = None,
 ) -> list[str]:
@@ -38,12 +42,15 @@ def register(
             f"with penstock.pipeline.session(), or with the setting {_SETTING} {NAMESPACE}"
         )
     wanted = tuple([topics] if isinstance(topics, str) else topics)
-    connection = Connection(None if url else Path(path or DEFAULT_PATH).absolute(), url or "")
+    files = None if url else Path(path or DEFAULT_PATH).absolute()
+    connection = Connection(files, url or "", user, password=password, token=token, tenant=tenant)
+    options = {"names": names, "where": where}
+    chosen = {key: text for key, text in options.items() if text is not None}
     found = []
     states = origin_of(connection).states(wanted)
     for topic in dict.fromkeys(state.topic for state in states):
         name = f"`{topic.replace('`', '``')}`"
-        rows = table(spark, topic, path=path, url=url, names=names, where=where)
+        rows = table_at(spark, connection, topic, chosen)
         rows.createOrReplaceGlobalTempView(name)
         found.append(f"{NAMESPACE}.{name}")
     return found

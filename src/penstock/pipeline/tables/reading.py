@@ -6,6 +6,7 @@ records that go into the history and out of the log in between would be missing.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import reduce
 from pathlib import Path
@@ -43,6 +44,10 @@ def table(
     *,
     path: str | Path | None = None,
     url: str | None = None,
+    user: str = "",
+    password: str = "",
+    token: str = "",
+    tenant: str = "",
     names: str | None = None,
     where: str | None = None,
 ) -> DataFrame:
@@ -52,13 +57,21 @@ def table(
     prunes columns and pushes filters into the history's files by itself. `names`, a filter such as
     sensors/#, and `where` choose records as they do for `format("penstock")`.
     """
-    connection = Connection(None if url else Path(path or DEFAULT_PATH).absolute(), url or "")
+    files = None if url else Path(path or DEFAULT_PATH).absolute()
+    connection = Connection(files, url or "", user, password=password, token=token, tenant=tenant)
+    options = {"names": names, "where": where}
+    chosen = {key: text for key, text in options.items() if text is not None}
+    return table_at(spark, connection, topic, chosen)
+
+
+def table_at(
+    spark: SparkSession, connection: Connection, topic: str, chosen: Mapping[str, str]
+) -> DataFrame:
+    """As `table`; `chosen` are the options that choose records."""
     origin = origin_of(connection)
     states = origin.states((topic,))
     start = {state.key: place_at(state, state.first) for state in states}
     end = {state.key: place_at(state, state.end) for state in states}
-    options = {"names": names, "where": where}
-    chosen = {key: text for key, text in options.items() if text is not None}
     if chosen:  # by the code of the broker, on both parts
         return through_source(spark, connection, start, end, SCHEMA, **chosen)
     return read_past(spark, connection, start, end, SCHEMA, origin=origin)
