@@ -18,8 +18,13 @@ from penstock.log.history.manifest import (
     open_manifest,
 )
 from penstock.log.history.orders import TableFacts
+from penstock.log.history.place import HistoryRoot, TablePlace
+from penstock.log.history.read_orders import LIST, Order
 from penstock.log.history.schema import SCHEMA
-from penstock.log.history.storage import DirectoryStorage
+from penstock.log.history.serving import carry_out
+from penstock.log.history.storage import DirectoryStorage, storage_of
+from penstock.log.history.tables import Tables
+from penstock.log.interface import LogIdentity
 from penstock.model.errors import CorruptError, RefusedError, UnavailableError
 from tests.log.files.segments import plain_run
 from tests.log.format.batch_model import TOPIC, ModelLog, T
@@ -161,6 +166,24 @@ def test_a_missing_or_damaged_file_is_named(world: TableWorld) -> None:
     path.unlink()
     with pytest.raises(CorruptError, match=f"{path.name} is missing"):
         manifest.open_file(manifest.files[0])
+
+
+def test_what_a_store_that_is_away_says_is_one_line_without_colours() -> None:
+    options = {
+        "AWS_ENDPOINT_URL": "http://127.0.0.1:1",
+        "AWS_ACCESS_KEY_ID": "test",
+        "AWS_SECRET_ACCESS_KEY": "test",
+        "AWS_REGION": "us-east-1",
+        "AWS_ALLOW_HTTP": "true",
+        "max_retries": "0",
+    }
+    with pytest.raises(UnavailableError) as away:
+        open_manifest(storage_of(TablePlace("s3://bucket/table", options)))
+    told = str(away.value)
+    assert told.isprintable() and "127.0.0.1:1" in told, told
+    order = Order(1, LIST, LogIdentity("default", 7, TOPIC))
+    answer, _ = carry_out(Tables(HistoryRoot("s3://bucket", options)), order)
+    assert answer.error.isprintable() and "127.0.0.1:1" in answer.error
 
 
 def test_other_programs_read_bounds_from_the_table(world: TableWorld) -> None:

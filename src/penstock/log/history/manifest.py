@@ -30,7 +30,7 @@ from penstock.log.history.files import (
 )
 from penstock.log.history.orders import TableFacts
 from penstock.log.history.schema import SCHEMA
-from penstock.log.history.storage import TableStorage
+from penstock.log.history.storage import TableStorage, said
 from penstock.model.errors import CorruptError, RefusedError, UnavailableError
 from penstock.model.record import shown_time
 
@@ -162,7 +162,7 @@ class Manifest:
             )
         except CommitFailedError as failed:
             raise UnavailableError(
-                f"somebody else writes the history {self.storage.uri!r}: {failed}"
+                f"somebody else writes the history {self.storage.uri!r}: {said(failed)}"
             ) from failed
         except (DeltaError, OSError) as failed:
             raise _away(self.storage, failed) from failed
@@ -308,4 +308,4 @@ def _add_action(file: EncodedFile) -> AddAction:
 
 
 def _away(storage: TableStorage, failed: Exception) -> UnavailableError:
-    return UnavailableError(f"history {storage.uri!r} cannot be reached: {failed}")
+    return UnavailableError(f"history {storage.uri!r} cannot be reached: {said(failed)}")

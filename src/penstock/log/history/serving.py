@@ -14,6 +14,7 @@ import msgspec
 
 from penstock.log.history.place import HistoryRoot
 from penstock.log.history.read_orders import FRAME, INDEX, LIST, Answer, Order
+from penstock.log.history.storage import said
 from penstock.log.history.tables import Tables
 from penstock.model.errors import CorruptError
 
@@ -39,7 +40,7 @@ def carry_out(tables: Tables, order: Order) -> tuple[Answer, Parts]:
     except CorruptError as broken:
         answer.error, answer.is_corrupt = f"{answer.file}: {broken}", True
     except Exception as failed:  # whatever pyarrow, delta-rs or the store have to say
-        answer.error = f"{answer.file}: {failed}" if answer.file else str(failed)
+        answer.error = f"{answer.file}: {said(failed)}" if answer.file else said(failed)
     return answer, []
 
 

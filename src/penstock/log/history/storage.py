@@ -24,6 +24,7 @@ from penstock.model.limits import KIB
 
 LOG_NAME: Final = "_delta_log"
 _COMMIT: Final = re.compile(r"[0-9]{20}\.json\Z")
+_DRAWN: Final = re.compile("\x1b\\[[0-9;]*m|\u21b3")  # colours and arrows in errors of the library
 _LEVELS: Final = 3  # above a table: its tenant, the root, and where the root is
 _SYNCED_BYTES: Final = 512 * KIB  # of a file in a directory at once: a few milliseconds
 _PUT_BYTES: Final = 8 * 1024 * 1024  # given to an object store at once
@@ -167,6 +168,11 @@ def storage_of(place: TablePlace) -> TableStorage:
     if place.is_directory:
         return DirectoryStorage(Path(place.uri))
     return ObjectStorage(place.uri, place.options)
+
+
+def said(failed: Exception) -> str:
+    """What an error says, in one line: the library draws its own on several, in colours."""
+    return " ".join(_DRAWN.sub("", str(failed)).split())
 
 
 def _is_whole(commit: bytes) -> bool:
