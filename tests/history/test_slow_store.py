@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,12 +15,14 @@ from urllib.request import urlopen
 
 import pytest
 
+from penstock import Broker
 from penstock.app.server import Server
 from penstock.log.history.process import HistoryProcess
 from penstock.mqtt.kinds import MQTT_5
 from tests.doors.hosted import Hosted
 from tests.doors.wire import Wire, connect_kept
 from tests.history.cooling import cool
+from tests.history.s3_server import options_of
 from tests.http.events import Events
 
 pytestmark = pytest.mark.slow
@@ -131,6 +134,26 @@ def test_a_reader_of_history_is_told_to_try_again_and_it_is_counted(world: SlowS
     assert world.process().failures == 1
     world.process()._answer_s_max = 30.0
     assert len(world.records(0)) == 20, "another process reads on"
+
+
+def test_a_store_that_hangs_holds_up_the_start_for_the_first_topics_only(tmp_path: Path) -> None:
+    """Each look at it takes 3 s here, and minutes with the timeouts that people have."""
+    topics = [f"t{number}" for number in range(6)]
+    with Broker(tmp_path, history_url=str(tmp_path / "history")) as broker:
+        for topic in topics:
+            broker.create_topic(topic, history=True)
+            broker.publish("x", topic)
+    with socket.create_server(("127.0.0.1", 0)) as hanging:
+        port = hanging.getsockname()[1]
+        options = options_of(port) | {"timeout": "3s", "max_retries": "0"}
+        settings: dict[str, Any] = {"history_url": "s3://bucket", "history_options": options}
+        with Broker(tmp_path, upkeep_s=3_600, **settings) as broker:
+            told = [one.history.trouble for one in broker.topics() if one.history]
+            for topic in topics:
+                assert broker.publish("y", topic) == 1
+    asked = [text for text in told if "cannot be reached" in text]
+    assert 1 <= len(asked) < len(topics) == len(told)
+    assert all("the store does not answer" in text for text in told if text not in asked)
 
 
 def test_readers_cross_the_border_while_it_moves(world: SlowStoreWorld) -> None:

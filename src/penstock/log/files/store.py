@@ -44,6 +44,7 @@ from penstock.model.errors import CorruptError, PenstockError, UnavailableError
 
 T = TypeVar("T")
 
+WAIT_S_MAX: Final = 5.0  # in vain for the store of histories, before logs are opened without it
 _DELETED_SUFFIX: Final = ".deleted"
 # What the whole machine lacks for the moment: no fault of the log that meets it first.
 _SCARCE: Final = (errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.ENOMEM)
@@ -77,6 +78,7 @@ class EmbeddedStore:
         self._committer: Committer[CommitJob] = Committer(loop, workers)
         self.cache = ChunkCache(CACHE_BYTES_MAX)
         self._history_trouble = ""  # why no file of it was found at the start
+        self._waited_s = 0.0  # in vain, for the store of histories to answer
         self._tier = tier
 
     @property
@@ -162,12 +164,20 @@ class EmbeddedStore:
                 "dropped from the log until there is one, or until history is off for the topic"
             )
             return recovered
+        began_s = self._loop.time()
         try:
+            if self._waited_s >= WAIT_S_MAX:  # else a broker with many topics would never start
+                raise UnavailableError(
+                    f"history {history.place.uri!r} is looked at later: the store does not answer"
+                )
             await history.look(recovered.segments)
         except (PenstockError, OSError) as trouble:  # upkeep tries again
+            if isinstance(trouble, (UnavailableError, OSError)):
+                self._waited_s += self._loop.time() - began_s
             history.note(trouble)
             self.notes.append(f"{directory.name}: {trouble}")
             return recovered
+        self._waited_s = 0.0
         work = partial(
             continue_at, self._disk, directory, recovered, history.end, self._clock.now_us()
         )
