@@ -35,7 +35,7 @@ from penstock.log.files.segment import SegmentHeader
 from penstock.log.files.upkeep.ordered import read_erasures
 from penstock.log.format.end_bytes import LOOSE
 from penstock.log.history.cold import ColdRecords
-from penstock.log.history.process import HistoryProcess
+from penstock.log.history.process import ANSWER_S_MAX, HistoryProcess
 from penstock.log.history.tier import HistoryTier, LogHistory
 from penstock.log.interface import FSYNC, OS, LogIdentity, LogSettings
 from penstock.log.rounds import Committer
@@ -170,7 +170,7 @@ class EmbeddedStore:
                 raise UnavailableError(
                     f"history {history.place.uri!r} is looked at later: the store does not answer"
                 )
-            await history.look(recovered.segments)
+            await self._look(history, recovered)
         except (PenstockError, OSError) as trouble:  # upkeep tries again
             if isinstance(trouble, (UnavailableError, OSError)):
                 self._waited_s += self._loop.time() - began_s
@@ -186,6 +186,15 @@ class EmbeddedStore:
             self.notes += [f"{directory.name}: {note}" for note in continued.notes]
             await self._workers.run(partial(self._write_end, end_file, continued, settings))
         return continued
+
+    async def _look(self, history: LogHistory, recovered: Recovered) -> None:
+        """As `LogHistory.look`; UnavailableError if the answer takes too long."""
+        try:
+            await asyncio.wait_for(history.look(recovered.segments), ANSWER_S_MAX)
+        except TimeoutError:
+            raise UnavailableError(
+                f"history {history.place.uri!r} gave no answer within {ANSWER_S_MAX:g} s"
+            ) from None
 
     async def _learn_history(self, cold: ColdRecords) -> None:
         """Ask which files there are. A store that is away holds up the first log only."""
