@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 import tomllib
+from argparse import _SubParsersAction
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ import pytest
 from penstock.cli.main import COMMANDS, make_parser
 from penstock.config.reading import load
 from penstock.core.access.rules import parse_rule
-from tests.docs.shown import ROOT, Block, all_blocks, find
+from tests.docs.shown import PAGES, ROOT, Block, all_blocks, find
 from tests.docs.test_sessions import COMMAND_BLOCKS, HTTP_SESSION
 from tests.each import each
 
@@ -41,17 +42,22 @@ RUN_BY = {
     ("OPERATIONS.md", "penstock sub -t 'plant"): "tests/docs/test_sessions.py",
     ("PYTHON.md", "key = None"): "tests/docs/test_sessions.py",
     ("PYTHON.md", "work = client"): "tests/docs/test_sessions.py",
+    ("PYTHON.md", "broker = Broker("): "tests/docs/test_sessions.py",
+    ("PYTHON.md", "@client.handler("): "tests/docs/test_sessions.py",
 }
 # Blocks of commands that are only read by the parser of the command line, and why.
 ONLY_PARSED = {
     ("OPERATIONS.md", "penstock history list"): "tests/cli/mqtt/test_cli_history.py runs them",
     ("OPERATIONS.md", "penstock history import"): "tests/cli/mqtt/test_cli_history.py runs them",
     ("OPERATIONS.md", "penstock migrate"): "tests/cluster/test_migrate.py runs it",
-    ("PIPELINES.md", "penstock pipeline run archive"): "the guide runs the job in Python",
-    ("PIPELINES.md", "penstock pipeline run dispatch"): "the guide runs the job in Python",
-    ("PIPELINES.md", "penstock pipeline run clean"): "the guide runs the job in Python",
-    ("PIPELINES.md", "penstock pipeline run stats"): "the guide runs the job in Python",
-    ("PIPELINES.md", "penstock pipeline run replay"): "the guide runs the job in Python",
+    (
+        "PIPELINES.md",
+        "penstock pipeline run archive",
+    ): "endless; tests/pipeline/jobs/test_spark_archive.py",
+    (
+        "PIPELINES.md",
+        "penstock pipeline run replay",
+    ): "takes its time; tests/pipeline/jobs/test_spark_replay.py",
     (
         "MQTT.md",
         "penstock sub -t '$share",
@@ -74,15 +80,13 @@ NOT_RUN = {
         "MQTT.md",
         "connection plant",
     ): "tests/peers/mosquitto/test_mosquitto_bridge.py",
-    ("PYTHON.md", "broker = Broker("): "two ways to write one line",
-    ("PYTHON.md", "@client.handler("): "it never ends; tests/client/test_client.py",
-    ("PIPELINES.md", "duckdb.sql("): "other programs, which are not installed for tests",
     ("HACKING.md", "make setup"): "makes this checkout, in which the tests run",
     ("HACKING.md", "git worktree"): "compiles another commit",
     ("HACKING.md", ".venv/bin/python tools/engine.py"): "compiles, or removes what is compiled",
     ("ARCHITECTURE.md", ""): "drawings and names of functions",
     ("FORMATS.md", ""): "layouts; tests/log/format/test_format_golden.py reads the tables",
 }
+IN_A_SENTENCE = re.compile(r"`penstock ([^`]+)`")
 PIP = re.compile(r"pip install '?penstock\[([\w,]+)\]'?")
 
 
@@ -152,3 +156,25 @@ def test_commands_that_are_not_run_have_the_shown_options(page: str, first: str)
         parser = make_parser(COMMANDS.keys() & {words[1]})
         _, unknown = parser.parse_known_args(words[1:])
         assert unknown == []
+
+
+@each("page", PAGES, ids=lambda path: path.name)
+def test_every_command_in_a_sentence_exists_with_its_options(page: Path) -> None:
+    wrong = []
+    for shown in IN_A_SENTENCE.findall(page.read_text()):
+        words = shlex.split(shown.replace("\\|", "|").partition(" | ")[0].partition(" -- ")[0])
+        if words[0] == "COMMAND":
+            continue
+        parser = make_parser(COMMANDS.keys() & {words[0]})
+        for name in words:
+            below = [one for one in parser._actions if isinstance(one, _SubParsersAction)]
+            if not below or name.startswith("-"):
+                break
+            names = [one for one in name.split("|") if not one.isupper()]
+            if not all(below[0].choices.get(one) for one in names):
+                wrong.append(shown)
+                break
+            parser = below[0].choices[names[0]]
+        options = [word for word in words if re.match("--?[a-zA-Z]", word)]
+        wrong += [shown for word in options if word not in parser._option_string_actions]
+    assert wrong == []

@@ -10,7 +10,10 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from threading import Thread
+from typing import Any
 
+import msgspec
 import pytest
 
 import penstock
@@ -25,6 +28,12 @@ GAP = "…"
 HTTP_SESSION = [one for one in all_blocks() if (one.page, one.language) == ("HTTP.md", "console")]
 ENDLESS = "/stream?"  # curl follows it until it is stopped
 Shell = Callable[..., str]
+
+
+class Reading(msgspec.Struct):
+    """What the handler on the page about Python takes."""
+
+    celsius: float
 
 
 @pytest.fixture
@@ -190,6 +199,30 @@ def test_the_programs_with_a_client_of_the_python_page_run(served: Served) -> No
         for first in ("key = None", "work = client.join_group"):
             exec(compile(find("PYTHON.md", first).text, "PYTHON.md", "exec"), names)
     assert packed == ["tea"]
+
+
+@pytest.mark.slow
+def test_a_directory_and_a_server_are_opened_as_shown(served: Served, tmp_path: Path) -> None:
+    shown = find("PYTHON.md", "broker = Broker(").text
+    shown = shown.replace("127.0.0.1:8090", f"127.0.0.1:{served.http_port}")
+    for line in shown.replace("./penstock_data", str(tmp_path / "own")).splitlines():
+        names: dict[str, Any] = {"Broker": Broker, "penstock": penstock}
+        exec(line, names)
+        with names["broker"] as broker:
+            broker.create_topic("orders")
+            assert broker.publish("tea", "orders") == 0
+
+
+@pytest.mark.slow
+def test_a_handler_answers_a_request_as_shown(served: Served) -> None:
+    client = penstock.connect(f"http://127.0.0.1:{served.http_port}")
+    client.create_topic("sensors")
+    names = {"client": client, "Reading": Reading}
+    handler, _, rest = find("PYTHON.md", "@client.handler(").text.partition("\nclient.run()")
+    exec(handler, names)
+    Thread(target=client.run, kwargs={"start": "earliest"}, daemon=True).start()  # until it ends
+    request = rest.partition("\n")[2].partition("  #")[0]
+    assert eval(request, names) == {"fahrenheit": 212}
 
 
 @pytest.mark.slow
