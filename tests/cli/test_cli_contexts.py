@@ -51,6 +51,7 @@ def test_a_context_that_is_removed_is_not_used_any_more(run: Command, home: Path
     for arguments in (("use", "here"), ("remove", "here")):
         gone = run("context", *arguments)
         assert gone.code == 1 and "there is no context 'here'" in gone.err
+        assert "(known contexts: none yet)" in gone.err
     assert run("context", "use").code == 2
     assert run("context", "use", "--none").code == 0
 

@@ -41,9 +41,10 @@ class Contexts:
     def get(self, name: str) -> Context:
         found = self.contexts.get(name)
         if found is None:
-            known = ", ".join(sorted(self.contexts)) or "there are none yet"
+            known = ", ".join(sorted(self.contexts)) or "none yet"
             raise RefusedError(
-                f"there is no context {name!r} ({known}): add it with `penstock context add`"
+                f"there is no context {name!r}: add it with `penstock context add` (known "
+                f"contexts: {known})"
             )
         return found
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from penstock.cli.arguments import whole_number
 from penstock.cli.output import (
     UsageError,
     counted,
@@ -73,7 +74,9 @@ def add_commands(commands: Any) -> None:
         action.add_argument("group", help="name of the group (case-sensitive)")
     for action in (create, alter):
         _add_settings(action)
-    redrive.add_argument("--limit", type=int, metavar="N", help="put back at most N (default: all)")
+    redrive.add_argument(
+        "--limit", type=whole_number, metavar="N", help="put back at most N (default: all)"
+    )
     redrive.add_argument(
         "--where", metavar="EXPRESSION", help="put back only those that match the expression"
     )
