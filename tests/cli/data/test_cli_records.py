@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import pty
+import sys
 from pathlib import Path
 
 import pytest
 
 from penstock import Broker
+from penstock.cli.main import main
 from tests.cli.conftest import Command
 
 
@@ -40,6 +44,20 @@ def test_publish_one_message_and_see_where_it_went(run: Command) -> None:
         [["unit", "C"], ["unit", "="]],
     )
     assert shown["offset"] == 1 and shown["topic"] == "t" and shown["time"].endswith("Z")
+
+
+def test_who_publishes_from_a_terminal_is_told_what_to_type(
+    run: Command, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    run("topic", "create", "t")
+    ours, theirs = pty.openpty()
+    with os.fdopen(ours, "wb", buffering=0) as keys, os.fdopen(theirs) as terminal:
+        monkeypatch.setattr(sys, "stdin", terminal)
+        keys.write(b"hello\n\x04")
+        assert main(["publish", "t"]) == 0
+    said = capfd.readouterr()
+    assert said.out == "stored at offset 0\n"
+    assert "type the message and end with Ctrl-D" in said.err
 
 
 def test_publish_standard_input_whole_or_line_by_line(run: Command, data: Path) -> None:

@@ -21,6 +21,7 @@ from penstock.cli.output import (
     show_json,
     show_table,
     shown_offsets,
+    warn,
 )
 from penstock.cli.remote import AnyBroker, add_remote, reach_broker
 from penstock.cli.target import allow_negative_positions
@@ -183,7 +184,11 @@ def publish_messages(options: argparse.Namespace) -> None:
 def _messages(options: argparse.Namespace) -> Iterator[list[str | bytes]]:
     if options.message is not None:
         yield [options.message]
-    elif options.lines:
+        return
+    if sys.stdin.isatty():
+        what = "messages, one per line," if options.lines else "the message"
+        warn(f"type {what} and end with Ctrl-D on a line of its own")
+    if options.lines:
         for lines in _line_batches():
             yield [text_if_possible(line) for line in lines]
     else:
