@@ -140,6 +140,14 @@ def test_the_first_start_says_that_anyone_on_this_machine_comes_in(tmp_path: Pat
     assert read_fact(greeting, "retention") == "7d, no size limit"
 
 
+def test_the_address_of_the_console_is_one_that_a_browser_can_open(tmp_path: Path) -> None:
+    flags = ("--mqtt", "off", "--http", "0.0.0.0:0", "--allow-anonymous")
+    greeting = greeting_of(tmp_path, *flags)
+    port = read_fact(greeting, "listening").rpartition(":")[2]
+    assert read_fact(greeting, "console") == f"http://localhost:{port}/"
+    assert "console: " not in greeting_of(tmp_path, *FREE)
+
+
 def test_counts_of_one_are_not_plural(tmp_path: Path) -> None:
     add_users(tmp_path / "data", alice="secret")
     with Broker(tmp_path / "data") as broker:

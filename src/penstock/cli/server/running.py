@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import os
+import re
 import signal
 import sys
 from contextlib import suppress
@@ -146,11 +147,18 @@ async def _greet(server: Server, settings: ServerSettings) -> None:
         print(f"node: {node.name}, incarnation {node.inc}, lease {node.lease_s:g} s")
     for address in server.addresses:
         print(f"listening: {address}")
+    for address in [one for one in server.addresses if one.startswith("http")][:1]:
+        print(f"console: {_for_browsers(address)}")
     print(f"access: {_access(len(engine.access.users()), settings)}")
     print(f"durability: {defaults.durability}, {_ACKNOWLEDGED[defaults.durability]}")
     print(f"retention: {_retention(defaults.retention_age, defaults.retention_bytes)}")
     print(f"engine: {engine_kind()}")
     print("ready; stop with Ctrl-C", flush=True)
+
+
+def _for_browsers(address: str) -> str:
+    """Listening on all addresses is no address to open."""
+    return re.sub(r"//(0\.0\.0\.0|\[::\]):", "//localhost:", address) + "/"
 
 
 def _access(users: int, settings: ServerSettings) -> str:
