@@ -5,9 +5,10 @@ from __future__ import annotations
 import socket
 from pathlib import Path
 
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Page, Request, expect
 
 from tests.doors.hosted import Hosted
+from tests.http.access.test_http_access import basic
 from tests.http.asking import Asking
 from tests.peers.console.console_house import go
 
@@ -66,6 +67,56 @@ def test_a_consumer_is_moved_and_a_wrong_position_is_said_in_the_dialog(
         dialog.get_by_role("button", name="Move", exact=True).click()
         expect(page.get_by_text("Consumer billing continues at offset 1.")).to_be_visible()
         expect(row).to_contain_text("3")
+
+
+def test_few_of_the_topics_without_readers_are_asked_about_at_a_time(
+    page: Page, tmp_path: Path
+) -> None:
+    with Hosted(tmp_path) as broker, Asking(broker.ports["http"]) as asking:
+        for number in range(60):
+            asking.ask("PUT", f"/v1/topics/t{number:02}", {})
+        asking.ask("PUT", "/v1/topics/t07/consumers/billing", {})
+        rounds: list[int] = []
+
+        def count(request: Request) -> None:
+            path = request.url.partition("/v1/")[2]
+            if path == "topics":
+                rounds.append(0)
+            elif path.endswith("/consumers"):
+                rounds[-1] += 1
+
+        page.on("request", count)
+        page.clock.install()
+        go(page, broker, "readers")
+        expect(page.get_by_role("row").filter(has_text="billing")).to_be_visible()
+        asking.ask("PUT", "/v1/topics/t07/consumers/charts", {})
+        asking.ask("PUT", "/v1/topics/t59/consumers/late", {})
+        for name in ("charts", "late"):
+            while not page.get_by_role("row").filter(has_text=name).count():
+                page.clock.run_for(1_000)
+        assert rounds[0] >= 60 and max(rounds[1:]) <= 22
+        assert len(rounds) <= 6, "each topic has its turn"
+
+
+def test_the_readers_of_topics_that_may_be_read_are_shown_beside_one_that_may_not(
+    page: Page, tmp_path: Path
+) -> None:
+    with Hosted(tmp_path) as broker, Asking(broker.ports["http"]) as asking:
+        for topic in ("orders", "stock"):
+            asking.ask("PUT", f"/v1/topics/{topic}", {})
+            asking.ask("PUT", f"/v1/topics/{topic}/consumers/of-{topic}", {})
+        rules = ["allow read topic:orders", "allow manage topic:stock"]
+        asking.ask("PUT", "/v1/roles/clerk", {"rules": rules})
+        asking.ask("PUT", "/v1/users/ada", {"password": "secret", "roles": ["admin"]})
+        bob = {"password": "secret", "roles": ["clerk"]}
+        asking.ask("PUT", "/v1/users/bob", bob, Authorization=basic("ada", "secret"))
+        go(page, broker, "overview")
+        page.get_by_label("User").fill("bob")
+        page.get_by_label("Password").fill("secret")
+        page.get_by_role("button", name="Sign in").click()
+        page.get_by_role("link", name="Consumers, groups").click()
+        expect(page.get_by_role("row").filter(has_text="of-orders")).to_be_visible()
+        assert page.locator("#status.bad").count() == 0
 
 
 def test_a_button_says_what_it_does_and_escape_changes_nothing(page: Page, tmp_path: Path) -> None:

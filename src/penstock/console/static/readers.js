@@ -8,6 +8,7 @@ export const title = "Consumers and groups";
 export const menu = "Consumers, groups";
 
 const REFRESH_MS = 5000;
+const OTHERS_MAX = 20; // topics without readers that one refresh asks about: there may be thousands
 const DEAD = ".dead";
 const topicLink = (one) => link(`#/topics/${encodeURIComponent(one.topic)}`, one.topic);
 export const lag = (value) => pill(value ? count(value) : "up to date", value ? "warn" : "good");
@@ -44,18 +45,23 @@ export async function show(root, { signal, guard }) {
     { title: "", of: (one) => one, node: (one) => [link(`#/messages/${encodeURIComponent(one.topic + DEAD)}?from=earliest`, "Browse"), " ",
       one.group ? button("Redrive", () => redrive(one, refresh), "plain") : null] },
   ], (one) => `${one.topic}/${one.group}`, "No group has given up on a record.");
+  let known = new Map(); // by topic: its readers, as of the last answer
+  let first = 0; // of the topics without readers, the next one to ask about
   const refresh = () => guard(async () => {
     const topics = (await get("/v1/topics", signal)).topics;
-    const found = await Promise.all(topics.map(async ({ topic }) => ({
-      consumers: (await get(at("topics", topic, "consumers"), signal)).consumers.map((one) => ({ ...one, topic })),
-      groups: (await get(at("topics", topic, "groups"), signal)).groups.map((one) => ({ ...one, topic })),
-    })));
-    const known = found.flatMap((one) => one.groups);
-    consumers.update(found.flatMap((one) => one.consumers));
-    groups.update(known);
+    const names = topics.map((one) => one.topic);
+    const others = names.filter((one) => known.has(one) && !known.get(one).count);
+    const later = [...others.slice(first), ...others.slice(0, first)].slice(OTHERS_MAX);
+    first = Math.max(0, others.indexOf(later[0]));
+    const kept = new Set(later);
+    const found = await Promise.all(names.map(async (one) => [one, kept.has(one) ? known.get(one) : await readersOf(one, signal)]));
+    known = new Map(found);
+    const grouped = found.flatMap(([, one]) => one.groups);
+    consumers.update(found.flatMap(([, one]) => one.consumers));
+    groups.update(grouped);
     dead.update(topics.filter((one) => one.topic.endsWith(DEAD)).flatMap((one) => {
       const topic = one.topic.slice(0, -DEAD.length);
-      const mine = known.filter((group) => group.topic === topic).map((group) => group.group);
+      const mine = grouped.filter((group) => group.topic === topic).map((group) => group.group);
       return (mine.length ? mine : [""]).map((group) => ({ topic, group, count: one.records }));
     }));
   });
@@ -74,6 +80,18 @@ export async function show(root, { signal, guard }) {
   };
   root.append(section("Consumers", consumers), section("Groups", groups), section("Dead letters", dead));
   await repeat(REFRESH_MS, signal, refresh);
+}
+
+// Of one topic; none if it may not be read, or has just been deleted.
+async function readersOf(topic, signal) {
+  try {
+    const { consumers } = await get(at("topics", topic, "consumers"), signal);
+    const { groups } = await get(at("topics", topic, "groups"), signal);
+    return { consumers: consumers.map((one) => ({ ...one, topic })), groups: groups.map((one) => ({ ...one, topic })), count: consumers.length + groups.length };
+  } catch (wrong) {
+    if (wrong.status !== 403 && wrong.status !== 404) throw wrong;
+    return { consumers: [], groups: [], count: 0 };
+  }
 }
 
 // Lets a consumer continue elsewhere.
