@@ -379,6 +379,10 @@ def test_the_overview_moves_and_has_latencies_and_what_retention_removes(
     expect(page.locator(".tile").filter(has_text="Disk used")).to_contain_text("retention removes")
     with Asking(broker.ports["http"]) as asking:
         asking.ask("POST", "/v1/topics/orders/records", [{"payload": "x"}] * 500)
+    memory = page.locator(".chart").filter(has_text="Memory of the process").locator("text").nth(2)
+    expect(memory).to_have_text(
+        re.compile(r"^([1-46]|8|10|[2-468]0|[1-4]00|600|800)(\.0)? [MG]iB$")
+    )
     line = page.locator(".chart").first.locator(".legend")
     expect(line).not_to_contain_text("stored 0/s")
     latency = page.locator(".tile").filter(has_text="Publish to ack")

@@ -1,7 +1,7 @@
 // Line charts of the last hour, drawn as SVG.
 
 import { h, clear } from "./dom.js";
-import { clock } from "./format.js";
+import { bytes, clock } from "./format.js";
 
 const WIDTH = matchMedia("(max-width: 760px)").matches ? 340 : 600; // texts keep their size on a phone
 const HEIGHT = 160;
@@ -58,7 +58,9 @@ export function chart(title, lines, format) {
     const end = times.at(-1) ?? 0;
     const minutes = SPANS.find((one) => (end - (times[0] ?? end)) / MINUTE_US <= one) ?? SPANS.at(-1);
     span = minutes * MINUTE_US;
-    const top = roundUp(Math.max(0, ...lines.map((line) => Math.max(0, ...values[line.key]))));
+    const highest = Math.max(0, ...lines.map((line) => Math.max(0, ...values[line.key])));
+    const unit = format === bytes && highest ? 1024 ** Math.floor(Math.log2(highest) / 10) : 1; // 60 MiB, not 57.2 MiB
+    const top = roundUp(highest / unit) * unit;
     const y = (value) => TOP + (HEIGHT - TOP - BOTTOM) * (1 - value / top);
     const parts = [0, 0.5, 1].flatMap((share) => [
       svg("line", { x1: LEFT, x2: WIDTH, y1: y(top * share), y2: y(top * share), class: "grid" }),
