@@ -97,6 +97,7 @@ class Demo:
                 address = line.split()[1]
                 addresses[address.partition(":")[0]] = address
                 self._story.line(f"listening on {address}")
+        self._story.line(f"watch it in a browser: {addresses['http']}")
         return broker, int(addresses["mqtt"].rpartition(":")[2]), addresses["http"]
 
     def _start_devices(self, ending: ExitStack, port: int) -> list[Boiler]:

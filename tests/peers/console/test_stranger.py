@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Page, expect
 
+from tests.docs.test_demo import start
 from tests.doors.served import Served
 from tests.http.asking import Asking
 
@@ -46,3 +48,23 @@ def test_a_stranger_publishes_in_the_page_sees_it_in_mosquitto_and_watches_a_job
             expect(row).to_contain_text("done", timeout=JOB_S_MAX * 1000)
             assert running.wait(JOB_S_MAX) == 0
         expect(row.get_by_role("cell", name="1", exact=True)).to_be_visible()
+
+
+@pytest.mark.java
+@pytest.mark.slow
+@pytest.mark.timeout(500)
+def test_the_pipeline_of_the_demo_is_watched_in_the_page(page: Page, tmp_path: Path) -> None:
+    place = ("--to", str(tmp_path / "output"))
+    with start("--seconds", "12", "--limit", "380", *place, scratch=tmp_path) as demo:
+        assert demo.stdout is not None
+        shown = (re.search(r"in a browser: (http://\S+)", line) for line in demo.stdout)
+        page.goto(next(found[1] for found in shown if found))
+        page.get_by_role("link", name="Pipelines").click()
+        row = page.get_by_role("row").filter(has_text="sql ")
+        expect(row).to_contain_text("running", timeout=JOB_S_MAX * 1000)
+        rows = row.locator("td[data-title=Rows]")
+        expect(rows).not_to_have_text("0", timeout=JOB_S_MAX * 1000)
+        page.get_by_role("link", name="Topics").click()
+        expect(page.get_by_role("row").filter(has_text="averages")).to_be_visible()
+        told, errors = demo.communicate(timeout=390)
+        assert demo.returncode == 0, told + errors
