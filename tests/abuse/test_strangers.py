@@ -16,6 +16,7 @@ from penstock.model.limits import KIB, MIB
 from penstock.mqtt.encode import encode
 from penstock.mqtt.kinds import MQTT_3_1_1
 from penstock.mqtt.packets import Connect, Publish
+from tests.abuse.crowd import many_descriptors, reach
 from tests.abuse.healthy import Beside
 from tests.doors.served import Served
 from tests.doors.users import add_users
@@ -31,7 +32,7 @@ GROWN_BYTES_MAX = 48 * MIB
 def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     data = tmp_path_factory.mktemp("guarded")
     add_users(data, alice="wonder")
-    with Served(data) as served:
+    with many_descriptors(), Served(data) as served:
         with Asking(served.http_port) as client:
             made = client.ask("PUT", "/v1/topics/strange", Authorization=RIGHT)
             assert made.status == 201
@@ -190,3 +191,53 @@ def test_strangers_together_leave_room_for_those_who_log_in(guarded: Served) -> 
             )
             assert answer.status == 200
     watching.check(2 * GROWN_BYTES_MAX)
+
+
+def long_head(size: int, *lines: str) -> bytes:
+    """Of a request without a body, whose headers have so many bytes."""
+    filling = [f"X-{number}: {'x' * 1_000}" for number in range(size // 1_010)]
+    return "\r\n".join(["GET /v1/topics HTTP/1.1", "Host: localhost", *filling, *lines]).encode()
+
+
+def pour(socks: list[socket.socket], data: bytes) -> None:
+    """Send each as much of this as the broker takes by and by."""
+    left = dict.fromkeys(socks, memoryview(data))
+    for sock in socks:
+        sock.setblocking(False)
+    for _ in range(30):
+        for sock, rest in list(left.items()):
+            try:
+                left[sock] = rest[sock.send(rest[: 256 * KIB]) :]
+            except BlockingIOError:
+                continue
+            except OSError:
+                del left[sock]
+
+
+def test_heads_that_strangers_do_not_finish_have_one_bound(guarded: Served) -> None:
+    with ExitStack() as stack, Beside.http(guarded) as watching:
+        socks = [stack.enter_context(reach(guarded.http_port, "127.0.0.1")) for _ in range(4_500)]
+        pour(socks, long_head(30 * KIB))
+        with Asking(guarded.http_port) as client:
+            assert client.ask("GET", "/v1/topics", Authorization=RIGHT).status == 200
+    watching.check(2 * GROWN_BYTES_MAX)
+
+
+def test_requests_behind_a_login_that_is_checked_have_one_bound(guarded: Served) -> None:
+    request = long_head(30 * KIB, f"Authorization: {WRONG}") + b"\r\n\r\n"
+    with ExitStack() as stack, Beside.http(guarded) as watching:
+        socks = [stack.enter_context(reach(guarded.http_port, "127.0.0.1")) for _ in range(600)]
+        pour(socks, request * 33)
+        with Asking(guarded.http_port) as client:
+            assert client.ask("GET", "/v1/topics", Authorization=RIGHT).status == 200
+    watching.check(2 * GROWN_BYTES_MAX)
+
+
+def test_long_paths_of_strangers_are_not_remembered(guarded: Served) -> None:
+    with Asking(guarded.http_port) as client:
+        client.ask("GET", f"/v1/topics/{'y' * 100}/records")
+        before = guarded.memory_bytes
+        for number in range(4_000):
+            path = f"/v1/topics/{number}{'y' * 8_000}/records"
+            assert client.ask("GET", path).status == 401
+        assert guarded.memory_bytes - before < 16 * MIB

@@ -21,6 +21,7 @@ from penstock.doors.http.wire.messages import Handler, HttpError, Request, Respo
 _DATA: Final = ("topics", "staged")
 KEY_HEADERS: Final = frozenset((b"idempotency-key", b"idempotency-part"))
 FOUND_MAX: Final = 4_096  # remembered paths; a full memory starts anew
+FOUND_CHARS_MAX: Final = 512  # of one of them: anybody may ask for any path, also without a login
 
 TopicOf = Callable[[Request], str]
 
@@ -135,9 +136,10 @@ class Router:
         found = self._found.get(path)
         if found is None:
             found = self._look(path)
-            if len(self._found) >= FOUND_MAX:
-                self._found.clear()
-            self._found[path] = found
+            if len(path) <= FOUND_CHARS_MAX:
+                if len(self._found) >= FOUND_MAX:
+                    self._found.clear()
+                self._found[path] = found
         routes, params = found
         route = routes.get(method)
         if route is None and method == "HEAD" and "GET" in routes and routes["GET"].is_safe:

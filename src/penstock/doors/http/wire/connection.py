@@ -141,7 +141,7 @@ class HttpConnection:
         if not waiting:
             return False
         is_ahead = len(waiting) > WAITING_MAX or self._waiting_bytes > WAITING_BYTES_MAX
-        return is_ahead or not self.has_room
+        return is_ahead or not (self._is_known and self.has_room)
 
     def _take(self, data: bytes) -> None:
         """What breaks a rule ends the connection with the reason."""
@@ -158,10 +158,10 @@ class HttpConnection:
             requests = self._intake.feed(data)
         except HttpError as wrong:
             requests = self._intake.take()
-            self._wrong = wrong
+            self._wrong = wrong.with_traceback(None)  # which would keep us and what came
         for request in requests:
             self._waiting.append(request)
-            self._waiting_bytes += len(request.body)
+            self._waiting_bytes += request.held_bytes
         if (self._intake.stage is not stage or requests) and not self.out_bytes:
             self._since = self._serving.tick
         pending = self._intake.pending
@@ -187,7 +187,7 @@ class HttpConnection:
                 break
             if waiting:
                 request = waiting.popleft()
-                self._waiting_bytes -= len(request.body)
+                self._waiting_bytes -= request.held_bytes
                 self.current = request
                 self._host.dispatch(request)
             elif self._wrong is not None:
@@ -254,8 +254,8 @@ class HttpConnection:
 
     def _finish(self, request: Request) -> None:
         """The request is answered; its client may have more."""
-        if request.body:
-            self._share.give_back(len(request.body))
+        if request.held_bytes:
+            self._share.give_back(request.held_bytes)
         if not self._is_known and request.principal is not NOBODY:
             self._is_known = True
             self._share.move(self._host.budget)
@@ -312,7 +312,7 @@ class HttpConnection:
             self.answer(request, problem_of(protocol))
             return
         rest, self._intake.rest = self._intake.rest or b"", b""
-        self._share.give_back(len(request.body))
+        self._share.give_back(request.held_bytes)
         self.current = None
         self._socket = WebSocket(self, protocol, self._host.limits, is_pinged=upgrade.is_pinged)
         self._socket.begin(upgrade.begin)

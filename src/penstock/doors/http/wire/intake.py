@@ -18,6 +18,7 @@ from penstock.doors.http.wire.messages import Asker, HttpError, Request
 from penstock.model.limits import KIB
 
 READ_BYTES_MAX: Final = 64 * KIB  # of one read: a head is counted whole only when it is complete
+HEAD_FREE_BYTES: Final = 4 * KIB  # of each head: an ordinary one; what is beyond is counted
 PART_BYTES_MAX: Final = 4 * KIB  # smaller parts of a body are joined: each costs some 50 bytes
 
 
@@ -40,6 +41,7 @@ class Intake:
         "_head_bytes",
         "_header_count",
         "_headers",
+        "_held_bytes",
         "_limits",
         "_parser",
         "_parts",
@@ -62,6 +64,7 @@ class Intake:
         self._head_bytes = 0
         self._header_count = 0
         self._fed_bytes = 0  # of a head, or of what is neither head nor body, while it comes
+        self._held_bytes = 0  # of them, those that are counted in the share
         self._parts: list[bytes] = []
         self._body_bytes = 0
         self._parser: httptools.HttpRequestParser | None = httptools.HttpRequestParser(self)
@@ -90,6 +93,7 @@ class Intake:
             self._fed_bytes += len(data)
             if self._fed_bytes > HEAD_BYTES_MAX + READ_BYTES_MAX:
                 raise _too_much_head()
+            self._hold(self._fed_bytes)
         return self.take()
 
     def take(self) -> list[Request]:
@@ -98,7 +102,7 @@ class Intake:
 
     def close(self) -> None:
         """Let go of what was read of an unfinished request."""
-        self._parts = []
+        self._parts, self._headers = [], {}
         self.pending = None
         self._parser = None  # it holds us, and we hold it
 
@@ -171,6 +175,8 @@ class Intake:
                     f"Expect: {expects.decode('latin-1')} is not supported: omit it",
                 )
             self.wants_continue = not request.is_old
+        if self._head_bytes > HEAD_FREE_BYTES:
+            self._hold(self._head_bytes)
         self.pending = request
         self._parts = []
         self._body_bytes = self._fed_bytes = 0
@@ -187,11 +193,7 @@ class Intake:
         if self._body_bytes > self.body_bytes_max:
             raise self._too_large()
         if not self._share.take(size):
-            raise HttpError(
-                503,
-                "the server is handling too many large requests: try again",
-                (("Retry-After", "1"),),
-            )
+            raise _too_many()
 
     def on_message_complete(self) -> None:
         request = self.pending
@@ -200,11 +202,20 @@ class Intake:
         if parts:
             request.body = parts[0] if len(parts) == 1 else b"".join(parts)
             self._parts = []
-        self._body_bytes = 0  # the request's own from now on
+        request.held_bytes = len(request.body) + self._held_bytes
+        self._body_bytes = self._held_bytes = 0  # the request's own from now on
         self.pending = None
         self.wants_continue = False
         self.stage = Stage.IDLE
         self._complete.append(request)
+
+    def _hold(self, size: int) -> None:
+        """Count so much of a head, besides what everybody may hold."""
+        more = size - HEAD_FREE_BYTES - self._held_bytes
+        if more > 0:
+            if not self._share.take(more):
+                raise _too_many()
+            self._held_bytes += more
 
     def _too_large(self) -> HttpError:
         if self.body_bytes_max < self._limits.body_bytes_max:
@@ -214,6 +225,14 @@ class Intake:
             f"the body is larger than {self.body_bytes_max} bytes: send less at once, "
             "or increase [http] body_bytes_max",
         )
+
+
+def _too_many() -> HttpError:
+    return HttpError(
+        503,
+        "the server is handling too many large requests: try again",
+        (("Retry-After", "1"),),
+    )
 
 
 def _too_much_head() -> HttpError:

@@ -138,6 +138,7 @@ class Request:
         "client",
         "expires_us",
         "headers",
+        "held_bytes",
         "is_admitted",
         "is_kept",
         "is_old",
@@ -160,6 +161,7 @@ class Request:
         self.query_text = query_text
         self.headers: dict[bytes, bytes] = {}  # names in small letters; repeated ones are joined
         self.body: bytes = b""
+        self.held_bytes = 0  # of body and head, counted in the share of its connection
         self.client = ""  # its address, if a proxy speaks for it
         self.params: dict[str, str] = {}  # of the path, decoded
         self.passed = ""  # the digest of its body, if another node has passed it on
