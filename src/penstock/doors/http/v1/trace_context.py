@@ -18,13 +18,14 @@ from penstock.doors.http.wire.messages import Request
 TRACEPARENT: Final = "traceparent"
 TRACESTATE: Final = "tracestate"
 _VALID: Final = re.compile(r"(?!ff)[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}(-.*)?")
+PARENT_CHARS_MAX: Final = 128  # 55 in the version of today; every message of a request gets it
 STATE_CHARS_MAX: Final = 512  # what the standard asks everybody to pass on
 
 
 def add_trace_context(request: Request, messages: Sequence[Message]) -> None:
     """Give the request's trace context to messages that have none of their own."""
     parent = request.header(TRACEPARENT.encode())
-    if not _VALID.fullmatch(parent):
+    if len(parent) > PARENT_CHARS_MAX or not _VALID.fullmatch(parent):
         return
     context = [(TRACEPARENT, parent)]
     state = request.header(TRACESTATE.encode())
