@@ -16,7 +16,7 @@ from tests.doors.users import add_users
 from tests.http.access.test_http_access import basic
 from tests.http.asking import Answer, Asking
 
-SECRETS = ("secretname", "secretpayload", "secretfilter", "secretrule", "alice")
+SECRETS = ("secretname", "secretpayload", "secretfilter", "secretrule", "secrettrouble", "alice")
 # Everybody who was let in may ask these, and is shown only what concerns everybody.
 OPEN_TO_ALL = (
     "/topics",
@@ -70,6 +70,8 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hosted]:
             await access.roles.add("clerk", [parse_rule("allow read secretrule")])
             await access.roles.add_rules([parse_rule("deny read secretrule")], user="bob")
             await access.make_key("alice")
+            engine = server.broker.tenants.get("default")
+            engine.upkeep.note_trouble("topic hidden", "secrettrouble: a file is damaged")
 
         hosted.run(prepare)
         record = {"payload": "secretpayload", "name": "secretname", "retain": True}
