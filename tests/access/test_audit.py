@@ -288,6 +288,26 @@ def test_a_flood_of_refused_logins_is_recorded_as_some_records_and_a_number(
     assert last["reason"].startswith("50 more refused logins")
 
 
+def test_a_flood_of_acts_of_a_user_who_may_not_is_recorded_as_some_records_and_a_number(
+    broker: Served,
+) -> None:
+    assert ask(broker, "PUT", "/v1/users/bob", {"password": SECRET}).status == 201
+    bob = as_user("bob", SECRET)
+    with Asking(broker.http_port) as client:
+        for _ in range(NETWORK_MAX + 50):
+            assert client.ask("POST", "/v1/rules", {"rules": []}, **bob).status == 403
+    for number in range(NETWORK_MAX + 50):  # what an administrator does is recorded, all of it
+        assert ask(broker, "DELETE", f"/v1/topics/missing{number}").status == 404
+    found = entries(broker)
+    assert len([one for one in found if one["who"] == "bob"]) == NETWORK_MAX
+    assert len([one for one in found if one["result"] == "404"]) == NETWORK_MAX + 50
+    broker.stop()
+    broker.start()
+    last = entries(broker)[-1]
+    assert (last["who"], last["act"], last["result"]) == ("bob", "administer", "refused")
+    assert last["reason"].startswith("50 more failed acts")
+
+
 def test_adding_and_removing_a_tenant_is_recorded_where_it_outlives_the_tenant(
     broker: Served,
 ) -> None:

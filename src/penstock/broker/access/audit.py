@@ -1,10 +1,11 @@
 """The audit topic: who changed what, and who was refused a login.
 
 Every administrative act and every refused login of a tenant becomes a record of its topic
-`$audit`, which the first of them creates. Of a flood of refused logins most are recorded only as a
-number (core/refusals.py). Only the broker writes there, nobody deletes it, and a
-filter with a leading wildcard does not match its names. No record holds a password, a key or a
-token. While no user exists, everybody is the same administrator and nothing is recorded.
+`$audit`, which the first of them creates. Of a flood of refused logins, or of failed acts of
+somebody who is no administrator, most are recorded only as a number (core/refusals.py). Only the
+broker writes there, nobody deletes it, and a filter with a leading wildcard does not match its
+names. No record holds a password, a key or a token. While no user exists, everybody is the same
+administrator and nothing is recorded.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from penstock.core.delivery.run import Run, run_of
 from penstock.core.masking import masked
 from penstock.core.naming.names import AUDIT_TOPIC
 from penstock.core.networks import network_of_peer
-from penstock.core.refusals import WINDOW_S, Refusals
+from penstock.core.refusals import OTHERS, WINDOW_S, Refusals
 from penstock.log.interface import LogSettings
 from penstock.log.waiting import append_durably
 from penstock.model.errors import PenstockError
@@ -78,20 +79,27 @@ class Audit:
         self._loop = asyncio.get_running_loop()
         self._tasks = Tasks(self._loop)
         self._refusals = Refusals()
+        self._failures = Refusals()  # by user instead of by network
         self._window: asyncio.TimerHandle | None = None
         self._writing: asyncio.Task[None] | None = None
 
     def note_login(self, who: str, source: str, door: str, reason: str) -> None:
         """Somebody was refused a login."""
-        if not self._is_on():
-            return
+        if self._is_on() and self._admit(self._refusals, network_of_peer(source)):
+            self._note(LOGIN, Entry(_told(who), source, f"login {door}", REFUSED, _told(reason)))
+
+    def _admit(self, counted: Refusals, whose: str) -> bool:
+        """Whether one more of these is recorded by itself."""
         if self._window is None:
             self._window = self._loop.call_later(WINDOW_S, self._end_window)
-        if self._refusals.admit(network_of_peer(source), self._loop.time()):
-            self._note(LOGIN, Entry(_told(who), source, f"login {door}", REFUSED, _told(reason)))
+        return counted.admit(whose, self._loop.time())
 
     def _end_window(self) -> None:
         self._window = None
+        for user, count in self._failures.take():
+            reason = f"{count} more failed acts within {WINDOW_S:g} s"
+            who = "" if user == OTHERS else user
+            self._note(ADMIN, Entry(who, "", "administer", REFUSED, reason))
         for network, count in self._refusals.take():
             reason = f"{count} more refused logins within {WINDOW_S:g} s"
             self._note(LOGIN, Entry("", network, "login", REFUSED, reason))
@@ -101,8 +109,13 @@ class Audit:
         result = FAILED if problems else DONE
         self._note(ADMIN, Entry("", SIGNAL, act, result, _told("; ".join(problems))))
 
-    async def note_act(self, entry: Entry) -> None:
-        """Somebody administered something, or tried to; durable on return if the disk allows it."""
+    async def note_act(self, entry: Entry, *, is_bounded: bool = False) -> None:
+        """Somebody administered something, or tried to; durable on return if the disk allows it.
+
+        Acts that are bounded are recorded one by one only up to a number, like refused logins.
+        """
+        if is_bounded and self._is_on() and not self._admit(self._failures, entry.who):
+            return
         act, reason, details = _told(entry.act), _told(entry.reason), _told(entry.details)
         self._note(ADMIN, msgspec.structs.replace(entry, act=act, reason=reason, details=details))
         if self._writing is not None:
