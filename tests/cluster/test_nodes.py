@@ -142,6 +142,42 @@ def test_a_node_frozen_longer_than_its_lease_ends_when_it_wakes(world: NodeWorld
     world[0].start()
 
 
+def test_sessions_of_all_nodes_are_listed_shown_and_ended_at_any_node(world: NodeWorld) -> None:
+    here = [world.connect(at, f"here{at}", is_clean=True)[0] for at in (0, 1)]
+    for at in (0, 1):
+        here[at].subscribe("a/#", qos=1)
+        away, _ = world.connect(at, f"away{at}", is_clean=True)
+        away.subscribe("a/#", qos=1)
+        away.disconnect()
+        away.close()
+    here.append(world.connect(1, "brief", is_clean=True, expiry_s=0)[0])
+    names = {f"{word}{at}" for word in ("here", "away") for at in (0, 1)} | {"brief"}
+
+    def listed(at: int) -> dict[str, bool]:
+        found = world.ask(at, "/v1/sessions")["sessions"]
+        shown = {one["client_id"]: one["is_connected"] for one in found}
+        return {name: shown[name] for name in names & shown.keys()}
+
+    everybody = {name: not name.startswith("away") for name in names}
+    for at in (0, 1):
+        wait_until(lambda at=at: listed(at) == everybody)
+    (following,) = world.ask(0, "/v1/sessions?limit=1&after=here0")["sessions"]
+    assert following["client_id"] == "here1"
+    assert world.ask(0, "/v1/sessions/here1")["is_connected"]
+    there, _ = world.connect(1, "here1")
+    answer = world.ask(0, "/v1/sessions/here1/kick", {})
+    assert answer["was_connected"]
+    assert there.expect(Disconnect).reason == Reason.ADMINISTRATIVE_ACTION
+    again, answered = world.connect(1, "here1")
+    assert answered.session_present
+    world.ask(0, "/v1/sessions/here1", method="DELETE")
+    assert again.expect(Disconnect).reason == Reason.ADMINISTRATIVE_ACTION
+    world.ask(0, "/v1/sessions/away1", method="DELETE")
+    world.ask(1, "/v1/sessions/brief/kick", {"forget": True})
+    for at in (0, 1):
+        wait_until(lambda at=at: listed(at) == {"here0": True, "away0": False})
+
+
 def test_a_drained_node_sends_its_clients_away_and_is_not_ready(world: NodeWorld) -> None:
     reader, _ = world.connect(0, "reader", is_clean=True)
     reader.subscribe("a/#", qos=1)

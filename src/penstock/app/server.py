@@ -16,7 +16,7 @@ from penstock.app.first_user import add_first_user
 from penstock.app.schedule import Schedule
 from penstock.broker.access import check_exposure
 from penstock.broker.access.tokens import Tokens
-from penstock.broker.cluster.node import SESSION
+from penstock.broker.cluster.node import FORGET, KICK, SESSION
 from penstock.broker.engine import Engine
 from penstock.broker.settings import NodeSettings, make_settings
 from penstock.broker.tenants import Tenants
@@ -40,6 +40,7 @@ from penstock.doors.http.passing.peer import make_context
 from penstock.doors.http.routing.routes import add_all
 from penstock.doors.link import shown_address
 from penstock.doors.mqtt.door import MqttDoor
+from penstock.doors.mqtt.kicking import kick_asked
 from penstock.doors.selector import DoorSelector
 from penstock.doors.tls.context import TlsContext, TlsFiles
 from penstock.doors.tls.revocations import Revocations
@@ -219,6 +220,8 @@ class Server:
             return
         assert mqtt is not None
         node.on_asked[SESSION] = mqtt.release
+        node.on_asked[KICK] = partial(kick_asked, self._worlds, is_forgotten=False)
+        node.on_asked[FORGET] = partial(kick_asked, self._worlds, is_forgotten=True)
         node.count_clients = lambda: mqtt.connection_count
         node.on_draining.append(self._drain)
         node.on_recovered.append(self._adopt_wills)

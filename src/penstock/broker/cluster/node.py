@@ -24,6 +24,8 @@ SETTLE_S_MAX: Final = 30.0  # a start waits so long for nodes that died to be re
 LOOK_S: Final = 0.05
 SHORT_MAX: Final = 500  # characters of a name that fit into a notification
 SESSION: Final = "session"  # what a node can be asked to release
+KICK: Final = "kick"  # a node can be asked to close the connection of a client
+FORGET: Final = "forget"  # the same, and to delete its session
 TOPICS: Final = "topics"  # a node can be asked to end if it cannot reach them
 
 OnAsk = Callable[[TenantId, str], None]

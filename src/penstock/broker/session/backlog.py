@@ -1,4 +1,4 @@
-"""Reports on sessions: who is connected, what is out to each, and what it has waiting."""
+"""How sessions stand: who is connected, what is out to each, and what it has waiting."""
 
 from __future__ import annotations
 
@@ -36,6 +36,14 @@ class SessionReport:
         return all(reader.is_exact for reader in self.readers)
 
 
+async def known_clients(exchange: Exchange, limit: int, after: str = "") -> list[str]:
+    """Those that are connected or have a session, behind a client id; as a node, at any node."""
+    if exchange.engine.shared.node is not None:
+        return await exchange.engine.session_list.page(limit, after)
+    known = sorted(set(exchange.sessions.connected) | set(exchange.store.stored))
+    return [one for one in known if one > after][:limit]
+
+
 async def describe_sessions(exchange: Exchange, client_ids: list[str]) -> list[SessionReport]:
     """In the order asked for, with what waits for each; those that are not there are left out."""
     engine = exchange.engine
@@ -57,9 +65,16 @@ async def find_sessions(exchange: Exchange, client_ids: list[str]) -> list[Sessi
         if session is not None:
             is_kept = exchange.keeps_qos0 and session.vault is not None
             reports.append(_of_session(session, keeps_qos0=is_kept))
-        elif client_id in rows:
+        elif client_id in rows and not has_ended(exchange, rows[client_id]):
             reports.append(await _of_row(exchange, rows[client_id]))
     return reports
+
+
+def has_ended(exchange: Exchange, row: SessionRow) -> bool:
+    """As a node: the session ended here, and will be removed from the catalog in a moment."""
+    node = exchange.engine.shared.node
+    is_ours = node is not None and row.owner_inc == node.inc
+    return is_ours and row.stored.client_id not in exchange.store.stored
 
 
 def _of_session(session: Session, *, keeps_qos0: bool) -> SessionReport:
@@ -124,10 +139,11 @@ async def _of_row(exchange: Exchange, row: SessionRow) -> SessionReport:
     pins = [pin for _, _, pin in store.shares.pinned(client_id) if not pin.is_released]
     elsewhere = [pin for pin in stored.pins if not pin.row.is_released]  # as a node
     sent = [one for one in stored.outstanding if one.packet_id != NO_PACKET_ID]
+    node = exchange.engine.shared.node
     return SessionReport(
         client_id=client_id,
         user=row.owner,
-        is_connected=False,
+        is_connected=node is not None and row.owner_inc not in (0, node.inc),
         expiry_s=stored.expiry_s,
         filters=[(one.filter, one.qos) for one in stored.subscriptions],
         outstanding=len([one for one in sent if not one.is_released]) + len(pins) + len(elsewhere),

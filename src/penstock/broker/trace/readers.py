@@ -12,7 +12,7 @@ from typing import Final
 import msgspec
 
 from penstock.broker.exchange import Exchange
-from penstock.broker.session.backlog import SessionReport, find_sessions
+from penstock.broker.session.backlog import SessionReport, find_sessions, known_clients
 from penstock.broker.session.waiting import Reader
 from penstock.broker.share.share import Share
 from penstock.broker.topic.topics import Topic
@@ -47,8 +47,7 @@ async def readers_of(exchange: Exchange, topic: Topic, record: Record) -> list[R
     for share in exchange.store.shares.all():
         if matches(share.filter, record.name):
             found.append(_share(share, topic, record))
-    known = sorted(set(exchange.sessions.connected) | set(exchange.store.stored))
-    for report in await find_sessions(exchange, known[:SESSIONS_MAX]):
+    for report in await find_sessions(exchange, await known_clients(exchange, SESSIONS_MAX)):
         found += _session(exchange, report, topic, record)
     return found
 

@@ -21,6 +21,7 @@ class SessionRow:
     owner: str
     is_connected: bool
     stored: StoredSession
+    owner_inc: int = 0  # the node that has it; 0: none, or this broker is alone
 
 
 class SessionList:
@@ -40,15 +41,30 @@ class SessionList:
             found = {}
             for client_id in client_ids:
                 rows = database.fetch(
-                    "select owner, is_connected from sessions where tenant = $1 and client_id = $2",
+                    "select owner, is_connected, coalesce(owner_inc, 0) from sessions"
+                    " where tenant = $1 and client_id = $2",
                     self._tenant,
                     client_id,
                 )
-                for owner, is_connected in rows:
+                for owner, is_connected, owner_inc in rows:
                     stored = load_session(database, self._tenant, client_id)
                     if self._inc:
                         stored.pins.extend(load_pins(database, self._tenant, client_id))
-                    found[client_id] = SessionRow(owner, bool(is_connected), stored)
+                    found[client_id] = SessionRow(owner, bool(is_connected), stored, owner_inc)
             return found
+
+        return await self._runner.run(work)
+
+    async def page(self, limit: int, after: str = "") -> list[str]:
+        """Clients of all nodes that are connected or have a session, behind a client id."""
+        after = after.partition("\0")[0]
+
+        def work(database: Database) -> list[str]:
+            rows = database.fetch(
+                "select client_id from sessions where tenant = $1 and client_id > $2"
+                " and (is_connected = 1 or expiry_s > 0) order by client_id limit $3",
+                *(self._tenant, after, limit),
+            )
+            return [client_id for (client_id,) in rows]
 
         return await self._runner.run(work)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from penstock.broker.exchange import Exchange
-from penstock.broker.session.backlog import SessionReport, describe_sessions
+from penstock.broker.session.backlog import SessionReport, describe_sessions, known_clients
 from penstock.core.naming.names import quoted
 from penstock.doors.http.routing.endpoints import Endpoints
 from penstock.doors.http.routing.needs import Needs
@@ -23,8 +23,7 @@ from penstock.doors.http.v1.types import (
     SubscriptionOut,
 )
 from penstock.doors.http.wire.messages import HttpError, Request, Response, json_response
-from penstock.doors.mqtt.connection import Connection
-from penstock.mqtt.reasons import Reason
+from penstock.doors.mqtt.kicking import kick
 
 SESSIONS: Final = "/v1/sessions"
 SESSION: Final = SESSIONS + "/{client_id}"
@@ -76,10 +75,8 @@ class SessionsDoor:
 
     async def show_all(self, request: Request) -> Response:
         query = check_query(request, "limit", "after")
-        limit, after = read_limit(query), query.get("after")
-        known = sorted(set(self._exchange.sessions.connected) | set(self._exchange.store.stored))
-        if after is not None:
-            known = [one for one in known if one > after]
+        limit = read_limit(query)
+        known = await known_clients(self._exchange, limit + 1, query.get("after", ""))
         reports = await describe_sessions(self._exchange, known[:limit])
         more = known[limit - 1] if len(known) > limit else None
         return json_response(SessionList([_out(one) for one in reports], more))
@@ -105,21 +102,9 @@ class SessionsDoor:
 
     async def _end(self, client_id: str, *, is_forgotten: bool) -> bool:
         """Whether it was connected; HttpError 404 if there is nothing to end."""
-        exchange = self._exchange
-        session = exchange.sessions.connected.get(client_id)
-        if session is None and client_id not in exchange.store.stored:
+        was_connected = await kick(self._exchange, client_id, is_forgotten=is_forgotten)
+        if was_connected is None:
             raise _unknown(client_id)
-        was_connected = session is not None
-        if session is not None:
-            if is_forgotten:
-                session.expiry_s = 0  # it ends with its connection
-            outbox = session.outbox
-            if isinstance(outbox, Connection):
-                outbox.end(Reason.ADMINISTRATIVE_ACTION, "an administrator closed the connection")
-            elif outbox is not None:
-                outbox.close()
-        elif is_forgotten:
-            await exchange.store.forget(client_id)
         return was_connected
 
     async def _find(self, client_id: str) -> list[SessionReport]:
