@@ -29,9 +29,8 @@ NODES = 2
 CLIENTS = 40  # so many that both nodes get some: the system deals them out by chance
 
 
-@pytest.fixture
-def served(kafka: KafkaServer, postgres: PostgresServer, tmp_path: Path) -> Iterator[Served]:
-    env = {
+def environment(kafka: KafkaServer, postgres: PostgresServer) -> dict[str, str]:
+    return {
         **os.environ,
         "PENSTOCK_LOG__BACKEND": "kafka",
         "PENSTOCK_KAFKA__BOOTSTRAP": kafka.bootstrap,
@@ -40,6 +39,11 @@ def served(kafka: KafkaServer, postgres: PostgresServer, tmp_path: Path) -> Iter
         "PENSTOCK_CATALOG__URL": postgres.url,
         "PENSTOCK_CATALOG__SCHEMA": postgres.new_schema(),
     }
+
+
+@pytest.fixture
+def served(kafka: KafkaServer, postgres: PostgresServer, tmp_path: Path) -> Iterator[Served]:
+    env = environment(kafka, postgres)
     with Served(tmp_path / "data", "--nodes", str(NODES), env=env) as started:
         yield started
 
@@ -138,6 +142,22 @@ def test_nodes_end_with_a_supervisor_that_is_killed(served: Served) -> None:
     pids = [pid_of(served, number) for number in (1, 2)]
     served.kill()
     wait_until(lambda: not any(map(is_alive, pids)))
+
+
+def test_the_bridges_and_jobs_of_the_settings_are_those_of_one_node(
+    kafka: KafkaServer, postgres: PostgresServer, tmp_path: Path
+) -> None:
+    file = tmp_path / "penstock.toml"
+    file.write_text(
+        '[[bridges]]\nname = "plant"\naddress = "mqtt://127.0.0.1:9"\n'
+        '[[bridges.topics]]\nfilter = "up/#"\n'
+        f'[spark.schedule]\nold = {{ every = "9d", run = "clean {tmp_path} --older-than 30d" }}\n'
+    )
+    env = environment(kafka, postgres)
+    with Served(tmp_path / "data", "--nodes", str(NODES), "--config", str(file), env=env) as served:
+        for number, count in ((1, 1), (2, 0)):
+            assert len(ask(served, number, "/v1/bridges")["bridges"]) == count
+            assert len(ask(served, number, "/v1/pipelines")["schedule"]) == count
 
 
 def test_several_nodes_are_refused_without_kafka_and_postgresql(tmp_path: Path) -> None:

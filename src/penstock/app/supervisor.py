@@ -190,6 +190,8 @@ class _Supervisor:
         base = "" if given is None or not given.name else f"{given.name}-"
         reached = socket.gethostname() if host in LOCAL_HOSTS else host
         passed = {key: value for key, value in environment().items() if key not in _OURS}
+        if number > 1:  # bridges and jobs are one node's
+            passed["PENSTOCK_NODE__RUNS_JOBS"] = "false"
         return (
             passed
             | {

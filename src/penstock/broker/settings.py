@@ -84,6 +84,7 @@ class NodeSettings:
     http_listen: str = "off"  # HOST:PORT of HTTP on this node alone, where others share its ports
     http_advertise: str = ""  # URL where other nodes reach its HTTP; empty: made from its listener
     http_ca_file: str = ""  # authorities that sign the certificates of other nodes; empty: system's
+    runs_jobs: bool = True  # has the bridges and jobs that the settings declare
     stop_delay_s: int = 0  # between SIGTERM, when `/readyz` turns to 503, and the end of serving
 
 

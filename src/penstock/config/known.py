@@ -456,6 +456,9 @@ SETTINGS: Final = (
         "that load balancers notice",
     ),
     Setting(
+        "node.runs_jobs", True, yes_or_no, "run [[bridges]] and [spark.schedule]: only one node may"
+    ),
+    Setting(
         "node.shares_ports",
         _NODE.shares_ports,
         yes_or_no,
@@ -485,8 +488,7 @@ OTHER_VARIABLES: Final = frozenset(
     for name in (
         *("AT", "CONTEXT", "KEY"),  # of commands
         *("CHAOS_EVERY_S", "CHAOS_S", "COMPILE", "EXPECT_ENGINE"),  # of make and of tests
-        *("ROUNDS", "SEED"),
-        *("POWERLOSS_POINTS", "SIM_FIRST", "SIM_SEEDS"),
+        *("POWERLOSS_POINTS", "ROUNDS", "SEED", "SIM_FIRST", "SIM_SEEDS"),
         *("TRACE_ACKS", "TRACE_ACK_FD", "TRACE_FILE", "TRACE_ROOT"),
     )
 )

@@ -84,6 +84,8 @@ def server_settings(effective: Effective) -> ServerSettings:
     broker["history_options"] = effective.history_options
     check_storage(make_settings(broker))
     _check_reachable(values)
+    node = _node_settings(values)
+    runs_jobs = node is None or node.runs_jobs
     return ServerSettings(
         data=Path(values["server.data"]),
         log_level=values["log_output.level"],
@@ -111,7 +113,7 @@ def server_settings(effective: Effective) -> ServerSettings:
         broker=broker,
         bindings=effective.bindings,
         allow_anonymous=values["access.allow_anonymous"],
-        schedule=effective.schedule,
+        schedule=effective.schedule if runs_jobs else (),
         jobs_max=values["spark.jobs_max"],
         spark_master=chosen_master(values),
         tokens=_token_settings(values),
@@ -124,8 +126,8 @@ def server_settings(effective: Effective) -> ServerSettings:
         first_user=_first_user(values),
         roles=effective.roles,
         rules=effective.rules,
-        bridges=effective.bridges,
-        node=_node_settings(values),
+        bridges=effective.bridges if runs_jobs else (),
+        node=node,
     )
 
 
@@ -142,6 +144,7 @@ def _node_settings(values: dict[str, Any]) -> NodeSettings | None:
         http_listen=values["node.http_listen"],
         http_advertise=values["node.http_advertise"],
         http_ca_file=values["node.http_ca_file"],
+        runs_jobs=values["node.runs_jobs"],
         stop_delay_s=values["node.stop_delay_s"],
     )
 
