@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +12,11 @@ import pytest
 from pyspark.sql import SparkSession
 
 import penstock
+from penstock.catalog.reports import read_reports
 from penstock.client.sync import Client
 from penstock.log.kafka.partitioner import partition_of
 from penstock.model.errors import InvalidPosition
+from penstock.model.runs import DONE, RUNNING
 from penstock.mqtt.kinds import MQTT_5
 from penstock.pipeline import archive, dispatch, replay, session, sql, stats
 from penstock.pipeline.delta.rows import read_delta
@@ -21,6 +25,7 @@ from tests.cluster.test_kafka_broker import KafkaBrokerWorld
 from tests.doors.wire import Wire, kept
 from tests.kafka_server import KafkaServer
 from tests.pipeline.conftest import small_spark
+from tests.waiting import wait_until
 
 COPIED = """
 [pipeline]
@@ -230,3 +235,31 @@ def copies(client: Client, place: dict[str, Any], tmp_path: Path) -> None:
     client.publish("late", "orders", name="n/3")
     assert sql(file, once=True, **place).rows == 1
     assert in_order(client, "copied") == in_order(client, "orders")
+
+
+def test_commands_and_scheduled_jobs_work_on_a_directory_whose_topics_are_in_kafka(
+    kafka: KafkaServer, tmp_path: Path
+) -> None:
+    """They ask the broker that has the directory open, over its socket, so they need no login."""
+    table = tmp_path / "table"
+    file = tmp_path / "penstock.toml"
+    file.write_text(
+        f'[spark.schedule]\nkeep = {{ every = "1d", run = "archive orders --to {table}" }}\n'
+        '[[bindings]]\nfilter = "orders/#"\ntopic = "orders"\n'
+    )
+    data = tmp_path / "data"
+    world = KafkaBrokerWorld(kafka, data, "--config", str(file), partitions=2)
+    with world.served:
+        with penstock.connect(world.url) as client:
+            client.publish_many([b"x"] * 5, "orders", name="orders/1")
+        password = tmp_path / "password"
+        password.write_text("correct horse")
+        command = [sys.executable, "-m", "penstock.cli.main"]
+        add = ["user", "add", "ada", "--password-file", str(password), "--at", str(data)]
+        subprocess.run([*command, *add], env=world.served.env, check=True)
+        wait_until(lambda: [run for run in read_reports(data) if run.state != RUNNING])
+        (scheduled,) = read_reports(data)
+        assert (scheduled.job, scheduled.state, scheduled.error) == ("archive", DONE, "")
+        run = ["pipeline", "run", "archive", "orders", "--to", str(table), "--at", str(data)]
+        subprocess.run([*command, *run], env=world.served.env, check=True)
+        assert sum(run.rows for run in read_reports(data)) == 5

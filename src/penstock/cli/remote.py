@@ -19,7 +19,7 @@ from penstock.cli.output import naming
 from penstock.cli.target import add_context_option, add_tenant, existing_path, open_broker
 from penstock.client.target import Target
 from penstock.config import default_key
-from penstock.log.files.directory import read_holder
+from penstock.log.files.directory import has_topic_files, read_holder
 from penstock.model import unix_socket
 from penstock.model.errors import NotAuthorized, RefusedError, UnavailableError
 
@@ -180,12 +180,17 @@ def read_key(options: argparse.Namespace, url: str) -> str:
 def job_place(options: argparse.Namespace) -> dict[str, str]:
     """Where topics are, in the words of a job's function.
 
-    Files are read even while a broker has them open; the key is for that broker.
+    Files are read even while a broker has them open; the key is for that broker. Topics in Kafka or
+    PostgreSQL have no files: the broker that has the directory open reads them.
     """
     named = {"tenant": options.of_tenant}
     if "://" not in options.at:
+        path = existing_path(options)
+        if not has_topic_files(path):
+            url = _served_to(options.master, options.at)
+            return {"url": url, "token": read_key(options, url)} | named
         key = read_key(options, options.at)
-        return {"path": str(existing_path(options)), "token": key} | named
+        return {"path": str(path), "token": key} | named
     Target(options.at)  # refuses what is no address, before Spark is started
     key = read_key(options, options.at)
     parts = urlsplit(options.at)
@@ -194,6 +199,17 @@ def job_place(options: argparse.Namespace) -> dict[str, str]:
         return {"url": url, "token": key} | named
     user, password = unquote(parts.username or ""), unquote(parts.password or "")
     return {"url": url, "user": user, "password": password} | named
+
+
+def _served_to(master: str, at: str) -> str:
+    """Where Spark reaches the broker of a directory: over its socket only on this machine."""
+    url = served_at(at) if master.startswith("local") else http_address(at)
+    if url is None:
+        raise UnavailableError(
+            f"the topics of {at!r} are not in files, and no broker has it open: start `penstock "
+            "serve`, or give --at URL"
+        )
+    return url
 
 
 def explained(refused: NotAuthorized) -> NotAuthorized:

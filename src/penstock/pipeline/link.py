@@ -6,11 +6,13 @@ import http.client
 import ssl
 import time
 from contextlib import suppress
+from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote, urlencode
 
 from penstock.client.answer import Answer, check
 from penstock.client.target import Target
+from penstock.model import unix_socket
 from penstock.model.errors import UnavailableError
 
 ANSWER_S_MAX: Final = 60.0
@@ -103,6 +105,8 @@ class BrokerLink:
 
     def _connect(self) -> http.client.HTTPConnection:
         target = self._target
+        if target.socket_path is not None:
+            return _LocalConnection(target.socket_path, self._answer_s)
         if target.is_tls:
             context = ssl.create_default_context()
             return http.client.HTTPSConnection(
@@ -118,6 +122,18 @@ class BrokerLink:
             with suppress(OSError):
                 self._connection.close()
             self._connection = None
+
+
+class _LocalConnection(http.client.HTTPConnection):
+    """HTTP over the socket in a data directory."""
+
+    def __init__(self, path: Path, answer_s: float) -> None:
+        super().__init__("localhost", timeout=answer_s)
+        self._path = path
+        self._answer_s = answer_s
+
+    def connect(self) -> None:
+        self.sock = unix_socket.connect(self._path, self._answer_s)
 
 
 def _body(response: http.client.HTTPResponse) -> bytearray:

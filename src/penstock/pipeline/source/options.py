@@ -18,6 +18,7 @@ import msgspec
 
 from penstock.core.naming.names import check_filter, check_tenant, check_topic, quoted
 from penstock.core.position import AtOffset, AtTime, Position, parse_position
+from penstock.model import unix_socket
 from penstock.model.errors import InvalidSetting, RefusedError
 from penstock.model.record import DEFAULT_TENANT, TenantId
 from penstock.pipeline.source.offsets import Places, places_from_text
@@ -262,7 +263,7 @@ def _remote(given: dict[str, str]) -> Connection:
     if "token" in given and "user" in given:
         raise InvalidSetting("options 'token' and 'user' cannot be combined: give one of them")
     url = given["url"]
-    if not url.startswith(("http://", "https://")):
+    if not url.startswith(("http://", "https://", unix_socket.SCHEME)):
         raise InvalidSetting(f"url {quoted(url)} is not a valid broker URL: write http://HOST:PORT")
     user, password, token = (given.get(name, "") for name in ("user", "password", "token"))
     return Connection(None, url, user, password=password, token=token, tenant=_tenant(given))
