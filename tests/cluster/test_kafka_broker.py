@@ -16,6 +16,7 @@ from confluent_kafka import Consumer, Producer
 
 import penstock
 from penstock import Broker, Bus
+from penstock.cli.main import main
 from penstock.model.errors import RefusedError
 from penstock.mqtt.kinds import MQTT_5
 from penstock.mqtt.packets import Packet, Puback, Pubcomp, Publish, Pubrec
@@ -177,6 +178,24 @@ def test_groups_pages_streams_and_feeds_pass_over_offsets_without_messages(
             feed.acknowledge(message)
             received.append(message.payload)
         assert received == expected
+
+
+def test_an_export_of_lines_counts_lines_and_not_offsets(
+    world: KafkaBrokerWorld, tmp_path: Path
+) -> None:
+    with Wire(world.served.port, "w", MQTT_5) as writer:
+        writer.connect(clean=False, properties=kept())
+        for number in range(4):
+            writer.publish("n", b"%d" % number, 2)
+    with penstock.connect(world.url) as client:
+        (topic,) = [one.topic for one in client.topics()]
+        client.subscribe("me", topic, start="earliest")
+        assert [one.payload for one in client.consume("me", topic, limit=3)] == [b"0", b"1", b"2"]
+        client.commit("me", topic)
+    out = tmp_path / "out"
+    assert main(["log", "export", "--lines", str(out), "--at", world.url]) == 0
+    assert (out / topic / "messages.log").read_text().split() == ["0", "1", "2", "3"]
+    assert (out / topic / "subscriptions" / "me.offset").read_text() == "3\n"
 
 
 def test_sizes_and_lags_count_messages_also_of_before_a_restart(

@@ -75,24 +75,24 @@ def _export_topic(broker: AnyBroker, topic: str, folder: Path, *, escape: bool) 
         if isinstance(consumer.next_offset, dict):
             raise _several_partitions(topic)
         consumers.append((_offset_file(consumer), consumer.next_offset))
+    passed = dict.fromkeys([name for name, _ in consumers], 0)  # lines; offsets may have gaps
     (folder / "subscriptions").mkdir(parents=True)
     progress = Progress(f"exporting {topic}")
     count = 0
-    first = 0
     with (folder / "messages.log").open("wb") as lines:
         start: str | int = "earliest"
         while records := broker.read(topic, start=start, limit=BATCH_LINES):
             if any(record.partition for record in records):
                 raise _several_partitions(topic)
-            first = first if count else records[0].offset
+            for name, next_offset in consumers:
+                passed[name] += sum(record.offset < next_offset for record in records)
             for record in records:
                 lines.write(_line(record.payload, topic, record.offset, escape=escape) + b"\n")
             count += len(records)
             start = records[-1].offset + 1
             progress.tell(f"{count:,} messages")
     progress.done()
-    for name, next_offset in consumers:
-        line = min(max(next_offset - first, 0), count)
+    for name, line in passed.items():
         (folder / "subscriptions" / name).write_text(f"{line}\n")
     return count
 
