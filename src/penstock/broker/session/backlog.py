@@ -1,4 +1,4 @@
-"""How sessions stand: who is connected, what is out to each, and what it has waiting."""
+"""Reports on sessions: who is connected, what is out to each, and what it has waiting."""
 
 from __future__ import annotations
 
