@@ -63,6 +63,7 @@ def test_a_table_that_cannot_be_opened_is_named_and_the_others_are_shown(
         text = capsys.readouterr().out
         assert "default/aside-2" in text and "default/orders-1" in text
         assert "unreadable" in text and str(filled.table) in text
+        assert "<unknown>" not in text, "where the library found it is of no use"
     assert run(filled, "history", "list", "--json") == 1
     aside, broken = json.loads(capsys.readouterr().out)
     assert (aside["topic"], "problems" in aside) == (TOPIC, False)

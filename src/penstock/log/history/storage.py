@@ -171,8 +171,12 @@ def storage_of(place: TablePlace) -> TableStorage:
 
 
 def said(failed: Exception) -> str:
-    """What an error says, in one line: the library draws its own on several, in colours."""
-    return " ".join(_DRAWN.sub("", str(failed)).split())
+    """What an error says, in one line: the library draws its own on several, in colours.
+
+    Some are followed by the calls that led to them, numbered from 0.
+    """
+    text = str(failed).partition("\n   0: ")[0]
+    return " ".join(_DRAWN.sub("", text).split())
 
 
 def _is_whole(commit: bytes) -> bool:
