@@ -103,7 +103,7 @@ wheel: ## build wheels, with the compiled engine and without, and try each on Py
 
 docs: setup ## build the documentation as a site in build/site/; a warning is an error
 	@NO_MKDOCS_2_WARNING=1 PYTHONPATH=. $(VENV)/python -m mkdocs build --strict --quiet
-	@printf 'open build/site/index.html\n'
+	@printf 'open build/site/index.html; with the search: python3 -m http.server --directory build/site\n'
 
 constraints: ## write the newest compatible versions to constraints.txt, and their hashes
 	@$(PYTHON) -m tools.constraints

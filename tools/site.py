@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import subprocess
 import sys
 import tempfile
@@ -22,6 +23,7 @@ from penstock.config import SETTINGS
 from penstock.config.defaults import variable_of
 
 ROOT: Final = Path(__file__).parent.parent
+CODE: Final = re.compile(r"`[^`]+`")
 MADE: Final = "Made from the code by `make docs`."
 
 
@@ -32,6 +34,16 @@ def on_files(files: Any, config: Any) -> Any:
     for path, text in pages().items():
         files.append(File.generated(config, path, content=text))
     return files
+
+
+def on_page_markdown(markdown: str, **_: Any) -> str:
+    """Called by mkdocs, which shows `\\|` in code in a table as it is, and GitHub as a bar."""
+    lines = markdown.split("\n")
+    return "\n".join(_with_bars(line) if line.startswith("|") else line for line in lines)
+
+
+def _with_bars(row: str) -> str:
+    return CODE.sub(lambda code: code[0].replace("\\|", "|"), row)
 
 
 def pages() -> dict[str, str]:

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import markdown
 import pytest
 
 from tests.doors.served import Served
@@ -96,6 +97,17 @@ def test_the_reference_names_every_setting_command_and_metric() -> None:
     assert "`PENSTOCK_MQTT__LISTEN`" in settings and "## `[access]`" in settings
     assert "## `penstock topic create`" in commands and "`--retention-age" in commands
     assert "`penstock_published_records_total`" in metrics
+
+
+def test_a_bar_in_a_table_is_shown_without_a_backslash() -> None:
+    """As GitHub shows it; the site has no other way to write one."""
+    rows = site.on_page_markdown("| a | b |\n|---|---|\n| `x\\|y` | c\\|d |\n\n`x\\|y`")
+    shown = markdown.markdown(rows, extensions=["tables"])
+    assert "<td><code>x|y</code></td>" in shown and "<td>c|d</td>" in shown
+    assert shown.endswith("<code>x\\|y</code></p>"), "only in tables"
+    for page in (ROOT / "docs").glob("*.md"):
+        built = markdown.markdown(site.on_page_markdown(page.read_text()), extensions=["tables"])
+        assert not re.search(r"<td>[^\n]*<code>[^<]*\\\|", built), page.name
 
 
 def test_every_page_is_in_the_navigation() -> None:
