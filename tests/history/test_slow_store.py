@@ -17,7 +17,7 @@ import pytest
 
 from penstock import Broker
 from penstock.app.server import Server
-from penstock.log.history.process import HistoryProcess
+from penstock.log.history.reading.process import HistoryProcess
 from penstock.mqtt.kinds import MQTT_5
 from tests.doors.hosted import Hosted
 from tests.doors.wire import Wire, connect_kept

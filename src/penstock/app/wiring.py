@@ -34,7 +34,7 @@ from penstock.log.files.directory import FILES, KAFKA, SQLITE, DataDirectory, ch
 from penstock.log.files.disk import RealDisk
 from penstock.log.files.store import EmbeddedStore
 from penstock.log.history.place import history_root, note_root
-from penstock.log.history.process import HistoryProcess
+from penstock.log.history.reading.process import HistoryProcess
 from penstock.log.history.tier import HistoryTier
 from penstock.log.interface import KeptLog
 from penstock.log.memory import MemoryStore

@@ -22,7 +22,7 @@ from penstock.log.history.manifest import (
     open_manifest,
 )
 from penstock.log.history.place import HistoryRoot
-from penstock.log.history.process import HistoryProcess
+from penstock.log.history.reading.process import HistoryProcess
 from penstock.log.history.storage import storage_of
 from penstock.log.interface import LogIdentity, LogSettings
 from penstock.model.clock import ManualClock

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from penstock.log.history import files
-from penstock.log.history.cold import PART_ROWS, ColdRecords
+from penstock.log.history.reading.cold import PART_ROWS, ColdRecords
 from penstock.model.errors import CorruptError, Gap, UnavailableError
 from tests.log.history.cold_world import IDENTITY, TOPIC, HistoryWorld, open_history
 

@@ -19,11 +19,11 @@ from penstock.log.history.manifest import (
 )
 from penstock.log.history.orders import TableFacts
 from penstock.log.history.place import HistoryRoot, TablePlace
-from penstock.log.history.read_orders import LIST, Order
+from penstock.log.history.reading.orders import LIST, Order
+from penstock.log.history.reading.serving import carry_out
+from penstock.log.history.reading.tables import Tables
 from penstock.log.history.schema import SCHEMA
-from penstock.log.history.serving import carry_out
 from penstock.log.history.storage import DirectoryStorage, storage_of
-from penstock.log.history.tables import Tables
 from penstock.log.interface import LogIdentity
 from penstock.model.errors import CorruptError, RefusedError, UnavailableError
 from tests.log.files.segments import plain_run

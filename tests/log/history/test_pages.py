@@ -18,7 +18,7 @@ from penstock.log.history.files import (
     HistoryFile,
     encode_file,
 )
-from penstock.log.history.pages import UnknownPagesError, has_plain_pages, pick
+from penstock.log.history.reading.pages import UnknownPagesError, has_plain_pages, pick
 from penstock.model.errors import CorruptError
 from tests.log.files.segments import plain_run
 from tests.log.format.batch_model import TOPIC, ModelLog

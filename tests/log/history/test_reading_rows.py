@@ -8,11 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.log.format.batch import Batch, decode_batch
-from penstock.log.history import files, reading
+from penstock.log.history import files
 from penstock.log.history.files import FileFacts, encode_file
-from penstock.log.history.reading import to_batches
+from penstock.log.history.reading import rows as history_rows
+from penstock.log.history.reading.rows import to_batches
+from penstock.log.history.reading.tables import GroupedFile
 from penstock.log.history.schema import to_rows
-from penstock.log.history.tables import GroupedFile
 from penstock.model.errors import CorruptError
 from penstock.model.record import Record
 from tests.log.files.segments import plain_run
@@ -64,7 +65,7 @@ def test_every_part_of_the_rows_becomes_its_records(
 
 
 def test_rows_with_much_payload_become_several_batches(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reading, "BLOB_BYTES", 100)
+    monkeypatch.setattr(history_rows, "BLOB_BYTES", 100)
     model = ModelLog()
     payloads = [b"x" * 40, b"y" * 60, b"", b"z" * 300, b"1", b"2" * 99, b"3"]
     rows = rows_of(model.batch([plain_run("n", payloads)]))

@@ -50,8 +50,8 @@ from penstock.log.files.upkeep.survey import (
 )
 from penstock.log.files.upkeep.walk import walk_batches
 from penstock.log.format.batch import Batch, up_to
-from penstock.log.history.cold import ColdRecords
-from penstock.log.history.process import HistoryProcess
+from penstock.log.history.reading.cold import ColdRecords
+from penstock.log.history.reading.process import HistoryProcess
 from penstock.log.history.tier import WRITE_BYTES, refuse_known
 from penstock.log.interface import FSYNC, OS, Bounds, LogIdentity, LogSettings
 from penstock.log.loading import ChunkLoader

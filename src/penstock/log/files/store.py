@@ -34,8 +34,8 @@ from penstock.log.files.recovery import Recovered, continue_at, recover
 from penstock.log.files.segment import SegmentHeader
 from penstock.log.files.upkeep.ordered import read_erasures
 from penstock.log.format.end_bytes import LOOSE
-from penstock.log.history.cold import ColdRecords
-from penstock.log.history.process import ANSWER_S_MAX, HistoryProcess
+from penstock.log.history.reading.cold import ColdRecords
+from penstock.log.history.reading.process import ANSWER_S_MAX, HistoryProcess
 from penstock.log.history.tier import HistoryTier, LogHistory
 from penstock.log.interface import FSYNC, OS, LogIdentity, LogSettings
 from penstock.log.rounds import Committer

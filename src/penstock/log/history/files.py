@@ -21,8 +21,8 @@ import pyarrow.parquet as pq
 
 from penstock.log.format.batch import Batch
 from penstock.log.format.checksum import crc32c
-from penstock.log.history.constants import TOLD
-from penstock.log.history.pages import UnknownPagesError, has_plain_pages, pick
+from penstock.log.history.reading.constants import TOLD
+from penstock.log.history.reading.pages import UnknownPagesError, has_plain_pages, pick
 from penstock.log.history.schema import CODED, CODED_SCHEMA, SCHEMA, to_rows
 from penstock.model.errors import CorruptError
 from penstock.model.limits import KIB, MIB

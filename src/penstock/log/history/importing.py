@@ -36,7 +36,7 @@ from penstock.log.history.manifest import (
 )
 from penstock.log.history.orders import TableFacts
 from penstock.log.history.place import TablePlace
-from penstock.log.history.reading import to_batches
+from penstock.log.history.reading.rows import to_batches
 from penstock.log.history.schema import SCHEMA
 from penstock.log.history.storage import storage_of
 from penstock.log.history.tier import LIFE_NAME, Known, read_known

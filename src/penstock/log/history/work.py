@@ -25,7 +25,7 @@ from penstock.log.history.manifest import (
 )
 from penstock.log.history.orders import Erase, Expire, Look, Order, SegmentSpan, TableState, Write
 from penstock.log.history.place import TablePlace
-from penstock.log.history.reading import to_batches
+from penstock.log.history.reading.rows import to_batches
 from penstock.log.history.storage import storage_of
 from penstock.model.errors import PenstockError
 

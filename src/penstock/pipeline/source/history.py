@@ -22,11 +22,11 @@ from penstock.core.where import compile_where
 from penstock.log.arrow.columns import to_arrow
 from penstock.log.files.disk import RealDisk
 from penstock.log.files.layout import log_directory
-from penstock.log.history.constants import GroupReader
 from penstock.log.history.files import HistoryFile
 from penstock.log.history.manifest import Manifest, check_life, open_manifest
 from penstock.log.history.place import TablePlace, read_root
-from penstock.log.history.reading import to_batches
+from penstock.log.history.reading.constants import GroupReader
+from penstock.log.history.reading.rows import to_batches
 from penstock.log.history.schema import SCHEMA
 from penstock.log.history.storage import storage_of
 from penstock.log.history.tier import read_known

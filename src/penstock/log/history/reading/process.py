@@ -21,12 +21,12 @@ import msgspec
 from penstock.log.files.segment import decode_batches
 from penstock.log.format.batch import Batch
 from penstock.log.history.place import HistoryRoot
-from penstock.log.history.read_orders import FRAME, Answer, Order
+from penstock.log.history.reading.orders import FRAME, Answer, Order
 from penstock.log.interface import LogIdentity
 from penstock.model.errors import CorruptError, UnavailableError
 from penstock.model.limits import MIB
 
-_CHILD: Final = "from penstock.log.history.serving import main; main()"
+_CHILD: Final = "from penstock.log.history.reading.serving import main; main()"
 ORDERS_MAX: Final = 64  # at once; a pipe holds 64 KiB, and an order takes less than 1 KiB
 ANSWER_S_MAX: Final = 30.0  # a store that is slower counts as away
 ALL_ROWS: Final = range(0)  # of a group

@@ -14,12 +14,12 @@ from typing import Final
 import pyarrow as pa
 
 from penstock.log.format.batch import Batch
-from penstock.log.history.constants import GroupReader
 from penstock.log.history.files import FileName, HistoryFile, parse_name
 from penstock.log.history.manifest import ListedFile, Manifest, open_manifest
 from penstock.log.history.place import HistoryRoot
-from penstock.log.history.read_orders import ColdFacts
-from penstock.log.history.reading import to_batches
+from penstock.log.history.reading.constants import GroupReader
+from penstock.log.history.reading.orders import ColdFacts
+from penstock.log.history.reading.rows import to_batches
 from penstock.log.history.schema import SCHEMA
 from penstock.log.history.storage import TableStorage, storage_of
 from penstock.log.interface import LogIdentity

@@ -12,8 +12,8 @@ from collections import OrderedDict
 from typing import TYPE_CHECKING, Final
 
 from penstock.log.format.batch import Batch, up_to
-from penstock.log.history.process import ALL_ROWS, HistoryMissing, HistoryProcess
-from penstock.log.history.read_orders import INDEX, LIST, READ, ColdFacts
+from penstock.log.history.reading.orders import INDEX, LIST, READ, ColdFacts
+from penstock.log.history.reading.process import ALL_ROWS, HistoryMissing, HistoryProcess
 from penstock.log.interface import LogIdentity
 from penstock.log.loading import ChunkLoader, Read
 from penstock.model.errors import CorruptError, Gap

@@ -13,9 +13,9 @@ from typing import Final
 import msgspec
 
 from penstock.log.history.place import HistoryRoot
-from penstock.log.history.read_orders import FRAME, INDEX, LIST, Answer, Order
+from penstock.log.history.reading.orders import FRAME, INDEX, LIST, Answer, Order
+from penstock.log.history.reading.tables import Tables
 from penstock.log.history.storage import said
-from penstock.log.history.tables import Tables
 from penstock.model.errors import CorruptError
 
 THREADS: Final = 4  # of which some may wait for the store

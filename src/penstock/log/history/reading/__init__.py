@@ -1,0 +1,1 @@
+"""Records that only a history holds: read by a process of its own, and batches again."""
