@@ -128,6 +128,7 @@ def test_defaults_are_those_of_the_parts_they_go_to() -> None:
         ('[[rules]]\nrule = "deny read #"\ntenant = 1', "is not a valid tenant name"),
         ('[access]\nmetrics = "all"', "metrics 'all' is unknown: use 'login', 'admin' or 'open'"),
         ("[mqtt\n", "is not TOML"),
+        (f"a = {'[' * 3_000}{']' * 3_000}\n", "is not TOML"),
     ],
 )
 def test_a_mistake_in_the_file_is_named_with_its_place_and_the_way_out(

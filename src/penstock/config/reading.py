@@ -162,7 +162,7 @@ def _read(file: Path) -> dict[str, Any]:
         return tomllib.loads(file.read_text())
     except OSError as failed:
         raise InvalidSetting(f"{file} cannot be read: {failed.strerror}") from failed
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as wrong:
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as wrong:
         raise InvalidSetting(f"{file} is not TOML: {wrong}") from wrong
 
 

@@ -201,16 +201,21 @@ def test_the_file_is_read_again_when_it_changes(tmp_path: Path) -> None:
         tokens.check(old)
 
 
-@pytest.mark.parametrize("broken", ["", "{", "[]", '{"keys": []}', None])
+NOT_UTF8 = b'{"keys": [], "\xff": 1}'
+
+
+@pytest.mark.parametrize(
+    "broken", [b"", b"{", b"[]", b'{"keys": []}', b"[" * 100_000, NOT_UTF8, None]
+)
 def test_a_broken_file_leaves_the_keys_as_they_were(
-    tmp_path: Path, broken: str | None, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, broken: bytes | None, caplog: pytest.LogCaptureFixture
 ) -> None:
     issuer = Issuer(tmp_path)
     tokens = make(issuer)
     if broken is None:
         issuer.file.unlink()
     else:
-        issuer.file.write_text(broken)
+        issuer.file.write_bytes(broken)
     for _ in range(3):
         assert tokens.check(sign(issuer, n=time.monotonic_ns())).user == "alice"
     assert len([one for one in caplog.messages if "checked with the keys" in one]) == 1
@@ -240,6 +245,11 @@ def _rsa(bits: int) -> dict[str, Any]:
         ([_rsa(1024)], "shorter than 2048 bits"),
         ([{"kty": "oct", "k": "A" * 60, "kid": "a"}] * 2, "same 'kid'"),
         ([{"kty": "oct", "k": "A" * 60}] * 33, "has 33 keys"),
+        ([{"kty": "oct", "k": "é" * 60}], "cannot be used"),
+        ([{"kty": "oct", "k": 7}], "cannot be used"),
+        ([{"kty": "RSA", "n": [], "e": {}}], "cannot be used"),
+        ([{"kty": "RSA", "n": "AA", "e": "AA"}], "cannot be used"),
+        ([{"kty": "OKP", "crv": "Ed25519", "x": 7}], "cannot be used"),
     ],
 )
 def test_a_file_that_cannot_be_used_says_why(

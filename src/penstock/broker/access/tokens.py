@@ -217,7 +217,7 @@ def read_keys(file: Path) -> list[PyJWK]:
         raise _bad_file(file, f"it is larger than {FILE_BYTES_MAX} bytes")
     try:
         document = msgspec.json.decode(content)
-    except msgspec.DecodeError as wrong:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as wrong:
         raise _bad_file(file, str(wrong)) from None
     rows = document.get("keys") if isinstance(document, dict) else None
     if not isinstance(rows, list) or not rows:
