@@ -309,10 +309,10 @@ def test_a_migration_that_is_killed_again_and_again_goes_on(place: Place) -> Non
     old = place.old_records("orders", "few", "empty")
     files = place.files()
     # Every attempt has a little longer than the one before, so that every step is hit.
-    kills, wait_s = 0, 0.5
+    kills, wait_s = 0, 0.3
     while kill_after(place, wait_s) == KILLED:
         kills += 1
-        wait_s *= chance.uniform(1.05, 1.3)
+        wait_s *= chance.uniform(1.05, 1.2)
     assert kills > 3
     assert place.files() == files
     assert place.new_records("orders", "few", "empty") == old
