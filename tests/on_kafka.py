@@ -49,6 +49,7 @@ LEFT_OUT: dict[str, tuple[str, ...]] = {
     ),
     "a node has only shares in memory that connected clients hold, and drops them later": (
         "tests/http/v1/test_v1_sessions.py::test_a_forgotten_session_holds_nothing_of_its_share",
+        "tests/http/v1/test_v1_trace_ends.py::test_what_a_member_of_a_share_had_goes_to_another",
         "tests/http/v1/test_v1_traces.py::test_a_message_waits_for_a_shared_subscription",
     ),
     "sends a header that only nodes may send to each other, and a node checks that": (
