@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from tests.cluster.node_queues import Queues
 from tests.cluster.node_world import NodeWorld
-from tests.cluster.test_node_queues import Queues
 from tests.doors.certificates import Authority
 from tests.kafka_server import KafkaServer
 from tests.pipeline.by_address.clusters import free_port

@@ -17,8 +17,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.cluster.node_queues import Queues
 from tests.cluster.node_world import NodeWorld
-from tests.cluster.test_node_queues import Queues
 from tests.cluster.traffic import Traffic
 from tests.kafka_server import KafkaServer
 from tests.postgres_server import PostgresServer
