@@ -20,6 +20,9 @@ from tests.doors.served import Served
 from tests.doors.users import add_users
 from tests.http.asking import Asking
 
+# Lines of a broker's log would be between what a command says.
+QUIET = ("--log-level", "warning")
+
 SESSION: tuple[tuple[str, ...], ...] = (
     ("topic", "list"),
     ("topic", "create", "Sensors", "--retention-age", "30d"),
@@ -89,7 +92,7 @@ def act(run: Command, out: Path, *more: str) -> list[tuple[int, str, str]]:
 
 @pytest.fixture
 def served(data: Path) -> Iterator[Served]:
-    with Served(data) as broker:
+    with Served(data, *QUIET) as broker:
         yield broker
 
 
@@ -97,7 +100,7 @@ def test_commands_say_the_same_whoever_has_the_directory_open(
     tmp_path: Path, data: Path, run: Command
 ) -> None:
     alone = act(run, tmp_path / "alone", "--at", str(tmp_path / "closed"))
-    with Served(data) as broker:
+    with Served(data, *QUIET) as broker:
         by_directory = act(run, tmp_path / "held", "--at", str(data))
         assert run("topic", "delete", "sensors", "--yes").code == 0
         url = f"http://127.0.0.1:{broker.http_port}"
@@ -113,7 +116,7 @@ def test_commands_say_the_same_whoever_has_the_directory_open(
 
 
 def test_groups_are_listed_shown_and_removed(data: Path, run: Command) -> None:
-    with Served(data) as broker:
+    with Served(data, *QUIET) as broker:
         url = f"http://127.0.0.1:{broker.http_port}"
         with penstock.connect(url) as client:
             client.create_topic("orders")
@@ -273,7 +276,7 @@ def test_a_broker_with_a_certificate_of_ones_own_is_trusted_by_naming_who_signed
 def test_a_command_that_asks_the_port_of_mqtt_is_told_to_check_the_address(
     data: Path, run: Command
 ) -> None:
-    with Served(data) as broker:
+    with Served(data, *QUIET) as broker:
         done = run("topic", "list", "--at", f"http://127.0.0.1:{broker.port}")
     assert done.code == 3 and "check that this is the address for HTTP" in done.err
 
@@ -284,7 +287,7 @@ def test_a_guarded_broker_is_asked_with_a_password_or_a_key(
     add_users(data, alice="wonder")
     key = run("user", "key", "alice").out.strip()
     (tmp_path / "key").write_text(key + "\n")
-    with Served(data) as broker:
+    with Served(data, *QUIET) as broker:
         at = f"http://alice:wonder@127.0.0.1:{broker.http_port}"
         monkeypatch.setenv("PENSTOCK_AT", at.replace("alice:wonder@", ""))
         refused = run("topic", "list")
@@ -299,7 +302,7 @@ def test_a_guarded_broker_is_asked_with_a_password_or_a_key(
 
 
 def test_a_record_has_one_shape_everywhere(data: Path, run: Command) -> None:
-    with Served(data) as broker:
+    with Served(data, *QUIET) as broker:
         run("topic", "create", "t")
         run("publish", "t", "on", "--name", "t/lamp", "--header", "k=v", "--retain")
         with penstock.connect(f"http://127.0.0.1:{broker.http_port}") as client:
