@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 
 import pytest
 
 from penstock.cli.main import main
+from tests.doors.served import Served
 from tests.history.world import TOPIC, TieringWorld, history, keep
 
 
@@ -92,6 +94,15 @@ async def test_a_dropped_history_begins_anew(filled: TieringWorld) -> None:
         await keep(broker)
         told = await history(broker)
         assert told.trouble == "" and told.files == 1 and told.first_offset > 0
+
+
+def test_whoever_deletes_a_topic_is_told_that_its_history_stays(
+    filled: TieringWorld, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with Served(filled.data, env={**os.environ, "PENSTOCK_HISTORY__URL": filled.url}):
+        assert run(filled, "topic", "delete", TOPIC, "--yes") == 0
+    assert f"its history stays in {filled.table}" in capsys.readouterr().out
+    assert filled.cold()
 
 
 async def test_a_table_that_is_lost_is_forgotten_and_a_new_one_begins(

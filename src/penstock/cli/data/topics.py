@@ -352,3 +352,5 @@ def delete_topic(options: argparse.Namespace) -> None:
         show_json({"deleted": found.topic})
     else:
         print(f"deleted topic {found.topic}")
+        if found.history is not None and found.history.files:
+            print(f"its history stays in {found.history.url}: see `penstock history drop`")
