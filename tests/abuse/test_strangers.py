@@ -241,3 +241,13 @@ def test_long_paths_of_strangers_are_not_remembered(guarded: Served) -> None:
             path = f"/v1/topics/{number}{'y' * 8_000}/records"
             assert client.ask("GET", path).status == 401
         assert guarded.memory_bytes - before < 16 * MIB
+
+
+def test_pages_that_strangers_do_not_take_cost_little_each(guarded: Served) -> None:
+    request = b"GET /console/messages.js HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    with ExitStack() as stack, Beside.http(guarded) as watching:
+        socks = [stack.enter_context(reach(guarded.http_port, "127.0.0.1")) for _ in range(600)]
+        pour(socks, request * 60)
+        with Asking(guarded.http_port) as client:
+            assert client.ask("GET", "/v1/topics", Authorization=RIGHT).status == 200
+    watching.check(2 * GROWN_BYTES_MAX)

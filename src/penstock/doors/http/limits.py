@@ -20,6 +20,7 @@ HEAD_BYTES_MAX: Final = 32 * KIB  # request line and headers
 WAITING_MAX: Final = 32  # requests of one client that came before the one before was answered
 WAITING_BYTES_MAX: Final = 64 * KIB  # of bodies and long heads; then the client is not read
 OUT_BYTES_ROOM: Final = 256 * KIB  # above it nothing new is begun or streamed for the client
+STRANGER_OUT_BYTES_ROOM: Final = 16 * KIB  # the same before a client has logged in
 CROWDED_S_MAX: Final = 5.0  # for a client that takes nothing while large answers wait for room
 UNSENT_BYTES_MAX: Final = 256 * MIB  # of all clients together; then who has the most is let go
 BODIES_BYTES_MAX: Final = 256 * MIB  # of all clients together, while they arrive and are answered
@@ -42,6 +43,11 @@ class HttpLimits:
     stop_s_max: float = 10.0  # for requests under way when the server stops
     metrics: str = LOGIN  # one of METRICS_READERS
     origins: tuple[str, ...] = ()  # allowed origins of web pages, besides this server's own
+
+    @staticmethod
+    def has_room(out_bytes: int, *, is_known: bool) -> bool:
+        """Is a request begun for a client that has not taken so much of its answers yet?"""
+        return out_bytes < (OUT_BYTES_ROOM if is_known else STRANGER_OUT_BYTES_ROOM)
 
 
 DEFAULT_LIMITS: Final = HttpLimits()

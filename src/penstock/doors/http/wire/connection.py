@@ -183,7 +183,7 @@ class HttpConnection:
         self._is_advancing = True
         waiting = self._waiting
         while self.current is None and not self.is_closed and not self._is_last:
-            if not self.has_room:
+            if not HttpLimits.has_room(self.out_bytes, is_known=self._is_known):
                 break
             if waiting:
                 request = waiting.popleft()
