@@ -324,7 +324,7 @@ async def test_what_is_done_is_not_sent_again_although_the_position_lies_before_
     session = await kept(world, "reader")
     topic = world.engine.topics.get(DEFAULT_TOPIC)
     done = make_tag(topic.id, 3)
-    session.resent.add(done)
+    session.resent |= {done}
     session.lags[topic.id] = 0
     world.store.touch(session)
     await world.store.checkpoints.save()

@@ -48,6 +48,8 @@ class InboundQos2:
 
     def begin_opening(self, session: Session, packet_ids: list[int]) -> None:
         """Their messages and marks are on their way to the disk."""
+        if session.opening is None:
+            session.opening = set()
         session.opening.update(packet_ids)
         self._storing[session.client_id] += 1
 
@@ -56,6 +58,7 @@ class InboundQos2:
     ) -> None:
         """They are durable, or were refused."""
         client_id = session.client_id
+        assert session.opening is not None, "it began"
         session.opening.difference_update(packet_ids)
         if is_open:
             self._note(client_id, topic.id, packet_ids, True)

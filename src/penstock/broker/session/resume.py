@@ -56,8 +56,8 @@ async def restore(exchange: Exchange, session: Session, stored: StoredSession) -
 
 def _restore_window(session: Session, outstanding: list[OutstandingRow]) -> None:
     newest: dict[int, OutstandingRow] = {}
+    session.resent = frozenset(map(tag_of, outstanding))
     for out in outstanding:
-        session.resent.add(tag_of(out))
         if out.packet_id == NO_PACKET_ID:
             continue
         known = newest.get(out.packet_id)

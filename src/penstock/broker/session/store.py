@@ -363,7 +363,7 @@ class SessionStore:
         opened = [
             (topic_id, packet_id)
             for packet_id, topic_id in session.opened.items()
-            if packet_id not in session.opening
+            if packet_id not in (session.opening or ())
         ]
         ending = Ending(
             client_id=session.client_id,

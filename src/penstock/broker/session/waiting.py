@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from bisect import bisect_left
+from collections.abc import Set
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -61,7 +62,7 @@ class Reader:
     client_id: str
     positions: dict[int, int]  # topic id -> next offset; level with a topic that is not in it
     wishes: list[Wish]
-    out: set[int]  # tags of what was sent, or is done, although it lies behind the position
+    out: Set[int]  # tags of what was sent, or is done, although it lies behind the position
     feed_id: int = 0
     where: Where | None = None
     keeps_qos0: bool = False  # messages of QoS 0 wait for it, too

@@ -101,6 +101,8 @@ class Sharing:
         elif not share.members:
             self._begin(share)
         share.join(Member(session, [subscription]))
+        if session.shares is None:
+            session.shares = set()
         session.shares.add(share)
         self._router.refresh(share)
         return share
@@ -120,7 +122,8 @@ class Sharing:
         """A member goes; when it is the last one, the share stays where it is."""
         share, session = subscription.share, subscription.session
         assert isinstance(share, Share)
-        session.shares.discard(share)
+        if session.shares is not None:
+            session.shares.discard(share)
         share.part(session.client_id)
         if self._dealing is not None:
             if not share.members:
@@ -180,7 +183,7 @@ class Sharing:
 
     def resume(self, session: Session) -> None:
         """The session has room again: its shares go on where they are behind."""
-        for share in self._shares.behind & session.shares:
+        for share in self._shares.behind.intersection(session.shares or ()):
             self.wake(share)
 
     def wake(self, share: Share) -> None:
