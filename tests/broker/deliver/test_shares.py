@@ -250,12 +250,12 @@ async def test_a_packet_id_of_the_session_and_of_a_share_belongs_to_who_used_it_
     session.window.restore(1, make_tag(topic.id, 3))
     if own_qos == 2:
         session.twice.add(1)
-        session.released.add(1)
+        session.note_released([1])
     world.exchange.sharing.restore(session)
     assert offset_of(session.window.tag_of(1)) == winner
     assert (1 in session.shared) == (winner == 7)
     assert session.twice == {1}
-    assert (1 in session.released) == (is_released or winner == 3)
+    assert session.is_released(1) == (is_released or winner == 3)
     await opened.close(True)
 
 

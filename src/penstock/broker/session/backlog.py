@@ -105,7 +105,7 @@ def _of_session(session: Session, *, keeps_qos0: bool) -> SessionReport:
         is_connected=True,
         expiry_s=session.expiry_s,
         filters=[(one.filter, one.qos) for one in subscriptions],
-        outstanding=session.window.count - len(session.released),
+        outstanding=session.window.count - len(session.released or ()),
         readers=readers,
     )
 

@@ -69,7 +69,7 @@ def _restore_window(session: Session, outstanding: list[OutstandingRow]) -> None
         if out.qos == 2:
             session.twice.add(out.packet_id)
         if out.is_released:
-            session.released.add(out.packet_id)
+            session.note_released([out.packet_id])
 
 
 def _is_newer(out: OutstandingRow, known: OutstandingRow) -> bool:
@@ -91,7 +91,7 @@ async def go_on(exchange: Exchange, session: Session) -> None:
         outbox = session.outbox
         if outbox is None:
             return
-        if packet_id in session.released:
+        if session.is_released(packet_id):
             outbox.release([packet_id])
             continue
         topic = exchange.engine.topics.by_id(topic_id_of(tag))

@@ -29,7 +29,7 @@ def outstanding_rows(session: Session) -> list[OutstandingRow]:
             tag,
             packet_id,
             2 if packet_id in session.twice else 1,
-            is_released=packet_id in session.released,
+            is_released=session.is_released(packet_id),
         )
         for packet_id, tag in out
     ]

@@ -220,9 +220,9 @@ class Session:
         self.lags: dict[int, int] = {}  # topic id -> the offset to go on at
         self.from_offsets: dict[int, int] = {}  # the same for all topics, until it is attached
         self.twice: set[int] = set()  # packet ids out at QoS 2
-        self.released: set[int] = set()  # those of them that wait for PUBCOMP
-        self.opened: dict[int, int] = {}  # QoS 2 packet ids received -> topic id
         # Sets that most sessions never need are made when they are: an empty one has 216 bytes.
+        self.released: set[int] | None = None  # those of them that wait for PUBCOMP
+        self.opened: dict[int, int] = {}  # QoS 2 packet ids received -> topic id
         self.opening: set[int] | None = None  # those of `opened` whose message is not durable yet
         self.is_resending = False  # what was out goes first, whatever comes meanwhile
         # Tasks with something to send that found no room; woken whenever there may be some.
@@ -346,6 +346,16 @@ class Session:
         """Is this message among those that were out when the client came back?"""
         return place << TAG_SHIFT | offset in self.resent
 
+    def is_released(self, packet_id: int) -> bool:
+        """Does a QoS 2 message wait for PUBCOMP?"""
+        return self.released is not None and packet_id in self.released
+
+    def note_released(self, packet_ids: list[int]) -> None:
+        """The client has these QoS 2 messages."""
+        if self.released is None:
+            self.released = set()
+        self.released.update(packet_ids)
+
     def acknowledge(self, packet_ids: list[int]) -> None:
         """The client is done with these messages; their packet ids are free."""
         shared = self.shared
@@ -357,14 +367,15 @@ class Session:
                     share.settle(self.client_id, packet_id, tag)
         if self.twice:
             self.twice.difference_update(packet_ids)
-            self.released.difference_update(packet_ids)
+            if self.released is not None:
+                self.released.difference_update(packet_ids)
 
     def received(self, packet_ids: list[int]) -> None:
         """The client has these QoS 2 messages: they are never sent again."""
         outbox = self.outbox
         assert outbox is not None
         if self.vault is None:
-            self.released.update([one for one in packet_ids if one in self.twice])
+            self.note_released([one for one in packet_ids if one in self.twice])
             outbox.release(packet_ids)
             return
         fresh: list[int] = []
@@ -372,8 +383,8 @@ class Session:
         for packet_id in packet_ids:
             if packet_id not in self.twice:
                 repeated.append(packet_id)
-            elif packet_id not in self.released:
-                self.released.add(packet_id)
+            elif not self.is_released(packet_id):
+                self.note_released([packet_id])
                 fresh.append(packet_id)
             elif not self.storing:  # else its PUBREL may be on its way
                 repeated.append(packet_id)

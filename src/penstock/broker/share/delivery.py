@@ -88,9 +88,10 @@ class Sharing:
             session.window.restore(packet_id, pin.tag)
             session.shared[packet_id] = share
             session.twice.add(packet_id)
-            session.released.discard(packet_id)
             if pin.is_released:
-                session.released.add(packet_id)
+                session.note_released([packet_id])
+            elif session.released is not None:
+                session.released.discard(packet_id)
 
     def join(self, subscription: Subscription) -> Share:
         """A session that holds a share is connected."""

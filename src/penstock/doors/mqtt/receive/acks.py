@@ -56,7 +56,7 @@ def outgoing_state(session: Session, packet_id: int) -> Outgoing:
         return Outgoing.FREE
     if packet_id not in session.twice:
         return Outgoing.WAIT_PUBACK
-    return Outgoing.WAIT_PUBCOMP if packet_id in session.released else Outgoing.WAIT_PUBREC
+    return Outgoing.WAIT_PUBCOMP if session.is_released(packet_id) else Outgoing.WAIT_PUBREC
 
 
 def check_pubacks(session: Session, packet_ids: list[int]) -> None:
@@ -67,7 +67,7 @@ def check_pubacks(session: Session, packet_ids: list[int]) -> None:
 
 def check_pubcomps(session: Session, packet_ids: list[int]) -> None:
     """ProtocolViolation if one of them is out, but does not wait for PUBCOMP."""
-    if not session.released.issuperset(packet_ids):
+    if session.released is None or not session.released.issuperset(packet_ids):
         _look_up(session, packet_ids, Answer.PUBCOMP)
 
 
