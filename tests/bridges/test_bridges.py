@@ -140,8 +140,9 @@ def test_what_is_published_while_the_other_broker_is_away_is_forwarded_later(
     config = bridge_file(tmp_path, f"mqtt://127.0.0.1:{port}")
     with hosted(tmp_path, "near", config) as near:
         publish(near.port, "up/1", b"before the first connection")
-        assert "Connection refused" in bridge_of(near.ports["http"])["error"]
-        assert bridge_of(near.ports["http"])["lag"] >= 1
+        http_port = near.ports["http"]
+        wait_until(lambda: "Connection refused" in bridge_of(http_port)["error"])
+        assert bridge_of(http_port)["lag"] >= 1
     with hosted(tmp_path, "near", config) as near:
         publish(near.port, "up/2", b"after a restart")
         with (
